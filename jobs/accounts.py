@@ -6,9 +6,18 @@ from typing import Any
 
 import click
 
-from jobs.flag_words import LONGEST, marked_for
-from jobs.listing import Form, form_option, show_footer, show_records, show_table
-from jobs.options import Day, results_argument, results_at, scanned
+from jobs.flagged import LONGEST, marked_for
+from jobs.options import (
+    Day,
+    Form,
+    form_option,
+    results_argument,
+    results_at,
+    scanned,
+    show_footer,
+    show_records,
+    show_table,
+)
 from jobs.text import counted
 from scanner.printable import one_in, printable
 from schemas.words import Naming
@@ -45,8 +54,8 @@ def accounts(
     """
     if everything and limit is not None:
         raise click.UsageError("Give --limit or --all; one of the two.")
+    from scanner.evidence.accounts import marked_accounts, none_tested
     from scanner.evidence.explainer import Explainer
-    from scanner.evidence.marked_accounts import marked_accounts, none_tested
 
     place = results_at(results)
     if not scanned(place):

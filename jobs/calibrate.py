@@ -192,7 +192,7 @@ def _write_files(
 ) -> list[str]:
     """Write drawings and details beside the table. Returns their paths."""
     from scanner.audit.calibration.calibration_plots import law_png, pieces_png
-    from scanner.audit.calibration.details import details
+    from scanner.audit.calibration.one_key import details
     from scanner.storage.locations import filesystem_of
 
     files = {

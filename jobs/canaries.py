@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
+from jobs.mark import read_marked, read_prompts
 from jobs.options import NamedPath, key_ids_option
-from jobs.prompts import read_marked, read_prompts
 from jobs.text import tell
 from scanner.errors import Refused
 from schemas.registry import CanaryStrength
@@ -76,7 +76,7 @@ def canaries(
     import polars as pl
 
     from scanner.registry import make_canaries
-    from scanner.storage.whole import write_whole
+    from scanner.storage.local_files import write_whole
 
     known = read_prompts(prompts)
     measured = [] if marked_file is None else _measured(marked_file, registry)

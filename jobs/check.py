@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.flag_words import marked_for
+from jobs.flagged import marked_for
 from jobs.options import Day, NamedPath, key_ids_option
 from jobs.text import columns, tell
 from scanner.errors import Refused
 from scanner.printable import one_in
+from scanner.storage.local_files import MOST_ROWS, read_named
 from scanner.storage.locations import is_uri
-from scanner.storage.named import MOST_ROWS, read_named
 from schemas.registry import MasterKey
 from schemas.words import Proof
 
@@ -66,8 +66,8 @@ def check(
         raise click.UsageError("--fpr goes with --registry; CONFIG has a rate.")
     if date is not None and config is None:
         raise click.UsageError("--date goes with CONFIG; --registry has no filter.")
-    from scanner.detection.admitted import lacks
     from scanner.detection.one_text import Check, check_text
+    from scanner.detection.scan_plan import lacks
     from scanner.detection.shares import NO_VARIANTS
     from scanner.results.filters import filter_of_config
     from scanner.watermark.formats import format_of

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli import end, run, when_interrupted
+from jobs.mark import read_prompts
 from jobs.options import NamedPath
-from jobs.prompts import read_prompts
 from jobs.text import tell
 from scanner.errors import Refused
 from scanner.interrupts import sigterm_interrupts
@@ -62,8 +62,8 @@ def evaluate_and_tell(config_file: Path, paper_size: bool = False) -> None:
         if importlib.util.find_spec(name) is None:
             raise Refused(f"evaluate needs {name}; install it with `pip install 'brickscan[{extra}]'`")
     from jobs.progress import Steps
-    from scanner.cluster.connect import cluster
     from scanner.cluster.evaluate import measure, take_missing, write_missing
+    from scanner.cluster.machines import cluster
     from scanner.evaluation.exams import Answers, utility_figures
     from scanner.evaluation.plan import plan_evaluation, read_evaluation
     from scanner.evaluation.units import Texts, folder_sha256
@@ -104,7 +104,7 @@ def _write(plan: "EvaluationPlan", texts: "Texts", figures: "list[Figure]") -> l
 
     from scanner.evaluation.plots import identification_png, robustness_png
     from scanner.evaluation.report import report
-    from schemas.evaluation_tables import FIGURES
+    from schemas.evaluation import FIGURES
 
     table = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(figures, FIGURES), table)

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.listing import visible
-from jobs.options import NamedPath, since_option, until_option
+from jobs.options import NamedPath, since_option, until_option, visible
 from jobs.text import complain, tell
 from scanner.errors import Refused
 
 if TYPE_CHECKING:
     from scanner.evidence.explainer import Explainer
     from scanner.evidence.explanation import Explanation
-    from scanner.results.wanted_flags import WantedFlags
+    from scanner.results.flags import WantedFlags
     from schemas.verdict import Verdict
 
 _FORMATS = ("verdict", "coop", "ozone", "label-studio", "csv")
@@ -71,10 +70,9 @@ def export(
     if again and not send:
         raise click.UsageError("--again goes with --send.")
     from scanner.evidence.explainer import Explainer
-    from scanner.exports.bodies import csv_lines
-    from scanner.results.flag_queue import count_flags
+    from scanner.exports.records import csv_lines
+    from scanner.results.flags import WantedFlags, count_flags
     from scanner.results.queries import of_trial
-    from scanner.results.wanted_flags import WantedFlags
 
     explainer = Explainer(config)
     wanted = WantedFlags(since, before, state="open" if undecided else None)
@@ -101,9 +99,9 @@ def export(
 
 def _verdicts(explainer: "Explainer", config: Path, wanted: "WantedFlags") -> "Iterator[tuple[Explanation, Verdict]]":
     from scanner.evidence.case import Case
-    from scanner.exports.one_flag import verdict_of
+    from scanner.exports.records import verdict_of
     from scanner.results import scans
-    from scanner.results.flag_list import newest
+    from scanner.results.flags import newest
     from scanner.results.queries import ask
 
     rows = newest(explainer.results, explainer.rate, wanted, None, fold=False, canaries=explainer.canaries).rows
@@ -117,9 +115,8 @@ def _verdicts(explainer: "Explainer", config: Path, wanted: "WantedFlags") -> "I
 
 def _accounts(explainer: "Explainer", config: Path, form: str, since: datetime | None, before: datetime | None) -> None:
     """Print marked accounts that were scanned since and before these times."""
-    from scanner.evidence.marked_accounts import accounts_unread
-    from scanner.exports.bodies import account_csv_lines
-    from scanner.exports.one_flag import account_verdict_of
+    from scanner.evidence.accounts import accounts_unread
+    from scanner.exports.records import account_csv_lines, account_verdict_of
 
     found = (account_verdict_of(explained, str(config)) for explained in accounts_unread(explainer))
     asked = [
@@ -135,7 +132,7 @@ def _accounts(explainer: "Explainer", config: Path, form: str, since: datetime |
 
 def _tasks(found: "Iterator[tuple[Explanation, Verdict]]") -> int:
     """Print tasks; a flag whose text cannot be read keeps no other from being printed."""
-    from scanner.exports.bodies import label_studio_task
+    from scanner.exports.records import label_studio_task
 
     tasks, code = [], 0
     for explained, verdict in found:
@@ -157,8 +154,7 @@ def _reports(
     send: bool,
     again: bool,
 ) -> int:
-    from scanner.exports.receivers import ozone_or_coop
-    from scanner.exports.sending import Outbox
+    from scanner.exports.sending import Outbox, ozone_or_coop
 
     body_of, receiver = ozone_or_coop(config, form)
     outbox = Outbox(explainer.results, receiver(), again=again) if send else None

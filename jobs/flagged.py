@@ -1,4 +1,11 @@
-"""`brickscan flagged CONFIG|RESULTS`: the flagged documents that are asked for, in words for people (SPEC §4)."""
+"""`brickscan flagged CONFIG|RESULTS`: flags in words for people, and the worth of their p-values.
+
+Flags in words for people: the user a text was marked for, or why nobody is named, and how small its p-value is.
+
+The worth of flags' p-values, in words for people: what chance explains, and what follows for a prior opinion.
+
+`brickscan flagged CONFIG|RESULTS`: the flagged documents that are asked for, in words for people (SPEC §4).
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,19 +14,147 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from jobs.flag_strength import least_sure, with_strength
-from jobs.flag_words import LONGEST, NOBODY, marked_for, user_or_nobody
-from jobs.listing import Form, form_option, on_terminal, show_footer, show_records, show_table
-from jobs.options import Results, canaries_of, results_argument, results_at, scanned, since_option, until_option
+from jobs.options import (
+    Form,
+    Results,
+    canaries_of,
+    form_option,
+    on_terminal,
+    results_argument,
+    results_at,
+    scanned,
+    show_footer,
+    show_records,
+    show_table,
+    since_option,
+    until_option,
+)
 from jobs.text import counted
-from scanner.printable import one_in, printable
+from scanner.printable import amount, one_in, printable
 from schemas.words import AuditState, Naming
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from scanner.evidence.names_then import RegistrySays
-    from scanner.results.decided import State
-    from scanner.results.flag_list import By, FlagList, Totals
-    from scanner.results.wanted_flags import WantedFlags
+    from scanner.results.decision_log import State
+    from scanner.results.flags import By, FlagList, Totals, WantedFlags
+
+
+LONGEST = 60
+"""Characters of an id that are shown."""
+
+NOBODY: Mapping[Naming, str] = {
+    Naming.UNALLOCATED: "no user held the message then",
+    Naming.EVERYBODY: "its key marks for everybody alike",
+    Naming.HELD_LATER: "its user got the message later",
+    Naming.RESERVED: "the message is reserved: a false accusation",
+    Naming.REMOVED: "the user was removed",
+    Naming.AMBIGUOUS: "several messages pass",
+    Naming.UNPROVED: "computed again, the flag came out differently",
+    Naming.UNDECIDED: "the evidence for one user alone is too weak",
+    Naming.QUOTED: "without the lines that it quotes, its own words name nobody",
+    Naming.ASSUMED: "the p-value holds only as far as a hash behaves",
+    Naming.CONTRADICTED: "the row and the registry say different things",
+}
+"""Reasons, in words, why a flagged text names nobody."""
+
+
+def marked_for(row: Mapping[str, Any]) -> str:
+    """The user for whom the text of a flagged row of schemas.tables.VERDICTS was marked, or what is known instead."""
+    if row["naming"] == Naming.HELD_LATER:
+        seen, got = (f"{row[name]:%Y-%m-%d %H:%M}" for name in ("first_seen_at", "held_since"))
+        return f"message {row['message']}, seen by {seen}, which its user got later: {got}"
+    if row["naming"] == Naming.EVERYBODY or (row["naming"] == Naming.UNALLOCATED and row["messages_tested"] == 1):
+        return "nobody: its key marks for everybody alike"
+    return {
+        Naming.NAMED: printable(row["user_id"] or "(name erased)", LONGEST),
+        Naming.UNALLOCATED: f"message {row['message']}, which no user held then",
+        Naming.RESERVED: f"message {row['message']}, which is reserved: a false accusation",
+        Naming.REMOVED: f"message {row['message']}, of a removed user",
+        Naming.AMBIGUOUS: "several messages",
+        Naming.UNPROVED: "nobody: computed again, it came out differently",
+        Naming.UNDECIDED: "nobody: the evidence for one user alone is too weak",
+        Naming.QUOTED: "nobody: without the lines that it quotes, its own words name nobody",
+        Naming.ASSUMED: "nobody: the p-value holds only as far as a hash behaves",
+        Naming.CONTRADICTED: "nobody: the row and the registry say different things",
+    }[row["naming"]]
+
+
+def user_or_nobody(row: Mapping[str, Any]) -> str:
+    """The user in a few words, for narrow columns; the totals by reason stand below the list."""
+    if row["naming"] == Naming.NAMED:
+        return printable(row["user_id"] or "(name erased)", LONGEST)
+    return f"nobody: {str(row['naming']).replace('_', ' ')}"
+
+
+def with_strength(results: str, found: "FlagList", prior: float | None) -> "FlagList":
+    """Rows of flags with columns more, float64.
+
+    log10_p_shown; expected_by_chance_at_most: how many of the documents that the flag's scan scored reach that p-value
+    by chance; log10_e_value; log10_factor_at_most, null where the message has no exact p-value of its own;
+    posterior_at_most, null there and where no prior is given.
+    """
+    import polars as pl
+
+    from scanner.results import strength
+    from scanner.results.queries import ask
+
+    rows = found.rows.with_columns(log10_p_shown=strength.LOG10_P_SHOWN)
+    scored = ask(results, lambda: strength.scored_documents(results, rows["scan_id"].unique().to_list()))
+    p, documents = rows["log10_p_shown"].to_list(), [scored.get(scan_id) for scan_id in rows["scan_id"]]
+    factors = [strength.log10_factor_at_most(row) for row in rows.iter_rows(named=True)]
+    columns: dict[str, list[float | None]] = {
+        "expected_by_chance_at_most": [
+            None if count is None else count * 10.0**one for count, one in zip(documents, p, strict=True)
+        ],
+        "log10_e_value": [strength.log10_e_value(one) for one in p],
+        "log10_factor_at_most": factors,
+        "posterior_at_most": [
+            None if prior is None or one is None else strength.posterior_at_most(one, prior) for one in factors
+        ],
+    }
+    return found._replace(rows=rows.with_columns(pl.Series(name, all_, pl.Float64) for name, all_ in columns.items()))
+
+
+def least_sure(rows: "pl.DataFrame", prior: float | None) -> list[str]:
+    """Sentences on the largest p-value among rows of `with_strength`, and on keys whose hash alone speaks."""
+    if rows.is_empty():
+        return []
+    row = rows.sort("log10_p_shown").row(-1, named=True)
+    chance = row["expected_by_chance_at_most"]
+    reached = f"{amount(chance)} documents of its scan at most reach it by chance alone; " if chance else ""
+    sentence = f"the largest p-value shown is {one_in(row['log10_p_shown'])}: {reached}{bet(row['log10_p_shown'])}"
+    posterior = rows["posterior_at_most"].drop_nulls().to_list()
+    if prior is not None and posterior:
+        sentence += (
+            f"; where {prior:g} was the probability before that a text is marked for the very message it is flagged "
+            f"for, it is {min(posterior):.3g} at most for the least sure one"
+        )
+    if (rows["basis"].fill_null("key") != "key").any():
+        return [
+            sentence,
+            "a p-value of a key whose hash alone speaks is shown no smaller than its rank among decoy keys, 1 in 1,000",
+        ]
+    return [sentence]
+
+
+def bet(log10_p: float) -> str:
+    """The e-value of a p-value, in words."""
+    from scanner.results.strength import log10_e_value
+
+    return (
+        f"its e-value is {amount(10 ** min(log10_e_value(log10_p), 300.0))}: a bet against chance wins so many stakes"
+    )
+
+
+def bet_in_words(rate: float) -> str:
+    """The e-value in words, of a flag that is just at a false-positive rate."""
+    from scanner.results.strength import log10_e_value
+
+    least = amount(10 ** log10_e_value(math.log10(rate)))
+    return f"a flag's e-value is {least} or more: a bet against chance wins so many stakes"
+
 
 _NEWEST = 20
 _FOR = "contains text marked for"
@@ -96,9 +231,8 @@ def flagged(
     """
     if everything and limit is not None:
         raise click.UsageError("Give --limit or --all; one of the two.")
-    from scanner.results.flag_list import newest, sums
+    from scanner.results.flags import WantedFlags, newest, sums
     from scanner.results.generators import with_generator
-    from scanner.results.wanted_flags import WantedFlags
 
     place = results_at(results)
     if not scanned(place):
@@ -323,8 +457,8 @@ def _nothing(results: str) -> str:
     """The message when no document is flagged: perhaps none was read."""
     import polars as pl
 
+    from scanner.results.quarantine_list import in_words, reasons
     from scanner.results.queries import ask, quarantine, verdicts
-    from scanner.results.reasons import in_words, reasons
 
     read = ask(results, lambda: verdicts(results).select(pl.len()).collect().item())
     why = in_words(reasons(quarantine(results)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from jobs.new_key import new
+from jobs.keys import new
 from jobs.options import NamedPath
 from jobs.text import tell
 from scanner.errors import Refused
@@ -51,7 +51,7 @@ def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id:
     Example:
       brickscan init incoming/2026-11-20/part-0.parquet --tokenizer tokenizer.json
     """
-    from scanner.input.guess import guess_columns, input_path
+    from scanner.input.named_files import guess_columns, input_path
 
     config, registry = folder / "scan.toml", folder / "registry"
     for ours in (config, registry):

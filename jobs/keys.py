@@ -1,20 +1,331 @@
-"""`brickscan keys …`: the master keys of a registry from the command line."""
+"""`brickscan keys …`: the master keys of a registry from the command line.
 
+Words about a master key that several `brickscan keys` commands say: what it is, and who else can make its marks.
+
+`brickscan keys new`: a master key of the native watermark.
+
+`brickscan keys add`: a key that another stack marks with.
+
+`brickscan keys …`: the master keys of a registry from the command line.
+"""
+
+import math
+import os
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
-from jobs.admission import admit, audit_secret
-from jobs.commitments import publish_, verify
-from jobs.key_words import cautions, strength, what
-from jobs.new_key import new
-from jobs.options import Folder, dry_run_option, sure, time_of, yes_option
-from jobs.stack_key import add
-from jobs.text import tell, wrapped
+from jobs.admission import admit, audit_secret, publish_, verify
+from jobs.options import DATE, Folder, NamedPath, dry_run_option, held_by_option, sure, time_of, yes_option
+from jobs.text import complain, counted, tell, wrapped
+from scanner.errors import Refused
 from scanner.printable import printable
-from scanner.registry import find_key, load_registry, retire_key
-from scanner.registry.locked_files import local_folder
-from schemas.registry import MasterKey
+from scanner.registry import find_key, load_registry, new_key, open_key, retire_key, suggested_parameters
+from scanner.registry.keys_file import local_folder
+from scanner.registry.secrets import secret_path
+from scanner.storage.local_files import parse_json, read_named
+from schemas.registry import MOST_NUMBERS, MasterKey
+
+if TYPE_CHECKING:
+    from scanner.watermark.stacks.configs import StackKey
+
+
+ASSUMED = "assumed: no law over keys speaks for its p-values, and anyone can make this mark. Nobody is ever named by it"
+"""Sentence about a key whose law is assumed."""
+
+
+def what(key: MasterKey) -> str:
+    """The key's format, parameters and messages, in words."""
+    parameters = "".join(f", {name} {value}" for name, value in key.parameters.items())
+    return f"{key.format}{parameters}, {counted(key.messages, 'message')}"
+
+
+def weight(key: MasterKey) -> list[str]:
+    """The weight of a later key: its share of the false-positive rate, and the share of older keys."""
+    if key.one_of is None:
+        return []
+    kept = "the keys that the registry began with keep one half, and no verdict on record is weakened"
+    return [f"weight      1/{key.one_of:,} of a false-positive rate, for ever: {kept}"]
+
+
+def strength(key: MasterKey) -> list[str]:
+    """What its p-values hold over, unless that is a key that nobody can search."""
+    from scanner.watermark.formats import format_of
+
+    basis = format_of(key).basis()
+    if basis.proven:
+        return []
+    words = ASSUMED if basis.assumed else f"{basis}: p-values end at {2.0**-basis.bits:.0e}"
+    return wrapped(f"  strength {words}", 100, "    ")
+
+
+def cautions(key: MasterKey) -> list[str]:
+    """Sentences for whoever reads the verdicts of a key."""
+    from scanner.watermark.formats import format_of
+
+    return format_of(key).cautions(key.messages)
+
+
+USERS = 100_000
+"""Users that a new key has room for by default; messages of a default key of version 1."""
+
+
+@click.command("new")
+@click.argument("key_id")
+@click.option("--registry", required=True, type=Folder(), help="Folder of the registry.")
+@click.option("--method", default="greenlist", show_default=True, help="greenlist or gumbel.")
+@click.option(
+    "--version", type=click.IntRange(1, 2), default=2, show_default=True, help="Of the watermark; 1 is the paper's."
+)
+@click.option(
+    "--users", type=float, help="For how many users, up to 4e9, for good: the key is in groups.  [default: 100,000]"
+)
+@click.option("--window", type=int, help="How many tokens before a token decide its mark: 0 to 16.  [default: 4]")
+@click.option("--gamma", help="Share of green tokens, n/2^b in lowest terms; greenlist only.  [default: 1/4]")
+@click.option(
+    "--messages",
+    type=int,
+    help="Instead of --users: this many messages without groups, 65,536 at most; of version 1 [default: 100,000].",
+)
+@click.option("--tokenizer", required=True, metavar="PATH", help="The tokenizer.json of the model that will be marked.")
+@click.option(
+    "--secret",
+    metavar="REFERENCE",
+    help="file:PATH (made with a new secret when it is not there; a relative path starts at the registry) or env:NAME; "
+    "both hold 16 to 64 bytes as hexadecimal text.  [default: file:secrets/KEY_ID.key]",
+)
+@click.option("--active-from", type=DATE, help="Nothing is marked with it before (UTC).  [default: now]")
+@click.option("--active-until", type=DATE, help="Nothing is marked with it from then on (UTC); it is still scanned.")
+@held_by_option
+def new(
+    key_id: str,
+    registry: Path | str,
+    method: str,
+    version: int,
+    users: float | None,
+    window: int | None,
+    gamma: str | None,
+    messages: int | None,
+    tokenizer: str,
+    secret: str | None,
+    active_from: datetime | None,
+    active_until: datetime | None,
+    held_by: str | None,
+) -> None:
+    """Make a master key, and its registry if there is none yet; prints the commitment to publish.
+
+    KEY_ID: lower-case letters, digits, dots, dashes and underscores. A user has a message; 5 % of them are reserved.
+    With --users a key has B groups of B users: B^2 messages, for about the cost of 1.3 B. In version 2, nobody who
+    holds text of their own mark can change it into text of somebody else's; in version 1 they can.
+
+    \b
+    Example:
+      brickscan keys new summer-2026 --registry registry --method greenlist --users 1e9 --tokenizer tokenizer.json
+    """
+    form = method if version == 1 else f"{method}-v{version}"
+    groups, messages = _messages(version, users, messages, window)
+    given: dict[str, Any] = {"window": window, "gamma": gamma, "groups": groups}
+    given = {name: value for name, value in given.items() if value is not None}
+    key = new_key(
+        registry,
+        key_id,
+        format=form,
+        **(suggested_parameters(form) | given),
+        messages=messages,
+        tokenizer=tokenizer,
+        secret=secret,
+        active_from=active_from and active_from.replace(tzinfo=UTC),
+        active_until=active_until and active_until.replace(tzinfo=UTC),
+        held_by=held_by,
+    )
+    tell(f"key         {key.key_id}: {what(key)}")
+    tell(f"tokenizer   {key.tokenizer.file}, SHA-256 {key.tokenizer.sha256}")
+    tell(f"secret      {key.secret}")
+    tell(f"decoys      {load_registry(registry).audit_secret or 'none: see `brickscan keys audit-secret`'}")
+    tell(f"commitment  {key.commitment or 'none: keys of this format are too short to be committed to'}")
+    tell(f"made        {time_of(key.created_at)}")
+    tell(*([] if key.held_by is None else [f"held by     {printable(key.held_by)}, who can mark for anybody"]))
+    tell(*weight(key))
+    complain(*(f"key {key.key_id!r}: {caution}" for caution in cautions(key)))
+    tell(
+        "",
+        "Publish the commitment today (`brickscan keys publish`): it gives nothing of the secret away, and whoever is",
+        "shown the secret later can check with it that this key was not chosen after the text. Back the secret up:",
+        "without it, nothing that was marked with this key can be recognised again.",
+    )
+
+
+def _messages(version: int, users: float | None, messages: int | None, window: int | None) -> tuple[int | None, int]:
+    """Groups and messages of a new key; without a window there are no groups."""
+    from scanner.watermark.native.version2 import groups_for, users_of
+
+    if users is not None and (messages is not None or version == 1):
+        raise Refused("--users makes a key of version 2 with groups; leave out --messages and --version 1")
+    if version == 1:
+        return None, USERS if messages is None else messages
+    if messages is not None and messages > MOST_NUMBERS:
+        raise Refused(
+            f"--messages {messages} is not allowed: a key without groups has {MOST_NUMBERS} at most. Give --users "
+            f"{messages} instead, which costs less; or --version 1, under which users can accuse each other"
+        )
+    if messages is not None or (users is None and window == 0):
+        return None, MOST_NUMBERS if messages is None else messages
+    users = USERS if users is None else users
+    most = users_of(MOST_NUMBERS)
+    if not 1 <= users <= most:
+        raise Refused(f"--users {users:g} is not allowed; a key has 1 to {most:,.0f}")
+    groups = groups_for(users)
+    return groups, groups**2
+
+
+@click.command("add")
+@click.argument("key_id")
+@click.option("--registry", required=True, type=Folder(), help="Folder of the registry.")
+@click.option("--format", "name", help="Such as vllm-gumbel; see `brickscan formats`. Not needed with --from.")
+@click.option("--from", "config", type=NamedPath(path_type=Path), help="The stack's JSON; its key is copied out of it.")
+@click.option("--set", "words", multiple=True, metavar="NAME=VALUE", help="A parameter in the stack's own words.")
+@click.option("--messages", default=1, show_default=True, help="Users of a format that names some: a message each.")
+@click.option("--tokenizer", required=True, metavar="PATH", help="The tokenizer.json of the model that is marked.")
+@click.option("--secret", metavar="REFERENCE", help="Where the key is, or is to be copied to; as for `keys new`.")
+@click.option("--active-from", type=DATE, help="Since when (UTC) the stack marks with it.  [default: now]")
+@held_by_option
+def add(
+    key_id: str,
+    registry: Path | str,
+    name: str | None,
+    config: Path | None,
+    words: tuple[str, ...],
+    messages: int,
+    tokenizer: str,
+    secret: str | None,
+    active_from: datetime | None,
+    held_by: str | None,
+) -> None:
+    """Add a key that another stack marks with: vLLM, SGLang, transformers, SynthID or the paper's research code.
+
+    A key is hexadecimal text in the file that --secret names: 16 digits a number, 32 for two keys of SGLang or for seed
+    and salt of the research code, 480 for 30 keys of SynthID. With --from it is
+    copied out of the stack's own configuration, of which the registry then holds a copy that nobody else can read.
+
+    \b
+    Example:
+      brickscan keys add chat --registry registry --from watermark-config.json --tokenizer tokenizer.json
+      brickscan keys add chat --registry registry --format vllm-gumbel --set context_width=4 \\
+          --secret file:/etc/keys/chat.key --tokenizer tokenizer.json
+    """
+    from scanner.registry.tokenizer_files import narrow, pin_tokenizer
+    from scanner.watermark.formats import format_of
+
+    stack = _read_stack_config(config) if config else None
+    if stack is not None and name not in (None, stack.format):
+        raise Refused(f"--format {name}: {config} is one of {stack.format}; leave one of the two out")
+    format_name = stack.format if stack else name
+    if format_name is None:
+        raise Refused(
+            "name the format with --format (see `brickscan formats`), or the stack's configuration with --from"
+        )
+    path = secret_path(secret, registry) if secret and not stack else None
+    if path is not None and not os.path.lexists(path):
+        raise Refused(
+            f"--secret {secret}: {path} is not there; give the file that holds the key which marks, or its "
+            "configuration with --from"
+        )
+    parameters: dict[str, Any] = {
+        **suggested_parameters(format_name),
+        **(stack.parameters if stack else {}),
+        **_parameters(words),
+    }
+    key = new_key(
+        registry,
+        key_id,
+        format=format_name,
+        **parameters,
+        messages=messages,
+        tokenizer=tokenizer,
+        secret=secret,
+        known=stack.secret if stack else None,
+        active_from=active_from and active_from.replace(tzinfo=UTC),
+        held_by=held_by,
+    )
+    tell(f"key         {key.key_id}: {what(key)}")
+    tell(f"tokenizer   {key.tokenizer.file}, SHA-256 {key.tokenizer.sha256}")
+    tell(f"secret      {key.secret}")
+    tell(*weight(key))
+    tell(*_floor(registry, key))
+    tell(*_price(registry, key))
+    tell(*(f"careful     {caution}" for caution in cautions(key)))
+    caution = narrow(format_of(key), pin_tokenizer(local_folder(registry), tokenizer))
+    complain(*([] if caution is None else [f"key {key.key_id!r}: {caution}"]))
+
+
+def _read_stack_config(path: Path) -> "StackKey":
+    from scanner.watermark.stacks.configs import read_config
+
+    try:
+        return read_config(read_named(path).decode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"--from {path}: cannot be read ({getattr(error, 'strerror', None) or 'no UTF-8'})") from None
+    except ValueError as error:
+        raise Refused(f"--from {path}: {error}") from None
+
+
+def _parameters(words: tuple[str, ...]) -> dict[str, Any]:
+    """The parameters of NAME=VALUE; a value is a number where it reads as one."""
+    given: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise Refused("--set: NAME=VALUE is needed, such as context_width=4")
+        try:
+            given[name] = parse_json(value)
+        except ValueError:
+            given[name] = value
+    return given
+
+
+def _floor(registry: Path | str, key: MasterKey) -> list[str]:
+    """What a key's few bits mean for its flags; empty if they are many."""
+    from scanner.audit.calibration.admission import ASKED
+    from scanner.detection.scan_plan import keys_tested
+    from scanner.watermark.formats import format_of
+    from scanner.watermark.rule import corrected
+
+    basis = format_of(key).basis()
+    if basis.proven:
+        return []
+    least = float(
+        corrected(
+            np.array(-basis.bits * math.log10(2.0)),
+            key.messages,
+            key.tested_among(keys_tested(load_registry(registry))),
+        )
+    )
+    lines = [f"strength    {basis}: {2.0**basis.bits:.0e} trials find a key that makes the same marks"]
+    if basis.assumed:
+        lines = [
+            f"strength    {ASSUMED}. A scan takes it down to the rate that an audit of your own texts showed "
+            "(`brickscan calibrate`, then `brickscan keys admit`). Until then a scan goes on under the other keys and "
+            "says that it left this one out, and its night is amber; `keys = [...]` in scan.toml with the ids of the "
+            "others alone leaves it out without that. A scan whose `keys` names it is refused."
+        ]
+    if least > math.log10(ASKED):
+        lines.append(
+            f"No text can ever be flagged at {ASKED:g} under it: with {key.messages:,} messages the smallest p-value "
+            f"is {10**least:.1e}. Fewer messages, or a looser rate, are needed."
+        )
+    return lines
+
+
+def _price(registry: Path | str, key: MasterKey) -> list[str]:
+    """The cost of a key in every scan, if it is high."""
+    from scanner.watermark.formats import format_of
+    from scanner.watermark.price import price
+
+    found = price(format_of(key), open_key(registry, key), key.messages)
+    return [] if found is None else [f"cost        {found.words()} (timed here)"]
 
 
 @click.group()

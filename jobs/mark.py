@@ -1,25 +1,210 @@
-"""`brickscan mark`: completes prompts with a local model, marked for users, and writes the texts with the truth."""
+"""`brickscan mark`: completes prompts with a local model, marked for users, and writes the texts with the truth.
 
+Prompts that commands are given in files: a line each, or Parquet, which may name the user of each.
+
+Rows that `brickscan mark` writes: kept batch by batch while it runs, and one whole Parquet file at the end.
+
+`brickscan mark`: completes prompts with a local model, marked for users, and writes the texts with the truth.
+"""
+
+import contextlib
 import dataclasses
+import fcntl
+import hashlib
+import io
+import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import cycle, islice
+from itertools import compress, cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from jobs.cli import when_interrupted
 from jobs.options import NamedPath
 from jobs.text import columns, complain, tell
-from scanner.errors import Refused, TokenizerError
+from scanner.errors import Refused, TokenizerError, in_a_line
+from scanner.input.named_files import open_parquet
 from scanner.printable import printable
+from scanner.storage.local_files import MOST_ROWS, read_named, write_whole
 
 if TYPE_CHECKING:
-    from jobs.marked_rows import Row
+    import polars as pl
+
     from schemas.registry import MasterKey
+
+
+TOLD = 10
+"""Most left-out prompts whose numbers are shown."""
+
+
+class Asked(NamedTuple):
+    """Prompts, and the user of each: ids, or None where a file has no column `user_id`."""
+
+    prompts: list[str]
+    users: list[Any] | None
+
+
+def read_marked(path: Path) -> "pl.DataFrame":
+    """Columns key_id, message and text of texts that `brickscan mark` wrote, which --from named.
+
+    Raises:
+        Refused: the file cannot be read as such, or holds no text.
+    """
+    import polars as pl
+
+    names = ["key_id", "message", "text"]
+    try:
+        texts = pl.DataFrame(open_parquet(path, f"--from {path}").read(columns=names)).select(names).drop_nulls()
+    except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
+        raise Refused(f"--from {path}: cannot be read as what `brickscan mark` writes ({in_a_line(error)})") from None
+    if texts.is_empty():
+        raise Refused(f"--from {path}: holds no text; give texts that `brickscan mark` wrote")
+    return texts
+
+
+def read_prompts(path: Path, field: str = "--prompts") -> list[str]:
+    """The prompts of a file alone; see `read_asked`."""
+    return read_asked(path, field).prompts
+
+
+def read_asked(path: Path, field: str = "--prompts") -> Asked:
+    """The prompts of a file: the lines of a text file, or the column `prompt` of a Parquet file, and its `user_id`s.
+
+    Blank prompts and nulls are left out; stderr shows how many, and where the first of them are.
+
+    Args:
+        path: the file's path.
+        field: the option that named it, for the error.
+
+    Raises:
+        Refused: the file cannot be read, or holds no prompt.
+    """
+    rows = path.suffix == ".parquet"
+    try:
+        parquet = open_parquet(path, f"{field} {path}") if rows else None
+        names = parquet.schema_arrow.names if parquet else []
+        if rows and "prompt" not in names:
+            raise Refused(f"{field} {path}: has no column 'prompt'; it has {', '.join(map(repr, names))}")
+        users = None
+        if parquet:
+            columns = parquet.read(columns=[name for name in ("prompt", "user_id") if name in names])
+            found = columns.column("prompt").to_pylist()
+            users = columns.column("user_id").to_pylist() if "user_id" in names else None
+        else:
+            with io.TextIOWrapper(io.BytesIO(read_named(path, MOST_ROWS)), encoding="utf-8") as lines:
+                found = [line.removesuffix("\n") for line in lines]
+    except (OSError, UnicodeDecodeError, KeyError, pa.ArrowException) as error:
+        raise Refused(f"{field} {path}: cannot be read as prompts: {in_a_line(error)}") from None
+    written = [isinstance(prompt, str) and bool(prompt.strip()) for prompt in found]
+    prompts = list(compress(found, written))
+    if not prompts:
+        raise Refused(f"{field} {path}: holds no prompt; write one a line, or a Parquet column 'prompt' of strings")
+    blank = [number for number, prompt in enumerate(written, 0 if rows else 1) if not prompt]
+    if blank:
+        what = "null or blank rows (counted from 0)" if rows else "blank lines (counted from 1)"
+        first = ", ".join(map(str, blank[:TOLD])) + (", …" if len(blank) > TOLD else "")
+        complain(f"prompts {path}: {len(blank)} of {len(found)} left out, {what}: {first}")
+    return Asked(prompts, None if users is None else list(compress(users, written)))
+
+
+MARKED = pa.schema(
+    [
+        pa.field("key_id", pa.string(), nullable=False),
+        pa.field("user_id", pa.string()),  # null when a message was given that no user holds
+        pa.field("message", pa.int64(), nullable=False),
+        pa.field("prompt", pa.string(), nullable=False),
+        pa.field("text", pa.string(), nullable=False),  # the completion alone
+        pa.field("tokens", pa.int64(), nullable=False),  # tokens that the model wrote; the text may give others
+    ]
+)
+"""Columns that `brickscan mark` writes: one row a completion, with the truth."""
+
+Row = tuple[Any, ...]
+
+
+class KeptRows:
+    """Rows of MARKED on disk, a batch at a time, beside the Parquet file that they become.
+
+    The file OUT.unfinished has a line of JSON for the call and one for each batch, so that a batch is there whole or
+    not at all, and nobody takes the file for Parquet. Made by `kept_rows`.
+    """
+
+    def __init__(self, out: Path, file: BinaryIO, batches: list[list[Row]]) -> None:
+        self._out, self._file, self._batches = out, file, batches
+
+    @property
+    def batches(self) -> int:
+        """Number of batches on disk."""
+        return len(self._batches)
+
+    @property
+    def rows(self) -> list[Row]:
+        """Rows of all batches, in order."""
+        return [row for batch in self._batches for row in batch]
+
+    def add(self, batch: Sequence[Row]) -> None:
+        """Bring a batch to the disk. Raises OSError."""
+        self._file.write(json.dumps(batch).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._batches.append(list(batch))
+
+    def finish(self) -> None:
+        """Write OUT, which is whole or not there, and remove the file beside it. Raises OSError."""
+        columns = [dict(zip(MARKED.names, row, strict=True)) for row in self.rows]
+        table = pa.Table.from_pylist(columns, schema=MARKED)
+        write_whole(self._out, lambda file: pq.write_table(table, file))
+        unfinished(self._out).unlink()
+
+
+def unfinished(out: Path) -> Path:
+    """The file of an output's rows while they are not complete."""
+    return out.with_name(f"{out.name}.unfinished")
+
+
+@contextlib.contextmanager
+def kept_rows(out: Path, call: Sequence[Any]) -> Iterator[KeptRows]:
+    """Open the rows that an interrupted call has left beside `out`, or begin with none.
+
+    Args:
+        out: the Parquet file to be.
+        call: all that decides the rows, as JSON values; its digest stands in the file.
+
+    Raises:
+        Refused: another call left the rows, or a running one writes them.
+    """
+    path, begun = unfinished(out), {"call": hashlib.sha256(json.dumps(call).encode()).hexdigest()}
+    with path.open("a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Refused(
+                f"--out {out}: another `brickscan mark` writes it now; wait for it, or name another"
+            ) from None
+        file.seek(0)
+        written = file.read()
+        whole = written[: written.rfind(b"\n") + 1]
+        file.truncate(len(whole))  # a line that was cut off goes
+        if not whole:
+            file.write(json.dumps(begun).encode() + b"\n")
+        head, *batches = [json.loads(line) for line in whole.splitlines()] or [begun]
+        if head != begun:
+            raise Refused(
+                f"--out {out}: {path.name} beside it has the completions of an interrupted call with other options, "
+                "prompts, users or model; call it as before to go on, or remove that file to begin anew"
+            )
+        kept = KeptRows(out, file, [[tuple(row) for row in batch] for batch in batches])
+        try:
+            yield kept
+        finally:
+            if not kept.batches:
+                path.unlink(missing_ok=True)
 
 
 class Recipient(NamedTuple):
@@ -82,9 +267,8 @@ def mark(
       brickscan mark --registry registry --key summer-2026 --user alice --user bob \\
           --model models/smollm2 --prompts prompts.txt --out marked.parquet --verify
     """
-    from jobs.marked_rows import kept_rows
+    from jobs.mark import kept_rows, read_asked
     from jobs.progress import MarkProgress
-    from jobs.prompts import read_asked
     from scanner.registry import find_key, load_registry, open_key
 
     key = find_key(load_registry(registry), key_id)
@@ -153,12 +337,11 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     """A line for each completion: how strongly it is marked, and how likely texts of its length are found."""
     import numpy as np
 
-    from jobs.marked_rows import MARKED
+    from jobs.mark import MARKED
     from scanner.audit.calibration.admission import ASKED
     from scanner.detection.one_text import strengths_of
     from scanner.detection.scan_plan import keys_tested
-    from scanner.measured import LEAST_SCORED, Measured
-    from scanner.power import Aim
+    from scanner.power import LEAST_SCORED, Aim, Measured
     from scanner.registry import load_registry
     from scanner.watermark.rule import corrected, log10_p_of
 
@@ -194,7 +377,7 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
 
 def _alike(of_token: float) -> str:
     """The probability that all tokens would have at this mean score, and its entropy −p ln p, as `plan` takes them."""
-    from scanner.measured import probability_of
+    from scanner.power import probability_of
 
     p = probability_of(of_token)
     return f"{p:.3f}, {-p * math.log(p):.3f}"

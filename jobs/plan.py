@@ -1,18 +1,31 @@
-"""`brickscan plan`: how many tokens a mark needs to be detected, with what that assumes, as a table and a plot."""
+"""`brickscan plan` and `brickscan bench`: how many tokens a mark needs, and what a night costs.
+
+`brickscan plan --night`: what a night would cost on machines like the one that was measured.
+
+`brickscan bench`: what a document costs on this machine, for `brickscan plan --night`.
+
+`brickscan plan`: how many tokens a mark needs to be detected, with what that assumes, as a table and a plot.
+"""
 
 import importlib.util
 import io
+import json
+import math
+import os
+import platform
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from jobs.bench import figures_option
-from jobs.night import night_lines
+from jobs.mark import read_marked
 from jobs.options import Folder, NamedPath, groups_of
-from jobs.prompts import read_marked
-from jobs.text import tell
-from scanner.errors import Refused
+from jobs.text import complain, tell
+from scanner.errors import Refused, in_a_line
+from scanner.storage.local_files import parse_json, read_named
 from schemas.registry import MAX_WINDOW, MasterKey
 
 if TYPE_CHECKING:
@@ -20,6 +33,130 @@ if TYPE_CHECKING:
 
     from scanner.power import Aim, Marked
     from schemas.config import Dedup
+
+
+def night_lines(figures: Path, night: float, tokens: float, users: float, flagged: float) -> Iterator[str]:
+    """Lines for people: whose figures these are, and core-hours by format and stage.
+
+    Raises:
+        Refused: there are no such figures.
+    """
+    if not math.isfinite(night * tokens * users * flagged):
+        raise Refused("--night, --tokens, --users and --flagged must be finite numbers")
+    from scanner.cluster.night_price import Measured, price_night
+
+    try:
+        found = parse_json(read_named(figures))
+        measured = [Measured(**row) for row in found["measured"]]
+        age = datetime.now(UTC) - datetime.fromisoformat(found["measured_at"])
+    except FileNotFoundError:
+        raise Refused(f"--figures {figures}: is not there; `brickscan bench --quick` writes it") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Refused(
+            f"--figures {figures}: is no file of `brickscan bench` ({in_a_line(error)}); measure again"
+        ) from None
+    prices = price_night(measured, night, tokens, users, flagged)
+    yield (
+        f"{night:,.0f} documents of {tokens:g} tokens under one key with room for {users:,.0f} users, "
+        f"{flagged:.3g} of them flagged and proved"
+    )
+    days, hours = age.days, age.seconds // 3600
+    yield f"figures: {figures}, {days} days and {hours} hours old, of brickscan {found['version']}"
+    yield f"measured on: {found['machine']}; tokenizer {found['tokenizer']}"
+    least, most = (round(edge(one.tokens for one in measured)) for edge in (min, max))
+    if not least <= tokens <= most:
+        yield f"careful: documents of {least} to {most} tokens were measured, and {tokens:g} lies outside"
+    rounds = f"least to most of {prices[0].rounds} rounds"
+    head = ("format", "core-hours", rounds, *prices[0].stages, "documents a core-hour")
+    lines = [head]
+    for price in prices:
+        spent = [f"{seconds / 3600:,.1f}" for seconds in price.stages.values()]
+        limits = f"{price.low / 3600:,.1f} to {price.high / 3600:,.1f}"
+        rate = f"{night / (price.seconds / 3600):,.0f}"
+        lines.append((price.key_format, f"{price.seconds / 3600:,.1f}", limits, *spent, rate))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    yield from ("  ".join(map(str.rjust, line, widths)) for line in lines)
+    yield "GPUs: unknown, since none was measured: `brickscan bench` measures cores alone"
+    yield "Not in it: the start of workers, the driver, tries that failed, and time in which cores wait for storage."
+
+
+FIGURES = Path(click.get_app_dir("brickscan")) / "bench.json"
+"""File of figures, unless another one is named."""
+
+figures_option = click.option(
+    "--figures",
+    type=NamedPath(path_type=Path, dir_okay=False),
+    default=FIGURES,
+    show_default="bench.json in brickscan's folder of the user",
+    help="File of what `brickscan bench` measured.",
+)
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Three rounds of each figure, in place of ten.")
+@click.option(
+    "--users",
+    type=click.FloatRange(min=1),
+    multiple=True,
+    default=(1e9,),
+    show_default=True,
+    help="Users of a key; may be given several times.",
+)
+@click.option("--tokenizer", type=NamedPath(path_type=Path), help="A tokenizer.json.  [default: that of the demo]")
+@figures_option
+def bench(quick: bool, users: tuple[float, ...], tokenizer: Path | None, figures: Path) -> None:
+    """Measure what a document costs on this machine: core-seconds to read, tokenise, score, prove and write.
+
+    A worker of a scan, in this process, scans documents made of the demo's text under new keys of version 2; decoys are
+    scored as in every scan. CPU seconds are counted, so that other work on the machine disturbs little. No GPU is
+    measured.
+
+    \b
+    Example:
+      brickscan bench --quick
+      brickscan bench --quick --users 1e7 --tokenizer tokenizer.json
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from jobs.demo.demo_keys import HERE, TOKENIZER
+    from scanner.cluster.night_price import GROUPED, measure
+
+    for number in users:
+        groups_of(number)
+    stored = pq.read_table(HERE / "sample-1.parquet", columns=["text"])["text"].cast(pa.binary()).to_pylist()
+    texts = [text.decode(errors="ignore") for text in stored if text]
+    rows = []
+    for row in measure(GROUPED, users, tokenizer or TOKENIZER, texts, 3 if quick else 10):
+        rows.append(row._asdict())
+        a_document = sorted(sum(cost.values()) for cost in row.rounds)
+        complain(
+            f"event=bench format={row.key_format} users={row.users:g} tokens={row.tokens:.0f} "
+            f"documents={row.documents} us_a_document={1e6 * a_document[0]:.0f}..{1e6 * a_document[-1]:.0f}"
+        )
+    figures.parent.mkdir(parents=True, exist_ok=True)
+    found = {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": _machine(),
+        "version": version("brickscan"),
+        "tokenizer": str(tokenizer or TOKENIZER.name),
+        "measured": rows,
+    }
+    figures.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    tell(f"wrote {figures}")
+
+
+def _machine() -> str:
+    """The processor and its cores, in words."""
+    facts = {}
+    cpus = Path("/proc/cpuinfo")
+    if cpus.exists():
+        first = cpus.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
+        facts = dict(line.replace("\t", "").split(":", 1) for line in first.splitlines() if ":" in line)
+    name = facts.get("model name", platform.processor()).strip()
+    family = f", family {facts['cpu family'].strip()}" if "cpu family" in facts else ""
+    return f"{name}{family}, {len(os.sched_getaffinity(0))} cores"
+
 
 _CLAIMS = (
     "Power is the chance that the right message passes in a document as a whole, as it stands; a wrong one passes as"
@@ -262,7 +399,7 @@ def _key_of(file: Path) -> tuple["pl.DataFrame", str]:
 def _measured(file: Path, registry: Path | str, dedup: "Dedup") -> tuple["Marked", MasterKey, int]:
     """The strength of texts that `brickscan mark` wrote, with their key and its window."""
     from scanner.detection.one_text import strengths_of
-    from scanner.measured import Measured
+    from scanner.power import Measured
     from scanner.registry import find_key, load_registry
     from scanner.watermark.formats import format_of
 

@@ -6,14 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.listing import Form, form_option, show_footer, show_records, show_table
-from jobs.options import results_argument, results_at, scanned, since_option, until_option
+from jobs.options import (
+    Form,
+    form_option,
+    results_argument,
+    results_at,
+    scanned,
+    show_footer,
+    show_records,
+    show_table,
+    since_option,
+    until_option,
+)
 from jobs.text import counted
 from scanner.printable import printable
 from schemas.words import DOCUMENT_REASONS, LASTING_FILE_REASONS, PASSING_FILE_REASONS
 
 if TYPE_CHECKING:
-    from scanner.results.in_quarantine import By, InQuarantine
+    from scanner.results.quarantine_list import By, InQuarantine
 
 _NEWEST = 20
 _LONGEST = 60
@@ -86,7 +96,7 @@ def quarantine(
     """
     if everything and limit is not None:
         raise click.UsageError("Give --limit or --all; one of the two.")
-    from scanner.results.in_quarantine import Unscored, in_quarantine
+    from scanner.results.quarantine_list import Unscored, in_quarantine
 
     place = results_at(results)
     if not scanned(place):

@@ -7,15 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.listing import Form, form_option, show_footer, show_records, show_table
-from jobs.options import Results, canaries_of, results_argument, results_at, scanned, time_of
+from jobs.options import (
+    Form,
+    Results,
+    canaries_of,
+    form_option,
+    results_argument,
+    results_at,
+    scanned,
+    show_footer,
+    show_records,
+    show_table,
+    time_of,
+)
 from jobs.text import counted
 from scanner.errors import BrickscanError
 from schemas.words import AuditState
 
 if TYPE_CHECKING:
-    from scanner.results.in_quarantine import InQuarantine
-    from scanner.results.last_scans import LastScans
+    from scanner.results.quarantine_list import InQuarantine
+    from scanner.results.scan_list import LastScans
 
 ENDED: Mapping[int, str] = {
     0: "done",
@@ -27,7 +38,7 @@ ENDED: Mapping[int, str] = {
     130: "interrupted by Ctrl-C",
     143: "ended by SIGTERM",
 }
-"""Words for the exit codes of scanner.cluster.endings."""
+"""Words for the exit codes of scanner.cluster.scan."""
 
 _STOPPED = (1, 2, 130, 143)
 _HEAD = ("scan", "night", "began", "took", "ended", "documents", "flagged", "quarantine", "audit")
@@ -55,9 +66,9 @@ def status(results: str, limit: int, form: Form) -> None:
       brickscan status scan.toml
       brickscan status results --limit 100 --format json
     """
-    from scanner.results.flag_queue import NO_FLAGS, counts_of_scans
-    from scanner.results.in_quarantine import Unscored, in_quarantine
-    from scanner.results.last_scans import last_scans
+    from scanner.results.flags import NO_FLAGS, counts_of_scans
+    from scanner.results.quarantine_list import Unscored, in_quarantine
+    from scanner.results.scan_list import last_scans
 
     place = results_at(results)
     if not scanned(place):
@@ -159,7 +170,7 @@ def _undone(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
     """Whether a scan stopped before its end, and no scan that is shown went on with it."""
     if row["exit_code"] not in _STOPPED or (row["exit_code"] in (130, 143) and row["shards"] and not _left(row)):
         return False
-    from scanner.results.last_scans import went_on
+    from scanner.results.scan_list import went_on
 
     return not any(went_on(other, row) for other in rows if other is not row)
 

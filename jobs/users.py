@@ -12,7 +12,7 @@ from jobs.options import NamedPath, dry_run_option, key_ids_option, sure, yes_op
 from jobs.text import complain, counted, tell
 from jobs.users_asked import list_, registry_option, show, verify, who
 from scanner.errors import Refused, in_a_line
-from scanner.input.named_parquet import open_parquet
+from scanner.input.named_files import open_parquet
 from scanner.printable import printable, safe
 from scanner.registry import (
     add_users,
@@ -22,7 +22,7 @@ from scanner.registry import (
     unknown_users,
     users_of,
 )
-from scanner.storage.named import MOST_ROWS, read_named
+from scanner.storage.local_files import MOST_ROWS, read_named
 
 WARNED = 10
 """Most users of one command who are warned about by name."""

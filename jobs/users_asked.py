@@ -9,8 +9,7 @@ from typing import Any
 import click
 import polars as pl
 
-from jobs.listing import Form, form_option, show_footer, show_records
-from jobs.options import Folder, key_ids_option, time_of
+from jobs.options import Folder, Form, form_option, key_ids_option, show_footer, show_records, time_of
 from jobs.text import columns, complain, counted, tell
 from scanner.errors import Refused
 from scanner.printable import printable

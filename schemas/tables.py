@@ -1,4 +1,13 @@
-"""The Arrow schema of every table. Delta has no unsigned integers, so ids that are hashes are binary or hex text."""
+"""The Arrow schema of every table but audits'.
+
+The Arrow schema of every table. Delta has no unsigned integers, so ids that are hashes are binary or hex text.
+
+Arrow schemas of what stands beside verdicts: texts of flags, spans, accounts and decisions.
+
+Arrow schemas of what a filter of common n-grams is learnt from, and of the filters themselves.
+
+Arrow schemas of users and the messages that they hold.
+"""
 
 import pyarrow as pa
 
@@ -87,7 +96,7 @@ VERDICTS = pa.schema(
 """One row per document that was read. A flagged row is for the key with the smallest corrected p-value.
 
 A key can be learned from exact scores of a few texts, or from the best key and message of many texts. So rows state
-only what follows from `flagged`, a coarse class of p, and the text (scanner.detection.published).
+only what follows from `flagged`, a coarse class of p, and the text (scanner.detection.rows).
 """
 
 DECADES = 6
@@ -258,3 +267,210 @@ SCANS = pa.schema(
     ]
 )
 """One row per scan: what replays its verdicts, what it did and how it ended."""
+
+
+FLAG_TEXTS = pa.schema(
+    [
+        pa.field("scan_id", pa.string(), nullable=False),  # with shard_id, path and row: the flag of this text
+        pa.field("shard_id", pa.string(), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("text_sha256", pa.binary(), nullable=False),  # as in VERDICTS
+        pa.field("user_ids", pa.list_(pa.string()), nullable=False),  # whom the flag names; erasing one takes the row
+        pa.field("text", pa.large_binary(), nullable=False),  # as its file held it
+        pa.field("scanned_at", TIME, nullable=False),
+    ]
+)
+"""Texts of flags, where `[evidence] keep_text` asks for them: they explain a flag whose file is gone."""
+
+SPANS = pa.schema(
+    [
+        pa.field("keys", pa.string(), nullable=False),  # as in SHARDS
+        pa.field("scan_id", pa.string(), nullable=False),
+        pa.field("shard_id", pa.string(), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),  # within the file
+        pa.field("doc_id", pa.string()),
+        pa.field("char_from", pa.int64(), nullable=False),  # first character of the text as it stands, from 0
+        pa.field("char_to", pa.int64(), nullable=False),  # the character after the last
+        pa.field("tokens", pa.int64(), nullable=False),
+        pa.field("scored", pa.int64(), nullable=False),  # scored positions of these
+        pa.field("quoted", pa.float64(), nullable=False),  # share of its characters that quote others, by their form
+        pa.field("key_id", pa.string(), nullable=False),
+        pa.field("message", pa.int64()),  # null where `naming` is undecided: the best may be a stranger there
+        pa.field("user_id", pa.string()),  # null: nobody is named, for the reason in `naming`
+        pa.field("naming", pa.string(), nullable=False),  # a Naming
+        pa.field("score", pa.float64(), nullable=False),
+        pa.field("log10_p", pa.float64(), nullable=False),  # of this part and message alone
+        pa.field("log10_p_in_document", pa.float64(), nullable=False),  # corrected for all parts and messages
+        pa.field("log10_p_global", pa.float64(), nullable=False),  # for all keys too: at most the false-positive rate
+        pa.field("proof", pa.string()),  # a Proof; null: none was asked for
+        pa.field("scanned_at", TIME, nullable=False),
+        pa.field("form", pa.string()),  # window, paragraph or quotation; null: a window, of before there were others
+    ]
+)
+"""Parts of documents that are marked, each with evidence of its own; for those alone who may see flags."""
+
+DECISIONS = pa.schema(
+    [
+        pa.field("decision_id", pa.string(), nullable=False),  # 32 hexadecimal digits; a second row of it never enters
+        pa.field("decided_at", TIME, nullable=False),
+        pa.field("decided_by", pa.string(), nullable=False),  # name of the reviewer
+        pa.field("source", pa.string(), nullable=False),  # app | command | webhook:<name>
+        pa.field("scan_id", pa.string(), nullable=False),  # with shard_id, path and row: the flag that was looked at
+        pa.field("shard_id", pa.string(), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("doc_id", pa.string()),
+        pa.field("text_sha256", pa.binary(), nullable=False),  # digest of the text that was looked at, as in `flags`
+        pa.field("key_id", pa.string()),
+        pa.field("user_ids", pa.list_(pa.string()), nullable=False),  # users whom the flag named; without erased names
+        pa.field("decision", pa.string(), nullable=False),  # a Decision
+        pa.field("note", pa.string()),  # the reason; null: none was given, or a name of this row was erased
+    ]
+)
+"""Decisions of people on flags, append-only: of each decider the newest row on a document stands."""
+
+ACCOUNT_POSTS = pa.schema(
+    [
+        pa.field("scan_id", pa.string(), nullable=False),
+        pa.field("shard_id", pa.string(), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),  # within the file
+        pa.field("account", pa.int64(), nullable=False),  # keyed digest of account_id, which orders the rows of a file
+        pa.field("account_id", pa.string(), nullable=False),
+        pa.field("created_at", TIME),
+        pa.field("text", pa.large_binary(), nullable=False),  # first 16 KiB of the text
+        # of the n-grams that are left out of the post, as in FILTERS; null: none are, or written before filters
+        pa.field("filter_sha256", pa.string()),
+        pa.field("night", pa.string()),  # date of the data, as in SCANS
+    ]
+)
+"""Posts of accounts, where `[accounts]` asks for them, until the window of their night is over."""
+
+ACCOUNTS = pa.schema(
+    [
+        pa.field("keys", pa.string(), nullable=False),  # as in SHARDS
+        pa.field("scan_id", pa.string(), nullable=False),
+        # what was looked at together, by a digest of all that decides it, and which part of it the row was computed in
+        pa.field("shard_id", pa.string(), nullable=False),
+        pa.field("night", pa.string(), nullable=False),  # date of the data, as in SCANS
+        pa.field("nights", pa.int64(), nullable=False),  # nights of the window
+        pa.field("account_id", pa.string(), nullable=False),
+        pa.field("posts", pa.int64(), nullable=False),  # posts that were looked at
+        pa.field("texts", pa.int64(), nullable=False),  # distinct texts among them
+        pa.field("tokens", pa.int64(), nullable=False),  # tokens of all posts
+        pa.field("scored", pa.int64(), nullable=False),  # scored tokens; tokens that several posts repeat count once
+        pa.field("first_post", TIME),  # this and the next: null where no post states its time
+        pa.field("last_post", TIME),
+        pa.field("key_id", pa.string(), nullable=False),
+        pa.field("message", pa.int64()),  # null where `naming` is undecided: the best may be a stranger there
+        pa.field("user_id", pa.string()),
+        pa.field("naming", pa.string(), nullable=False),  # a Naming
+        pa.field("named", NAMED),  # as in VERDICTS
+        pa.field("named_again", NAMED),  # as in VERDICTS
+        pa.field("score", pa.float64(), nullable=False),  # pooled score of all posts
+        pa.field("log10_p", pa.float64(), nullable=False),  # of the pooled score of this message alone
+        pa.field("log10_e", pa.float64(), nullable=False),  # largest evidence so far, of this message alone
+        pa.field("log10_p_global", pa.float64(), nullable=False),  # by the stronger, for all messages and keys
+        pa.field("messages_tested", pa.int64(), nullable=False),
+        pa.field("tests", pa.float64(), nullable=False),  # 1 over the product of the weights of key and unit
+        pa.field("scanned_at", TIME, nullable=False),
+        # whether the pooled score counts in log10_p_global, as in the night's first look under the key
+        pa.field("first_look", pa.bool_()),
+        pa.field("quoted_share", pa.float64()),  # share of the scored tokens that stands in quoted lines alone
+    ]
+)
+"""Accounts whose posts together are marked, one row a scan and set of keys; for those alone who may see flags."""
+
+
+FILTER_SKETCHES = pa.schema(
+    [
+        pa.field("scan_id", pa.string(), nullable=False),
+        pa.field("unit", pa.string(), nullable=False),  # digest of the shards that a sketch was learnt from
+        pa.field("night", pa.string(), nullable=False),  # date of the input: --date
+        pa.field("tokenizer_sha256", pa.string(), nullable=False),
+        pa.field("reach", pa.int64(), nullable=False),  # tokens of an n-gram before its last
+        pa.field("hashed_under", pa.string(), nullable=False),  # digest of the key under which n-grams are hashed
+        pa.field("texts", pa.int64(), nullable=False),  # texts that were learnt
+        pa.field("ngrams", pa.int64(), nullable=False),  # n-grams of these
+        pa.field("part", pa.int64(), nullable=False),  # number of this part of the cells
+        pa.field("cells", pa.large_binary(), nullable=False),  # 64 bits each; a text sets one of them
+        pa.field("learnt_at", TIME, nullable=False),
+    ]
+)
+"""Sketches of the n-grams of a night, where `[filter]` asks for them, for as many nights as filters are learnt from."""
+
+FILTERS = pa.schema(
+    [
+        pa.field("scan_id", pa.string(), nullable=False),  # the first scan of the night
+        pa.field("night", pa.string(), nullable=False),  # date of the input: --date
+        pa.field("filter_sha256", pa.string(), nullable=False),  # of the night's filter, as in SCANS
+        pa.field("tokenizer_sha256", pa.string()),  # this and the next five: null where nothing was learnt before
+        pa.field("reach", pa.int64()),  # tokens of an n-gram before its last
+        pa.field("hashed_under", pa.string()),  # digest of the key under which n-grams are hashed
+        pa.field("learnt_texts", pa.int64()),  # texts that it was learnt from
+        pa.field("common_share", pa.float64()),  # share of the cells that are common
+        pa.field("common", pa.large_binary()),  # a bit a cell, row by row
+        pa.field("texts", pa.int64(), nullable=False),  # `texts` of [filter]
+        pa.field("nights", pa.int64(), nullable=False),  # `nights` of [filter]
+        pa.field("made_at", TIME, nullable=False),
+    ]
+)
+"""Filters of nights, where `[filter]` asks for them: fixed by the first scan of a night, for ever."""
+
+
+USER_EVENTS = pa.schema(
+    [
+        pa.field("key_id", pa.string(), nullable=False),
+        pa.field("message", pa.int64(), nullable=False),
+        pa.field("user_id", pa.string()),  # null once the name was erased
+        pa.field("event", pa.string(), nullable=False),  # allocated | removed
+        pa.field("at", TIME, nullable=False),
+    ]
+)
+"""Events of users and their messages: one `allocated` and at most one `removed` per (key_id, message)."""
+
+USERS = pa.schema(
+    [
+        *USER_EVENTS,
+        # all null in events of a version that kept no chain (scanner.registry.chain)
+        pa.field("seq", pa.int64()),  # number of the event in the chain, from 0
+        pa.field("salt", pa.binary()),  # 16 random bytes; null once the name was erased
+        pa.field("seal", pa.binary()),  # digest of salt and name, kept once both were erased; null before
+        pa.field("head", pa.binary()),  # the chain's head after this event, the last of its block; null for others
+    ]
+)
+"""The users table: events of USER_EVENTS, append-only, and the hash chain over them."""
+
+VERIFIED_USERS = pa.schema(
+    [
+        pa.field("scan_id", pa.string(), nullable=False),  # the scan that verified it
+        pa.field("verified_at", TIME, nullable=False),
+        pa.field("events", pa.int64()),  # of a checkpoint of the chain, as the next; null in rows of files
+        pa.field("head", pa.string()),  # the chain's head after so many events, as hex text
+        pa.field("key_id", pa.string()),  # this and the rest: of a file that names are read from; null in checkpoints
+        pa.field("kind", pa.string()),  # given | removed
+        pa.field("file", pa.string()),  # its name, in the folder of the registry's index
+        pa.field("rows", pa.int64()),
+        pa.field("first", pa.int64()),  # smallest message in it
+        pa.field("last", pa.int64()),  # largest message in it
+        pa.field("sha256", pa.string()),  # of its bytes, as hex text
+        pa.field("first_event", pa.int64()),  # smallest number of an event in it
+    ]
+)
+"""The files that users were named from when a scan last verified the registry's chain, and the chain's heads then. Rows
+of the newest `verified_at`, of scans that ended and ran then, are held against the registry before anybody is named. No
+names stand here.
+"""
+
+USER_LIST = pa.schema(
+    [
+        pa.field("user_id", pa.string()),  # null once the name was erased
+        pa.field("key_id", pa.string(), nullable=False),
+        pa.field("message", pa.int64(), nullable=False),
+        pa.field("allocated_at", TIME, nullable=False),
+        pa.field("removed_at", TIME),  # null while the user holds it
+    ]
+)
+"""List of users: one row per message that was ever given."""

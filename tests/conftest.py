@@ -96,11 +96,11 @@ def no_process(request) -> Iterator[None]:
     def refuse(*_args, **_options):
         raise AssertionError("a test of `make check` starts no process; see tests/conftest.py")
 
-    from scanner.input import named_parquet
+    from scanner.input import named_files
     from tests.support.inspection import InThisProcess
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(named_parquet, "_inspector", InThisProcess)
+        patch.setattr(named_files, "_inspector", InThisProcess)
         patch.setattr(subprocess.Popen, "__init__", refuse)  # the class stays, since Ray makes one of its own of it
         for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp"):
             patch.setattr(os, name, refuse)
@@ -158,7 +158,7 @@ def browser() -> "Iterator[Browser]":
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """An embedded cluster for two workers; every scan of this process that runs on Ray joins it."""
-    from scanner.cluster.connect import cluster
+    from scanner.cluster.machines import cluster
     from schemas.config import ClusterConfig
 
     with cluster(ClusterConfig(workers=2)):

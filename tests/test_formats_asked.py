@@ -24,7 +24,7 @@ FORMATS_AND_TABLES = {
     "scanner/evaluation": "the paper's experiments, whose files name the paper's methods",
     "scanner/audit/calibration/calibration_plan.py": "the paper's experiment of p-values, likewise",
     "jobs/evaluate.py": "likewise",
-    "jobs/new_key.py": "the method of a new key that names none",
+    "jobs/keys.py": "the method of a new key that names none",
     "jobs/demo/demo_keys.py": "the demo's keys",
     "scanner/evidence/check_claim.py": "a script for third parties, which stands alone and reads labels",
 }

@@ -20,8 +20,17 @@ from scanner.detection.open_plan import open_keys
 from scanner.detection.scan_plan import read_config
 from scanner.detection.shares import Weights
 from scanner.errors import Refused
-from scanner.measured import Measured, Strengths, probability_of, thresholds
-from scanner.power import Aim, GreenShare, GumbelEntropy, gumbel_thresholds, tokens_needed
+from scanner.power import (
+    Aim,
+    GreenShare,
+    GumbelEntropy,
+    Measured,
+    Strengths,
+    gumbel_thresholds,
+    probability_of,
+    thresholds,
+    tokens_needed,
+)
 from scanner.registry import Holders, find_key, load_registry, new_key, open_key
 from scanner.watermark.laws import Binomial, Gamma
 from schemas.tables import DOCUMENTS

@@ -11,8 +11,8 @@ import click
 import pytest
 
 from jobs import cli
+from jobs.mark import read_prompts
 from jobs.options import Folder, NamedPath
-from jobs.prompts import read_prompts
 from scanner.errors import Refused
 from scanner.registry.tokenizer_files import _repeats_what_repeats
 from tests.support.command_line import call

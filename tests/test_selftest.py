@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from jobs.cli import run
-from jobs.selftest import selftest
+from jobs.formats import selftest
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.installation import _OF_MAKERS, NOT_READ, GroupResult, check
 from scanner.watermark.native.known_answers import GROUPS as COMPARED

@@ -8,18 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs import audit_words
-from jobs.audit_words import holds_down_to, share_in_words, verdict_in_words
-from jobs.summary import WIDTH, summary
+from jobs import summary as words
+from jobs.summary import WIDTH, holds_down_to, share_in_words, summary, verdict_in_words
 from jobs.text import width
 from scanner.audit.in_every_scan.live import LiveAudit
 from scanner.audit.in_every_scan.traffic import Traffic
-from scanner.audit.statistics.intervals import Limits
+from scanner.audit.statistics.judgement import Limits
 from scanner.cluster import Counts, Outcome, Totals, Work
-from scanner.cluster.unread import Unread
-from scanner.detection.admitted import UnsupportedKey
-from scanner.results.reasons import Reason
-from scanner.results.whole_input import WholeInput, whole_input
+from scanner.cluster.work import Unread
+from scanner.detection.scan_plan import UnsupportedKey
+from scanner.results.quarantine_list import Reason
+from scanner.results.scan_list import WholeInput, whole_input
 from schemas.words import AuditState
 from tests.support.rescanned import Shard, write
 
@@ -216,7 +215,7 @@ def test_the_weakest_of_the_decoys_is_told_and_where_nothing_is_known_that_is_sa
             "too few decoys to measure how small a p-value may be relied on"
         )
     assert verdict_in_words(audit(*rows("hhhhh"), *rows("uuuuu", "reserved"))).endswith("from 1e-05 up")
-    assert "decoys, all messages, greenlist gamma=1/4 window 4, 50 messages: too few to measure" in audit_words.table(
+    assert "decoys, all messages, greenlist gamma=1/4 window 4, 50 messages: too few to measure" in words.table(
         audit(*none)
     )
 

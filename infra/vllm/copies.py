@@ -18,10 +18,10 @@ COPIED = (
     "scanner/gpu/kernels/vectors.py",
     "scanner/registry/secrets.py",
     "scanner/storage/locations.py",
-    "scanner/storage/named.py",
-    "scanner/storage/permissions.py",
+    "scanner/storage/local_files.py",
+    "scanner/storage/local_files.py",
     "scanner/storage/toml.py",
-    "scanner/storage/whole.py",
+    "scanner/storage/local_files.py",
     "scanner/watermark/native/secret.py",
 )
 

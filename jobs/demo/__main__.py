@@ -13,7 +13,7 @@ import polars as pl
 
 from jobs.cli import run
 from jobs.demo.demo_keys import CANARY_USERS, HERE, KEYS, make_registry
-from jobs.demo.replies import REPLIES, write_replies
+from jobs.demo.make_sample import REPLIES, write_replies
 from jobs.scan import scan
 from scanner import results
 from schemas.words import Naming

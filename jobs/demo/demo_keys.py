@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from scanner.registry import new_key, restore_users, set_canaries
 from scanner.watermark.native.version2 import groups_for
 from schemas.registry import Canaries, Canary
-from schemas.user_tables import USER_EVENTS
+from schemas.tables import USER_EVENTS
 
 HERE = Path(__file__).parent
 SECRETS = HERE / "secrets"

@@ -22,7 +22,7 @@ from jobs.demo.demo_keys import CANARY_POWER, CANARY_USERS, HERE, make_registry
 from jobs.demo.get_model import DEFAULT_FOLDER
 from jobs.demo.make_sample import ALLOCATED_AT, TOP_P, Row, documents_of, times, write_table
 from scanner.registry import list_users, load_registry, make_canaries, open_key
-from schemas.user_tables import USER_EVENTS
+from schemas.tables import USER_EVENTS
 
 CANARIES, TEXTS, MOST_TOKENS = 10, 20, 300
 SETTINGS = {"demo-greenlist": {"temperature": 0.8, "delta": 3.0}, "demo-gumbel": {"temperature": 1.0}}

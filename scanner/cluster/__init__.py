@@ -2,7 +2,7 @@
 
 from scanner.cluster.commits import Totals
 from scanner.cluster.follow import follow
-from scanner.cluster.reports import Counts
+from scanner.cluster.pieces import Counts
 from scanner.cluster.scan import Outcome, run_scan
 from scanner.cluster.work import Work
 from scanner.cluster.worker import Worker

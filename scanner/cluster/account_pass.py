@@ -23,10 +23,9 @@ from scanner.input.documents import BATCH_TEXT_BYTES
 from scanner.input.shards import Shard
 from scanner.registry import Holders
 from scanner.results.account_posts import ROWS_A_PART, Together, drop_posts, part_of, some_accounts, window_begins
-from scanner.results.data_files import DataFile, write_file
 from scanner.results.filters import open_filter
 from scanner.results.tables import open_tables
-from scanner.results.transactions import OF_NO_RUN, Entry, commit, committed
+from scanner.results.transactions import OF_NO_RUN, DataFile, Entry, commit, committed, write_file
 from scanner.storage.canonical import digest
 
 TABLE = "accounts"

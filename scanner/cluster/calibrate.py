@@ -1,8 +1,17 @@
-"""Calibration on Ray: the corpus is tokenised part by part, then every part is scored under very many keys.
+"""Calibration on Ray: a corpus under very many keys, with its filter.
+
+The filter of an audit of keys on Ray: a worker learns it once for a tokenizer and window, all workers read it.
+
+A filter has 4 MiB. So it lies in the folder of the tokens, and its name alone crosses Ray's object store.
+
+Calibration on Ray: the corpus is tokenised part by part, then every part is scored under very many keys.
 
 The workers return sums that can be added; scanner.audit makes the statistics.
 """
 
+import functools
+import hashlib
+import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -17,25 +26,85 @@ from scanner.audit.calibration.calibration_plan import (
     draw_documents,
     draw_pieces,
 )
-from scanner.audit.calibration.corpus_filter import in_halves, lessons, teaching
+from scanner.audit.calibration.corpus_filter import Lesson, common_in, in_halves, lessons, teaching
 from scanner.audit.calibration.disjoint_pieces import PieceCounts, piece_counts, pieces
 from scanner.audit.calibration.law import Case, LawCounts, law_counts
 from scanner.audit.calibration.names import NAMES_AT, NamesCase, NamesCounts, names_counts
 from scanner.audit.calibration.one_key import KeyCounts, key_counts
 from scanner.audit.statistics.expectation import THRESHOLDS
-from scanner.cluster.audited_filter import CorpusFilter, learn_filter
-from scanner.cluster.connect import cluster
 from scanner.cluster.corpus import Encoding, Part, cut_documents, encode, load, make_scratch, remove_scratch, sources
 from scanner.cluster.in_flight import Call, spread
+from scanner.cluster.machines import cluster
 from scanner.detection.sketches import reach_of
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.interrupts import sigterm_interrupts
 from scanner.registry import open_key, tokenizer_path
+from scanner.storage.canonical import digest
+from scanner.storage.locations import filesystem_of
 from scanner.watermark import Format
 from scanner.watermark.formats import format_of
-from scanner.watermark.ngram_filter import LEAST_REACH
+from scanner.watermark.ngram_filter import LEAST_REACH, CommonNgrams, hash_key
 from schemas.calibration import LawConfig, PiecesConfig
 from schemas.registry import AuditedFilter, MasterKey
+
+
+class CorpusFilter(NamedTuple):
+    """The n-grams that each half of the corpus leaves out, in a file. reach: tokens of an n-gram before its last."""
+
+    file: str
+    reach: int
+    seed: bytes
+    about: AuditedFilter
+
+    def against(self, half: int) -> CommonNgrams:
+        """The n-grams that texts of a half are scored without: those common in the other half."""
+        return CommonNgrams(self.reach, hash_key(self.seed), _read(self.file)[1 - half])
+
+
+def learn_filter(
+    encoding: Encoding, reach: int, halves: Sequence[Sequence[Lesson]], seed: bytes, length: int, common_from: int
+) -> CorpusFilter:
+    """Learn the n-grams that are common in each half, on a worker, and write them to a file.
+
+    Args:
+        encoding: the tokenizer, and where the tokens are.
+        reach: tokens of an n-gram before its last.
+        halves: what teaches in each.
+        seed: seed of the hash of n-grams; the corpus is no secret.
+        length: most tokens of a document that are learnt.
+        common_from: distinct texts that make an n-gram common.
+    """
+    key = hash_key(seed)
+    common = np.stack(
+        [
+            common_in(
+                ((cut_documents(load(encoding, one.part), one.places, length), one.bits) for one in half),
+                reach,
+                key,
+                common_from,
+            )
+            for half in halves
+        ]
+    )
+    file = f"{encoding.scratch}/{encoding.sha256[:12]}-common-{reach}.npy"
+    buffer = io.BytesIO()
+    np.save(buffer, common)
+    filesystem, path = filesystem_of(file)
+    with filesystem.open_output_stream(path) as stream:
+        stream.write(buffer.getbuffer())
+    of_ngrams = hashlib.sha256(common.tobytes()).hexdigest()
+    sha256 = digest({"tokenizer": encoding.sha256, "reach": reach, "common": of_ngrams})
+    learnt = min(sum(len(one.places) for one in half) for half in halves)
+    return CorpusFilter(file, reach, seed, AuditedFilter(texts=common_from, learnt=learnt, sha256=sha256))
+
+
+@functools.lru_cache(maxsize=1)
+def _read(file: str) -> NDArray[np.uint8]:
+    filesystem, path = filesystem_of(file)
+    with filesystem.open_input_stream(path) as stream:
+        found: NDArray[np.uint8] = np.load(io.BytesIO(stream.read()))
+    return found
+
 
 PIECE_THRESHOLDS = tuple(10.0 ** (-k / 4) for k in range(29))
 """Thresholds of disjoint pieces: quarters of a power of ten, from 1 down to 1e-7."""

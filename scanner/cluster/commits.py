@@ -1,27 +1,71 @@
-"""Finished shards on their way into the tables: a few at a time, verdicts last, then counted."""
+"""Finished shards on their way into the tables, and what they cost.
+
+What a scan cost: core-seconds by stage, documents and bytes a core-hour, and the work that took longest.
+
+Finished shards on their way into the tables: a few at a time, verdicts last, then counted.
+"""
 
 import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from scanner.cluster.costs import NO_UNITS, Units
-from scanner.cluster.pieces import Finished, FinishedPack
-from scanner.cluster.reports import NO_TIME, NOTHING, Counts, Files, Seconds
+from scanner.cluster.pieces import NO_TIME, NOTHING, Counts, Files, Finished, FinishedPack, Seconds
 from scanner.cluster.rows import quarantine_rows
 from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
 from scanner.errors import FileFault
+from scanner.input.documents import UNKNOWN
 from scanner.input.files import InputFile
-from scanner.input.identity import UNKNOWN
 from scanner.input.shards import Shard, key_set, shard_id
-from scanner.results.data_files import write_file
 from scanner.results.settlement import BESIDE, enter_beside, run_number, settle
-from scanner.results.transactions import Entry, Tables, commit, committed
+from scanner.results.transactions import Entry, Tables, commit, committed, write_file
 from schemas.tables import SHARDS
+
+
+class Units(NamedTuple):
+    """Units of work that came back, each a shard or a pack of small ones, by what they cost.
+
+    number: how many there are; seconds: core-seconds of all of them, and slowest those of the slowest; shard: the
+    slowest, or the first of its pack; None: nothing came back.
+    """
+
+    number: int = 0
+    seconds: float = 0.0
+    slowest: float = 0.0
+    shard: Shard | None = None
+
+    def and_also(self, shard: Shard, seconds: Seconds) -> "Units":
+        """These and one more."""
+        took, number, total = seconds.of_workers, self.number + 1, self.seconds + seconds.of_workers
+        if self.shard is not None and took <= self.slowest:
+            return self._replace(number=number, seconds=total)
+        return Units(number, total, took, shard)
+
+
+NO_UNITS = Units()
+
+
+def costs(totals: "Totals") -> dict[str, object]:
+    """The columns of schemas.tables.SCANS that say what a scan cost; those that need work are None without any."""
+    spent, units, hours = totals.seconds, totals.units, totals.seconds.of_workers / 3600
+    counts, shard = totals.counts, totals.units.shard
+    return {
+        "text_bytes": counts.text_bytes,
+        "core_seconds": spent._asdict(),
+        "documents_a_core_hour": counts.documents / hours if hours else None,
+        "bytes_a_core_hour": counts.text_bytes / hours if hours else None,
+        "slowest_shard": shard and shard.shard_id,
+        "slowest_path": shard and shard.file.path,
+        "slowest_row": shard and shard.rows.start,
+        "slowest_seconds": units.slowest if shard else None,
+        "skew": units.slowest * units.number / units.seconds if units.seconds else None,
+    }
+
 
 SHARDS_A_COMMIT = 20
 SECONDS_BETWEEN_COMMITS = 5.0

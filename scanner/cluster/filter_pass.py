@@ -13,16 +13,15 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from scanner.cluster.in_flight import on_actors
-from scanner.detection.learning import Learner
+from scanner.detection.filter import Learner
 from scanner.detection.open_plan import open_keys, open_text_ids
 from scanner.detection.scan_plan import Plan
 from scanner.errors import FileFault
 from scanner.input.documents import Reader, Unreadable
 from scanner.input.shards import Shard
-from scanner.results.data_files import DataFile
-from scanner.results.filter_sketches import SKETCHES_TABLE, drop_sketches, write_sketches
+from scanner.results.filters import SKETCHES_TABLE, drop_sketches, write_sketches
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, committed
+from scanner.results.transactions import DataFile, Entry, commit, committed
 from scanner.storage.canonical import digest
 from scanner.watermark.ngram_filter import MOST_NGRAMS
 

@@ -11,9 +11,8 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import PurePosixPath
 
 from scanner.cluster.commits import Totals
-from scanner.cluster.connect import cluster
-from scanner.cluster.endings import ExitCode, exit_code_of, worse_of
-from scanner.cluster.scan import Outcome, run_scan
+from scanner.cluster.machines import cluster
+from scanner.cluster.scan import ExitCode, Outcome, exit_code_of, run_scan, worse_of
 from scanner.cluster.work import Work
 from scanner.detection.scan_plan import Plan
 from scanner.errors import FileFault

@@ -3,11 +3,11 @@
 A piece that kills its actor, raises or needs more memory than a worker may take is tried again, then halved, down to
 the document that is to blame. A piece that makes no progress is tried again from the actor's last word on, one document
 after the other, each announced (scanner.cluster.todo). Attempts are counted there, never by Ray, and a node that is
-gone is none (scanner.cluster.nodes). An actor that dies may take the result of the piece before with it. So work that
-an actor held when it died is from then on given to an actor that holds nothing else: no document is blamed for its
+gone is none (scanner.cluster.machines). An actor that dies may take the result of the piece before with it. So work
+that an actor held when it died is from then on given to an actor that holds nothing else: no document is blamed for its
 neighbour. Documents that a worker sets aside for their size come last, alone. An actor is asked for the identity of a
 lost document. A pack of small shards is one piece of work; when it fails, each of its shards becomes a piece. Work that
-would take a worker long is cut to pieces of ten-odd seconds (scanner.cluster.pace).
+would take a worker long is cut to pieces of ten-odd seconds (scanner.cluster.todo).
 
 An actor whose node is gone is replaced by one that starts wherever there is room; meanwhile the other actors work on.
 When nodes join the cluster, more actors are started.
@@ -24,11 +24,9 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
-from scanner.cluster.nodes import Gone, Nodes, node_of, own_node
-from scanner.cluster.pace import Pace
-from scanner.cluster.pieces import Finished, FinishedPack, Pack, PackWork, Work
-from scanner.cluster.reports import Busy
-from scanner.cluster.todo import Todo
+from scanner.cluster.machines import Gone, Nodes, node_of, own_node
+from scanner.cluster.pieces import Busy, Finished, FinishedPack, Pack, PackWork, Work
+from scanner.cluster.todo import Pace, Todo
 from scanner.errors import BrickscanError, Refused, ScanFailed
 from scanner.input.shards import Shard
 

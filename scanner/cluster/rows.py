@@ -12,16 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scanner.audit.in_every_scan.reserved_texts import reserved_texts
-from scanner.cluster.reports import NOTHING, Counts, Files
-from scanner.detection.posts import by_account
-from scanner.detection.published import TextIds, flagged_rows, for_everybody, span_rows, with_ids
+from scanner.cluster.pieces import NOTHING, Counts, Files
+from scanner.detection.accounts import by_account
+from scanner.detection.rows import TextIds, flagged_rows, for_everybody, span_rows, with_ids
 from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
-from scanner.input.documents import Unreadable
-from scanner.input.identity import Identity
-from scanner.results.data_files import write_file
-from schemas.evidence_tables import FLAG_TEXTS
-from schemas.tables import QUARANTINE
+from scanner.input.documents import Identity, Unreadable
+from scanner.results.transactions import write_file
+from schemas.tables import FLAG_TEXTS, QUARANTINE
 from schemas.words import Proof
 
 

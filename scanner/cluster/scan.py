@@ -1,50 +1,164 @@
-"""The driver of a scan: list, find the work, have it done, commit, judge, and record how it ended."""
+"""The driver of a scan: list, find the work, have it done, commit, judge, and record how it ended.
+
+Endings of a scan, in one table: its cause, its exit code, and whether `scans` gets a row.
+
+The row of a scan in the table `scans`, without when and how the scan ended.
+
+The driver of a scan: list, find the work, have it done, commit, judge, and record how it ended.
+"""
 
 import contextlib
+import importlib.metadata
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from enum import IntEnum
+from typing import Any, NamedTuple
 
 import ray
 
 from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
 from scanner.cluster.account_pass import AccountsFound, Unit, account_pass, parts_left, unit_of
-from scanner.cluster.commits import Committer, Totals
-from scanner.cluster.connect import cluster, room, worker_memory
-from scanner.cluster.endings import ExitCode, ending_of, exit_code_of
+from scanner.cluster.commits import Committer, Totals, costs
 from scanner.cluster.filter_pass import filter_pass, is_learnt, lesson_of
-from scanner.cluster.gpus import fit_gpus, share_gpus
+from scanner.cluster.machines import cluster, fit_gpus, room, share_gpus, worker_memory
 from scanner.cluster.metrics import Metrics
-from scanner.cluster.pace import Pace, seconds_a_byte
 from scanner.cluster.pool import Pool
-from scanner.cluster.scan_row import Begun, scan_row
 from scanner.cluster.second_pass import flagged_without, second_pass
-from scanner.cluster.unread import ALL_READ, Unread, reasons_of, what_was_not_read
-from scanner.cluster.work import Work, find_work, inspect_input, packed, refuse_wrong_columns, without_expired
+from scanner.cluster.todo import Pace, seconds_a_byte
+from scanner.cluster.work import (
+    ALL_READ,
+    Unread,
+    Work,
+    find_work,
+    inspect_input,
+    packed,
+    reasons_of,
+    refuse_wrong_columns,
+    what_was_not_read,
+    without_expired,
+)
 from scanner.cluster.worker import Worker
-from scanner.detection.admitted import UnsupportedKey
-from scanner.detection.existence import Sightings
+from scanner.detection.attribution import Sightings
 from scanner.detection.open_plan import check_plan
-from scanner.detection.scan_plan import Plan
+from scanner.detection.scan_plan import Plan, UnsupportedKey
 from scanner.detection.second_score import check_second
 from scanner.errors import Refused, ScanFailed
-from scanner.input.files import InputFile, list_files
-from scanner.input.part import Part
+from scanner.input.files import InputFile, Part, list_files
 from scanner.input.shards import Shard
-from scanner.interrupts import interrupts_held, interrupts_noted, sigterm_interrupts
+from scanner.interrupts import Terminated, interrupts_held, interrupts_noted, sigterm_interrupts
 from scanner.registry import NO_RECORD, head_of
 from scanner.results.filters import with_filter
 from scanner.results.first_seen import first_seen
-from scanner.results.freezing import freeze
 from scanner.results.ledger_records import keep, verified
-from scanner.results.readiness import refuse_mixed
-from scanner.results.retention import drop_older
+from scanner.results.retention import drop_older, freeze
+from scanner.results.scan_list import refuse_mixed
 from scanner.results.tables import append_audits, append_scan, open_tables
 from scanner.results.upkeep import merge_bookkeeping
 from schemas.words import AuditState
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every job."""
+
+    DONE = 0  # documents in quarantine included
+    FAILED = 1  # what is committed stays; a second run goes on from there
+    REFUSED = 2  # nothing was done: the sentence names file, field and value
+    ALARM = 3  # an audit says that p-values are too small, or the proof of a flag differs
+    TOO_LITTLE_READ = 4  # no document was read, or a larger share than configured is in quarantine
+    CANARIES_LOST = 5  # texts that are known to be marked were not found as planned
+    INTERRUPTED = 130  # by Ctrl-C, after finished work was committed
+    TERMINATED = 143  # by SIGTERM, likewise
+
+
+class Ending(NamedTuple):
+    """An ending of a scan. commits: finished work is committed first, and the scan ends without an error."""
+
+    exit_code: ExitCode
+    recorded: bool
+    commits: bool = False
+
+
+_RAISED: tuple[tuple[type[BaseException], bool, Ending], ...] = (
+    # the exception, whether work had been found, the ending
+    (Terminated, False, Ending(ExitCode.TERMINATED, recorded=True, commits=True)),
+    (Terminated, True, Ending(ExitCode.TERMINATED, recorded=True, commits=True)),
+    (KeyboardInterrupt, False, Ending(ExitCode.INTERRUPTED, recorded=True, commits=True)),
+    (KeyboardInterrupt, True, Ending(ExitCode.INTERRUPTED, recorded=True, commits=True)),
+    (Refused, False, Ending(ExitCode.REFUSED, recorded=False)),  # nothing was done
+    (Refused, True, Ending(ExitCode.REFUSED, recorded=True)),
+    (BaseException, False, Ending(ExitCode.FAILED, recorded=True)),
+    (BaseException, True, Ending(ExitCode.FAILED, recorded=True)),
+)
+
+
+def ending_of(error: BaseException, *, work_was_found: bool) -> Ending:
+    """The ending that an exception causes: the first row that fits."""
+    return next(ending for kind, found, ending in _RAISED if isinstance(error, kind) and found == work_was_found)
+
+
+WORST_FIRST = (ExitCode.ALARM, ExitCode.CANARIES_LOST, ExitCode.TOO_LITTLE_READ, ExitCode.DONE)
+"""Exit codes of scans that ran to their end, worst first."""
+
+
+def exit_code_of(audit: AuditState | None, *, too_little_read: bool) -> ExitCode:
+    """Exit code of a scan that ran to its end, which always has a row."""
+    of_state = {AuditState.ALARM: ExitCode.ALARM, AuditState.CANARIES_LOST: ExitCode.CANARIES_LOST}
+    read = ExitCode.TOO_LITTLE_READ if too_little_read else ExitCode.DONE
+    return read if audit is None else worse_of(of_state.get(audit, ExitCode.DONE), read)
+
+
+def worse_of(one: ExitCode, other: ExitCode) -> ExitCode:
+    """The worse ending of two scans that ran to their end."""
+    return min(one, other, key=WORST_FIRST.index)
+
+
+class Begun(NamedTuple):
+    """A scan as it began. users_head: head of the users' hash chain; part: its part of the input; None: all of it."""
+
+    scan_id: str
+    started_at: datetime
+    users_head: str | None
+    part: Part | None
+
+
+def scan_row(plan: Plan, begun: Begun, work: Work, totals: Totals, audit: LiveAudit | None) -> dict[str, object]:
+    """The row of schemas.tables.SCANS, without `finished_at` and `exit_code`; audit: None where it was not judged."""
+    return {
+        "scan_id": begun.scan_id,
+        "started_at": begun.started_at,
+        "version": importlib.metadata.version("brickscan"),
+        "config_sha256": plan.config_sha256,
+        "registry_sha256": plan.registry_sha256,
+        "keys": plan.keys_on_record,
+        "labels": plan.labels_on_record,
+        "dedup": plan.config.dedup,
+        "min_scored": plan.config.min_scored,
+        "false_positive_rate": plan.config.false_positive_rate,
+        "misnaming_rate": plan.config.misnaming_rate,
+        "shards": work.shards,
+        "shards_skipped": work.skipped,
+        "documents": totals.counts.documents,
+        "too_short": totals.counts.too_short,
+        "quarantined": totals.counts.quarantined,
+        "files_quarantined": totals.files_quarantined,
+        "flagged": totals.counts.flagged,
+        "audit": audit.state if audit else AuditState.NOT_JUDGED,
+        "audited_scans": audit.traffic.scans if audit else [begun.scan_id],
+        "scored_in_part": totals.counts.scored_in_part,
+        "values_not_read": totals.counts.values_not_read,
+        "filter_sha256": plan.filter_sha256,
+        "night": (plan.date or begun.started_at.date()).isoformat(),
+        "trial": plan.trial,
+        "keys_left_out": [key.key_id for key in plan.left_out],
+        "night_stated": None,
+        "filtered": totals.counts.filtered,
+        "users_head": begun.users_head,
+        "part": None if begun.part is None else str(begun.part),
+        **costs(totals),
+    }
 
 
 @dataclass(frozen=True)

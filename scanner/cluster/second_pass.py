@@ -14,24 +14,19 @@ import polars as pl
 import pyarrow as pa
 import ray
 
-from scanner.cluster.connect import worker_memory
-from scanner.cluster.gpus import fit_gpus
-from scanner.cluster.memory_limit import limit_memory
-from scanner.cluster.pieces import Finished
+from scanner.cluster.machines import fit_gpus, limit_memory, worker_memory
+from scanner.cluster.pieces import Busy, Finished, Piece, Report
 from scanner.cluster.pool import Pool
-from scanner.cluster.reports import Busy, Piece, Report
 from scanner.detection.open_plan import open_text_ids
 from scanner.detection.scan_plan import Plan
 from scanner.detection.second_score import SecondScorer, Verdict, keys_with_draws, second_row, transaction
 from scanner.errors import FileFault
-from scanner.input.documents import Reader, Unreadable, read_text
-from scanner.input.identity import UNKNOWN, Identity
+from scanner.input.documents import UNKNOWN, Identity, Reader, Unreadable, read_text
 from scanner.input.shards import Shard
-from scanner.results.data_files import write_file
 from scanner.results.filters import open_filter
 from scanner.results.queries import flagged_in
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, committed
+from scanner.results.transactions import Entry, commit, committed, write_file
 from scanner.text.normal_form import normalise
 from schemas.config import SecondScoreConfig
 from schemas.tables import SECOND_SCORES

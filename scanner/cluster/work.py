@@ -1,27 +1,158 @@
-"""The work of a scan: footers are read, files cut into shards, and committed shards left out."""
+"""The work of a scan: what is left of its input, under which keys, and what was not read.
+
+Shards that were scanned under other keys before: only the keys that came since look at them, by themselves.
+
+Once keys have weights, a row about one key depends on no other key. So a shard that is done under some of the keys
+under test is scanned under the others alone. The rows of both stand beside each other, and the best row of each
+document is its verdict (scanner.results.newest). Keys are tried as runs of neighbours in the registry's order, which
+new keys extend.
+
+The work of a scan: footers are read, files cut into shards, and committed shards left out.
+
+What a scan did not read: files of other names, quarantine, and whether it read nothing at all.
+
+It counts all of the scan's input, whichever scans read it: after a resume, the whole night.
+"""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+import shlex
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
+from itertools import combinations
+from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from scanner.cluster.new_keys import AlsoDone, done_under_others, refuse_second_rule
+import polars as pl
+
 from scanner.cluster.pieces import Pack
 from scanner.detection.scan_plan import Plan
 from scanner.errors import FileFault, Refused
 from scanner.input.files import InputFile
 from scanner.input.footers import RowGroup
 from scanner.input.inspector import Inspector
-from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Shard, cut, shard_id
+from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Shard, cut, key_set, shard_id
+from scanner.printable import printable
+from scanner.results import quarantine
 from scanner.results.filters import fixed, used
-from scanner.results.freezing import done_in_frozen_nights
 from scanner.results.newest import sets_of_keys
+from scanner.results.quarantine_list import MOST_TOLD, Reason, in_words, reasons
 from scanner.results.queries import scans
-from scanner.results.retention import cutoff
+from scanner.results.retention import cutoff, done_in_frozen_nights
+from scanner.results.scan_list import NOTHING_READ, WholeInput, whole_input
 from scanner.results.settlement import settle
 from scanner.results.transactions import Tables, committed
+from schemas.registry import MasterKey
+
+if TYPE_CHECKING:
+    from scanner.cluster.commits import Totals
+
+
+class AlsoDone(NamedTuple):
+    """A shard that is done under some of the keys: as it was done, these keys, and what is left; None: nothing."""
+
+    done: tuple[Shard, ...]
+    left: Shard | None
+
+
+class _Run(NamedTuple):
+    """Keys that a scan may have had, by their ids, and what decided its verdicts then."""
+
+    key_ids: tuple[str, ...]
+    decides: str
+
+
+def done_under_others(
+    plan: Plan, shards: Sequence[Shard], recorded: Collection[str], done: Callable[[Sequence[Shard]], set[str]]
+) -> dict[str, AlsoDone]:
+    """Shards that are done under other keys, by their ids; other shards are left out.
+
+    Args:
+        plan: the scan's plan.
+        shards: shards that are not done under all of its keys together.
+        recorded: digests of all sets of keys that any shard was scanned under.
+        done: function that gives the committed ids among some.
+    """
+    before: dict[str, list[Shard]] = {}
+    for run in _runs(plan, recorded):
+        under = {shard_id(shard.file, shard.rows, run.decides): shard for shard in shards}
+        tried = [Shard(name, shard.file, shard.rows, keys=run.key_ids) for name, shard in under.items()]
+        there = done(tried)
+        for one in tried:
+            if one.shard_id in there:
+                before.setdefault(under[one.shard_id].shard_id, []).append(one)
+    return {
+        shard.shard_id: _also_done(plan, shard, before[shard.shard_id]) for shard in shards if shard.shard_id in before
+    }
+
+
+def refuse_second_rule(
+    plan: Plan,
+    shards: Sequence[Shard],
+    recorded: Collection[str],
+    rules: Iterable[tuple[str, int, str | None]],
+    done: Callable[[Sequence[Shard]], set[str]],
+) -> None:
+    """Refuse another `dedup`, `min_scored` or filter for shards that were scanned: no weight pays for a second look.
+
+    rules: dedup, min_scored and digest of the filter, of scans that may have had the same texts; other arguments as for
+    `done_under_others`.
+
+    Raises:
+        Refused: a shard is done under another rule; names both rules, a file, and what to do.
+    """
+    config = plan.config
+    now = config.dedup, config.min_scored, plan.filter_sha256
+    for rule in rules:
+        if rule == now:
+            continue
+        dedup, min_scored, filter_sha256 = rule
+        changed = config.model_copy(update={"dedup": dedup, "min_scored": min_scored})
+        then = replace(plan, config=changed, filter_sha256=filter_sha256)
+        before = done_under_others(then, shards, recorded, done)
+        if before:
+            file = next(shard.file.path for shard in shards if shard.shard_id in before)
+            raise Refused(
+                f"{_in_words(*now)}: {file} was scanned with {_in_words(*rule)}. "
+                "A second rule for the same text is another look, for which no p-value pays: restore what was there, "
+                "or give new files or a new folder of results, and go by one rule alone that was chosen before either "
+                "was read"
+            )
+
+
+def _in_words(dedup: str, min_scored: int, filter_sha256: str | None) -> str:
+    of_filter = "" if filter_sha256 is None else f", [filter] {filter_sha256[:12]}"
+    return f"dedup = {dedup!r}, min_scored = {min_scored}{of_filter}"
+
+
+def _also_done(plan: Plan, shard: Shard, before: Sequence[Shard]) -> AlsoDone:
+    seen = {key_id for one in before for key_id in one.keys}
+    left = tuple(key for key in plan.keys if key.key_id not in seen)
+    if not left:
+        return AlsoDone(tuple(before), None)
+    name = shard_id(shard.file, shard.rows, plan.decides_under(left))
+    return AlsoDone(tuple(before), Shard(name, shard.file, shard.rows, keys=tuple(key.key_id for key in left)))
+
+
+def _runs(plan: Plan, recorded: Collection[str]) -> Iterator[_Run]:
+    """Neighbours among the keys under test that were scanned together, the longest run, of all keys, first."""
+    for begin, end in sorted(combinations(range(len(plan.keys) + 1), 2), key=lambda pair: pair[0] - pair[1]):
+        keys = plan.keys[begin:end]
+        key_ids = tuple(key.key_id for key in keys)
+        if key_set(key_ids) in recorded:
+            yield from (_Run(key_ids, decides) for decides in _decided(plan, keys))
+
+
+def _decided(plan: Plan, keys: Sequence[MasterKey]) -> list[str]:
+    """Everything that decides verdicts under keys now, and before they had weights."""
+    now = plan.decides_under(keys)
+    if not all(key.key_id in plan.first_keys for key in keys):
+        return [now]
+    equal = [key.model_copy(update={"one_of": None}) for key in keys]
+    return [now, plan.decides_under(equal, len(plan.first_keys))]
+
 
 PACKS_A_WORKER = 8
 """Fewest packs for each worker, where shards are small."""
@@ -245,3 +376,101 @@ def _shards_of(file: InputFile, found: list[RowGroup] | FileFault, decides: str)
     if isinstance(found, FileFault):
         raise found
     return [Shard(shard_id(file, rows, decides), file, rows) for rows in cut(found)]
+
+
+_ENDINGS_TOLD = 5
+
+
+@dataclass(frozen=True)
+class Unread:
+    """What a scan did not read.
+
+    passed_over: paths of files in the input's folders that do not end in .parquet; reasons: why documents and files of
+    the input are in quarantine; nothing: a sentence when no document of the input has a verdict, by this scan or one
+    before, else empty; allowed: reading nothing is no fault, since nothing was there and the configuration says
+    `allow_empty`; whole: totals of the input; too_much: a sentence for each limit of the configuration that what could
+    not be read exceeds.
+    """
+
+    passed_over: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    nothing: str = ""
+    allowed: bool = False
+    whole: WholeInput = NOTHING_READ
+    too_much: tuple[str, ...] = ()
+
+
+ALL_READ = Unread()
+
+
+def what_was_not_read(
+    plan: Plan, scan_id: str, work: "Work", totals: "Totals", files: int, passed_over: Sequence[str]
+) -> Unread:
+    """Look back at a scan whose work is done: `files` of the input were looked at."""
+    over, whole = tuple(passed_over), _whole(plan, work, totals)
+    found, lost = tuple[Reason, ...](), list[str]()
+    if whole.quarantined or whole.files_at_fault:
+        ids = [*(shard.shard_id for shard in work.found), *work.at_fault]
+        ours = (pl.col("scan_id") == scan_id) | pl.col("shard_id").is_in(ids)
+        rows = quarantine(plan.results).filter(ours).unique(["path", "row"])
+        found = reasons(rows)
+        lost = rows.filter(pl.col("row").is_null()).select("path").collect()["path"].sort().to_list()
+    beyond = tuple(_too_much(plan, work, totals, whole.files_at_fault, lost))
+    if whole.documents > whole.quarantined:
+        return Unread(over, found, whole=whole, too_much=beyond)
+    quiet = not found and not over
+    return Unread(over, found, _sentence(files, found, quiet), quiet and plan.config.allow_empty, whole, beyond)
+
+
+def _whole(plan: Plan, work: "Work", totals: "Totals") -> WholeInput:
+    done = totals.counts
+    if totals.shards == work.shards and not work.earlier:
+        sums = done.whole_input()
+    else:  # other scans did a part, before or meanwhile
+        found, earlier = ([shard.shard_id for shard in shards] for shards in (work.found, work.earlier))
+        sums = whole_input(plan.results, found, earlier)
+    return sums._replace(files_at_fault=totals.files_quarantined + len(work.at_fault) - len(work.faults))
+
+
+def reasons_of(plan: Plan, scan_id: str) -> tuple[Reason, ...]:
+    """Why documents and files that one scan read are in quarantine."""
+    return reasons(quarantine(plan.results).filter(pl.col("scan_id") == scan_id))
+
+
+def _too_much(
+    plan: Plan, work: "Work", totals: "Totals", files_at_fault: int, lost: Sequence[str] = ()
+) -> Iterator[str]:
+    """A sentence for each limit that what could not be read exceeds; lost: paths of the files, which it names."""
+    config, see = plan.config, f"`brickscan quarantine {shlex.quote(plan.results)} --group-by document`"
+    named = ": " + ", ".join(map(printable, lost[:MOST_TOLD])) + " …" * (len(lost) > MOST_TOLD) if lost else ""
+    if files_at_fault > config.max_lost_files:
+        yield (
+            f"{files_at_fault:,} of the input's files cannot be read, and max_lost_files allows "
+            f"{config.max_lost_files:,}{named}. {see} says why; write them anew and scan again, or raise "
+            "max_lost_files."
+        )
+    most, counts = config.max_quarantined_share, totals.counts
+    of_documents = (counts.quarantined + totals.rows_lost) / max(counts.documents + totals.rows_lost, 1)
+    of_files = totals.files_quarantined / max(work.files, 1)
+    if most is not None and max(of_documents, of_files) > most:
+        yield (
+            f"{of_documents:.3%} of the documents and {of_files:.3%} of the files are in quarantine, and "
+            f"max_quarantined_share allows {most:.3%}{named}. {see} lists them."
+        )
+
+
+def _sentence(files: int, found: Sequence[Reason], quiet: bool) -> str:
+    if found:
+        what = f"all that the input holds is in quarantine ({in_words(found)}): see `brickscan quarantine`"
+    elif files:
+        what = f"the input's Parquet files ({files:,}) hold no documents"
+    else:
+        what = "the input holds no Parquet file"
+    return f"Nothing was read: {what}." + " Set allow_empty = true if nights may be quiet." * quiet
+
+
+def other_names(paths: Iterable[str]) -> str:
+    """Endings of files that are passed over, with counts, such as `.csv 12, .PARQUET 1`; empty: there are none."""
+    counts = Counter(PurePosixPath(path).suffix or "no ending" for path in paths)
+    endings = [f"{ending} {number:,}" for ending, number in counts.most_common(_ENDINGS_TOLD)]
+    return ", ".join([*endings, *(["…"] if len(counts) > _ENDINGS_TOLD else [])])

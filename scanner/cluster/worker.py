@@ -13,22 +13,20 @@ import pyarrow.compute as pc
 
 from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
 from scanner.audit.in_every_scan.decoys import PieceDecoys, rehearsal
-from scanner.cluster.gpus import own_device
-from scanner.cluster.memory_limit import limit_memory, peak_memory, resident
-from scanner.cluster.pace import seconds_a_byte
-from scanner.cluster.reports import Busy, Counts, PackReport, Piece, Report, Seconds
+from scanner.cluster.machines import limit_memory, own_device, peak_memory, resident
+from scanner.cluster.pieces import Busy, Counts, PackReport, Piece, Report, Seconds
 from scanner.cluster.rows import Rows, counts_of, parts_of, quarantine_rows, texts_of_flags, without, write_rows
+from scanner.cluster.todo import seconds_a_byte
+from scanner.detection.accounts import posts_of
+from scanner.detection.attribution import OfFile, Sightings, written
 from scanner.detection.detector import Detector
-from scanner.detection.existence import OfFile, Sightings, written
 from scanner.detection.open_plan import open_detector, open_text_ids
-from scanner.detection.posts import posts_of
 from scanner.detection.proving import MOST_TOKENS, SECONDS_A_TOKEN
-from scanner.detection.published import TextIds, with_canaries
+from scanner.detection.rows import TextIds, with_canaries
 from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
 from scanner.errors import FileFault
-from scanner.input.documents import MEMORY_A_BYTE, Reader, Unreadable
-from scanner.input.identity import Identity, identify, identities
+from scanner.input.documents import MEMORY_A_BYTE, Identity, Reader, Unreadable, identify, identities
 from scanner.input.shards import Shard
 from scanner.results.filters import open_filter
 from scanner.watermark.formats import format_of

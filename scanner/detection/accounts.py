@@ -1,4 +1,8 @@
-"""All posts of an account as one text: some accounts in, marked accounts out (scanner.watermark.accounts).
+"""Accounts: posts are kept until their window is over, and tested as one text.
+
+Posts, kept until their window is over, so that all posts of one account can be tested together.
+
+All posts of an account as one text: some accounts in, marked accounts out (scanner.watermark.accounts).
 
 An account is tested in two ways, each with half of its share of the error. The pooled score of all posts so far is
 tested once a night, so that it pays for every night of the window: a night's first look under a key, and in later looks
@@ -18,10 +22,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from scanner.detection.filtering import NO_FILTER, Filter
-from scanner.detection.naming import Entry, Names, entries_of, of_one_user, passing_of, to_be_looked_at, who_at
+from scanner.detection.attribution import Entry, Names, entries_of, of_one_user, passing_of, to_be_looked_at, who_at
+from scanner.detection.filter import NO_FILTER, Filter
+from scanner.detection.rows import TextIds
 from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest, NamesUsers
 from scanner.input.documents import read_text
@@ -32,8 +38,52 @@ from scanner.watermark.accounts import by_post, log10_evidence, pooled_positions
 from scanner.watermark.positions import PositionRule
 from scanner.watermark.rule import Decision, Found, corrected, decide, long_enough, search
 from schemas.config import Dedup
-from schemas.evidence_tables import ACCOUNTS
+from schemas.tables import ACCOUNT_POSTS, ACCOUNTS
 from schemas.words import Naming
+
+MOST_BYTES = 2**14
+"""Most bytes of a post that are kept, from its beginning; a longer post has enough to be tested by itself."""
+
+
+def posts_of(
+    documents: pa.RecordBatch,
+    verdicts: pa.RecordBatch,
+    ids: TextIds,
+    but: Collection[str] = (),
+    filter_sha256: str | None = None,
+    night: str | None = None,
+) -> pa.RecordBatch:
+    """Rows of ACCOUNT_POSTS for documents that have a verdict and an account.
+
+    Args:
+        documents: rows of DOCUMENTS.
+        verdicts: exact rows of VERDICTS on some of them, in their order.
+        ids: makes digests of accounts.
+        but: accounts whose posts are left out.
+        filter_sha256: digest of the filter of the documents' scan, None: no filter.
+        night: date of the documents.
+    """
+    texts = documents["text"].filter(pc.is_in(documents["row"], verdicts["row"]))
+    wanted = pc.and_(pc.is_valid(verdicts["account_id"]), pc.invert(pc.is_in(verdicts["account_id"], _strings(but))))
+    rows = verdicts.filter(wanted)
+    columns = {name: rows[name] for name in ACCOUNT_POSTS.names if name in rows.schema.names}
+    columns["account"] = ids.of_accounts(rows["account_id"])
+    columns["filter_sha256"] = pa.array([filter_sha256] * len(rows), pa.string())
+    columns["night"] = pa.array([night] * len(rows), pa.string())
+    columns["text"] = pc.binary_slice(texts.filter(wanted), 0, MOST_BYTES)
+    return pa.RecordBatch.from_arrays([columns[name] for name in ACCOUNT_POSTS.names], schema=ACCOUNT_POSTS)
+
+
+def by_account(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The same rows ordered by account, so that a part of a file holds few accounts."""
+    rows = pa.Table.from_batches(batches, ACCOUNT_POSTS)
+    order = [(name, "ascending") for name in ("account", "account_id", "path", "row")]
+    return list(rows.sort_by(order).combine_chunks().to_batches())
+
+
+def _strings(values: Collection[str]) -> pa.Array:
+    return pa.array(list(values), pa.string())
+
 
 HALVES = 2
 """Halves of an account's share: one for the pooled score, one for the evidence."""

@@ -15,17 +15,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.existence import OfFile
-from scanner.detection.filtering import NO_FILTER, Filter
-from scanner.detection.naming import Names, entries_of, of_one_user, passing_of, to_be_looked_at, who_at
+from scanner.detection.attribution import Names, OfFile, entries_of, of_one_user, passing_of, to_be_looked_at, who_at
+from scanner.detection.filter import NO_FILTER, Filter
 from scanner.detection.proving import Prover
-from scanner.detection.scored_batch import ScoredBatch, located_spans
+from scanner.detection.rows import columns_of_faults, plain_lengths, table_of, verdict_columns
 from scanner.detection.shares import NO_VARIANTS, Weights
 from scanner.detection.sketches import reach_of, sketch
-from scanner.detection.span_verdicts import SpanKey, with_spans
+from scanner.detection.spans import ScoredBatch, SpanKey, located_spans, with_spans
 from scanner.detection.tokenising import Texts, read_texts, segments_of_stored
 from scanner.detection.under_test import KeyUnderTest, Looked, NamesUsers, Origin, Seen, Witness
-from scanner.detection.verdict_rows import columns_of_faults, plain_lengths, table_of, verdict_columns
 from scanner.input.documents import read_text
 from scanner.registry import Named
 from scanner.text import Standing
@@ -36,8 +34,7 @@ from scanner.watermark.positions import PositionRule
 from scanner.watermark.rule import Decision, Found, decide, instead, long_enough, most_ranked, passing, ranked, search
 from scanner.watermark.span_search import Limit, Parts, Segments, Span, of_positions, search_parts
 from schemas.config import Dedup
-from schemas.evidence_tables import SPANS
-from schemas.tables import QUARANTINE, VERDICTS
+from schemas.tables import QUARANTINE, SPANS, VERDICTS
 from schemas.words import Naming, Proof
 
 MOST_COMPILED_WITH = 2**16
@@ -110,7 +107,7 @@ class Detector:
 
         Returns:
             (VERDICTS, QUARANTINE): together one row for every document, each in the order of the batch. Verdicts are
-            exact, without text_id and p_class: scanner.detection.published makes of them what tables hold.
+            exact, without text_id and p_class: scanner.detection.rows makes of them what tables hold.
         """
         looked = self.look(documents, origin, witness, known)
         return looked.verdicts, looked.quarantine

@@ -10,13 +10,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.detection.detector import Detector
-from scanner.detection.filtering import NO_FILTER, Filter
+from scanner.detection.filter import NO_FILTER, Filter
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.scan_plan import keys_tested, keys_under_test, read_config
 from scanner.detection.shares import NO_VARIANTS, Weights
 from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.errors import Refused
-from scanner.measured import Strengths, measure
+from scanner.power import Strengths, measure
 from scanner.registry import Holders, load_registry
 from scanner.storage.locations import absolute
 from scanner.watermark.laws import Law

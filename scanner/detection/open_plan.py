@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scanner.detection.detector import Detector
-from scanner.detection.filtering import NO_FILTER, Filter
+from scanner.detection.filter import NO_FILTER, Filter
 from scanner.detection.proving import ProvedKey, Prover
 from scanner.detection.proving_spans import Which
-from scanner.detection.published import TextIds
+from scanner.detection.rows import TextIds
 from scanner.detection.scan_plan import Plan
 from scanner.detection.shares import NO_VARIANTS, Weights
 from scanner.detection.under_test import KeyUnderTest, as_it_is

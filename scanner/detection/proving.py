@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.detection.alike import alike, same
-from scanner.detection.filtering import plainly_left_out
+from scanner.detection.filter import plainly_left_out
 from scanner.detection.located import Located
 from scanner.detection.proving_spans import WINDOWS, Which, prove_spans
 from scanner.text import HuggingFaceTokenizer

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.detection.alike import alike
-from scanner.detection.filtering import plainly_left_out
+from scanner.detection.filter import plainly_left_out
 from scanner.detection.located import Located
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import segments_of

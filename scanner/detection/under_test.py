@@ -65,7 +65,7 @@ class Looked(NamedTuple):
     """Result of a batch. verdicts, quarantine: as `Detector.detect` returns them.
 
     lengths: row, tokens and scored of each verdict's text as it stands, under the first key that scored it, else the
-    first: int64. They depend on no score. spans: rows of schemas.evidence_tables.SPANS, `keys` left empty.
+    first: int64. They depend on no score. spans: rows of schemas.tables.SPANS, `keys` left empty.
     """
 
     verdicts: pa.RecordBatch

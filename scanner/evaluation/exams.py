@@ -15,8 +15,7 @@ from scanner.evaluation.units import Setting, folder_sha256, key_secret, make_fo
 from scanner.storage.canonical import digest
 from scanner.watermark import Watermark
 from scanner.watermark.native.version2 import of_the_paper
-from schemas.evaluation import EvaluationConfig
-from schemas.evaluation_tables import ANSWERS
+from schemas.evaluation import ANSWERS, EvaluationConfig
 
 GREEDY = 0.0
 """Temperature that stands for greedy decoding."""

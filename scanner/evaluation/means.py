@@ -5,10 +5,10 @@ Shares and means of texts that come in clusters, with 95 % intervals.
 Texts of one prompt, one key or one user are alike. Their variance is estimated from sums over clusters; with two
 clusterings at once as V₁ + V₂ − V₁₂ (Cameron, Gelbach and Miller, Robust Inference with Multiway Clustering, 2011), and
 never below either alone. A share has the limits of Clopper and Pearson at the effective number of texts (Korn and
-Graubard 1998; see scanner.audit.statistics.intervals), a mean has Student's limits. The clustering with the fewest
+Graubard 1998; see scanner.audit.statistics.judgement), a mean has Student's limits. The clustering with the fewest
 clusters gives the degrees of freedom.
 
-Rows of schemas.evaluation_tables.FIGURES: one measured number each, with its n and its 95 % interval.
+Rows of schemas.evaluation.FIGURES: one measured number each, with its n and its 95 % interval.
 """
 
 import math
@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special  # type: ignore[import-untyped]
 
-from scanner.audit.statistics.intervals import binomial_limits, few_clusters
+from scanner.audit.statistics.judgement import binomial_limits, few_clusters
 from scanner.evaluation.units import Setting
-from schemas.evaluation_tables import FIGURES
+from schemas.evaluation import FIGURES
 
 RISK = 0.025
 """Risk of each limit."""
@@ -106,7 +106,7 @@ def figure(
     Args:
         experiment: robustness or identification.
         setting: how the texts were written.
-        measure: see schemas.evaluation_tables.MEASURES.
+        measure: see schemas.evaluation.MEASURES.
         estimate: the measured value with its limits.
         clusters: the units taken for independent.
         more: further columns; omitted columns are null.

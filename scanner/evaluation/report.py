@@ -43,7 +43,7 @@ def report(figures: Sequence[Figure], heading: Sequence[str]) -> str:
     """The whole report.
 
     Args:
-        figures: rows of schemas.evaluation_tables.FIGURES.
+        figures: rows of schemas.evaluation.FIGURES.
         heading: sentences on what was run.
     """
     parts = ["# Evaluation", "\n".join(heading), _HOW_TO_READ]

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 
 from scanner.errors import ScanFailed
 from scanner.storage.canonical import canonical, digest
-from scanner.storage.whole import write_whole
+from scanner.storage.local_files import write_whole
 from scanner.watermark import Format, Watermark
 from scanner.watermark.format import Columns, Commits
-from schemas.evaluation_tables import TEXTS
+from schemas.evaluation import TEXTS
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.sentences import QUOTED, WHY_NOBODY, name
-from scanner.results.decided import users_of
+from scanner.results.decision_log import users_of
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
 from schemas.words import AuditState, Decision, Naming, Proof

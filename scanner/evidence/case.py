@@ -1,4 +1,11 @@
-"""One flagged document found again: its row, its scan, and its text, which must be the one that was scanned."""
+"""One flagged document found again: its row, scan and text, texts that were kept, and the filter of its night.
+
+One flagged document found again: its row, its scan, and its text, which must be the one that was scanned.
+
+Texts that scans kept of their flags (`[evidence] keep_text`), for flags whose input file is gone or was changed.
+
+The n-grams that a scan left out, for whoever computes its verdicts again.
+"""
 
 import hashlib
 import weakref
@@ -10,17 +17,24 @@ from urllib.parse import urlsplit
 
 import polars as pl
 import pyarrow as pa
+from deltalake import DeltaTable
 
+from scanner.detection.filter import NO_FILTER, Filter
+from scanner.detection.rows import TextIds
 from scanner.errors import FileFault, Refused, ScanFailed
-from scanner.evidence.kept_texts import KeptTexts
 from scanner.input.columns import Columns
 from scanner.input.documents import Reader, Unreadable
 from scanner.input.files import InputFile, find_file
 from scanner.input.inspector import Inspector
-from scanner.input.shards import key_set
+from scanner.input.shards import MAX_ROWS, key_set
+from scanner.registry import read_secret
 from scanner.results import flagged, scans
+from scanner.results.filters import open_filter
 from scanner.results.newest import ranges_ever
 from scanner.results.queries import ask, verdicts
+from scanner.results.tables import read_whole
+from scanner.storage.delta import table_uri
+from schemas.registry import Registry
 
 OF_FILE = {"doc_id": "id", "account_id": "account", "created_at": "time"}
 """Columns that stand beside the text, by their name in a configuration."""
@@ -178,3 +192,56 @@ def _with_options(path: str, locations: Sequence[str]) -> str:
             query = urlsplit(location).query
             return f"{path}?{query}" if query else path
     return path
+
+
+class KeptTexts:
+    """Finds kept texts. A caller who asks in the order of paths and rows has the texts of a shard read once.
+
+    Args:
+        results: folder or URI.
+    """
+
+    def __init__(self, results: str) -> None:
+        self._results = results
+        self._path, self._rows = "", range(0)  # the shard that was read last
+        self._texts: Mapping[bytes, bytes] = {}
+
+    def of(self, row: Mapping[str, Any]) -> bytes | None:
+        """The text of a row of FLAGS, as its file held it; None: no scan kept it, or it was erased."""
+        if row["path"] != self._path or row["row"] not in self._rows:
+            self._path, self._rows = row["path"], range(row["row"], row["row"] + MAX_ROWS)
+            self._texts = ask(self._results, self._read)
+        return self._texts.get(row["text_sha256"])
+
+    def _read(self) -> Mapping[bytes, bytes]:
+        """Texts by their digests, so that the text is the one that was scanned, whichever scan kept it."""
+        if not DeltaTable.is_deltatable(table_uri(self._results, "flag_texts")):
+            return {}
+        near = (pl.col("path") == self._path) & pl.col("row").is_between(self._rows.start, self._rows.stop - 1)
+        rows = read_whole(self._results, "flag_texts", pl.Series([self._path])).filter(near)
+        return dict(rows.select("text_sha256", "text").collect().iter_rows())
+
+
+def filter_of(results: str, folder: str, registry: Registry, case: Case) -> Filter:
+    """The filter under which a verdict was given; none where its scan did not end, or had none.
+
+    Args:
+        results: folder or URI.
+        folder: of the registry.
+        registry: the registry.
+        case: the verdict and its scan.
+
+    Raises:
+        Refused: the filter is gone, or the registry has no audit secret, or another; SecretError.
+    """
+    sha256 = (case.scan or {}).get("filter_sha256")
+    if sha256 is None:
+        return NO_FILTER
+    return open_filter(results, sha256, text_ids_of(folder, registry).ngram_secret())
+
+
+def text_ids_of(folder: str, registry: Registry) -> TextIds:
+    """Digests under the audit secret of a registry. Raises Refused: it has none; SecretError."""
+    if registry.audit_secret is None:
+        raise Refused(f"registry {folder!r} has no audit secret, which filters and digests of texts need; restore it")
+    return TextIds(read_secret(registry.audit_secret, folder))

@@ -18,20 +18,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.detection.alike import alike
-from scanner.detection.filtering import Filter
+from scanner.detection.filter import Filter
 from scanner.detection.open_plan import open_keys
 from scanner.detection.proving_spans import Which
-from scanner.detection.published import TextIds
+from scanner.detection.rows import TextIds
 from scanner.detection.scan_plan import read_config, results_of
 from scanner.detection.shares import Weights
 from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest
 from scanner.errors import Refused
-from scanner.evidence.around import ACCOUNT, MESSAGE, TEXT, Around, alike_with, equal_in, naming_users
-from scanner.evidence.case import OF_FILE, Case, Stored, StoredTexts, find_case
-from scanner.evidence.copied import Copied, Post, copied_of, earlier_of_others
+from scanner.evidence.case import OF_FILE, Case, Stored, StoredTexts, filter_of, find_case, text_ids_of
 from scanner.evidence.explanation import Explanation
-from scanner.evidence.filter_then import filter_of, text_ids_of
 from scanner.evidence.names_then import (
     NOT_ASKED,
     RegistrySays,
@@ -39,14 +36,27 @@ from scanner.evidence.names_then import (
     held_against,
     unless_contradicted,
 )
+from scanner.evidence.neighbours import (
+    ACCOUNT,
+    MESSAGE,
+    TEXT,
+    Around,
+    Copied,
+    Post,
+    alike_with,
+    copied_of,
+    earlier_of_others,
+    equal_in,
+    naming_users,
+)
 from scanner.evidence.weighing import RUN, Weighed, log10_p_in, weigh
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve
 from scanner.printable import printable
 from scanner.registry import find_key, load_registry
-from scanner.results.decided import users_of
-from scanner.results.pieces import OF
+from scanner.results.decision_log import users_of
+from scanner.results.false_discoveries import OF
 from scanner.results.queries import ask, spans
 from scanner.results.strength import log10_p_shown
 from scanner.storage.locations import absolute

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from scanner.detection.shares import recorded_tests
-from scanner.evidence.around import Around
 from scanner.evidence.case import Case
-from scanner.evidence.copied import Copied
 from scanner.evidence.names_then import NOT_ASKED, RegistrySays
+from scanner.evidence.neighbours import Around, Copied
 from scanner.evidence.weighing import OwnSaid, PartSaid, Weighed
 from scanner.text.quoting import Kind, Part
 from scanner.watermark.formats import generator_of
@@ -37,7 +36,7 @@ class Explanation:
     with the same message, account and text; alike: flags with this text or near-duplicates, one piece of evidence,
     None: too many to tell; expected: N·p, how many texts of its scan chance alone brings to this p-value at most;
     false_flags: how many flags of its scan chance alone makes at most; None: the scan did not end. spans: its marked
-    parts, rows of schemas.evidence_tables.SPANS in the order in which they stand. copied: what it shares with earlier
+    parts, rows of schemas.tables.SPANS in the order in which they stand. copied: what it shares with earlier
     flagged posts of other accounts, None: no such post is alike, or the texts cannot be read.
     canary: it names a canary of the registry. registry: whether it
     says the same of the names; where it does not, the row names nobody.

@@ -16,9 +16,9 @@ from scanner.errors import Refused, ScanFailed
 from scanner.printable import printable
 from scanner.registry import given_rows, numbers_of_heads, users_of
 from scanner.results.first_seen import Ran, scans_of
+from scanner.results.flags import WantedFlags
 from scanner.results.ledger_records import changed_names
 from scanner.results.queries import ask, standing_flags
-from scanner.results.wanted_flags import WantedFlags
 from schemas.registry import is_reserved
 from schemas.words import OF_REGISTRY, Naming
 

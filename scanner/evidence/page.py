@@ -1,23 +1,97 @@
-"""A flag as a page: one file that needs no script, no network and no other file, and prints as it looks.
+"""A flag as a page, and its charts.
+
+Charts as inline SVG, with words for people who cannot see them.
+
+A flag as a page: one file that needs no script, no network and no other file, and prints as it looks.
 
 The text comes from a stranger. Everything is escaped (Jinja2's autoescape), what no eye sees is shown as escapes, and
 the page's policy (`default-src 'none'`) lets nothing in it load or run.
 """
 
 import functools
+import math
 import os
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
-from markupsafe import escape
+from markupsafe import Markup, escape
 
 from scanner.evidence.advice import advise, in_short
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
 from scanner.evidence.weighing import LEVELS
 from scanner.printable import MOST_MARKS, amount, combines, printable, safe
+
+_WIDTH, _HEIGHT, _LEFT, _BELOW = 520, 300, 60, 50
+
+
+def rates_chart(rows: Sequence[Mapping[str, Any]]) -> Markup:
+    """Observed against stated rates, both on a logarithmic scale, with the audit's limits; the line is "as stated".
+
+    rows: of schemas.audit_tables.AUDITS, with tests, hits, expected, low and high. No hits stand at the bottom.
+    """
+    points = [
+        (
+            row["expected"] / row["tests"],
+            row["hits"] / row["tests"],
+            row["low"] / row["tests"],
+            row["high"] / row["tests"],
+        )
+        for row in rows
+        if row["tests"] and row["expected"] > 0
+    ]
+    least = min((stated for stated, *_ in points), default=1e-8) / 10
+    decades = -math.log10(least)
+
+    def at(rate: float) -> float:
+        return 1 + math.log10(max(rate, least)) / decades
+
+    def x(rate: float) -> float:
+        return _LEFT + at(rate) * (_WIDTH - _LEFT - 10)
+
+    def y(rate: float) -> float:
+        return 10 + (1 - at(rate)) * (_HEIGHT - _BELOW - 10)
+
+    drawn = [Markup('<path class="stated" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>').format(x(least), y(least), x(1), y(1))]
+    for exponent in range(math.floor(decades) + 1):
+        rate = 10.0**-exponent
+        words = ("1",) if not exponent else (f"1e-{exponent}",)
+        drawn += [
+            Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(x(rate), _HEIGHT - 30, *words),
+            Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(_LEFT - 6, y(rate) + 4, *words),
+        ]
+    for stated, observed, low, high in points:
+        drawn += [
+            Markup('<path class="limits" d="M{0:.1f} {1:.1f}V{2:.1f}"/>').format(x(stated), y(low), y(high)),
+            Markup('<circle cx="{:.1f}" cy="{:.1f}" r="3.5"/>').format(x(stated), y(observed)),
+        ]
+    caption = f"{len(points)} rates on decoy keys: observed against stated, with limits."
+    axes = Markup('<text x="{}" y="{}" text-anchor="middle">stated rate</text>').format(_WIDTH // 2, _HEIGHT - 4)
+    return _svg(caption, _HEIGHT, [*drawn, axes])
+
+
+def bars_chart(rows: Sequence[tuple[str, int]], caption: str) -> Markup:
+    """A bar a row, below its words, with its number beside it; 40 letters fit on a phone."""
+    most = max((count for _, count in rows), default=1)
+    drawn = []
+    for i, (words, count) in enumerate(rows):
+        y = 40 * i
+        width = max(1.0, 420 * count / most)
+        drawn += [
+            Markup('<text x="0" y="{}">{}</text>').format(y + 16, words),
+            Markup('<rect x="0" y="{}" width="{:.1f}" height="12"/>').format(y + 22, width),
+            Markup('<text x="{:.1f}" y="{}">{:,}</text>').format(width + 8, y + 33, count),
+        ]
+    return _svg(caption, 40 * len(rows), drawn)
+
+
+def _svg(caption: str, height: int, drawn: Sequence[Markup]) -> Markup:
+    head = Markup('<svg role="img" viewBox="0 0 {} {}" aria-label="{}"><title>{}</title>')
+    return head.format(_WIDTH, height, escape(caption), escape(caption)) + Markup("").join(drawn) + Markup("</svg>")
+
 
 MOST_CHARACTERS = 40_000
 """Most characters of a text on a page; fewer where escapes or many short runs would make it larger than MOST_BYTES."""

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import polars as pl
 
-from scanner.audit.statistics.intervals import Limits, binomial_limits
-from scanner.results.decided import DECIDED_ON
+from scanner.audit.statistics.judgement import Limits, binomial_limits
+from scanner.results.decision_log import DECIDED_ON
 from schemas.words import Decision
 
 RISK = 0.025
@@ -62,7 +62,7 @@ def precision(standing: pl.DataFrame, flags: Sequence[dict[str, object]] | None 
     """Count decisions.
 
     Args:
-        standing: decisions that stand, as in schemas.evidence_tables.DECISIONS.
+        standing: decisions that stand, as in schemas.tables.DECISIONS.
         flags: rows of VERDICTS, on which alone decisions are counted; None: all.
     """
     if flags is not None:

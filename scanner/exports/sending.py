@@ -1,8 +1,12 @@
-"""Sends each report once: a row is recorded before it is sent, and another with its end after.
+"""Reports to receivers that a configuration names, each sent once.
+
+Sends each report once: a row is recorded before it is sent, and another with its end after.
 
 A process that is killed in between leaves a row `sending` without an end. Nobody can tell then whether the report
 arrived. It is sent again only if the receiver drops repeats, as Ozone does by `externalId`; otherwise it is shown to
 people as in doubt.
+
+The receivers that a configuration names, and how their reports are made.
 """
 
 import hashlib
@@ -11,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
@@ -18,14 +23,18 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from scanner.detection.scan_plan import read_config
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.results.data_files import write_file
+from scanner.exports.records import coop_report, ozone_event
+from scanner.registry.secrets import read_token
 from scanner.results.queries import ask
 from scanner.results.tables import open_tables, read_whole
-from scanner.results.transactions import Entry, commit
+from scanner.results.transactions import Entry, commit, write_file
 from scanner.storage.delta import table_uri
 from scanner.watermark.stacks.shared import Held
+from schemas.config import ExportConfig
 from schemas.tables import SENT
+from schemas.verdict import Verdict
 
 _SECONDS = 30
 _MOST_READ = 64 * 1024
@@ -158,3 +167,34 @@ def _json(raw: bytes) -> Mapping[str, Any]:
     except ValueError:
         return {}
     return cast(dict[str, Any], answer) if isinstance(answer, dict) else {}
+
+
+Body = Callable[[Verdict, str | None], dict[str, Any]]
+
+
+def ozone_or_coop(config_file: Path, name: str) -> tuple[Body, Callable[[], Receiver]]:
+    """The function that makes a report, and the one that opens its receiver, which alone reads the token.
+
+    Raises:
+        Refused: the configuration has no such receiver.
+    """
+    config = read_config(config_file).export or ExportConfig()
+    base = config_file.absolute().parent
+    if name == "coop" and (coop := config.coop) is not None:
+        url = checked_url("export.coop.url", coop.url) + "/api/v1/report"
+
+        def to_coop() -> Receiver:
+            return Receiver("coop", url, Held({"X-API-KEY": read_token(coop.token, base)}), drops_repeats=False)
+
+        return lambda verdict, text: coop_report(verdict, text, coop), to_coop
+    if name == "ozone" and (ozone := config.ozone) is not None:
+        where = checked_url("export.ozone.url", ozone.url) + "/xrpc/tools.ozone.moderation.emitEvent"
+
+        def to_ozone() -> Receiver:
+            headers = {"Authorization": f"Bearer {read_token(ozone.token, base)}"}
+            if ozone.labeler is not None:
+                headers["atproto-proxy"] = f"{ozone.labeler}#atproto_labeler"
+            return Receiver("ozone", where, Held(headers), drops_repeats=True)
+
+        return lambda verdict, _text: ozone_event(verdict, ozone), to_ozone
+    raise Refused(f"{config_file}: has no section [export.{name}]; docs/guides/export.md shows one")

@@ -9,9 +9,14 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from scanner.errors import Refused
 from scanner.generation.model import LocalModel
-from scanner.generation.processor import GreenListProcessor, GumbelProcessor, check_delta, check_prompts
-from scanner.generation.rows import RowsProcessor
-from scanner.generation.sampling import check_sampling
+from scanner.generation.processor import (
+    GreenListProcessor,
+    GumbelProcessor,
+    RowsProcessor,
+    check_delta,
+    check_prompts,
+    check_sampling,
+)
 from scanner.generation.stack_processors import SglangProcessor, VllmProcessor
 from scanner.watermark import Watermark
 from scanner.watermark.format import format_name

@@ -1,25 +1,76 @@
-"""Marking one step of generation: logits processors for `model.generate`, a message per row (SPEC §2, SPEC_2 §1).
+"""Marking one step of generation: logits processors, their batches, and how a token is sampled.
+
+Temperature, top-k and top-p: their allowed values, and the weights by which a token is sampled under them.
+
+The base of our processors, which serve one batch of `model.generate` whose rows stay in place until it ends.
+
+Marking one step of generation: logits processors for `model.generate`, a message per row (SPEC §2, SPEC_2 §1).
 
 `generate` runs custom processors after its own penalties and before temperature, top-k and top-p. So the green list
 adds its bias in the right place and leaves sampling to `generate`; Gumbel does temperature, top-k and top-p itself,
 chooses the token, and returns scores under which that token wins whatever `generate` does next.
+
+Rows of a batch under processors of their own: several keys in one call of `model.generate`.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from scanner.errors import Refused
-from scanner.generation.one_batch import OneBatch
-from scanner.generation.sampling import check_sampling, sampling_weights
-from scanner.watermark import GreenList, Gumbel
+from scanner.watermark import GreenList, Gumbel, cut
 from scanner.watermark.native.numbered import Numbered, NumberedGreenList, NumberedGumbel
 
 if TYPE_CHECKING:
     from scanner.gpu.vectors import Vectors
+
+
+def sampling_weights(
+    logits: npt.NDArray[np.float32], temperature: float, top_k: int, top_p: float
+) -> npt.NDArray[np.float64]:
+    """Weights that a token is sampled by: float64[V], probabilities over the largest one, for logits float32[V]."""
+    weights: npt.NDArray[np.float64] = np.subtract(logits, logits.max(), dtype=np.float64)
+    weights /= temperature
+    np.exp(weights, out=weights)
+    cut(weights, top_k, top_p)
+    return weights
+
+
+def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
+    """Refuse sampling parameters under which there is nothing to sample.
+
+    Raises:
+        Refused: naming the parameter, its value and what is allowed.
+    """
+    if not 0 < temperature < float("inf"):
+        raise Refused(f"temperature = {temperature} is not allowed; a number above 0 is needed")
+    if top_k < 0:
+        raise Refused(f"top_k = {top_k} is not allowed; 0 (keep all tokens) or more is needed")
+    if not 0 < top_p <= 1:
+        raise Refused(f"top_p = {top_p} is not allowed; a number above 0 and at most 1 (keep all tokens) is needed")
+
+
+class OneBatch(LogitsProcessor):
+    """Base of the processors. Transformers' continuous batching asks each whether it can be used, and is refused."""
+
+    @property
+    def supports_continuous_batching(self) -> NoReturn:  # type: ignore[override]
+        """Refuse when transformers asks, before anything is generated.
+
+        An answer of no would have the mark dropped, and no answer would have it misplaced.
+
+        Raises:
+            Refused: always.
+        """
+        raise Refused(
+            f"{type(self).__name__}: continuous batching moves requests between rows, and the mark of one would go to "
+            "another; call model.generate on whole batches, or serve the model with brickscan-vllm"
+        )
+
 
 _Ids = npt.NDArray[np.int64]
 
@@ -294,3 +345,22 @@ def check_delta(delta: float) -> None:
     """
     if not 0 < delta < float("inf"):
         raise Refused(f"delta = {delta} does not mark text; a number above 0 is needed, for example 2.0")
+
+
+class RowsProcessor(OneBatch):
+    """Gives each group of rows to its processors.
+
+    Args:
+        groups: Places of rows, and the processors of these rows; each row stands in at most one group.
+    """
+
+    def __init__(self, groups: Sequence[tuple[Sequence[int], LogitsProcessorList]]) -> None:
+        self._groups = [(torch.tensor(list(rows)), processors) for rows, processors in groups]
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """Scores [B, |V|] after each row's processors; `scores` itself is not changed."""
+        out = scores.clone()
+        for rows, processors in self._groups:
+            at = rows.to(scores.device)
+            out[at] = processors(input_ids[at], scores[at])  # type: ignore[arg-type]
+        return out  # type: ignore[return-value]

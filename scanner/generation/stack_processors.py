@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from scanner.errors import Refused
-from scanner.generation.one_batch import OneBatch
-from scanner.generation.sampling import check_sampling, sampling_weights
+from scanner.generation.processor import OneBatch, check_sampling, sampling_weights
 from scanner.watermark import Tokens
 from scanner.watermark.positions import Positions
 from scanner.watermark.stacks.sglang.format import Sglang, centre, seeds_of

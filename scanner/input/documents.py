@@ -1,8 +1,15 @@
-"""Documents out of Parquet files, a few at a time: for every row a document, or a reason why there is none.
+"""Documents out of Parquet files, and the open files that they come from, and whose a document is.
+
+A Parquet file that is open to be read, with what its footer says of the columns that are read.
+
+Documents out of Parquet files, a few at a time: for every row a document, or a reason why there is none.
 
 Read with pyarrow, since texts may be invalid UTF-8. Batches are small, because a text of 10 MB may stand in any row.
+
+Whose document could not be scored: as much of its id, its account and its text as can be read.
 """
 
+import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -11,10 +18,85 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scanner.errors import FileFault
-from scanner.input.columns import Columns, documents_of, is_text, lengths, plain_type
+from scanner.input.columns import Columns, documents_of, is_text, lengths, plain_type, readable
 from scanner.input.files import InputFile
-from scanner.input.footers import bytes_of, said
-from scanner.input.sources import Source, open_source
+from scanner.input.footers import bytes_of, footer_of, leaves, open_footer, range_of, said
+
+_BUFFER_BYTES = 4 * 2**20
+
+
+class Source(NamedTuple):
+    """A file that is read: by `decoded` as values, by `once` as dictionaries.
+
+    columns: the columns asked for; readable: those that are read; names, numbers: the names and numbers of these.
+    """
+
+    file: InputFile
+    columns: Columns
+    opened: pa.NativeFile
+    decoded: pq.ParquetFile
+    once: pq.ParquetFile
+    readable: Columns
+    names: list[str]
+    numbers: list[int]
+
+    @property
+    def all_read(self) -> bool:
+        """Whether all columns that were asked for are read."""
+        return self.readable == self.columns
+
+    def close(self) -> None:
+        """Close the file."""
+        self.opened.close()
+
+    def check_bytes(self, group: int) -> None:
+        """Raise FileFault when the file changed, or its bytes cannot be read.
+
+        If neither is so, the content is at fault.
+        """
+        self.file.check_unchanged()
+        metadata = self.decoded.metadata.row_group(group)
+        ranges = [range_of(metadata.column(number)) for number in self.numbers]
+        try:
+            with self.file.open() as opened:
+                for begin, end in ranges:
+                    for at in range(begin, end, _BUFFER_BYTES):
+                        opened.read_at(min(_BUFFER_BYTES, end - at), at)
+        except OSError as error:
+            raise FileFault("io_error", f"the file cannot be read: {error}") from None
+
+
+def open_source(file: InputFile, columns: Columns) -> Source:
+    """Open a file that was inspected.
+
+    Raises:
+        FileFault: it is gone, is another one than was listed, or its bytes cannot be read.
+    """
+    opened = file.open()
+    try:
+        return _source(file, columns, opened)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def _source(file: InputFile, columns: Columns, opened: pa.NativeFile) -> Source:
+    footer = footer_of(opened)
+    try:
+        plain = open_footer(footer)
+        metadata, found = plain.metadata, readable(plain.schema_arrow, columns)
+        names = [name for name in dict.fromkeys(found.names.values()) if name is not None]
+        options = {"metadata": metadata, "buffer_size": _BUFFER_BYTES, "pre_buffer": False}
+        options["page_checksum_verification"] = True  # for pages that have a checksum
+        decoded = pq.ParquetFile(opened, **options)
+        once = pq.ParquetFile(opened, read_dictionary=names, **options)
+        return Source(file, columns, opened, decoded, once, found, names, leaves(metadata.schema, names))
+    except MemoryError:  # no fault of the file
+        raise
+    except Exception as error:  # it was readable when the shard was cut
+        file.check_unchanged()
+        raise FileFault("io_error", f"the footer cannot be read any more: {said(error)}") from None
+
 
 __all__ = ["Columns", "Reader", "Unreadable", "read", "read_text"]
 
@@ -311,3 +393,51 @@ def _invalid(raw: bytes, error: UnicodeDecodeError) -> tuple[str, str]:
     except UnicodeDecodeError:
         return "invalid_utf8", f"byte {error.start} of the text: {error.reason}"
     return "surrogates", f"byte {error.start} of the text begins a surrogate, which is no character"
+
+
+class Identity(NamedTuple):
+    """Fields that identify a document, null where unreadable. text_sha256: digest of the text as it is stored."""
+
+    doc_id: str | None = None
+    account_id: str | None = None
+    text_sha256: bytes | None = None
+
+
+UNKNOWN = Identity()
+
+
+def identities(file: InputFile, columns: Columns, start: int, stop: int) -> list[Identity]:
+    """Ids and accounts of rows start … stop−1, each column read by itself, since others may be corrupt; no text."""
+    nothing = Columns(None, None, None, None)
+    ids = _strings(file, nothing._replace(id=columns.id), "doc_id", start, stop)
+    accounts = _strings(file, nothing._replace(account=columns.account), "account_id", start, stop)
+    return [Identity(*both) for both in zip(ids, accounts, strict=True)]
+
+
+def identify(file: InputFile, columns: Columns, row: int) -> Identity:
+    """Ids and account of one row, with its text's digest. It may cost this process as much as reading the text."""
+    (found,) = identities(file, columns, row, row + 1)
+    try:
+        for part in read(file, Columns(columns.text, None, None, None), row, row + 1):
+            if not isinstance(part, Unreadable) and part["text"][0].is_valid:
+                found = found._replace(text_sha256=hashlib.sha256(part["text"][0].as_buffer()).digest())
+    except (FileFault, MemoryError):
+        pass
+    return found
+
+
+def _strings(file: InputFile, columns: Columns, field: str, start: int, stop: int) -> list[str | None]:
+    """One field of DOCUMENTS; null where it cannot be read."""
+    found: list[str | None] = [None] * (stop - start)
+    if not any(columns.names.values()):
+        return found
+    try:
+        for part in read(file, columns, start, stop):
+            if isinstance(part, Unreadable):
+                found[part.start - start : part.stop - start] = [None] * (part.stop - part.start)
+            else:
+                first = part["row"][0].as_py() - start
+                found[first : first + len(part)] = part[field].to_pylist()
+    except (FileFault, MemoryError, pa.ArrowException):
+        pass
+    return found

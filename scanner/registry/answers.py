@@ -11,10 +11,10 @@ import polars as pl
 
 from scanner.errors import Refused
 from scanner.registry import ledger
-from scanner.registry.book import Book
 from scanner.registry.keys_file import find_key, load_registry
-from scanner.registry.parts import BELOW, MOST
-from schemas.user_tables import USER_LIST
+from scanner.registry.snapshot import Book
+from scanner.registry.sorted_files import BELOW, MOST
+from schemas.tables import USER_LIST
 
 _LISTED = USER_LIST.names
 _HEAD = re.compile("[0-9a-f]{64}")
@@ -56,7 +56,7 @@ class WantedUsers(NamedTuple):
 def list_users(folder: Path | str, key_ids: Sequence[str] | None = None) -> pl.DataFrame:
     """One row per message that was ever given, in order of key and message: some 100 bytes of memory each.
 
-    Columns: schemas.user_tables.USER_LIST.
+    Columns: schemas.tables.USER_LIST.
 
     Raises:
         Refused: there is no such registry or key, or the table gives a message twice.

@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from schemas.user_tables import USERS
+from schemas.tables import USERS
 
 START = bytes(32)
 """Head of the chain before any event."""
@@ -40,7 +40,7 @@ class Block(NamedTuple):
 
 
 def chained(events: pl.DataFrame, seq: int, head: bytes) -> pl.DataFrame:
-    """Events of schemas.user_tables.USER_EVENTS as rows of USERS, numbered from `seq`, chained on from a head."""
+    """Events of schemas.tables.USER_EVENTS as rows of USERS, numbered from `seq`, chained on from a head."""
     salts = _salts(events.height)
     erased = events["user_id"].is_null().to_list()
     rows = events.with_columns(

@@ -12,12 +12,12 @@ from deltalake import DeltaTable
 
 from scanner.errors import ScanFailed, TooLate
 from scanner.registry.index import FOLDER as INDEX
-from scanner.registry.locked_files import USERS_FOLDER
-from scanner.registry.parts import MOST
+from scanner.registry.keys_file import USERS_FOLDER
+from scanner.registry.sorted_files import MOST
 from scanner.storage.delta import make_table, read, refuse_other_version
+from scanner.storage.local_files import make_private
 from scanner.storage.locations import is_uri
-from scanner.storage.permissions import make_private
-from schemas.user_tables import USERS
+from schemas.tables import USERS
 
 STATISTICS = {"delta.dataSkippingStatsColumns": "key_id,message,seq"}
 """Properties of the table: statistics go to the log, where no names may stand."""

@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.registry.book import Book, Given
 from scanner.registry.events import missing
 from scanner.registry.ledger import open_book
+from scanner.registry.snapshot import Book, Given
 from schemas.registry import is_reserved
 from schemas.words import Naming
 

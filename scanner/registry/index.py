@@ -27,7 +27,7 @@ from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed
 from scanner.registry.chain import START
-from scanner.registry.parts import Ints, Part, PartsFolder, Sorted, in_order, merged
+from scanner.registry.sorted_files import Ints, Part, PartsFolder, Sorted, in_order, merged
 from scanner.storage.locations import filesystem_of
 
 FOLDER = "_index"

@@ -17,15 +17,16 @@ from scanner.registry.keys_file import (
     find_key,
     gives_p_values,
     load_registry,
+    local_folder,
+    locked,
     model_of,
     write_registry,
 )
-from scanner.registry.locked_files import local_folder, locked
 from scanner.registry.opening import commitment_of, opened, read_secret_of
 from scanner.registry.secrets import new_secret_file, secret_path
 from scanner.registry.tokenizer_files import pin_tokenizer, refuse_narrow
 from scanner.registry.weights import with_weights
-from scanner.storage.permissions import make_private
+from scanner.storage.local_files import make_private
 from schemas.registry import TRIAL_NAME, Admission, MasterKey, Registry, TokenizerFile
 from schemas.words import VERSION
 

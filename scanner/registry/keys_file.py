@@ -1,7 +1,15 @@
-"""The file keys.toml of a registry: everything on record about its keys, read, checked, found, changed."""
+"""The file keys.toml of a registry, and files that survive a crash and rival writers.
 
+Files that survive a crash and rival writers: one writer at a time, and a reader sees the old text or the new.
+
+The file keys.toml of a registry: everything on record about its keys, read, checked, found, changed.
+"""
+
+import fcntl
+import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,16 +17,61 @@ import tomli_w
 from pydantic import ValidationError
 
 from scanner.errors import Refused
-from scanner.registry.locked_files import USERS_FOLDER, local_folder, locked, read_far, refuse_file
 from scanner.storage.canonical import digest
-from scanner.storage.locations import is_uri
-from scanner.storage.permissions import writable_by_others
+from scanner.storage.local_files import writable_by_others, write_whole
+from scanner.storage.locations import filesystem_of, is_uri
 from scanner.storage.toml import explained, read_toml, read_toml_text
-from scanner.storage.whole import write_whole
 from schemas.registry import MasterKey, Registry
 
 if TYPE_CHECKING:
     from scanner.watermark import Format
+
+
+USERS_FOLDER = "users"
+"""Folder of the users table, in a registry."""
+
+
+def read_far(uri: str) -> str:
+    """Text of a file that lies on another machine.
+
+    Raises:
+        Refused: it is not there or cannot be read.
+    """
+    filesystem, path = filesystem_of(uri)
+    try:
+        with filesystem.open_input_file(path) as file:
+            return str(file.read().decode("utf-8"))
+    except FileNotFoundError:
+        raise Refused(f"registry: there is no {uri}; make it with `brickscan keys new` and copy it there") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"registry: {uri} cannot be read: {error}") from None
+
+
+def local_folder(folder: Path | str) -> Path:
+    """A registry's local folder, where its keys can be changed.
+
+    Raises:
+        Refused: it lies on another machine, where no lock can be held; or it is a file.
+    """
+    refuse_file(folder)
+    if is_uri(folder):
+        raise Refused(f"registry {folder}: keys are made and changed in a local folder; copy its keys.toml there then")
+    return Path(folder)
+
+
+def refuse_file(folder: Path | str) -> None:
+    """Raise Refused when a registry's path leads to something that is no folder."""
+    if not is_uri(folder) and os.path.lexists(folder) and not os.path.isdir(folder):
+        raise Refused(f"registry {folder}: is no folder; name the folder that `brickscan keys new` made")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock; other processes wait. The operating system frees it when its holder dies."""
+    with (folder / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
 
 KEYS_FILE = "keys.toml"
 

@@ -19,7 +19,6 @@ from deltalake import CommitProperties, DeltaTable, Transaction, WriterPropertie
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from scanner.errors import ScanFailed, TooLate
-from scanner.registry.book import Book
 from scanner.registry.chain import START, chained, seals_of
 from scanner.registry.events import (
     all_events,
@@ -33,8 +32,9 @@ from scanner.registry.events import (
     with_heads,
 )
 from scanner.registry.index import NOTHING, Index, IndexFolder
-from scanner.registry.locked_files import USERS_FOLDER
-from schemas.user_tables import USERS
+from scanner.registry.keys_file import USERS_FOLDER
+from scanner.registry.snapshot import Book
+from schemas.tables import USERS
 
 _APP, _INDEX_APP = "users", "users-index"
 _TRIES = 50
@@ -71,7 +71,7 @@ def ask(folder: Path | str, question: Callable[[Book], Result]) -> Result:
 
 
 def read_events(folder: Path | str) -> pl.DataFrame:
-    """All events of a registry's users, columns of schemas.user_tables.USERS; no rows when it has no table yet."""
+    """All events of a registry's users, columns of schemas.tables.USERS; no rows when it has no table yet."""
     return _retry(lambda: all_events(open_table(folder)))
 
 
@@ -128,7 +128,7 @@ def _windows(table: DeltaTable | None, first: int, rows: int) -> Iterator[pl.Dat
 
 
 def append(folder: Path | str, decide: Callable[[Book], tuple[pl.DataFrame, Result]]) -> Result:
-    """Append what `decide` makes of the state so far, events of schemas.user_tables.USER_EVENTS; return its result.
+    """Append what `decide` makes of the state so far, events of schemas.tables.USER_EVENTS; return its result.
 
     `decide` is called again when another process was faster. Nothing is written when it returns no event or raises.
 

@@ -1,6 +1,11 @@
-"""Users and their messages: given at random, never twice, never changed; withdrawn without being given again."""
+"""Users and their messages: drawn at random, given once, withdrawn without being given again.
 
-from collections.abc import Collection, Sequence
+Free messages drawn at random, without reading the taken ones.
+
+Users and their messages: given at random, never twice, never changed; withdrawn without being given again.
+"""
+
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -8,17 +13,64 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from scanner.characters import skeleton
 from scanner.errors import Refused
 from scanner.registry import ledger
-from scanner.registry.book import Book
-from scanner.registry.draw import draw
 from scanner.registry.index import ALLOCATED, REMOVED_EVENT
 from scanner.registry.keys import TRIAL_BEGAN, refuse_real_name
 from scanner.registry.keys_file import find_key, load_registry
-from schemas.registry import CANARY_ID, MasterKey, is_reserved, reserved_count
-from schemas.user_tables import USER_EVENTS, USERS
+from scanner.registry.snapshot import Book
+from scanner.registry.sorted_files import Ints
+from schemas.registry import CANARY_ID, MAX_MESSAGES, RESERVED_EVERY, MasterKey, is_reserved, reserved_count
+from schemas.tables import USER_EVENTS, USERS
+
+
+def draw(book: Book, key: MasterKey, free: int, count: int, rng: np.random.Generator) -> Ints:
+    """Draw `count` of a key's `free` messages in random order, all orders of all messages equally likely."""
+    if 2 * free >= key.messages and 2 * count <= free:  # at least every fourth draw succeeds
+        return _drawn_by_trial(lambda messages: ~book.is_given(key.key_id, messages), key.messages, count, rng)
+    return _drawn_by_rank(lambda messages: book.given_up_to(key.key_id, messages), free, count, rng)
+
+
+def _drawn_by_trial(
+    is_free: Callable[[Ints], NDArray[np.bool_]], messages: int, count: int, rng: np.random.Generator
+) -> Ints:
+    """Draw from all messages that are not reserved until enough are free; taken and repeated ones do not count."""
+    drawn = np.zeros(0, np.int64)
+    while len(drawn) < count:
+        # for one user two: each may lie in another part of every run, which is then opened
+        more = _message(rng.integers(0, messages - reserved_count(messages), size=2 * (count - len(drawn))))
+        more = more[is_free(more)]
+        both = np.concatenate([drawn, more])
+        drawn = both[np.sort(np.unique(both, return_index=True)[1])]
+    return drawn[:count]
+
+
+def _drawn_by_rank(taken_up_to: Callable[[Ints], Ints], free: int, count: int, rng: np.random.Generator) -> Ints:
+    """Draw ranks among the free messages, and find by bisection which ones these are.
+
+    Args:
+        taken_up_to: function that gives how many taken messages are at most each of these.
+        free: how many messages are free.
+        count: how many messages are drawn.
+        rng: random generator.
+    """
+    ranks = rng.choice(free, size=count, replace=False)
+    low, high = ranks, ranks + int(taken_up_to(np.array([MAX_MESSAGES]))[0])  # numbers of messages; the first one that
+    while (low < high).any():  # has as many free ones before it is free itself
+        middle = (low + high) // 2
+        enough = middle + 1 - taken_up_to(_message(middle)) > ranks
+        low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
+    return _message(low)
+
+
+def _message(number: Ints) -> Ints:
+    """The message of a number: message n + n div 19 is the n-th that is not reserved (for RESERVED_EVERY = 20)."""
+    messages: Ints = number + number // (RESERVED_EVERY - 1)
+    return messages
+
 
 MAX_ID = 256
 """Most characters of a user's id, which stands in every verdict that names the user."""
@@ -170,7 +222,7 @@ def erase_users(folder: Path | str, user_ids: Sequence[str]) -> int:
 
 
 def restore_users(folder: Path | str, events: pa.Table) -> None:
-    """Lay events of schemas.user_tables.USER_EVENTS, kept from another copy of the registry, into this one as they are.
+    """Lay events of schemas.tables.USER_EVENTS, kept from another copy of the registry, into this one as they are.
 
     Other columns of USERS are left out, since the events get a place in this registry's own chain.
 
@@ -178,7 +230,7 @@ def restore_users(folder: Path | str, events: pa.Table) -> None:
         Refused: they are not such events, or name a key or message that this registry does not have or has given.
     """
     if not events.schema.equals(USER_EVENTS) and not events.schema.equals(USERS):
-        what = f"columns are {events.schema.names}; those of schemas.user_tables.USER_EVENTS are needed"
+        what = f"columns are {events.schema.names}; those of schemas.tables.USER_EVENTS are needed"
         raise Refused(f"users to restore: {what}")
     new = pl.DataFrame(pl.from_arrow(events.select(USER_EVENTS.names)))
     registry = load_registry(folder)

@@ -16,11 +16,11 @@ import polars as pl
 
 from scanner.errors import Refused
 from scanner.registry import ledger
-from scanner.registry.book import Book
 from scanner.registry.chain import START, follow
 from scanner.registry.index import ALLOCATED, NAMES, REMOVED_EVENT
 from scanner.registry.keys_file import load_registry
-from scanner.registry.parts import Ints, Part
+from scanner.registry.snapshot import Book
+from scanner.registry.sorted_files import Ints, Part
 
 _WINDOW = 2**20  # events at a time
 _MOST_FAULTS = 100

@@ -3,7 +3,7 @@
 Each query takes a folder or URI of results, as text or Path, or the file of the scan's configuration.
 """
 
-from scanner.results import decided, false_discoveries, newest, queries, reserved_control
+from scanner.results import decision_log, false_discoveries, newest, queries
 from scanner.results.place import of_any_place
 from scanner.storage import delta
 
@@ -18,11 +18,11 @@ scans = of_any_place(queries.scans)
 second_scores = of_any_place(queries.second_scores)
 spans = of_any_place(queries.spans)
 verdicts = of_any_place(queries.verdicts)
-decisions = of_any_place(decided.decisions)
+decisions = of_any_place(decision_log.decisions)
 q_values = of_any_place(false_discoveries.q_values)
-reserved_q_values = of_any_place(reserved_control.reserved_q_values)
+reserved_q_values = of_any_place(false_discoveries.reserved_q_values)
 shards = of_any_place(newest.shards)
-standing_decisions = of_any_place(decided.standing_decisions)
+standing_decisions = of_any_place(decision_log.standing_decisions)
 table_uri = of_any_place(delta.table_uri)
 
 __all__ = [

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from scanner.results.data_files import SCHEMAS
-from scanner.results.rewriting import Anew, rewrite
 from scanner.results.tables import read_whole
+from scanner.results.transactions import SCHEMAS
+from scanner.results.upkeep import Anew, rewrite
 from scanner.storage.delta import table_uri
 
 MOST_POSTS = 20_000

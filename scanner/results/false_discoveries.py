@@ -1,7 +1,24 @@
-"""Benjamini and Hochberg's q-values of the distinct texts of a scan, in memory that does not grow with their columns.
+"""False discoveries among flags: q-values, the same by reserved messages, and evidence that is counted once.
+
+Evidence is counted once: near-duplicates of one text, marked for the same message, are one piece.
+
+An edited copy of a text that is flagged by chance is flagged again far more often than by chance, since it keeps the
+n-grams. Texts of one key and message that share more than a fifth of their n-grams are one piece, and so are those that
+a chain of such pairs connects.
+
+Benjamini and Hochberg's q-values of the distinct texts of a scan, in memory that does not grow with their columns.
 
 Only the p-values of all texts are held, 16 bytes a text with their q-values. Texts are told apart a share of their
 digests at a time, and the rows are then read again a range of p-values at a time.
+
+False discoveries among flags, estimated by messages that nobody is ever given, without a law of p-values.
+
+In a text that nobody marked, every message is as likely to be the best one, whatever the law says. So a known share of
+false flags is for reserved messages, while marked text has a message that is not reserved. Going from the smallest p
+on, r flags for reserved messages stand for (r + 1)·(1 − s)/s false ones among the others, where s is the share of
+messages that are reserved: Selective SeqStep+ (Barber and Candès 2015), which keeps the expected share of false ones at
+q for texts whose best messages are independent. Where a broken law makes p-values too small, Benjamini and Hochberg's
+q-values are too small as well; these are not, since p gives the order alone.
 """
 
 import math
@@ -11,21 +28,127 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from polars.io.plugins import register_io_source
 
+from scanner.detection.sketches import PLACES
 from scanner.errors import Refused
-from scanner.results.data_files import SCHEMAS
-from scanner.results.newest import exact, largest_p
+from scanner.results.newest import exact, flags, largest_p
 from scanner.results.queries import scans
 from scanner.results.tables import read_whole
+from scanner.results.transactions import SCHEMAS
+from schemas.registry import is_reserved, reserved_count
 from schemas.tables import SCORED
 
-AT_A_TIME = 1 << 21
+ALIKE = 4
+"""Equal places of two sketches of 64 from which texts are one piece: texts of one length that share a fifth agree in 7
+on average, and in fewer than 4 in one case of 12; texts that share nothing agree in none.
+"""
+
+MOST_SKETCHES = 200_000
+"""Texts whose sketches are held at a time."""
+
+MOST_READS = 10
+"""Most reads of the flags, of MOST_SKETCHES texts each: for more than two million texts, pieces are not counted."""
+
+OF = ("text_sha256", "key_id", "message")
+"""Columns that a piece of evidence shares, with the text."""
+
+_GROUP = OF[1:]  # texts of two groups are never one piece
+
+
+def pieces(flags: pl.LazyFrame) -> pl.DataFrame:
+    """Each flagged text with its piece, a number.
+
+    Columns: those of OF, and piece, int64; null where there are too many texts to tell: of a key and message with more
+    than MOST_SKETCHES, or of all where MOST_READS are too few.
+
+    Args:
+        flags: rows of schemas.tables.FLAGS.
+    """
+    found, first = [_in_memory(flags.head(0).select(*OF, "sketch").collect())], 0
+    for groups, tell in _parts(flags.select(OF).unique().group_by(_GROUP).len().collect(engine="streaming")):
+        these = flags.join(groups.lazy().select(_GROUP), on=_GROUP, how="semi", nulls_equal=True)
+        if tell:
+            texts = these.select(*OF, "sketch").unique(OF, keep="any").collect(engine="streaming")
+            found.append(_in_memory(texts).with_columns(pl.col("piece") + first))
+            first += len(texts)
+        else:
+            untold = these.select(OF).unique().with_columns(piece=pl.lit(None, pl.Int64))
+            found.append(untold.collect(engine="streaming"))
+    return pl.concat(found)
+
+
+def sizes_of(flags: pl.LazyFrame, of_flags: pl.DataFrame) -> pl.DataFrame:
+    """How many documents, distinct texts and distinct accounts each piece has.
+
+    Columns: piece, and piece_documents, piece_texts and piece_accounts, int64. Texts whose piece is null are left out.
+
+    Args:
+        flags: rows of schemas.tables.FLAGS, one a document.
+        of_flags: rows of `pieces` of these flags.
+    """
+    rows = flags.join(of_flags.drop_nulls("piece").lazy(), on=OF, how="inner", nulls_equal=True)
+    distinct = {"piece_texts": "text_sha256", "piece_accounts": "account_id"}
+    counts = {name: pl.col(column).drop_nulls().n_unique().cast(pl.Int64) for name, column in distinct.items()}
+    return rows.group_by("piece").agg(piece_documents=pl.len().cast(pl.Int64), **counts).collect(engine="streaming")
+
+
+def _parts(sizes: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, bool]]:
+    """Groups that are read together, MOST_SKETCHES texts at most, and whether their pieces are counted.
+
+    Args:
+        sizes: `len` texts of each group.
+    """
+    numbers, part, size = [], 0, 0
+    ordered = sizes.sort("len", *_GROUP)
+    for length in ordered["len"].to_list():
+        part, size = (part, size + length) if size + length <= MOST_SKETCHES else (part + 1, length)
+        numbers.append(part if length <= MOST_SKETCHES else -1)
+    numbered = ordered.with_columns(part=pl.Series(numbers, dtype=pl.Int64))
+    whole = max(numbers, default=0) < MOST_READS
+    numbered = numbered if whole else numbered.with_columns(part=pl.lit(-1, pl.Int64))
+    for (number,), groups in numbered.group_by("part", maintain_order=True):
+        yield groups, number != -1
+
+
+def _in_memory(texts: pl.DataFrame) -> pl.DataFrame:
+    """As `pieces`, for texts that fit in memory."""
+    texts = texts.sort(OF).with_row_index("text")
+    sketched = texts.drop_nulls("sketch")
+    places = np.frombuffer(b"".join(sketched["sketch"]), "<u4").reshape(len(sketched), PLACES)
+    numbers = sketched["text"].to_numpy()
+    about = [f"{message} {key_id}" for key_id, message in sketched.select("key_id", "message").iter_rows()]
+    group = np.unique(np.array(about, np.str_), return_inverse=True)[1]
+    parent = np.arange(len(texts))
+    for place in range(PLACES):
+        order = np.lexsort((numbers, places[:, place], group))
+        same = (group[order[1:]] == group[order[:-1]]) & (places[order[1:], place] == places[order[:-1], place])
+        for at in np.flatnonzero(same).tolist():
+            a, b = int(order[at]), int(order[at + 1])
+            if (places[a] == places[b]).sum() >= ALIKE:
+                _join(parent, int(numbers[a]), int(numbers[b]))
+    piece = np.array([_root(parent, text) for text in range(len(texts))], np.int64)
+    return texts.select(OF).with_columns(piece=pl.Series(piece, dtype=pl.Int64))
+
+
+def _root(parent: NDArray[np.int64], text: int) -> int:
+    while parent[text] != text:
+        parent[text] = parent[parent[text]]
+        text = int(parent[text])
+    return text
+
+
+def _join(parent: NDArray[np.int64], a: int, b: int) -> None:
+    a, b = _root(parent, a), _root(parent, b)
+    parent[max(a, b)] = min(a, b)
+
+
+TEXTS_AT_A_TIME = 1 << 21
 """Rows that are gone through at a time, about."""
 
 _LN10 = math.log(10.0)
-_COLUMNS = ("text_id", "text_sha256", "log10_p_global", "key_id", "message", "user_id", "naming")
+_COLUMNS_OF_Q = ("text_id", "text_sha256", "log10_p_global", "key_id", "message", "user_id", "naming")
 _PREFIX_BYTES = 8  # bytes of a digest, by which it falls into a share
 
 
@@ -76,7 +199,7 @@ def q_values(results: str, scan_id: str, largest: float = 1.0) -> pl.LazyFrame:
                 return
 
     kinds = pl.Schema(SCHEMAS["verdicts"])
-    return register_io_source(source, schema={name: kinds[name] for name in _COLUMNS} | {"log10_q": pl.Float64()})
+    return register_io_source(source, schema={name: kinds[name] for name in _COLUMNS_OF_Q} | {"log10_q": pl.Float64()})
 
 
 def _by_significance(scored: pl.LazyFrame, largest: float) -> Iterator[pl.DataFrame]:
@@ -86,14 +209,14 @@ def _by_significance(scored: pl.LazyFrame, largest: float) -> Iterator[pl.DataFr
     end = int(np.searchsorted(q, math.log10(largest), side="right")) if largest > 0 else 0
     begin = 0
     for wanted in _ranges(texts.p[:end]):
-        rows = scored.filter(wanted).select(*_COLUMNS, "text", "path", "row")
+        rows = scored.filter(wanted).select(*_COLUMNS_OF_Q, "text", "path", "row")
         least = texts.several.lazy()
         rows = rows.join(least, on="text", how="left").filter(
             pl.col("least").is_null() | (pl.col("least") == pl.col("log10_p_global"))
         )
         # whom a text names may depend on when it was written: take the earliest row
         ordered = rows.sort("log10_p_global", "text", "path", "row")
-        found = ordered.unique("text", keep="first", maintain_order=True).select(_COLUMNS)
+        found = ordered.unique("text", keep="first", maintain_order=True).select(_COLUMNS_OF_Q)
         frame = found.collect(engine="streaming")
         yield frame.with_columns(log10_q=pl.Series(q[begin : begin + frame.height]))
         begin += frame.height
@@ -122,11 +245,11 @@ def _log10_q(p: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _ranges(p: NDArray[np.float64]) -> Iterator[pl.Expr]:
-    """Ranges of rows that hold the texts of these p-values, about AT_A_TIME in each, in order of (p, digest)."""
+    """Ranges of rows that hold the texts of these p-values, about TEXTS_AT_A_TIME in each, in order of (p, digest)."""
     column = pl.col("log10_p_global")
     begin = 0
     while begin < len(p):
-        end = min(begin + AT_A_TIME, len(p))
+        end = min(begin + TEXTS_AT_A_TIME, len(p))
         if end < len(p):  # texts of one p-value stay together
             end = int(np.searchsorted(p, p[end], side="left"))
         if end > begin:
@@ -138,11 +261,72 @@ def _ranges(p: NDArray[np.float64]) -> Iterator[pl.Expr]:
 
 
 def _shares(count: int) -> Iterator[pl.Expr]:
-    """Conditions that part rows by their digests, in order, so that of `count` about AT_A_TIME fulfil each."""
-    parts = -(-count // AT_A_TIME) or 1
+    """Conditions that part rows by their digests, in order, so that of `count` about TEXTS_AT_A_TIME fulfil each."""
+    parts = -(-count // TEXTS_AT_A_TIME) or 1
     bounds = [(part << 8 * _PREFIX_BYTES) // parts for part in range(1, parts)]
     edges = [None, *(bound.to_bytes(_PREFIX_BYTES, "big") for bound in bounds), None]
     digest = pl.col("text")
     for low, high in pairwise(edges):
         above = pl.lit(value=True) if low is None else digest >= low
         yield above if high is None else above & (digest < high)
+
+
+FEWEST = 380
+"""Fewest flags for which q = 0.05 is possible, if one message in 20 is reserved and none of the flags is for one."""
+
+_COLUMNS = (*OF, "log10_p_global", "user_id", "naming")
+
+
+def q_by_reserved(log10_p: ArrayLike, reserved: ArrayLike, share: float) -> NDArray[np.float64]:
+    """q-values of flags for messages that are not reserved.
+
+    Args:
+        log10_p: float64[n], log10 p of flags, in any order.
+        reserved: bool[n], whether the message is.
+        share: reserved share of the messages, above 0; the smallest where keys differ.
+
+    Returns:
+        float64[n], at most 1; NaN for reserved messages.
+    """
+    p, decoy = np.asarray(log10_p, np.float64), np.asarray(reserved, np.bool_)
+    order = np.lexsort((~decoy, p))  # of equal p, reserved ones first: never in the flags' favour
+    for_decoys, others = np.cumsum(decoy[order]), np.cumsum(~decoy[order])
+    bound = (for_decoys + 1) * (1 - share) / share / np.maximum(others, 1)
+    q = np.empty(len(p))
+    q[order] = np.minimum(np.minimum.accumulate(bound[::-1])[::-1], 1.0)
+    q[decoy] = np.nan
+    return q
+
+
+def reserved_q_values(results: str, scan_id: str) -> pl.DataFrame:
+    """Flagged texts of one scan and of those whose verdicts it took over, with q-values by reserved messages.
+
+    Columns, most significant first: text_sha256, key_id, message, log10_p_global, user_id, naming, q. Rejecting all
+    texts with q ≤ 0.05 keeps the expected share of false ones among them at 5 % at most, also where the law of the
+    p-values is broken. Below FEWEST flags no q is so small. Near-duplicates count once, where all are told apart
+    (scanner.results.false_discoveries). Left out: flags for reserved messages, of keys without any, and what tells no
+    message.
+
+    Args:
+        results: folder or URI.
+        scan_id: id of a scan that has ended.
+
+    Raises:
+        Refused: there are no results, or the scan has not ended.
+    """
+    ended = scans(results).filter(pl.col("scan_id") == scan_id).collect()
+    if ended.is_empty():
+        raise Refused(f"scan {scan_id!r} has no row in `scans`: it has not ended, or its results are elsewhere")
+    of_scan = pl.col("scan_id").is_in(ended["audited_scans"][0].to_list())
+    flagged = flags(results).filter(of_scan, pl.col("message").is_not_null(), pl.col("log10_p_global").is_not_null())
+    shares = reserved_count(pl.col("messages_tested")) / pl.col("messages_tested")
+    flagged = flagged.with_columns(share=shares).filter(pl.col("share") > 0)
+    piece = pieces(flagged)
+    rows = flagged.select(*_COLUMNS, "share").sort("log10_p_global", *OF).unique(OF, keep="first", maintain_order=True)
+    best = rows.collect(engine="streaming")
+    if not piece["piece"].null_count():  # all or none: reserved ones alone would else be fewer
+        best = best.join(piece, on=OF).unique("piece", keep="first", maintain_order=True)
+    reserved = best.select(is_reserved(pl.col("message")))["message"].to_numpy()
+    share = float(best["share"].min() or 1.0)  # type: ignore[arg-type]
+    q = q_by_reserved(best["log10_p_global"].to_numpy(), reserved, share)
+    return best.select(_COLUMNS).with_columns(q=pl.Series(q, dtype=pl.Float64)).filter(~is_reserved(pl.col("message")))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from scanner.detection.existence import Sightings, moment, written
+from scanner.detection.attribution import Sightings, moment, written
 from scanner.detection.scan_plan import Plan
 from scanner.input.files import InputFile
 from scanner.registry import given_at

@@ -13,12 +13,11 @@ from deltalake import DeltaTable
 
 from scanner.errors import Refused
 from scanner.registry import NO_RECORD, NamesPart, Record, numbers_of_heads, verify_since
-from scanner.results.data_files import write_file
 from scanner.results.queries import ask, exist, scans
 from scanner.results.tables import open_tables, read_whole
-from scanner.results.transactions import Entry, commit
+from scanner.results.transactions import Entry, commit, write_file
 from scanner.storage.delta import table_uri
-from schemas.user_tables import VERIFIED_USERS
+from schemas.tables import VERIFIED_USERS
 
 TABLE = "verified_users"
 

@@ -8,8 +8,8 @@ that other file, whatever the keys. A row in quarantine hides none.
 import polars as pl
 
 from scanner.input.shards import MAX_ROWS
-from scanner.results.data_files import SCHEMAS
 from scanner.results.tables import read_whole
+from scanner.results.transactions import SCHEMAS
 from schemas.tables import DECADES
 from schemas.words import Naming
 

@@ -167,7 +167,7 @@ def _without_contradictions(rows: pl.LazyFrame, lists: Sequence[str]) -> pl.Lazy
 
 
 def spans(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
-    """Marked parts of the documents that `flagged` gives, as in schemas.evidence_tables.SPANS. Raises as `verdicts`.
+    """Marked parts of the documents that `flagged` gives, as in schemas.tables.SPANS. Raises as `verdicts`.
 
     If several sets of keys have the same span, the newest is given.
     """
@@ -181,7 +181,7 @@ def spans(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
 
 
 def accounts(results: str, false_positive_rate: float = 1.0, night: date | None = None) -> pl.LazyFrame:
-    """Accounts whose posts together are marked, as in schemas.evidence_tables.ACCOUNTS: each one's newest row, by keys.
+    """Accounts whose posts together are marked, as in schemas.tables.ACCOUNTS: each one's newest row, by keys.
 
     A rate that is stricter than that of the scan leaves out accounts that would not have been flagged under it. A
     night, as the date of its data, leaves out the rows of others.

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
-from scanner.results.data_files import SCHEMAS, additions, write_file
-from scanner.results.transactions import Entry, Tables, kept_tables, try_to_commit
+from scanner.results.transactions import SCHEMAS, Entry, Tables, additions, kept_tables, try_to_commit, write_file
 from scanner.storage.delta import attempts, table_uri
 
 CONTESTED = 0

@@ -9,10 +9,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.results.data_files import SCHEMAS, TABLES, WITH_BOUNDS, write_file
-from scanner.results.transactions import Entry, commit
+from scanner.results.transactions import SCHEMAS, TABLES, WITH_BOUNDS, Entry, commit, write_file
 from scanner.storage.delta import make_table, open_table, read, refuse_other_version, table_uri
-from scanner.storage.permissions import make_private
+from scanner.storage.local_files import make_private
 from schemas.audit_tables import AUDITS
 from schemas.tables import SCANS
 

@@ -1,27 +1,209 @@
-"""Upkeep of the tables of results, safe while scans run: small files are merged, and unneeded files removed.
+"""Upkeep of the tables of results, safe while scans run: files are merged, changed and removed.
 
-Merging goes through commits of our own (scanner.results.rewriting). Delta's `optimize.compact` must not be used: two
+Files of a table give way to others, while scans commit: rows are merged, dropped or changed, and none is doubled.
+
+A file never changes, so whoever looks at one looks once. New files take the place of old ones through a snapshot that
+holds all of these, and Delta refuses the commit when anyone committed since that snapshot was read: then the same files
+are offered again, which takes a moment, so that it succeeds even while a scan commits all the time. When two replace
+the same file, one finds it gone, and looks at its replacement.
+
+Upkeep of the tables of results, safe while scans run: small files are merged, and unneeded files removed.
+
+Merging goes through commits of our own (scanner.results.upkeep). Delta's `optimize.compact` must not be used: two
 at once, from one snapshot, both commit, and every row stands twice (deltalake 1.6.6). Transactions of shards are in
 Delta's log, not in files: what is committed stays committed.
 """
 
-from collections.abc import Iterator, Mapping
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import NamedTuple
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.results.data_files import ORPHANS_AFTER_HOURS, SCHEMAS, DataFile, write_file
-from scanner.results.rewriting import Replacement, files_of, put_in_place
 from scanner.results.settlement import tables_beside
-from scanner.results.transactions import Tables
-from scanner.storage.delta import open_table, table_uri
-from scanner.storage.kept import KeptTable
+from scanner.results.transactions import (
+    ORPHANS_AFTER_HOURS,
+    SCHEMAS,
+    DataFile,
+    Tables,
+    additions,
+    try_to_commit,
+    write_file,
+)
+from scanner.storage.delta import KeptTable, attempts, open_table, table_uri
 from scanner.storage.locations import filesystem_of
+
+FILES_AT_ONCE = 16
+"""Files that are looked at side by side: on an object store each look is a few requests."""
+
+FILES_A_COMMIT = 64
+"""Files that are replaced at once: each commit costs as much as the table's log is long, and an interruption loses
+these.
+"""
+
+
+BYTES_A_COMMIT = 2**27
+"""Bytes of the files of a commit, which take some times as much memory."""
+
+
+class Replacement(NamedTuple):
+    """Files of a table by their names, and their replacement: a file that is no part of the table yet, or nothing."""
+
+    parts: tuple[str, ...]
+    file: DataFile | None
+
+
+class Anew(NamedTuple):
+    """New content of a file: how many rows were removed or changed, and all rows of the replacement."""
+
+    rows: int
+    instead: pa.Table
+
+
+def put_in_place(
+    results: str, name: str, kept: KeptTable, made: Sequence[Replacement], *, merged: bool
+) -> list[Replacement]:
+    """Commit that files replace others. Returns what was placed, without replacements of files that are gone meanwhile.
+
+    Files that were not placed are deleted: they may hold a name that was erased meanwhile. Where the result of a commit
+    is unknown they stay, for scanner.results.upkeep.vacuum: a store may carry it out after its answer was lost.
+
+    Args:
+        results: folder or URI.
+        name: the table's name.
+        kept: the table.
+        made: the replacements.
+        merged: the rows are the same, which readers of Delta's change feed are told.
+
+    Raises:
+        ScanFailed: others kept committing first, or the table cannot be read or written.
+    """
+    ours: list[Replacement] = []
+    answered = True
+    try:
+        for _ in attempts(f"commits to {table_uri(results, name)}"):
+            table = kept.now()
+            present = set(files_of(table)["path"])
+            if ours and present.isdisjoint(_parts(ours)) and _files(ours) <= present:
+                break  # a commit of ours whose answer was lost
+            ours = [each for each in made if present.issuperset(each.parts)]
+            if not ours:
+                break
+            answered = False
+            placed = try_to_commit(table, name, _actions(ours, merged=merged), [])
+            answered = True
+            if placed:
+                break
+    finally:
+        if answered:
+            _delete_unplaced(results, name, kept, made)
+    return ours
+
+
+def rewrite(
+    results: str,
+    name: str,
+    change: Callable[[pq.ParquetFile], Anew | None],
+    may_hold: Callable[[pl.DataFrame], pl.DataFrame] = lambda files: files,
+    watch: Callable[[int, int], None] = lambda done, files: None,
+) -> int:
+    """Go through all files of a table, new ones included, and replace those that are to change.
+
+    A second call goes on where an interrupted one stopped. Returns how many rows were removed or changed.
+
+    Args:
+        results: folder or URI.
+        name: the table's name.
+        change: gives the new content of an open file; None: the file stays. It is called in several threads.
+        may_hold: filters the files of `files_of` that are looked at; default: all.
+        watch: called now and then with how many files were looked at, and how many there are to be looked at.
+
+    Raises:
+        ScanFailed: others kept committing first, or the table cannot be read or written.
+    """
+    kept, seen, rows, done = KeptTable(table_uri(results, name)), set[str](), 0, 0
+    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+        while not (left := _unseen(may_hold(files_of(kept.now())), seen)).is_empty():
+            total = len(seen) + left.height
+            for some in _groups(left):
+                looked = pool.map(lambda path: _look(results, name, path, change), some)
+                made = {path: anew for path, anew in zip(some, looked, strict=True) if anew}
+                files = {path: write_file(results, name, anew.instead.to_batches()) for path, anew in made.items()}
+                replaced = [Replacement((path,), file) for path, file in files.items()]
+                placed = put_in_place(results, name, kept, replaced, merged=False)
+                rows += sum(made[each.parts[0]].rows for each in placed)
+                seen |= {*some, *(each.file.name for each in placed if each.file)}
+                done += len(some)
+                watch(done, max(total, done))
+    return rows
+
+
+def files_of(table: DeltaTable) -> pl.DataFrame:
+    """A row a file, oldest first, with columns as `path`, `size_bytes`, `min.scan_id` and `max.scan_id`."""
+    files = pl.DataFrame(pa.table(table.get_add_actions(flatten=True)))
+    return files.sort("modification_time", "path")
+
+
+def _unseen(files: pl.DataFrame, seen: set[str]) -> pl.DataFrame:
+    return files.filter(~pl.col("path").is_in(seen))
+
+
+def _groups(files: pl.DataFrame) -> Iterator[list[str]]:
+    """Names of files that are looked at, and replaced, together."""
+    group: list[str] = []
+    total = 0
+    for path, size in files.select("path", "size_bytes").iter_rows():
+        if group and (len(group) == FILES_A_COMMIT or total + size > BYTES_A_COMMIT):
+            yield group
+            group, total = [], 0
+        group.append(path)
+        total += size
+    if group:
+        yield group
+
+
+def _look(results: str, name: str, path: str, change: Callable[[pq.ParquetFile], Anew | None]) -> Anew | None:
+    """The new content of some files. Raises ScanFailed where a file cannot be read that the table needs."""
+    uri = table_uri(results, name)
+    filesystem, folder = filesystem_of(uri)
+    try:
+        with filesystem.open_input_file(f"{folder}/{path}") as source:
+            return change(pq.ParquetFile(source))
+    except (OSError, pa.ArrowException) as error:
+        if path not in set(files_of(KeptTable(uri).now())["path"]):  # others replaced it meanwhile
+            return None
+        raise ScanFailed(f"results: {uri}/{path} cannot be read: {in_a_line(error)}") from None
+
+
+def _actions(made: Sequence[Replacement], *, merged: bool) -> list[AddAction | RemoveAction]:
+    now = int(time.time() * 1000)
+    gone = [RemoveAction(path, not merged, now) for each in made for path in each.parts]
+    return [*gone, *additions((each.file for each in made if each.file), changes=not merged)]
+
+
+def _parts(made: Sequence[Replacement]) -> set[str]:
+    return {path for each in made for path in each.parts}
+
+
+def _files(made: Sequence[Replacement]) -> set[str]:
+    return {each.file.name for each in made if each.file}
+
+
+def _delete_unplaced(results: str, name: str, kept: KeptTable, made: Sequence[Replacement]) -> None:
+    filesystem, folder = filesystem_of(table_uri(results, name))
+    for unplaced in _files(made) - set(files_of(kept.now())["path"]):
+        with contextlib.suppress(FileNotFoundError):  # placed, then replaced and deleted by others
+            filesystem.delete_file(f"{folder}/{unplaced}")
+
 
 MERGED_BYTES = 64 * 2**20
 """Largest size of a merged file; a file of half the size is left as it is."""

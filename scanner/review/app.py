@@ -23,15 +23,13 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from scanner.errors import BrickscanError, Refused
-from scanner.evidence.account_page import NO_DECISION, about_account
+from scanner.evidence.accounts import NO_DECISION, about_account
 from scanner.evidence.advice import RULES
 from scanner.evidence.page import about, environment, visible
 from scanner.printable import printable, safe
-from scanner.results.decided import LONGEST_NOTE, Made, new_id, recorded
-from scanner.results.flag_queue import IN_NEED
-from scanner.review.asked import STATES, Asked
-from scanner.review.desk import LINES_A_PAGE, Desk, Looked
-from scanner.review.seen import Changed, Place
+from scanner.results.decision_log import LONGEST_NOTE, Made, new_id, recorded
+from scanner.results.flags import IN_NEED
+from scanner.review.desk import LINES_A_PAGE, STATES, Asked, Changed, Desk, Looked, Place
 from schemas.words import Decision
 
 MOST_BYTES = 64 * 1024
@@ -55,7 +53,7 @@ _MOST_NAMED = 4
 
 
 def app_of(desk: Desk) -> Starlette:
-    """The app for one reviewer's desk, as ASGI; scanner.review.access has to stand before it."""
+    """The app for one reviewer's desk, as ASGI; scanner.review.serving has to stand before it."""
     routes = (
         Route("/", functools.partial(_list, desk), methods=["GET"]),
         Route("/flag", functools.partial(_flag, desk), methods=["GET"]),

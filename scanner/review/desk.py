@@ -1,6 +1,14 @@
-"""A reviewer's desk: the list of flags that they ask for, one flag, and the decisions on it."""
+"""A reviewer's desk: which flags they ask for, the list, one flag as they saw it, and decisions on it.
+
+The flag that a decider saw: the same document, with the same text.
+
+Which flags a reviewer asked for: the address of each page holds it, and a page without flags says it in words.
+
+A reviewer's desk: the list of flags that they ask for, one flag, and the decisions on it.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import date
 from threading import Lock
 from typing import Any, NamedTuple
@@ -8,23 +16,110 @@ from urllib.parse import urlencode
 
 import polars as pl
 
-from scanner.evidence.account_page import AccountLine, line_of_account
+from scanner.errors import Refused
+from scanner.evidence.accounts import AccountExplained, AccountLine, explain_account, line_of_account, marked_accounts
 from scanner.evidence.advice import Advice, advise, others_can_mark, version_of
 from scanner.evidence.case import Case, find_case
-from scanner.evidence.copied import earlier_of_others
 from scanner.evidence.explainer import Explainer, Glance
 from scanner.evidence.explanation import Explanation
-from scanner.evidence.marked_accounts import AccountExplained, explain_account, marked_accounts
+from scanner.evidence.neighbours import earlier_of_others
 from scanner.evidence.precision import Precision, precision
 from scanner.evidence.site import Line, line_of
+from scanner.printable import printable
 from scanner.results import standing_decisions
-from scanner.results.decided import DECIDED_ON, Made, decide, on_documents, recorded, users_of
-from scanner.results.flag_queue import FlagCount, by_need, count_flags, flags_at
+from scanner.results.decision_log import DECIDED_ON, Made, State, decide, on_documents, recorded, users_of
+from scanner.results.flags import FlagCount, WantedFlags, by_need, count_flags, flags_at
 from scanner.results.queries import ask, keys_of_scans, of_trial
-from scanner.results.wanted_flags import WantedFlags
-from scanner.review.asked import Asked
-from scanner.review.seen import Changed, Place, flag_as_seen
 from schemas.words import Naming
+
+
+class Changed(Refused):
+    """The text is not the one that the decider saw; nothing was recorded."""
+
+
+class Place(NamedTuple):
+    """The place of a document."""
+
+    path: str
+    row: int
+
+
+def flag_as_seen(results: str, rate: float, place: Place, text_sha256: str) -> Mapping[str, Any]:
+    """The flag at a place whose text has a hexadecimal digest: a row of schemas.tables.VERDICTS with `audit`.
+
+    Raises:
+        Changed: another text stands there now.
+        Refused: there is no such flag.
+    """
+    flag = find_case(results, rate, f"{place.path}:{place.row}").row
+    if flag["text_sha256"].hex() != text_sha256:
+        raise Changed("another text stands there now than the one that you saw: look at it, and decide again")
+    return flag
+
+
+STATES: Mapping[str, State | None] = {"open": "open", "unclear": "unclear", "decided": "decided", "all": None}
+"""Choices of the list, each with the state of its flags; None: any."""
+
+
+_NOTHING = {
+    "open": "All flags were looked at.",
+    "unclear": "No flag was left unclear.",
+    "decided": "Nobody decided on a flag yet.",
+    "all": "Nothing was flagged.",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which flags a reviewer asked for, as it stands in the address of each page; empty: any.
+
+    user, account: a part of the name, in upper or lower case.
+
+    Raises:
+        Refused: the state is none of STATES.
+    """
+
+    state: str = "open"
+    user: str = ""
+    account: str = ""
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        if self.state not in STATES:
+            raise Refused(f"state {self.state[:40]!r}: allowed are {', '.join(STATES)}")
+
+    @property
+    def wanted(self) -> WantedFlags:
+        """The same choice in the form that lists of flags take."""
+        keys = (self.key,) if self.key else ()
+        return WantedFlags(keys=keys, state=STATES[self.state], user_part=self.user, account_part=self.account)
+
+    @property
+    def filters(self) -> str:
+        """The choice of user, account and key, in words; empty: none."""
+        parts = (
+            ("the user", "contains", self.user),
+            ("the account", "contains", self.account),
+            ("the key", "is", self.key),
+        )
+        return " and ".join(f"{name} {how} “{printable(value, 60)}”" for name, how, value in parts if value)
+
+    @property
+    def nothing(self) -> str:
+        """What to say where no flag is as asked for."""
+        if self.filters:
+            return f"No {'' if self.state == 'all' else self.state + ' '}flag is one where {self.filters}."
+        return _NOTHING[self.state]
+
+    def unfiltered(self, page: str) -> str:
+        """Address of a page with flags of the same state, whatever their user, account and key."""
+        return Asked(self.state).address(page)
+
+    def address(self, page: str, **more: object) -> str:
+        """Address of a page of the app that keeps this choice."""
+        fields = {name: value for name, value in (asdict(self) | more).items() if value != ""}
+        return f"{page}?{urlencode(fields)}"
+
 
 LINES_A_PAGE = 100
 

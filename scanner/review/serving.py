@@ -1,22 +1,109 @@
-"""Apps on a port of this machine, among them the review app for one reviewer."""
+"""Apps on a port of this machine, and who may use the review app.
+
+Who may use the review app: whoever has its address, in a browser of this machine, and no page of other sites.
+
+The app listens on 127.0.0.1. Another user of the machine, or a page that a reviewer has open, can send requests to it
+too, so each request is checked:
+
+- for its Host: a name of a stranger that leads to 127.0.0.1 (DNS rebinding) is refused;
+- for the cookie that the address with the token gave; it is HttpOnly, and SameSite=Strict keeps it from requests that
+  other sites make;
+- where it changes something, for its Origin, which must be the app itself: pages of other ports are "the same site".
+
+Pages may load the app's own style and script, run nothing that stands in them, and stand in no frame.
+
+Apps on a port of this machine, among them the review app for one reviewer.
+"""
 
 import asyncio
+import hmac
+import secrets
 import socket
 import time
 from collections.abc import Callable
 
 import uvicorn
-from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from scanner.errors import Refused
 from scanner.evidence.explainer import Explainer
-from scanner.results.decided import LONGEST_NAME
-from scanner.review.access import Access
+from scanner.results.decision_log import LONGEST_NAME
 from scanner.review.app import app_of
 from scanner.review.desk import Desk
+
+_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "cache-control": "no-store",
+    "referrer-policy": "same-origin",  # with `no-referrer`, browsers would send no Origin
+    "x-content-type-options": "nosniff",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class Access:
+    """Lets in requests that may use the app, and gives every answer its headers.
+
+    Args:
+        app: answers the requests that are let in.
+        port: the port on which the app listens.
+    """
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        self._app, self._port = app, port
+        self._token, self._session = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
+        self._cookie = f"brickscan-review-{port}"  # cookies know no ports, and two apps may run
+
+    @property
+    def address(self) -> str:
+        """Address with the token; whoever has it can see all flags and decide."""
+        return f"http://127.0.0.1:{self._port}/?token={self._token}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or have the app answer it (ASGI)."""
+        if scope["type"] != "http":
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        await (self._refuse(Request(scope)) or self._app)(scope, receive, with_headers)
+
+    def _refuse(self, request: Request) -> Response | None:
+        if request.headers.get("host") not in self._hosts:
+            return PlainTextResponse("This app is asked as 127.0.0.1 alone.", 421)
+        token = request.query_params.get("token")
+        if token is not None and request.scope["method"] == "GET":
+            if not hmac.compare_digest(token.encode(), self._token.encode()):
+                return PlainTextResponse(
+                    "This address is of an app that ended. Open the one that was printed last.", 403
+                )
+            response = RedirectResponse("/", 303)  # so that the address bar keeps no token
+            response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", path="/")
+            return response
+        if not hmac.compare_digest(self._cookie_of(request.headers).encode(), self._session.encode()):
+            return PlainTextResponse("Open the address that `brickscan review` printed when it began.", 403)
+        own = {f"http://{host}" for host in self._hosts}
+        if request.scope["method"] != "GET" and request.headers.get("origin") not in own:
+            return PlainTextResponse("This was sent by another page. Decide in the app itself.", 403)
+        return None
+
+    def _cookie_of(self, headers: Headers) -> str:
+        """Value of the session's cookie; the standard library's parser takes time by the square of the length."""
+        pairs = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
+        return next((value for name, _, value in pairs if name == self._cookie), "")
+
 
 OWN = "127.0.0.1"
 

@@ -1,15 +1,39 @@
-"""The app that takes signed webhooks of ROOST Coop: one address, which answers with the outcome of a delivery.
+"""Decisions made in ROOST Coop: signed posts, as rows of `decisions`, by an app at one address.
+
+Signatures of ROOST Coop's posts: RSASSA-PKCS1-v1_5 with SHA-256 over the body, byte for byte.
+
+Source: docs/development/api-auth.md of roostorg/coop, 2026. Nothing here is secret: a verifier holds the public key.
+
+Decisions made in ROOST Coop, as rows of `decisions`: a signed body is one decision, however often it comes.
+
+Coop's bodies carry neither a time nor a number, and its signature covers the body alone. So the body's digest is the
+decision's id. Somebody who kept a body and sends it again changes nothing, since its row exists. A moderator who
+decides otherwise, and then the first way again in the same words, also sends the first body again. Nobody can tell the
+two cases apart, so the body is refused with a message.
+
+The app that takes signed webhooks of ROOST Coop: one address, which answers with the outcome of a delivery.
 
 Whoever can reach the address can send to it; a body that Coop did not sign costs one verification and is counted. Coop
 repeats a delivery that got no answer or a 5xx, and shows a 4xx as failed.
 """
 
+import base64
+import binascii
+import hashlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -19,12 +43,167 @@ from starlette.routing import Route
 
 from scanner.detection.scan_plan import read_config, results_of
 from scanner.errors import BrickscanError, Refused
+from scanner.exports.sending import sent
 from scanner.printable import printable
 from scanner.registry.secrets import read_public_key
+from scanner.results.decision_log import LONGEST_NAME, LONGEST_NOTE, Made, decide, on_documents, recorded
+from scanner.results.queries import ask
 from scanner.review.app import body_of
-from scanner.review.inbox import Inbox, NotTaken, Outcome
+from scanner.review.desk import Changed, Place, flag_as_seen
 from scanner.review.serving import Server
-from scanner.review.signature import Signatures
+from schemas.config import CoopConfig, CoopWebhookConfig
+from schemas.verdict import CoopCallback
+
+LEAST_BITS = 2048
+"""Fewest bits of a key, as many as Coop's keys have."""
+
+
+class Signatures:
+    """Tells signed bodies from others.
+
+    Args:
+        pem: the public key.
+        where: names the key in messages.
+
+    Raises:
+        Refused: the text is not an RSA public key of LEAST_BITS.
+    """
+
+    def __init__(self, pem: bytes, where: str) -> None:
+        asked = (
+            "copy Coop's webhook signature verification key (Settings, API Keys), which begins with BEGIN PUBLIC KEY"
+        )
+        try:
+            key = load_pem_public_key(pem)
+        except (ValueError, UnsupportedAlgorithm):
+            raise Refused(f"{where}: holds no public key as PEM; {asked}") from None
+        if not isinstance(key, RSAPublicKey) or key.key_size < LEAST_BITS:
+            raise Refused(f"{where}: holds no RSA key of {LEAST_BITS} bits or more; {asked}")
+        self._key = key
+
+    def holds(self, signature: str, body: bytes) -> bool:
+        """Whether the holder of the private key signed a body; signature: base64, as in the request's header."""
+        try:
+            self._key.verify(base64.b64decode(signature, validate=True), body, PKCS1v15(), SHA256())
+        except (InvalidSignature, binascii.Error, ValueError):
+            return False
+        return True
+
+
+SOURCE = "webhook:coop"
+"""Value of `source` in the rows."""
+
+
+class Outcome(StrEnum):
+    """Outcomes of a delivery."""
+
+    RECORDED = "recorded"
+    BEFORE = "recorded before"  # the same body came before
+    NOT_SIGNED = "not signed"  # not signed by Coop with the configured key
+    TOO_LARGE = "too large"
+    MALFORMED = "malformed"  # signed, but not an action as in Coop's documentation
+    NO_DECISION = "no decision"  # the action is configured for no decision, or no person took it
+    UNKNOWN_ITEM = "unknown item"  # nothing of that id was sent to Coop, or its flag is gone
+    CHANGED = "text changed"
+    OVERTAKEN = "overtaken"  # it came before, and its decider has decided otherwise since
+
+
+class NotTaken(Refused):
+    """A delivery that is no decision on a flag; nothing was recorded."""
+
+    def __init__(self, outcome: Outcome, said: str) -> None:
+        super().__init__(said)
+        self.outcome = outcome
+
+
+class Inbox:
+    """Records what Coop's moderators decided on flags that were sent to it. May be called from several threads.
+
+    Args:
+        results: folder or URI.
+        rate: the false-positive rate above which no flag is shown.
+        coop: the Coop to which flags are sent.
+        webhook: which actions are decisions.
+    """
+
+    def __init__(self, results: str, rate: float, coop: CoopConfig, webhook: CoopWebhookConfig) -> None:
+        self._results, self._rate, self._coop, self._actions = results, rate, coop, webhook.actions
+
+    def take(self, body: bytes) -> tuple[Outcome, Mapping[str, Any]]:
+        """Record the decision of a signed body. Returns `recorded` or `recorded before`, and its row.
+
+        The row is on the disk, and in the table, when this returns.
+
+        Raises:
+            NotTaken: it is no decision on a flag that was sent.
+            ScanFailed: the table cannot be read or written.
+        """
+        callback = _read(body)
+        made = self._made(body, callback)
+        earlier = recorded(self._results, made.decision_id)
+        if earlier is not None:
+            self._refuse_overtaken(earlier)
+            return Outcome.BEFORE, earlier
+        return Outcome.RECORDED, decide(self._results, self._flag(callback.item.id), made)
+
+    def _made(self, body: bytes, callback: CoopCallback) -> Made:
+        decision = self._actions.get(callback.action.id)
+        if decision is None or callback.item.type_id != self._coop.item_type:
+            raise NotTaken(
+                Outcome.NO_DECISION,
+                f"action {callback.action.id[:60]!r} on an item of type {callback.item.type_id[:60]!r} is no decision "
+                "on a flag: [export.coop] names item_type, and [export.coop.webhook] the actions that are decisions",
+            )
+        by = (callback.actor_email or "").strip()
+        if not by:
+            raise NotTaken(Outcome.NO_DECISION, "no moderator took this action: decisions are those of people")
+        if len(by) > LONGEST_NAME:
+            raise NotTaken(Outcome.MALFORMED, f"actorEmail: {len(by):,} characters; {LONGEST_NAME} are allowed")
+        note = (callback.actor_note or "").strip()
+        if len(note) > LONGEST_NOTE:
+            note = note[: LONGEST_NOTE - 1] + "…"
+        identity = hashlib.sha256(f"{SOURCE}\n".encode() + body).hexdigest()[:32]
+        return Made(identity, by, SOURCE, decision, note)
+
+    def _flag(self, item_id: str) -> Mapping[str, Any]:
+        """The flag that was sent under an id, as its text was then."""
+        same = (pl.col("receiver") == "coop") & (pl.col("item_id") == item_id)
+        rows = ask(self._results, lambda: sent(self._results).filter(same).collect())
+        if not len(rows):
+            raise NotTaken(
+                Outcome.UNKNOWN_ITEM,
+                f"item {item_id[:60]!r}: `brickscan export --format coop --send` sent no such item from these results",
+            )
+        report = rows.row(-1, named=True)
+        try:
+            return flag_as_seen(
+                self._results, self._rate, Place(report["path"], report["row"]), report["text_sha256"].hex()
+            )
+        except Changed as changed:
+            raise NotTaken(Outcome.CHANGED, str(changed)) from None
+        except Refused as refused:
+            raise NotTaken(Outcome.UNKNOWN_ITEM, str(refused)) from None
+
+    def _refuse_overtaken(self, earlier: Mapping[str, Any]) -> None:
+        standing = [decision for decisions in on_documents(self._results, [earlier]).values() for decision in decisions]
+        newest = next((decision for decision in standing if decision["decided_by"] == earlier["decided_by"]), earlier)
+        if newest["decision"] != earlier["decision"]:
+            raise NotTaken(
+                Outcome.OVERTAKEN,
+                f"this came before, at {earlier['decided_at']:%Y-%m-%d %H:%M:%S} UTC, and {newest['decision']} came "
+                f"after it. Coop's bodies carry no time: if {earlier['decision']} was decided anew, record it by "
+                "`brickscan decide`, or take the action again with another note",
+            )
+
+
+def _read(body: bytes) -> CoopCallback:
+    try:
+        return CoopCallback.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"][:3])[:60] or "the body"
+        raise NotTaken(Outcome.MALFORMED, f"{where}: {first['msg'][:200]}; the body of an action is asked") from None
+
 
 PATH = "/coop"
 

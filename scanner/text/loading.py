@@ -5,8 +5,8 @@ import logging
 from pathlib import Path
 
 from scanner.errors import BackendMissing, BackendUnlike, TokenizerError
+from scanner.storage.local_files import MOST_TOKENIZER, read_named
 from scanner.storage.locations import filesystem_of, is_uri
-from scanner.storage.named import MOST_TOKENIZER, read_named
 from scanner.text.fast import FastTokenizer
 from scanner.text.reference import HuggingFaceTokenizer, Tokenizer
 

@@ -15,9 +15,8 @@ from scanner.detection.open_plan import open_keys
 from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
 from scanner.registry import Holders
-from scanner.results.data_files import write_file
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit
+from scanner.results.transactions import Entry, commit, write_file
 from scanner.watermark.accounts import log10_evidence, pooled_positions
 from scanner.watermark.positions import Positions, Tokens
 from schemas.words import AuditState

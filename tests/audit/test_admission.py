@@ -11,8 +11,7 @@ import pytest
 from jobs.cli import brickscan, run
 from scanner.audit.calibration.admission import admission_of, admissions
 from scanner.audit.statistics.audit_rows import Audit, Question, rate_rows
-from scanner.audit.statistics.intervals import moments
-from scanner.audit.statistics.judgement import Count, judge
+from scanner.audit.statistics.judgement import Count, judge, moments
 from scanner.errors import Refused
 from scanner.registry import load_registry, new_key
 from scanner.results import tables

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from jobs.audit_words import canaries_in_words
+from jobs.summary import canaries_in_words
 from scanner import results
 from scanner.audit.in_every_scan.found_canaries import Counted, Planned, count, judge_canaries, lost, planned_of
 from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.statistics.audit_rows import Audit
-from scanner.cluster.endings import ExitCode, exit_code_of, worse_of
+from scanner.cluster.scan import ExitCode, exit_code_of, worse_of
 from scanner.detection.one_text import canary_strength
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
@@ -34,7 +34,7 @@ from scanner.registry import (
 )
 from schemas.audit_tables import CANARY_KINDS
 from schemas.registry import Canaries, Canary
-from schemas.user_tables import USER_EVENTS
+from schemas.tables import USER_EVENTS
 from schemas.words import AuditState
 from tests.fixed import fix_secrets
 from tests.support.audited_scan import scan

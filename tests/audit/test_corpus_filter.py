@@ -12,8 +12,8 @@ from jobs.calibrate import calibrate
 from jobs.cli import brickscan, run
 from scanner import results
 from scanner.audit.calibration.corpus_filter import HALVES, in_halves, lessons, teaching
-from scanner.cluster import audited_filter
-from scanner.cluster.audited_filter import learn_filter
+from scanner.cluster import calibrate as on_ray
+from scanner.cluster.calibrate import learn_filter
 from scanner.cluster.corpus import Encoding, make_scratch
 from scanner.registry import load_registry, new_key
 from scanner.text import sha256_file
@@ -77,7 +77,7 @@ def test_no_text_is_scored_without_what_its_own_half_taught(tmp_path):
     assert stays == [7, 35]  # the first half has no template, and the second taught it
     again = learn_filter(encoding, 2, lessons([digests], [np.arange(200)], 10**6), b"1", 1024, 16)
     assert again.about == found.about
-    assert audited_filter.load(encoding, 0).ids.tolist() == tokens.ids.tolist()
+    assert on_ray.load(encoding, 0).ids.tolist() == tokens.ids.tolist()
 
 
 def test_a_corpus_teaches_no_text_that_a_scan_learns_nothing_from():

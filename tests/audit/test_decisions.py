@@ -7,8 +7,7 @@ import pytest
 from scanner import results
 from scanner.audit.in_every_scan.decisions import TOGETHER, Decisions
 from scanner.audit.statistics.expectation import THRESHOLDS
-from scanner.audit.statistics.intervals import Moments
-from scanner.audit.statistics.judgement import counts, judge
+from scanner.audit.statistics.judgement import Moments, counts, judge
 from scanner.detection import shares
 from scanner.detection.open_plan import open_detector
 from scanner.detection.shares import Weights

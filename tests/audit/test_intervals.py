@@ -7,7 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from scanner.audit.statistics.intervals import (
+from scanner.audit.statistics.judgement import (
     Moments,
     binomial_limits,
     binomial_tail,

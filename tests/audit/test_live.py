@@ -10,20 +10,19 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from jobs import audit_words
+from jobs import summary
 from scanner import results
 from scanner.audit.in_every_scan import live, traffic
 from scanner.audit.in_every_scan.decoy_keys import FIXED, entropy_of, open_decoys, share_of
 from scanner.audit.in_every_scan.live import LiveAudit
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS, levels
-from scanner.cluster.reports import Piece
+from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
 from scanner.detection.scan_plan import make_plan
 from scanner.detection.under_test import Origin, Seen
 from scanner.errors import Refused
 from scanner.registry import load_registry, set_audit_secret
-from scanner.results.data_files import SCHEMAS
-from scanner.results.transactions import Entry, commit
+from scanner.results.transactions import SCHEMAS, Entry, commit
 from scanner.watermark import GreenList, Tokens, log10_any_of, log10_greenlist, log10_gumbel, rule, scored_positions
 from scanner.watermark.laws import Normal
 from scanner.watermark.native.version1 import GreenListFormat
@@ -63,7 +62,7 @@ def test_real_text_raises_no_alarm(tmp_path, human_texts):
     assert one_message == audit.traffic.texts  # copies in one shard meet the same decoy
     assert tests["decoy_all", "greenlist"] == 1000 * audit.traffic.texts
     assert kinds["decoy_fixed"]["clusters"] == FIXED
-    assert "TOO SMALL" not in "".join(audit_words.table(audit))
+    assert "TOO SMALL" not in "".join(summary.table(audit))
     rows = pa.Table.from_pylist(list(audit.rows), SCHEMAS["audits"])
     assert not any(rows[field.name].null_count for field in rows.schema if not field.nullable)
 
@@ -139,7 +138,7 @@ def test_keys_that_differ_in_their_messages_alone_draw_decoys_of_their_own(tmp_p
     assert entropy_of(first, seed) != entropy_of(second, seed)
     each = [row for row in audit.rows if row["kind"] == "decoy_all" and row["threshold"] == THRESHOLDS[0]]
     assert [(row["clusters"], row["tests"]) for row in each] == [(2 * audit.traffic.texts, 3000 * audit.traffic.texts)]
-    said = "\n".join(audit_words.table(audit))
+    said = "\n".join(summary.table(audit))
     assert "decoys, best message, greenlist gamma=1/4 window 4, 1,000 messages: " in said
     assert "decoys, best message, greenlist gamma=1/4 window 4, 2,000 messages: " in said
 
@@ -174,7 +173,7 @@ def test_without_a_share_there_are_no_decoys_and_without_a_secret_no_scan(tmp_pa
     plan = make(tmp_path, human_texts[:50], Key(100), share=0.0)
     audit = scan(plan)
     assert audit.state == "no decoys"
-    assert "no document was scored under decoy keys" in audit_words.verdict_in_words(audit)
+    assert "no document was scored under decoy keys" in summary.verdict_in_words(audit)
     file = tmp_path / "registry" / "keys.toml"
     file.write_text("\n".join(line for line in file.read_text().splitlines() if "audit_secret" not in line))
     config = tmp_path / "scan.toml"

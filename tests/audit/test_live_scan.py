@@ -15,7 +15,7 @@ from jobs.cli import brickscan, run
 from jobs.summary import summary
 from scanner import results
 from scanner.cluster import Outcome, Worker, run_scan
-from scanner.cluster.reports import Busy, Piece, Report
+from scanner.cluster.pieces import Busy, Piece, Report
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
 from scanner.registry import admit_key, load_registry, new_key, read_secret

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from scanner.audit.calibration import names
-from scanner.audit.calibration.names import Kind, NamesCase, names_cases, names_counts
-from scanner.audit.calibration.synthetic_texts import by_turns, write_marked
+from scanner.audit.calibration.names import Kind, NamesCase, by_turns, names_cases, names_counts, write_marked
 from scanner.audit.statistics.judgement import counts, judge
 from scanner.errors import Refused
 from scanner.watermark.native.version2 import GreenListFormat2, GumbelFormat2, of_the_paper

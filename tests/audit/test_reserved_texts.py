@@ -11,7 +11,7 @@ from scanner.audit.in_every_scan.framing import AT_MOST
 from scanner.audit.in_every_scan.reserved_texts import reserved_texts
 from scanner.audit.in_every_scan.traffic import measure
 from scanner.audit.statistics.expectation import THRESHOLDS
-from scanner.detection.published import TextIds, for_everybody, with_ids
+from scanner.detection.rows import TextIds, for_everybody, with_ids
 from schemas.registry import MasterKey, TokenizerFile, is_reserved
 from schemas.tables import VERDICTS
 from tests.support.rows import measured, verdict

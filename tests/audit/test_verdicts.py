@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.audit.statistics.intervals import moments
-from scanner.audit.statistics.judgement import POWER, Count, counts, holm, judge, smallest_excess
+from scanner.audit.statistics.judgement import POWER, Count, counts, holm, judge, moments, smallest_excess
 
 MANY = 1e9
 

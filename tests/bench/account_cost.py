@@ -25,14 +25,13 @@ import pyarrow as pa
 
 from jobs.demo.demo_keys import TOKENIZER, make_registry
 from scanner.cluster.account_pass import TABLE, AccountWorker, Unit
-from scanner.detection.posts import by_account
-from scanner.detection.published import TextIds
+from scanner.detection.accounts import by_account
+from scanner.detection.rows import TextIds
 from scanner.registry import new_key
 from scanner.results.account_posts import ROWS_A_PART, Together, part_of
-from scanner.results.data_files import write_file
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit
-from schemas.evidence_tables import ACCOUNT_POSTS
+from scanner.results.transactions import Entry, commit, write_file
+from schemas.tables import ACCOUNT_POSTS
 from tests.bench.real_accounts import NOW, cut, show
 from tests.bench.spans import sample
 from tests.fixed import fix_secrets

@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.statistics.intervals import binomial_limits
+from scanner.audit.statistics.judgement import binomial_limits
 from scanner.watermark.accounts import log10_evidence
 from scanner.watermark.laws import Binomial
 from scanner.watermark.rule import corrected, passes

@@ -22,8 +22,7 @@ from scanner.audit.in_every_scan.decoy_keys import share_of
 from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.in_every_scan.traffic import own_p
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
-from scanner.audit.statistics.intervals import binomial_limits
-from scanner.audit.statistics.judgement import KEY_BOUND, POWER, Count, judge
+from scanner.audit.statistics.judgement import KEY_BOUND, POWER, Count, binomial_limits, judge
 from scanner.watermark.native.version2 import GumbelFormat2, groups_for
 from schemas.audit_tables import PARTS
 from schemas.config import ScanAuditConfig

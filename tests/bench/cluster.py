@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scanner.cluster import Outcome, run_scan
-from scanner.cluster.connect import cluster
+from scanner.cluster.machines import cluster
 from scanner.detection.scan_plan import make_plan
 from scanner.input.documents import Columns, read
 from scanner.input.files import list_files

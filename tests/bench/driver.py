@@ -17,8 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from scanner.cluster import commits, pool
-from scanner.cluster.pace import Pace
-from scanner.cluster.reports import Busy, Counts, Piece, Report, Seconds
+from scanner.cluster.pieces import Busy, Counts, Piece, Report, Seconds
+from scanner.cluster.todo import Pace
 from scanner.input.files import InputFile
 from scanner.input.shards import MAX_TEXT_BYTES, Range, Shard
 from scanner.results.tables import open_tables
@@ -219,7 +219,7 @@ def cost_of_ray(pieces: int = 600, waits: int = 20) -> dict[str, float]:
     """CPU seconds of this process for calls of Ray, with two real actors; `asked` holds what its threads take later."""
     import ray
 
-    from scanner.cluster.connect import cluster
+    from scanner.cluster.machines import cluster
     from schemas.config import ClusterConfig
 
     with cluster(ClusterConfig(workers=2)):

@@ -19,11 +19,9 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from scanner import results
-from scanner.results.data_files import SCHEMAS, additions, write_file
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, try_to_commit
-from scanner.storage.delta import table_uri
-from scanner.storage.kept import KeptTable
+from scanner.results.transactions import SCHEMAS, Entry, additions, commit, try_to_commit, write_file
+from scanner.storage.delta import KeptTable, table_uri
 from tests.bench.measure import in_a_process
 from tests.support.rows import filled, verdict
 

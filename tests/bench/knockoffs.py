@@ -12,8 +12,7 @@ import time
 import numpy as np
 
 from scanner.audit.in_every_scan.knockoffs import CLUSTERS, OTHERS, Ranked, counted
-from scanner.audit.statistics.intervals import Moments, binomial_limits
-from scanner.audit.statistics.judgement import counts, judge
+from scanner.audit.statistics.judgement import Moments, binomial_limits, counts, judge
 from schemas.words import AuditVerdict
 
 STAND_INS = 100

@@ -17,10 +17,9 @@ from statistics import median
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
-from scanner.results.data_files import SCHEMAS, DataFile
 from scanner.results.settlement import BESIDE, enter_beside, run_number, settle
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, Tables, commit, committed
+from scanner.results.transactions import SCHEMAS, DataFile, Entry, Tables, commit, committed
 from scanner.storage.delta import table_uri
 
 SHARDS_A_NIGHT = 2_500

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from scanner.audit.calibration.law import fresh_entropy
 from scanner.audit.statistics.expectation import chances
-from scanner.audit.statistics.intervals import binomial_limits
+from scanner.audit.statistics.judgement import binomial_limits
 from scanner.watermark import Tokens
 from scanner.watermark.formats import make_format
 from scanner.watermark.native.numbered import Numbered

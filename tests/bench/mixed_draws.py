@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.statistics.intervals import binomial_limits
+from scanner.audit.statistics.judgement import binomial_limits
 from scanner.watermark.laws import Binomial, Law
 from scanner.watermark.positions import places
 from scanner.watermark.rule import corrected, log10_p_of

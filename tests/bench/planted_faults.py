@@ -26,8 +26,7 @@ from scanner.audit.in_every_scan.decoy_keys import share_of
 from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.in_every_scan.traffic import own_p
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
-from scanner.audit.statistics.intervals import binomial_limits
-from scanner.audit.statistics.judgement import KEY_BOUND
+from scanner.audit.statistics.judgement import KEY_BOUND, binomial_limits
 from scanner.detection.open_plan import open_detector
 from scanner.detection.under_test import Origin
 from scanner.watermark import rule

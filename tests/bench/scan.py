@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from scanner.cluster.reports import Piece
+from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
 from scanner.detection.scan_plan import Plan, make_plan
 from scanner.input.documents import Unreadable, read

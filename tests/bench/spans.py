@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from jobs.demo.demo_keys import KEYS, MESSAGES, SECRETS, TOKENIZER
-from scanner.audit.statistics.intervals import binomial_limits
-from scanner.cluster.reports import Piece
+from scanner.audit.statistics.judgement import binomial_limits
+from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
 from scanner.detection.scan_plan import make_plan
 from scanner.evaluation.attacks import Tools, paste

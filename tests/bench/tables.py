@@ -19,13 +19,12 @@ import polars as pl
 import pyarrow as pa
 
 from scanner import results
-from scanner.detection.published import EXACT
+from scanner.detection.rows import EXACT
 from scanner.results import queries, retention
-from scanner.results.data_files import SCHEMAS, write_file
 from scanner.results.erasure import erase_user
 from scanner.results.settlement import enter_beside, settle
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, committed
+from scanner.results.transactions import SCHEMAS, Entry, commit, committed, write_file
 from scanner.results.upkeep import compact
 from tests.bench.measure import in_a_process
 from tests.support.rows import filled, verdict

@@ -1,7 +1,7 @@
 """`make scale`: the cost of a flush in a year's log whose old nights are frozen: `python -m tests.bench.year_log`.
 
 The log is as scans and a weekly `brickscan compact` leave it: rows in `shards` for all nights, transactions of nights
-that are not frozen and expired yet (scanner.results.freezing), a file of verdicts for each shard of the last week, and
+that are not frozen and expired yet (scanner.results.retention), a file of verdicts for each shard of the last week, and
 merged files of earlier nights. tests.bench.log has the same figures where no night was ever frozen.
 """
 
@@ -18,11 +18,10 @@ from deltalake.transaction import AddAction
 
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
-from scanner.results.data_files import SCHEMAS, write_file
-from scanner.results.freezing import EXPIRE_AFTER, FREEZE_AFTER, done_in_frozen_nights, freeze
+from scanner.results.retention import EXPIRE_AFTER, FREEZE_AFTER, done_in_frozen_nights, freeze
 from scanner.results.settlement import BESIDE, run_number, settle
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, Tables, commit, committed
+from scanner.results.transactions import SCHEMAS, Entry, Tables, commit, committed, write_file
 from scanner.storage.delta import table_uri
 from tests.bench.history import BEGAN, MERGED_ROWS, SHARD_ROWS, SHARDS_A_NIGHT, about, files_of, ranges_of
 from tests.bench.log import FLUSHES, IN_A_PACK, a_file, flush, memory, shard_id

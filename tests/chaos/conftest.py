@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scanner.cluster import run_scan
-from scanner.cluster.connect import cluster
+from scanner.cluster.machines import cluster
 from scanner.detection.scan_plan import make_plan
 from schemas.config import ClusterConfig
 from tests.chaos.night import Night, make_input, make_registry

@@ -19,10 +19,10 @@ from deltalake import DeltaTable
 
 from jobs.cli import run
 from jobs.summary import summary
-from scanner.cluster import commits, pace, run_scan
+from scanner.cluster import commits, run_scan, todo
 from scanner.detection.scan_plan import make_plan
-from scanner.input.part import Part
-from scanner.results import freezing, upkeep
+from scanner.input.files import Part
+from scanner.results import retention, upkeep
 from tests.chaos.worker import FaultyWorker
 
 MOMENTS = ("before the commit", "between the commits", "during the commit")
@@ -65,7 +65,7 @@ def die_at(moment: str, commit: int, delay: float) -> None:
         commits.commit = last(commits.commit)
     elif moment == FREEZES:
         freeze_at_once()
-        real_freezing = freezing.try_to_commit
+        real_freezing = retention.try_to_commit
 
         def freezes(*arguments):
             nonlocal seen
@@ -74,7 +74,7 @@ def die_at(moment: str, commit: int, delay: float) -> None:
                 threading.Timer(delay, die).start()
             return real_freezing(*arguments)
 
-        freezing.try_to_commit = freezes
+        retention.try_to_commit = freezes
     else:
         real_write = DeltaTable.create_write_transaction
 
@@ -90,7 +90,7 @@ def die_at(moment: str, commit: int, delay: float) -> None:
 
 def freeze_at_once() -> None:
     """Freeze all that was committed before this scan, tonight's rows too, and forget its transactions at once."""
-    freezing.FREEZE_AFTER, freezing.LEAST_AGE, freezing.EXPIRE_AFTER = timedelta(days=-2), timedelta(0), timedelta(0)
+    retention.FREEZE_AFTER, retention.LEAST_AGE, retention.EXPIRE_AFTER = timedelta(days=-2), timedelta(0), timedelta(0)
 
 
 def spoil(fault: dict) -> None:
@@ -106,7 +106,7 @@ def main() -> int:
     commits.SHARDS_A_COMMIT, commits.SECONDS_BETWEEN_COMMITS, commits.LEAST_SECONDS_BETWEEN_COMMITS = 1, 0.0, 0.0
     upkeep.MANY_FILES = 4  # so that every scan merges small files
     if fault.get("pieces"):  # of four rows, as a slow key's shards of 20,000 are cut
-        pace.SLOW_SHARD, pace.SECONDS_A_PIECE, pace.FIRST_DOCUMENTS, pace.LEAST_DOCUMENTS = 0.0, 0.0, 4, 4
+        todo.SLOW_SHARD, todo.SECONDS_A_PIECE, todo.FIRST_DOCUMENTS, todo.LEAST_DOCUMENTS = 0.0, 0.0, 4, 4
     if "at" in fault:
         die_at(fault["at"], fault["commit"], fault["delay"])
     told = False

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.scan_json import of_outcome
+from jobs.scan import of_outcome
 from jobs.summary import summary
 from scanner.audit.in_every_scan.found_canaries import CANARY_SAID
 from scanner.registry import make_canaries

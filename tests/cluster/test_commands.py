@@ -15,9 +15,8 @@ from jobs.progress import Progress
 from jobs.scan import module, scan_and_tell
 from scanner.cluster import Counts, Totals
 from scanner.printable import printable
-from scanner.results.data_files import write_file
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit
+from scanner.results.transactions import Entry, commit, write_file
 from scanner.watermark import kernel
 from schemas.tables import VERDICTS
 from schemas.words import Naming

@@ -11,8 +11,7 @@ from scanner import results
 from scanner.audit.in_every_scan.live import audit_scan
 from scanner.cluster import Worker, commits
 from scanner.cluster.commits import Committer
-from scanner.cluster.pieces import Finished, Lost
-from scanner.cluster.reports import Piece
+from scanner.cluster.pieces import Finished, Lost, Piece
 from scanner.cluster.work import find_work, inspect_input
 from scanner.detection.scan_plan import Plan
 from scanner.errors import FileFault

@@ -13,7 +13,7 @@ from numba.core.dispatcher import Dispatcher
 
 from scanner.results import tables
 from scanner import results
-from scanner.cluster.reports import Piece
+from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
 from scanner.input.inspector import Inspector
 from scanner.input.files import list_files

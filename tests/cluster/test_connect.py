@@ -6,7 +6,7 @@ import sys
 import pytest
 import ray
 
-from scanner.cluster.connect import cluster
+from scanner.cluster.machines import cluster
 from scanner.errors import ScanFailed
 from schemas.config import ClusterConfig
 

@@ -3,9 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from scanner.cluster.commits import Totals
-from scanner.cluster.costs import NO_UNITS, costs
-from scanner.cluster.reports import Counts, Seconds
+from scanner.cluster.commits import NO_UNITS, Totals, costs
+from scanner.cluster.pieces import Counts, Seconds
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
 from schemas.tables import SCANS, STAGES

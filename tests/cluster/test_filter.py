@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs.scan_json import of_outcome
+from jobs.scan import of_outcome
 from jobs.summary import summary
 from scanner import results
 from scanner.cluster import filter_pass, run_scan, work
@@ -23,11 +23,11 @@ from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
 from scanner.evidence import check_claim
 from scanner.evidence.explainer import Explainer
-from scanner.evidence.replaying import replay
+from scanner.evidence.replay import replay
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
 from scanner.registry import admit_key, load_registry
-from scanner.results import filter_sketches, filters
+from scanner.results import filters
 from scanner.results.strength import scored_documents
 from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
@@ -162,7 +162,7 @@ def test_a_night_whose_filter_is_lost_is_given_no_other(nightly, plain):
     assert results.scans(nightly.results).collect()["night"].to_list() == [str(FIRST), str(SECOND)]
     (lost,) = filters.used(nightly.results, SECOND)
     shutil.rmtree(Path(nightly.results, filters.FILTERS_TABLE))
-    assert filter_sketches.drop_sketches(nightly.results, SECOND)
+    assert filters.drop_sketches(nightly.results, SECOND)
     write(nightly, SECOND, "b", signed(plain, 3000))
     with pytest.raises(Refused, match=rf"scans of {SECOND} left n-grams out by the filter {lost}, which .* restore"):
         scan(nightly, SECOND)
@@ -185,7 +185,7 @@ def test_no_filter_knows_texts_of_its_own_night(nightly, plain, marked, registry
     assert filters.fixed(nightly.results, SECOND) == fixed
     write(nightly, THIRD, "a", viral(marked, plain, registry, 6000))
     assert scan(nightly, THIRD).totals.counts.flagged == 0
-    learnt = read_whole(nightly.results, filter_sketches.SKETCHES_TABLE).select("unit", "night").unique().collect()
+    learnt = read_whole(nightly.results, filters.SKETCHES_TABLE).select("unit", "night").unique().collect()
     assert sorted(learnt["night"].to_list()) == sorted(map(str, [FIRST, SECOND, SECOND, SECOND, THIRD]))
 
 
@@ -232,7 +232,7 @@ def test_several_scans_of_a_night_fill_no_sketch_and_count_no_text_twice(nightly
     for number in range(3):
         write(nightly, FIRST, f"a{number}", signed(plain, 1000 * number))
         scan(nightly, FIRST)
-    rows = read_whole(nightly.results, filter_sketches.SKETCHES_TABLE).collect()
+    rows = read_whole(nightly.results, filters.SKETCHES_TABLE).collect()
     assert rows["unit"].n_unique() == 3
     found = with_filter_rows(nightly, SECOND)
     assert found.left_out.learnt
@@ -240,7 +240,7 @@ def test_several_scans_of_a_night_fill_no_sketch_and_count_no_text_twice(nightly
     most = rows.sort("ngrams").group_by("tokenizer_sha256").last()
     for row in most.iter_rows(named=True):
         (common,) = (one["common"] for one in found.rows if one["tokenizer_sha256"] == row["tokenizer_sha256"])
-        alone = filter_sketches.read_sketch(nightly.results, row["unit"], row["tokenizer_sha256"], row["reach"])
+        alone = filters.read_sketch(nightly.results, row["unit"], row["tokenizer_sha256"], row["reach"])
         assert alone.common(16).tobytes() == common
 
 
@@ -297,12 +297,12 @@ def test_a_pass_that_dies_is_made_anew_and_learns_nothing_twice(nightly, plain, 
     monkeypatch.setattr(filter_pass, "commit", real)
     again = scan(nightly, FIRST)
     assert again.work.skipped == again.work.shards
-    rows = read_whole(nightly.results, filter_sketches.SKETCHES_TABLE).collect()
+    rows = read_whole(nightly.results, filters.SKETCHES_TABLE).collect()
     assert rows["texts"].unique().to_list() == [TEXTS]
     scan(nightly, FIRST)
-    assert read_whole(nightly.results, filter_sketches.SKETCHES_TABLE).collect().equals(rows)
-    assert filter_sketches.drop_sketches(nightly.results, FIRST) == 0
-    assert filter_sketches.drop_sketches(nightly.results, SECOND) == len(rows)
+    assert read_whole(nightly.results, filters.SKETCHES_TABLE).collect().equals(rows)
+    assert filters.drop_sketches(nightly.results, FIRST) == 0
+    assert filters.drop_sketches(nightly.results, SECOND) == len(rows)
 
 
 @pytest.mark.parametrize(("texts", "learnt", "lacking"), [(16, TEXTS, None), (16, TEXTS + 1, "learnt from 40 texts"),

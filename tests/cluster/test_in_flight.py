@@ -10,8 +10,8 @@ import pytest
 import ray
 
 from scanner.cluster import in_flight
-from scanner.cluster.connect import cluster
 from scanner.cluster.in_flight import Call, spread
+from scanner.cluster.machines import cluster
 from scanner.errors import Refused, ScanFailed
 from schemas.config import ClusterConfig
 

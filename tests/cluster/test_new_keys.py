@@ -10,7 +10,7 @@ import pytest
 
 from scanner import results
 from scanner.errors import Refused
-from scanner.evidence.replaying import replay
+from scanner.evidence.replay import replay
 from scanner.input.shards import key_set
 from scanner.registry import add_users, load_registry, make_canaries, new_key
 from tests.fixed import fix_secrets

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.night import night_lines
-from scanner.cluster import quick
-from scanner.cluster.night_price import price_night
-from scanner.cluster.quick import Measured
+from jobs.plan import night_lines
+from scanner.cluster import night_price
+from scanner.cluster.night_price import Measured, price_night
 from scanner.errors import Refused
 from schemas.tables import STAGES
 from tests.support.command_line import call
@@ -106,8 +105,8 @@ def test_what_is_no_file_of_figures_is_refused(tmp_path, content):
 
 @pytest.mark.costly
 def test_it_measures_what_a_worker_does(tmp_path, monkeypatch):
-    monkeypatch.setattr(quick, "GROUPED", quick.GROUPED[:1])
-    monkeypatch.setattr(quick, "_MOST", 64)
+    monkeypatch.setattr(night_price, "GROUPED", night_price.GROUPED[:1])
+    monkeypatch.setattr(night_price, "_MOST", 64)
     file = tmp_path / "new" / "bench.json"
     assert call("bench", "--quick", "--users", "100", "--figures", file)[0] == 0
     short, long = (Measured(**row) for row in json.loads(file.read_text())["measured"])

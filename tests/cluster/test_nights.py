@@ -7,10 +7,9 @@ import pytest
 from jobs.summary import summary
 from scanner import results
 from scanner.cluster import Counts, Outcome, Totals, run_scan
-from scanner.cluster.unread import _too_much
-from scanner.cluster.work import Work
+from scanner.cluster.work import Work, _too_much
 from scanner.detection.scan_plan import make_plan
-from scanner.evidence.one_night import night_of
+from scanner.evidence.site import night_of
 from scanner.results.retention import expired
 from tests.support.command_line import call
 from tests.support.night import Night

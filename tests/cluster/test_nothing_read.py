@@ -10,9 +10,9 @@ import pytest
 
 from scanner.cluster import follow
 from scanner.cluster.follow import Landing
-from scanner.cluster.unread import other_names
+from scanner.cluster.work import other_names
 from scanner.input.files import list_files
-from scanner.results.reasons import Reason, in_words
+from scanner.results.quarantine_list import Reason, in_words
 from tests.support.columns import COLUMNS
 from tests.support.command_line import call
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scanner.cluster import Worker, scan, worker
-from scanner.cluster.reports import Piece
+from scanner.cluster.pieces import Piece
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

@@ -9,15 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.cluster.commits import Committer
-from scanner.cluster.nodes import Nodes
-from scanner.cluster.pace import FIRST_DOCUMENTS, LEAST_DOCUMENTS, SECONDS_A_PIECE, SLOW_SHARD, Pace
-from scanner.cluster.pieces import Finished, FinishedPack, Pack, PackWork
-from scanner.cluster.reports import NO_TIME, Counts, PackReport, Report, Seconds
-from scanner.cluster.todo import ATTEMPTS, Todo
+from scanner.cluster.machines import Nodes
+from scanner.cluster.pieces import NO_TIME, Counts, Finished, FinishedPack, Pack, PackReport, PackWork, Report, Seconds
+from scanner.cluster.todo import ATTEMPTS, FIRST_DOCUMENTS, LEAST_DOCUMENTS, SECONDS_A_PIECE, SLOW_SHARD, Pace, Todo
 from scanner.cluster.work import inspect_input
 from scanner.cluster.worker import Worker
+from scanner.input.documents import UNKNOWN
 from scanner.input.files import InputFile, list_files
-from scanner.input.identity import UNKNOWN
 from scanner.input.shards import Range, Shard
 from scanner.results.tables import open_tables, read_whole
 from tests.support.rows import same

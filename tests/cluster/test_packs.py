@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from scanner.cluster import commits, work
 from scanner.cluster.commits import Committer
-from scanner.cluster.pieces import Finished, FinishedPack, Pack
+from scanner.cluster.pieces import NO_TIME, Counts, Finished, FinishedPack, Pack, PackReport, Piece, Report
 from scanner.cluster.pool import Pool
-from scanner.cluster.reports import NO_TIME, Counts, PackReport, Piece, Report
 from scanner.cluster.work import MOST_IN_A_PACK, PACKS_A_WORKER, find_work, inspect_input, packed
 from scanner.cluster.worker import Worker
 from scanner.input.files import InputFile, list_files

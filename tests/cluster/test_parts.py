@@ -10,8 +10,7 @@ import pytest
 from scanner import results
 from scanner.cluster import Outcome, commits, run_scan
 from scanner.errors import Refused
-from scanner.input.files import InputFile
-from scanner.input.part import Part
+from scanner.input.files import InputFile, Part
 from scanner.registry import make_canaries
 from tests.support.command_line import call
 from tests.support.rows import same

@@ -12,16 +12,13 @@ import pytest
 import ray
 
 from scanner.cluster import pool, todo
-from scanner.cluster.connect import worker_memory
-from scanner.cluster.memory_limit import limit_memory
-from scanner.cluster.nodes import Gone
-from scanner.cluster.pieces import Finished
+from scanner.cluster.machines import Gone, limit_memory, worker_memory
+from scanner.cluster.pieces import Busy, Counts, Finished, Piece, Report
 from scanner.cluster.pool import Pool
-from scanner.cluster.reports import Busy, Counts, Piece, Report
 from scanner.cluster.todo import LARGE_ATTEMPTS, LARGE_LOST
 from scanner.errors import FileFault, Refused, ScanFailed, SecretError
+from scanner.input.documents import UNKNOWN, Identity
 from scanner.input.files import InputFile
-from scanner.input.identity import UNKNOWN, Identity
 from scanner.input.shards import Range, Shard
 from schemas.config import ScanClusterConfig
 

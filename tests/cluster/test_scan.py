@@ -18,7 +18,7 @@ from scanner import results
 from scanner.cluster import Worker, run_scan, todo
 from scanner.cluster import scan as scan_module
 from scanner.cluster import work as work_module
-from scanner.cluster.reports import Piece
+from scanner.cluster.pieces import Piece
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import ScanFailed
 from scanner.input.files import list_files

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from polars import DataFrame
 
-from scanner.cluster import connect
+from scanner.cluster import machines
 from scanner.registry import load_registry
 from scanner.results import exist
 from scanner.results.tables import open_tables
 from scanner.storage.delta import make_table, table_uri
-from scanner.storage.permissions import make_private
+from scanner.storage.local_files import make_private
 from tests.support.command_line import call
 
 STEPS = ("registry", "secrets", "tokenizers", "results", "input", "columns", "done", "sample", "time", "memory")
@@ -190,7 +190,7 @@ def second_score_without_model(night):
 )
 @pytest.mark.usefixtures("own_registry")
 def test_the_first_thing_that_cannot_be_right_is_refused(night, plain, monkeypatch, spoil, passed, said):
-    monkeypatch.setattr(connect.ray, "is_initialized", lambda: False)  # an earlier test may have started Ray
+    monkeypatch.setattr(machines.ray, "is_initialized", lambda: False)  # an earlier test may have started Ray
     make_private(night.folder)
     night.write("a", [plain(40, 1)])
     spoil(night)

@@ -8,10 +8,10 @@ import polars as pl
 import pytest
 
 from scanner import results
-from scanner.evidence.replaying import replay
+from scanner.evidence.replay import replay
 from scanner.input import documents
 from scanner.registry import add_users, make_canaries, new_key
-from scanner.results.freezing import freeze
+from scanner.results.retention import freeze
 from scanner.results.tables import read_whole
 from tests.fixed import fix_secrets
 from tests.support.two_keys import TOKENIZER, marked_text, message_of

@@ -7,7 +7,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from scanner.cluster import worker
-from scanner.cluster.reports import Busy, Piece, Report
+from scanner.cluster.pieces import Busy, Piece, Report
 from scanner.cluster.rows import parts_of
 from scanner.cluster.work import inspect_input
 from scanner.cluster.worker import Worker

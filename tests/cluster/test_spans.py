@@ -5,8 +5,8 @@ import pytest
 
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import page
-from scanner.evidence.records import record_of
-from scanner.evidence.replaying import replay
+from scanner.evidence.replay import replay
+from scanner.evidence.sentences import record_of
 from scanner.results.erasure import erase_user
 from scanner.results.tables import read_whole
 from tests.support.two_keys import message_of

@@ -6,7 +6,7 @@ import pytest
 
 from scanner.cluster.rows import Rows
 from scanner.input.documents import Reader, Unreadable
-from scanner.results.data_files import SCHEMAS
+from scanner.results.transactions import SCHEMAS
 from scanner.storage.delta import table_uri
 from tests.support.two_keys import message_of
 

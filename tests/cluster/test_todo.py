@@ -8,12 +8,11 @@ import ray
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.cluster.nodes import Gone, Nodes
-from scanner.cluster.pieces import Finished, FinishedPack, Pack, PackWork, Work
-from scanner.cluster.reports import NO_TIME, Counts, PackReport, Report
+from scanner.cluster.machines import Gone, Nodes
+from scanner.cluster.pieces import NO_TIME, Counts, Finished, FinishedPack, Pack, PackReport, PackWork, Report, Work
 from scanner.cluster.todo import ATTEMPTS, NODES_A_DOCUMENT, NODES_A_SHARD, Todo
+from scanner.input.documents import UNKNOWN
 from scanner.input.files import InputFile
-from scanner.input.identity import UNKNOWN
 from scanner.input.shards import Range, Shard
 
 

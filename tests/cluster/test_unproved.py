@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jobs.scan_json import of_outcome
+from jobs.scan import of_outcome
 from jobs.summary import summary
 from scanner.cluster import Worker
 from scanner.results.newest import flags

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from scanner.detection import tokenising as texts_module
+from scanner.detection.attribution import OfFile
 from scanner.detection.detector import Detector
-from scanner.detection.existence import OfFile
 from scanner.detection.sketches import sketch
 from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.input.documents import read_text

@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.detection.learning import Learner
+from scanner.detection.filter import Learner
 from scanner.detection.open_plan import open_keys
-from scanner.detection.published import TextIds
+from scanner.detection.rows import TextIds
 from scanner.registry import load_registry
 from scanner.watermark import ngram_filter
 from scanner.watermark.ngram_filter import CommonNgrams

@@ -7,15 +7,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from scanner.detection.attribution import Entry, Names, of_one_user, passing_of, to_be_looked_at
 from scanner.detection.detector import Detector
-from scanner.detection.naming import Entry, Names, of_one_user, passing_of, to_be_looked_at
 from scanner.detection.open_plan import open_prover
 from scanner.detection.under_test import Origin
 from scanner.registry import Holders, Named, new_key, restore_users
 from scanner.watermark.format import Basis
 from scanner.watermark.rule import Found
-from schemas.tables import DOCUMENTS
-from schemas.user_tables import USER_EVENTS
+from schemas.tables import DOCUMENTS, USER_EVENTS
 from tests.support.opened import opened
 from tests.support.two_keys import TOKENIZER, words_of_one_token
 from tests.watermark.pairs import ragged

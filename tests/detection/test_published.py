@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.detection.published import TextIds, flagged_rows, for_everybody, p_class, with_ids
+from scanner.detection.rows import TextIds, flagged_rows, for_everybody, p_class, with_ids
 from scanner.watermark import Tokens
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
 from scanner.watermark.rule import search

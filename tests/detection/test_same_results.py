@@ -20,8 +20,7 @@ from scanner.input.documents import Columns, read
 from scanner.input.files import list_files
 from scanner.registry import Holders, load_registry, new_key, open_key, restore_users, tokenizer_path
 from scanner.text import load_tokenizer
-from schemas.tables import QUARANTINE, VERDICTS
-from schemas.user_tables import USER_EVENTS
+from schemas.tables import QUARANTINE, USER_EVENTS, VERDICTS
 
 BEFORE = "4083e892ff49a3327f87d90adfec6c677db16ffcd0ada85ea04e70d3e6c3dd1e"
 ROWS = 120

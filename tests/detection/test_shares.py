@@ -13,7 +13,7 @@ from scanner.detection.scan_plan import make_plan
 from scanner.detection.shares import Weights, recorded_tests
 from scanner.detection.under_test import Origin
 from scanner.errors import Refused
-from scanner.evidence.replaying import replay
+from scanner.evidence.replay import replay
 from scanner.registry import Holders
 from scanner.text.normal_form import normalise
 from scanner.watermark.rule import corrected, passes

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.detection import proving, span_verdicts
+from scanner.detection import proving, spans
 from scanner.detection.detector import Detector
 from scanner.detection.located import Located, namings, quoted_shares
 from scanner.detection.open_plan import open_prover
@@ -18,8 +18,7 @@ from scanner.watermark import span_search
 from scanner.watermark.rule import corrected
 from scanner.watermark.span_search import Parts, Span
 from scanner.watermark.spans import looks
-from schemas.evidence_tables import SPANS
-from schemas.tables import DOCUMENTS
+from schemas.tables import DOCUMENTS, SPANS
 from schemas.words import Naming
 from tests.support.opened import opened
 from tests.support.two_keys import message_of
@@ -191,7 +190,7 @@ def test_a_whole_that_comes_out_otherwise_stays_so_whatever_its_parts_prove(look
 def test_a_part_that_may_be_a_strangers_shows_no_message_also_where_it_comes_out_otherwise(
     look, marked, plain, users, monkeypatch
 ):
-    monkeypatch.setattr(span_verdicts, "namings", lambda located, *_: [Naming.UNDECIDED] * len(located))
+    monkeypatch.setattr(spans, "namings", lambda located, *_: [Naming.UNDECIDED] * len(located))
     monkeypatch.setattr(span_search, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages))
     looked = look([plain(900, 1) + marked(users["alice"], 80, 2)])
     for row in (*looked.verdicts.to_pylist(), *looked.spans.to_pylist()):

@@ -15,7 +15,7 @@ from jobs.cli import run
 from jobs.evaluate import evaluate, module
 from scanner.cluster.in_flight import on_actors
 from scanner.errors import Refused, ScanFailed
-from schemas.evaluation_tables import FIGURES, MEASURES, TEXTS
+from schemas.evaluation import FIGURES, MEASURES, TEXTS
 
 CONFIG = """\
 results = "out"

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.demo.demo_keys import make_registry
+from scanner.evidence.accounts import explain_account
 from scanner.evidence.explainer import Explainer
-from scanner.evidence.marked_accounts import explain_account
 from scanner.results.account_posts import drop_posts
 from tests.support.command_line import call
 from tests.support.night import Night

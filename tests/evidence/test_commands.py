@@ -115,16 +115,16 @@ def test_what_cannot_be_shown_says_why(scanned, own_registry):
 
 def test_a_field_that_was_changed_is_found(scanned, monkeypatch):
     """Sabotage: the row claims a p-value that the text does not have."""
-    from scanner.evidence import replaying
+    from scanner.evidence import replay
 
-    found = replaying.find_case
+    found = replay.find_case
 
     def lying(*arguments):
         case = found(*arguments)
         case.row["log10_p"] -= 1e-5
         return case
 
-    monkeypatch.setattr(replaying, "find_case", lying)
+    monkeypatch.setattr(replay, "find_case", lying)
     code, out, _ = call("replay", scanned.config, "a:0")
     assert code == 3
     assert re.search(r"^log10_p +-\d+\.\d+ +-\d+\.\d+ +DIFFERS", out, re.MULTILINE)
@@ -144,16 +144,16 @@ def test_a_field_that_was_changed_is_found(scanned, monkeypatch):
 )
 def test_nobody_is_slipped_into_a_row(scanned, monkeypatch, field, value):
     """Sabotage: the row names or accuses somebody else, or hides the user it names."""
-    from scanner.evidence import replaying
+    from scanner.evidence import replay
 
-    found = replaying.find_case
+    found = replay.find_case
 
     def lying(*arguments):
         case = found(*arguments)
         case.row[field] = value
         return case
 
-    monkeypatch.setattr(replaying, "find_case", lying)
+    monkeypatch.setattr(replay, "find_case", lying)
     code, out, _ = call("replay", scanned.config, "a:0")
     assert code == 3
     assert re.search(rf"^{field} .*DIFFERS", out, re.MULTILINE), out
@@ -188,7 +188,7 @@ def test_flags_of_normalised_texts_come_out_equal(night, own_registry, marked):
 @pytest.mark.costly
 def test_the_time_by_which_a_document_existed_is_compared(night, own_registry, marked, monkeypatch):
     """The time is the document's own, its file's, or an earlier scan's. Sabotage: a row has another time, or none."""
-    from scanner.evidence import replaying
+    from scanner.evidence import replay
 
     texts = [marked(message_of(own_registry, "green", "alice"), 80, seed) for seed in range(2)]
     night.configure(columns='time = "at"')
@@ -206,7 +206,7 @@ def test_the_time_by_which_a_document_existed_is_compared(night, own_registry, m
     for document in ("a:0", "a:1"):
         code, out, _ = call("replay", night.config, document)
         assert (code, "DIFFERS" in out) == (0, False), out
-    found = replaying.find_case
+    found = replay.find_case
     for wrong in (None, datetime(2025, 1, 1, tzinfo=UTC)):
 
         def lying(*arguments, wrong=wrong):
@@ -215,23 +215,23 @@ def test_the_time_by_which_a_document_existed_is_compared(night, own_registry, m
             return case
 
         with monkeypatch.context() as patch:
-            patch.setattr(replaying, "find_case", lying)
+            patch.setattr(replay, "find_case", lying)
             code, out, _ = call("replay", night.config, "a:1")
         assert code == 3
         assert re.search(r"^first_seen_at .*DIFFERS", out, re.MULTILINE), out
 
 
 def test_what_differs_is_no_claim_and_json_has_no_nan(scanned, monkeypatch, tmp_path):
-    from scanner.evidence import replaying
+    from scanner.evidence import replay
 
-    found = replaying.find_case
+    found = replay.find_case
 
     def lying(*arguments):
         case = found(*arguments)
         case.row["score"] = float("nan")
         return case
 
-    monkeypatch.setattr(replaying, "find_case", lying)
+    monkeypatch.setattr(replay, "find_case", lying)
     code, out, _ = call("replay", scanned.config, "a:0", "--proof", tmp_path / "case")
     assert (code, (tmp_path / "case").exists()) == (3, False)
     assert "no claim is written" in re.sub(r"\s+", " ", out)

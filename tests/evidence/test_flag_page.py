@@ -9,13 +9,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jobs.explain import _MARKS, _marked_lines
+from jobs.evidence import _MARKS, _marked_lines
 from scanner.evidence.advice import RULES, advise, in_short
-from scanner.evidence.around import Around
 from scanner.evidence.case import Case
-from scanner.evidence.copied import Copied
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.names_then import RegistrySays
+from scanner.evidence.neighbours import Around, Copied
 from scanner.evidence.page import MOST_CHARACTERS, page, segments, visible
 from scanner.evidence.weighing import PartSaid, Run, Weighed
 from scanner.printable import combines

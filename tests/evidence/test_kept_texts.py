@@ -11,8 +11,7 @@ from deltalake import DeltaTable
 
 from scanner.cluster import Worker, commits
 from scanner.cluster.commits import Committer
-from scanner.cluster.pieces import Finished, FinishedPack
-from scanner.cluster.reports import Piece
+from scanner.cluster.pieces import Finished, FinishedPack, Piece
 from scanner.cluster.work import inspect_input
 from scanner.detection.scan_plan import Plan
 from scanner.errors import Refused
@@ -21,12 +20,10 @@ from scanner.evidence.explainer import Explainer
 from scanner.input.columns import Columns
 from scanner.input.files import list_files
 from scanner.results.erasure import erase_user
-from scanner.results.freezing import FREEZE_AFTER, freeze
-from scanner.results.retention import retain
+from scanner.results.retention import FREEZE_AFTER, freeze, retain
 from scanner.results.tables import open_tables
 from scanner.results.upkeep import compact
-from scanner.review.asked import Asked
-from scanner.review.desk import Desk
+from scanner.review.desk import Asked, Desk
 from scanner.storage.delta import table_uri
 from tests.support.command_line import call
 from tests.support.hostile_files import FATAL
@@ -107,7 +104,7 @@ def test_a_flag_is_explained_when_its_file_is_gone(night, texts, tmp_path, gone)
 
 def test_a_kept_text_is_shown_only_if_it_is_the_one_that_was_scanned(night, texts, monkeypatch):
     """Sabotage: the table holds another text under the digest of the first."""
-    from scanner.evidence.kept_texts import KeptTexts
+    from scanner.evidence.case import KeptTexts
 
     night.configure(more=KEEP)
     path = night.write("a", texts)

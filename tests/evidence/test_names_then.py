@@ -12,16 +12,13 @@ from deltalake import write_deltalake
 
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.names_then import RegistrySays, as_the_registry_says, held_against
-from scanner.evidence.one_night import night_of
+from scanner.evidence.site import night_of
 from scanner.registry import add_users, erase_users, head_of, list_users, new_key, remove_users
-from scanner.results.data_files import write_file
-from scanner.results.decided import users_of
+from scanner.results.decision_log import users_of
 from scanner.results.tables import append_scan, open_tables
-from scanner.results.transactions import Entry, commit
-from scanner.review.asked import Asked
-from scanner.review.desk import Desk
-from schemas.evidence_tables import SPANS
-from schemas.tables import FLAGS, SCANS, SHARDS
+from scanner.results.transactions import Entry, commit, write_file
+from scanner.review.desk import Asked, Desk
+from schemas.tables import FLAGS, SCANS, SHARDS, SPANS
 from tests.support.command_line import call
 from tests.support.rows import filled, verdict
 from tests.support.two_keys import message_of

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scanner.evidence import one_night, site
-from scanner.evidence.charts import bars_chart, rates_chart
-from scanner.evidence.one_night import Night, seconds_covered
+from scanner.evidence import site
+from scanner.evidence.page import bars_chart, rates_chart
 from scanner.evidence.precision import Precision
+from scanner.evidence.site import Night, seconds_covered
 from scanner.input import documents
 from scanner.printable import printable
 from tests.support.command_line import call
@@ -120,7 +120,7 @@ def check_flag(html: str) -> None:
     ],
 )
 def test_the_light_follows_what_went_wrong(scan, flag, light, why):
-    found, reasons = one_night._light([SCAN | scan], [verdict(0, user="alice", proof="proved") | flag])
+    found, reasons = site._light([SCAN | scan], [verdict(0, user="alice", proof="proved") | flag])
     assert found == light
     assert re.search(why, "; ".join(reasons))
 

@@ -13,16 +13,12 @@ from scanner.evidence.advice import advise, in_short
 from scanner.evidence.case import Case, find_case
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.sentences import what_was_found
-from scanner.exports.one_flag import verdict_of
-from scanner.results.data_files import write_file
-from scanner.results.decided import users_of
+from scanner.exports.records import verdict_of
+from scanner.results.decision_log import users_of
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit
-from scanner.review.asked import Asked
-from scanner.review.desk import Desk
-from scanner.review.seen import Place
-from schemas.evidence_tables import ACCOUNTS, SPANS
-from schemas.tables import FLAGS
+from scanner.results.transactions import Entry, commit, write_file
+from scanner.review.desk import Asked, Desk, Place
+from schemas.tables import ACCOUNTS, FLAGS, SPANS
 from schemas.words import OF_REGISTRY, Naming
 from tests.support.command_line import call
 from tests.support.rows import filled

@@ -19,9 +19,8 @@ import pytest
 
 from scanner.errors import ScanFailed
 from scanner.exports import sending
-from scanner.exports.bodies import COLUMNS
-from scanner.exports.receivers import ozone_or_coop
-from scanner.exports.sending import Answer, sent
+from scanner.exports.records import COLUMNS
+from scanner.exports.sending import Answer, ozone_or_coop, sent
 from scanner.printable import cell
 from schemas.verdict import Verdict
 from tests.support.command_line import call

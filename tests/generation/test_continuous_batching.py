@@ -6,7 +6,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import Con
 
 from scanner.errors import Refused
 from scanner.generation.mark import MARKING
-from scanner.generation.rows import RowsProcessor
+from scanner.generation.processor import RowsProcessor
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.demo.__main__ import compare
 from jobs.demo.demo_keys import HERE
-from jobs.demo.replies import REPLIES
+from jobs.demo.make_sample import REPLIES
 
 
 @pytest.mark.long

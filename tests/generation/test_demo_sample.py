@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.demo.__main__ import CANARY_TEXTS
-from jobs.demo.bad_rows import BAD_ROWS
 from jobs.demo.demo_keys import HERE, KEYS, TOKENIZER, make_registry
-from jobs.demo.make_sample import string_column
+from jobs.demo.make_sample import BAD_ROWS, string_column
 from scanner.registry import list_users, load_registry, open_key
 from scanner.text import load_tokenizer
 from schemas.registry import RESERVED_EVERY

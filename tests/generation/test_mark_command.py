@@ -12,8 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from jobs.cli import brickscan, run
-from jobs.mark import mark
-from jobs.marked_rows import MARKED, kept_rows
+from jobs.mark import MARKED, kept_rows, mark
 from jobs.progress import MarkProgress
 from scanner.detection.one_text import Check, check_text
 from scanner.errors import Refused

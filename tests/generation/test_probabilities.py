@@ -6,7 +6,7 @@ import torch
 
 from scanner.errors import Refused
 from scanner.generation import GumbelProcessor, LocalModel, token_log_probabilities
-from scanner.generation import probabilities as module
+from scanner.generation import model as module
 from scanner.watermark import Gumbel, neyman_pearson, ragged, scored_positions
 from tests.generation import slow
 

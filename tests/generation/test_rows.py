@@ -8,7 +8,7 @@ import torch
 
 from scanner.errors import Refused
 from scanner.generation import LocalModel, Sampling, complete
-from scanner.generation.rows import RowsProcessor
+from scanner.generation.processor import RowsProcessor
 from scanner.watermark import GreenList, Gumbel, ragged, scored_positions
 
 FIRST, SECOND = bytes(range(32)), bytes(range(1, 33))

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
-from scanner.audit.calibration.synthetic_texts import CHOICES, favoured
+from scanner.audit.calibration.names import CHOICES, favoured
 from scanner.registry import admit_key, load_registry, new_key, open_key, restore_users, set_canaries
 from scanner.watermark import Watermark
 from scanner.watermark.formats import FORMATS, make_format
 from scanner.watermark.stacks.shared import Held
 from schemas.registry import Admission, Canaries, Canary
-from schemas.user_tables import USER_EVENTS
+from schemas.tables import USER_EVENTS
 from tests.fixed import fix_secrets
 from tests.support.two_keys import TOKENIZER, Words, words_of_one_token, write_byte_tokenizer
 

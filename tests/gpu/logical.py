@@ -20,7 +20,7 @@ from triton import knobs
 
 from scanner import results
 from scanner.cluster import Worker, run_scan
-from scanner.cluster.gpus import own_device, share_gpus
+from scanner.cluster.machines import own_device, share_gpus
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
 from scanner.registry import add_users, new_key

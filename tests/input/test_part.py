@@ -5,8 +5,7 @@ from collections import Counter
 
 import pytest
 
-from scanner.input.files import InputFile
-from scanner.input.part import Part
+from scanner.input.files import InputFile, Part
 
 
 def files(count: int) -> list[InputFile]:

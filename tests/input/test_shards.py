@@ -83,9 +83,8 @@ def test_nothing_gives_nothing():
 
 KEY = MasterKey(
     key_id="k",
-    method="greenlist",
-    window=4,
-    gamma="1/4",
+    format="greenlist",
+    parameters={"window": 4, "gamma": "1/4"},
     messages=100,
     tokenizer=TokenizerFile(file="t.json", sha256="a" * 64),
     secret="env:SECRET",

@@ -13,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scanner.errors import Refused
+from scanner.input.columns import times
 from scanner.input.documents import Columns, read
 from scanner.input.files import list_files
-from scanner.input.times import times
 from scanner.storage.toml import read_toml_text
 from schemas.config import InputConfig
 from schemas.tables import DOCUMENTS
@@ -164,7 +164,7 @@ def test_the_zone_is_one_of_the_iana_database():
 def test_zones_need_no_database_of_the_machine():
     code = """
 import zoneinfo, pyarrow as pa
-from scanner.input.times import times
+from scanner.input.columns import times
 from schemas.config import InputConfig
 zoneinfo.reset_tzpath([])
 assert InputConfig(paths=("in",), time_zone="Asia/Kolkata").time_zone == "Asia/Kolkata"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from jobs.cli import brickscan, run
-from scanner.registry import index, ledger, new_key, parts
+from scanner.registry import index, ledger, new_key, sorted_files
 
 
 class Outcome(NamedTuple):
@@ -42,7 +42,7 @@ def make_key(folder: Path, tokenizer: Path) -> Callable[..., object]:
 def make_small(patch: pytest.MonkeyPatch) -> None:
     """Make every change enter the index, with parts of 4 rows and runs that are merged soon."""
     patch.setattr(ledger, "_MOST_NEW_FILES", 2)
-    patch.setattr(parts, "PART_ROWS", 4)
+    patch.setattr(sorted_files, "PART_ROWS", 4)
     patch.setattr(index, "_LIKE", 2)
 
 

@@ -21,7 +21,7 @@ from scanner.registry import (
     verify_users,
 )
 from scanner.registry.ledger import read_events
-from schemas.user_tables import USER_EVENTS, USERS
+from schemas.tables import USER_EVENTS, USERS
 from tests.support.forged_users import CHANGES, rewrite
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

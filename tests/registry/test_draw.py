@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.registry import find_key, load_registry
-from scanner.registry.book import Book
 from scanner.registry.chain import START, chained
-from scanner.registry.draw import draw
-from schemas.user_tables import USER_EVENTS
+from scanner.registry.snapshot import Book
+from scanner.registry.users import draw
+from schemas.tables import USER_EVENTS
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

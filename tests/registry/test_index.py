@@ -27,7 +27,7 @@ from scanner.registry import (
     verify_users,
 )
 from scanner.registry.index import IndexFolder
-from scanner.registry.parts import PartsFolder
+from scanner.registry.sorted_files import PartsFolder
 from tests.registry.conftest import make_small
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

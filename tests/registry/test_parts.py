@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.registry import parts
-from scanner.registry.parts import BELOW, MOST, PartsFolder, Sorted, merged
+from scanner.registry import sorted_files
+from scanner.registry.sorted_files import BELOW, MOST, PartsFolder, Sorted, merged
 
 SCHEMA = pa.schema([("value", pa.int64()), ("name", pa.string())])
 VALUES = st.lists(st.integers(0, 30), max_size=40).map(sorted)
@@ -63,7 +63,7 @@ def test_a_range_is_what_lies_in_it(folder, values, low, high):
 @given(sequences=st.lists(VALUES, min_size=1, max_size=4))
 def test_sequences_are_merged_in_order_into_parts_that_are_not_too_long(folder, sequences):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "PART_ROWS", 8)
+        patch.setattr(sorted_files, "PART_ROWS", 8)
         tables = list(merged([sequence(folder, values) for values in sequences], SCHEMA))
     assert [value for part in tables for value in part["value"].to_pylist()] == sorted(chain(*sequences))
     assert all(0 < len(part) <= 8 for part in tables)

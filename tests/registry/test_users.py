@@ -35,7 +35,7 @@ from scanner.registry import ledger as ledger_module
 from scanner.registry import users as users_module
 from scanner.registry.chain import START, chained
 from scanner.registry.ledger import read_events
-from schemas.user_tables import USER_EVENTS, USERS
+from schemas.tables import USER_EVENTS, USERS
 
 LIKE_CANARIES = ("canary-0123456789abcdef", " Canary-0123456789ABCDEF")
 

@@ -14,8 +14,8 @@ from scanner.registry import (
     index,
     ledger,
     list_users,
-    parts,
     remove_users,
+    sorted_files,
     verification,
     verify_since,
     verify_users,
@@ -130,7 +130,7 @@ def test_only_what_is_new_is_followed(folder, make_key, small_index, monkeypatch
     """With large runs that stay, events before them are not read again; a merge has older ones looked at."""
     make_key(messages=1000)
     small_index()
-    monkeypatch.setattr(parts, "PART_ROWS", 2**18)
+    monkeypatch.setattr(sorted_files, "PART_ROWS", 2**18)
     add_users(folder, None, [f"user-{n}" for n in range(400)])
     add_users(folder, None, ["one"])  # now they are in the index
     record = verify_since(folder, NO_RECORD)

@@ -5,13 +5,12 @@ from datetime import UTC, date, datetime
 import pyarrow as pa
 import pytest
 
-from scanner.detection.posts import by_account
+from scanner.detection.accounts import by_account
 from scanner.results import account_posts
 from scanner.results.account_posts import Together, drop_posts, part_of, some_accounts
-from scanner.results.data_files import write_file
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit
-from schemas.evidence_tables import ACCOUNT_POSTS
+from scanner.results.transactions import Entry, commit, write_file
+from schemas.tables import ACCOUNT_POSTS
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 DIGESTS = {"ann": -(2**62), "bob": 5, "eve": 2**62}

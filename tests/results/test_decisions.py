@@ -9,13 +9,12 @@ from scipy.stats import beta
 from scanner import results
 from scanner.errors import Refused
 from scanner.evidence.precision import Precision, precision
-from scanner.results import decided
-from scanner.results.decided import Made, decide, new_id, on_documents
+from scanner.results import decision_log
+from scanner.results.decision_log import Made, decide, new_id, on_documents
 from scanner.results.erasure import erase_user
-from scanner.results.flag_list import newest, sums
+from scanner.results.flags import WantedFlags, newest, sums
 from scanner.results.tables import open_tables
 from scanner.results.upkeep import compact
-from scanner.results.wanted_flags import WantedFlags
 from scanner.storage.delta import table_uri
 from schemas.tables import SHARDS
 from tests.support.command_line import call
@@ -86,7 +85,7 @@ def test_a_decision_whose_answer_was_lost_is_not_made_twice(folder, flags, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(decided, "ask", dies)
+        patch.setattr(decision_log, "ask", dies)
         with pytest.raises(KeyboardInterrupt):
             decide(folder, flags[0], form)
     assert decide(folder, flags[0], form)["decision"] == "quoted"

@@ -8,14 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scanner.results import rewriting
-from scanner.results.data_files import write_file
+from scanner.results import upkeep
 from scanner.results.erasure import _delete_replaced, _without_names, erase_user
 from scanner.results.newest import flags
 from scanner.results.queries import ask
-from scanner.results.rewriting import rewrite
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit
+from scanner.results.transactions import Entry, commit, write_file
+from scanner.results.upkeep import rewrite
 from scanner.storage.delta import table_uri
 from schemas.tables import FLAGS
 from tests.support.rows import add, rows_of, verdict
@@ -64,17 +63,17 @@ def test_it_gets_its_turn_beside_a_scan_that_is_first_each_time(named, monkeypat
     written = []
     others = iter(range(100, 110))
 
-    def busy(table, name, actions, transactions, real=rewriting.try_to_commit):
+    def busy(table, name, actions, transactions, real=upkeep.try_to_commit):
         if (number := next(others, None)) is not None:
             add(named, f"late {number}", [verdict(number, user="alice", message=1)])
         return real(table, name, actions, transactions)
 
-    def writes(folder, name, batches, real=rewriting.write_file):
+    def writes(folder, name, batches, real=upkeep.write_file):
         written.append(name)
         return real(folder, name, batches)
 
-    monkeypatch.setattr(rewriting, "try_to_commit", busy)
-    monkeypatch.setattr(rewriting, "write_file", writes)
+    monkeypatch.setattr(upkeep, "try_to_commit", busy)
+    monkeypatch.setattr(upkeep, "write_file", writes)
     assert erase_user(named, ["alice"]) == FILES + 10
     assert len(written) == FILES + 10
     assert rows_of(named) == [*range(2 * FILES), *range(100, 110)]
@@ -83,7 +82,7 @@ def test_it_gets_its_turn_beside_a_scan_that_is_first_each_time(named, monkeypat
 
 
 def test_what_is_interrupted_goes_on_where_it_was(named, monkeypatch):
-    monkeypatch.setattr(rewriting, "FILES_A_COMMIT", 3)
+    monkeypatch.setattr(upkeep, "FILES_A_COMMIT", 3)
     seen: list[tuple[int, int]] = []
 
     def interrupted(_, done: int, files: int) -> None:
@@ -103,8 +102,8 @@ def test_what_is_interrupted_goes_on_where_it_was(named, monkeypatch):
 def test_one_who_gives_up_leaves_no_name_behind(named, monkeypatch):
     there = {path.name for path in Path(table_uri(named, "verdicts")).glob("*.parquet")}
     monkeypatch.setattr("scanner.storage.delta.COMMIT_ATTEMPTS", 2)
-    monkeypatch.setattr(rewriting, "try_to_commit", lambda *_: False)
-    with pytest.raises(rewriting.ScanFailed, match="others committed first"):
+    monkeypatch.setattr(upkeep, "try_to_commit", lambda *_: False)
+    with pytest.raises(upkeep.ScanFailed, match="others committed first"):
         erase_user(named, ["alice"])
     assert {path.name for path in Path(table_uri(named, "verdicts")).glob("*.parquet")} == there
 

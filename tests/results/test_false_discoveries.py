@@ -10,9 +10,8 @@ import pytest
 from scanner import results
 from scanner.errors import Refused
 from scanner.results import false_discoveries
-from scanner.results.data_files import write_file
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit
+from scanner.results.transactions import Entry, commit, write_file
 from schemas.tables import SCANS
 from tests.support.rows import add, filled, verdict
 

@@ -8,15 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from scanner.detection.existence import OfFile, Sightings
+from scanner.detection.attribution import OfFile, Sightings
 from scanner.input.files import list_files
 from scanner.registry import list_users, new_key, restore_users
-from scanner.results.data_files import write_file
 from scanner.results.first_seen import first_seen
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit
-from schemas.tables import FLAGS, QUARANTINE
-from schemas.user_tables import USER_EVENTS
+from scanner.results.transactions import Entry, commit, write_file
+from schemas.tables import FLAGS, QUARANTINE, USER_EVENTS
 from tests.support.command_line import call
 from tests.support.night import Night
 from tests.support.rows import add_scanned, verdict

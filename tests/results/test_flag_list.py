@@ -17,23 +17,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs import listing
+from jobs import options
 from jobs.text import width
 from scanner import results
 from scanner.detection.sketches import sketch
 from scanner.evidence.explainer import Explainer
 from scanner.registry import new_key, restore_users, set_canaries
-from scanner.results.data_files import write_file
-from scanner.results.flag_list import newest, sums
-from scanner.results.flag_queue import by_need
+from scanner.results.flags import WantedFlags, by_need, newest, sums
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit
-from scanner.results.wanted_flags import WantedFlags
-from scanner.review.asked import Asked
-from scanner.review.desk import Desk
+from scanner.results.transactions import Entry, commit, write_file
+from scanner.review.desk import Asked, Desk
 from schemas.registry import Canaries, Canary
-from schemas.tables import FLAGS, SCANS, SHARDS
-from schemas.user_tables import USER_EVENTS
+from schemas.tables import FLAGS, SCANS, SHARDS, USER_EVENTS
 from schemas.words import Naming
 from tests.support.command_line import call
 from tests.support.rescanned import SHARDS_OF_NIGHTS, write
@@ -441,7 +436,7 @@ def test_lines_fit_a_terminal_and_are_whole_when_piped(folder, monkeypatch, room
 
 
 def on_a_terminal_of(monkeypatch, room: int) -> None:
-    monkeypatch.setattr(listing, "on_terminal", lambda: True)
+    monkeypatch.setattr(options, "on_terminal", lambda: True)
     monkeypatch.setattr("jobs.flagged.on_terminal", lambda: True)
     monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((room, 40)))
 
@@ -500,7 +495,7 @@ def test_an_id_that_imitates_columns_stays_one(folder):
 
 def test_it_runs_where_nothing_is_a_terminal(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    assert not listing.on_terminal()
+    assert not options.on_terminal()
 
 
 CANARY, PERSON = "canary-0123456789abcdef", "canary-fedcba9876543210"

@@ -12,18 +12,14 @@ from scanner import results
 from scanner.evidence.case import find_case
 from scanner.evidence.explainer import Explainer
 from scanner.registry import new_key, restore_users, set_canaries
-from scanner.results.data_files import write_file
-from scanner.results.decided import Made, decide, new_id
+from scanner.results.decision_log import Made, decide, new_id
 from scanner.results.erasure import erase_user
-from scanner.results.flag_queue import by_need, count_flags
+from scanner.results.flags import WantedFlags, by_need, count_flags
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit
-from scanner.results.wanted_flags import WantedFlags
-from scanner.review.asked import Asked
-from scanner.review.desk import Desk
+from scanner.results.transactions import Entry, commit, write_file
+from scanner.review.desk import Asked, Desk
 from schemas.registry import Canaries, Canary
-from schemas.tables import FLAGS, SCANS, SHARDS
-from schemas.user_tables import USER_EVENTS
+from schemas.tables import FLAGS, SCANS, SHARDS, USER_EVENTS
 from tests.support.command_line import call
 from tests.support.rows import NOW, filled, verdict
 

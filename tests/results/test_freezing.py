@@ -11,18 +11,16 @@ from deltalake import DeltaTable
 from scanner import results
 from scanner.cluster import commits
 from scanner.cluster.commits import Committer
-from scanner.cluster.pieces import Finished
-from scanner.cluster.reports import Piece
+from scanner.cluster.pieces import Finished, Piece
 from scanner.cluster.work import find_work, inspect_input
 from scanner.cluster.worker import Worker
 from scanner.input.files import list_files
-from scanner.results import freezing
-from scanner.results.freezing import EXPIRE_AFTER, FREEZE_AFTER, freeze
+from scanner.results import retention
+from scanner.results.retention import EXPIRE_AFTER, FREEZE_AFTER, freeze
 from scanner.results.settlement import BESIDE
 from scanner.results.tables import open_tables
 from scanner.results.upkeep import compact, merge_bookkeeping
-from scanner.storage.delta import table_uri
-from scanner.storage.kept import KeptTable
+from scanner.storage.delta import KeptTable, table_uri
 
 TABLES = ("verdicts", *BESIDE)
 NOW = datetime.now(UTC)
@@ -100,7 +98,7 @@ def test_who_dies_while_a_night_is_frozen_loses_and_doubles_nothing(plan, monkey
     """The driver dies before the n-th commit of the freeze; the next scan finishes the freeze, and time passes."""
     scan(plan, "first", ("a", "b")).flush()
     before = contents(plan)
-    real, calls = freezing.try_to_commit, iter(range(100))
+    real, calls = retention.try_to_commit, iter(range(100))
 
     def dies(*arguments):
         if next(calls) == step:
@@ -108,7 +106,7 @@ def test_who_dies_while_a_night_is_frozen_loses_and_doubles_nothing(plan, monkey
         return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(freezing, "try_to_commit", dies)
+        patch.setattr(retention, "try_to_commit", dies)
         try:
             freeze(plan.results, LATER)
         except Died:
@@ -130,13 +128,13 @@ def test_who_dies_while_a_night_is_frozen_and_is_not_called_again_for_months_los
     before = contents(plan)
     tables = iter(range(len(TABLES)))
 
-    def dies(*arguments, real=freezing._set):
+    def dies(*arguments, real=retention._set):
         real(*arguments)
         if arguments[2]({}) == [] and next(tables) == timed - 1:
             raise Died
 
     with monkeypatch.context() as patch:
-        patch.setattr(freezing, "_set", dies)
+        patch.setattr(retention, "_set", dies)
         with pytest.raises(Died):
             freeze(plan.results, LATER)
     forget(plan, TABLES[:timed])
@@ -207,7 +205,7 @@ def test_a_night_of_which_a_scan_still_commits_waits(plan):
     assert freeze(plan.results, datetime.now(UTC) + timedelta(hours=23)) == []
     rows = results.shards(plan.results).collect().with_columns(began_at=pl.datetime(2020, 1, 1, time_zone="UTC"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(freezing, "read_whole", lambda *_: rows.lazy())
+        patch.setattr(retention, "read_whole", lambda *_: rows.lazy())
         assert freeze(plan.results, datetime.now(UTC) + timedelta(hours=23)) == []
         assert freeze(plan.results, datetime.now(UTC) + timedelta(hours=25)) == ["2020-01-01"]
 

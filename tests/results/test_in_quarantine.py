@@ -9,13 +9,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from jobs import listing
+from jobs import options
 from jobs.quarantine import WORDS
 from jobs.text import width
-from scanner.results.data_files import write_file
-from scanner.results.in_quarantine import Unscored, in_quarantine
+from scanner.results.quarantine_list import Unscored, in_quarantine
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit
+from scanner.results.transactions import Entry, commit, write_file
 from schemas.tables import QUARANTINE, SHARDS
 from schemas.words import DOCUMENT_REASONS, LASTING_FILE_REASONS, PASSING_FILE_REASONS
 from tests.support.command_line import call
@@ -147,7 +146,7 @@ def test_by_document_fits_a_terminal_and_steers_none(folder, monkeypatch):
     out = call("quarantine", folder, "--group-by", "document")[1]
     assert "p" * 300 + " row 0" in out
     assert "a \\x20b" in out
-    monkeypatch.setattr(listing, "on_terminal", lambda: True)
+    monkeypatch.setattr(options, "on_terminal", lambda: True)
     table = call("quarantine", folder, "--group-by", "document")[1].splitlines()[:2]
     assert max(map(width, table)) <= 120
     assert "\x1b" not in out

@@ -13,8 +13,7 @@ from scanner.errors import Refused
 from scanner.registry import add_users, ledger
 from scanner.results.ledger_records import TABLE, lost_head
 from scanner.results.tables import read_whole
-from schemas.tables import FLAGS
-from schemas.user_tables import VERIFIED_USERS
+from schemas.tables import FLAGS, VERIFIED_USERS
 from tests.support.command_line import call
 from tests.support.forged_users import part_files, swap_names
 from tests.support.two_keys import message_of

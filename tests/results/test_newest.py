@@ -8,11 +8,10 @@ from hypothesis import example, given, settings
 
 from scanner import results
 from scanner.registry import load_registry, new_key
-from scanner.results.data_files import write_file
-from scanner.results.flag_list import newest as newest_list
+from scanner.results.flags import WantedFlags
+from scanner.results.flags import newest as newest_list
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit
-from scanner.results.wanted_flags import WantedFlags
+from scanner.results.transactions import Entry, commit, write_file
 from schemas.tables import FLAGS, SHARDS
 from tests.support.command_line import call
 from tests.support.rescanned import FLAGGED_AT, SHARDS_OF_NIGHTS, Shard, ended, write

@@ -5,8 +5,8 @@ import polars as pl
 import pytest
 
 from scanner.detection.sketches import PLACES, reach_of, sketch
-from scanner.results import pieces as pieces_module
-from scanner.results.pieces import ALIKE, OF, pieces
+from scanner.results import false_discoveries as pieces_module
+from scanner.results.false_discoveries import ALIKE, OF, pieces
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.positions import WholeWindows
 

@@ -5,9 +5,8 @@ import pytest
 
 from scanner import results
 from scanner.errors import Refused
-from scanner.results import pieces
-from scanner.results.false_discoveries import _log10_q
-from scanner.results.reserved_control import FEWEST, q_by_reserved
+from scanner.results import false_discoveries
+from scanner.results.false_discoveries import FEWEST, _log10_q, q_by_reserved
 from tests.support.two_keys import message_of
 
 NIGHTS, MARKED, FALSE, SHARE = 2000, 1500, 100, 0.05
@@ -91,7 +90,7 @@ def test_of_a_scan(night_of_flags, monkeypatch):
     assert found["q"].to_list() == [1.0] * 3
     with pytest.raises(Refused, match="has not ended"):
         results.reserved_q_values(scanned.results, "other")
-    monkeypatch.setattr(pieces, "AT_A_TIME", 1)
+    monkeypatch.setattr(false_discoveries, "AT_A_TIME", 1)
     untold = results.reserved_q_values(scanned.results, scan_id)
     assert len(untold) == 3, "of alice's texts it is not told which are one piece: each stands for itself"
 

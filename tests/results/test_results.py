@@ -20,12 +20,11 @@ from deltalake.transaction import AddAction
 
 from scanner import results
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.results.data_files import write_file
 from scanner.results.erasure import erase_user
 from scanner.results.queries import ask
-from scanner.results.readiness import readiness
+from scanner.results.scan_list import readiness
 from scanner.results.tables import append_scan, open_tables
-from scanner.results.transactions import Entry, commit, committed
+from scanner.results.transactions import Entry, commit, committed, write_file
 from scanner.results.upkeep import compact, vacuum
 from scanner.storage.delta import make_table, table_uri
 from schemas.tables import QUARANTINE, SCANS, VERDICTS

@@ -9,14 +9,13 @@ import pytest
 
 from scanner import results
 from scanner.errors import ScanFailed
-from scanner.results import retention, rewriting
-from scanner.results.data_files import SCHEMAS
+from scanner.results import retention, upkeep
 from scanner.results.first_seen import _asked, _files
 from scanner.results.retention import OF_A_NIGHT, cutoff, expired, retain
+from scanner.results.scan_list import NOTHING_READ, whole_input
 from scanner.results.tables import open_tables
-from scanner.results.transactions import committed
+from scanner.results.transactions import SCHEMAS, committed
 from scanner.results.upkeep import compact
-from scanner.results.whole_input import NOTHING_READ, whole_input
 from scanner.storage import delta
 from scanner.storage.delta import table_uri
 from tests.support.command_line import call
@@ -115,14 +114,14 @@ def test_a_commit_meanwhile_is_not_lost(year, monkeypatch):
     """Between the look at the table and the commit, another process merges files and adds rows."""
     met = []
 
-    def meanwhile(table, name, actions, transactions, real=rewriting.try_to_commit):
+    def meanwhile(table, name, actions, transactions, real=upkeep.try_to_commit):
         if not met:
             met.append(name)
             compact(year)
             enter(year, "verdicts", "late", [verdict(9, scan_id=scan_of(0), shard_id="late")])
         return real(table, name, actions, transactions)
 
-    monkeypatch.setattr(rewriting, "try_to_commit", meanwhile)
+    monkeypatch.setattr(upkeep, "try_to_commit", meanwhile)
     retain(year, expired(year, cutoff(1)).scans, keep_flags=False)
     assert met
     assert scans_in(year, "verdicts") == nights(range(2))
@@ -139,7 +138,7 @@ def test_it_gets_its_turn_while_others_commit_and_leaves_no_file_behind(year, mo
     compact(year)
     read, there = [], files_in(year, "verdicts")
 
-    def busy(table, name, actions, transactions, real=rewriting.try_to_commit):
+    def busy(table, name, actions, transactions, real=upkeep.try_to_commit):
         if name == "verdicts" and len(others) < 5:
             others.append(f"late {len(others)}")
             enter(year, name, others[-1], [verdict(9 + len(others), scan_id=scan_of(0), shard_id=others[-1])])
@@ -150,8 +149,8 @@ def test_it_gets_its_turn_while_others_commit_and_leaves_no_file_behind(year, mo
         return real(source)
 
     others: list[str] = []
-    monkeypatch.setattr(rewriting, "try_to_commit", busy)
-    monkeypatch.setattr(rewriting.pq, "ParquetFile", opened)
+    monkeypatch.setattr(upkeep, "try_to_commit", busy)
+    monkeypatch.setattr(upkeep.pq, "ParquetFile", opened)
     retain(year, expired(year, cutoff(1)).scans, keep_flags=False)
     assert len(others) == 5
     assert len(read) == len(OF_A_NIGHT)  # statistics show that the others' files hold later scans alone
@@ -164,7 +163,7 @@ def test_one_who_gives_up_leaves_no_file_behind(year, monkeypatch):
     compact(year)
     there = files_in(year, "verdicts")
     monkeypatch.setattr(delta, "COMMIT_ATTEMPTS", 2)
-    monkeypatch.setattr(rewriting, "try_to_commit", lambda _table, name, *_: name != "verdicts")
+    monkeypatch.setattr(upkeep, "try_to_commit", lambda _table, name, *_: name != "verdicts")
     with pytest.raises(ScanFailed, match="others committed first"):
         retain(year, expired(year, cutoff(1)).scans, keep_flags=False)
     assert files_in(year, "verdicts") == there

@@ -9,11 +9,10 @@ import pyarrow as pa
 import pytest
 
 from jobs.status import ENDED
-from scanner.cluster.endings import ExitCode
-from scanner.results.data_files import write_file
-from scanner.results.last_scans import went_on
+from scanner.cluster.scan import ExitCode
+from scanner.results.scan_list import went_on
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit
+from scanner.results.transactions import Entry, commit, write_file
 from schemas.tables import QUARANTINE, SCANS, SHARDS
 from tests.support.command_line import call
 from tests.support.rows import NOW, filled

@@ -13,11 +13,10 @@ from deltalake.exceptions import CommitFailedError
 
 from scanner import results
 from scanner.errors import Refused, ScanFailed
-from scanner.results import rewriting, tables, upkeep
-from scanner.results.data_files import write_file
+from scanner.results import tables, upkeep
 from scanner.results.erasure import erase_user
 from scanner.results.tables import append_audits, append_scan
-from scanner.results.transactions import Entry, commit, committed
+from scanner.results.transactions import Entry, commit, committed, write_file
 from scanner.results.upkeep import compact, vacuum
 from scanner.storage.delta import table_uri
 from schemas.audit_tables import AUDITS
@@ -232,8 +231,8 @@ def test_a_commit_that_the_store_carries_out_after_its_answer_was_lost_finds_its
         sent.append(arguments)
         raise ScanFailed("no answer")
 
-    real = rewriting.try_to_commit
-    monkeypatch.setattr(rewriting, "try_to_commit", lost)
+    real = upkeep.try_to_commit
+    monkeypatch.setattr(upkeep, "try_to_commit", lost)
     with pytest.raises(ScanFailed, match="no answer"):
         compact(folder)
     assert rows_of(folder) == list(range(4))

@@ -12,7 +12,7 @@ from http.client import HTTPConnection
 import pytest
 
 from scanner import results
-from scanner.exports.one_flag import item_id
+from scanner.exports.records import item_id
 from scanner.exports.sending import Answer, Outbox, Receiver
 from scanner.watermark.stacks.shared import Held
 from tests.review.conftest import FLAGS

@@ -14,7 +14,7 @@ from starlette.types import Message, Send
 from scanner import results
 from scanner.review import app as review_app
 from scanner.review import desk
-from scanner.review.access import Access
+from scanner.review.serving import Access
 from tests.review.conftest import FLAGS, IDS, MALLORY
 from tests.support.reviewing import Asking, loaded, opened, quiet, serving
 from tests.support.without_ray import open_once

@@ -15,13 +15,11 @@ import pytest
 
 from scanner import results
 from scanner.errors import Refused, ScanFailed, SecretError
-from scanner.exports.one_flag import item_id
+from scanner.exports.records import item_id
 from scanner.exports.sending import Answer, Outbox, Receiver
-from scanner.results.flag_list import newest
-from scanner.results.wanted_flags import WantedFlags
-from scanner.review import app, inbox
-from scanner.review.signature import Signatures
-from scanner.review.webhook import MOST_BYTES, WebhookServer
+from scanner.results.flags import WantedFlags, newest
+from scanner.review import app, webhook
+from scanner.review.webhook import MOST_BYTES, Signatures, WebhookServer
 from scanner.storage.toml import read_toml
 from scanner.watermark.stacks.shared import Held
 from schemas.config import ScanConfig
@@ -178,11 +176,11 @@ def test_what_was_not_sent_to_coop_is_unknown(night, flags, hook):
 
 
 def test_a_flag_whose_text_changed_or_that_is_gone_is_not_decided_on(night, flags, hook, monkeypatch):
-    body, find = action(item_id(flags[0]), "a-yes"), inbox.flag_as_seen
+    body, find = action(item_id(flags[0]), "a-yes"), webhook.flag_as_seen
 
-    monkeypatch.setattr(inbox, "flag_as_seen", lambda folder, rate, place, _: find(folder, rate, place, "0" * 64))
+    monkeypatch.setattr(webhook, "flag_as_seen", lambda folder, rate, place, _: find(folder, rate, place, "0" * 64))
     assert hook.post(body)[0] == 409
-    monkeypatch.setattr(inbox, "flag_as_seen", lambda folder, _, place, digest: find(folder, 1e-300, place, digest))
+    monkeypatch.setattr(webhook, "flag_as_seen", lambda folder, _, place, digest: find(folder, 1e-300, place, digest))
     assert hook.post(body)[0] == 404
     assert (rows(night), hook.server.summary()) == ([], "1 text changed, 1 unknown item")
 
@@ -212,7 +210,7 @@ def test_deliveries_at_once_are_one_decision_each(night, flags, hook):
 def test_what_failed_or_got_no_answer_comes_again_and_is_one_decision(
     night, flags, hook, monkeypatch, after_the_commit
 ):
-    body, kept = action(item_id(flags[0]), "a-quote"), inbox.decide
+    body, kept = action(item_id(flags[0]), "a-quote"), webhook.decide
 
     def dies(*arguments):
         if after_the_commit:
@@ -220,7 +218,7 @@ def test_what_failed_or_got_no_answer_comes_again_and_is_one_decision(
         raise ScanFailed("the disk of /secret/place is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(inbox, "decide", dies)
+        patch.setattr(webhook, "decide", dies)
         status, said = hook.post(body)
     assert (status, "/secret/place" in said["said"], "/secret/place" in hook.told[0]) == (503, False, True)
     assert len(rows(night)) == after_the_commit

@@ -6,8 +6,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from scanner.storage.delta import make_table, read
-from scanner.storage.kept import KeptTable
+from scanner.storage.delta import KeptTable, make_table, read
 
 
 @pytest.mark.parametrize("name", ["plain", "a b", "é", "#1?", "a+b=c&d"])

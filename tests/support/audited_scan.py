@@ -11,8 +11,7 @@ import pytest
 
 from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
 from scanner.cluster.commits import Committer
-from scanner.cluster.pieces import Finished
-from scanner.cluster.reports import Piece
+from scanner.cluster.pieces import Finished, Piece
 from scanner.cluster.worker import Worker
 from scanner.detection import open_plan
 from scanner.detection.scan_plan import Plan, make_plan

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from scanner.audit.statistics.intervals import moments
+from scanner.audit.statistics.judgement import moments
 
 THRESHOLDS = (0.1, 0.01)
 

@@ -10,7 +10,7 @@ FLOORS = [
     "scanner.watermark",
     "scanner.power",
     "scanner.gpu",
-    "scanner.measured",
+    "scanner.power",
     "scanner.text",
     "scanner.registry",
     "scanner.generation",

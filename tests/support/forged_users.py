@@ -9,7 +9,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from scanner.registry.ledger import read_events
-from schemas.user_tables import USERS
+from schemas.tables import USERS
 
 
 def rewrite(folder: Path, change: Callable[[pl.DataFrame], pl.DataFrame]) -> None:

@@ -10,7 +10,7 @@ from scanner.detection.under_test import KeyUnderTest
 from scanner.registry import list_users, new_key, restore_users
 from scanner.watermark.native.numbered import Numbered
 from schemas.registry import is_reserved
-from schemas.user_tables import USER_EVENTS
+from schemas.tables import USER_EVENTS
 from tests.support.opened import opened
 from tests.support.two_keys import TOKENIZER
 from tests.watermark.pairs import ragged

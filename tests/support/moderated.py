@@ -13,8 +13,7 @@ from deltalake import write_deltalake
 from scanner.registry import list_users, new_key, restore_users, set_canaries
 from scanner.watermark.native.numbered import Numbered
 from schemas.registry import Canaries, Canary, is_reserved
-from schemas.tables import FLAGS
-from schemas.user_tables import USER_EVENTS
+from schemas.tables import FLAGS, USER_EVENTS
 from tests.fixed import fix_secrets
 from tests.support.night import Night
 from tests.support.opened import opened

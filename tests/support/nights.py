@@ -4,10 +4,9 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 import pyarrow as pa
 
-from scanner.results.data_files import SCHEMAS, write_file
 from scanner.results.retention import OF_A_NIGHT
 from scanner.results.tables import append_scan
-from scanner.results.transactions import Entry, commit
+from scanner.results.transactions import SCHEMAS, Entry, commit, write_file
 from schemas.tables import SCANS
 from tests.support.rows import filled, verdict
 

@@ -21,9 +21,9 @@ from pydantic import BaseModel
 
 from jobs.cli import brickscan
 from scanner import results
-from scanner.cluster.endings import ExitCode
-from scanner.results.data_files import SCHEMAS
-from schemas import audit_tables, calibration, config, evaluation, evidence_tables, filter_tables, tables, user_tables
+from scanner.cluster.scan import ExitCode
+from scanner.results.transactions import SCHEMAS
+from schemas import audit_tables, calibration, config, evaluation, tables
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 WIDTH = 110
@@ -32,7 +32,7 @@ CONFIGURATIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("brickscan calibrate", calibration.CalibrationConfig),
     ("brickscan evaluate", evaluation.EvaluationConfig),
 )
-TABLES = (tables, audit_tables, evidence_tables, filter_tables, user_tables)
+TABLES = (tables, audit_tables, tables, tables, tables)
 MADE = "<!-- made from the code by `make reference`; change it there -->"
 
 

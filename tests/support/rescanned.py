@@ -8,9 +8,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from scanner.input.shards import MAX_ROWS
-from scanner.results.data_files import write_file
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit
+from scanner.results.transactions import Entry, commit, write_file
 from schemas.tables import FLAGS, QUARANTINE, SHARDS, VERDICTS
 from tests.support.rows import NOW, filled, verdict
 

@@ -6,8 +6,7 @@ import polars as pl
 import pyarrow as pa
 
 from scanner.audit.in_every_scan.traffic import Traffic, measure
-from scanner.results.data_files import write_file
-from scanner.results.transactions import Entry, commit
+from scanner.results.transactions import Entry, commit, write_file
 from scanner.storage.delta import table_uri
 from schemas.registry import is_reserved
 from schemas.tables import FLAGS, SHARDS, VERDICTS

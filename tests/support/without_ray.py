@@ -16,11 +16,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scanner.cluster import account_pass, calibrate, connect, evaluate, filter_pass, look_ahead, scan, second_pass, work
+from scanner.cluster import (
+    account_pass,
+    calibrate,
+    evaluate,
+    filter_pass,
+    look_ahead,
+    machines,
+    scan,
+    second_pass,
+    work,
+)
 from scanner.cluster.in_flight import Call
-from scanner.cluster.pace import Pace
-from scanner.cluster.pieces import Finished, FinishedPack, Pack
-from scanner.cluster.reports import PackReport, Piece, Report
+from scanner.cluster.pieces import Finished, FinishedPack, Pack, PackReport, Piece, Report
+from scanner.cluster.todo import Pace
 from scanner.cluster.worker import Worker
 from scanner.errors import Refused
 from scanner.input.shards import Shard
@@ -107,7 +116,7 @@ def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
     def cluster(config: Any) -> Iterator[int]:
         yield config.workers or 1
 
-    for module in (connect, look_ahead, scan, calibrate):  # modules imported later would keep the patched function
+    for module in (machines, look_ahead, scan, calibrate):  # modules imported later would keep the patched function
         patch.setattr(module, "cluster", cluster)
     for module in (calibrate, evaluate):
         patch.setattr(module, "spread", _spread)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from scanner.audit.statistics.intervals import binomial_limits
+from scanner.audit.statistics.judgement import binomial_limits
 from scanner.watermark.accounts import SHARES, by_post, log10_evidence, pooled_positions
 from scanner.watermark.laws import GREENER, RATES, Binomial, Gamma, NegativeGamma
 from scanner.watermark.native.numbered import NumberedGreenList

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 from scanner.audit.statistics.audit_rows import Row, failing
-from scanner.audit.statistics.intervals import poisson_limits
-from scanner.audit.statistics.judgement import TOLERANCE
+from scanner.audit.statistics.judgement import TOLERANCE, poisson_limits
 from scanner.errors import Refused
 from scanner.watermark.formats import format_of
 from schemas.registry import Admission, AuditedFilter, MasterKey

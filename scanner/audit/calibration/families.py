@@ -16,8 +16,7 @@ from scanner.audit.calibration.names import DEDUP, NAMES_AT, NamesCase, NamesCou
 from scanner.audit.calibration.one_key import KeyCounts
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, rate_rows, uniformity_rows
 from scanner.audit.statistics.expectation import THRESHOLDS
-from scanner.audit.statistics.intervals import Moments, moments
-from scanner.audit.statistics.judgement import KEY_BOUND
+from scanner.audit.statistics.judgement import KEY_BOUND, Moments, moments
 from scanner.watermark import Format
 from scanner.watermark.formats import format_of
 from schemas.registry import AuditedFilter, MasterKey

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.audit.statistics.expectation import levels_up_to, randomised_p
-from scanner.audit.statistics.intervals import Moments, moments
+from scanner.audit.statistics.judgement import Moments, moments
 from scanner.errors import Refused
 from scanner.watermark import Dedup, Format, Tokens
 from scanner.watermark.format import CountsHits, DrawsKeys

@@ -1,22 +1,32 @@
-"""One key on one traffic: how often does it flag text that nobody marked, and which n-grams do it? (SPEC §4)
+"""One key on one traffic: how often it flags unmarked text, by which n-grams, and its drawings' data.
+
+One key on one traffic: how often does it flag text that nobody marked, and which n-grams do it? (SPEC §4)
 
 A single key's rate differs from the average over keys, since the same boilerplate meets the same draws in many
 documents. So the key is judged against a multiple of the stated rate, with the texts of one poster as a cluster. The
 spread between its messages, each of which meets other draws, shows how large such differences are.
+
+Data for an audit's drawings, and the n-grams behind small p-values: counts, and their text only on request.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import tokenizers
 from numpy.typing import NDArray
 
+from scanner.audit.calibration.calibration_plan import CalibrationPlan
+from scanner.audit.calibration.disjoint_pieces import PANELS, PieceCounts, repeated
+from scanner.audit.calibration.names import NamesCase, NamesCounts
 from scanner.audit.statistics.expectation import chances
-from scanner.audit.statistics.intervals import Moments, moments
+from scanner.audit.statistics.judgement import Moments, moments
 from scanner.errors import Refused
-from scanner.watermark import Dedup, Positions, Tokens, Watermark
+from scanner.registry import tokenizer_path
+from scanner.watermark import Dedup, Format, Positions, Tokens, Watermark
 from scanner.watermark.laws import Law
 from scanner.watermark.ngram_filter import CommonNgrams
+from scanner.watermark.positions import PositionRule
 from scanner.watermark.rule import log10_p_of, search
 
 EXCESS_AT = 1e-3
@@ -157,3 +167,97 @@ def _add_ngrams(
         entry = ngrams.setdefault(mark.rule.ngram(tokens, at), [0, 0.0])
         entry[0] += 1
         entry[1] += term
+
+
+SHOWN = 20
+"""n-grams of a text or key that are listed."""
+
+
+def details(
+    plan: CalibrationPlan,
+    pieces: Mapping[Format, PieceCounts],
+    names: Mapping[NamesCase, NamesCounts],
+    keys: Mapping[str, KeyCounts],
+    thresholds: Sequence[float],
+    show_text: bool,
+) -> dict[str, Any]:
+    """Numbers to be written as JSON.
+
+    Args:
+        plan: the audit.
+        pieces: counts by format.
+        names: counts by case.
+        keys: counts by key id.
+        thresholds: the pieces' thresholds.
+        show_text: decode n-grams, and the vanilla text; otherwise only counts are given.
+    """
+    reader = _Reader(plan.tokenizer) if show_text else None
+    found: dict[str, Any] = {"figure": [], "names": [_named(*entry) for entry in names.items()], "keys": {}}
+    for how, counts in pieces.items():
+        found["figure"].append(
+            {
+                **how.columns()._asdict(),
+                "label": how.label(),
+                "pieces": counts.tests,
+                "thresholds": list(thresholds),
+                "panels": [
+                    {"test": test, "dedup": dedup, "hits": counts.hits[:, i].tolist()}
+                    for i, (test, dedup) in enumerate(PANELS)
+                ],
+                "smallest_p": _vanilla(counts, how.rule(), reader),
+            }
+        )
+    if plan.audited is not None:
+        for key in plan.audited.keys:
+            own = _Reader(str(tokenizer_path(plan.audited.registry, key))) if show_text else None
+            found["keys"][key.key_id] = _excess(keys[key.key_id], own)
+    return found
+
+
+def _named(case: NamesCase, found: NamesCounts) -> dict[str, Any]:
+    """Numbers of one case: at each rate of NAMES_AT, texts that count and the stated number; users, and users named."""
+    return {
+        "label": case.format.label(),
+        "kind": case.kind,
+        "texts_of": case.users_in_words,
+        "tokens": case.tokens,
+        "texts": int(found.sums.clusters[0]),
+        "hits": found.sums.hits.tolist(),
+        "expected": found.sums.expected.tolist(),
+        "users": found.marked,
+        "users_named": found.named,
+    }
+
+
+class _Reader:
+    """Turns token ids into text for people."""
+
+    def __init__(self, path: str) -> None:
+        self._inner = tokenizers.Tokenizer.from_file(path)
+
+    def __call__(self, ids: Sequence[int]) -> str:
+        return str(self._inner.decode(list(ids), skip_special_tokens=False))
+
+
+def _vanilla(counts: PieceCounts, rule: PositionRule, reader: _Reader | None) -> dict[str, Any]:
+    worst = counts.worst
+    shown: dict[str, Any] = {
+        "key": worst.key,
+        "log10_p_none": worst.log10_p,
+        "log10_p_ngram": worst.log10_p_ngram,
+        "scored_none": worst.scored,
+        "scored_ngram": worst.scored_ngram,
+        "repeated": [
+            {"times": times} | ({} if reader is None else {"text": reader(gram)})
+            for times, gram in repeated(worst.ids, rule, SHOWN)
+        ],
+    }
+    return shown | ({} if reader is None else {"text": reader(worst.ids.tolist())})
+
+
+def _excess(counts: KeyCounts, reader: _Reader | None) -> list[dict[str, Any]]:
+    top = sorted(counts.ngrams.items(), key=lambda item: -item[1].excess)[:SHOWN]
+    return [
+        {"hits": ngram.hits, "excess": ngram.excess} | ({} if reader is None else {"text": reader(gram)})
+        for gram, ngram in top
+    ]

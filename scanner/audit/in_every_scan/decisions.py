@@ -18,10 +18,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.audit.statistics.expectation import THRESHOLDS, Remembered, chances
-from scanner.audit.statistics.intervals import Moments, moments
+from scanner.audit.statistics.judgement import Moments, moments
 from scanner.detection.detector import Detector
 from scanner.detection.scan_plan import Plan
-from scanner.detection.span_verdicts import SPAN
+from scanner.detection.spans import SPAN
 from scanner.detection.under_test import Origin, Seen
 from scanner.registry import Named
 from scanner.text.normal_form import normalise

@@ -24,7 +24,7 @@ from scanner.audit.in_every_scan.decoy_keys import SHADOWS, Decoys, entropy_of
 from scanner.audit.in_every_scan.knockoffs import counted, rank
 from scanner.audit.in_every_scan.strata import strata
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
-from scanner.audit.statistics.intervals import Moments, moments
+from scanner.audit.statistics.judgement import Moments, moments
 from scanner.detection.detector import Detector
 from scanner.detection.under_test import KeyUnderTest, Origin, Seen
 from scanner.watermark import only

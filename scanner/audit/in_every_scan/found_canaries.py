@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, number, row_of
-from scanner.audit.statistics.intervals import Limits, binomial_limits, binomial_tail
+from scanner.audit.statistics.judgement import Limits, binomial_limits, binomial_tail
 from scanner.detection.scan_plan import Plan
 from scanner.watermark.rule import corrected, passes
 from schemas.audit_tables import CANARY_KINDS as KINDS

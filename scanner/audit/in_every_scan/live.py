@@ -29,8 +29,7 @@ from scanner.audit.in_every_scan.scan_answers import (
 from scanner.audit.in_every_scan.traffic import Traffic, measure, own_p, reserved_moments, unmarked
 from scanner.audit.statistics.audit_rows import HOLD, Audit, Question, Row, failing, rate_rows
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
-from scanner.audit.statistics.intervals import Limits, Moments, poisson_limits
-from scanner.audit.statistics.judgement import KEY_BOUND, counts
+from scanner.audit.statistics.judgement import KEY_BOUND, Limits, Moments, counts, poisson_limits
 from scanner.detection.scan_plan import Plan
 from scanner.results import queries
 from scanner.watermark.formats import format_of

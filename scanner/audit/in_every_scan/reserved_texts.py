@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from scanner.audit.in_every_scan.framing import AT_MOST
 from scanner.audit.statistics.expectation import THRESHOLDS
-from scanner.detection.published import TextIds
+from scanner.detection.rows import TextIds
 from scanner.watermark.formats import format_of
 from schemas.audit_tables import AUDIT_COUNTS, RESERVED_TEXT
 from schemas.registry import MasterKey, is_reserved

@@ -5,7 +5,7 @@ import polars as pl
 
 from scanner.audit.in_every_scan.traffic import Traffic
 from scanner.audit.statistics.audit_rows import Question
-from scanner.audit.statistics.intervals import Moments
+from scanner.audit.statistics.judgement import Moments
 from scanner.detection.scan_plan import Plan
 from scanner.watermark.formats import format_of
 from schemas.audit_tables import DECISION, DECISION_WHOLE, STRATA

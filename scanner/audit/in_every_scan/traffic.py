@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan.framing import AT_MOST, WithoutFew, without_few
 from scanner.audit.statistics.expectation import THRESHOLDS
-from scanner.audit.statistics.intervals import Moments
+from scanner.audit.statistics.judgement import Moments
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey, is_reserved, reserved_count
 from schemas.tables import SCORED

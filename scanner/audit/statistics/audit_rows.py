@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from scanner.audit.statistics.expectation import uniformity
-from scanner.audit.statistics.intervals import Limits, Moments
-from scanner.audit.statistics.judgement import Count, counts, holm, judge
+from scanner.audit.statistics.judgement import Count, Limits, Moments, counts, holm, judge
 from scanner.watermark import Format
 from schemas.words import AuditVerdict
 

@@ -5,7 +5,7 @@ from importlib import resources
 
 from click.testing import CliRunner
 
-from jobs.selftest import selftest
+from jobs.formats import selftest
 from scanner.gpu.device_answers import check_device
 from tests.gpu.interpreted.sides import CPU
 

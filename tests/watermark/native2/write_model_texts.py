@@ -15,8 +15,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from jobs.demo.demo_keys import HERE
 from jobs.demo.get_model import DEFAULT_FOLDER
 from scanner.generation import GreenListProcessor, GumbelProcessor, LocalModel, load_model
-from scanner.generation.rows import RowsProcessor
-from scanner.generation.sampling import sampling_weights
+from scanner.generation.processor import RowsProcessor, sampling_weights
 from scanner.watermark.native.numbered import Numbered
 from scanner.watermark.native.runs import is_group_step
 from tests.watermark.native2.model_texts import QUERIED, SHARED, STORED, TOKENS, VOCABULARY, Cell, cells, read, write

@@ -1,0 +1,335 @@
+"""`brickscan explain`, `replay`, `report`: flags explained, scored anew, and as pages.
+
+`brickscan explain CONFIG|RESULTS DOC|ACCOUNT`: one flag or marked account, in words that all can follow.
+
+`brickscan replay CONFIG DOC`: one verdict computed again, and whether it comes out equal, field by field.
+
+`brickscan report CONFIG|RESULTS --out DIR`: a night and its flags as pages for a browser.
+"""
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from tqdm import tqdm
+
+from jobs.options import Day, NamedPath, results_argument, results_at, scanned
+from jobs.text import columns, counted, tell, wrapped
+from scanner.errors import Refused
+from scanner.printable import amount, combines, cut, printable, safe
+from schemas.words import Naming
+
+if TYPE_CHECKING:
+    from scanner.evidence.accounts import AccountExplained, Post
+    from scanner.evidence.explanation import Explanation
+    from scanner.evidence.page import Segment
+
+
+MOST_CHARACTERS = 3_000
+"""Most characters of a text in a terminal."""
+
+MOST_POSTS = 20
+"""Most posts of an account in a terminal."""
+
+LONGEST_PART = 400
+"""Most characters of quoted lines, or of own words between them, of a post in a terminal."""
+
+_MARKS = (" ", ".", "-", "=", "#")
+_WIDEST = 100
+
+
+@click.command()
+@results_argument
+@click.argument("document", metavar="DOC|ACCOUNT")
+@click.option(
+    "--account", "of_account", is_flag=True, help="Explain the account of this name, whatever documents have it."
+)
+@click.option("--date", "night", type=Day(), help="Of an account: its night, as the date of its data.  [the newest]")
+@click.option("--html", "page_file", type=NamedPath(path_type=Path), help="Write a page here; it needs no network.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--run", type=click.IntRange(1), help="Scored tokens shown as one. Below 8: material of the key.  [8]")
+def explain(
+    results: str,
+    document: str,
+    of_account: bool,
+    night: datetime | None,
+    page_file: Path | None,
+    as_json: bool,
+    run: int | None,
+) -> None:
+    """Explain one flag: what was found, how seldom chance does it, where it stands in the text, what it does not say.
+
+    CONFIG: the file of the scan; or RESULTS: its folder or URI of results, with which the text is not shown. DOC: the
+    id of a document, or PATH:ROW. The text is read again from its file, or from what the scan kept ([evidence]
+    keep_text), and shown only if it is the one that was scanned. Below each line of it stands how strongly it speaks
+    for the mark: nothing, then . - = #. Quoted lines (`>`, <blockquote>) and own words have p-values of their own,
+    which decide nothing. What single tokens say is material of the key: who collects many such pages learns the mark,
+    so that runs of 8 are shown, in five steps.
+
+    ACCOUNT: a marked account (`brickscan accounts`), where no flagged document has this name: why it is named or not,
+    and its posts, those that speak strongest for the mark first, own words beside quoted lines.
+
+    \b
+    Example:
+      brickscan explain scan.toml post-4711
+      brickscan explain scan.toml /data/2026-11-20/a.parquet:17 --html flag.html
+      brickscan explain scan.toml --account user-17 --date 2026-11-20
+    """
+    if page_file is not None and as_json:
+        raise click.UsageError("Give --html or --json; one of the two.")
+    from scanner.evidence.accounts import account_page, explain_account, marked_accounts, record_of_account
+    from scanner.evidence.explainer import Explainer
+    from scanner.evidence.page import page
+    from scanner.evidence.sentences import record_of
+    from scanner.evidence.weighing import RUN
+
+    place = results_at(results)
+    if not scanned(place):
+        return
+    explainer = Explainer(place.config or place.folder, run or RUN)
+    day = night.date() if night else None
+    explained = None
+    if not of_account and day is None:
+        try:
+            explained = explainer.explain(document)
+        except Refused:
+            if not marked_accounts(explainer, day, [document]):
+                raise
+    found = explain_account(explainer, document, day) if explained is None else []
+    if page_file is not None:
+        _write(page_file, page(explained) if explained else account_page(found))
+        tell(f"page: {page_file}")
+    elif as_json:
+        record = record_of(explained) if explained else {"accounts": [record_of_account(one) for one in found]}
+        tell(*json.dumps(record, indent=1).splitlines())
+    else:
+        tell(*(_lines(explained) if explained else _account_lines(found)))
+
+
+def _write(file: Path, html: str) -> None:
+    from scanner.evidence.page import write_private
+
+    file = file.absolute()  # "." has no name
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}.unfinished")
+    try:
+        write_private(unfinished, html)
+        unfinished.replace(file)
+    except OSError as error:
+        raise Refused(
+            f"--html {file}: cannot be written ({error.strerror}); name a file in a folder of yours"
+        ) from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _lines(explained: "Explanation") -> Iterator[str]:
+    from scanner.evidence.page import segments
+    from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
+
+    width = min(shutil.get_terminal_size().columns, _WIDEST)
+    for heading, sentence in what_was_found(explained):
+        yield from wrapped(f"{heading}: {sentence}", width, "  ")
+    yield from wrapped(f"What this does not say: {'; '.join(DOES_NOT_SAY)}", width, "  ")
+    yield ""
+    if explained.text is None:
+        yield from wrapped(f"The text is not shown: {explained.no_text}.", width, "  ")
+        return
+    if explained.not_weighed is not None:
+        yield from wrapped(f"The text stands without its evidence: {explained.not_weighed}.", width, "  ")
+    yield from _marked_lines(segments(explained, MOST_CHARACTERS), width)
+    if len(explained.text) > MOST_CHARACTERS:
+        yield f"({len(explained.text) - MOST_CHARACTERS:,} more characters; --html shows more)"
+
+
+def _account_lines(found: "Sequence[AccountExplained]") -> Iterator[str]:
+    from scanner.evidence.accounts import posts_in_words, what_was_found
+
+    width = min(shutil.get_terminal_size().columns, _WIDEST)
+    for explained in found:
+        for heading, sentence in what_was_found(explained):
+            yield from wrapped(f"{heading}: {safe(sentence)}", width, "  ")
+        yield ""
+        yield from wrapped(posts_in_words(explained, MOST_POSTS), width, "  ")
+        for post in explained.posts[:MOST_POSTS]:
+            yield ""
+            yield from _post_lines(post, width)
+
+
+def _post_lines(post: "Post", width: int) -> Iterator[str]:
+    from scanner.evidence.accounts import about_post
+    from scanner.evidence.page import visible
+
+    yield from wrapped(about_post(post), width, "  ")
+    for part in post.parts:
+        margin = "  quotes | " if part.kind == "quoted" else "  writes | "
+        text = visible(post.text[part.begin : part.end].rstrip())
+        for line in (text if len(text) <= LONGEST_PART else cut(text, LONGEST_PART)).split("\n"):
+            yield from wrapped(margin + line, width, margin) if line.strip() else ()
+
+
+def _marked_lines(parts: "list[Segment]", width: int) -> Iterator[str]:
+    """Lines of a text, each with a line of marks below it; a prefix tells own words from quoted ones.
+
+    A character's mark stands below it, where a terminal gives each character one column, and accents none. Lines end
+    behind a blank where they have one.
+    """
+    line: list[tuple[str, str]] = []  # what stands in a column, and its mark
+    for part in parts:
+        mark = " " if part.level is None else _MARKS[part.level]
+        for character in part.text:
+            if line and combines(character):
+                line[-1] = line[-1][0] + character, line[-1][1]
+                continue
+            if character == "\n":
+                yield from _pair(line)
+                line = []
+                continue
+            if len(line) >= width:
+                end = next((i for i in range(len(line), 0, -1) if character == " " or line[i - 1][0] == " "), len(line))
+                yield from _pair(line[:end])
+                line = line[end:]
+            line.append((character, mark))
+    yield from _pair(line)
+
+
+def _pair(line: list[tuple[str, str]]) -> Iterator[str]:
+    marks = "".join(mark for _, mark in line).rstrip()
+    yield "".join(shown for shown, _ in line)
+    if marks:
+        yield marks
+
+
+@click.command()
+@click.argument("config", type=NamedPath(path_type=Path, dir_okay=False, exists=True))
+@click.argument("document", metavar="DOC")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--proof", "folder", type=NamedPath(path_type=Path), help="A new folder for whoever checks the flag.")
+def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> int:
+    """Compute one verdict again and compare it with the recorded one, field by field.
+
+    CONFIG: the file of the scan. DOC: the id of a flagged document, or PATH:ROW. The text is read again from its file,
+    or from what the scan kept ([evidence] keep_text), and must be the one that was scanned; keys are those that the
+    scan recorded. Score and p-value of the message come from a slow path that shares no code with the scan. Exit code
+    3: something comes out differently.
+
+    --proof writes what a third party needs: the claim, the text, its tokens, and the tokenizer. No file of it
+    holds anything of the key. Once the key is revealed to them, check_claim.py checks the claim without brickscan, and
+    says what it does not check. Where the evidence comes out differently, nothing is written.
+
+    \b
+    Example:
+      brickscan replay scan.toml post-4711
+      brickscan replay scan.toml post-4711 --proof case-17
+    """
+    from scanner.evidence.replay import replay as replayed
+
+    found = replayed(config, document)
+    if folder is not None and found.evidence_equal:
+        from scanner.evidence.claim import write_claim
+        from scanner.evidence.explainer import Explainer
+
+        write_claim(Explainer(config), found.case, folder)
+    if as_json:
+        fields = [
+            one._asdict() | {"recorded": _plain(one.recorded), "again": _plain(one.again)} for one in found.fields
+        ]
+        record = {"document": found.case.where, "equal": found.equal, "text_not_from_file": found.not_from_file}
+        record["fields"] = fields
+        tell(*json.dumps(record, indent=1).splitlines())
+        return 0 if found.equal else 3
+    rows = [
+        (one.field, _shown(one.recorded), _shown(one.again), "equal" if one.equal else "DIFFERS", one.why or "")
+        for one in found.fields
+    ]
+    tell(*columns([("field", "recorded", "computed again", "", ""), *rows]))
+    if found.not_from_file is not None:
+        tell(f"The text is the one that the scan kept ({found.not_from_file}); what stood beside it is not compared.")
+    if folder is not None and not found.evidence_equal:
+        tell(f"no claim is written to {folder}: a verdict that comes out differently is none to prove")
+    elif folder is not None:
+        from scanner.evidence import check_claim
+
+        tell(f"claim: {folder}; python -I check_claim.py {folder} SECRET_FILE LIST HEAD checks it")
+        tell(f"The script is {check_claim.__file__}; whoever checks takes it from a copy of brickscan that they trust.")
+    if found.equal:
+        tell("The verdict comes out equal.")
+    elif found.evidence_equal:
+        why = "" if found.registry.agrees is not False else f" {found.registry.sentence}."
+        tell(f"The evidence comes out equal; whose the message is does not: look at `brickscan users verify`.{why}")
+    else:
+        tell("The verdict comes out DIFFERENTLY: do not use this flag.")
+    return 0 if found.equal else 3
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    return printable(str(_plain(value)), 60)
+
+
+@click.command()
+@results_argument
+@click.option("--date", "day", type=click.DateTime(["%Y-%m-%d"]), help="Date of its data.  [of the newest scan]")
+@click.option("--out", required=True, type=NamedPath(path_type=Path, file_okay=False), help="A new folder.")
+def report(results: str, day: datetime | None, out: Path) -> None:
+    """Write a night as pages: one for the night, one a flag, one a marked account, each with a JSON twin.
+
+    Open DIR/index.html in a browser.
+
+    CONFIG: the file of the scan; or RESULTS: its folder or URI of results, with which no text is shown. Pages need no
+    network, no script and no other file, and print as they look. They hold people's texts: only you can read them. A
+    folder that holds an earlier report is replaced.
+
+    \b
+    Example:
+      brickscan report scan.toml --out report
+      brickscan report scan.toml --date 2026-11-20 --out reports/2026-11-20
+    """
+    from scanner.evidence.accounts import marked_accounts
+    from scanner.evidence.explainer import Explainer
+    from scanner.evidence.site import night_of, write_report
+
+    place = results_at(results)
+    if not scanned(place):
+        return
+    explainer = Explainer(place.config or place.folder)
+    night = night_of(
+        explainer.results,
+        explainer.rate,
+        day.date() if day else None,
+        explainer.as_the_registry_says,
+        explainer.canaries,
+    )
+    with tqdm(total=len(night.flags), unit=" flags", disable=None, dynamic_ncols=True) as shown:
+        marked = marked_accounts(explainer, night.day)
+        pages = write_report(explainer, night, out, lambda: shown.update(), marked)
+    decided = [(which, found) for which, found in night.decided.items() if found.texts]
+    tell(
+        f"night of {night.day}: {night.light}; {night.documents:,} documents read, {night.counted.in_words()}; "
+        f"{amount(night.expected)} false flags at most to expect",
+        *(f"- {reason}" for reason in night.why),
+        *(
+            f"decided on, {which}: {found.texts:,} texts, precision {found.in_words()}: {found.counts_in_words()}"
+            for which, found in decided
+        ),
+        *([f"{counted(len(marked), 'marked account')}; {_named(marked):,} named for a user"] if marked else []),
+        f"{pages:,} pages of flags: {printable(str(out / 'index.html'))}",
+    )
+
+
+def _named(marked: Sequence[Mapping[str, Any]]) -> int:
+    return len({row["account_id"] for row in marked if row["naming"] == Naming.NAMED})

@@ -1,0 +1,300 @@
+"""Ray, started or joined, and its machines: nodes that are gone, GPUs, memory.
+
+Nodes of the cluster that are gone, and whether a document may be the cause.
+
+GPUs for workers: how many workers share one, and what happens where there is none.
+
+A worker that holds a GPU, or a share of one, tokenises on its own CPU core and scores on the GPU. So the share says
+how many cores feed a GPU: all workers are alike, and none that scores on a CPU is left with the night's last shard.
+While one worker tokenises or copies, the GPU works for the others.
+
+Memory of a process: how much it holds, and a limit on how much it may take.
+
+Ray, started or joined: the configuration's cluster, the one in RAY_ADDRESS, or one embedded in this process.
+"""
+
+import contextlib
+import logging
+import os
+import resource
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import RayError
+
+from scanner.errors import Refused, ScanFailed, in_a_line
+from schemas.config import ClusterConfig, ScanClusterConfig
+
+if TYPE_CHECKING:
+    import torch
+
+
+_UNANNOUNCED = (0, 2)
+"""Numbers of Ray's NodeDeathInfo: unspecified, and terminated unexpectedly."""
+
+
+class Gone(Enum):
+    """How a node went."""
+
+    TAKEN = "taken"  # it was preempted, drained or told to end, which no document causes
+    DIED = "died"  # its end was not announced: its machine was taken away, or a document brought it down
+
+
+class Nodes:
+    """Nodes that are gone. Ray is asked again only about nodes not yet known to be gone."""
+
+    def __init__(self) -> None:
+        self._gone: dict[str, Gone] = {}
+
+    def gone(self, node_id: str | None) -> Gone | None:
+        """How a node went. None: it is alive, or unknown."""
+        if node_id is not None and node_id not in self._gone:
+            nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+            # added to what is known, since Ray forgets the oldest
+            self._gone |= {node["NodeID"]: _how(node) for node in nodes if not node["Alive"]}
+        return None if node_id is None else self._gone.get(node_id)
+
+
+def _how(node: dict[str, Any]) -> Gone:
+    return Gone.DIED if node["DeathReason"] in _UNANNOUNCED else Gone.TAKEN
+
+
+def own_node(_actor: object) -> str:
+    """Id of the node that this process runs on; to be called by an actor."""
+    return ray.get_runtime_context().get_node_id()
+
+
+def node_of(begun: Any) -> str | None:  # noqa: ANN401
+    """Id of the node on which an actor began, by the reference to its `own_node`. None: the actor never began."""
+    if not ray.wait([begun], timeout=0)[0]:
+        return None
+    try:
+        node_id: str = ray.get(begun)
+    except RayError:
+        return None
+    return node_id
+
+
+_log = logging.getLogger(__name__)
+
+
+def share_gpus(config: ClusterConfig, workers: int) -> tuple[int, float]:
+    """How many workers there can be, and how much of a GPU each one holds; warns once when there is no GPU.
+
+    Raises:
+        Refused: the configuration requires GPUs that the cluster does not have.
+    """
+    share = config.gpus_per_worker
+    fit, what = fit_gpus(share, workers, "cluster.gpus_per_worker")
+    if fit:
+        return fit, share
+    if config.require_gpus:
+        raise Refused(f"{what}; add GPUs, or leave out cluster.require_gpus to score on CPUs")
+    _log.warning("%s; everything is scored on CPUs, with the same results", what)
+    return workers, 0.0
+
+
+def fit_gpus(share: float, workers: int, field: str) -> tuple[int, str]:
+    """How many of the workers the cluster's GPUs are enough for, if each holds such a share; when 0, what is missing.
+
+    field: the configuration's field with the share.
+    """
+    if not share:
+        return workers, ""
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    gpus = [node["Resources"].get("GPU", 0.0) for node in nodes if node["Alive"]]
+    # shares of several GPUs are not put together
+    fit = sum(int(there) * int(1 / share + 1e-9) if share < 1 else int(there / share) for there in gpus)
+    return min(workers, fit), f"{field} = {share:g}: the cluster has {sum(gpus):g} GPUs, too few for one worker"
+
+
+def own_device(config: ClusterConfig) -> tuple["torch.device | None", str]:
+    """The device that this worker scores on. None, with the reason, where it holds no GPU or cannot use its GPU.
+
+    Raises:
+        Refused: it cannot use its GPU, and the configuration requires GPUs.
+    """
+    if not config.gpus_per_worker or not (ray.is_initialized() and ray.get_gpu_ids()):
+        return None, ""
+    try:
+        from scanner.gpu.devices import devices, wake
+
+        found = devices()
+        why = "torch finds no CUDA device"
+    except ImportError as error:
+        found, why = [], f"{error}; torch's CUDA build brings what is needed"
+    if found:
+        wake(found[0])  # before the worker's memory is limited: the limit does not count what is mapped by then
+        return found[0], ""
+    what = f"a worker was given a GPU that it cannot use: {why}"
+    if config.require_gpus:
+        raise Refused(f"{what}; leave out cluster.require_gpus to score on CPUs")
+    return None, f"{what}; it scores on the CPU, with the same results"
+
+
+def limit_memory(most: int, *, more: bool = False) -> None:
+    """Let this process take so many bytes, or so many more than it has; beyond that: MemoryError, or its end (Linux).
+
+    The kernel counts memory that is mapped for data, so mapped memory that is not touched yet (arenas, stacks, a
+    device's address space) is added. A limit on all address space would count libraries and Ray's shared store.
+
+    Raises:
+        ScanFailed: it takes more already.
+    """
+    if sys.platform != "linux":
+        return
+    held, data = resident(), _pages(5)
+    if more:
+        most += held
+    if held >= most:
+        raise ScanFailed(
+            f"it takes {held >> 20} MiB before its first document, and may take {most >> 20}; raise "
+            "cluster.worker_memory_mb, or let fewer workers share a machine"
+        )
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = most - held + data
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds; 0 where the system does not say."""
+    return _pages(1)
+
+
+def _pages(field: int) -> int:
+    """Bytes of a field of /proc/self/statm (proc(5)); 0 where there is none."""
+    if sys.platform != "linux":
+        return 0
+    return int(Path("/proc/self/statm").read_text().split()[field]) * resource.getpagesize()
+
+
+def peak_memory() -> int:
+    """Most bytes of memory that this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+_OBJECT_STORE_BYTES = 100 * 2**20
+"""Bytes of Ray's object store: only plans and descriptions of files cross it."""
+
+WORKER_MEMORY = 4096 * 2**20
+"""Bytes that a worker may take unless configured: the worst text of 16 MiB needs 3.5 GB."""
+
+_SHARE = 0.9
+"""Share of the memory that Ray counts as free for work which all workers of a machine may take together."""
+
+_STARTS = 3
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+_KNOCK_SECONDS = 10.0
+_TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+@contextlib.contextmanager
+def cluster(config: ClusterConfig) -> Iterator[int]:
+    """Connect to Ray; gives the number of workers. An existing connection of this process is used, and left open.
+
+    Raises:
+        ScanFailed: the cluster cannot be reached or started.
+    """
+    if ray.is_initialized():
+        yield room(config)
+        return
+    address = config.address or os.environ.get("RAY_ADDRESS")
+    with tempfile.TemporaryDirectory(prefix="bricks", ignore_cleanup_errors=True) as private:
+        if address:
+            _join(address)
+        else:
+            _start(_embedded(config, private))
+        try:
+            yield room(config)
+        finally:
+            ray.shutdown()
+
+
+def worker_memory(config: ScanClusterConfig) -> int:
+    """Bytes that a worker may take on the cluster that this process is connected to.
+
+    Unless configured, a worker gets at most its CPU's share of the smallest machine, so that the machine never runs
+    out.
+    """
+    if config.worker_memory_mb is not None:
+        return config.worker_memory_mb * 2**20
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    shares = [_SHARE * machine.get("memory", 0) / machine["CPU"] for machine in machines if machine.get("CPU")]
+    return int(min([WORKER_MEMORY, *shares]))
+
+
+def _join(address: str) -> None:
+    try:
+        _knock(address)
+        ray.init(address=address, **_QUIET)
+    except Exception as error:  # Ray raises Exception itself
+        what = f"Ray: the cluster at {address!r} cannot be reached: {in_a_line(error)}"
+        raise ScanFailed(f"{what}; see whether it runs, and what [cluster] address or RAY_ADDRESS names") from None
+
+
+def _start(options: dict[str, Any]) -> None:
+    """Start a cluster in this process. Ray gives its processes 30 s to start, too few where others use the CPUs."""
+    for attempt in range(1, _STARTS + 1):
+        before = _children()
+        try:
+            ray.init(**_QUIET, **options)
+        except Exception as error:  # Ray raises Exception itself when it is too slow to start
+            ray.shutdown()
+            for process in _children() - before:  # what Ray started and forgets, which would go on
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            if attempt == _STARTS:
+                raise ScanFailed(
+                    f"Ray: the embedded cluster did not start, tried {_STARTS} times: {in_a_line(error)}; run it again "
+                    "when fewer processes use this machine, or start a cluster before (`ray start --head`), and name "
+                    'it by `address = "auto"` in [cluster]'
+                ) from None
+        else:
+            return
+
+
+def _children() -> set[int]:
+    """Ids of this process's children; none where the system does not list them."""
+    found = set[int]()
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found.update(map(int, path.read_text().split()))
+    return found
+
+
+def _knock(address: str) -> None:
+    """Raise OSError when nobody listens at the address: Ray itself would try for a quarter of an hour."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
+
+
+def _embedded(config: ClusterConfig, private: str) -> dict[str, Any]:
+    """Options of a cluster in this process; private: a folder that nobody else can enter, for its logs and sockets."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray's own is 15, at which one other busy process leaves workers 3 % of its CPU: they started in minutes
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    if not any(name in os.environ for name in _TOKEN_SETTINGS):
+        # Ray listens on all addresses and so needs a token; by default it would write one into the home folder, where
+        # it changes how later clusters start
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    return {
+        "address": "local",
+        "include_dashboard": False,
+        "num_cpus": config.workers,
+        "object_store_memory": _OBJECT_STORE_BYTES,
+        "_temp_dir": f"{private}/ray",  # not the folder itself, which Ray opens to everybody
+    }
+
+
+def room(config: ClusterConfig) -> int:
+    """Number of workers: as configured, or one for each CPU that the cluster has now."""
+    return config.workers or max(int(ray.cluster_resources().get("CPU", 1)), 1)  # type: ignore[no-untyped-call]

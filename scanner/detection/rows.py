@@ -1,0 +1,257 @@
+"""Rows of verdicts: columns from what keys found, and what tables show of them to everybody.
+
+Rows of a batch: columns of verdicts from what keys found, and tables from columns.
+
+The rows of verdicts in tables: exact flagged rows in `flags`, and rows in `verdicts` that give no key away.
+
+Whoever knows texts and their exact scores learns the key: the difference of two sums over nearly the same n-grams is a
+draw, and enough sums at h = 0 are equations whose solution is the green list. The best key or message of a text shows
+some of it too. So rows of `verdicts` state what was flagged and for whom, and otherwise a class of p that few unmarked
+texts leave. A public digest of a short post would show whether a guessed post was there, so rows carry a keyed digest.
+"""
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from scanner.detection.under_test import KeyUnderTest, Origin, log10_reach
+from scanner.watermark.rule import Decision, Found, corrected
+from schemas.registry import Canary
+from schemas.tables import DECADES, FLAGS, SPANS, VERDICTS
+from schemas.words import Naming
+
+
+def verdict_columns(
+    keys: Sequence[KeyUnderTest],
+    tests: NDArray[np.float64],
+    lengths: NDArray[np.int64],
+    found: Sequence[Found],
+    decided: Decision,
+    reason: pa.Array,
+    whole_is_enough: NDArray[np.bool_],
+    normalised: NDArray[np.bool_],
+) -> dict[str, Any]:
+    """Columns of VERDICTS on D texts, except for who had a message; `named`: somebody is named (`decide`).
+
+    keys: the keys under test; tests: K of each key and variant, float64[K, variants]; lengths: in tokens under each
+    key, int64[K, D]; reason: why only a part was scored; whole_is_enough: bool[D], texts that are long enough for a key
+    if nothing is left out; normalised: bool[D], texts that are the normalised variant.
+    """
+    chosen, naming, rows = decided.key, decided.naming, np.arange(len(decided.key))
+    runner_up = np.where(decided.candidate == 0, 1, 0)
+
+    def of_chosen(values: Iterable[NDArray[Any]]) -> NDArray[Any]:
+        return np.stack([*values])[chosen, rows]
+
+    def of_candidate(values: Iterable[NDArray[Any]]) -> NDArray[Any]:
+        # a key whose every document has fewer candidates is not the one that is chosen there
+        return of_chosen(of_key[rows, np.minimum(decided.candidate, of_key.shape[1] - 1)] for of_key in values)
+
+    tested = tests[chosen, normalised.astype(np.int64)]
+    reach = np.array([log10_reach(test) for test in keys], np.float64)[chosen]
+    reach_global, whole = corrected(reach, 1, tested), np.ceil(tested)
+
+    def p_values(log10_p: NDArray[np.float64]) -> pa.Array:
+        return _p_values(np.maximum(log10_p, reach))
+
+    def p_values_global(log10_p: NDArray[np.float64]) -> pa.Array:
+        return _p_values(np.maximum(log10_p, reach_global))
+
+    message = of_candidate(said.message for said in found)
+    scored = message >= 0
+    return {
+        "status": pc.if_else(
+            scored,
+            pc.if_else(reason.is_null(), "scored", "scored_in_part"),
+            pc.if_else(whole_is_enough, "filtered", "too_short"),
+        ),
+        "tokens": of_chosen(lengths),
+        "scored": of_chosen(said.scored for said in found),
+        "key_id": pa.array([test.key.key_id for test in keys]).take(pa.array(chosen)),
+        # undecided: none is shown, since the best may be a stranger
+        "message": pa.array(message, mask=~scored | (naming == Naming.UNDECIDED)),
+        "naming": naming,
+        "proof": np.full(len(chosen), None, object),
+        "score": of_candidate(said.score for said in found),
+        # p = 1 for texts that are not scored
+        "log10_p": p_values(np.where(scored, of_candidate(said.log10_p for said in found), 0.0)),
+        "log10_p_global": p_values_global(np.where(scored, of_candidate(said.log10_p_global for said in found), 0.0)),
+        "runner_up_log10_p": p_values(of_chosen(said.log10_p[rows, runner_up] for said in found)),
+        "runner_up_log10_p_global": p_values_global(of_chosen(said.log10_p_global[rows, runner_up] for said in found)),
+        "messages_tested": np.array([test.key.messages for test in keys])[chosen],
+        "keys_tested": whole.astype(np.int64),
+        "tests": pa.array(tested, mask=whole == tested),
+        "flagged": decided.flagged,
+        "basis": pa.array([str(test.watermark.basis) for test in keys]).take(pa.array(chosen)),
+        "p_rank": _p_values(of_candidate(said.p_rank for said in found)),
+        "text_id": pa.nulls(len(chosen), pa.binary()),
+        "p_class": pa.nulls(len(chosen), pa.int64()),
+        "sketch": pa.nulls(len(chosen), pa.binary()),
+        "unit": pa.nulls(len(chosen), pa.string()),
+        "canary": pa.nulls(len(chosen), pa.bool_()),
+    }
+
+
+def plain_lengths(rows: pa.Array, lengths: NDArray[np.int64], found: Sequence[Found]) -> pa.RecordBatch:
+    """`lengths` of Looked, of D rows and their tokens under K keys, int64[K, D]."""
+    first = np.argmax(np.stack([said.message[:, 0] >= 0 for said in found]), axis=0)
+    scored = np.stack([said.scored for said in found])
+    at = first, np.arange(len(first))
+    return pa.RecordBatch.from_pydict({"row": rows, "tokens": lengths[at], "scored": scored[at]})
+
+
+def columns_of_faults(faults: Mapping[int, tuple[str, str]], documents: int) -> dict[str, pa.Array]:
+    """Reason and detail of D documents, by column; null where there is no fault."""
+    if not faults:
+        return dict.fromkeys(("reason", "detail"), pa.nulls(documents, pa.string()))
+    told = [faults.get(row, (None, None)) for row in range(documents)]
+    return {
+        name: pa.array(of_all, pa.string())
+        for name, of_all in zip(("reason", "detail"), zip(*told, strict=True), strict=True)
+    }
+
+
+def table_of(
+    schema: pa.Schema, documents: pa.RecordBatch, origin: Origin, now: datetime, columns: dict[str, Any]
+) -> pa.RecordBatch:
+    """Rows of a schema: the given columns, the documents' columns, and the values that every row shares."""
+    same = origin._asdict() | {"scanned_at": now}
+
+    def column(field: pa.Field) -> pa.Array:
+        if field.name in same:
+            return pa.repeat(pa.scalar(same[field.name], field.type), len(documents))
+        if field.name not in columns:
+            return documents[field.name]
+        values = columns[field.name]
+        return values if isinstance(values, pa.Array) else pa.array(values, field.type)
+
+    return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
+
+
+def _p_values(log10_p: NDArray[np.float64]) -> pa.Array:
+    """p-values as tables have them: null where there is none."""
+    return pa.array(log10_p, mask=np.isnan(log10_p))
+
+
+EXACT = (
+    "text_sha256",
+    "sketch",
+    "score",
+    "log10_p",
+    "log10_p_global",
+    "runner_up_log10_p",
+    "runner_up_log10_p_global",
+    "p_rank",
+)
+"""Columns that are null in `verdicts`."""
+
+OF_FLAGS = ("key_id", "message", "messages_tested", "keys_tested", "basis", "variant", "tests", "unit")
+"""Columns that are null in `verdicts` where the row is not flagged: they show which score was the best."""
+
+
+class TextIds:
+    """Keyed digests of texts. Holds the audit secret; shown in no repr, and refuses to be pickled.
+
+    Args:
+        secret: 16 to 64 bytes.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def __reduce__(self) -> str:
+        raise TypeError("what holds the audit secret is not pickled: open it where it is needed")
+
+    def of(self, sha256: pa.Array) -> pa.Array:
+        """16 bytes for each SHA-256 of a text: the same for the same text, whatever was scanned with it."""
+        return pa.array(self._digests(sha256, b"text-id-v1"), pa.binary())
+
+    def for_audit(self, sha256: pa.Array) -> list[bytes]:
+        """Digests under another key, so that rows of an audit cannot be joined with verdicts."""
+        return list(self._digests(sha256, b"text-audit-v1"))
+
+    def for_filter(self, text: bytes) -> bytes:
+        """16 bytes by which a stored text is drawn for a filter of n-grams: the same for a copy of it."""
+        return hashlib.blake2b(text, key=self._secret, digest_size=16, person=b"filter-text-v1").digest()
+
+    def ngram_secret(self) -> bytes:
+        """The secret under which a filter hashes n-grams (scanner.watermark.ngram_filter.hash_key): 32 bytes."""
+        return hashlib.blake2b(b"", key=self._secret, digest_size=32, person=b"ngram-filter-v1").digest()
+
+    def of_accounts(self, account_ids: pa.Array) -> pa.Array:
+        """int64 digests of accounts, spread evenly: nobody can choose ids that come together."""
+        made = self._digests(pa.array([account.encode() for account in account_ids.to_pylist()]), b"accounts-v1")
+        return pa.array([int.from_bytes(digest[:8], "little", signed=True) for digest in made], pa.int64())
+
+    def _digests(self, sha256: pa.Array, person: bytes) -> Iterator[bytes]:
+        for digest in sha256.to_pylist():
+            yield hashlib.blake2b(digest, key=self._secret, digest_size=16, person=person).digest()
+
+
+def p_class(log10_p: pa.Array) -> pa.Array:
+    """Classes of p, int64: k where 10^(-DECADES·(k+1)) < p ≤ 10^(-DECADES·k); null where p is."""
+    return pc.cast(pc.floor(pc.divide(pc.abs(log10_p), float(DECADES))), pa.int64())
+
+
+def with_canaries(exact: pa.RecordBatch, canaries: Collection[Canary]) -> pa.RecordBatch:
+    """Exact rows of VERDICTS with `canary`, of the registry's canaries: under its own account, and named right."""
+    if not exact["flagged"].true_count:
+        return exact
+    known = {(canary.key_id, canary.message, canary.account_id, canary.account_id) for canary in canaries}
+    of_row = exact.select(["key_id", "message", "user_id", "account_id"]).to_pylist()
+    are = [tuple(row.values()) in known for row in of_row]
+    return _replaced(exact, {"canary": _where(exact["flagged"], pa.array(are, pa.bool_()), None)})
+
+
+def with_ids(exact: pa.RecordBatch, ids: TextIds) -> pa.RecordBatch:
+    """Exact rows of VERDICTS with text_id and p_class."""
+    return _replaced(exact, {"text_id": ids.of(exact["text_sha256"]), "p_class": p_class(exact["log10_p_global"])})
+
+
+def for_everybody(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of VERDICTS from which no key can be learned.
+
+    Args:
+        exact: rows of `with_ids`.
+        lengths: lengths of their texts, as scanner.detection.under_test.Looked has them.
+    """
+    flagged = exact["flagged"]
+    changed = {name: pa.nulls(len(exact), VERDICTS.field(name).type) for name in EXACT}
+    changed |= {name: _where(flagged, exact[name], None) for name in OF_FLAGS}
+    changed |= {name: _where(flagged, exact[name], lengths[name]) for name in ("tokens", "scored")}
+    return _replaced(exact, changed | {name: _without_p(exact[name]) for name in ("named", "named_again")})
+
+
+def flagged_rows(exact: pa.RecordBatch, keys: str) -> pa.RecordBatch:
+    """Rows of FLAGS: the flagged rows of `with_ids`. keys: as in schemas.tables.SHARDS."""
+    rows = exact.filter(exact["flagged"])
+    return pa.RecordBatch.from_arrays([pa.repeat(keys, len(rows)), *rows.columns], schema=FLAGS)
+
+
+def span_rows(spans: pa.RecordBatch, keys: str) -> pa.RecordBatch:
+    """Rows of SPANS with the keys that were under test. keys: as in schemas.tables.SHARDS."""
+    return spans.set_column(0, SPANS.field("keys"), pa.array([keys] * len(spans), pa.string()))
+
+
+def _where(mask: pa.Array, values: pa.Array, other: pa.Array | None) -> pa.Array:
+    return pc.if_else(mask, values, pa.scalar(None, values.type) if other is None else other)
+
+
+def _without_p(named: pa.Array) -> pa.Array:
+    """NAMED without its p-values."""
+    if named.null_count == len(named):
+        return named
+    none = pl.element().struct.with_fields(log10_p_global=pl.lit(None, pl.Float64))
+    told = pl.Series("named", named).to_frame().select(pl.col("named").list.eval(none))
+    return told["named"].to_arrow().cast(named.type)
+
+
+def _replaced(rows: pa.RecordBatch, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([columns.get(name, rows[name]) for name in rows.schema.names], schema=rows.schema)

@@ -1,0 +1,301 @@
+"""Spans of a batch: the data that they need, their rows, and what they change in the verdicts.
+
+The data of a scored batch that spans need about their documents.
+
+Spans of a batch in its tables: rows of SPANS, and the changes that spans make in the verdicts.
+
+A document is flagged by its spans too, which have their own share of its error. If it was not flagged as a whole, or
+names nobody, its verdict becomes that of its best span, and `unit` says so. Users of further spans stand beside it,
+each named by the evidence of its own part. If a span, or the whole, differs when it is computed again, the verdict says
+so and the document names nobody.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from scanner.detection.attribution import Entry, Names, OfFile
+from scanner.detection.located import Located, locate, namings, quoted_shares
+from scanner.detection.proving import Prover
+from scanner.detection.shares import told_tests
+from scanner.detection.sketches import reach_of, sketch
+from scanner.detection.under_test import Seen
+from scanner.registry import Named
+from scanner.text import HuggingFaceTokenizer
+from scanner.text.quoting import segments_of
+from schemas.registry import MasterKey
+from schemas.tables import SPANS, VERDICTS
+from schemas.words import Naming, Proof
+
+
+def located_spans(seen: Sequence[Seen]) -> list[Located]:
+    """Every span that keys found in a batch, with the place of its tokens."""
+    return [
+        one
+        for key, of_key in enumerate(seen)
+        for one in locate(of_key.spans, key, of_key.tokens, of_key.positions, of_key.documents)
+    ]
+
+
+@dataclass(frozen=True)
+class ScoredBatch:
+    """The documents of a batch by place, and the keys by place.
+
+    seen: the scores of each key; documents: with their digests and times; text_of: gives a text as it stands; known:
+    what is known of their file; who_at: gives key id and named user, by place of the key and message, for a document
+    that existed then; prover: computes spans again, None: spans are not proved.
+    """
+
+    seen: Sequence[Seen]
+    documents: pa.RecordBatch
+    text_of: Callable[[int], str]
+    known: OfFile
+    who_at: Callable[[datetime], Callable[[int, int], tuple[str, Named]]]
+    prover: Prover | None
+
+    def first_seen(self, place: int) -> datetime | None:
+        """Time by which a document existed; None: not known to exist before the scan."""
+        latest, digest = (self.documents[name][place].as_py() for name in ("created_at_latest", "text_sha256"))
+        return self.known.first_seen(latest, digest)
+
+    def who(self, first_seen: datetime | None) -> Callable[[int, int], tuple[str, Named]]:
+        """The named user by place of the key and message, in a document that existed then."""
+        return self.who_at(first_seen or self.known.began)
+
+    def sketch(self, place: int, key: int) -> bytes | None:
+        """Sketch by which near-duplicates of a document are recognised."""
+        tokens = self.seen[key].tokens
+        ids = tokens.ids[tokens.offsets[place] : tokens.offsets[place + 1]]
+        return sketch(ids, reach_of(self.seen[key].test.watermark.rule))
+
+    def lengths(self, place: int, key: int) -> tuple[int, int]:
+        """Tokens of a document, and how many are scored."""
+        of_key = self.seen[key]
+        scored = of_key.positions.scored[int(np.searchsorted(of_key.documents, place))]
+        return int(of_key.tokens.offsets[place + 1] - of_key.tokens.offsets[place]), int(scored)
+
+    def drawn(self, located: Sequence[Located], salt: bytes) -> set[int]:
+        """Documents whose spans are computed again; salt: the batch's, as for Prover.prove."""
+        if self.prover is None:
+            return set()
+        sizes: dict[int, int] = {}
+        for place, key in {(one.document, one.key) for one in located}:
+            sizes[place] = sizes.get(place, 0) + self.lengths(place, key)[0]
+        return self.prover.drawn(((place, self.text_of(place), size) for place, size in sizes.items()), salt)
+
+    def prove(self, text: str, key: int, of_text: Sequence[Located], drawn: Collection[int]) -> Proof | None:
+        """Result of computing spans of one key in a text again; None: spans are not proved."""
+        if self.prover is None:
+            return None
+        return self.prover.prove_spans(text, key, of_text) if of_text[0].document in drawn else Proof.NOT_DRAWN
+
+
+SPAN = "span"
+"""Value of `unit` for a verdict that comes from its best span."""
+
+WINDOW = "window"
+"""Value of `form` for a span that is no segment of its text; others have the segment's form (scanner.text.quoting)."""
+
+
+class SpanKey(NamedTuple):
+    """Columns of rows that come from a key: the key, its tokenizer, K of its spans, its basis."""
+
+    key: MasterKey
+    tokenizer: HuggingFaceTokenizer
+    tests: float
+    basis: str
+
+
+class Told(NamedTuple):
+    """A span as its row shows it: its place, its form, its user, and whether it was confirmed.
+
+    message: None where it does not pass on what it shares with no other, since the best may be a stranger there.
+    """
+
+    located: Located
+    characters: tuple[int, int]
+    message: int | None
+    naming: Naming
+    proof: Proof | None
+    quoted: float
+    form: str
+
+
+def with_spans(
+    verdicts: pa.RecordBatch,
+    located: Sequence[Located],
+    keys: Sequence[SpanKey],
+    batch: ScoredBatch,
+    misnaming_rate: float,
+    salt: bytes,
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Verdicts with the changes of spans in them, and rows of SPANS.
+
+    Args:
+        verdicts: exact rows of VERDICTS, of all documents of the batch.
+        located: the batch's spans.
+        keys: the keys under test, by place.
+        batch: as the detector scored it.
+        misnaming_rate: largest p, on what a span shares with no other, at which it names.
+        salt: the batch's salt, as for Prover.prove.
+    """
+    drawn = batch.drawn(located, salt)
+    rows: list[dict[str, Any]] = []
+    changed: dict[int, dict[str, Any]] = {}
+    for place, of_document in groupby(sorted(located, key=_best_first), key=lambda one: one.document):
+        verdict = verdicts.slice(place, 1).to_pylist()[0]
+        told = _tell(list(of_document), keys, batch, misnaming_rate, verdict["proof"], drawn)
+        first_seen = batch.first_seen(place)
+        who = batch.who(first_seen)
+        rows += [_row(verdict, one, keys[one.located.key], who) for one in told]
+        entries = [_entry(one, who) for one in told if one.naming == Naming.NAMED]
+        differing = next((one for one in told if one.proof == Proof.DIFFERS), None)
+        if differing and verdict["flagged"]:
+            changed[place] = _one(Names.of_nobody(np.array([Naming.UNPROVED], object))) | {"proof": Proof.DIFFERS}
+        elif verdict["named"] is not None:
+            changed[place] = _beside(verdict, entries)
+        elif entries or not verdict["flagged"]:
+            best = differing or next((one for one in told if one.naming == Naming.NAMED), told[0])
+            changed[place] = _instead(best, entries, keys[best.located.key], batch, first_seen)
+    return _amended(verdicts, changed), pa.RecordBatch.from_pylist(rows, SPANS)
+
+
+def _best_first(one: Located) -> tuple[int, float, int, int, int]:
+    return one.document, one.span.log10_p_global, one.key, one.span.begin, one.span.message
+
+
+def _tell(
+    of_document: Sequence[Located],
+    keys: Sequence[SpanKey],
+    batch: ScoredBatch,
+    misnaming_rate: float,
+    whole: Proof | None,
+    drawn: Collection[int],
+) -> list[Told]:
+    """All spans of a document, the smallest p first. If a proof of the document differs, no span names anybody.
+
+    whole: the proof of the document as a whole; drawn: documents whose spans are computed again.
+    """
+    text = batch.text_of(of_document[0].document)
+    found = {one.key for one in of_document}
+    stand = {key: keys[key].tokenizer.places(text)[1] for key in found}
+    proofs = {key: batch.prove(text, key, [one for one in of_document if one.key == key], drawn) for key in found}
+    characters = [one.characters(stand[one.key]) for one in of_document]
+    said = namings(of_document, characters, misnaming_rate)
+    quoted = quoted_shares(text, characters)
+    differs = Proof.DIFFERS in (whole, *proofs.values())
+    wanted = {one.span.segment for one in of_document} - {-1}
+    form_of = {at: one.form for at, one in enumerate(segments_of(text)) if at in wanted} if wanted else {}
+    forms = [form_of.get(one.span.segment, WINDOW) for one in of_document]
+    shown = [
+        None if naming == Naming.UNDECIDED else one.span.message for one, naming in zip(of_document, said, strict=True)
+    ]
+    return [
+        Told(one, where, message, Naming.UNPROVED if differs else naming, proofs[one.key], share, form)
+        for one, where, message, naming, share, form in zip(
+            of_document, characters, shown, said, quoted, forms, strict=True
+        )
+    ]
+
+
+def _entry(told: Told, who: Callable[[int, int], tuple[str, Named]]) -> Entry:
+    span = told.located.span
+    key_id, named = who(told.located.key, span.message)
+    return Entry(key_id, span.message, span.log10_p_global, named)
+
+
+def _row(
+    verdict: Mapping[str, Any], told: Told, key: SpanKey, who: Callable[[int, int], tuple[str, Named]]
+) -> dict[str, Any]:
+    """A row of SPANS without `keys`, which the scan's plan knows."""
+    span, located = told.located.span, told.located
+    named = _entry(told, who).who if told.naming == Naming.NAMED else None
+    return {
+        **{name: verdict[name] for name in ("scan_id", "shard_id", "path", "row", "doc_id", "scanned_at")},
+        "keys": "",
+        "char_from": told.characters[0],
+        "char_to": told.characters[1],
+        "tokens": located.last - located.first + 1,
+        "scored": span.end - span.begin,
+        "quoted": told.quoted,
+        "key_id": key.key.key_id,
+        "message": told.message,
+        "user_id": None if named is None else named.user_id,
+        "naming": told.naming if named is None else named.naming,
+        "proof": told.proof,
+        "form": told.form,
+        **{name: getattr(span, name) for name in ("score", "log10_p", "log10_p_in_document", "log10_p_global")},
+    }
+
+
+def _beside(verdict: Mapping[str, Any], entries: Sequence[Entry]) -> dict[str, Any]:
+    """Users of spans whom a verdict that names somebody does not name yet."""
+    named, again = list(verdict["named"]), list(verdict["named_again"] or [])
+    users = {one["user_id"] for one in named} - {None}
+    known = {(one["key_id"], one["message"]) for one in (*named, *again)}
+    for entry in entries:
+        if (entry.key_id, entry.message) in known:
+            continue
+        known.add((entry.key_id, entry.message))
+        (again if entry.who.user_id in users else named).append(entry.row())
+        users |= {entry.who.user_id} - {None}
+    return {"named": named, "named_again": again or None}
+
+
+def _instead(
+    best: Told,
+    entries: Sequence[Entry],
+    key: SpanKey,
+    batch: ScoredBatch,
+    first_seen: datetime | None,
+) -> dict[str, Any]:
+    """The columns of a verdict that comes from its best span; entries: spans that name somebody, the best one first.
+
+    No second best is stated: other spans have rows of their own.
+    """
+    span, place = best.located.span, best.located.document
+    names = Names.of_nobody(np.array([best.naming], object))
+    if entries:
+        once = {(entry.key_id, entry.message): entry for entry in reversed(entries)}  # each user's span of smallest p
+        names.put(0, sorted(once.values(), key=entries.index), first_seen, batch.known.began)
+    tokens, scored = batch.lengths(place, best.located.key)
+    return {
+        **_one(names),
+        "tokens": tokens,
+        "scored": scored,
+        "key_id": key.key.key_id,
+        "message": best.message,
+        **{name: getattr(span, name) for name in ("score", "log10_p", "log10_p_global")},
+        **dict.fromkeys(("runner_up_log10_p", "runner_up_log10_p_global", "p_rank", "variant")),
+        "messages_tested": key.key.messages,
+        **told_tests(key.tests),
+        "flagged": True,
+        "basis": key.basis,
+        "proof": best.proof,
+        "sketch": batch.sketch(place, best.located.key),
+        "unit": SPAN,
+    }
+
+
+def _one(names: Names) -> dict[str, Any]:
+    """Columns of the single document."""
+    return {column: values[0] for column, values in names._asdict().items()}
+
+
+def _amended(verdicts: pa.RecordBatch, changed: Mapping[int, Mapping[str, Any]]) -> pa.RecordBatch:
+    """Rows with changed values in some columns of some rows, by place."""
+    if not changed:
+        return verdicts
+    columns = dict(zip(VERDICTS.names, verdicts.columns, strict=True))
+    for name in sorted({name for values in changed.values() for name in values}):
+        told = columns[name].to_pylist()
+        for place, values in changed.items():
+            if name in values:
+                told[place] = values[name]
+        columns[name] = pa.array(told, VERDICTS.field(name).type)
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=VERDICTS)

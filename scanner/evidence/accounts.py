@@ -1,0 +1,448 @@
+"""Marked accounts for people: their list, one explained by its posts, and its page.
+
+Marked accounts for people: their list, and one account explained by its posts.
+
+The posts are read again: from the table that keeps them until their window is over, else from the input's files. Their
+evidence is computed as the scan computed it, under the row's own key. It decides nothing: the row names, or does not.
+
+A marked account in words for people: its lines in lists, its sentences, its page, and its record as JSON.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+from deltalake import DeltaTable
+from numpy.typing import NDArray
+
+from scanner.detection.accounts import MOST_BYTES, AccountJudge, Look, Posts
+from scanner.errors import Refused
+from scanner.evidence.case import Case
+from scanner.evidence.explainer import Explainer
+from scanner.evidence.names_then import RegistrySays, as_the_registry_says
+from scanner.evidence.page import LEVEL_WORDS, LONGEST_TITLE, environment, visible
+from scanner.evidence.sentences import DOES_NOT_SAY, WHY_NOBODY, name
+from scanner.evidence.weighing import LEVELS, RUN
+from scanner.input.documents import read_text
+from scanner.printable import one_in, printable, safe
+from scanner.registry import Named
+from scanner.results import accounts, scans, shards
+from scanner.results.account_posts import MOST_POSTS, window_begins
+from scanner.results.queries import ask, verdicts, with_audit
+from scanner.results.tables import read_whole
+from scanner.storage.delta import table_uri
+from scanner.text.quoting import Part, own_words, parts_of
+from scanner.watermark.accounts import by_post
+from scanner.watermark.rule import log10_p_of
+from schemas.words import AuditState, Naming
+
+SHOWN = 100
+"""Most posts of an account that are shown, those that speak strongest for the mark first."""
+
+
+class Post(NamedTuple):
+    """A post of a marked account.
+
+    scored: scored tokens, of all its words; level, own_level: how strongly all of its words, and its own words alone,
+    speak for the mark, 0 to len(LEVELS); None: fewer than RUN tokens are scored, or the key cannot be opened.
+    """
+
+    path: str
+    row: int
+    created_at: datetime | None
+    text: str
+    scored: int
+    level: int | None
+    own_level: int | None
+
+    @property
+    def parts(self) -> list[Part]:
+        """Quoted lines and own words, in order."""
+        return parts_of(self.text)
+
+
+@dataclass(frozen=True)
+class AccountExplained:
+    """A marked account explained.
+
+    row: of ACCOUNTS with `audit`, as the registry says it; trial: its keys are dated back; posts: strongest first;
+    read: how many could be read again; no_posts: why none; log10_p, log10_p_own: of all posts and of own words alone
+    as they are read now, corrected as in the row, NaN: too few tokens, None: not computed, for `not_weighed`.
+    """
+
+    row: Mapping[str, Any]
+    registry: RegistrySays
+    trial: bool
+    posts: Sequence[Post]
+    read: int
+    no_posts: str | None
+    log10_p: float | None
+    log10_p_own: float | None
+    not_weighed: str | None
+
+
+def none_tested(results: str) -> bool:
+    """Whether no scan tested accounts."""
+    return not DeltaTable.is_deltatable(table_uri(results, "accounts"))
+
+
+def marked_accounts(
+    explainer: Explainer, night: date | None = None, account_ids: Sequence[str] = ()
+) -> list[Mapping[str, Any]]:
+    """Rows of ACCOUNTS with `audit`, as the registry says them, smallest p first; none where no scan tested accounts.
+
+    Args:
+        explainer: of the results.
+        night: date of the data; None: the newest row of each account.
+        account_ids: of these alone; empty: of all.
+    """
+    return [row for row, _ in _marked(explainer, night, account_ids)]
+
+
+def _marked(
+    explainer: Explainer, night: date | None, account_ids: Sequence[str]
+) -> list[tuple[Mapping[str, Any], RegistrySays]]:
+    results = explainer.results
+    if none_tested(results):
+        return []
+    rows = accounts(results, explainer.rate, night)
+    if account_ids:
+        rows = rows.filter(pl.col("account_id").is_in(list(account_ids)))
+    found = ask(results, with_audit(results, rows.sort("log10_p_global", "account_id", "keys")).collect).to_dicts()
+    # the registry is asked who held the message when the scan asked it: at the account's last post
+    said = explainer.held_against([row | {"first_seen_at": row["last_post"]} for row in found])
+    return [(as_the_registry_says(row, says), says) for row, says in zip(found, said, strict=True)]
+
+
+def accounts_unread(explainer: Explainer) -> list[AccountExplained]:
+    """All marked accounts, each without its posts."""
+    why = "its posts are read for one account at a time"
+    found = _marked(explainer, None, ())
+    return [AccountExplained(row, says, False, (), 0, why, None, None, None) for row, says in found]
+
+
+def explain_account(explainer: Explainer, account_id: str, night: date | None = None) -> list[AccountExplained]:
+    """Explain a marked account: its newest row, or of a night, one a set of keys.
+
+    Raises:
+        Refused: it is not marked, or no scan tested accounts.
+    """
+    rows = _marked(explainer, night, [account_id])
+    if not rows:
+        when = "" if night is None else f" in the night {night}"
+        raise Refused(
+            f"account {account_id!r}: its posts together are not marked{when}, or no scan tested accounts; `brickscan "
+            "accounts` lists those that are"
+        )
+    newest = max(row["night"] for row, _ in rows)
+    return [_explained(explainer, row, says) for row, says in rows if row["night"] == newest]
+
+
+def _explained(explainer: Explainer, row: Mapping[str, Any], says: RegistrySays) -> AccountExplained:
+    of_scan = ask(explainer.results, scans(explainer.results).filter(pl.col("scan_id") == row["scan_id"]).collect)
+    scan = of_scan.row(0, named=True) if len(of_scan) else None
+    read, no_posts = _posts(explainer, row)
+    texts = [read_text(post["text"])[0] or "" for post in read]
+    p = p_own = not_weighed = None
+    levels: list[tuple[int, int | None, int | None]] = [(0, None, None)] * len(read)
+    try:
+        if read:
+            p, p_own, levels = _weighed(explainer, row, scan, read, texts)
+    except Refused as error:
+        not_weighed = str(error)
+    posts = [
+        Post(post["path"], post["row"], post["created_at"], text, *said)
+        for post, text, said in zip(read, texts, levels, strict=True)
+    ]
+    posts.sort(key=lambda post: (-max(post.level or 0, post.own_level or 0), post.path, post.row))
+    trial = bool(scan and scan["trial"])
+    return AccountExplained(row, says, trial, posts[:SHOWN], len(posts), no_posts, p, p_own, not_weighed)
+
+
+def _posts(explainer: Explainer, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
+    """The posts that were tested together, scan by scan, and why there are none."""
+    if not explainer.reads_texts:
+        return [], "name the scan's configuration instead of its results to see the posts"
+    first = date.fromisoformat(row["night"])
+    if row["nights"] > 1:
+        first = window_begins(first, row["nights"])
+    last = first + timedelta(days=row["nights"] - 1)
+    of_nights = pl.col("night").is_between(pl.lit(first.isoformat()), pl.lit(last.isoformat()))
+    theirs, results = pl.col("account_id") == row["account_id"], explainer.results
+    kept: list[dict[str, Any]] = []
+    if DeltaTable.is_deltatable(table_uri(results, "account_posts")):
+        rows = read_whole(results, "account_posts").filter(theirs & of_nights).sort("scan_id", "path", "row")
+        once = rows.unique(["path", "row"], keep="first", maintain_order=True).head(MOST_POSTS)
+        kept = ask(results, once.collect).to_dicts()
+    if len(kept) >= row["posts"]:
+        return kept, None
+    ours = shards(results).filter(of_nights).select("shard_id").unique()
+    found = verdicts(results).filter(theirs).join(ours, on="shard_id", how="semi").sort("scan_id", "path", "row")
+    filters = scans(results).select("scan_id", "filter_sha256")
+    there = ask(results, found.join(filters, on="scan_id", how="left", maintain_order="left").collect)
+    read = []
+    for post in there.head(MOST_POSTS).iter_rows(named=True):
+        with contextlib.suppress(Refused):
+            read.append(post | {"text": explainer.stored_text(Case(post, None))[:MOST_BYTES]})
+    best = max(kept, read, key=len)
+    return best, None if best else "its posts are kept no longer, and their files are gone or hold other texts now"
+
+
+def _weighed(
+    explainer: Explainer,
+    row: Mapping[str, Any],
+    scan: Mapping[str, Any] | None,
+    read: Sequence[Mapping[str, Any]],
+    texts: list[str],
+) -> tuple[float, float, list[tuple[int, int | None, int | None]]]:
+    """log10 p of all posts and of own words alone; and of each post its scored tokens, and its two levels."""
+    if scan is None:
+        raise Refused("its scan did not end, so that its settings are not on record")
+    number = {scan_id: i for i, scan_id in enumerate(sorted({post["scan_id"] for post in read}))}
+    posts = Posts(
+        texts=texts,
+        begins=np.array([0, len(texts)], np.int64),
+        nights=np.array([number[post["scan_id"]] for post in read], np.int64),
+        account_ids=[row["account_id"]],
+        times=[post["created_at"] for post in read],
+        filters=[post["filter_sha256"] for post in read],
+    )
+    judge = AccountJudge(
+        [explainer.open_key(row["key_id"])],
+        [row["tests"]],
+        _Nobody(),
+        nights=row["nights"],
+        **{name: scan[name] for name in ("dedup", "min_scored", "false_positive_rate", "misnaming_rate")},
+        first_looks=[row["key_id"]] if row["first_look"] in (None, True) else [],
+        open_filter=cache(explainer.open_filter),
+    )
+    of_all = judge.look(posts)
+    own = judge.look(posts._replace(texts=[own_words(text) for text in texts]))
+    message = int(of_all.found[0].message[0, of_all.decided.candidate[0]]) if row["message"] is None else row["message"]
+    scored, levels = _levels(of_all, message)
+    _, own_levels = _levels(own, message)
+    p, p_own = (float(look.found[0].log10_p_global[0, look.decided.candidate[0]]) for look in (of_all, own))
+    return p, p_own, list(zip(scored.tolist(), levels, own_levels, strict=True))
+
+
+class _Nobody:
+    """Holders of no message: the names of an account are those of its row."""
+
+    def naming(self, _key_id: str, _message: int, _at: datetime) -> Named:
+        """Nobody."""
+        return Named(Naming.UNALLOCATED, None, None)
+
+
+def _levels(look: Look, message: int) -> tuple[NDArray[np.int64], list[int | None]]:
+    """Scored tokens of each post, and how strongly it speaks for a message."""
+    (pooled,) = look.pooled
+    mark, positions = pooled.test.watermark, by_post(pooled.positions, pooled.posts)
+    scored = positions.scored
+    if message < 0:
+        return scored, [None] * len(scored)
+    score = mark.score(pooled.posts, positions, np.full(len(scored), message))
+    log10_p = log10_p_of(mark.law, score, scored)
+    # what fewer tokens say is material of the key
+    return scored, [
+        sum(bool(p <= level) for level in LEVELS) if n >= RUN else None for p, n in zip(log10_p, scored, strict=True)
+    ]
+
+
+MOST_CHARACTERS = 1_000
+"""Most characters of a post that a page shows."""
+
+NO_DECISION = (
+    "no decision is recorded on an account: a decision holds for one text, and the posts of an account change from "
+    "night to night. Where posts are flagged themselves, decide on these"
+)
+"""Sentence that says why an account has no decisions."""
+
+_TO_DO: Mapping[str, str] = {
+    Naming.NAMED: "ask your own records whether this is the account of {users}, and look at its posts: words of others "
+    "that no quotation mark shows count as its own. What follows is for your own rules",
+    Naming.QUOTED: "nothing: it quotes marked posts, and its own words name nobody",
+    Naming.EVERYBODY: "what your rules say of generated text: the key marks for everybody alike",
+    Naming.RESERVED: "name nobody, and give it to the engineers: a reserved message belongs to nobody",
+    Naming.CONTRADICTED: "name nobody, and run `brickscan users verify` with --results",
+}
+
+
+class AccountLine(NamedTuple):
+    """A marked account in a list; address: of its page, empty: it has none."""
+
+    account: str
+    night: str
+    user: str
+    to_do: str
+    posts: str
+    quoted: str
+    chance: str
+    address: str
+
+
+def line_of_account(row: Mapping[str, Any], address: str = "", *, trial: bool = False) -> AccountLine:
+    """A row of ACCOUNTS in a list."""
+    return AccountLine(
+        name(row["account_id"]),
+        row["night"],
+        marked_for(row),
+        to_do(row, trial=trial),
+        f"{row['posts']:,}",
+        "unknown" if row["quoted_share"] is None else f"{row['quoted_share']:.0%}",
+        one_in(row["log10_p_global"]),
+        address,
+    )
+
+
+def users_named(row: Mapping[str, Any]) -> list[str]:
+    """Ids of the users whom an account's row names."""
+    if row["naming"] != Naming.NAMED:
+        return []
+    return [one["user_id"] for one in row["named"] or () if one["user_id"] is not None]
+
+
+def marked_for(row: Mapping[str, Any]) -> str:
+    """For whom an account's posts are marked, in words, or why nobody is named."""
+    if row["naming"] != Naming.NAMED:
+        return f"nobody: {WHY_NOBODY[row['naming']]}"
+    return ", ".join(map(name, users_named(row))) or "a user whose name was erased"
+
+
+def to_do(row: Mapping[str, Any], *, trial: bool = False) -> str:
+    """What to do about a marked account."""
+    if trial:
+        return "nothing: a trial is evidence against nobody"
+    if row["audit"] == AuditState.ALARM:
+        return "nothing before the cause of the audit's alarm is known: believe no name of its scan"
+    other = "name nobody; look at its posts if the account matters for other reasons"
+    return _TO_DO.get(row["naming"], other).format(users=marked_for(row))
+
+
+def what_was_found(explained: AccountExplained) -> Iterator[tuple[str, str]]:
+    """Pairs of a heading and a sentence."""
+    row = explained.row
+    posted = [f"{time.astimezone(UTC):%Y-%m-%d %H:%M}" for time in (row["first_post"], row["last_post"]) if time]
+    times = f", posted {' to '.join(dict.fromkeys(posted))} UTC" if posted else ", posted at unknown times"
+    texts = f"{row['posts']:,} posts, {row['texts']:,} distinct texts{times}"
+    window = "" if row["nights"] == 1 else f", window of {row['nights']} nights"
+    yield "Account", f"{name(row['account_id'])}; night {row['night']}{window}: {texts}"
+    yield "Contains text marked for", marked_for(row)
+    yield "Why", _why(explained)
+    yield "By the registry", explained.registry.sentence
+    yield "What to do", to_do(row, trial=explained.trial)
+    by = "the pooled score or the evidence" if row["first_look"] in (None, True) else "the evidence alone"
+    yield (
+        "All posts together",
+        f"if nothing were marked, {one_in(row['log10_p_global'])} accounts would reach as much for any of the "
+        f"{row['messages_tested']:,} messages of key {name(row['key_id'])}, by {by}, corrected for "
+        f"{round(row['tests'], 1):g} tests ({row['scored']:,} of {row['tokens']:,} tokens scored)",
+    )
+    yield "Own words alone", _own(explained)
+    yield "Decisions", NO_DECISION
+
+
+def _why(explained: AccountExplained) -> str:
+    row = explained.row
+    rule = "a name needs all posts to be flagged for the user's message, and own words alone to name the same user"
+    said = {
+        Naming.NAMED: "both hold",
+        Naming.QUOTED: "all posts are flagged, and own words alone are not",
+        Naming.UNDECIDED: "all posts are flagged; own words alone do not tell one user from others",
+        Naming.AMBIGUOUS: "all posts are flagged; own words alone are for several messages",
+    }.get(row["naming"], f"both hold for a message, which names nobody: {WHY_NOBODY.get(row['naming'], row['naming'])}")
+    return f"{rule}; here {said}"
+
+
+def _own(explained: AccountExplained) -> str:
+    share, p = explained.row["quoted_share"], explained.log10_p_own
+    quoted = "how much is quoted is not known" if share is None else f"{share:.0%} of the scored words stand in quotes"
+    if p is None:
+        why = explained.no_posts or explained.not_weighed
+        return f"{quoted}; their own p-value is not shown: {why}"
+    few = f", of the {explained.read:,} posts that can be read again" if explained.read < explained.row["posts"] else ""
+    if np.isnan(p):
+        return f"{quoted}; too few own words are scored to say anything{few}"
+    return f"{quoted}; without them, {one_in(p)} accounts would reach as much by chance{few}"
+
+
+def posts_in_words(explained: AccountExplained, shown: int = SHOWN) -> str:
+    """A sentence on which posts are shown."""
+    if explained.no_posts:
+        return f"The posts are not shown: {explained.no_posts}."
+    few = f"{min(shown, len(explained.posts)):,} of {explained.row['posts']:,} posts"
+    gone = f"; {explained.read:,} of them can be read again" if explained.read < explained.row["posts"] else ""
+    why = f" Their evidence is not shown: {explained.not_weighed}." if explained.not_weighed else ""
+    return f"{few}, those that speak strongest for the mark first{gone}. Single posts decide nothing.{why}"
+
+
+def about_post(post: Post) -> str:
+    """A line about a post: when, where, and how strongly it speaks for the mark."""
+    posted = "time unknown" if post.created_at is None else f"{post.created_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    quoting = any(part.kind == "quoted" for part in post.parts)
+    own = f"; own words alone: {_level(post.own_level)}" if quoting else ""
+    place = f"{printable(post.path)}:{post.row}"
+    return f"{posted}, {place}: {_level(post.level)}{own} ({post.scored:,} tokens scored)"
+
+
+def _level(level: int | None) -> str:
+    if level is None:
+        return "too short to tell alone"
+    return f"speaks {LEVEL_WORDS[level]} for the mark" if level else "does not speak for the mark"
+
+
+def account_page(found: Sequence[AccountExplained], back: str | None = None, **shown: object) -> str:
+    """The page of an account, as HTML; `back`: a link to its night."""
+    return environment().get_template("account.html.j2").render(**about_account(found), back=back, **shown)
+
+
+def about_account(found: Sequence[AccountExplained]) -> dict[str, Any]:
+    """Values for the template `account.html.j2`."""
+    return {
+        "title": f"Account: {printable(found[0].row['account_id'], LONGEST_TITLE)}",
+        "rows": [
+            {
+                "facts": [(heading, safe(sentence)) for heading, sentence in what_was_found(one)],
+                "posts_in_words": safe(posts_in_words(one)),
+                "posts": [(about_post(post), _shown_parts(post)) for post in one.posts],
+            }
+            for one in found
+        ],
+        "does_not_say": DOES_NOT_SAY,
+    }
+
+
+def _shown_parts(post: Post) -> list[tuple[bool, str]]:
+    """The parts of a post's first characters: whether each is quoted, and its text."""
+    cut_off = [part._replace(end=min(part.end, MOST_CHARACTERS)) for part in post.parts if part.begin < MOST_CHARACTERS]
+    return [(part.kind == "quoted", visible(post.text[part.begin : part.end])) for part in cut_off]
+
+
+def record_of_account(explained: AccountExplained) -> dict[str, Any]:
+    """A record for json.dumps."""
+    row = {name: _plain(value) for name, value in explained.row.items() if name not in ("shard_id", "keys")}
+    return row | {
+        "trial": explained.trial,
+        "registry_agrees": explained.registry.agrees,
+        "log10_p_own_words": _plain(explained.log10_p_own),
+        "posts_read": explained.read,
+        "no_posts": explained.no_posts,
+        "not_weighed": explained.not_weighed,
+        "shown": [
+            {name: _plain(value) for name, value in post._asdict().items()}
+            | {"parts": [part._asdict() for part in post.parts]}
+            for post in explained.posts
+        ],
+        "says": [{"heading": heading, "sentence": sentence} for heading, sentence in what_was_found(explained)],
+        "does_not_say": list(DOES_NOT_SAY),
+    }
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return None if isinstance(value, float) and np.isnan(value) else value

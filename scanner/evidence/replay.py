@@ -1,0 +1,248 @@
+"""A verdict computed again from its file, the registry and its scan's record, and compared field by field.
+
+The reference tokenizer makes the tokens. Score and p-value of the verdict's message come from the format's slow path,
+which shares no code with the scan's. The search among all messages, which can only miss, is made again as a scan makes
+it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from scanner.detection.alike import alike
+from scanner.detection.attribution import OfFile
+from scanner.detection.detector import Detector
+from scanner.detection.filter import Filter, plainly_left_out
+from scanner.detection.open_plan import open_keys, open_prover
+from scanner.detection.scan_plan import read_config, results_of
+from scanner.detection.shares import Weights, recorded_tests
+from scanner.detection.under_test import Origin, log10_reach
+from scanner.errors import Refused
+from scanner.evidence.case import OF_FILE, Case, StoredTexts, filter_of, find_case
+from scanner.evidence.names_then import RegistrySays, held_against
+from scanner.input.columns import Columns
+from scanner.input.documents import read_text
+from scanner.input.files import resolve
+from scanner.registry import Holders, check_secret, find_key, load_registry
+from scanner.registry.keys_file import gives_p_values
+from scanner.registry.weights import first_keys
+from scanner.results.first_seen import Before, seen_before
+from scanner.results.queries import ask
+from scanner.storage.locations import absolute
+from scanner.text.normal_form import normalise
+from scanner.watermark.format import Proves
+from scanner.watermark.formats import format_of
+from schemas.config import ScanConfig
+from schemas.registry import MasterKey, Registry
+from schemas.tables import DOCUMENTS
+from schemas.words import Naming, Proof
+
+FIELDS = (
+    *("status", "tokens", "scored", "key_id", "message", "score", "log10_p", "log10_p_global", "messages_tested"),
+    *("keys_tested", "tests", "flagged", "basis", "variant", "unit", "runner_up_log10_p", "runner_up_log10_p_global"),
+    *("naming", "user_id", "held_since", "named", "proof"),
+)
+"""Columns of schemas.tables.VERDICTS that follow from text, keys and users."""
+
+OF_USERS = ("naming", "user_id", "held_since", "named")
+"""Columns that follow from the users table."""
+
+NOBODY_ASKED_FOR = (Naming.ASSUMED, Naming.AMBIGUOUS, Naming.UNPROVED)
+"""Namings of flags that may have no time since when their document existed: no user was looked for."""
+
+
+_CHANGED = "the users table changed since: `brickscan users verify` follows its chain"
+
+
+class Compared(NamedTuple):
+    """A field as it was recorded and as it is today. why: what may explain a difference; None: nothing."""
+
+    field: str
+    recorded: object
+    again: object
+    equal: bool
+    why: str | None = None
+
+
+class Replay(NamedTuple):
+    """A verdict and its result today; equal: all fields are.
+
+    not_from_file: why the text is the one that the scan kept; what stood beside it in its file is not compared then.
+    registry: what it says of the names on record.
+    """
+
+    case: Case
+    fields: list[Compared]
+    not_from_file: str | None
+    registry: RegistrySays
+
+    @property
+    def equal(self) -> bool:
+        """Whether every field equals its record."""
+        return all(field.equal for field in self.fields)
+
+    @property
+    def evidence_equal(self) -> bool:
+        """Whether everything is equal except for what depends on the users table, which changes."""
+        return all(field.equal for field in self.fields if field.field not in OF_USERS)
+
+
+def replay(config_file: Path, document: str) -> Replay:
+    """Compute the verdict on a flagged document again.
+
+    Args:
+        config_file: the scan's configuration; registry, columns, normalised texts and weights are taken from it,
+            everything else from `scans`.
+        document: its id, or PATH:ROW.
+
+    Raises:
+        Refused: there is no such flag, its scan recorded too little, or the text or a key is gone; SecretError,
+            TokenizerError.
+    """
+    config, base = read_config(config_file), config_file.absolute().parent
+    results = results_of(config, config_file)
+    case = find_case(results, config.false_positive_rate, document)
+    if case.scan is None:
+        raise Refused(f"{case.where}: its scan did not end, so that what it tested is not on record; scan again")
+    folder = absolute("registry", config.registry, base)
+    registry = load_registry(folder)
+    keys = _keys_then(registry, case)
+    locations = [resolve(path, base, None) for path in config.input.paths if "{date}" not in path]
+    columns = Columns.of(config.input)
+    found = StoredTexts(columns, locations, results).of(case)
+    without = filter_of(results, folder, registry, case)
+    again = dict(_detected(config, folder, keys, case, found.text, without))
+    again |= _by_slow_path(folder, registry, case, found.text, without)
+    beside = [name for name, kind in OF_FILE.items() if columns.names[kind] is not None and found.row is not None]
+    again |= {name: (found.row or {})[name] for name in beside}
+    (says,) = held_against(folder, results, [case.row])
+    why = f"the row says otherwise than the registry: {says.sentence}" if says.agrees is False else _CHANGED
+    fields = [_compare(name, case.row, again, why) for name in (*beside, *FIELDS) if name in case.row]
+    if found.row is not None and case.row["message"] is not None and case.row["naming"] not in NOBODY_ASKED_FOR:
+        before = ask(results, lambda: seen_before(results, case.row, (case.scan or {})["started_at"]))
+        fields.append(_existed(case, before, found.row["created_at_latest"]))
+    return Replay(case, fields, found.not_from_file, says)
+
+
+def _existed(case: Case, before: Before, own: datetime | None) -> Compared:
+    """The time by which the document existed, which decides whether a user held its message then.
+
+    An earlier flag of its text counts only where it can change whom the text names (scanner.results.first_seen), so
+    that the time may be the one with it or the one without.
+    """
+    row, began = case.row, (case.scan or {})["started_at"]
+    known = [time for time in (before.written if own is None else own, before.file) if time is not None]
+    times = [
+        first if first is not None and first < began else began if row["naming"] == Naming.HELD_LATER else None
+        for first in (min(known, default=None), min((*known, before.text or began), default=None))
+    ]
+    recorded = row["first_seen_at"]
+    if recorded in times:
+        return Compared("first_seen_at", recorded, recorded, equal=True)
+    if before.dropped and recorded is not None and (times[0] is None or recorded < times[0]):
+        why = "nights were dropped since, which may have known the document"
+        return Compared("first_seen_at", recorded, times[0], equal=True, why=why)
+    return Compared("first_seen_at", recorded, times[0], equal=False)
+
+
+def _keys_then(registry: Registry, case: Case) -> list[MasterKey]:
+    """The keys that the scan tested, in its order; with the commitments that they had then, and the weights."""
+    keys = []
+    first = first_keys(registry.keys, gives_p_values)
+    later = [key.created_at for key in registry.keys if key.one_of is not None and key not in first]
+    without = bool(first) and (case.scan or {})["started_at"] < min(later)  # no key had a weight then
+    for then in (case.scan or {})["keys"]:
+        key = find_key(registry, then["key_id"])
+        if then["commitment"] is not None and key.commitment != then["commitment"]:
+            raise Refused(f"key {key.key_id!r}: the registry has another commitment than the scan recorded")
+        if key.tokenizer.sha256 != then["tokenizer_sha256"]:
+            raise Refused(f"key {key.key_id!r}: the registry has another tokenizer than the scan recorded")
+        keys.append(key.model_copy(update={"one_of": None}) if without else key)
+    return keys
+
+
+def _detected(
+    config: ScanConfig, folder: str, keys: Sequence[MasterKey], case: Case, raw: bytes, without: Filter
+) -> Mapping[str, Any]:
+    """The verdict by the scan's own rule: a row of VERDICTS."""
+    row, scan = case.row, case.scan or {}
+    weights = Weights.of(config)
+    tested = _keys_tested(keys, row, weights)
+    rates = (scan["false_positive_rate"], scan["misnaming_rate"])
+    tests = open_keys(folder, keys, fast=False)
+    detector = Detector(
+        tests,
+        Holders.load(folder, [key.key_id for key in keys]),
+        keys_tested=tested,
+        dedup=scan["dedup"],
+        min_scored=scan["min_scored"],
+        false_positive_rate=rates[0],
+        misnaming_rate=rates[1],
+        prover=open_prover(folder, tests, tested, scan["dedup"], *rates, weights=weights, without=without),
+        weights=weights,
+        without=without,
+    )
+    columns = {name: [None] for name in DOCUMENTS.names} | {"row": [row["row"]], "text": [raw]}
+    document = pa.RecordBatch.from_pydict(columns, schema=DOCUMENTS)
+    first = row["first_seen_at"]
+    known = OfFile(scan["started_at"], {row["text_sha256"]: first} if first else {}, None, None)
+    verdicts, _ = detector.detect(document, Origin(row["scan_id"], row["shard_id"], row["path"]), known=known)
+    found: Mapping[str, Any] = verdicts.to_pylist()[0]
+    return found
+
+
+def _keys_tested(keys: Sequence[MasterKey], row: Mapping[str, Any], weights: Weights) -> int:
+    """How many keys without weights shared equally, by the scan's record; for a key with a weight, any number."""
+    (own,) = (key for key in keys if key.key_id == row["key_id"])
+    if own.one_of is not None:
+        return len(keys)
+    of_whole = weights.tests(own, 1)[-1 if row["variant"] is not None else 0]
+    a_key = (weights.tests_of_spans(own, 1) if row["unit"] is not None else None) or of_whole
+    return max(round(recorded_tests(row) / a_key), sum(map(gives_p_values, keys)))
+
+
+def _by_slow_path(folder: str, registry: Registry, case: Case, raw: bytes, without: Filter) -> dict[str, Any]:
+    """Score and p-value of the verdict's message, where its format has a slow path.
+
+    Score and p-value of a part of the text are proved as the part is found again (scanner.detection.proving_spans).
+    """
+    row = case.row
+    key = find_key(registry, row["key_id"])
+    form = format_of(key)
+    if row["message"] is None or row["unit"] is not None or not isinstance(form, Proves):
+        return {}
+    (test,) = open_keys(folder, [key], fast=False)
+    text = read_text(raw)[0] or ""
+    ids = test.tokenizer.reference.encode([normalise(text) if row["variant"] is not None else text]).ids
+    path = form.proof(check_secret(folder, key))
+    left_out = plainly_left_out(without.of(key.tokenizer.sha256, test.watermark.rule), ids)
+    scored, (score,) = path.scores(ids, [row["message"]], (case.scan or {})["dedup"], left_out)
+    log10_p = max(path.log10_p(score, scored), log10_reach(test))
+    return {"tokens": len(ids), "scored": scored, "score": score, "log10_p": log10_p}
+
+
+def _compare(name: str, row: Mapping[str, Any], again: Mapping[str, Any], of_users: str) -> Compared:
+    recorded, found = row[name], again[name]
+    if name == "named":
+        recorded, found = _who(recorded), _who(found)
+    if isinstance(recorded, float) and isinstance(found, float) and math.isfinite(recorded) and math.isfinite(found):
+        return Compared(name, recorded, found, alike(recorded, found))
+    equal = recorded == found
+    why = None
+    if not equal and name in OF_USERS:
+        why = of_users
+    elif not equal and name == "proof":
+        why = "it was not computed again then: too many flags came together, or the text is too long"
+        equal = recorded == Proof.NOT_DRAWN
+    return Compared(name, recorded, found, equal, why)
+
+
+def _who(named: Sequence[Mapping[str, Any]] | None) -> list[str] | None:
+    """The users and namings in a list; their p-values follow from the other fields."""
+    if named is None:
+        return None
+    return [f"{one['key_id']}:{one['message']}:{one['user_id']}:{one['naming']}" for one in named]

@@ -1,0 +1,216 @@
+"""Neutral records of flags and accounts, and the forms that other systems take.
+
+The neutral records of a flag and of a marked account (schemas.verdict).
+
+Forms of a verdict that other systems take.
+
+- ROOST Coop: `POST /api/v1/report` (docs/api/report.md of roostorg/coop);
+- Ozone: `tools.ozone.moderation.emitEvent` (the lexicon of bluesky-social/atproto);
+- Label Studio: tasks of its JSON import, with marked characters as predictions (labelstud.io/guide/predictions);
+- a table for spreadsheets, in which no cell is a formula.
+"""
+
+import csv
+import hashlib
+import io
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from scanner.errors import Refused
+from scanner.evidence import accounts
+from scanner.evidence.accounts import AccountExplained
+from scanner.evidence.explanation import Explanation
+from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
+from scanner.printable import cell, safe
+from scanner.results.decision_log import users_of
+from scanner.results.strength import log10_p_shown
+from schemas.config import CoopConfig, OzoneConfig
+from schemas.verdict import AccountVerdict, Verdict, VerdictDocument, VerdictKey, VerdictP, VerdictSpan
+
+
+def item_id(row: Mapping[str, Any]) -> str:
+    """Id of a flag in other systems, made from a document and its text: the same in every scan."""
+    identity = f"{row['path']}\n{row['row']}\n{row['text_sha256'].hex()}"
+    return f"brickscan-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
+
+
+def verdict_of(explained: Explanation, config: str) -> Verdict:
+    """The record of a flag; config: the file or folder that names its results, for the command that replays it."""
+    row, scan = explained.row, explained.case.scan
+    keys: list[dict[str, Any]] = (scan or {}).get("keys", [])
+    key = next((one for one in keys if one["key_id"] == row["key_id"]), {})
+    return Verdict(
+        id=item_id(row),
+        document=VerdictDocument(**{name: row[name] for name in VerdictDocument.model_fields}),
+        text_sha256=row["text_sha256"].hex(),
+        key=VerdictKey(
+            key_id=row["key_id"],
+            commitment=key.get("commitment") or None,
+            format=key.get("method"),
+            tokenizer_sha256=key.get("tokenizer_sha256"),
+        ),
+        message=row["message"],
+        user_id=row["user_id"],
+        naming=row["naming"],
+        named=tuple(users_of(row)),
+        p=VerdictP(
+            **{name: row[name] for name in ("log10_p", "log10_p_global", "messages_tested", "keys_tested", "basis")},
+            false_positive_rate=explained.rate,
+            log10_p_shown=log10_p_shown(row),
+            expected_by_chance_at_most=explained.expected,
+        ),
+        registry_agrees=explained.registry.agrees,
+        proof=row["proof"],
+        audit=row["audit"],
+        spans=tuple(VerdictSpan(**{name: span[name] for name in VerdictSpan.model_fields}) for span in explained.spans),
+        says=tuple(f"{heading}: {safe(sentence)}" for heading, sentence in what_was_found(explained)),
+        does_not_say=DOES_NOT_SAY,
+        scan_id=row["scan_id"],
+        scanned_at=row["scanned_at"],
+        scan_version=scan["version"] if scan else None,
+        replay=shlex.join(["brickscan", "replay", config, explained.case.where]),
+    )
+
+
+def account_verdict_of(explained: AccountExplained, config: str) -> AccountVerdict:
+    """The record of a marked account; config: as of `verdict_of`."""
+    row = explained.row
+    identity = hashlib.sha256(f"{row['account_id']}\n{row['night']}\n{row['keys']}".encode()).hexdigest()[:32]
+    same = AccountVerdict.model_fields.keys() & row.keys() - {"named"}
+    return AccountVerdict(
+        id=f"brickscan-account-{identity}",
+        **{field: row[field] for field in same},
+        named=tuple(accounts.users_named(row)),
+        registry_agrees=explained.registry.agrees,
+        says=tuple(f"{heading}: {safe(sentence)}" for heading, sentence in accounts.what_was_found(explained)),
+        does_not_say=DOES_NOT_SAY,
+        explain=shlex.join(
+            ["brickscan", "explain", config, "--date", row["night"], "--account", "--", row["account_id"]]
+        ),
+    )
+
+
+COLUMNS = (
+    *("id", "doc_id", "account_id", "created_at", "user_id", "naming", "key_id", "log10_p_global", "log10_p_shown"),
+    *("messages_tested", "keys_tested", "proof", "audit", "path", "row", "text_sha256", "scan_id", "scanned_at"),
+    "replay",
+)
+ACCOUNT_COLUMNS = (
+    *(
+        "id",
+        "account_id",
+        "night",
+        "nights",
+        "posts",
+        "texts",
+        "first_post",
+        "last_post",
+        "user_id",
+        "naming",
+        "key_id",
+    ),
+    *("quoted_share", "log10_p_global", "messages_tested", "tests", "audit", "scan_id", "scanned_at", "explain"),
+)
+
+
+def coop_report(verdict: Verdict, text: str | None, config: CoopConfig) -> dict[str, Any]:
+    """The body of a report. The item type needs the fields text, document, account and verdict, all strings."""
+    document = verdict.document
+    why = {"reason": reason(verdict)} | ({} if config.policy is None else {"policyId": config.policy})
+    return {
+        "reporter": {"kind": "user", "typeId": config.reporter_type, "id": config.reporter},
+        "reportedAt": verdict.scanned_at.isoformat(),
+        "reportedForReason": why,
+        "reportedItem": {
+            "id": verdict.id,
+            "typeId": config.item_type,
+            "data": {
+                "text": text or "",
+                "document": document.doc_id or f"{document.path}:{document.row}",
+                "account": document.account_id or "",
+                "verdict": verdict.model_dump_json(),
+            },
+        },
+    }
+
+
+def ozone_event(verdict: Verdict, config: OzoneConfig) -> dict[str, Any]:
+    """The input of emitEvent: a report on the account that posted the document, which `externalId` keeps single.
+
+    Raises:
+        Refused: neither the account nor the document's id holds a DID.
+    """
+    document = verdict.document
+    account = document.account_id or ""
+    uri = document.doc_id or ""
+    did = account if account.startswith("did:") else uri.removeprefix("at://").partition("/")[0]
+    if not did.startswith("did:"):
+        raise Refused(
+            f"{document.path}:{document.row}: account {account[:60]!r} is no DID, nor is the id an at:// URI of one; "
+            "Ozone knows accounts by DID: name the column of it as [input] account"
+        )
+    return {
+        "event": {
+            "$type": "tools.ozone.moderation.defs#modEventReport",
+            "reportType": "com.atproto.moderation.defs#reasonOther",
+            "comment": f"{uri} {reason(verdict)}".strip(),
+        },
+        "subject": {"$type": "com.atproto.admin.defs#repoRef", "did": did},
+        "createdBy": config.created_by,
+        "externalId": verdict.id,
+        "modTool": {"name": "brickscan"},
+    }
+
+
+def reason(verdict: Verdict) -> str:
+    """Why a document is reported, in sentences."""
+    sentences = [sentence for sentence in verdict.says if sentence.startswith(("Marked for", "How seldom", "Audit"))]
+    return f"{'. '.join(sentences)}. This does not say {verdict.does_not_say[0]}."
+
+
+def label_studio_task(verdict: Verdict, text: str) -> dict[str, Any]:
+    """A task whose labelling has `<Labels name="label" toName="text">` with a label `marked`, and `<Text name="text">`.
+
+    Its predictions are the marked parts, or the whole text where no part was tested. They have no score, since a
+    p-value is no probability that the label is right.
+    """
+    spans = [(span.char_from, span.char_to) for span in verdict.spans] or [(0, len(text))]
+    regions = [
+        {
+            "id": f"{verdict.id}-{number}",
+            "from_name": "label",
+            "to_name": "text",
+            "type": "labels",
+            "value": {"start": begin, "end": end, "text": text[begin:end], "labels": ["marked"]},
+        }
+        for number, (begin, end) in enumerate(spans)
+    ]
+    return {
+        "data": {"text": text, "verdict": verdict.model_dump(mode="json")},
+        "predictions": [{"model_version": f"brickscan {verdict.scan_version or ''}".strip(), "result": regions}],
+    }
+
+
+def csv_lines(verdicts: Iterable[Verdict]) -> Iterable[str]:
+    """A table with a head, a line at a time, of which no cell is a formula."""
+    return _lines((COLUMNS, *map(_row, verdicts)))
+
+
+def account_csv_lines(accounts: Iterable[AccountVerdict]) -> Iterable[str]:
+    """The same of marked accounts."""
+    rows = ([cell(one.model_dump(mode="json")[name]) for name in ACCOUNT_COLUMNS] for one in accounts)
+    return _lines((ACCOUNT_COLUMNS, *rows))
+
+
+def _lines(rows: Iterable[Sequence[str]]) -> Iterable[str]:
+    for row in rows:
+        out = io.StringIO()
+        csv.writer(out, lineterminator="").writerow(row)
+        yield out.getvalue()
+
+
+def _row(verdict: Verdict) -> list[str]:
+    flat = verdict.model_dump(mode="json")
+    flat |= flat["document"] | flat["p"] | {"key_id": flat["key"]["key_id"]}
+    return [cell(flat[name]) for name in COLUMNS]

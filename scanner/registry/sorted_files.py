@@ -1,0 +1,234 @@
+"""Sorted Arrow files, in which rows are found through a memory map, whatever the size.
+
+A sequence of any length lies in parts of some 2^18 rows, so that a change of one row writes a few megabytes anew.
+"""
+
+import hashlib
+import uuid
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from scanner.errors import ScanFailed
+from scanner.storage.local_files import make_private, write_whole
+from scanner.storage.locations import filesystem_of, is_uri
+
+PART_ROWS = 2**18
+"""Most rows of a part."""
+
+BELOW, MOST = -1, 2**63 - 1
+"""A value below all sorted values, and the largest value."""
+
+_KEPT_HERE, _KEPT_FROM_FAR = 4096, 16
+"""Parts that are held open: maps of local files, which take no memory of their own, or copies of files far away."""
+
+_READ = 2**20  # bytes that are hashed at a time
+
+Ints = NDArray[np.int64]
+
+
+class Part(NamedTuple):
+    """A file of rows in the order of their first column, which goes from `first` to `last`."""
+
+    file: str
+    rows: int
+    first: int
+    last: int
+
+
+class Opened(NamedTuple):
+    """The rows of a part, and the column that they are sorted by."""
+
+    rows: pa.Table
+    sorted_by: Ints
+
+
+class PartsFolder:
+    """The folder of an index. It opens parts, and writes new ones; no part is ever changed.
+
+    Args:
+        location: folder or URI; made when something is written.
+    """
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self._opened: dict[str, Opened] = {}
+
+    def open(self, part: Part) -> Opened:
+        """A part's rows.
+
+        Raises:
+            FileNotFoundError: the part is gone, since its rows were merged or erased.
+            ScanFailed: it is not as it was written.
+        """
+        if part.file not in self._opened:
+            found = opened(self._read(part))
+            ends = [int(found.sorted_by[end]) for end in (0, -1)] if len(found.rows) else []
+            if (len(found.rows), *ends) != part[1:]:
+                what = f"{self.location}/{part.file} is not as it was written"
+                raise ScanFailed(f"users table: {what}; delete the folder {self.location}, which is made anew")
+            if len(self._opened) >= (_KEPT_FROM_FAR if is_uri(self.location) else _KEPT_HERE):
+                self._opened.pop(next(iter(self._opened)))
+            self._opened[part.file] = found
+        return self._opened[part.file]
+
+    def _read(self, part: Part) -> pa.Table:
+        path = f"{self.location}/{part.file}"
+        if not is_uri(self.location):
+            return pa.ipc.open_file(pa.memory_map(path)).read_all()
+        filesystem, inner = filesystem_of(path)
+        with filesystem.open_input_file(inner) as source:
+            return pa.ipc.open_file(pa.BufferReader(source.read_buffer())).read_all()
+
+    def sha256(self, part: Part) -> str:
+        """SHA-256 of a part's file, as hex text, whatever is open of it. Raises FileNotFoundError."""
+        filesystem, inner = filesystem_of(f"{self.location}/{part.file}")
+        digest = hashlib.sha256()
+        with filesystem.open_input_stream(inner) as source:
+            while data := source.read(_READ):
+                digest.update(data)
+        return digest.hexdigest()
+
+    def write(self, rows: pa.Table) -> Part:
+        """Write sorted rows as a new part."""
+        name = f"{uuid.uuid4().hex}.arrow"
+        sink = pa.BufferOutputStream()
+        # a copy: of a slice, Arrow writes up to 63 bytes beyond its own, which may hold a neighbour's name that is
+        # erased later
+        copy = rows.take(pa.array(np.arange(len(rows)))).combine_chunks()
+        with pa.ipc.new_file(sink, rows.schema) as writer:
+            writer.write_table(copy, max_chunksize=len(rows))
+        self.put(name, sink.getvalue())
+        sorted_by = opened(rows).sorted_by
+        return Part(name, len(rows), int(sorted_by[0]), int(sorted_by[-1]))
+
+    def put(self, name: str, data: pa.Buffer) -> None:
+        """Write a file, whole or not at all."""
+        make_private(self.location)
+        if not is_uri(self.location):
+            write_whole(Path(self.location) / name, lambda file: file.write(data))
+            return
+        filesystem, inner = filesystem_of(f"{self.location}/{name}")
+        with filesystem.open_output_stream(inner) as out:
+            out.write(data)
+
+
+def opened(rows: pa.Table) -> Opened:
+    """Rows in memory, in the form of an opened part."""
+    whole = rows.combine_chunks()
+    column = whole.column(0)
+    array = column.chunk(0).to_numpy() if column.num_chunks else np.zeros(0, np.int64)
+    return Opened(whole, array)
+
+
+class Sorted:
+    """Rows in the order of their first column, in parts that do not overlap.
+
+    Args:
+        parts: in order.
+        open_part: gives a part's rows.
+    """
+
+    def __init__(self, parts: Sequence[Part], open_part: Callable[[Part], Opened]) -> None:
+        self.parts = tuple(parts)
+        self._open = open_part
+        self._lasts = [part.last for part in parts]
+
+    @classmethod
+    def in_memory(cls, rows: pa.Table) -> "Sorted":
+        """The sequence of sorted rows in memory."""
+        whole = opened(rows)
+        if not len(rows):
+            return cls((), lambda part: whole)
+        return cls([Part("", len(rows), int(whole.sorted_by[0]), int(whole.sorted_by[-1]))], lambda part: whole)
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return sum(part.rows for part in self.parts)
+
+    def one(self, value: int) -> tuple[pa.Table, int] | None:
+        """The row of a value: the rows of its part, and its index among them; None: no row has the value."""
+        at = bisect_left(self._lasts, value)
+        if at == len(self.parts) or self.parts[at].first > value:
+            return None
+        rows, sorted_by = self._open(self.parts[at])
+        row = int(np.searchsorted(sorted_by, value))
+        return (rows, row) if sorted_by[row] == value else None
+
+    def find(self, values: Ints) -> tuple[Ints, list[pa.Table]]:
+        """All rows of V values. Returns (indices among the values, as often as there are rows; the rows, in tables)."""
+        order = np.argsort(values, kind="stable")
+        which: list[Ints] = [np.zeros(0, np.int64)]
+        tables: list[pa.Table] = []
+        for number, begin, end in self._parts_of(values[order]):
+            rows, sorted_by = self._open(self.parts[number])
+            wanted = values[order[begin:end]]
+            low, high = (np.searchsorted(sorted_by, wanted, side) for side in ("left", "right"))
+            counts = high - low
+            which.append(np.repeat(order[begin:end], counts))
+            indices = np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+            tables.append(rows.take(pa.array(indices)))
+        return np.concatenate(which), tables
+
+    def up_to(self, values: Ints) -> Ints:
+        """How many rows have at most each of V values."""
+        order = np.argsort(values, kind="stable")
+        before = np.cumsum([0, *(part.rows for part in self.parts)])
+        counts = np.empty(len(values), np.int64)
+        counts[order] = before[np.searchsorted(np.array(self._lasts, np.int64), values[order], "right")]
+        for number, begin, end in self._parts_of(values[order]):
+            inside = order[begin:end]
+            _, sorted_by = self._open(self.parts[number])
+            counts[inside] = before[number] + np.searchsorted(sorted_by, values[inside], "right")
+        return counts
+
+    def between(self, low: int, high: int) -> list[pa.Table]:
+        """The rows of values above `low` and at most `high`, in order, as slices of parts."""
+        found = []
+        for part in self.parts:
+            if part.last > low and part.first <= high:
+                rows, sorted_by = self._open(part)
+                begin, end = (int(n) for n in np.searchsorted(sorted_by, [low, high], "right"))
+                found.append(rows.slice(begin, end - begin))
+        return found
+
+    def all(self, schema: pa.Schema) -> pa.Table:
+        """All rows, in order; `schema` is their schema."""
+        return pa.concat_tables([schema.empty_table(), *(self._open(part).rows for part in self.parts)])
+
+    def values(self) -> Ints:
+        """The values of the sorted column, in order."""
+        return np.concatenate([np.zeros(0, np.int64), *(self._open(part).sorted_by for part in self.parts)])
+
+    def _parts_of(self, ordered: Ints) -> Iterator[tuple[int, int, int]]:
+        """Numbers of the parts in which ordered values may lie, each with the range of these values."""
+        first = np.searchsorted(ordered, np.array([part.first for part in self.parts], np.int64), "left")
+        last = np.searchsorted(ordered, np.array(self._lasts, np.int64), "right")
+        for number in np.flatnonzero(first < last).tolist():
+            yield number, int(first[number]), int(last[number])
+
+
+def in_order(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    """Rows of several sorted tables as one."""
+    rows = pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()
+    order = np.argsort(opened(rows).sorted_by, kind="stable")
+    return rows.take(pa.array(order))
+
+
+def merged(sequences: Sequence[Sorted], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Rows of several sequences as one, in order, in tables of at most PART_ROWS rows, read bit by bit."""
+    longest = max(sequences, key=lambda sequence: sequence.rows)
+    low = BELOW
+    for high in (*(part.last for part in longest.parts[:-1]), MOST):
+        rows = in_order([table for each in sequences for table in each.between(low, high)], schema)
+        pieces = -(-len(rows) // PART_ROWS)
+        for piece in range(pieces):
+            begin, end = len(rows) * piece // pieces, len(rows) * (piece + 1) // pieces
+            yield rows.slice(begin, end - begin)
+        low = high

@@ -1,0 +1,146 @@
+"""Decisions of people on flags: rows that enter once whatever is interrupted, and the decisions that stand.
+
+A decision carries an id of its own from before it is made (the form's), which is also its application transaction: who
+sends it again, because no answer came, changes nothing. Rows are only ever added. The newest row of each decider on a
+document stands; deciders who differ are all seen.
+"""
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import polars as pl
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from scanner.errors import Refused
+from scanner.results.queries import ask
+from scanner.results.tables import open_tables, read_whole
+from scanner.results.transactions import Entry, commit, write_file
+from scanner.storage.delta import table_uri
+from schemas.tables import DECISIONS
+from schemas.words import Decision, Naming
+
+DECIDED_ON = ("path", "row", "text_sha256")
+"""Columns that identify a document and its text, in every scan of it."""
+
+LONGEST_NOTE = 4_000
+"""Most characters of a note."""
+
+LONGEST_NAME = 200
+
+State = Literal["open", "unclear", "decided"]
+"""State of a flag: without a decision; with `unclear` from all who looked; or with any other decision."""
+
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def new_id() -> str:
+    """An id for a decision that is about to be made: 128 random bits."""
+    return secrets.token_hex(16)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A decision as somebody makes it; note: empty for none.
+
+    Raises:
+        Refused: a malformed id, a decider without a name, an unknown decision, or a note too long.
+    """
+
+    decision_id: str
+    decided_by: str
+    source: str
+    decision: str
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if not _ID.fullmatch(self.decision_id):
+            raise Refused(f"decision_id {self.decision_id[:40]!r}: 32 hexadecimal digits are allowed; reload the page")
+        if not self.decided_by.strip() or len(self.decided_by) > LONGEST_NAME:
+            raise Refused(f"decided_by: a name of 1 to {LONGEST_NAME} characters is asked; give one by --by")
+        if self.decision not in set(Decision):
+            raise Refused(f"decision {self.decision[:40]!r}: allowed are {', '.join(Decision)}")
+        if len(self.note) > LONGEST_NOTE:
+            raise Refused(f"note: {len(self.note):,} characters; {LONGEST_NOTE:,} are allowed: shorten it")
+
+
+def decide(results: str, flag: Mapping[str, Any], made: Made) -> Mapping[str, Any]:
+    """Record a decision on a flag. Returns the row that the table has under its id: an earlier one, if there is one.
+
+    It is on the disk, and in the table, when this returns. Whoever else decides meanwhile loses nothing.
+
+    Args:
+        results: folder or URI.
+        flag: a row of schemas.tables.VERDICTS.
+        made: the decision.
+
+    Raises:
+        Refused: the table cannot be made, or is of another version.
+        ScanFailed: it cannot be written, or others kept committing first.
+    """
+    row = {
+        **asdict(made),
+        "note": made.note or None,
+        "decided_at": datetime.now(UTC),
+        "user_ids": users_of(flag),
+        **{name: flag[name] for name in ("scan_id", "shard_id", "path", "row", "doc_id", "text_sha256", "key_id")},
+    }
+    open_tables(results, ["decisions"])
+    file = write_file(results, "decisions", [pa.RecordBatch.from_pylist([row], DECISIONS)])
+    commit(results, "decisions", [Entry(made.decision_id, (file,) if file else ())])
+    return recorded(results, made.decision_id) or row  # its night may have been dropped since
+
+
+def recorded(results: str, decision_id: str) -> Mapping[str, Any] | None:
+    """The row of a decision; None: there is none."""
+    same = pl.col("decision_id") == decision_id
+    found = ask(results, lambda: decisions(results).filter(same).collect())
+    return found.row(0, named=True) if len(found) else None
+
+
+def users_of(flag: Mapping[str, Any]) -> list[str]:
+    """Users whom a flag names, the user of its own message first: who stands under another naming is not among them."""
+    listed = (entry for name in ("named", "named_again") for entry in flag[name] or ())
+    named = (one["user_id"] for one in (flag, *listed) if one["naming"] == Naming.NAMED)
+    return list(dict.fromkeys(user for user in named if user is not None))
+
+
+def decisions(results: str) -> pl.LazyFrame:
+    """All decisions, oldest first, as in schemas.tables.DECISIONS; empty if there are none."""
+    if not DeltaTable.is_deltatable(table_uri(results, "decisions")):
+        return pl.LazyFrame(schema=pl.Schema(DECISIONS))
+    return read_whole(results, "decisions").sort("decided_at", "decision_id")
+
+
+def standing_decisions(results: str) -> pl.LazyFrame:
+    """The newest decision of each decider on each document, oldest first, as in schemas.tables.DECISIONS."""
+    return decisions(results).unique([*DECIDED_ON, "decided_by"], keep="last", maintain_order=True)
+
+
+def in_state(results: str, rows: pl.LazyFrame, state: State) -> pl.LazyFrame:
+    """Rows of flags in a state; rows: with the columns DECIDED_ON."""
+    standing = standing_decisions(results).group_by(DECIDED_ON)
+    looked_at = standing.agg(unclear=(pl.col("decision") == Decision.UNCLEAR).all())
+    if state == "open":
+        return rows.join(looked_at, on=DECIDED_ON, how="anti")
+    return rows.join(looked_at.filter(pl.col("unclear") == (state == "unclear")), on=DECIDED_ON, how="semi")
+
+
+def on_documents(results: str, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    """Standing decisions on some flags, oldest first, by the columns DECIDED_ON."""
+    wanted = pl.LazyFrame(
+        [{name: row[name] for name in DECIDED_ON} for row in rows],
+        schema={name: pl.Schema(DECISIONS)[name] for name in DECIDED_ON},
+    )
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+
+    def standing() -> pl.LazyFrame:
+        return standing_decisions(results).join(wanted, on=DECIDED_ON, how="semi", maintain_order="left")
+
+    for row in ask(results, lambda: standing().collect()).iter_rows(named=True):
+        found.setdefault(tuple(row[name] for name in DECIDED_ON), []).append(row)
+    return found

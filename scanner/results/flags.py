@@ -1,0 +1,461 @@
+"""Flags that somebody asks for: which, how many, in which order, and their lists and sums.
+
+The flags that somebody asks for, as a filter on rows of verdicts and on the users whom a row names.
+
+How many flags there are, which every command counts alike, and the order in which they need a decision.
+
+A canary's text that was found and named right is no flag to decide on: it is counted apart, everywhere.
+
+The flags that somebody asks for: the newest texts with their copies, or sums by user, account or text.
+
+Filters go into the read of the table `flags`. A digest, a message and a count are kept for each distinct text that was
+asked for; whole rows are read only for texts that are shown.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from functools import reduce
+from operator import and_
+from typing import Any, Literal, NamedTuple
+
+import polars as pl
+
+from scanner.results.decision_log import State, in_state
+from scanner.results.false_discoveries import OF, pieces, sizes_of
+from scanner.results.newest import EVERY
+from scanner.results.queries import ask, scanned_and_one_of, standing_flags, with_audit
+from scanner.results.strength import LOG10_P_SHOWN
+from schemas.registry import CANARY_ID, Canary
+from schemas.words import AuditState, Naming, Proof
+
+OF_ENTRY = ("key_id", "message", "user_id", "naming", "log10_p_global")
+"""Fields of NAMED for each user who is named."""
+
+_LISTS = ("named", "named_again")
+
+
+class WantedFlags(NamedTuple):
+    """Which flags are asked for: since and before these times, and with one of each of these values; empty: any.
+
+    user_part, account_part: a part of the name, in upper or lower case; state: of decisions; None: any.
+    """
+
+    since: datetime | None = None
+    before: datetime | None = None
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    documents: tuple[str, ...] = ()
+    state: State | None = None
+    user_part: str = ""
+    account_part: str = ""
+
+    def expression(self) -> pl.Expr:
+        """The filter, on columns of schemas.tables.VERDICTS."""
+        asked = scanned_and_one_of(self.since, self.before, {"account_id": self.accounts, "doc_id": self.documents})
+        if self.account_part:
+            asked &= _has(pl.col("account_id"), self.account_part)
+        if self.about_users:
+            among = (
+                pl.col(name).list.eval(self._is_of(pl.element().struct.field)).list.any()
+                for name in ("named", "named_again")
+            )
+            asked &= pl.any_horizontal(self._is_of(pl.col), *(found.fill_null(value=False) for found in among))
+        return asked
+
+    @property
+    def about_users(self) -> bool:
+        """Whether users or keys are asked for, so that only some of the users named by a flag may be."""
+        return bool(self.users or self.keys or self.user_part)
+
+    def _is_of(self, field: Callable[[str], pl.Expr]) -> pl.Expr:
+        """Whether a row or an entry of NAMED is about one of the users, under one of the keys."""
+        asked = (("user_id", self.users), ("key_id", self.keys))
+        each = [field(name).is_in(list(values)) for name, values in asked if values]
+        each += [_has(field("user_id"), self.user_part)] if self.user_part else []
+        return reduce(and_, (one.fill_null(value=False) for one in each), EVERY)
+
+    def asked_users(self) -> list[pl.Expr]:
+        """Columns `asked` and `beside`, of a row that is asked for.
+
+        asked: entries of NAMED: what the row says of each user who is asked for, under the keys asked for; each once
+        beside: whether what the row itself is about, which is who comes first of all, is not among them.
+        """
+        field = pl.element().struct.field
+        of_asked = pl.element().filter(self._is_of(field))
+        once = (field("user_id").is_not_null() & field("user_id").is_first_distinct()) | (pl.int_range(pl.len()) == 0)
+        surest_first = pl.element().sort_by(field("log10_p_global"), maintain_order=True)
+        named = pl.concat_list(pl.col(name).fill_null([]) for name in _LISTS).list.eval(surest_first)
+        entries = pl.concat_list(pl.concat_list(pl.struct(OF_ENTRY)), named)
+        users = entries.list.eval(of_asked).list.eval(pl.element().filter(once))
+        return [users.alias("asked"), self._is_of(pl.col).not_().alias("beside")]
+
+
+def _has(name: pl.Expr, part: str) -> pl.Expr:
+    """Whether a name has a part, in upper or lower case."""
+    return name.str.to_lowercase().str.contains(part.lower(), literal=True)
+
+
+IN_NEED = (
+    "flags whose account and user have the same name",
+    "flags that name another user than their account",
+    "flags that name nobody",
+    "flags that cannot be used, since the audit alarmed, the message is reserved or a slow path found something else",
+)
+"""Groups of flags, those that need a decision most first."""
+
+_TEXT = ("text_sha256", "key_id", "message")
+
+
+class FlagCount(NamedTuple):
+    """Flagged documents; canaries: beside these, documents of canaries that were found and named right."""
+
+    flagged: int
+    canaries: int
+
+    def in_words(self) -> str:
+        """The count; canaries are told apart."""
+        apart = f", and {self.canaries:,} of canaries, found and named right" if self.canaries else ""
+        return f"{self.flagged:,} flagged{apart}"
+
+
+NO_FLAGS = FlagCount(0, 0)
+
+
+def count_flags(results: str, rate: float, wanted: WantedFlags, canaries: Collection[Canary] | None = ()) -> FlagCount:
+    """Count the flags that are asked for.
+
+    Args:
+        results: folder or URI.
+        rate: a rate stricter than the scan's leaves out flags that it would not have made.
+        wanted: which flags.
+        canaries: as scanner.results.flags.of_canary.
+
+    Raises:
+        Refused: there are no results.
+    """
+    found = ask(results, lambda: _counted(found_flags(results, rate, wanted), canaries).collect())
+    return FlagCount(*found.row(0))
+
+
+def flags_at(results: str, rate: float, wanted: WantedFlags, places: pl.DataFrame) -> list[dict[str, Any]]:
+    """Rows of VERDICTS with `audit` at some places, in their order; places: columns path and row. Raises: as above."""
+    numbered = places.select("path", "row").with_row_index("number").lazy()
+    among = pl.col("path").is_in(places["path"].unique().implode())
+    found = found_flags(results, rate, wanted).filter(among).join(numbered, on=["path", "row"], how="inner")
+    return ask(results, found.collect).sort("number").drop("number", "again").to_dicts()
+
+
+def counts_of_scans(results: str, rate: float, canaries: Collection[Canary] | None = ()) -> dict[str, FlagCount]:
+    """The flags that stand, by the scan that found them. Args, raises: as `count_flags`."""
+    rows = ask(results, lambda: _counted(standing_flags(results, rate), canaries, "scan_id").collect())
+    return {scan_id: FlagCount(*counts) for scan_id, *counts in rows.rows()}
+
+
+def _counted(rows: pl.LazyFrame, canaries: Collection[Canary] | None, *by: str) -> pl.LazyFrame:
+    own = of_canary(canaries).sum().cast(pl.Int64)
+    counts = [(pl.len().cast(pl.Int64) - own).alias("flagged"), own.alias("canaries")]
+    return rows.group_by(*by).agg(counts) if by else rows.select(counts)
+
+
+def by_need(results: str, rate: float, wanted: WantedFlags, canaries: Collection[Canary] | None = ()) -> pl.DataFrame:
+    """The flags that are asked for, those that need a decision most first.
+
+    First come the groups IN_NEED, in their order; in a group, texts of which most copies are asked for, then those that
+    were scanned last, then those that chance makes most seldom. Copies of one text stand together.
+
+    Columns: path, row; need, the place in IN_NEED; copies, of the text, among the flags that are asked for. Args,
+    raises: as `count_flags`.
+    """
+    entries = pl.concat_list(pl.col(name).fill_null([]) for name in ("named", "named_again"))
+    account = pl.col("account_id")
+    of_account = (account == pl.col("user_id")) | entries.list.eval(pl.element().struct.field("user_id")).list.contains(
+        account
+    )
+    unusable = (
+        (pl.col("audit") == AuditState.ALARM)
+        | (pl.col("proof") == Proof.DIFFERS)
+        | pl.col("naming").is_in([Naming.UNPROVED, Naming.RESERVED])
+    )
+    need = (
+        pl.when(unusable.fill_null(value=False))
+        .then(3)
+        .when(pl.col("naming") != Naming.NAMED)
+        .then(2)
+        .when(of_account.fill_null(value=False))
+        .then(0)
+        .otherwise(1)
+        .alias("need")
+    )
+
+    def question() -> pl.DataFrame:
+        found = found_flags(results, rate, wanted).filter(~of_canary(canaries))
+        return found.select("path", "row", *_TEXT, "scanned_at", "log10_p_global", need).collect()
+
+    copies, last = pl.len().over(_TEXT).cast(pl.Int64), pl.col("scanned_at").max().over(_TEXT)
+    first, surest = pl.col("need").min().over(_TEXT), pl.col("log10_p_global").min().over(_TEXT)
+    order = ask(results, question).with_columns(copies=copies, last=last, first=first, surest=surest)
+    down = {"copies", "last", "scanned_at"}
+    names = ("first", "copies", "last", "surest", *_TEXT, "need", "scanned_at", "log10_p_global", "path", "row")
+    ordered = order.sort(*names, descending=[name in down for name in names], nulls_last=True)
+    return ordered.select("path", "row", "need", "copies")
+
+
+By = Literal["user", "account", "text"]
+
+_SAME = ("text_sha256", "key_id", "message", "user_id", "naming")
+"""Columns that are equal in copies that are one entry of the list: one text, which names the same user or, for the same
+reason, nobody.
+"""
+
+_GROUPS: Mapping[By, tuple[str, ...]] = {"user": ("user_id", "naming"), "account": ("account_id",), "text": _SAME}
+_DOCUMENT = ("path", "row")
+_LIKE_CANARY = pl.any_horizontal(pl.col("user_id", "account_id").str.contains(CANARY_ID).fill_null(value=False))
+"""Filter for flags whose user or account has a name like a canary's, be it one or not."""
+
+
+_OF_FIRST = (
+    "score",
+    "log10_p",
+    "runner_up_log10_p",
+    "runner_up_log10_p_global",
+    "first_seen_at",
+    "held_since",
+    "p_rank",
+)
+"""Columns about the first named user alone."""
+
+
+class Totals(NamedTuple):
+    """Totals of everything that was asked for.
+
+    entries: rows, were all shown; texts: distinct ones; unnamed: documents that name nobody, by Naming, most first;
+    alarmed: documents of scans whose audit alarmed; canaries: documents left out that are canaries' own; like_canaries:
+    documents that stay, though their user or account has a name like a canary's; pieces: of evidence, where
+    near-duplicates are one; None: there are too many texts to tell.
+    """
+
+    entries: int
+    documents: int
+    texts: int
+    unnamed: Mapping[str, int]
+    alarmed: int
+    canaries: int = 0
+    pieces: int | None = None
+    like_canaries: int = 0
+
+
+class FlagList(NamedTuple):
+    """The rows that are shown, and the totals. rows: see `newest` and `sums`."""
+
+    rows: pl.DataFrame
+    totals: Totals
+
+
+def newest(
+    results: str,
+    rate: float,
+    wanted: WantedFlags,
+    limit: int | None,
+    *,
+    fold: bool = True,
+    canaries: Collection[Canary] | None = (),
+) -> FlagList:
+    """The newest flags that are asked for, newest first and of one time the surest, those of one text in one row.
+
+    A row is about who comes first of the users who are asked for, under the keys that are, with their own p-value.
+
+    Columns: as in schemas.tables.VERDICTS, of the newest copy; audit, `alarm` where the audit of any copy's scan
+    alarmed; copies and accounts, int64, of all copies, distinct accounts without null; piece_documents, piece_texts and
+    piece_accounts, int64, of its copies and near-duplicates together, which are one piece of evidence, null where there
+    are too many texts to tell.
+
+    Args:
+        results: folder or URI.
+        rate: a rate stricter than the scan's leaves out flags that it would not have made.
+        wanted: which flags.
+        limit: how many rows at most; None: all.
+        fold: False: each document has a row.
+        canaries: as `of_canary`; their own texts that were named right are left out, and counted.
+
+    Raises:
+        Refused: there are no results.
+        ScanFailed: names were erased all the while.
+    """
+    same = _SAME if fold else (*_SAME, *_DOCUMENT)
+
+    def question() -> FlagList:
+        entries, left_out = _entries(found_flags(results, rate, wanted), same, canaries)
+        shown = _with_pieces(_in_order(entries, same).head(_most(limit, entries)), entries, results, rate, wanted)
+        few = None if limit is None else shown["text_sha256"]
+        rows = _newest_copies(found_flags(results, rate, wanted, few), shown, same)
+        return FlagList(rows, _totals(entries, len(entries), left_out))
+
+    return ask(results, question)
+
+
+def sums(
+    results: str,
+    rate: float,
+    wanted: WantedFlags,
+    limit: int | None,
+    by: By,
+    *,
+    canaries: Collection[Canary] | None = (),
+) -> FlagList:
+    """The flags that are asked for, added up by user, account or text, those with most texts first.
+
+    A text that is marked for several users counts for each of them; totals count it once.
+
+    Columns: user_id and naming (by user), account_id (by account), or text_sha256, key_id, message, user_id and naming
+    (by text); documents, texts, accounts and users, int64, distinct ones and without null; first and last, when they
+    were scanned; log10_p_global and log10_p_shown (scanner.results.strength), the smallest; alarmed, documents of scans
+    whose audit alarmed; pieces, of evidence: texts that are no near-duplicates (scanner.results.false_discoveries), 0
+    where there are too many to be told apart.
+
+    Args, raises: as `newest`.
+    """
+    group = _GROUPS[by]
+
+    def question() -> FlagList:
+        found = found_flags(results, rate, wanted, each=by != "text")
+        everybody, left_out = _entries(found, (*_SAME, "account_id"), canaries)
+        entries = everybody.filter(~pl.col("again"))
+        distinct = {"texts": "text_sha256", "accounts": "account_id", "users": "user_id"}
+        counts = (by == "user") | ~pl.col("again")  # a document is one of each of its users, and one of its account
+        summed = everybody.group_by(group).agg(
+            documents=pl.col("copies").filter(counts).sum(),
+            **{name: pl.col(column).drop_nulls().n_unique().cast(pl.Int64) for name, column in distinct.items()},
+            first=pl.col("first").min(),
+            last=pl.col("last").max(),
+            log10_p_global=pl.col("log10_p_global").min(),
+            log10_p_shown=pl.col("log10_p_shown").min(),
+            alarmed=pl.col("alarmed").filter(counts).sum(),
+            pieces=pl.when(pl.col("piece").null_count() == 0)
+            .then(pl.col("piece").n_unique())
+            .otherwise(0)
+            .cast(pl.Int64),
+        )
+        largest = summed.sort("texts", "documents", *group, descending=[True, True, *(False for _ in group)])
+        return FlagList(largest.head(_most(limit, largest)), _totals(entries, len(largest), left_out))
+
+    return ask(results, question)
+
+
+def found_flags(
+    results: str, rate: float, wanted: WantedFlags, texts: pl.Series | None = None, *, each: bool = False
+) -> pl.LazyFrame:
+    """Rows of VERDICTS with `audit`: one a document, about the first of the users who are asked for.
+
+    texts: digests, of which alone; each: a row for each of these users. again: it is not the first of its document.
+    """
+    asked = wanted.expression()
+    if texts is not None:
+        asked &= pl.col("text_sha256").is_in(texts.implode())
+    rows = standing_flags(results, rate, asked)
+    if wanted.state is not None:
+        rows = in_state(results, rows, wanted.state)
+    if each or wanted.about_users:
+        rows = _of_each(rows, rate, wanted).filter(each | ~pl.col("again"))
+    else:
+        rows = rows.with_columns(again=pl.lit(value=False))
+    return with_audit(results, rows)
+
+
+def _of_each(rows: pl.LazyFrame, rate: float, wanted: WantedFlags) -> pl.LazyFrame:
+    """Rows of VERDICTS about each user who is asked for; values known of the first user alone are null for others."""
+    passes = pl.element().struct.field("log10_p_global") <= math.log10(rate)
+    passing = pl.col("asked").list.eval(pl.element().filter(passes))
+    of_rows = rows.with_columns(wanted.asked_users()).with_columns(passing)
+    places = pl.int_ranges(pl.col("asked").list.len())
+    each = of_rows.filter(pl.col("asked").list.len() > 0).with_columns(place=places).explode("asked", "place")
+    own = ~pl.col("beside") & (pl.col("place") == 0)
+    return each.with_columns(
+        *(pl.col("asked").struct.field(name).alias(name) for name in OF_ENTRY),
+        *(pl.when(own).then(name).alias(name) for name in _OF_FIRST),
+        again=pl.col("place") > 0,
+    ).drop("asked", "beside", "place")
+
+
+def of_canary(canaries: Collection[Canary] | None) -> pl.Expr:
+    """Filter for a canary's text as intended: under its own account, and named right; no other flag hides so.
+
+    canaries: of the registry; None: no registry is known, and the column `canary` says what its scan knew.
+    """
+    if canaries is None:
+        return pl.col("canary").fill_null(value=False)
+    known = {f"{canary.key_id}\n{canary.message}\n{canary.account_id}" for canary in canaries}
+    flag = pl.concat_str("key_id", pl.col("message").cast(pl.String), "user_id", separator="\n")
+    named = (pl.col("naming") == Naming.NAMED) & (pl.col("account_id") == pl.col("user_id"))
+    return (named & flag.is_in(sorted(known))).fill_null(value=False)
+
+
+def _entries(
+    found: pl.LazyFrame, same: tuple[str, ...], canaries: Collection[Canary] | None
+) -> tuple[pl.DataFrame, int]:
+    """What is asked for, added up, and how many documents of canaries were left out."""
+    grouped = found.with_columns(of_canary=of_canary(canaries))
+    counted = grouped.group_by(*same, "again", "of_canary").agg(
+        like_canaries=_LIKE_CANARY.sum().cast(pl.Int64),
+        copies=pl.len().cast(pl.Int64),
+        alarmed=(pl.col("audit") == AuditState.ALARM).sum().cast(pl.Int64),
+        first=pl.col("scanned_at").min(),
+        last=pl.col("scanned_at").max(),
+        log10_p_global=pl.col("log10_p_global").min(),
+        log10_p_shown=LOG10_P_SHOWN.min(),
+        accounts=pl.col("account_id").drop_nulls().n_unique().cast(pl.Int64),
+    )
+    entries = counted.collect(engine="streaming")
+    entries = entries.join(pieces(found), on=OF, how="left", nulls_equal=True, maintain_order="left")
+    left_out = entries.filter(pl.col("of_canary") & ~pl.col("again"))
+    return entries.filter(~pl.col("of_canary")), int(left_out["copies"].sum())
+
+
+def _with_pieces(
+    shown: pl.DataFrame, entries: pl.DataFrame, results: str, rate: float, wanted: WantedFlags
+) -> pl.DataFrame:
+    """Entries with the sizes of their pieces, which other entries may belong to."""
+    of_shown = entries.filter(pl.col("piece").is_in(shown["piece"].implode())).select(*OF, "piece").unique()
+    some = None if len(shown) == len(entries) else of_shown["text_sha256"]
+    sizes = sizes_of(found_flags(results, rate, wanted, some), of_shown)
+    return shown.join(sizes, on="piece", how="left", maintain_order="left")
+
+
+def _in_order(entries: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
+    """Entries newest first, of one time the surest, and documents as their file has them."""
+    down = [name not in _DOCUMENT for name in same]
+    return entries.sort(
+        "last", "log10_p_global", *same, descending=[True, False, *down], nulls_last=True, maintain_order=True
+    )
+
+
+def _newest_copies(found: pl.LazyFrame, shown: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
+    """A whole row of each entry, in their order."""
+    counts = ("copies", "accounts", "piece_documents", "piece_texts", "piece_accounts", "alarmed")
+    place = shown.select(*same, *counts, scanned_at="last").with_row_index("place")
+    latest = found.join(place.lazy(), on=[*same, "scanned_at"], how="inner", nulls_equal=True)
+    rows = latest.collect(engine="streaming").sort(
+        "place", "scan_id", *_DOCUMENT, descending=[False, True, False, False]
+    )
+    alarm = pl.when(pl.col("alarmed") > 0).then(pl.lit(str(AuditState.ALARM))).otherwise("audit")
+    one = rows.unique("place", keep="first", maintain_order=True)
+    return one.with_columns(audit=alarm).drop("place", "alarmed", "again")
+
+
+def _most(limit: int | None, rows: pl.DataFrame) -> int:
+    return len(rows) if limit is None else limit
+
+
+def _totals(entries: pl.DataFrame, shown_at_most: int, left_out: int) -> Totals:
+    nobody = entries.filter(pl.col("naming") != Naming.NAMED).group_by("naming").agg(pl.col("copies").sum())
+    return Totals(
+        entries=shown_at_most,
+        documents=int(entries["copies"].sum()),
+        texts=entries["text_sha256"].n_unique(),
+        unnamed=dict(nobody.sort("copies", "naming", descending=[True, False]).iter_rows()),
+        alarmed=int(entries["alarmed"].sum()),
+        canaries=left_out,
+        like_canaries=int(entries["like_canaries"].sum()),
+        pieces=None if entries["piece"].null_count() else entries["piece"].n_unique(),
+    )

@@ -1,0 +1,194 @@
+"""Scans: the last ones and how they ended, totals of whole inputs, and whether one could write.
+
+The last scans and how they ended, scans that left no row, and how much each of them finished.
+
+Totals of all shards of an input, whichever scans read them.
+
+Whether a scan could write its tables into a folder of results. Nothing is made or changed for that.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import polars as pl
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from scanner.errors import Refused, in_a_line
+from scanner.results.newest import flags, ranges_ever, shards
+from scanner.results.queries import ask, of_trial, scans
+from scanner.results.tables import refuse_other
+from scanner.results.transactions import TABLES
+from scanner.storage.delta import table_uri
+from scanner.storage.locations import is_uri
+from schemas.words import AuditState
+
+
+class LastScans(NamedTuple):
+    """The last scans, newest first.
+
+    ended: rows of schemas.tables.SCANS with `committed`, int64, the shards that each finished itself; number: of all
+    scans that ended; silent: scans that finished shards and have no row, nor went another on with them: scan_id,
+    began_at, last (when they finished the last one), shards, documents.
+    """
+
+    ended: pl.DataFrame
+    number: int
+    silent: pl.DataFrame
+
+
+def went_on(later: Mapping[str, Any], scan: Mapping[str, Any]) -> bool:
+    """Whether a later scan did and judged what another one left, so that nothing is left to do about the other.
+
+    One that read nothing, since it was killed early, stands in no audit: a later one of its night did all of it. So did
+    a later one of the same part and configuration, which is judged with all parts. Nights without a date go on after
+    midnight.
+    """
+    if later["started_at"] < scan["started_at"] or later["part"] != scan["part"]:
+        return False
+    if later["audit"] != AuditState.NOT_JUDGED and scan["scan_id"] in later["audited_scans"]:
+        return True
+    undated = all(one["night"] == one["started_at"].date().isoformat() for one in (later, scan))
+    did_the_night = later["exit_code"] == 0 and (undated or later["night"] == scan["night"])
+    if scan["part"] is not None:
+        return did_the_night and bool(later["config_sha256"] == scan["config_sha256"])
+    read_nothing = not scan["documents"] and not scan["files_quarantined"]
+    return did_the_night and read_nothing and later["audit"] != AuditState.NOT_JUDGED
+
+
+def last_scans(results: str, limit: int) -> LastScans:
+    """The newest scans, so many at most; silent ones all.
+
+    Raises:
+        Refused: there are no results.
+        ScanFailed: names were erased all the while.
+    """
+
+    def question() -> LastScans:
+        newest = scans(results).sort("started_at", "scan_id", descending=True).head(limit)
+        judged = scans(results).select(scan_id="audited_scans").explode("scan_id")
+        known = pl.concat([scans(results).select("scan_id"), judged]).unique()
+        of_scan = shards(results).group_by("scan_id")
+        done = of_scan.agg(committed=pl.col("shard_id").n_unique().cast(pl.Int64))
+        begun = of_scan.agg(
+            began_at=pl.col("began_at").min(),
+            last=pl.col("scanned_at").max(),
+            shards=pl.len().cast(pl.Int64),
+            documents=pl.col("documents").sum(),
+        )
+        ended, number, silent = pl.collect_all(
+            [
+                newest.join(done, on="scan_id", how="left", maintain_order="left").with_columns(
+                    pl.col("committed").fill_null(0)
+                ),
+                scans(results).select(pl.len()),
+                begun.join(known, on="scan_id", how="anti").sort("began_at", "scan_id", descending=True),
+            ],
+            engine="streaming",
+        )
+        return LastScans(ended, int(number.item()), silent)
+
+    return ask(results, question)
+
+
+class WholeInput(NamedTuple):
+    """Documents that were read, by result; files at fault as a whole, which are none of these documents.
+
+    too_short: by themselves; filtered: since the filter left too few of their n-grams; canaries: flagged texts of
+    canaries that were named right, beside those in `flagged`.
+    """
+
+    documents: int = 0
+    quarantined: int = 0
+    too_short: int = 0
+    scored_in_part: int = 0
+    flagged: int = 0
+    filtered: int = 0
+    canaries: int = 0
+    files_at_fault: int = 0
+
+
+NOTHING_READ = WholeInput()
+
+SUMMED = tuple(name for name in WholeInput._fields if name != "files_at_fault")
+"""Counts that are sums over shards."""
+
+
+def whole_input(results: str, shard_ids: Iterable[str], earlier: Iterable[str] = ()) -> WholeInput:
+    """Add up the totals of finished shards, in nights that were dropped too; without files at fault.
+
+    earlier: ids of shards of the same rows under other keys, by which documents may be flagged too.
+
+    Raises:
+        Refused: there are no results, or no scan of this version has begun.
+        ScanFailed: names were erased all the while.
+    """
+    ours = pl.col("shard_id").is_in(list(shard_ids))
+    sums = pl.col(*SUMMED).sum()
+    # another driver's row of a shard stands there until somebody settles
+    asked = ask(results, lambda: ranges_ever(results).filter(ours).unique("shard_id").select(sums).collect())
+    found = WholeInput(*asked.row(0))
+    also = [*earlier]
+    if not also:
+        return found
+    of_canary = pl.col("canary").fill_null(value=False)
+    rows = flags(results).filter(ours | pl.col("shard_id").is_in(also)).group_by("path", "row").agg(of_canary.all())
+    of_all = ask(results, rows.collect)["canary"]
+    return found._replace(flagged=int((~of_all).sum()), canaries=int(of_all.sum()))
+
+
+Ready = Literal["new", "there"]
+"""States of a folder: some table does not exist yet; all exist."""
+
+
+def readiness(results: str) -> Ready:
+    """State of a folder of results that a scan could use.
+
+    Whether a URI can be written is unknown: only writing shows it.
+
+    Raises:
+        Refused: a table cannot be read or is of another version, or the folder cannot be written.
+    """
+    if not is_uri(results):
+        _refuse_unwritable(Path(results))
+    states = {_state(table_uri(results, name), name) for name in TABLES}
+    return "new" if "new" in states else "there"
+
+
+def refuse_mixed(results: str, *, trial: bool) -> None:
+    """Refuse to write what a trial finds beside real results, or real results beside a trial's.
+
+    Raises:
+        Refused: the folder holds the other kind.
+    """
+    there = of_trial(results)
+    if there is not None and there != trial:
+        kinds = ("results of real keys", "results of a trial")
+        raise Refused(
+            f"results: {results} holds {kinds[there]}, and this registry gives {kinds[trial]}; name another folder in "
+            "`results`"
+        )
+
+
+def _state(uri: str, name: str) -> Ready:
+    try:
+        if not DeltaTable.is_deltatable(uri):
+            return "new"
+        table = DeltaTable(uri)
+    except (DeltaError, OSError, ValueError) as error:
+        raise Refused(
+            f"results: table {uri} cannot be opened: {in_a_line(error)}; give a folder that can be written"
+        ) from None
+    refuse_other(table, name)
+    return "there"
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    """Refuse a folder, or the nearest existing one above it, in which nothing can be made."""
+    there = next(above for above in (folder, *folder.parents) if above.exists())
+    if not there.is_dir():
+        raise Refused(f"results: {there} is no folder; name another folder in `results`")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise Refused(f"results: nothing can be written in {there}; change who may, or name another in `results`")
