@@ -76,18 +76,17 @@ def check(
     if config is not None:
         asked = Check.of_config(config, key_ids)
         found = filter_of_config(config, (date or datetime.datetime.now(datetime.UTC)).date())
-        asked = asked if found is None else replace(asked, without=found.open())
+        asked = asked if found is None else replace(asked, rules=replace(asked.rules, without=found.open()))
     elif registry is not None:
         folder = registry if is_uri(registry) else Path(registry)
         asked = Check.of_registry(folder, key_ids, 1e-6 if fpr is None else fpr)
     verdicts = check_text(asked, _read(source))
-    rate = asked.false_positive_rate
-    tested = asked.keys_tested
+    rate, tested, weights = asked.rules.false_positive_rate, asked.rules.keys_tested, asked.rules.weights
     left_out = None if found is None else found.left_out
     rows = [
         _line(
             row,
-            _admitted_to(key, rate / asked.weights.tests(key, tested)[0]) and not lacks(key, left_out),
+            _admitted_to(key, rate / weights.tests(key, tested)[0]) and not lacks(key, left_out),
             format_of(key).generator,
         )
         for row, key in zip(verdicts, asked.keys, strict=True)
@@ -96,7 +95,7 @@ def check(
     of_keys = f"of {tested} key{'s' * (tested > 1)}"
     if any(key.one_of is not None for key in asked.keys):
         of_keys = "and for the weight of each key"
-    if asked.weights != NO_VARIANTS:
+    if weights != NO_VARIANTS:
         of_keys += ", with the weights of scan.toml or equal ones"
     tell(f"p-values are corrected for all messages {of_keys}; text counts as marked at {one_in(math.log10(rate))}")
     if found is not None:

@@ -17,6 +17,7 @@ from jobs.plan import plan
 from scanner.detection.detector import Detector
 from scanner.detection.one_text import NOWHERE, ScannedKey, strengths_of
 from scanner.detection.open_plan import open_keys
+from scanner.detection.rules import Rules
 from scanner.detection.scan_plan import read_config
 from scanner.detection.shares import Weights
 from scanner.errors import Refused
@@ -248,11 +249,7 @@ def test_what_is_planned_for_three_keys_and_all_looks_is_what_a_detector_finds(t
         detector = Detector(
             keys,
             Holders.load(three_keys / "registry", [test.key.key_id for test in keys]),
-            keys_tested=3,
-            dedup="ngram",
-            min_scored=16,
-            false_positive_rate=1e-6,
-            weights=weights,
+            Rules(1e-6, 3, weights=weights),
         )
         rows = detector.detect(documents, NOWHERE)[0].to_pylist()
         assert {row["message"] for row in rows if row["flagged"] and row["message"] is not None} <= {7}

@@ -17,6 +17,7 @@ from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
 from scanner.cluster.in_flight import on_actors
 from scanner.detection.accounts import AccountJudge, Posts, account_rows
 from scanner.detection.open_plan import open_keys, open_text_ids
+from scanner.detection.rules import Rules
 from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
 from scanner.input.documents import BATCH_TEXT_BYTES
@@ -111,11 +112,8 @@ def open_judge(plan: Plan, first_looks: frozenset[str] | None = None) -> Account
         open_keys(plan.registry, plan.keys),
         [plan.weights.tests_of_accounts(key, plan.keys_tested) for key in plan.keys],
         Holders.load(plan.registry, [key.key_id for key in plan.keys]),
+        Rules.of(config, plan.keys_tested),
         nights=config.accounts.nights,
-        dedup=config.dedup,
-        min_scored=config.min_scored,
-        false_positive_rate=config.false_positive_rate,
-        misnaming_rate=config.misnaming_rate,
         first_looks=first_looks,
         open_filter=cache(lambda sha256: open_filter(plan.results, sha256, open_text_ids(plan).ngram_secret())),
     )

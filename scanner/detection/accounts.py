@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from scanner.detection.attribution import Entry, Names, entries_of, of_one_user, passing_of, to_be_looked_at, who_at
 from scanner.detection.filter import NO_FILTER, Filter
 from scanner.detection.rows import TextIds
+from scanner.detection.rules import Rules
 from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest, NamesUsers
 from scanner.input.documents import read_text
@@ -37,7 +38,6 @@ from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.accounts import by_post, log10_evidence, pooled_positions
 from scanner.watermark.positions import PositionRule
 from scanner.watermark.rule import Decision, Found, corrected, decide, long_enough, search
-from schemas.config import Dedup
 from schemas.tables import ACCOUNT_POSTS, ACCOUNTS
 from schemas.words import Naming
 
@@ -170,9 +170,9 @@ class AccountJudge:
         keys: the keys under test; only those whose p-values hold over a whole key are used.
         tests: K of SPEC §3 of accounts under each of these keys.
         holders: who holds a message.
+        rules: rates and repeats; filters are those of the posts' nights.
         nights: nights of a window; the pooled score may be tested on each.
         first_looks: ids of the keys under which this is the night's first look; None: all.
-        dedup, min_scored, false_positive_rate, misnaming_rate: as of Detector.
         open_filter: opens the filter of a digest.
     """
 
@@ -181,12 +181,9 @@ class AccountJudge:
         keys: Sequence[KeyUnderTest],
         tests: Sequence[float],
         holders: NamesUsers,
+        rules: Rules,
         *,
         nights: int,
-        dedup: Dedup,
-        min_scored: int,
-        false_positive_rate: float,
-        misnaming_rate: float | None = None,
         first_looks: Collection[str] | None = None,
         open_filter: Callable[[str], Filter] = lambda _: NO_FILTER,
     ) -> None:
@@ -197,8 +194,7 @@ class AccountJudge:
         ]
         self._keys, self._tests = [test for test, _ in asked], [each for _, each in asked]
         self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in self._keys}
-        self._holders, self._nights, self._dedup, self._min_scored = holders, nights, dedup, min_scored
-        self._rate, self._misnaming_rate, self._open_filter = false_positive_rate, misnaming_rate, open_filter
+        self._holders, self._nights, self._rules, self._open_filter = holders, nights, rules, open_filter
         known = {test.key.key_id for test in self._keys}
         self._first_looks = known if first_looks is None else known.intersection(first_looks)
 
@@ -225,7 +221,7 @@ class AccountJudge:
         for i in marked:
             who = who_at(self._keys, self._holders, last[i] or began)
             look, j, own_scored = own.get(posts.account_ids[i], (of_all, i, None))
-            names.naming[i], entries = _named(of_all, i, look, j, self._rate, who)
+            names.naming[i], entries = _named(of_all, i, look, j, self._rules.false_positive_rate, who)
             if entries:
                 names.put(i, entries, last[i], began)
             key, candidate = self._best(of_all, i, entries)
@@ -246,7 +242,7 @@ class AccountJudge:
     def _look(self, posts: Posts, pooled: Sequence[Pooled]) -> "Look":
         each = [self._score(asked, tests, posts) for asked, tests in zip(pooled, self._tests, strict=True)]
         found, log10_e = [said for said, _ in each], [evidence for _, evidence in each]
-        return Look(found, log10_e, decide(found, self._rate, self._misnaming_rate), pooled)
+        return Look(found, log10_e, decide(found, *self._rules.rates), pooled)
 
     def _own_words(self, posts: Posts) -> dict[str, tuple["Look", int, list[int]]]:
         """A look at the own words alone of the accounts that quote, by account: it, their place, scored tokens by key.
@@ -277,7 +273,7 @@ class AccountJudge:
         for test in self._keys:
             name, rule = test.key.tokenizer.sha256, test.watermark.rule
             if (name, rule) not in known:
-                positions = pooled_positions(rule, reach_of(rule), tokens[name], posts.begins, self._dedup)
+                positions = pooled_positions(rule, reach_of(rule), tokens[name], posts.begins, self._rules.dedup)
                 known[name, rule] = self._filtered(posts, test, tokens[name], positions)
             pooled.append(Pooled(test, tokens[name], known[name, rule]))
         return pooled
@@ -297,7 +293,7 @@ class AccountJudge:
     def _score(self, asked: Pooled, tests: float, posts: Posts) -> tuple[Found, NDArray[np.float64]]:
         """A key's findings for all accounts, and log10 of the evidence for each of its candidates: float64[A, C]."""
         mark, messages = asked.test.watermark, asked.test.key.messages
-        accounts, kept = long_enough(asked.positions, self._min_scored)
+        accounts, kept = long_enough(asked.positions, self._rules.min_scored)
         found = search(mark, asked.together(posts.begins), kept, messages, tests * HALVES * self._nights)
         found = found.among(accounts, asked.positions.scored)
         log10_e = np.zeros(found.message.shape)

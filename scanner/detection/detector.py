@@ -16,10 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.detection.attribution import Names, OfFile, entries_of, of_one_user, passing_of, to_be_looked_at, who_at
-from scanner.detection.filter import NO_FILTER, Filter
 from scanner.detection.proving import Prover
 from scanner.detection.rows import columns_of_faults, plain_lengths, table_of, verdict_columns
-from scanner.detection.shares import NO_VARIANTS, Weights
+from scanner.detection.rules import Rules
 from scanner.detection.sketches import reach_of, sketch
 from scanner.detection.spans import ScoredBatch, SpanKey, located_spans, with_spans
 from scanner.detection.tokenising import Texts, read_texts, segments_of_stored
@@ -33,7 +32,6 @@ from scanner.watermark.formats import format_of
 from scanner.watermark.positions import PositionRule
 from scanner.watermark.rule import Decision, Found, decide, instead, long_enough, most_ranked, passing, ranked, search
 from scanner.watermark.span_search import Limit, Parts, Segments, Span, of_positions, search_parts
-from schemas.config import Dedup
 from schemas.tables import QUARANTINE, SPANS, VERDICTS
 from schemas.words import Naming, Proof
 
@@ -47,49 +45,23 @@ class Detector:
     Args:
         keys: every key that is scored, in the registry's order.
         holders: who holds a message.
-        keys_tested: number of keys whose p could be reported for a document, scored here or not; keys without weights
-            of their own share equally.
-        dedup: which repeats are left out.
-        min_scored: scored positions below which a key does not score a document.
-        false_positive_rate: a document is flagged when its corrected p-value is at most this.
-        misnaming_rate: users of a group are named when the corrected p of what is theirs alone is at most this; None:
-            the false-positive rate.
+        rules: rates, repeats, shares, the filter.
         prover: computes flags again, with the same keys in the same order; None: no flag is proved.
-        weights: of units and of variants; where normalised texts have one, these are scored too, where they differ;
-            where spans have one, these are looked for.
-        without: n-grams that are left out of scoring.
     """
 
     def __init__(
-        self,
-        keys: Sequence[KeyUnderTest],
-        holders: NamesUsers,
-        *,
-        keys_tested: int,
-        dedup: Dedup,
-        min_scored: int,
-        false_positive_rate: float,
-        misnaming_rate: float | None = None,
-        prover: Prover | None = None,
-        weights: Weights = NO_VARIANTS,
-        without: Filter = NO_FILTER,
+        self, keys: Sequence[KeyUnderTest], holders: NamesUsers, rules: Rules, prover: Prover | None = None
     ) -> None:
         self._keys = tuple(keys)
         self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in self._keys}
-        self._holders = holders
-        of_keys = [weights.tests(test.key, keys_tested) for test in self._keys]
+        self._holders, self._rules, self._prover = holders, rules, prover
+        of_keys = [rules.weights.tests(test.key, rules.keys_tested) for test in self._keys]
         self._tests = np.array(of_keys, np.float64)  # [K, variants]
-        self._dedup: Dedup = dedup
-        self._min_scored = min_scored
-        self._false_positive_rate, self._misnaming_rate = false_positive_rate, misnaming_rate
-        self._ranked_rate = false_positive_rate
-        self._prover, self._without = prover, without
-        self._normalised = weights.normalised is not None
-        self._tests_of_spans = [weights.tests_of_spans(test.key, keys_tested) for test in self._keys]
-        self._windows = weights.windows
+        self._ranked_rate = rules.false_positive_rate
+        self._tests_of_spans = [rules.weights.tests_of_spans(test.key, rules.keys_tested) for test in self._keys]
         self._standing = (
             {name: Standing(tokenizer.reference) for name, tokenizer in self._tokenizers.items()}
-            if weights.segments
+            if rules.weights.segments
             else None
         )
         self.tokenising = self.proving = 0.0  # wall seconds so far
@@ -122,7 +94,10 @@ class Detector:
         """As `detect`, with lengths of texts that show nothing of scores."""
         now = datetime.now(UTC)
         texts = read_texts(
-            documents.column("text"), self._tokenise, normalised=self._normalised, standing=self._standing
+            documents.column("text"),
+            self._tokenise,
+            normalised=self._rules.weights.normalised is not None,
+            standing=self._standing,
         )
         told = {"text_sha256": pa.array(texts.digests, pa.binary())} | columns_of_faults(texts.faults, len(documents))
         rest = {name: documents[name] for name in documents.schema.names if name != "text"}  # they need not be copied
@@ -187,7 +162,7 @@ class Detector:
         if self._standing is not None:
             other._standing = {name: self._standing[name] for name in other._tokenizers}
         other._holders, other._prover = holders, None
-        other._false_positive_rate = other._misnaming_rate = rate
+        other._rules = dataclasses.replace(self._rules, false_positive_rate=rate, misnaming_rate=rate)
         return other
 
     def _with_spans(
@@ -201,7 +176,7 @@ class Detector:
             SpanKey(test.key, test.tokenizer.reference, tests or math.nan, str(test.watermark.basis))
             for test, tests in zip(self._keys, self._tests_of_spans, strict=True)
         ]
-        return with_spans(verdicts, located, keys, batch, self._misnaming_rate or self._false_positive_rate, salt)
+        return with_spans(verdicts, located, keys, batch, self._rules.rates[1], salt)
 
     def compile(self, witness: Witness | None = None) -> None:
         """Score random tokens as those of one text, so that later documents find every kernel compiled.
@@ -210,11 +185,11 @@ class Detector:
         """
         seen = []
         for test, of_spans in zip(self._keys, self._tests_of_spans, strict=True):
-            length = min(2 * self._min_scored, MOST_COMPILED_WITH) + test.watermark.rule.context
+            length = min(2 * self._rules.min_scored, MOST_COMPILED_WITH) + test.watermark.rule.context
             ids = np.random.default_rng(0).integers(test.tokenizer.vocab_size, size=length, dtype=np.uint32)
             tokens = Tokens(ids, np.array([0, length], np.int64))
             name, rule = test.key.tokenizer.sha256, test.watermark.rule
-            positions = self._without.positions(name, rule, tokens, self._dedup)
+            positions = self._rules.without.positions(name, rule, tokens, self._rules.dedup)
             segments = None
             if self._standing is not None:
                 blank = pa.array([b" "], pa.large_binary())
@@ -243,9 +218,9 @@ class Detector:
         for test, tests, of_spans in each:
             name, rule = test.key.tokenizer.sha256, test.watermark.rule
             if (name, rule) not in positions:
-                whole = rule.positions(tokens[name], self._dedup)
-                enough |= whole.scored >= self._min_scored
-                positions[name, rule] = self._without.left_of(whole, name, rule, tokens[name])
+                whole = rule.positions(tokens[name], self._rules.dedup)
+                enough |= whole.scored >= self._rules.min_scored
+                positions[name, rule] = self._rules.without.left_of(whole, name, rule, tokens[name])
             of_spans = None if variant else of_spans
             of_texts = tokens[name], positions[name, rule], segments.get(name)
             said, shown = self._score_key(test, tests, of_spans, *of_texts)
@@ -254,7 +229,7 @@ class Detector:
         return found, seen, enough
 
     def _decide(self, found: Sequence[Found]) -> Decision:
-        return decide(found, self._false_positive_rate, self._misnaming_rate)
+        return decide(found, *self._rules.rates)
 
     def _lengths(self, tokens: Mapping[str, Tokens]) -> NDArray[np.int64]:
         """Tokens of D texts under each key: int64[K, D]."""
@@ -280,8 +255,8 @@ class Detector:
         said, torn = self._decide(both), np.zeros(len(decided.flagged), np.bool_)
         for place, row in enumerate(rows.tolist()):
             if decided.flagged[row] and second.flagged[place]:
-                names = passing(found, row, self._false_positive_rate) | passing(
-                    others, place, self._false_positive_rate
+                names = passing(found, row, self._rules.false_positive_rate) | passing(
+                    others, place, self._rules.false_positive_rate
                 )
                 shared = not both[said.key[row]].independent
                 torn[row] = shared and len(names) > 1
@@ -299,16 +274,16 @@ class Detector:
         segments: Segments | None = None,
     ) -> tuple[Found, Seen]:
         """Findings of one key. tests, of_spans: K of documents as a whole, and of their spans; None: not tested."""
-        documents, kept = long_enough(positions, self._min_scored)
+        documents, kept = long_enough(positions, self._rules.min_scored)
         mark, messages = test.watermark, test.key.messages
         spans: list[Span] = []
         parts = None
         if of_spans is None:
             found = search(mark, tokens, kept, messages, tests)
         else:
-            limit = Limit(self._false_positive_rate, messages, of_spans)
+            limit = Limit(self._rules.false_positive_rate, messages, of_spans)
             at = Segments.none(len(documents)) if segments is None else of_positions(segments, tokens, kept, documents)
-            parts = Parts(self._windows, at)
+            parts = Parts(self._rules.weights.windows, at)
             found, spans = search_parts(mark, tokens, kept, messages, tests, limit, parts)
         most = most_ranked(format_of(test.key).seconds(messages))
         found = ranked(found, mark, tokens, kept, messages, self._ranked_rate, most)
@@ -324,7 +299,7 @@ class Detector:
         known: OfFile,
     ) -> dict[str, NDArray[np.object_]]:
         """Columns of VERDICTS with the users of the messages that the rule names, or the one user of all that pass."""
-        names, passing_too = Names.of_nobody(naming), passing_of(found, self._false_positive_rate)
+        names, passing_too = Names.of_nobody(naming), passing_of(found, self._rules.false_positive_rate)
         for i in to_be_looked_at(naming, torn, found, passing_too):
             first = known.first_seen(documents["created_at_latest"][i].as_py(), documents["text_sha256"][i].as_py())
             chosen = decided.named if naming[i] == Naming.NAMED else passing_too

@@ -10,10 +10,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.detection.detector import Detector
-from scanner.detection.filter import NO_FILTER, Filter
 from scanner.detection.open_plan import open_keys, open_prover
+from scanner.detection.rules import Rules
 from scanner.detection.scan_plan import keys_tested, keys_under_test, read_config
-from scanner.detection.shares import NO_VARIANTS, Weights
+from scanner.detection.shares import Weights
 from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.errors import Refused
 from scanner.power import Strengths, measure
@@ -21,7 +21,7 @@ from scanner.registry import Holders, load_registry
 from scanner.storage.locations import absolute
 from scanner.watermark.laws import Law
 from scanner.watermark.rule import long_enough, search
-from schemas.config import Dedup, ScanConfig
+from schemas.config import Dedup
 from schemas.registry import CanaryStrength, MasterKey, Registry
 from schemas.tables import DOCUMENTS
 
@@ -33,21 +33,11 @@ _LEAST_LOG10_P = -1000.0
 
 @dataclass(frozen=True)
 class Check:
-    """Keys under which a text is tested, and the rules.
-
-    Both rates, dedup and min_scored as in ScanConfig; keys_tested and weights as in every scan; without: n-grams that
-    are left out of scoring.
-    """
+    """Keys under which a text is tested, and the rules."""
 
     registry: str | Path
     keys: tuple[MasterKey, ...]
-    keys_tested: int
-    false_positive_rate: float
-    misnaming_rate: float | None
-    dedup: Dedup
-    min_scored: int
-    weights: Weights = NO_VARIANTS
-    without: Filter = NO_FILTER
+    rules: Rules
 
     @classmethod
     def of_config(cls, config_file: Path, key_ids: Sequence[str] = ()) -> "Check":
@@ -60,16 +50,8 @@ class Check:
         folder = absolute("registry", config.registry, config_file.absolute().parent)
         registry = load_registry(folder)
         chosen = tuple(key_ids) or config.keys
-        return cls(
-            folder,
-            keys_under_test(registry, config.registry, chosen),
-            keys_tested(registry),
-            config.false_positive_rate,
-            config.misnaming_rate,
-            config.dedup,
-            config.min_scored,
-            Weights.of(config),
-        )
+        rules = Rules.of(config, keys_tested(registry))
+        return cls(folder, keys_under_test(registry, config.registry, chosen), rules)
 
     @classmethod
     def of_registry(cls, folder: Path | str, key_ids: Sequence[str], false_positive_rate: float) -> "Check":
@@ -79,16 +61,8 @@ class Check:
             Refused: there is no registry, or no such key in it.
         """
         registry: Registry = load_registry(folder)
-        fields = ScanConfig.model_fields
-        return cls(
-            folder,
-            keys_under_test(registry, str(folder), tuple(key_ids) or None),
-            keys_tested(registry),
-            false_positive_rate,
-            None,
-            fields["dedup"].default,
-            fields["min_scored"].default,
-        )
+        keys = keys_under_test(registry, str(folder), tuple(key_ids) or None)
+        return cls(folder, keys, Rules(false_positive_rate, keys_tested(registry)))
 
 
 @dataclass(frozen=True)
@@ -158,27 +132,8 @@ def check_text(check: Check, raw: bytes) -> list[Mapping[str, Any]]:
 
 
 def _verdict(check: Check, test: KeyUnderTest, holders: Holders, document: pa.RecordBatch) -> Mapping[str, Any]:
-    detector = Detector(
-        [test],
-        holders,
-        keys_tested=check.keys_tested,
-        dedup=check.dedup,
-        min_scored=check.min_scored,
-        false_positive_rate=check.false_positive_rate,
-        misnaming_rate=check.misnaming_rate,
-        prover=open_prover(
-            check.registry,
-            [test],
-            check.keys_tested,
-            check.dedup,
-            check.false_positive_rate,
-            check.misnaming_rate,
-            weights=check.weights,
-            without=check.without,
-        ),
-        weights=check.weights,
-        without=check.without,
-    )
+    prover = open_prover(check.registry, [test], check.rules)
+    detector = Detector([test], holders, check.rules, prover)
     verdicts, refused = detector.detect(document, NOWHERE)
     if len(refused):
         row = refused.to_pylist()[0]

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 from scanner.detection.detector import Detector
 from scanner.detection.filter import NO_FILTER, Filter
 from scanner.detection.proving import ProvedKey, Prover
-from scanner.detection.proving_spans import Which
 from scanner.detection.rows import TextIds
+from scanner.detection.rules import Rules
 from scanner.detection.scan_plan import Plan
-from scanner.detection.shares import NO_VARIANTS, Weights
 from scanner.detection.under_test import KeyUnderTest, as_it_is
 from scanner.registry import Holders, check_secret, open_key, read_secret, tokenizer_path
 from scanner.text import Tokenizer, load_tokenizer
 from scanner.watermark import Watermark
 from scanner.watermark.format import Proves
 from scanner.watermark.formats import format_of
-from schemas.config import Dedup
 from schemas.registry import MasterKey
 
 if TYPE_CHECKING:
@@ -60,23 +58,9 @@ def open_detector(plan: Plan, device: "torch.device | None" = None, without: Fil
     device: all messages of a key are scored there; without: n-grams that are left out of scoring.
     """
     tests = open_keys(plan.registry, plan.keys, _mover_to(device))
-    config = plan.config
-    rates = config.false_positive_rate, config.misnaming_rate
-    prover = open_prover(
-        plan.registry, tests, plan.keys_tested, config.dedup, *rates, weights=plan.weights, without=without
-    )
-    return Detector(
-        tests,
-        Holders.load(plan.registry, [key.key_id for key in plan.keys]),
-        keys_tested=plan.keys_tested,
-        dedup=config.dedup,
-        min_scored=config.min_scored,
-        false_positive_rate=config.false_positive_rate,
-        misnaming_rate=config.misnaming_rate,
-        prover=prover,
-        weights=plan.weights,
-        without=without,
-    )
+    rules = Rules.of(plan.config, plan.keys_tested, without)
+    holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
+    return Detector(tests, holders, rules, open_prover(plan.registry, tests, rules))
 
 
 def open_text_ids(plan: Plan) -> TextIds:
@@ -84,34 +68,17 @@ def open_text_ids(plan: Plan) -> TextIds:
     return TextIds(read_secret(plan.audit_secret, plan.registry))
 
 
-def open_prover(
-    registry: Path | str,
-    tests: Sequence[KeyUnderTest],
-    keys_tested: int,
-    dedup: Dedup,
-    false_positive_rate: float,
-    misnaming_rate: float | None = None,
-    *,
-    weights: Weights = NO_VARIANTS,
-    without: Filter = NO_FILTER,
-) -> Prover:
+def open_prover(registry: Path | str, tests: Sequence[KeyUnderTest], rules: Rules) -> Prover:
     """The prover of keys' flags: it reads the secrets once more, for the slow paths. Raises SecretError."""
     keys, secret = [], b""
     for test in tests:
         how, secret = format_of(test.key), check_secret(registry, test.key)
         path = how.proof(secret) if isinstance(how, Proves) else None
-        among = weights.tests(test.key, keys_tested)
-        of_spans = weights.tests_of_spans(test.key, keys_tested)
-        common = without.of(test.key.tokenizer.sha256, test.watermark.rule)
+        among = rules.weights.tests(test.key, rules.keys_tested)
+        of_spans = rules.weights.tests_of_spans(test.key, rules.keys_tested)
+        common = rules.without.of(test.key.tokenizer.sha256, test.watermark.rule)
         keys.append(ProvedKey(path, test.tokenizer.reference, test.key.messages, among, of_spans, common))
-    return Prover(
-        keys,
-        secret[:64],
-        dedup=dedup,
-        false_positive_rate=false_positive_rate,
-        misnaming_rate=misnaming_rate,
-        which=Which(weights.windows, weights.segments),
-    )
+    return Prover(keys, secret[:64], rules)
 
 
 def open_keys(

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from scanner.detection.alike import alike, same
 from scanner.detection.filter import plainly_left_out
 from scanner.detection.located import Located
-from scanner.detection.proving_spans import WINDOWS, Which, prove_spans
+from scanner.detection.proving_spans import Which, prove_spans
+from scanner.detection.rules import Rules
 from scanner.text import HuggingFaceTokenizer
 from scanner.watermark.format import Proof as SlowPath
 from scanner.watermark.format import ProvesOwn
 from scanner.watermark.ngram_filter import CommonNgrams
 from scanner.watermark.rule import LEAST_RANK, Decision, Found
 from scanner.watermark.stacks.shared import Held
-from schemas.config import Dedup
 from schemas.words import Naming, Proof
 
 MOST_TOKENS = 2**18
@@ -108,27 +108,14 @@ class Prover:
     Args:
         keys: the keys under test.
         draw: secret that decides which flags are drawn, if there are too many: 8 to 64 bytes.
-        dedup: which repeats are left out.
-        false_positive_rate: at or below it a corrected p passes.
-        misnaming_rate: the same for what a candidate shares with no other; None: the false-positive rate.
-        which: parts of documents are tested, where any are.
+        rules: those of the Detector.
     """
 
-    def __init__(
-        self,
-        keys: Sequence[ProvedKey],
-        draw: bytes,
-        *,
-        dedup: Dedup,
-        false_positive_rate: float,
-        misnaming_rate: float | None = None,
-        which: Which = WINDOWS,
-    ) -> None:
-        self._which = which
+    def __init__(self, keys: Sequence[ProvedKey], draw: bytes, rules: Rules) -> None:
+        self._which = Which(rules.weights.windows, rules.weights.segments)
         self._keys, self._draw = Held(tuple(keys)), Held(draw)
-        self._dedup = dedup
-        self._log10_rate = float(np.log10(false_positive_rate))
-        self._log10_misnaming = float(np.log10(misnaming_rate or false_positive_rate))
+        self._dedup = rules.dedup
+        self._log10_rate, self._log10_misnaming = map(float, np.log10(rules.rates))
 
     def prove(
         self,

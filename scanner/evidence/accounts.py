@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 from numpy.typing import NDArray
 
 from scanner.detection.accounts import MOST_BYTES, AccountJudge, Look, Posts
+from scanner.detection.rules import Rules
 from scanner.errors import Refused
 from scanner.evidence.case import Case
 from scanner.evidence.explainer import Explainer
@@ -216,8 +217,8 @@ def _weighed(
         [explainer.open_key(row["key_id"])],
         [row["tests"]],
         _Nobody(),
+        Rules.recorded(scan, 1),
         nights=row["nights"],
-        **{name: scan[name] for name in ("dedup", "min_scored", "false_positive_rate", "misnaming_rate")},
         first_looks=[row["key_id"]] if row["first_look"] in (None, True) else [],
         open_filter=cache(explainer.open_filter),
     )

@@ -18,6 +18,7 @@ from scanner.detection.attribution import OfFile
 from scanner.detection.detector import Detector
 from scanner.detection.filter import Filter, plainly_left_out
 from scanner.detection.open_plan import open_keys, open_prover
+from scanner.detection.rules import Rules
 from scanner.detection.scan_plan import read_config, results_of
 from scanner.detection.shares import Weights, recorded_tests
 from scanner.detection.under_test import Origin, log10_reach
@@ -171,21 +172,9 @@ def _detected(
     """The verdict by the scan's own rule: a row of VERDICTS."""
     row, scan = case.row, case.scan or {}
     weights = Weights.of(config)
-    tested = _keys_tested(keys, row, weights)
-    rates = (scan["false_positive_rate"], scan["misnaming_rate"])
-    tests = open_keys(folder, keys, fast=False)
-    detector = Detector(
-        tests,
-        Holders.load(folder, [key.key_id for key in keys]),
-        keys_tested=tested,
-        dedup=scan["dedup"],
-        min_scored=scan["min_scored"],
-        false_positive_rate=rates[0],
-        misnaming_rate=rates[1],
-        prover=open_prover(folder, tests, tested, scan["dedup"], *rates, weights=weights, without=without),
-        weights=weights,
-        without=without,
-    )
+    rules = Rules.recorded(scan, _keys_tested(keys, row, weights), weights, without)
+    tests, holders = open_keys(folder, keys, fast=False), Holders.load(folder, [key.key_id for key in keys])
+    detector = Detector(tests, holders, rules, open_prover(folder, tests, rules))
     columns = {name: [None] for name in DOCUMENTS.names} | {"row": [row["row"]], "text": [raw]}
     document = pa.RecordBatch.from_pydict(columns, schema=DOCUMENTS)
     first = row["first_seen_at"]

@@ -12,6 +12,7 @@ from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
 from scanner.detection import accounts
 from scanner.detection.accounts import AccountJudge, Pooled, Posts
 from scanner.detection.open_plan import open_keys
+from scanner.detection.rules import Rules
 from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
 from scanner.registry import Holders
@@ -42,7 +43,7 @@ def audited(folder, human_texts) -> tuple[LiveAudit, int]:
     )
     judge = AccountJudge(
         open_keys(plan.registry, plan.keys), [4.0, 4.0], Holders.load(plan.registry, ["k0", "k1"]),
-        nights=1, dedup="ngram", min_scored=16, false_positive_rate=1e-6,
+        Rules(1e-6, 2), nights=1,
     )  # fmt: skip
     decoys = decoys_of(plan)
     flagged = judge.judge(posts, datetime.now(UTC), decoys)
@@ -132,8 +133,8 @@ def test_a_night_that_is_looked_at_24_times_flags_as_often_as_stated(tmp_path):
         found = set()
         for look in range(1, looks + 1):
             judge = AccountJudge(
-                keys, [1.0], Holders.load(plan.registry, ["k0"]), nights=1, dedup="ngram", min_scored=16,
-                false_positive_rate=rate, first_looks=first_looks(look),
+                keys, [1.0], Holders.load(plan.registry, ["k0"]), Rules(rate, 1),
+                nights=1, first_looks=first_looks(look),
             )  # fmt: skip
             posts = Posts(
                 [text for account in texts for text in account[:look]],

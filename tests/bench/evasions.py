@@ -16,6 +16,7 @@ from scipy import stats
 
 from jobs.demo.demo_keys import HERE, make_registry
 from scanner.detection.detector import Detector
+from scanner.detection.rules import Rules
 from scanner.detection.shares import Weights
 from scanner.detection.under_test import Origin
 from scanner.registry import Holders
@@ -43,8 +44,7 @@ class Finder:
         keys = [test for test in opened(registry) if test.key.key_id in KEYS]
         self._detectors = [
             Detector(
-                keys, Holders.load(registry, KEYS), keys_tested=len(keys), dedup="ngram", min_scored=16,
-                false_positive_rate=RATE, weights=Weights.equal(normalised=normalised),
+                keys, Holders.load(registry, KEYS), Rules(RATE, len(keys), weights=Weights.equal(normalised=normalised))
             )
             for normalised in (False, True)
         ]  # fmt: skip

@@ -33,6 +33,7 @@ from scanner.audit.in_every_scan.account_decoys import AccountDecoys
 from scanner.audit.in_every_scan.decoy_keys import Decoys
 from scanner.detection.accounts import HALVES, AccountJudge, Posts
 from scanner.detection.open_plan import open_keys
+from scanner.detection.rules import Rules
 from scanner.detection.under_test import Origin
 from scanner.registry import Named, load_registry
 from scanner.text import Tokenizer, load_tokenizer, sha256_file
@@ -83,9 +84,7 @@ def judged(folder: Path, rate: float) -> Judged:
     make_registry(folder)
     keys = load_registry(folder).keys
     opened, tests = open_keys(folder, keys), 2.0 * len(keys)
-    judge = AccountJudge(
-        opened, [tests] * len(keys), EachMessage(), nights=1, dedup="ngram", min_scored=16, false_positive_rate=rate
-    )
+    judge = AccountJudge(opened, [tests] * len(keys), EachMessage(), Rules(rate, len(keys)), nights=1)
     decoys = AccountDecoys(Decoys(b"audit secret, 16", keys, "ngram", 1.0, 0.0), Origin("", "", ""), "bench")
     return Judged(judge, decoys, sum(test.watermark.basis.proven for test in opened) / tests)
 

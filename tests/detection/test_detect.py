@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from scanner.detection.detector import Detector
+from scanner.detection.rules import Rules
 from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.input import documents
 from scanner.input.documents import read_text
@@ -32,9 +33,7 @@ def detector(registry, keys):
     def make(under_test=None, rate=RATE, dedup="ngram", min_scored=16) -> Detector:
         holders = Holders.load(registry, ["green", "gum"])
         scored = under_test or keys
-        return Detector(
-            scored, holders, keys_tested=len(scored), dedup=dedup, min_scored=min_scored, false_positive_rate=rate
-        )
+        return Detector(scored, holders, Rules(rate, len(scored), dedup=dedup, min_scored=min_scored))
 
     return make
 

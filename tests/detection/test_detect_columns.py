@@ -11,6 +11,7 @@ import pytest
 from scanner.detection import tokenising as texts_module
 from scanner.detection.attribution import OfFile
 from scanner.detection.detector import Detector
+from scanner.detection.rules import Rules
 from scanner.detection.sketches import sketch
 from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.input.documents import read_text
@@ -59,7 +60,7 @@ def verdict(detector, tokens, found, i, at):
     else:
         chosen = max(range(len(found)), key=lambda k: (found[k].scored[i], -k))
     key, said, message = detector._keys[chosen].key, found[chosen], int(found[chosen].message[i, 0])
-    threshold = math.log10(detector._false_positive_rate)
+    threshold = math.log10(detector._rules.false_positive_rate)
     passing = [
         (k != chosen, float(p), k, test.key, int(one.message[i, c]))
         for k, (test, one) in enumerate(zip(detector._keys, found, strict=True))
@@ -146,10 +147,7 @@ def test_whole_tables(registry, keys, marked, plain, rate, under_test, monkeypat
     detector = Detector(
         [keys[k] for k in under_test],
         Holders.load(registry, ["green", "gum"]),
-        keys_tested=len(under_test),
-        dedup="ngram",
-        min_scored=16,
-        false_positive_rate=rate,
+        Rules(rate, len(under_test)),
     )
     now = datetime.now(UTC)
     known = OfFile(now, {hashlib.sha256(texts[1].encode()).digest(): now - HOUR}, None, now - 2 * HOUR)

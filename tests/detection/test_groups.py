@@ -10,6 +10,7 @@ from scanner.detection import detector
 from scanner.detection.detector import Detector
 from scanner.detection.one_text import Check, check_text
 from scanner.detection.open_plan import open_detector, open_prover
+from scanner.detection.rules import Rules
 from scanner.detection.scan_plan import make_plan
 from scanner.detection.shares import Weights
 from scanner.detection.under_test import Origin
@@ -40,11 +41,8 @@ def verdicts(key, texts: list[str]) -> list[dict]:
     under = Detector(
         [under_test],
         Holders.load(registry, ["k"]),
-        keys_tested=1,
-        dedup="ngram",
-        min_scored=16,
-        false_positive_rate=1e-6,
-        prover=open_prover(registry, [under_test], 1, "ngram", 1e-6),
+        rules := Rules(1e-6, 1),
+        open_prover(registry, [under_test], rules),
     )
     return said(under, texts)
 
@@ -154,8 +152,8 @@ def test_a_normalised_text_may_have_more_candidates_than_it_had_or_fewer(key, wr
     registry, under_test = key
     messages = held(key)
     one, two = (write(messages[user], 200, seed) for seed, user in enumerate(USERS[30:32]))
-    how = {"keys_tested": 1, "dedup": "ngram", "min_scored": 16, "false_positive_rate": 1e-6}
-    under = Detector([under_test], Holders.load(registry, ["k"]), weights=Weights.equal(normalised=True), **how)
+    rules = Rules(1e-6, 1, weights=Weights.equal(normalised=True))
+    under = Detector([under_test], Holders.load(registry, ["k"]), rules)
     both = "".join(write(messages[user], 200, 7 + i) for i, user in enumerate(USERS[32:37]))
     texts = ["\u200b".join(one + two), both] if hidden_first else ["\u200b".join(one), both]
     first, second = said(under, texts)

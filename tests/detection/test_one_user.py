@@ -10,6 +10,7 @@ import pytest
 from scanner.detection.attribution import Entry, Names, of_one_user, passing_of, to_be_looked_at
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
+from scanner.detection.rules import Rules
 from scanner.detection.under_test import Origin
 from scanner.registry import Holders, Named, new_key, restore_users
 from scanner.watermark.format import Basis
@@ -83,11 +84,8 @@ def verdict(registry, keys, text: str, at: datetime = GIVEN_LATER) -> dict:
     under = Detector(
         keys,
         Holders.load(registry, ["old", "new"]),
-        keys_tested=2,
-        dedup="ngram",
-        min_scored=16,
-        false_positive_rate=1e-6,
-        prover=open_prover(registry, keys, 2, "ngram", 1e-6),
+        rules := Rules(1e-6, 2),
+        open_prover(registry, keys, rules),
     )
     row = {"row": 0, "doc_id": "d", "text": text.encode(), "created_at": at, "created_at_latest": at}
     found, _ = under.detect(pa.RecordBatch.from_pylist([row], DOCUMENTS), Origin("scan", "shard", "a.parquet"))

@@ -11,6 +11,7 @@ from scanner.detection import detector as detector_module
 from scanner.detection import proving
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
+from scanner.detection.rules import Rules
 from scanner.detection.under_test import Origin
 from scanner.registry import Holders, load_registry, new_key
 from scanner.watermark import GreenList, Tokens, rule
@@ -38,10 +39,10 @@ def rows(registry, tests):
     def make(texts: list[str], under_test=None, rate: float = RATE) -> list[dict]:
         under_test = under_test or tests
         holders = Holders.load(registry, [test.key.key_id for test in tests])
-        prover = open_prover(registry, tests, len(under_test), "ngram", rate)
-        how = {"keys_tested": len(under_test), "dedup": "ngram", "min_scored": 16, "false_positive_rate": rate}
+        rules = Rules(rate, len(under_test))
+        prover = open_prover(registry, tests, rules)
         documents = [{"row": i, "text": text.encode()} for i, text in enumerate(texts)]
-        verdicts, _ = Detector(under_test, holders, **how, prover=prover).detect(
+        verdicts, _ = Detector(under_test, holders, rules, prover).detect(
             pa.RecordBatch.from_pylist(documents, DOCUMENTS), ORIGIN
         )
         verdicts.validate(full=True)
@@ -194,9 +195,9 @@ def test_a_format_that_offers_no_proof_says_so(tmp_path, words, monkeypatch):
     tests = open_keys(tmp_path, [key], fast=False)
     mark = tests[0].watermark
     counting = [word for word, token in zip(words.words, words.tokens, strict=True) if mark.counts(token)]
-    how = {"keys_tested": 1, "dedup": "ngram", "min_scored": 16, "false_positive_rate": RATE}
-    prover = open_prover(tmp_path, tests, 1, "ngram", RATE)
+    rules = Rules(RATE, 1)
+    prover = open_prover(tmp_path, tests, rules)
     document = pa.RecordBatch.from_pylist([{"row": 0, "text": " ".join(counting[:60]).encode()}], DOCUMENTS)
-    verdicts, _ = Detector(tests, Holders.load(tmp_path, ["toy"]), **how, prover=prover).detect(document, ORIGIN)
+    verdicts, _ = Detector(tests, Holders.load(tmp_path, ["toy"]), rules, prover).detect(document, ORIGIN)
     assert verdicts["flagged"].to_pylist() == [True]
     assert verdicts["proof"].to_pylist() == ["not offered"]

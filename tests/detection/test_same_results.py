@@ -15,6 +15,7 @@ import pytest
 from jobs.demo.demo_keys import SECRETS, TOKENIZER
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
+from scanner.detection.rules import Rules
 from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.input.documents import Columns, read
 from scanner.input.files import list_files
@@ -31,6 +32,7 @@ LATER = (
         "p_rank",
         "first_seen_at",
         "held_since",
+        "canary",
         "proof",
         "variant",
         "runner_up_log10_p_global",
@@ -68,10 +70,8 @@ def tables(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
         for key in load_registry(folder).keys
     ]
     holders = Holders.load(folder, [test.key.key_id for test in tests])
-    prover = open_prover(folder, tests, 2, "ngram", 1e-6)
-    detector = Detector(
-        tests, holders, keys_tested=2, dedup="ngram", min_scored=16, false_positive_rate=1e-6, prover=prover
-    )
+    rules = Rules(1e-6, 2)
+    detector = Detector(tests, holders, rules, open_prover(folder, tests, rules))
     verdicts, quarantine = [], []
     (file,) = list_files((str(HERE / "texts.parquet"),))
     names = pq.read_schema(file.path).names

@@ -9,6 +9,7 @@ import pytest
 
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
+from scanner.detection.rules import Rules
 from scanner.detection.scan_plan import make_plan
 from scanner.detection.shares import Weights, recorded_tests
 from scanner.detection.under_test import Origin
@@ -36,12 +37,8 @@ def said(registry):
         detector = Detector(
             under_test,
             Holders.load(registry, [test.key.key_id for test in under_test]),
-            keys_tested=2,
-            dedup="ngram",
-            min_scored=16,
-            false_positive_rate=RATE,
-            prover=open_prover(registry, under_test, 2, "ngram", RATE, weights=weights),
-            weights=weights,
+            rules := Rules(RATE, 2, weights=weights),
+            open_prover(registry, under_test, rules),
         )
         rows = [{"row": i, "text": text.encode()} for i, text in enumerate(texts)]
         return detector.detect(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("s", "s", "p"))[0].to_pylist()

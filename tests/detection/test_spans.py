@@ -10,6 +10,7 @@ from scanner.detection import proving, spans
 from scanner.detection.detector import Detector
 from scanner.detection.located import Located, namings, quoted_shares
 from scanner.detection.open_plan import open_prover
+from scanner.detection.rules import Rules
 from scanner.detection.shares import Weights
 from scanner.detection.under_test import Looked, Origin
 from scanner.registry import Holders
@@ -36,12 +37,8 @@ def look(registry) -> Callable[..., Looked]:
         detector = Detector(
             under_test,
             holders,
-            keys_tested=2,
-            dedup="ngram",
-            min_scored=16,
-            false_positive_rate=RATE,
-            prover=open_prover(registry, under_test, 2, "ngram", RATE, weights=weights),
-            weights=weights,
+            rules := Rules(RATE, 2, weights=weights),
+            open_prover(registry, under_test, rules),
         )
         rows = [{"row": i, "doc_id": f"d{i}", "text": text.encode()} for i, text in enumerate(texts)]
         return detector.look(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("scan", "shard", "p"))

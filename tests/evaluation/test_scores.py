@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from jobs.demo.demo_keys import TOKENIZER
 from scanner.detection.detector import Detector
+from scanner.detection.rules import Rules
 from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.evaluation.identification import identification_figures, search_texts, together
 from scanner.evaluation.scores import Search, name, score_each, score_one, search, search_groups
@@ -126,10 +127,7 @@ def test_users_are_named_as_a_scan_names_them(setting):
     detector = Detector(
         [KeyUnderTest(key, mark, tokenizer)],
         Everybody(),
-        keys_tested=1,
-        dedup="ngram",
-        min_scored=MIN_SCORED,
-        false_positive_rate=rate,
+        Rules(rate, 1, min_scored=MIN_SCORED),
     )
     rows = [{"row": i, "doc_id": str(i), "text": text.encode()} for i, text in enumerate(texts)]
     verdicts, _ = detector.detect(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("s", "s", "p"))

@@ -10,6 +10,7 @@ import pytest
 from scanner.detection.detector import Detector
 from scanner.detection.one_text import Check, check_text
 from scanner.detection.open_plan import open_keys, open_prover
+from scanner.detection.rules import Rules
 from scanner.detection.scan_plan import keys_tested
 from scanner.detection.under_test import Origin
 from scanner.errors import Refused
@@ -127,15 +128,8 @@ def test_each_key_is_corrected_by_its_own_weight_and_its_flags_are_proved(grown,
     registry = load_registry(grown)
     assert [one.one_of for one in registry.keys] == [2, 4]
     tests = open_keys(grown, registry.keys, fast=False)
-    how = {"dedup": "ngram", "false_positive_rate": 1e-6}
-    detector = Detector(
-        tests,
-        Holders.load(grown, ["green", "late"]),
-        keys_tested=keys_tested(registry),
-        min_scored=16,
-        prover=open_prover(grown, tests, keys_tested(registry), "ngram", 1e-6),
-        **how,
-    )
+    rules = Rules(1e-6, keys_tested(registry))
+    detector = Detector(tests, Holders.load(grown, ["green", "late"]), rules, open_prover(grown, tests, rules))
     text = marked_text(grown, words)(message_of(grown, "green", "alice"), 60, 1)
     documents = pa.RecordBatch.from_pylist([{"row": 0, "text": text.encode()}], DOCUMENTS)
     (row,) = detector.detect(documents, Origin("s", "s", "p"))[0].to_pylist()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from scanner.characters import LOOK_ALIKES, SCRIPTS, composed, skeleton
 from scanner.detection.detector import Detector
+from scanner.detection.rules import Rules
 from scanner.detection.shares import Weights
 from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.registry import Holders
@@ -241,11 +242,7 @@ def rows_of(registry, keys):
         detector = Detector(
             keys,
             Holders.load(registry, [test.key.key_id for test in keys]),
-            keys_tested=len(keys),
-            dedup="ngram",
-            min_scored=16,
-            false_positive_rate=RATE,
-            weights=Weights(as_written=each, normalised=each if normalised else None),
+            Rules(RATE, len(keys), weights=Weights(as_written=each, normalised=each if normalised else None)),
         )
         rows = [{"row": i, "text": text.encode()} for i, text in enumerate(texts)]
         verdicts, refused = detector.detect(pa.RecordBatch.from_pylist(rows, DOCUMENTS), ORIGIN)

@@ -1,0 +1,54 @@
+"""The rules by which a text is decided upon, as one value for all that decide: scans, checks, proofs, replays."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scanner.detection.filter import NO_FILTER, Filter
+from scanner.detection.shares import NO_VARIANTS, Weights
+from schemas.config import Dedup, ScanConfig
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What decides on a text besides its keys and their users.
+
+    Args:
+        false_positive_rate: a document is flagged when its corrected p-value is at most this.
+        keys_tested: number of keys whose p could be reported for a document, scored here or not; keys without weights
+            of their own share equally.
+        misnaming_rate: users of a group are named when the corrected p of what is theirs and nobody else's is at most
+            this; None: the false-positive rate.
+        dedup: which repeats are left out.
+        min_scored: scored positions below which a key does not score a document.
+        weights: of units and of variants; where normalised texts have one, these are scored too, where they differ;
+            where spans have one, these are looked for.
+        without: n-grams that are left out of scoring.
+    """
+
+    false_positive_rate: float
+    keys_tested: int
+    misnaming_rate: float | None = None
+    dedup: Dedup = ScanConfig.model_fields["dedup"].default
+    min_scored: int = ScanConfig.model_fields["min_scored"].default
+    weights: Weights = NO_VARIANTS
+    without: Filter = NO_FILTER
+
+    @classmethod
+    def of(cls, config: ScanConfig, keys_tested: int, without: Filter = NO_FILTER) -> "Rules":
+        """The rules of a scan's configuration."""
+        rates = config.false_positive_rate, keys_tested, config.misnaming_rate
+        return cls(*rates, config.dedup, config.min_scored, Weights.of(config), without)
+
+    @classmethod
+    def recorded(
+        cls, scan: Mapping[str, Any], keys_tested: int, weights: Weights = NO_VARIANTS, without: Filter = NO_FILTER
+    ) -> "Rules":
+        """The rules of a scan by its row of SCANS."""
+        rates = scan["false_positive_rate"], keys_tested, scan["misnaming_rate"]
+        return cls(*rates, scan["dedup"], scan["min_scored"], weights, without)
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """At or below which p a text is flagged, and its user named."""
+        return self.false_positive_rate, self.misnaming_rate or self.false_positive_rate
