@@ -117,8 +117,9 @@ def test_the_same_shard_draws_the_same_decoys_and_another_shard_others(tmp_path,
     again = Worker(plan, "second")
     (shard,) = shards_of(plan)
     *_, report = again.scan(Piece(shard, 0, 200))
-    assert commit(plan.results, "audit_counts", [Entry(shard.shard_id, report.audit)]) == set()
-    same = pl.read_parquet(f"{plan.results}/audit_counts/{report.audit[0].name}")
+    files = report.files["audit_counts"]
+    assert commit(plan.results, "audit_counts", [Entry(shard.shard_id, files)]) == set()
+    same = pl.read_parquet(f"{plan.results}/audit_counts/{files[0].name}")
     columns = ["kind", "decoy", "threshold", "tests", "hits", "expected"]
     assert counts.select(columns).sort(columns).equals(same.select(columns).sort(columns))
     decoys = open_decoys(plan)

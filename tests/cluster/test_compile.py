@@ -36,7 +36,7 @@ before = compiled()
 with Inspector() as inspector:
     (rows,) = cut(inspector.inspect(file, plan.columns))
 *_, report = worker.scan(Piece(Shard("shard", file, rows), rows.start, rows.stop))
-assert report.counts.documents == 8 and report.audit, report
+assert report.counts.documents == 8 and report.files["audit_counts"], report
 print(len(before), sorted(compiled() - before))
 """
 

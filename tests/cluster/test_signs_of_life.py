@@ -52,8 +52,8 @@ def scanned(
         name: pl.concat(pl.read_parquet(f"{table_uri(night.results, name)}/{file.name}") for file in files).drop(
             "scanned_at"
         )
-        for name, files in (("verdicts", report.verdicts), ("quarantine", report.quarantine), ("audit", report.audit))
-        for name in [name.replace("audit", "audit_counts")]
+        for name, files in report.files.items()
+        if name in ("verdicts", "quarantine", "audit_counts")
     }
     return signs, report, tables
 
