@@ -110,7 +110,7 @@ DECISION_WHOLE = "decision_whole"
 
 LIVE_AUDIT_KINDS = (
     *(DECISION, DECISION_WHOLE),
-    *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_evidence", "decoy_fixed", *STRATA),
+    *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_evidence", *STRATA),
     *("reserved", "shadow", "unheld"),
     *KNOCKOFFS,
     *CANARY_KINDS,
@@ -124,10 +124,9 @@ In a scan, whose id is then the audit's. Decision: a text is decided whole under
 the smallest corrected p of any key, variant or part. Decision whole: the same of the whole text alone, where parts are
 tested or texts normalised, in texts that normalising leaves as they are. Decoy: a key for each document, one message;
 the best of all messages; all messages one by one, or pairs of groups and users; the best window of a document, of one
-message and of all; the posts of an account, by their pooled score and by their evidence over nights; a few keys for all
-documents, which share n-grams. Reserved: verdicts for a message that is never given to anybody. Shadow: messages beyond
-those of a key of one message, which has no reserved ones. Strata: decoys of one message, and of all one by one, by
-parts of the traffic. Unheld: flags for a message that no user held, reserved ones included. Knockoff: each of some
-messages that nobody has, against a user's drawn for the text: hits are those that the user's beats (0.5), or texts in
-which it is among the first tenth (0.1). Canaries (texts that are known to be marked): that were found; and named right;
-that are named for another user."""
+message and of all; the posts of an account, by their pooled score and by their evidence over nights. Reserved:
+verdicts for a message that is never given to anybody. Shadow: messages beyond those of a key of one message, which has
+no reserved ones. Strata: decoys of one message, and of all one by one, by parts of the traffic. Unheld: flags for a
+message that no user held, reserved ones included. Knockoff: each of some messages that nobody has, against a user's
+drawn for the text: hits are those that the user's beats (0.5), or texts in which it is among the first tenth (0.1).
+Canaries (texts that are known to be marked): that were found; and named right; that are named for another user."""

@@ -57,11 +57,11 @@ def write_rows(plan: Plan, rows: Rows, ids: TextIds) -> Files:
     """
     made, canaries = rows.batches, plan.canary_accounts
     exact = [with_ids(batch, ids) for batch in made["verdicts"]]
-    reserved = [reserved_texts(batch, plan.keys, plan.config.dedup, ids, canaries) for batch in exact]
+    reserved = reserved_texts(exact, plan.keys, plan.config.dedup, ids, canaries)
     tables = {
         "verdicts": [for_everybody(batch, of_it) for batch, of_it in zip(exact, made["lengths"], strict=True)],
         "quarantine": made["quarantine"],
-        "audit_counts": [*made["audit_counts"], *(batch for some in reserved for batch in some)],
+        "audit_counts": [*made["audit_counts"], *reserved],
         "flags": [flagged_rows(batch, plan.key_set) for batch in exact if batch["flagged"].true_count],
         "flag_texts": made["flag_texts"],
         "spans": [span_rows(batch, plan.key_set) for batch in made["spans"]],

@@ -58,7 +58,7 @@ def shards() -> list[pa.RecordBatch]:
 
 
 def noted(shards: list[pa.RecordBatch], canaries: tuple[str, ...] = ()) -> pl.DataFrame:
-    batches = [batch for shard in shards for batch in reserved_texts(shard, [KEY, OTHER], "ngram", IDS, canaries)]
+    batches = reserved_texts(shards, [KEY, OTHER], "ngram", IDS, canaries)
     return pl.DataFrame(pa.Table.from_batches(batches))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.decoy_keys import Decoys, entropy_of
+from scanner.audit.in_every_scan.decoy_keys import Decoys
 from scanner.audit.in_every_scan.decoys import Counts
 from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.detection.accounts import Pooled, Posts
@@ -55,7 +55,7 @@ class AccountDecoys(Counts):
         key, kind = asked.test.key, self._decoys.kinds[asked.test.key.key_id]
         of_accounts, of_posts, scored = [], [], []
         for account, seed in zip(accounts, seeds, strict=True):
-            mark, message = kind.open(entropy_of(key, seed)), int.from_bytes(seed[:8], "little") % key.messages
+            mark, message = kind.open(key.messages, seed), int.from_bytes(seed[:8], "little") % key.messages
             positions = only(asked.positions, [account])
             each = by_post(positions, asked.posts, *posts.begins[account : account + 2].tolist())
             of_accounts.append(mark.score(asked.posts, positions, message))

@@ -102,6 +102,15 @@ class _Scored:
         self.seen = seen
 
 
+def draw_numbers(secret: bytes, digests: Sequence[bytes]) -> NDArray[np.uint64]:
+    """A number below 2^63 for each of D texts, by uniform digests of 32 bytes and by 8 bytes of a secret: uint64[D].
+
+    Digests are multiplied by an odd number, the piece's secret, so that each piece draws other texts.
+    """
+    odd = np.uint64(int.from_bytes(secret, "little") | 1)
+    return np.frombuffer(b"".join(digests), np.uint64)[::4] * odd >> np.uint64(1)
+
+
 class Decisions:
     """The whole decisions of a scan. Holds the audit secret; shown in no repr.
 
@@ -131,9 +140,7 @@ class Decisions:
     def drawn(self, piece: bytes, digests: Sequence[bytes]) -> NDArray[np.int64]:
         """The drawn texts of a piece, by their uniform digests; a piece draws other texts than another."""
         data = hashlib.blake2b(piece, key=self._secret, digest_size=8, person=b"decision-v1").digest()
-        odd = np.uint64(int.from_bytes(data, "little") | 1)
-        numbers = np.frombuffer(b"".join(digest[:8] for digest in digests), np.uint64) * odd
-        return np.flatnonzero(numbers >> np.uint64(1) < np.uint64(self._limit))
+        return np.flatnonzero(draw_numbers(data, digests) < np.uint64(self._limit))
 
     def marks(self, seed: bytes) -> dict[str, Watermark]:
         """A decoy of each key, by its id. Equal keys have other decoys too, as they are other keys."""

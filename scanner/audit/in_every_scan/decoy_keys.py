@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.decisions import Decisions
+from scanner.audit.in_every_scan.decisions import Decisions, draw_numbers
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS, Remembered, chances, levels
 from scanner.detection.scan_plan import Plan
 from scanner.registry import Holders, read_secret
@@ -31,22 +31,19 @@ RANKED = 5_000
 SHADOWS = 20
 """Messages that are scored under a key of one message besides its own."""
 
-FIXED = 4
-"""Decoy keys that are the same for all documents, for each kind of key."""
-
 
 class Kind(NamedTuple):
-    """Keys of one format, with equal parameters, and of one tokenizer: their number, what they are, fixed decoys."""
+    """Keys of one format, with equal parameters, and of one tokenizer: `kind_of`, what they are."""
 
+    name: str
     number: int
     format: Format
     law: Law
     draw_key: Callable[[bytes], bytes]
-    fixed: tuple[Watermark, ...]
 
-    def open(self, entropy: bytes) -> Watermark:
-        """The decoy that 32 bytes make."""
-        return self.format.open(self.draw_key(entropy))
+    def open(self, messages: int, seed: bytes) -> Watermark:
+        """The decoy of a key of so many messages that a text's seed makes."""
+        return self.format.open(self.draw_key(entropy_of(self.name, messages, seed)))
 
 
 class Decoys:
@@ -95,8 +92,7 @@ class Decoys:
             if law is None or not isinstance(how, DrawsKeys):
                 continue
             if name not in of_name:
-                fixed = tuple(how.open(how.draw_key(self._fixed_entropy(name, i))) for i in range(FIXED))
-                of_name[name] = Kind(len(of_name), how, law, how.draw_key, fixed)
+                of_name[name] = Kind(name, len(of_name), how, law, how.draw_key)
                 self.one.add(key.key_id)
             if (name, key.messages) not in kinds_and_messages and key.messages > 1:
                 self.all.add(key.key_id)
@@ -117,14 +113,9 @@ class Decoys:
         return certain
 
     def drawn(self, piece: bytes, digests: Sequence[bytes]) -> Iterator[tuple[int, int, bool]]:
-        """The drawn texts among some: which, their kind of key with one message (−1: none), if they take all messages.
-
-        A digest is uniform. It is multiplied by an odd number, the piece's secret, so that each piece draws other
-        texts.
-        """
+        """Which texts are drawn, their kind of key with one message (−1: none), whether they take all messages."""
         data = hashlib.blake2b(piece, key=self._secret, digest_size=8, person=b"decoy-draw-v1").digest()
-        odd = np.uint64(int.from_bytes(data, "little") | 1)
-        numbers = (np.frombuffer(b"".join(digest[:8] for digest in digests), np.uint64) * odd) >> np.uint64(1)
+        numbers = draw_numbers(data, digests)
         for d in np.flatnonzero(numbers < np.uint64(max(self._limits))).tolist():
             number = int(numbers[d])
             kind = number * len(self.one) // self._limits[0] if number < self._limits[0] else -1
@@ -141,10 +132,6 @@ class Decoys:
             for seed in seeds
         ]
         return np.frombuffer(b"".join(made), np.uint64).reshape(-1, 4)
-
-    def _fixed_entropy(self, kind: str, i: int) -> bytes:
-        data = f"{kind};{i}".encode()
-        return hashlib.blake2b(data, key=self._secret, digest_size=32, person=b"decoy-fixed-v1").digest()
 
     def chances(
         self, law: Law, scored: NDArray[np.int64], messages: int, thresholds: Sequence[float] = THRESHOLDS
@@ -172,12 +159,12 @@ def kind_of(key: MasterKey) -> str:
     return ";".join(map(str, [*format_of(key).decides().values(), key.tokenizer.sha256]))
 
 
-def entropy_of(key: MasterKey, seed: bytes) -> bytes:
-    """The entropy of a decoy. With one seed, every kind of key and number of messages gets another.
+def entropy_of(kind: str, messages: int, seed: bytes) -> bytes:
+    """The entropy of a decoy. With one seed, every kind of key (`kind_of`) and number of messages gets another.
 
     Otherwise the messages of a smaller number would be hit along with those of a larger number, and be counted twice.
     """
-    data = f"{kind_of(key)};{key.messages}".encode()
+    data = f"{kind};{messages}".encode()
     return hashlib.blake2b(data, key=seed, digest_size=32, person=b"decoy-key-v1").digest()
 
 

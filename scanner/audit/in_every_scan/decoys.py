@@ -5,9 +5,6 @@ traffic, marked or not, whatever is duplicated in it. It is derived from the aud
 text's digest. The shard's id stands for the scan: it hashes the file and the keys under test and is the same in every
 run that scans the shard, so that a resumed scan, a second attempt or a second driver counts the same hits, and a copy
 of the text in another shard, or in another night's scan, meets another key. A text counts once in its shard.
-
-Besides, a few decoy keys are the same for all documents: the spread between their counts shows how much the documents
-share n-grams, and is no sign of a broken law.
 """
 
 from collections.abc import Callable, Sequence
@@ -166,7 +163,7 @@ class PieceDecoys(Counts):
         for place in places.tolist():
             seed = seeds[int(seen.documents[place])]
             message = int.from_bytes(seed[:8], "little") % key.messages
-            mark, positions = kind.open(entropy_of(key, seed)), only(seen.positions, [place])
+            mark, positions = kind.open(key.messages, seed), only(seen.positions, [place])
             if seen.parts is not None and isinstance(mark, ScoresParts):
                 sums = running_sums(mark.terms(seen.tokens, positions, message), positions.offsets)
                 score.append(totals(sums, positions)[0])
@@ -179,9 +176,6 @@ class PieceDecoys(Counts):
             chance = self._decoys.chances(law, scored, 1)
             self._count_parts("decoy", seen, places, hits, np.ones(len(scored)), chance, text_of)
         self._add_spans(seen, places, best, 1)
-        positions = only(seen.positions, places)
-        for i, mark in enumerate(kind.fixed):
-            self._add("decoy_fixed", seen, scored, mark.score(seen.tokens, positions, 0), 1, i)
 
     def _count_parts(
         self,
@@ -239,10 +233,10 @@ class PieceDecoys(Counts):
         if not len(places):
             return
         kind = self._decoys.kinds[key.key_id]
-        entropies = [entropy_of(key, seeds[int(seen.documents[place])]) for place in places.tolist()]
+        of_places = [seeds[int(seen.documents[place])] for place in places.tolist()]
         score, best = [], []
-        for place, entropy in zip(places.tolist(), entropies, strict=True):
-            mark, positions = seen.test.to_device(kind.open(entropy)), only(seen.positions, [place])
+        for place, seed in zip(places.tolist(), of_places, strict=True):
+            mark, positions = seen.test.to_device(kind.open(key.messages, seed)), only(seen.positions, [place])
             found = search(mark, seen.tokens, positions, key.messages)
             score.append(found.score[0, 0])
             if seen.parts is not None and isinstance(mark, ScoresParts):
@@ -252,7 +246,7 @@ class PieceDecoys(Counts):
         self._add("decoy_best", seen, scored, np.array(score), key.messages)
         self._add_spans(seen, places, best, key.messages)
         if isinstance(kind.format, CountsHits):
-            secrets = [kind.draw_key(entropy) for entropy in entropies]
+            secrets = [kind.draw_key(entropy_of(kind.name, key.messages, seed)) for seed in of_places]
             critical = self._decoys.critical(kind.law, scored)
             positions = only(seen.positions, places)
             hits = kind.format.count_all(secrets, seen.tokens, positions, key.messages, critical)
@@ -267,7 +261,6 @@ class PieceDecoys(Counts):
         scored: NDArray[np.int64],
         score: NDArray[np.generic],
         messages: int,
-        decoy: int | None = None,
     ) -> None:
         """Count one score of each document, by the p-value that a verdict would have."""
         if not len(scored):
@@ -276,7 +269,7 @@ class PieceDecoys(Counts):
         log10_p = log10_p_best(law, score, scored, messages)
         chance = self._decoys.chances(law, scored, messages)
         hit = log10_p[:, None] <= _LOG10_ALPHA[None, :]
-        self._count(kind, seen.test, hit, np.ones(len(scored)), chance, messages, decoy)
+        self._count(kind, seen.test, hit, np.ones(len(scored)), chance, messages)
 
     def _add_spans(self, seen: Seen, places: NDArray[np.int64], best: Sequence[float], messages: int) -> None:
         """Count the smallest p of any part of each document, log10, by the p-value that a span would have.

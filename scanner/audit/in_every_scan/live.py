@@ -21,7 +21,6 @@ from scanner.audit.in_every_scan.scan_answers import (
     SAME,
     answers_of_keys,
     columns_of,
-    fixed_answers,
     fresh_answers,
     strata_answers,
     unheld_moments,
@@ -43,7 +42,7 @@ _FRESH = (
 )
 
 ALARMING = (*_FRESH, "reserved", "shadow", *KNOCKOFFS, *STRATA)
-"""Kinds of rows that raise the alarm. Other kinds share n-grams, or depend on how complete the users table is."""
+"""Kinds of rows that raise the alarm. The other kind, `unheld`, depends on how complete the users table is."""
 
 _OF_KEY = ("reserved", "shadow", *KNOCKOFFS)
 """Kinds that depend on one key of the registry, and on no decoy."""
@@ -295,7 +294,6 @@ def judge_scan(
     rows = [
         *rate_rows(audit, fresh_answers(fresh), DEEP),
         *rate_rows(audit, [*of_keys, *shadows], THRESHOLDS, KEY_BOUND),
-        *rate_rows(audit, fixed_answers(decoys.filter(pl.col("kind") == "decoy_fixed")), THRESHOLDS),
         *rate_rows(audit, held, [plan.config.false_positive_rate]),
     ]
     rows += rate_rows(audit, strata_answers(decoys, plan.config.dedup), DEEP)

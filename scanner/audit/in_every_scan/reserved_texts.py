@@ -24,32 +24,35 @@ _NOTHING = {"expected": 0.0, "hits_squared": 0.0, "hits_times_expected": 0.0, "e
 
 
 def reserved_texts(
-    exact: pa.RecordBatch, keys: Sequence[MasterKey], dedup: str, ids: TextIds, canaries: Collection[str] = ()
+    exact: Sequence[pa.RecordBatch], keys: Sequence[MasterKey], dedup: str, ids: TextIds, canaries: Collection[str] = ()
 ) -> list[pa.RecordBatch]:
-    """Rows of AUDIT_COUNTS on verdicts of one shard whose best message is reserved at p ≤ 0.1: each text once.
+    """Rows of AUDIT_COUNTS on verdicts whose best message is reserved at p ≤ 0.1: each text of a shard once.
 
     Args:
-        exact: rows of VERDICTS, as scanner.detection.detector.Detector gives them.
+        exact: batches of rows of VERDICTS, as scanner.detection.detector.Detector gives them.
         keys: the keys under test.
         dedup: as the verdicts have it.
         ids: ids of texts.
         canaries: accounts whose texts are no traffic.
     """
-    small = pc.less_equal(exact["log10_p_global"], float(np.log10(THRESHOLDS[0])))
-    some = exact.filter(pc.and_(pc.fill_null(small, False), pc.is_valid(exact["message"])))
-    if not len(some):
+    batches = [_small(batch.select(_NEEDED)) for batch in exact]
+    if not sum(map(len, batches)):
         return []
-    found = pl.DataFrame(pa.table({name: some[name] for name in _NEEDED})).with_columns(
-        text=pl.Series(ids.for_audit(some["text_sha256"]), dtype=pl.Binary)
-    )
+    some = pa.Table.from_batches(batches)
+    found = pl.DataFrame(some).with_columns(text=pl.Series(ids.for_audit(some["text_sha256"]), dtype=pl.Binary))
     wanted = is_reserved(pl.col("message")) & ~pl.col("account_id").is_in(list(canaries)).fill_null(value=False)
-    rows = list(
-        _rows(found.filter(wanted).sort("account_id", nulls_last=True).unique("text", keep="first"), keys, dedup)
-    )
+    texts = found.filter(wanted).sort("account_id", nulls_last=True).unique(["shard_id", "text"], keep="first")
+    rows = list(_rows(texts, keys, dedup))
     return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
 
 
-_NEEDED = ("scan_id", "shard_id", "path", "text_sha256", "account_id", "key_id", "message", "log10_p_global")
+def _small(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Those with a message, whose p is small enough."""
+    small = pc.less_equal(rows["log10_p_global"], float(np.log10(THRESHOLDS[0])))
+    return rows.filter(pc.and_(pc.fill_null(small, False), pc.is_valid(rows["message"])))
+
+
+_NEEDED = ["scan_id", "shard_id", "path", "text_sha256", "account_id", "key_id", "message", "log10_p_global"]
 
 
 def _rows(found: pl.DataFrame, keys: Sequence[MasterKey], dedup: str) -> Iterator[dict[str, Any]]:

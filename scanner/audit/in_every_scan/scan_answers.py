@@ -78,15 +78,6 @@ def _clustered(counts: pl.DataFrame) -> Moments:
     return Moments(**{name: sums[name].to_numpy().astype(np.float64) for name in Moments._fields})
 
 
-def fixed_answers(decoys: pl.DataFrame) -> list[tuple[Question, Moments]]:
-    """A few keys over all documents: the key is the cluster."""
-    answers = []
-    for values, part in decoys.sort(*ABOUT).group_by(ABOUT, maintain_order=True):
-        about = dict(zip(ABOUT, values, strict=True))
-        answers.append((Question(test="exact", cluster="key", **about), _clustered(part)))
-    return answers
-
-
 def unheld_moments(traffic: Traffic, rate: float) -> Moments:
     """Flags for messages that nobody held, where a text is flagged by chance at the rate."""
     hits, texts, chance = float(traffic.unheld), float(traffic.texts), rate

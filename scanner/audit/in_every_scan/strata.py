@@ -27,8 +27,10 @@ _SCRIPTS = (
 
 def script_of(text: str) -> str:
     """The script of most of a text's first letters, as Unicode names them; `other`, or `none` where it has none."""
-    found: list[str] = []
-    for character in text[:_LOOKED_AT]:
+    head, found = text[:_LOOKED_AT], list[str]()
+    if head.isascii():
+        return "LATIN" if any(map(str.isalpha, head)) else "none"
+    for character in head:
         if character.isalpha():
             found.append("LATIN" if character.isascii() else unicodedata.name(character, "other").split()[0])
             if len(found) == LETTERS:

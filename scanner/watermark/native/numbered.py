@@ -12,6 +12,7 @@ The green list of version 2 under a key.
 The Gumbel mark of version 2 under a key, by its weighted score and by the unweighted one.
 """
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -74,7 +75,6 @@ class Numbered(Sealed, ABC):
             raise ValueError(f"{groups} groups, window {window}: 2 to {MOST_NUMBERS} groups, window 1 or more")
         super().__init__(secret_bytes, secret.label(method, window, gamma, groups), window, 2)
         self.groups = groups
-        self._floors: dict[tuple[int, int], float] = {}
         self._elsewhere: tuple[BestOfRuns, str] | None = None
 
     def __repr__(self) -> str:
@@ -273,14 +273,22 @@ class Numbered(Sealed, ABC):
 
     def _floors_of(self, scored: NDArray[np.int64], count: int) -> NDArray[np.float64]:
         """Least score whose p is 1/count or less, for each document: float64[D]."""
-        if len(self._floors) > _REMEMBERED:
-            self._floors.clear()
+        known = _known_floors(self.law, count)
+        if len(known) > _REMEMBERED:
+            known.clear()
         distinct, which = np.unique(scored, return_inverse=True)
-        missing = [t for t in distinct.tolist() if (count, t) not in self._floors]
+        missing = [t for t in distinct.tolist() if t not in known]
         if missing:
             found = least_score(self.law, np.array(missing, np.int64), _ROOM - np.log10(count))
-            self._floors.update({(count, t): floor for t, floor in zip(missing, found.tolist(), strict=True)})
-        return np.array([self._floors[count, t] for t in distinct.tolist()], np.float64)[which]
+            known.update(zip(missing, found.tolist(), strict=True))
+        return np.array([known[t] for t in distinct.tolist()], np.float64)[which]
+
+
+@functools.lru_cache(maxsize=32)
+def _known_floors(law: Law, count: int) -> dict[int, float]:
+    """Floors by number of scored positions, of all keys of a law: a decoy's key scores one text."""
+    del law, count
+    return {}
 
 
 @kernel

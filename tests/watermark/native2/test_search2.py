@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from scanner.watermark import scored_positions
+from scanner.watermark.native import numbered
 from scanner.watermark.native.green_runs import MANY, SIDE, bit_length, count_run, words_of
 from scanner.watermark.native.gumbel_runs import STEPS
 from scanner.watermark.native.runs import chosen, in_two, is_group_step, steps_of
@@ -149,6 +150,19 @@ def test_with_groups(method, groups):
 def test_a_key_with_groups_is_searched_for_all_its_messages():
     with pytest.raises(ValueError, match="360 messages cannot be searched; this key has 361"):
         pair("gumbel", 1, 19).fast.search(ragged([[1, 2]]), scored_positions(ragged([[1, 2]]), 1, "ngram"), 360)
+
+
+def test_no_key_of_a_law_searches_for_a_floor_again(monkeypatch):
+    """Each decoy is a key of its own, which searches one text; keys differ in which steps are group steps."""
+    found, plain = [], numbered.least_score
+    monkeypatch.setattr(numbered, "least_score", lambda *given: found.append(given) or plain(*given))
+    tokens = ragged([*random_documents(1, LENGTHS)])
+    positions = scored_positions(tokens, 4, "ngram")
+    first, second = (numbered.NumberedGreenList(bytes([i]) * 32, 4, Fraction(1, 8), 23) for i in range(2))
+    for mark in (first, second, first):
+        mark.search(tokens, positions, 23**2)
+    lengths = np.concatenate([scored for _, scored, _ in found])
+    assert len(np.unique(lengths)) == len(lengths) > 0
 
 
 def test_the_secret_of_these_tests_shows_in_no_repr():
