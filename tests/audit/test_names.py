@@ -86,7 +86,7 @@ def test_a_text_holds_what_its_mark_favours(how):
     [other] = write_marked(mark, np.array([417]), 184, rng, lambda _, choices, best: choices[:, 0])
     p = {}
     for name, ids in (("marked", text), ("other", other)):
-        tokens = names.synthetic_texts.joined([ids])
+        tokens = names.joined([ids])
         positions = mark.rule.positions(tokens, "ngram")
         p[name] = mark.law.log10_p(mark.score(tokens, positions, 417), positions.scored)[0]
     assert p["marked"] < -30
