@@ -6,7 +6,7 @@ ran. When that was, and since when the document existed, `scans` and `shards` sa
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +29,8 @@ _PLACE = ["user_id", "key_id", "message"]
 _NOBODY = Naming.UNALLOCATED, Naming.EVERYBODY
 _VERIFY = "`brickscan users verify` with --results tells whether the registry was changed"
 _CLOCKS = timedelta(minutes=5)  # by which clocks of a cluster's machines may differ
+_DAY = timedelta(days=1)
+_LAST_DAY = datetime.max.replace(tzinfo=UTC) - _DAY  # a post may be dated 9999-12-31
 _ERASED = "the user's name was erased from it, so that nothing tells whose the message was: none is shown"
 _TWO_THINGS = (
     "not asked: the row says two things, that it names somebody and that it does not, as no scan writes it. Name "
@@ -156,7 +158,7 @@ def _then(row: Row, ran: Ran, numbers: Mapping[str, int]) -> _Then | None:
     own = row["first_seen_at"] if "first_seen_at" in row else row.get("last_post")
     known = [own or ran.began, ran.began, *(() if ran.file is None else (ran.file,))]
     if row.get("created_at") is not None:
-        known.append(row["created_at"] + timedelta(days=1))  # a date's last moment
+        known.append(_LAST_DAY if row["created_at"] > _LAST_DAY else row["created_at"] + _DAY)  # a date's last moment
     ended = min(row["scanned_at"], ran.ended)
     lost = ran.head is not None and number is None
     return _Then(min(known), ran.began, ended, number, lost, numbers.get(ran.next_head or ""))

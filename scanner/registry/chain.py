@@ -91,12 +91,15 @@ def follow(windows: Iterable[pl.DataFrame], head: bytes = START) -> Iterator[Blo
     for window in windows:
         rows = pl.concat([rest, window])
         records, numbers, heads = _records(rows), rows["seq"].to_list(), rows["head"].to_list()
-        forged = (rows["seal"].is_not_null() & rows["user_id"].is_not_null()).to_numpy()
+        named, salt = rows["user_id"].is_not_null(), rows["salt"].bin.size().fill_null(0)
+        forged = (named & rows["seal"].is_not_null()).to_numpy()
+        # a seal is of salt and name together: with a longer salt the same one would be of the name's end
+        moved = (named & (salt != _SALT_BYTES)).to_numpy()
         begin = 0
         for end in np.flatnonzero(rows["head"].is_not_null().to_numpy()).tolist():
             inside = slice(begin, end + 1)
             fault = "a name stands where one was erased" if forged[inside].any() else None
-            if _next_head(head, records[inside]) != heads[end]:
+            if moved[inside].any() or _next_head(head, records[inside]) != heads[end]:
                 fault = "an event among these was changed, added or taken out"
             yield Block(numbers[begin], numbers[end], heads[end], fault)
             head, begin = heads[end], end + 1

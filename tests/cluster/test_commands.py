@@ -7,7 +7,6 @@ from contextlib import redirect_stderr
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import pyarrow as pa
 import pytest
 
 from jobs import cli
@@ -16,12 +15,11 @@ from jobs.scan import module, scan_and_tell
 from scanner.cluster import Counts, Totals
 from scanner.printable import printable
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, write_file
 from scanner.watermark import kernel
-from schemas.tables import VERDICTS
 from schemas.words import Naming
 from tests.support.command_line import call
 from tests.support.found_work import work
+from tests.support.rows import add_scanned
 from tests.support.two_keys import message_of
 
 
@@ -111,8 +109,7 @@ def test_every_naming_has_its_words(night):
     dates = {"first_seen_at": datetime(2026, 2, 27, 9, 30, tzinfo=UTC), "held_since": datetime(2026, 3, 2, tzinfo=UTC)}
     rows = [row | dates if row["naming"] == "held_later" else row for row in rows]
     rows += [verdict(20, user_id="evil\x1b[2J\nname", doc_id=None), verdict(21, flagged=False, user_id="unflagged")]
-    file = write_file(night.results, "verdicts", [pa.RecordBatch.from_pylist(rows, VERDICTS)])
-    commit(night.results, "verdicts", [Entry("t", (file,))])
+    add_scanned(night.results, "t", rows)
     code, out, _ = call("flagged", night.results)
     assert code == 0
     lines = out.splitlines()[:-3]
@@ -155,8 +152,7 @@ def test_long_ids_are_cut_and_no_terminal_is_steered(text, shown):
 def test_long_ids_are_cut_and_paths_are_whole_where_they_are_piped(night):
     open_tables(night.results)
     row = verdict(3, doc_id="d" * 61, path="/" + "p" * 10_000, user_id="u" * 61)
-    file = write_file(night.results, "verdicts", [pa.RecordBatch.from_pylist([row], VERDICTS)])
-    commit(night.results, "verdicts", [Entry("t", (file,))])
+    add_scanned(night.results, "t", [row])
     code, out, _ = call("flagged", night.results)
     assert code == 0
     shown = out.splitlines()[1]

@@ -125,6 +125,21 @@ def test_no_user_is_put_beside_another(night, own_registry, marked, where):
 
 
 @pytest.mark.usefixtures("without_ray")
+def test_a_post_that_is_dated_to_the_end_of_time_hides_no_flag(night, own_registry, marked, tmp_path):
+    """A poster may choose the date: 9999-12-31 is what many systems write for never."""
+    night.configure(columns='time = "posted"')
+    texts = [marked(message_of(own_registry, "green", "alice"), 80, seed) for seed in range(2)]
+    night.write("a", texts, posted=[datetime(9999, 12, 31, 23, tzinfo=UTC), datetime.now(UTC)])
+    night.scan()
+    rows = json.loads(call("flagged", night.config, "--all", "--format", "json")[1])["rows"]
+    assert [row["user_id"] for row in rows] == ["alice", "alice"]
+    explained = json.loads(call("explain", night.config, "a:0", "--json")[1])
+    assert (explained["user_id"], explained["registry_agrees"]) == ("alice", True)
+    assert len(call("export", night.config)[1].splitlines()) == 2
+    assert call("report", night.config, "--out", tmp_path / "report")[0] == 0
+
+
+@pytest.mark.usefixtures("without_ray")
 @pytest.mark.parametrize("kept", [True, False])
 def test_whose_post_it_is_stands_in_its_file(night, own_registry, marked, kept):
     night.configure(columns='account = "account"')

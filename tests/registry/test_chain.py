@@ -108,6 +108,21 @@ def test_nothing_is_added_to_a_chain_without_a_head(kept):
         add_users(kept, None, ["zoe"])
 
 
+def test_a_seal_is_of_no_other_name(kept):
+    """A user's id may hold the byte between salt and name: its end, with a longer salt, has the same digest."""
+    add_users(kept, None, ["mallory\1bob"])
+    theirs = pl.col("user_id") == "mallory\1bob"
+    assert verify_users(kept).holds
+    rewrite(
+        kept,
+        lambda rows: rows.with_columns(
+            salt=pl.when(theirs).then(pl.col("salt") + b"\1mallory").otherwise("salt"),
+            user_id=pl.when(theirs).then(pl.lit("bob")).otherwise("user_id"),
+        ),
+    )
+    assert any("was changed" in fault for fault in verify_users(kept).faults)
+
+
 def test_the_last_events_taken_out_are_missed_by_the_head_that_a_scan_wrote(kept):
     head = head_of(kept)
     rewrite(kept, lambda rows: rows.filter(pl.col("seq") < 7))
