@@ -22,17 +22,17 @@ from unittest.mock import patch
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scanner.cluster.reports import Piece
-from scanner.watermark.opened import Held
 from scipy import stats
 
 from jobs.demo.demo_keys import TOKENIZER
 from scanner.audit.in_every_scan.decoys import PieceDecoys
 from scanner.cluster import rows
+from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
 from scanner.detection.scan_plan import make_plan
 from scanner.input.shards import MAX_ROWS
 from scanner.results.tables import open_tables
+from scanner.watermark.stacks.shared import Held
 from tests.bench.configured import AUDIT, FOR_USERS, ONE_MESSAGE, VERSION_2, make_scan
 from tests.bench.scan import shards_of
 

@@ -72,7 +72,7 @@ def by_hand() -> list[tuple]:
 
 @pytest.mark.parametrize("at_a_time", [1 << 21, 40, 1])
 def test_the_parts_are_the_whole(night, monkeypatch, at_a_time):
-    monkeypatch.setattr(false_discoveries, "AT_A_TIME", at_a_time)
+    monkeypatch.setattr(false_discoveries, "TEXTS_AT_A_TIME", at_a_time)
     found, expected = results.q_values(night, "second").collect(), by_hand()
     assert found.columns == [*COLUMNS, "log10_q"]
     assert found.drop("log10_q").rows() == [row[:-1] for row in expected]
@@ -83,7 +83,7 @@ def test_the_parts_are_the_whole(night, monkeypatch, at_a_time):
 @pytest.mark.costly
 @pytest.mark.parametrize("at_a_time", [1 << 21, 7])
 def test_what_is_asked_of_it_is_as_of_any_frame(night, monkeypatch, at_a_time):
-    monkeypatch.setattr(false_discoveries, "AT_A_TIME", at_a_time)
+    monkeypatch.setattr(false_discoveries, "TEXTS_AT_A_TIME", at_a_time)
     lazy = results.q_values(night, "second")
     whole = lazy.collect(engine="streaming")
     assert lazy.collect_schema() == whole.schema

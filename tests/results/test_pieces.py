@@ -103,14 +103,14 @@ def test_texts_that_cannot_be_held_at_once_are_told_by_message(flags, monkeypatc
     """Pieces are the same if texts are read message by message. Texts of a message with too many texts get no piece."""
     whole, sizes = pieces(flags.lazy()), flags.group_by("message").len().sort("len")
     assert len(sizes) == 4
-    monkeypatch.setattr(pieces_module, "AT_A_TIME", int(sizes["len"][-1]))
+    monkeypatch.setattr(pieces_module, "MOST_SKETCHES", int(sizes["len"][-1]))
     by_parts = pieces(pl.concat([flags, flags]).lazy())
     assert by_parts.columns == whole.columns
     assert len(by_parts) == len(flags)
     assert parts_of(by_parts) == parts_of(whole)
     assert by_parts["piece"].n_unique() == whole["piece"].n_unique()
 
-    monkeypatch.setattr(pieces_module, "AT_A_TIME", int(sizes["len"][-1]) - 1)
+    monkeypatch.setattr(pieces_module, "MOST_SKETCHES", int(sizes["len"][-1]) - 1)
     most = pl.col("message").eq_missing(sizes["message"][-1])
     told = pieces(flags.lazy())
     assert told.filter(most)["piece"].null_count() == told["piece"].null_count() == sizes["len"][-1]
@@ -118,7 +118,7 @@ def test_texts_that_cannot_be_held_at_once_are_told_by_message(flags, monkeypatc
 
 
 def test_of_more_texts_than_may_be_read_nothing_is_said(flags, monkeypatch):
-    monkeypatch.setattr(pieces_module, "AT_A_TIME", int(flags.group_by("message").len()["len"].max()))
+    monkeypatch.setattr(pieces_module, "MOST_SKETCHES", int(flags.group_by("message").len()["len"].max()))
     monkeypatch.setattr(pieces_module, "MOST_READS", 1)
     told = pieces(flags.lazy())
     assert told["piece"].null_count() == len(told) == len(flags)

@@ -90,7 +90,7 @@ def test_of_a_scan(night_of_flags, monkeypatch):
     assert found["q"].to_list() == [1.0] * 3
     with pytest.raises(Refused, match="has not ended"):
         results.reserved_q_values(scanned.results, "other")
-    monkeypatch.setattr(false_discoveries, "AT_A_TIME", 1)
+    monkeypatch.setattr(false_discoveries, "TEXTS_AT_A_TIME", 1)
     untold = results.reserved_q_values(scanned.results, scan_id)
     assert len(untold) == 3, "of alice's texts it is not told which are one piece: each stands for itself"
 
