@@ -438,7 +438,7 @@ def test_lines_fit_a_terminal_and_are_whole_when_piped(folder, monkeypatch, room
 def on_a_terminal_of(monkeypatch, room: int) -> None:
     monkeypatch.setattr(options, "on_terminal", lambda: True)
     monkeypatch.setattr("jobs.flagged.on_terminal", lambda: True)
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((room, 40)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda **_: os.terminal_size((room, 40)))
 
 
 def test_a_narrow_terminal_shows_what_tells_rows_apart(folder, monkeypatch):
@@ -545,7 +545,7 @@ def test_a_person_who_is_named_like_a_canary_is_shown_and_told(folder):
     assert person == PERSON
     without = call("flagged", folder)[1]
     assert {"doc-0", "doc-1", "doc-2"} <= set(without.split())
-    assert "3 documents shown of users or accounts that are named like canaries: without a configuration" in without
+    assert "3 documents shown of users or accounts that are named like canaries: none is a text" in without
     (folder_of_keys,) = Path(config).parent.glob("registry/keys.toml")
     folder_of_keys.unlink()
     assert {"doc-0", "doc-1", "doc-2"} <= set(call("flagged", config)[1].split())
