@@ -146,9 +146,12 @@ def marked(registry, words) -> Callable[[int, int, int], str]:
     return marked_text(registry, words)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
-    """The machine's Chromium; a test that asks for it is skipped where Chromium is missing."""
+    """The machine's Chromium; a test that asks for it is skipped where Chromium is missing.
+
+    Playwright runs an event loop in this thread for as long: beyond the module, tests could start none.
+    """
     from tests.support.browser import launched
 
     with launched() as browser:
