@@ -44,11 +44,15 @@ FIELDS = (
 WEAK = -3.0  # log10 p, corrected, above which a claim fails: chance alone would do that too often
 LARGEST = 2**30  # bytes of a file of a claim
 KNOWN = {"claim.json", "text.txt", "scored.txt", "tokens.csv", "tokenizer.json", "README"}
+BLANK = "\u2581"  # the sign of a blank in many tokenizers
+PLAIN = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents", "Nmt", "BertNormalizer", "ByteLevel"}
 NEVER = """\
 what this file never checks:
 - which user the message belongs to, who wrote the text, and who posted it; text can be quoted
 - that whoever holds the key did not mark the text themselves: they can, for any message
 - how many texts were looked at before this one was chosen; multiply p by their number
+- that key and tokenizer were not chosen so that ordinary text seems marked: draw of the key, and whether the SHA-256 of
+  the tokenizer is that which the model's maker publishes
 - that no other list of keys was published, and that HEAD is older than the text
 - what README says: whoever makes the claim wrote it
 - that this file is brickscan's own: take it from a copy that you trust, never from who makes the claim"""
@@ -297,12 +301,28 @@ def check_tokenizer(here: Path, claim: "dict[str, Any]", text: str, tokens: "lis
     except ImportError:
         findings.left("that the tokens are those of the text: install the library `tokenizers`")
         return
+    if not adds_nothing(json.loads(data)["normalizer"]):
+        findings.left("that the tokenizer puts no marked words into any text: its normalizer could; read it")
     inner = tokenizers.Tokenizer.from_buffer(data)
     inner.encode_special_tokens = True
     inner.no_truncation()
     inner.no_padding()
     again = inner.encode(text, add_special_tokens=False).ids
     findings.holds(again == tokens, f"the tokens are those of the text, by tokenizers {tokenizers.__version__}")
+
+
+def adds_nothing(normalizer: "dict[str, Any] | None") -> bool:
+    """Whether what a tokenizer does to a text first can put nothing into it but the sign of a blank."""
+    if normalizer is None:
+        return True
+    kind = normalizer["type"]
+    if kind == "Sequence":
+        return all(map(adds_nothing, normalizer["normalizers"]))
+    if kind == "Prepend":
+        return bool(normalizer["prepend"] in (" ", BLANK))
+    if kind == "Replace":
+        return bool(normalizer["pattern"] == {"String": " "} and normalizer["content"] == BLANK)
+    return kind in PLAIN
 
 
 def check_list(paths: "list[str]", claim: "dict[str, Any]", log10_p: float, findings: Findings) -> None:

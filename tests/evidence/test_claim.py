@@ -425,6 +425,50 @@ def test_one_key_with_a_thousand_tokenizers_counts_a_thousand_times(forger, tmp_
     assert (code, "NOT CHECKED why tests = 4.0: 1000 keys were announced" in said) == (3, True), said
 
 
+@pytest.mark.parametrize(
+    ("normalizer", "plain"),
+    [
+        ({"type": "Prepend", "prepend": " words that are marked"}, False),
+        ({"type": "Replace", "pattern": {"Regex": "^"}, "content": " words that are marked"}, False),
+        ({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Prepend", "prepend": "words"}]}, False),
+        ({"type": "Precompiled", "precompiled_charsmap": "AAAA"}, False),
+        (
+            {
+                "type": "Sequence",
+                "normalizers": [
+                    {"type": "Prepend", "prepend": "\u2581"},
+                    {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+                ],
+            },
+            True,
+        ),
+        ({"type": "NFC"}, True),
+        (None, True),
+    ],
+)
+def test_a_normalizer_that_could_put_marked_words_into_any_text_is_known(normalizer, plain):
+    assert check_claim.adds_nothing(normalizer) is plain
+
+
+def test_a_tokenizer_that_was_made_and_announced_to_mark_every_text_is_told(forger, plain, monkeypatch):
+    """Whoever holds a key announces it with a tokenizer that writes marked words before each text, and then waits."""
+    made = json.loads(TOKENIZER.read_text()) | {"normalizer": {"type": "Prepend", "prepend": forger.text}}
+    other = forger.folder.parent / "made.json"
+    other.write_text(json.dumps(made))
+    monkeypatch.setitem(globals(), "TOKENIZER", other)
+    encode.cache_clear()
+    digest = hashlib.sha256(other.read_bytes()).hexdigest()
+    mark = Mark(forger.label, bytes.fromhex(forger.secret.read_text()))
+    body = f"1 2026-01-01 green {mark.commitment} 2000 {digest}"
+    head = hashlib.sha256(f"brickscan commitments 2\n{'0' * 64}\n{body}".encode()).hexdigest()
+    forger.listed.write_text(f"{body} {head}\n")
+    forger.text = plain(20, 7)
+    code, said = forger.claim(tokenizer_sha256=digest)
+    encode.cache_clear()
+    assert "FAILS" not in said
+    assert (code, "NOT CHECKED that the tokenizer puts no marked words into any text" in said) == (3, True)
+
+
 @pytest.mark.parametrize("date", ["2026-13-01", "2026-02-30", "----------", "1234567890"])
 def test_a_list_with_dates_that_are_none_is_refused(forger, tmp_path, date):
     forger.claim()
