@@ -169,10 +169,13 @@ def _posts(explainer: Explainer, row: Mapping[str, Any]) -> tuple[list[dict[str,
     """The posts that were tested together, scan by scan, and why there are none."""
     if not explainer.reads_texts:
         return [], "name the scan's configuration instead of its results to see the posts"
-    first = date.fromisoformat(row["night"])
-    if row["nights"] > 1:
-        first = window_begins(first, row["nights"])
-    last = first + timedelta(days=row["nights"] - 1)
+    try:
+        first = date.fromisoformat(row["night"])
+        if row["nights"] > 1:
+            first = window_begins(first, row["nights"])
+        last = first + timedelta(days=row["nights"] - 1)
+    except (ValueError, OverflowError):
+        return [], "its row has a window of nights that no scan writes: somebody changed it"
     of_nights = pl.col("night").is_between(pl.lit(first.isoformat()), pl.lit(last.isoformat()))
     theirs, results = pl.col("account_id") == row["account_id"], explainer.results
     kept: list[dict[str, Any]] = []

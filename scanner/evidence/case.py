@@ -8,6 +8,7 @@ The n-grams that a scan left out, for whoever computes its verdicts again.
 """
 
 import hashlib
+import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from scanner.input.documents import Reader, Unreadable
 from scanner.input.files import InputFile, find_file
 from scanner.input.inspector import Inspector
 from scanner.input.shards import MAX_ROWS, key_set
+from scanner.printable import printable
 from scanner.registry import read_secret
 from scanner.results import flagged, scans
 from scanner.results.filters import open_filter
@@ -34,12 +36,14 @@ from scanner.results.newest import ranges_ever
 from scanner.results.queries import ask, verdicts
 from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
-from schemas.registry import Registry
+from schemas.registry import MAX_MESSAGES, Registry
 
 OF_FILE = {"doc_id": "id", "account_id": "account", "created_at": "time"}
 """Columns that stand beside the text, by their name in a configuration."""
 
 _SHOWN = 10
+_NUMBERS = ("score", "log10_p", "log10_p_global", "messages_tested", "keys_tested")  # of every flagged row
+_COUNTS = ("messages_tested", "keys_tested", "tests")  # 1 or more
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,29 @@ def find_case(results: str, rate: float, document: str) -> Case:
         where = ", ".join(f"{row['path']}:{row['row']}" for row in rows.head(_SHOWN).iter_rows(named=True))
         raise Refused(f"document {document!r}: {len(rows)} flagged documents have this id; choose one: {where}")
     row = rows.row(0, named=True)
+    refuse_impossible(row)
     of_scan = ask(results, lambda: scans(results).filter(pl.col("scan_id") == row["scan_id"]).collect())
     return Case(row, _under_its_keys(results, row, of_scan.row(0, named=True)) if len(of_scan) else None)
+
+
+def refuse_impossible(row: Mapping[str, Any]) -> None:
+    """Raise Refused for a flagged row with a value that no scan writes: somebody changed it, and nothing stands by it.
+
+    Its message alone may be missing: it is not shown where naming is undecided.
+    """
+    wrong = [name for name in _NUMBERS if row[name] is None or not math.isfinite(row[name])]
+    wrong += [
+        name for name in ("messages_tested", "keys_tested", "tests") if row[name] is not None and not row[name] >= 1
+    ]
+    wrong += [name for name in ("key_id", "text_sha256") if row[name] is None]
+    if not 0 <= (row["message"] or 0) < MAX_MESSAGES:
+        wrong.append("message")
+    if wrong:
+        where = printable(f"{row['path']}:{row['row']}")
+        raise Refused(
+            f"{where}: its flag has {wrong[0]} = {printable(str(row[wrong[0]]))}, as no scan writes it. Somebody "
+            "changed the results: restore the table `flags` from a backup before anything is decided by it"
+        )
 
 
 def _under_its_keys(results: str, row: Mapping[str, Any], scan: dict[str, Any]) -> dict[str, Any]:

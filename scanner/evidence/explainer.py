@@ -23,11 +23,20 @@ from scanner.detection.open_plan import open_keys
 from scanner.detection.proving_spans import Which
 from scanner.detection.rows import TextIds
 from scanner.detection.scan_plan import read_config, results_of
-from scanner.detection.shares import Weights
+from scanner.detection.shares import Weights, recorded_tests
 from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest
 from scanner.errors import Refused
-from scanner.evidence.case import OF_FILE, Case, Stored, StoredTexts, filter_of, find_case, text_ids_of
+from scanner.evidence.case import (
+    OF_FILE,
+    Case,
+    Stored,
+    StoredTexts,
+    filter_of,
+    find_case,
+    refuse_impossible,
+    text_ids_of,
+)
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.names_then import (
     NOT_ASKED,
@@ -64,6 +73,7 @@ from scanner.text.normal_form import normalise
 from scanner.text.quoting import Part, parts_of
 from scanner.watermark import Tokens
 from scanner.watermark.ngram_filter import CommonNgrams
+from scanner.watermark.rule import corrected
 from schemas.config import ScanConfig
 from schemas.registry import Canary, MasterKey, Registry
 from schemas.words import Naming
@@ -107,19 +117,42 @@ def _as_scored(case: Case, found: Stored) -> str:
 def _as_weighed(case: Case, weighed: Weighed | None, says: RegistrySays) -> RegistrySays:
     """The registry's word, unless the row has another message than its text: then the registry was asked of a stranger.
 
-    A verdict of a part of the text is not compared: `brickscan replay` does.
+    Nobody is named by a p-value that is smaller than that of the text, either. A verdict of a part of the text is not
+    compared: `brickscan replay` does.
     """
     row = case.row
     if weighed is None or row["unit"] is not None or says.agrees is False:
         return says
     recorded, again = (row["tokens"], row["scored"]), (weighed.tokens, weighed.scored)
-    if recorded == again and alike(row["score"], weighed.score):
+    of_message = f"its text, scored again for message {row['message']}, has"
+    if recorded != again or not alike(row["score"], weighed.score):
+        why = (
+            f"{of_message} score {weighed.score:g} from {weighed.scored:,} of {weighed.tokens:,} tokens, and the row "
+            f"says {row['score']:g} from {row['scored']:,} of {row['tokens']:,}"
+        )
+    elif found := _smaller(case, weighed.log10_p):
+        why = "{} {} {:g}, and the row says {:g}".format(of_message, *found)
+    else:
         return says
-    why = (
-        f"its text, scored again for message {row['message']}, has score {weighed.score:g} from {weighed.scored:,} of "
-        f"{weighed.tokens:,} tokens, and the row says {row['score']:g} from {row['scored']:,} of {row['tokens']:,}"
-    )
     return RegistrySays(False, f"not asked: {why}. Name nobody by this row: see `brickscan replay`")
+
+
+def _smaller(case: Case, log10_p: float) -> tuple[str, float, float] | None:
+    """Which p-value of a row is smaller than the text's own allows, with both; None: none is.
+
+    log10_p: of the row's message in its text, not corrected; NaN: there is no law, so that nothing is known.
+    """
+    row = case.row
+    keys = (case.scan or {}).get("keys", ())
+    messages = next((key["messages"] for key in keys if key["key_id"] == row["key_id"]), None)
+    whole = float(corrected(log10_p, messages or row["messages_tested"], recorded_tests(row)))
+    for what, found, recorded in (
+        ("log10 p", log10_p, row["log10_p"]),
+        ("corrected log10 p", whole, row["log10_p_global"]),
+    ):
+        if recorded < found and not alike(recorded, found):
+            return what, found, recorded
+    return None
 
 
 def _as_filed(row: Mapping[str, Any], says: RegistrySays, beside: Mapping[str, Any]) -> RegistrySays:
@@ -170,6 +203,8 @@ class Explainer:
 
     def explain_cases(self, cases: Sequence[Case]) -> Iterator[Explanation]:
         """Explain flags that were found. Raises as `explain` does."""
+        for case in cases:
+            refuse_impossible(case.row)
         said_of = self.held_against([case.row for case in cases])
         cases = [
             replace(case, row=as_the_registry_says(case.row, says)) for case, says in zip(cases, said_of, strict=True)

@@ -186,7 +186,10 @@ def _detected(
 
 def _keys_tested(keys: Sequence[MasterKey], row: Mapping[str, Any], weights: Weights) -> int:
     """How many keys without weights shared equally, by the scan's record; for a key with a weight, any number."""
-    (own,) = (key for key in keys if key.key_id == row["key_id"])
+    own = next((key for key in keys if key.key_id == row["key_id"]), None)
+    if own is None:
+        why = "is none that its scan tested, so the row was changed: name nobody by it"
+        raise Refused(f"{row['path']}:{row['row']}: the row's key {row['key_id']!r} {why}")
     if own.one_of is not None:
         return len(keys)
     of_whole = weights.tests(own, 1)[-1 if row["variant"] is not None else 0]

@@ -4,6 +4,7 @@ All of it decides nothing and names nobody: the verdict goes by the whole text. 
 positions, so the p-value of a run or a part of them is told as that of the best of all messages.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -72,7 +73,8 @@ class Weighed(NamedTuple):
     """The evidence of a text for a message.
 
     tokens; scored; repeats: left out since they came before; unscored: without a whole window, or of no draw; alone:
-    None where messages share nothing; common: left out since many texts hold their n-grams.
+    None where messages share nothing; common: left out since many texts hold their n-grams; log10_p: of the message
+    alone, not corrected, NaN where the format has no law.
     """
 
     tokens: int
@@ -84,6 +86,7 @@ class Weighed(NamedTuple):
     parts: list[PartSaid]
     alone: OwnSaid | None = None
     common: int = 0
+    log10_p: float = math.nan
 
 
 def weigh(
@@ -115,16 +118,18 @@ def weigh(
     once = mark.rule.positions(tokens, dedup)
     positions = once if common is None else common.without(tokens, once)
     all_positions = mark.rule.positions(tokens, "none")
+    score = mark.score(tokens, positions, message)
     return Weighed(
         len(ids),
         int(positions.scored[0]),
         int(all_positions.scored[0] - once.scored[0]),
         len(ids) - int(all_positions.scored[0]),
-        float(mark.score(tokens, positions, message)[0]),
+        float(score[0]),
         _runs(mark, tokens, positions.index, stand, message, run),
         _said(mark, tokens, positions.index, stand, message, messages, parts),
         _alone(mark, tokens, positions, message),
         int(once.scored[0] - positions.scored[0]),
+        float(log10_p_of(mark.law, score, positions.scored)[0]),
     )
 
 

@@ -1,6 +1,7 @@
 """Names of flags are held against the registry: a row that was changed accuses nobody, wherever flags are shown."""
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -137,6 +138,60 @@ def test_a_post_that_is_dated_to_the_end_of_time_hides_no_flag(night, own_regist
     assert (explained["user_id"], explained["registry_agrees"]) == ("alice", True)
     assert len(call("export", night.config)[1].splitlines()) == 2
     assert call("report", night.config, "--out", tmp_path / "report")[0] == 0
+
+
+IMPOSSIBLE = {
+    "key_id": [None],
+    "message": [-1, 2**32],
+    "messages_tested": [None, 0, -1],
+    "keys_tested": [None, 0],
+    "tests": [0.5, math.nan],
+    "score": [None, math.nan, math.inf, -math.inf],
+    "log10_p": [None, math.nan, -math.inf],
+    "log10_p_global": [-math.inf],
+    "text_sha256": [None],
+}
+"""Values of columns of `flags` that no scan writes; a row that is not at or below the rate is no flag at all."""
+
+
+@pytest.mark.seconds
+@pytest.mark.usefixtures("without_ray")
+def test_a_row_with_a_value_that_no_scan_writes_is_refused_in_a_sentence(night, own_registry, marked):
+    night.write("a", [marked(message_of(own_registry, "green", "alice"), 80, 1)])
+    night.scan()
+    right = pl.read_delta(f"{night.results}/flags").to_arrow().cast(FLAGS)
+    for column, values in IMPOSSIBLE.items():
+        for value in values:
+            overwrite(night.results, **{column: value})
+            for command in (
+                ("explain", night.config, "a:0"),
+                ("replay", night.config, "a:0"),
+                ("export", night.config),
+            ):
+                code, out, err = call(*command)
+                assert (code, f"its flag has {column} = " in err, "alice" in out) == (2, True, False), (column, value)
+            write_deltalake(f"{night.results}/flags", right, mode="overwrite")
+    overwrite(night.results, key_id="no key")
+    code, _, err = call("replay", night.config, "a:0")
+    assert (code, "'no key' is none that its scan tested" in err) == (2, True)
+
+
+@pytest.mark.usefixtures("without_ray")
+@pytest.mark.parametrize(
+    "smaller",
+    [{"log10_p": -60.0}, {"log10_p_global": -60.0}, {"log10_p": -60.0, "log10_p_global": -58.0}],
+    ids=" and ".join,
+)
+def test_nobody_is_named_by_a_p_value_that_was_made_smaller(night, own_registry, marked, smaller):
+    night.write("a", [marked(message_of(own_registry, "green", "alice"), 40, 1)])
+    night.scan()
+    assert json.loads(call("explain", night.config, "a:0", "--json")[1])["registry_agrees"] is True
+    overwrite(night.results, **smaller)
+    explained = json.loads(call("explain", night.config, "a:0", "--json")[1])
+    assert (explained["user_id"], explained["registry_agrees"]) == (None, False)
+    assert "log10 p" in next(one["sentence"] for one in explained["says"] if one["heading"] == "By the registry")
+    (record,) = map(json.loads, call("export", night.config)[1].splitlines())
+    assert (record["user_id"], record["registry_agrees"]) == (None, False)
 
 
 @pytest.mark.usefixtures("without_ray")
