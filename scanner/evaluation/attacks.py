@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer
+import tokenizers
 
 from scanner.errors import TokenizerError
 
@@ -40,8 +40,8 @@ class Tools:
     tokenizer: the model's; other: another one, for retokenise; human: texts by people, for paste.
     """
 
-    tokenizer: Tokenizer
-    other: Tokenizer | None = None
+    tokenizer: tokenizers.Tokenizer
+    other: tokenizers.Tokenizer | None = None
     human: Sequence[str] = field(default=(), repr=False)
 
     @classmethod
@@ -66,9 +66,9 @@ class Tools:
         return encoded
 
 
-def _load(path: Path) -> Tokenizer:
+def _load(path: Path) -> tokenizers.Tokenizer:
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises bare Exception
         raise TokenizerError(f"tokenizer {path}: cannot be loaded ({error}); name a tokenizer.json") from None
     tokenizer.no_truncation()
