@@ -71,7 +71,7 @@ def calibrate(
 
 
 @click.command(name="python -m jobs.calibrate")
-@click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.calibration.CalibrationConfig.")
+@click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.audit.CalibrationConfig.")
 @_date
 @_tests
 @_down_to
@@ -99,10 +99,10 @@ def calibrate_and_tell(
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise Refused("calibrate needs matplotlib; install it with `pip install 'brickscan[audit]'`")
-    from jobs.progress import Steps
+    from jobs.text import Steps
     from scanner.audit.calibration.admission import admissions
     from scanner.audit.calibration.calibration_plan import plan_calibration
-    from scanner.audit.calibration.families import all_rows
+    from scanner.audit.calibration.one_key import all_rows
     from scanner.audit.statistics.audit_rows import Audit, failing
     from scanner.cluster.calibrate import PIECE_THRESHOLDS, run_calibration
     from scanner.results.tables import append_audits

@@ -19,8 +19,8 @@ from scanner.errors import Refused
 from scanner.interrupts import sigterm_interrupts
 
 if TYPE_CHECKING:
-    from scanner.evaluation.means import Figure
     from scanner.evaluation.plan import EvaluationPlan
+    from scanner.evaluation.scores import Figure
     from scanner.evaluation.units import Texts
 
 _CONFIG = NamedPath(path_type=Path)
@@ -61,7 +61,7 @@ def evaluate_and_tell(config_file: Path, paper_size: bool = False) -> None:
     for name, extra in (("torch", "model"), ("transformers", "model"), ("scipy", "audit"), ("matplotlib", "audit")):
         if importlib.util.find_spec(name) is None:
             raise Refused(f"evaluate needs {name}; install it with `pip install 'brickscan[{extra}]'`")
-    from jobs.progress import Steps
+    from jobs.text import Steps
     from scanner.cluster.evaluate import measure, take_missing, write_missing
     from scanner.cluster.machines import cluster
     from scanner.evaluation.exams import Answers, utility_figures
@@ -102,8 +102,7 @@ def _write(plan: "EvaluationPlan", texts: "Texts", figures: "list[Figure]") -> l
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from scanner.evaluation.plots import identification_png, robustness_png
-    from scanner.evaluation.report import report
+    from scanner.evaluation.report import identification_png, report, robustness_png
     from schemas.evaluation import FIGURES
 
     table = pa.BufferOutputStream()

@@ -85,9 +85,9 @@ def explain(
         raise click.UsageError("Give --html or --json; one of the two.")
     from scanner.evidence.accounts import account_page, explain_account, marked_accounts, record_of_account
     from scanner.evidence.explainer import Explainer
+    from scanner.evidence.explanation import RUN
     from scanner.evidence.page import page
     from scanner.evidence.sentences import record_of
-    from scanner.evidence.weighing import RUN
 
     place = results_at(results)
     if not scanned(place):

@@ -457,8 +457,8 @@ def _nothing(results: str) -> str:
     """The message when no document is flagged: perhaps none was read."""
     import polars as pl
 
-    from scanner.results.quarantine_list import in_words, reasons
     from scanner.results.queries import ask, quarantine, verdicts
+    from scanner.results.scan_list import in_words, reasons
 
     read = ask(results, lambda: verdicts(results).select(pl.len()).collect().item())
     why = in_words(reasons(quarantine(results)))

@@ -20,7 +20,7 @@ from scanner.storage.local_files import MOST_ROWS, read_named
 
 if TYPE_CHECKING:
     from scanner.watermark.format import Format
-    from scanner.watermark.installation import GroupResult
+    from scanner.watermark.formats import GroupResult
 
 
 _HEAD = ("format", "made by", "p-values hold over", "names users", "parameters")
@@ -80,7 +80,7 @@ def selftest(vectors: tuple[Path, ...]) -> int:
     Example:
       brickscan selftest
     """
-    from scanner.watermark.installation import check, shipped
+    from scanner.watermark.formats import check, shipped
 
     passed = failed = 0
     for source in vectors or shipped():
@@ -110,8 +110,8 @@ def selftest(vectors: tuple[Path, ...]) -> int:
 def _on_devices(text: str) -> "list[GroupResult]":
     """The same answers on every GPU; nothing where torch, or Triton, is not installed."""
     try:
-        from scanner.gpu.device_answers import check_device
-        from scanner.gpu.devices import devices
+        from scanner.gpu.batch import devices
+        from scanner.gpu.marks import check_device
     except ImportError:
         return []
     return [result for device in devices() for result in check_device(text, device)]
@@ -119,7 +119,7 @@ def _on_devices(text: str) -> "list[GroupResult]":
 
 _OF = {
     "scan": "schemas.config:ScanConfig",
-    "calibrate": "schemas.calibration:CalibrationConfig",
+    "calibrate": "schemas.audit:CalibrationConfig",
     "verdict": "schemas.verdict:Verdict",
     "account": "schemas.verdict:AccountVerdict",
     "evaluate": "schemas.evaluation:EvaluationConfig",

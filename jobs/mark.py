@@ -268,7 +268,7 @@ def mark(
           --model models/smollm2 --prompts prompts.txt --out marked.parquet --verify
     """
     from jobs.mark import kept_rows, read_asked
-    from jobs.progress import MarkProgress
+    from jobs.text import MarkProgress
     from scanner.registry import find_key, load_registry, open_key
 
     key = find_key(load_registry(registry), key_id)

@@ -136,7 +136,7 @@ def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, par
     Raises:
         Refused: at the first thing that cannot be right.
     """
-    from jobs.progress import COMPILING
+    from jobs.text import COMPILING
 
     _wait("loading numba and Ray")
     from scanner.cluster.look_ahead import look_ahead
@@ -266,7 +266,7 @@ def scan_and_tell(
     Raises:
         BrickscanError: see scanner.errors.
     """
-    from jobs.progress import Progress
+    from jobs.text import Progress
 
     progress = Progress()
     progress.waits("loading numba and Ray")
@@ -299,7 +299,7 @@ def follow_and_tell(config: Path, date: datetime.datetime | None, form: Form = "
     Raises:
         BrickscanError: see scanner.errors.
     """
-    from jobs.progress import StatusLine
+    from jobs.text import StatusLine
     from scanner.cluster import follow
     from scanner.detection.scan_plan import make_plan
 

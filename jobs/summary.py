@@ -181,7 +181,7 @@ def _line(label: str, said: str) -> list[str]:
 
 def _read(outcome: "Outcome") -> Iterator[str]:
     """How much was read, how fast, and how much of it was not scored."""
-    from scanner.results.quarantine_list import in_words
+    from scanner.results.scan_list import in_words
 
     work, counts, seconds = outcome.work, outcome.totals.counts, max(outcome.seconds, 1e-9)
     yield from wrapped(

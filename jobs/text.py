@@ -1,18 +1,32 @@
-"""Output to a terminal or a log: everything goes through here, printable (scanner.printable)."""
+"""Output to a terminal or a log: everything goes through here, printable, also progress.
+
+Output to a terminal or a log: everything goes through here, printable (scanner.printable).
+
+Progress of a command, on stderr: for a scan a bar on a terminal, elsewhere lines of key=value pairs.
+"""
 
 import contextlib
 import logging
 import sys
 import textwrap
+import threading
+import time
 import traceback
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TextIO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
 
 import click
+from tqdm import tqdm
 
 from scanner.printable import cut, safe
+
+if TYPE_CHECKING:
+    from scanner.audit.in_every_scan.live import LiveAudit
+    from scanner.cluster import Outcome, Totals, Work
 
 
 def width(text: str) -> int:
@@ -122,3 +136,264 @@ def logs_printable() -> Iterator[None]:
         yield
     finally:
         logging.lastResort, warnings.showwarning = before
+
+
+_STEPS_SECONDS = 5.0
+_SIGN_SECONDS = 10.0
+_STILL_SECONDS = 30.0
+
+COMPILING = "compiling kernels for this machine, once: some tens of seconds"
+"""Reason why the first scan after an installation or upgrade begins slowly."""
+
+
+class Pace:
+    """Estimates the time that is left, at the pace since the first item was done.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._first: tuple[float, int] | None = None
+
+    def left(self, done: int, of: int) -> float | None:
+        """Seconds until everything is done; None while the pace is unknown."""
+        now = self._clock()
+        if self._first is None:
+            if done:
+                self._first = now, done
+            return None
+        began, first = self._first
+        return (of - done) * (now - began) / (done - first) if done > first else None
+
+
+class Progress:
+    """Shows totals as they grow; to be called as run_scan's `watch`, and closed at the end."""
+
+    def __init__(self) -> None:
+        self._began = self._last = time.monotonic()
+        self._pace, self._scored = Pace(), 0
+        self._at = 0.0, 0.0  # seconds that had passed at the last line, and that the driver had waited
+        self._committed: Totals | None = None
+        self._bar: tqdm[None] | None = None
+
+    def __call__(self, work: "Work", totals: "Totals") -> None:
+        """Show how much is scored and committed of all there is, in lines after each commit and now and then."""
+        # what a worker lost, or a commit does not count, was scored: a count never goes back
+        self._scored = scored = max(self._scored, totals.counts.documents + totals.under_way)
+        left = self._pace.left(scored, work.documents)
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        rate = totals.counts.text_bytes / 1e6 / seconds
+        if sys.stderr.isatty():
+            if self._bar is None:
+                self._bar = tqdm(total=work.documents, unit=" documents", unit_scale=True, dynamic_ncols=True)
+            self._bar.set_postfix_str(f"{rate:.2f} MB/s, {totals.counts.flagged} flagged", refresh=False)
+            self._bar.update(scored - self._bar.n)
+            self._bar.refresh()
+            return
+        committed = replace(totals, under_way=0, waited=0.0)
+        if committed == self._committed and time.monotonic() - self._last < _SIGN_SECONDS:
+            return
+        self._committed, self._last = committed, time.monotonic()
+        busy = self._busy(seconds, totals.waited)
+        pairs = {
+            "event": "scan",
+            "shards": f"{totals.shards + work.skipped}/{work.shards}",
+            "documents": f"{totals.counts.documents}/{work.documents}",
+            "scored": scored,
+            "flagged": totals.counts.flagged,
+            "quarantined": totals.counts.quarantined,
+            "files_quarantined": totals.files_quarantined,
+            "mb_per_s": f"{rate:.2f}",
+            "seconds": f"{seconds:.1f}",
+        }
+        _log(pairs | busy | _eta(left))
+
+    def _busy(self, seconds: float, waited: float) -> dict[str, str]:
+        """Share of the time since the last line in which the driver waited for no worker; 1: workers wait for it."""
+        (began, before), self._at = self._at, (seconds, waited)
+        return {"driver_busy": f"{1 - (waited - before) / (seconds - began):.2f}"} if seconds > began and waited else {}
+
+    def waits(self, what: str) -> None:
+        """Explain on a terminal what the scan does before the first document is scored."""
+        if sys.stderr.isatty():
+            if self._bar is not None:
+                self._bar.clear()
+            complain(f"{what} …")
+
+    def compiling(self) -> None:
+        """Explain why the first scan after an installation or upgrade begins slowly."""
+        if sys.stderr.isatty():
+            complain(COMPILING)
+        else:
+            _log({"event": "compile_kernels", "once": "true"})
+
+    def audited(self, audit: "LiveAudit") -> None:
+        """Report how the audit ended, where no one watches a bar."""
+        if not sys.stderr.isatty():
+            _log({"event": "audit"} | audit.fields())
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums of what the scans of a run that follows its input have committed."""
+
+    scans: int = 0
+    files: int = 0
+    shards: int = 0
+    documents: int = 0
+    flagged: int = 0
+    quarantined: int = 0
+    files_quarantined: int = 0
+    in_future: int = 0
+    older_than_key: int = 0
+
+    def __add__(self, other: "Sums") -> "Sums":
+        return Sums(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Sums)))
+
+
+class StatusLine:
+    """A line of key=value pairs on stderr at every interval, whatever else happens; to be called as Progress is.
+
+    Args:
+        interval: seconds between two lines.
+    """
+
+    def __init__(self, interval: float = 60.0) -> None:
+        self._began = time.monotonic()
+        self._interval = interval
+        self._work: Work | None = None
+        self._before = self._now = Sums()
+        self._pace, self._scored, self._eta = Pace(), 0, dict[str, str]()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def sums(self) -> Sums:
+        """Sums over all scans so far, the running one included."""
+        return self._before + self._now
+
+    def __call__(self, work: "Work", totals: "Totals") -> None:
+        """Note what a scan, the same as before or the next one, has committed."""
+        if work is not self._work:
+            self._work, self._before = work, self._before + self._now
+            self._pace, self._scored = Pace(), 0
+        counts = totals.counts
+        self._scored = max(self._scored, counts.documents + totals.under_way)
+        self._eta = _eta(self._pace.left(self._scored, work.documents))
+        self._now = Sums(
+            scans=1,
+            files=work.files,
+            shards=totals.shards,
+            documents=counts.documents,
+            flagged=counts.flagged,
+            quarantined=counts.quarantined,
+            files_quarantined=totals.files_quarantined,
+            in_future=counts.in_future,
+            older_than_key=counts.older_than_key,
+        )
+
+    def trouble(self, outcome: "Outcome") -> None:
+        """Report at once a scan whose exit code is not 0."""
+        audit = {} if outcome.audit is None else outcome.audit.fields()
+        _log({"event": "trouble", "scan_id": outcome.scan_id, "exit_code": outcome.exit_code, **audit})
+
+    def close(self) -> None:
+        """Print a last line, and stop."""
+        self._closed.set()
+        self._thread.join()
+        self._print()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._interval):
+            self._print()
+
+    def _print(self) -> None:
+        sums = {field.name: getattr(self.sums, field.name) for field in fields(Sums)}
+        now = {} if self._work is None else {"scored": f"{self._scored}/{self._work.documents}"} | self._eta
+        _log({"event": "follow", **sums, "seconds": f"{time.monotonic() - self._began:.0f}"} | now)
+
+
+class Steps:
+    """A line of key=value pairs every few seconds, and one at the end of each step; to be called as a `watch`.
+
+    While nothing new is done, there is a line every half a minute.
+
+    Args:
+        event: name of what runs, such as `evaluate`.
+        check: called each time; its exception ends the command.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, event: str, check: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._event, self._check = event, check
+        self._clock = clock
+        self._began = self._last = clock()
+        self._told, self._pace = ("", 0), Pace(clock)
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        """Show how many items of a step are done."""
+        self._check()
+        now = self._clock()
+        if what != self._told[0] or done < self._told[1]:
+            self._told, self._pace = (what, 0), Pace(self._clock)
+        left = self._pace.left(done, of)
+        wait = _STEPS_SECONDS if (what, done) != self._told else _STILL_SECONDS
+        if (done == of and self._told != (what, of)) or now - self._last >= wait:
+            self._last, self._told = now, (what, done)
+            seconds = f"{now - self._began:.1f}"
+            _log({"event": self._event, "step": repr(what), "done": f"{done}/{of}", "seconds": seconds} | _eta(left))
+
+
+class MarkProgress:
+    """Shows how many prompts are completed: a bar on a terminal, lines elsewhere. A context.
+
+    Args:
+        prompts: number of prompts.
+        check: called before each token; its exception ends the command.
+    """
+
+    def __init__(self, prompts: int, check: Callable[[], None]) -> None:
+        self._check, self._done, self._prompts = check, 0, prompts
+        self._steps = None if sys.stderr.isatty() else Steps("mark")
+        self._bar: tqdm[None] = tqdm(total=prompts, unit="prompt", dynamic_ncols=True, disable=self._steps is not None)
+
+    def __enter__(self) -> "MarkProgress":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.close()
+
+    def __call__(self, done: int) -> None:
+        """Show how many prompts are completed."""
+        self._done = done
+        self._bar.update(done - self._bar.n)
+        if self._steps:
+            self._steps("complete", done, self._prompts)
+
+    def token(self, written: int) -> None:
+        """Show how many tokens the batch under way has for each prompt."""
+        self._check()
+        self._bar.set_postfix_str(f"token {written} of this batch")
+        if self._steps:
+            self._steps("complete", self._done, self._prompts)
+
+
+def _eta(left: float | None) -> dict[str, str]:
+    """Seconds that are left, if they are known and any are left."""
+    return {"eta_s": f"{left:.0f}"} if left else {}
+
+
+def _log(fields: Mapping[str, object]) -> None:
+    complain(" ".join(f"{name}={value}" for name, value in fields.items()))

@@ -90,7 +90,7 @@ def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) 
     Example:
       brickscan retain scan.toml --keep 400 --keep-flags --yes
     """
-    from jobs.progress import Steps
+    from jobs.text import Steps
     from scanner.results import retention
 
     folder = results_at(results).folder

@@ -133,7 +133,7 @@ class MasterKey(_Frozen):
     """One master key: its format, where its secret lives, and the commitment published when it was made.
 
     parameters: the format's parameters (scanner.watermark.formats), which it alone understands; commitment: None for a
-    format whose keys are too short to be committed to; one_of: 1 over the key's weight (scanner.registry.weights): its
+    format whose keys are too short to be committed to; one_of: 1 over the key's weight (scanner.registry.keys): its
     p-values are corrected as if there were so many keys; None: for all keys of the registry.
     """
 

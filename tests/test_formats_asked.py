@@ -16,9 +16,8 @@ PARAMETERS = {"gamma", "window", "method"}
 FORMATS_AND_TABLES = {
     "scanner/watermark": "the formats",
     "scanner/gpu/marks.py": "which are scored on a GPU",
-    "scanner/generation/mark.py": "which mark text",
+    "scanner/generation/mark.py": "which mark text, and how other stacks do",
     "scanner/generation/processor.py": "how the native ones do",
-    "scanner/generation/stack_processors.py": "how other stacks do",
     "scanner/power.py": "of which power is known",
     "scanner/detection/second_score.py": "which have a second score",
     "scanner/evaluation": "the paper's experiments, whose files name the paper's methods",

@@ -127,10 +127,9 @@ def test_tests_are_imported_by_nothing():
         ("scanner.detection.detector", TORCH | {"ray"}),
         ("scanner.watermark", TORCH | {"ray", "pyarrow", "polars", "deltalake", "tokenizers"}),
         # these also run alone, where nothing else of ours is installed
-        ("scanner.gpu.gumbel", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
         ("scanner.gpu.runs", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
         ("scanner.gpu.vectors", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
-        ("scanner.gpu.devices", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
+        ("scanner.gpu.batch", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
     ],
 )
 def test_importing_stays_light(module, forbidden):

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs import progress
-from jobs.progress import Pace, Progress, StatusLine, Steps
+from jobs import text
+from jobs.text import Pace, Progress, StatusLine, Steps
 from scanner.cluster import Counts, Totals
 from tests.support.found_work import work
 
@@ -61,10 +61,10 @@ def test_lines_show_what_is_scored_within_a_shard(monkeypatch):
         shown, found = Progress(), work(100)
         shown(found, Totals())
         shown(found, Totals(under_way=10))  # too soon for another line
-        monkeypatch.setattr(progress, "_SIGN_SECONDS", 0.0)
+        monkeypatch.setattr(text, "_SIGN_SECONDS", 0.0)
         time.sleep(0.1)
         shown(found, Totals(under_way=60))
-        monkeypatch.setattr(progress, "_SIGN_SECONDS", 1e9)
+        monkeypatch.setattr(text, "_SIGN_SECONDS", 1e9)
         shown(found, replace(Totals(), counts=Counts(documents=50, flagged=2), under_way=20))  # a commit
         shown(found, replace(Totals(), counts=Counts(documents=50, flagged=2), under_way=30))
         shown.close()

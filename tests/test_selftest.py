@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 from jobs.cli import run
 from jobs.formats import selftest
-from scanner.watermark.formats import FORMATS
-from scanner.watermark.installation import _OF_MAKERS, NOT_READ, GroupResult, check
+from scanner.watermark.formats import _OF_MAKERS, FORMATS, NOT_READ, GroupResult, check
 from scanner.watermark.native.known_answers import GROUPS as COMPARED
 
 SHIPPED = (resources.files("scanner.watermark.native") / "known_answers.json").read_text()

@@ -17,8 +17,7 @@ from scanner.audit.statistics.judgement import Limits
 from scanner.cluster import Counts, Outcome, Totals, Work
 from scanner.cluster.work import Unread
 from scanner.detection.scan_plan import UnsupportedKey
-from scanner.results.quarantine_list import Reason
-from scanner.results.scan_list import WholeInput, whole_input
+from scanner.results.scan_list import Reason, WholeInput, whole_input
 from schemas.words import AuditState
 from tests.support.rescanned import Shard, write
 

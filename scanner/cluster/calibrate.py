@@ -19,6 +19,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scanner.audit.calibration.admission import Case, LawCounts, law_counts
+from scanner.audit.calibration.audit_corpus import (
+    Lesson,
+    PieceCounts,
+    common_in,
+    in_halves,
+    lessons,
+    piece_counts,
+    pieces,
+    teaching,
+)
 from scanner.audit.calibration.calibration_plan import (
     AuditedKeys,
     CalibrationPlan,
@@ -26,12 +37,9 @@ from scanner.audit.calibration.calibration_plan import (
     draw_documents,
     draw_pieces,
 )
-from scanner.audit.calibration.corpus_filter import Lesson, common_in, in_halves, lessons, teaching
-from scanner.audit.calibration.disjoint_pieces import PieceCounts, piece_counts, pieces
-from scanner.audit.calibration.law import Case, LawCounts, law_counts
 from scanner.audit.calibration.names import NAMES_AT, NamesCase, NamesCounts, names_counts
 from scanner.audit.calibration.one_key import KeyCounts, key_counts
-from scanner.audit.statistics.expectation import THRESHOLDS
+from scanner.audit.statistics.judgement import THRESHOLDS
 from scanner.cluster.corpus import Encoding, Part, cut_documents, encode, load, make_scratch, remove_scratch, sources
 from scanner.cluster.in_flight import Call, spread
 from scanner.cluster.machines import cluster
@@ -39,12 +47,12 @@ from scanner.detection.sketches import reach_of
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.interrupts import sigterm_interrupts
 from scanner.registry import open_key, tokenizer_path
-from scanner.storage.canonical import digest
 from scanner.storage.locations import filesystem_of
+from scanner.storage.toml import digest
 from scanner.watermark import Format
 from scanner.watermark.formats import format_of
-from scanner.watermark.ngram_filter import LEAST_REACH, CommonNgrams, hash_key
-from schemas.calibration import LawConfig, PiecesConfig
+from scanner.watermark.positions import LEAST_REACH, CommonNgrams, hash_key
+from schemas.audit import LawConfig, PiecesConfig
 from schemas.registry import AuditedFilter, MasterKey
 
 

@@ -15,14 +15,14 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from scanner.cluster.pieces import NO_TIME, NOTHING, Counts, Files, Finished, FinishedPack, Seconds
-from scanner.cluster.rows import quarantine_rows
+from scanner.cluster.worker import quarantine_rows
 from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
 from scanner.errors import FileFault
 from scanner.input.documents import UNKNOWN
 from scanner.input.files import InputFile
 from scanner.input.shards import Shard, key_set, shard_id
-from scanner.results.settlement import BESIDE, enter_beside, run_number, settle
+from scanner.results.newest import BESIDE, enter_beside, run_number, settle
 from scanner.results.transactions import Entry, Tables, commit, committed, write_file
 from schemas.tables import SHARDS
 

@@ -15,13 +15,10 @@ from numpy.typing import NDArray
 from scanner.cluster.corpus import sources
 from scanner.cluster.in_flight import Call, on_actors, spread
 from scanner.errors import FileFault, Refused, ScanFailed
-from scanner.evaluation.attacks import Tools
 from scanner.evaluation.exams import Answer, Answers, Exam
-from scanner.evaluation.identification import identification_figures, search_texts, together
-from scanner.evaluation.means import Figure
 from scanner.evaluation.plan import Cell, EvaluationPlan
-from scanner.evaluation.robustness import Written, detect, detection_figures, similarity_figure
-from scanner.evaluation.scores import GroupSearch, Search
+from scanner.evaluation.robustness import Tools, Written, detect, detection_figures, similarity_figure
+from scanner.evaluation.scores import Figure, GroupSearch, Search, identification_figures, search_texts, together
 from scanner.evaluation.units import Setting, Texts, Unit
 from scanner.input.documents import Columns, Unreadable, read, read_text
 from scanner.text import Tokenizer, load_tokenizer

@@ -125,7 +125,7 @@ def own_device(config: ClusterConfig) -> tuple["torch.device | None", str]:
     if not config.gpus_per_worker or not (ray.is_initialized() and ray.get_gpu_ids()):
         return None, ""
     try:
-        from scanner.gpu.devices import devices, wake
+        from scanner.gpu.batch import devices, wake
 
         found = devices()
         why = "torch finds no CUDA device"

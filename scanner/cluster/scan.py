@@ -20,11 +20,19 @@ from typing import Any, NamedTuple
 import ray
 
 from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
-from scanner.cluster.account_pass import AccountsFound, Unit, account_pass, parts_left, unit_of
 from scanner.cluster.commits import Committer, Totals, costs
-from scanner.cluster.filter_pass import filter_pass, is_learnt, lesson_of
 from scanner.cluster.machines import cluster, fit_gpus, room, share_gpus, worker_memory
 from scanner.cluster.metrics import Metrics
+from scanner.cluster.passes import (
+    AccountsFound,
+    Unit,
+    account_pass,
+    filter_pass,
+    is_learnt,
+    lesson_of,
+    parts_left,
+    unit_of,
+)
 from scanner.cluster.pool import Pool
 from scanner.cluster.second_pass import flagged_without, second_pass
 from scanner.cluster.todo import Pace, seconds_a_byte

@@ -37,12 +37,10 @@ from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Shard, cut, key_set, 
 from scanner.printable import printable
 from scanner.results import quarantine
 from scanner.results.filters import fixed, used
-from scanner.results.newest import sets_of_keys
-from scanner.results.quarantine_list import MOST_TOLD, Reason, in_words, reasons
+from scanner.results.newest import sets_of_keys, settle
 from scanner.results.queries import scans
 from scanner.results.retention import cutoff, done_in_frozen_nights
-from scanner.results.scan_list import NOTHING_READ, WholeInput, whole_input
-from scanner.results.settlement import settle
+from scanner.results.scan_list import MOST_TOLD, NOTHING_READ, Reason, WholeInput, in_words, reasons, whole_input
 from scanner.results.transactions import Tables, committed
 from schemas.registry import MasterKey
 

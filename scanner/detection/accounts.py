@@ -157,7 +157,7 @@ class Look(NamedTuple):
 
 
 class AccountWitness(Protocol):
-    """Sees the accounts that are scored; scanner.audit.in_every_scan.account_decoys.AccountDecoys is one."""
+    """Sees the accounts that are scored; scanner.audit.in_every_scan.decoys.AccountDecoys is one."""
 
     def see(self, posts: Posts, pooled: Sequence[Pooled]) -> None:
         """Take some accounts, with the data of each key."""

@@ -2,7 +2,7 @@
 
 The filter of a scan: common n-grams of each tokenizer and window, left out of scoring.
 
-Learning which n-grams many texts hold, from a sample of the scanned texts (scanner.watermark.ngram_filter).
+Learning which n-grams many texts hold, from a sample of the scanned texts (scanner.watermark.positions).
 
 A keyed digest of a text decides whether the text is drawn, so that a copy of a text is drawn with it, and nobody who
 posts texts knows which are drawn. The bit that the text sets is its account's where the input has accounts, so that
@@ -22,8 +22,7 @@ from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest
 from scanner.input.documents import read_text
 from scanner.watermark import Positions, Tokens
-from scanner.watermark.ngram_filter import LEAST_REACH, TEXTS_A_CELL, CommonNgrams, Sketch, hash_key
-from scanner.watermark.positions import Dedup, PositionRule
+from scanner.watermark.positions import LEAST_REACH, TEXTS_A_CELL, CommonNgrams, Dedup, PositionRule, Sketch, hash_key
 
 
 class Filter(NamedTuple):

@@ -22,7 +22,7 @@ from scanner.detection.rules import Rules
 from scanner.text import HuggingFaceTokenizer
 from scanner.watermark.format import Proof as SlowPath
 from scanner.watermark.format import ProvesOwn
-from scanner.watermark.ngram_filter import CommonNgrams
+from scanner.watermark.positions import CommonNgrams
 from scanner.watermark.rule import LEAST_RANK, Decision, Found
 from scanner.watermark.stacks.shared import Held
 from schemas.words import Naming, Proof

@@ -14,7 +14,7 @@ from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import segments_of
 from scanner.watermark.format import Proof as SlowPath
 from scanner.watermark.format import ProvesParts
-from scanner.watermark.ngram_filter import CommonNgrams
+from scanner.watermark.positions import CommonNgrams
 from scanner.watermark.span_search import Span
 from schemas.config import Dedup
 from schemas.words import Proof

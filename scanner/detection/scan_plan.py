@@ -23,11 +23,10 @@ from scanner.input.documents import Columns
 from scanner.input.files import resolve
 from scanner.input.shards import key_set, what_decides
 from scanner.registry import load_registry, registry_sha256
+from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
-from scanner.registry.weights import first_keys
-from scanner.storage.canonical import digest
 from scanner.storage.locations import absolute, real_location
-from scanner.storage.toml import read_toml
+from scanner.storage.toml import digest, read_toml
 from scanner.watermark.formats import format_of
 from schemas.config import ScanConfig, SecondScoreConfig
 from schemas.registry import Canaries, Canary, MasterKey, Registry

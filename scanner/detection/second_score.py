@@ -20,7 +20,7 @@ from scanner.detection.filter import NO_FILTER, Filter
 from scanner.detection.scan_plan import Plan
 from scanner.errors import Refused, TokenizerError
 from scanner.registry import open_key, tokenizer_path
-from scanner.storage.canonical import canonical
+from scanner.storage.toml import canonical
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Gumbel, LogGumbel, Positions, Tokens, neyman_pearson
 from scanner.watermark.native.gumbel import sum_log_scores

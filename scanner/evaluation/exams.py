@@ -10,9 +10,9 @@ import pyarrow as pa
 from scipy import stats  # type: ignore[import-untyped]
 
 from scanner.errors import ScanFailed
-from scanner.evaluation.means import Figure, figure, share
+from scanner.evaluation.scores import Figure, figure, share
 from scanner.evaluation.units import Setting, folder_sha256, key_secret, make_folder, read_whole, write_rows
-from scanner.storage.canonical import digest
+from scanner.storage.toml import digest
 from scanner.watermark import Watermark
 from scanner.watermark.native.version2 import of_the_paper
 from schemas.evaluation import ANSWERS, EvaluationConfig

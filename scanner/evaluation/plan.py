@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from scanner.errors import Refused
-from scanner.evaluation.attacks import EVERY, Tools
 from scanner.evaluation.exams import Exam, exams
-from scanner.evaluation.identification import groups_of
+from scanner.evaluation.robustness import EVERY, Tools
+from scanner.evaluation.scores import groups_of
 from scanner.evaluation.units import Setting, Unit, batches
 from scanner.input.files import resolve
 from scanner.storage.toml import read_toml

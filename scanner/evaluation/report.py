@@ -1,12 +1,163 @@
-"""The experiments as Markdown: the paper's tables, each figure with its 95 % interval, beside the paper's own."""
+"""The experiments for readers: tables in Markdown beside the paper's own figures, and plots.
 
-from collections.abc import Sequence
+The paper's own figures, beside which ours are shown (three bricks, Tables 1 to 3).
 
-from scanner.evaluation import paper
-from scanner.evaluation.identification import FLAG_RATE, LENGTHS
-from scanner.evaluation.means import Figure
+Plots of the experiments as PNG bytes. Needs matplotlib, which the extra `audit` installs.
+
+The experiments as Markdown: the paper's tables, each figure with its 95 % interval, beside the paper's own.
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from scanner.evaluation.robustness import NOT_MARKED
+from scanner.evaluation.scores import FLAG_RATE, LENGTHS, Figure
 from scanner.watermark.formats import FORMATS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
+
+
+_STRENGTHS = {"gumbel": (0.8, 0.9, 1.0, 1.1), "greenlist": (1.0, 2.0, 3.0, 4.0)}
+_PUBLISHED_TABLE_2: Mapping[tuple[int, str, str | None], tuple[float, ...]] = {
+    # (window, measure, attack) → θ 0.8 … 1.1 of Gumbel, then δ 1 … 4 of the green list
+    (0, "similarity", None): (0.60, 0.56, 0.52, 0.44, 0.63, 0.61, 0.57, 0.50),
+    (0, "flagged", None): (0.20, 0.31, 0.42, 0.51, 0.00, 0.16, 0.58, 0.70),
+    (0, "flagged", "substitute:0.3"): (0.04, 0.06, 0.09, 0.10, 0.00, 0.02, 0.20, 0.39),
+    (1, "similarity", None): (0.62, 0.61, 0.59, 0.55, 0.63, 0.62, 0.60, 0.56),
+    (1, "flagged", None): (0.35, 0.51, 0.66, 0.77, 0.02, 0.41, 0.77, 0.88),
+    (1, "flagged", "substitute:0.3"): (0.04, 0.10, 0.20, 0.36, 0.00, 0.05, 0.30, 0.58),
+    (4, "similarity", None): (0.62, 0.62, 0.61, 0.59, 0.62, 0.62, 0.60, 0.57),
+    (4, "flagged", None): (0.43, 0.59, 0.71, 0.80, 0.02, 0.44, 0.76, 0.88),
+    (4, "flagged", "substitute:0.3"): (0.01, 0.02, 0.06, 0.18, 0.00, 0.00, 0.03, 0.14),
+}
+_TABLE_3: Mapping[tuple[float, str], tuple[float, ...]] = {
+    # (rate, method) → M = 10, 100, 1,000, 10,000
+    (1e-3, "gumbel"): (0.80, 0.72, 0.67, 0.62),
+    (1e-3, "greenlist"): (0.84, 0.77, 0.73, 0.68),
+    (1e-6, "gumbel"): (0.61, 0.56, 0.51, 0.46),
+    (1e-6, "greenlist"): (0.69, 0.64, 0.59, 0.55),
+}
+_MESSAGES = (10, 100, 1_000, 10_000)
+
+
+_TABLE_1: Mapping[str, tuple[float, ...]] = {
+    # task → accuracy of LLaMA-7B: no mark; h = 1, Gumbel and green list; h = 4, both
+    "gsm8k": (0.103, 0.103, 0.111, 0.104, 0.108),
+    "humaneval": (0.128, 0.128, 0.098, 0.128, 0.092),
+    "mathqa": (0.030, 0.029, 0.028, 0.030, 0.028),
+    "mbpp": (0.180, 0.182, 0.160, 0.178, 0.164),
+    "nqopen": (0.217, 0.218, 0.195, 0.218, 0.202),
+    "triviaqa": (0.569, 0.569, 0.553, 0.569, 0.551),
+}
+_MARKS = ((None, None), ("gumbel", 1), ("greenlist", 1), ("gumbel", 4), ("greenlist", 4))
+
+
+def name_of(method: str) -> str:
+    """The paper's mark that a format implements, in its first version or the second."""
+    return method.removesuffix("-v2")
+
+
+def utility(task: str, method: str | None, window: int | None) -> float | None:
+    """A figure of Table 1 for LLaMA-7B, or None where the paper has none; tasks by lm_eval's names, or nearly so."""
+    row, method = _TABLE_1.get(task.replace("_", "")), method and name_of(method)
+    return row[_MARKS.index((method, window))] if row is not None and (method, window) in _MARKS else None
+
+
+def robustness(method: str, strength: float, window: int, measure: str, attack: str | None) -> float | None:
+    """A figure of Table 2, or None where the paper has none."""
+    row = _PUBLISHED_TABLE_2.get((window, measure, attack))
+    columns = [(name, strength) for name, strengths in _STRENGTHS.items() for strength in strengths]
+    mine = (name_of(method), strength)
+    return row[columns.index(mine)] if row is not None and mine in columns else None
+
+
+def identification(method: str, messages: int, false_positive_rate: float) -> float | None:
+    """A figure of Table 3, or None where the paper has none."""
+    row = _TABLE_3.get((false_positive_rate, name_of(method)))
+    return row[_MESSAGES.index(messages)] if row is not None and messages in _MESSAGES else None
+
+
+_PAPERS_ATTACK = "substitute:0.3"
+
+
+def robustness_png(figures: Sequence[Figure]) -> bytes | None:
+    """TPR against similarity, or against strength where no similarity was measured; a panel a method, a line a window.
+
+    None when there is nothing to draw.
+    """
+    from matplotlib.figure import Figure as Drawing
+
+    rows = [row for row in figures if row["experiment"] == "robustness" and row["method"]]
+    if not rows:
+        return None
+    drawing = Drawing(figsize=(11, 4.5), layout="constrained")
+    axes = drawing.subplots(1, 2, sharey=True)
+    similar = any(row["measure"] == "similarity" for row in rows)
+    for ax, method in zip(axes, STRENGTHS, strict=True):
+        mine = [row for row in rows if name_of(row["method"]) == method]
+        for i, window in enumerate(sorted({row["window"] for row in mine})):
+            here = [row for row in mine if row["window"] == window]
+            for attack, line in ((None, "-"), (_PAPERS_ATTACK, ":")):
+                flagged = _by_strength(here, "flagged", attack)
+                across = _by_strength(here, "similarity" if similar else "flagged", None)
+                at = [key for key in flagged if key in across]
+                x = [across[key]["value"] if similar else key for key in at]
+                label = f"h = {window}" + ("" if attack is None else ", 30 % replaced")
+                _draw(ax, x, [flagged[key] for key in at], f"C{i}", line, label)
+        ax.set(title=FORMATS[method].title, xlabel="S-BERT similarity to unmarked text" if similar else "strength")
+    axes[0].set(ylabel="share flagged", ylim=(-0.02, 1.02))
+    axes[0].legend(fontsize=8)
+    return _png(drawing)
+
+
+def identification_png(figures: Sequence[Figure]) -> bytes | None:
+    """Share of texts whose user is named against the number of users, by method and rate; None: nothing to draw."""
+    from matplotlib.figure import Figure as Drawing
+
+    rows = [
+        row
+        for row in figures
+        if row["measure"] == "found" and row["least_scored"] is None and row["most_scored"] is None
+    ]
+    if not rows:
+        return None
+    drawing = Drawing(figsize=(7, 4.5), layout="constrained")
+    ax = drawing.subplots()
+    for i, method in enumerate(STRENGTHS):
+        for rate, line in zip(
+            sorted({row["false_positive_rate"] for row in rows}), ("--", "-", ":", "-."), strict=False
+        ):
+            mine = [row for row in rows if (name_of(row["method"]), row["false_positive_rate"]) == (method, rate)]
+            _draw(ax, [row["messages"] for row in mine], mine, f"C{i}", line, f"{FORMATS[method].title}, FPR {rate:g}")
+    ax.set(xscale="log", xlabel="users", ylabel="share of texts whose user is named", ylim=(-0.02, 1.02))
+    ax.legend(fontsize=8)
+    return _png(drawing)
+
+
+def _by_strength(rows: Sequence[Figure], measure: str, attack: str | None) -> dict[float, Figure]:
+    found = [row for row in rows if row["measure"] == measure and row["attack"] == attack]
+    return {strength(row): row for row in sorted(found, key=strength)}
+
+
+def _draw(ax: "Axes", x: Sequence[float], rows: Sequence[Figure], colour: str, line: str, label: str) -> None:
+    if not rows:
+        return
+    y = np.array([row["value"] for row in rows])
+    limits = np.array([[row["low"], row["high"]] for row in rows]).T
+    bars = np.maximum([y - limits[0], limits[1] - y], 0.0)
+    ax.errorbar(x, y, yerr=bars, color=colour, linestyle=line, marker="o", markersize=3, capsize=2, label=label)
+
+
+def _png(drawing: "Drawing") -> bytes:
+    buffer = io.BytesIO()
+    drawing.savefig(buffer, format="png", dpi=110)
+    return buffer.getvalue()
+
 
 STRENGTHS = {"gumbel": "Gumbel θ", "greenlist": "green list δ"}
 """Parameter that is varied for each of the paper's marks, in its order."""
@@ -65,7 +216,7 @@ def _robustness(rows: Sequence[Figure]) -> list[str]:
     parts = [f"## Robustness (the paper's Table 2): TPR at a false-positive rate of {rate:g}"]
     for window in sorted({row["window"] for row in marked}):
         cells = _cells(_where(marked, window=window))
-        head = ["", *(f"{STRENGTHS[paper.name_of(method)]} {strength:g}" for method, strength in cells)]
+        head = ["", *(f"{STRENGTHS[name_of(method)]} {strength:g}" for method, strength in cells)]
         counted = [_where(cell, measure="scored")[0] for cell in cells.values()]
         parts += [f"### Window h = {window}", table([head, *_table_2(window, cells)]), _clusters(counted)]
         attacks = dict.fromkeys(row["attack"] for row in _where(marked, window=window, measure="flagged"))
@@ -94,7 +245,7 @@ def _table_2(window: int, cells: dict[tuple[str, float], list[Figure]]) -> list[
     for name, measure, attack in _TABLE_2:
         found = [one(cell, measure=measure, attack=attack) for cell in cells.values()]
         if any(found):
-            theirs = (paper.robustness(*key, window, measure, attack) for key in cells)
+            theirs = (robustness(*key, window, measure, attack) for key in cells)
             lines += [[name, *map(show, found)], ["*in the paper*", *map(_beside, theirs)]]
     for name, measure in (("scored tokens", "scored"), ("written tokens", "tokens")):
         lines.append([name, *(show(one(cell, measure=measure), 0) for cell in cells.values())])
@@ -114,7 +265,7 @@ def _identification(rows: Sequence[Figure]) -> list[str]:
             for measure, shown in (("found", show), ("wrong", show_count), ("ambiguous", show_count)):
                 cells = [shown(one(mine, measure=measure, messages=count)) for count in counts]
                 lines.append([f"{rate:g}", FORMATS[method].title, measure, *cells])
-            theirs = (paper.identification(method, count, rate) for count in counts)
+            theirs = (identification(method, count, rate) for count in counts)
             lines.append(["", "", "*found, in the paper*", *map(_beside, theirs)])
     parts = ["## Identification (the paper's Table 3)", _NAMING, table(lines)]
     parts += [_clusters(_where(every, measure="flagged")), *_long(rows, methods, counts, rates)]
@@ -164,7 +315,7 @@ def _utility(rows: Sequence[Figure]) -> list[str]:
         p = "" if row["p_value"] is None else f"{row['p_value']:.2g}"
         name = "not marked" if row["method"] is None else FORMATS[row["method"]].title
         window = "" if row["window"] is None else str(row["window"])
-        theirs = _beside(paper.utility(row["task"], row["method"], row["window"]), 3)
+        theirs = _beside(utility(row["task"], row["method"], row["window"]), 3)
         lines.append([row["task"], str(row["n"]), name, window, decoding, show(row, 3), p, theirs])
     return [*parts, table(lines)]
 
@@ -208,7 +359,7 @@ def _where(rows: Sequence[Figure], **wanted: float | str | None) -> list[Figure]
 def _cells(rows: Sequence[Figure]) -> dict[tuple[str, float], list[Figure]]:
     """The rows of each method and strength, in the order of the paper's columns."""
     keys = {(row["method"], strength(row)) for row in rows}
-    ordered = sorted(keys, key=lambda key: (list(STRENGTHS).index(paper.name_of(key[0])), key[1]))
+    ordered = sorted(keys, key=lambda key: (list(STRENGTHS).index(name_of(key[0])), key[1]))
     return {key: [row for row in rows if (row["method"], strength(row)) == key] for key in ordered}
 
 

@@ -1,17 +1,149 @@
-"""Results of a scan for texts whose key and message are known: the same tokens, positions, scores and p-values."""
+"""Figures of texts whose key and message are known: scores, shares and means with intervals, and users found.
 
-from collections.abc import Sequence
-from typing import NamedTuple
+Shares and means with their 95 % intervals, and the rows that keep them.
+
+Shares and means of texts that come in clusters, with 95 % intervals.
+
+Texts of one prompt, one key or one user are alike. Their variance is estimated from sums over clusters; with two
+clusterings at once as V₁ + V₂ − V₁₂ (Cameron, Gelbach and Miller, Robust Inference with Multiway Clustering, 2011), and
+never below either alone. A share has the limits of Clopper and Pearson at the effective number of texts (Korn and
+Graubard 1998; see scanner.audit.statistics.judgement), a mean has Student's limits. The clustering with the fewest
+clusters gives the degrees of freedom.
+
+Rows of schemas.evaluation.FIGURES: one measured number each, with its n and its 95 % interval.
+
+Results of a scan for texts whose key and message are known: the same tokens, positions, scores and p-values.
+
+The paper's Table 3: how often, among how many users, the user is found whom a text was marked for.
+"""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special  # type: ignore[import-untyped]
 
+from scanner.audit.statistics.judgement import binomial_limits, few_clusters
+from scanner.evaluation.units import Setting, key_secret
+from scanner.text import Tokenizer
 from scanner.watermark import Dedup, Tokens, Watermark, take
 from scanner.watermark.format import Basis
 from scanner.watermark.native.numbered import Numbered
 from scanner.watermark.rule import Found, corrected, decide, found_of, log10_p_of
 from scanner.watermark.rule import search as search_key
+from schemas.evaluation import FIGURES
 from schemas.words import Naming
+
+RISK = 0.025
+"""Risk of each limit."""
+
+
+class Estimate(NamedTuple):
+    """A share or mean of n texts with its limits; hits is None for a mean. n = 0: value and limits are NaN."""
+
+    n: int
+    hits: int | None
+    value: float
+    low: float
+    high: float
+
+
+def share(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> Estimate:
+    """Share of texts that are hits.
+
+    Where all texts agree, clusters do not show how alike their texts are, and the limits are for n independent texts. A
+    single cluster says nothing about others: then the limits are 0 and 1.
+
+    Args:
+        hits: bool[N].
+        clusterings: labels of each text, [N], one array or two.
+    """
+    n, found = len(hits), int(hits.sum())
+    if n == 0:
+        return Estimate(0, 0, np.nan, np.nan, np.nan)
+    p = found / n
+    if found in (0, n):
+        effective = float(n)
+    else:
+        spread = max(variance_of_mean(hits.astype(np.float64), *clusterings) / (p * (1 - p) / n), 1.0)
+        effective = n / (spread * few_clusters(_fewest(clusterings), RISK))
+    limits = binomial_limits(p * effective, effective, RISK) if effective > 0 else (0.0, 1.0)
+    return Estimate(n, found, p, *limits)
+
+
+def mean(values: NDArray[np.float64], *clusterings: NDArray[Any]) -> Estimate:
+    """Mean of one number a text.
+
+    Args:
+        values: float64[N].
+        clusterings: as for `share`; with a single cluster the limits are infinite.
+    """
+    n = len(values)
+    if n == 0:
+        return Estimate(0, None, np.nan, np.nan, np.nan)
+    centre, clusters = float(values.mean()), _fewest(clusterings)
+    if clusters < 2:
+        return Estimate(n, None, centre, -np.inf, np.inf)
+    half = float(special.stdtrit(clusters - 1, 1 - RISK)) * variance_of_mean(values, *clusterings) ** 0.5
+    return Estimate(n, None, centre, centre - half, centre + half)
+
+
+def variance_of_mean(values: NDArray[np.float64], *clusterings: NDArray[Any]) -> float:
+    """Variance of the mean over the draw of the clusters, of one clustering or of two; NaN for a single cluster."""
+    places = [np.unique(labels, return_inverse=True)[1] for labels in clusterings]
+    one_way = [_one_way(values, place) for place in places]
+    if len(places) == 1:
+        return one_way[0]
+    first, second = places
+    return max(sum(one_way) - _one_way(values, first * (second.max() + 1) + second), *one_way)
+
+
+def _one_way(values: NDArray[np.float64], place: NDArray[np.int64]) -> float:
+    rest = np.bincount(place, values - values.mean())[np.unique(place)]
+    return float((rest**2).sum() * len(rest) / (len(rest) - 1)) / len(values) ** 2 if len(rest) > 1 else np.nan
+
+
+def _fewest(clusterings: tuple[NDArray[Any], ...]) -> int:
+    return min(len(np.unique(labels)) for labels in clusterings)
+
+
+Figure = dict[str, Any]
+
+
+def figure(
+    experiment: str, setting: Setting, measure: str, estimate: Estimate, *, clusters: str, **more: float | str | None
+) -> Figure:
+    """One figure.
+
+    Args:
+        experiment: robustness or identification.
+        setting: how the texts were written.
+        measure: see schemas.evaluation.MEASURES.
+        estimate: the measured value with its limits.
+        clusters: the units taken for independent.
+        more: further columns; omitted columns are null.
+    """
+    return dict.fromkeys(FIGURES.names) | {
+        "experiment": experiment,
+        **setting.columns(),
+        "label": setting.format and setting.format.label(),
+        "measure": measure,
+        "n": estimate.n,
+        "hits": estimate.hits,
+        "clusters": clusters,
+        "value": _finite(estimate.value),
+        "low": _finite(estimate.low),
+        "high": _finite(estimate.high),
+        **more,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
 
 DEDUP: Dedup = "ngram"
 """Repeats that are left out: as in a scan by default (paper, Rectifying the Detection Scores)."""
@@ -176,3 +308,94 @@ def name(searched: Search | GroupSearch, count: int, false_positive_rate: float,
     decision = decide([found], false_positive_rate)
     right, *others = decision.named[0].T
     return Named(right, np.any(others, axis=0), decision.naming == Naming.AMBIGUOUS)
+
+
+LENGTHS: tuple[tuple[int | None, int | None], ...] = ((None, None), (0, 49), (50, 99), (100, 149), (150, None))
+"""Scored tokens of the texts that are counted: from, to; the first entry is all texts."""
+
+Searched = TypeVar("Searched", Search, GroupSearch)
+
+FLAG_RATE = 1e-5
+"""Rate at which texts are flagged by their own message alone, as in Table 2."""
+
+
+def search_texts(
+    setting: Setting,
+    seed: str,
+    texts: Sequence[str],
+    own: Sequence[int],
+    counts: Sequence[int],
+    tokenizer: Tokenizer,
+    min_scored: int,
+) -> list[Search | GroupSearch]:
+    """Search texts for their own message and others.
+
+    Args:
+        setting: how they were written, under key 0.
+        seed: the key's seed.
+        texts: D of them.
+        own: the message that each text was marked for.
+        counts: numbers of messages.
+        tokenizer: the key's tokenizer, as a scan loads it.
+        min_scored: scored tokens below which a text is too short to be flagged.
+
+    Returns:
+        One search for each number of messages.
+    """
+    mark, tokens = setting.watermark(key_secret(seed, 0)), tokenizer.encode(texts)
+    if mark is None:
+        raise ValueError("texts that nobody marked are of no user")
+    messages = np.array(own, np.int64)
+    if isinstance(mark, Numbered) and mark.groups is not None:
+        return [search_groups(mark, tokens, messages, groups_of(count), min_scored) for count in counts]
+    return [search(mark, tokens, messages, count, min_scored) for count in counts]
+
+
+def groups_of(messages: int) -> int:
+    """The least number of groups, with as many users each, that holds so many messages."""
+    return math.isqrt(messages - 1) + 1
+
+
+def together(parts: Sequence[Searched]) -> Searched:
+    """Searches of several parts of the texts as one."""
+    return type(parts[0])(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def identification_figures(
+    setting: Setting,
+    searches: Mapping[int, Search | GroupSearch],
+    own: NDArray[np.int64],
+    false_positive_rates: Sequence[float],
+) -> list[Figure]:
+    """Figures of one method.
+
+    Args:
+        setting: how the texts were written.
+        searches: for each number of messages, the findings in D texts.
+        own: the message of each text, which is its user: int64[D].
+        false_positive_rates: rates at which users are named, over all messages together.
+    """
+    independent = setting.format is not None and not setting.format.can_be_framed()
+    rows = []
+    for least, most in LENGTHS:
+        some = next(iter(searches.values()))
+        chosen = (some.scored >= (least or 0)) & (some.scored <= (np.inf if most is None else most))
+        users = own[chosen]
+        make = functools.partial(
+            figure,
+            "identification",
+            setting,
+            clusters=f"{len(np.unique(users))} users",
+            least_scored=least,
+            most_scored=most,
+        )
+        flagged = share(some.own[chosen] <= np.log10(FLAG_RATE), users)
+        rows.append(make("flagged", flagged, false_positive_rate=FLAG_RATE, messages=1))
+        for count, found in searches.items():
+            for rate in false_positive_rates:
+                named = name(found, count, rate, independent=independent)
+                rows += [
+                    make(measure, share(hits[chosen], users), false_positive_rate=rate, messages=count)
+                    for measure, hits in named._asdict().items()
+                ]
+    return rows

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scanner.errors import ScanFailed
-from scanner.storage.canonical import canonical, digest
 from scanner.storage.local_files import write_whole
+from scanner.storage.toml import canonical, digest
 from scanner.watermark import Format, Watermark
 from scanner.watermark.format import Columns, Commits
 from schemas.evaluation import TEXTS

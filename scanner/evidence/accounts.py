@@ -25,10 +25,10 @@ from scanner.detection.rules import Rules
 from scanner.errors import Refused
 from scanner.evidence.case import Case
 from scanner.evidence.explainer import Explainer
+from scanner.evidence.explanation import LEVELS, RUN
 from scanner.evidence.names_then import RegistrySays, as_the_registry_says
 from scanner.evidence.page import LEVEL_WORDS, LONGEST_TITLE, environment, visible
 from scanner.evidence.sentences import DOES_NOT_SAY, WHY_NOBODY, name
-from scanner.evidence.weighing import LEVELS, RUN
 from scanner.input.documents import read_text
 from scanner.printable import one_in, printable, safe
 from scanner.registry import Named

@@ -37,7 +37,7 @@ from scanner.evidence.case import (
     refuse_impossible,
     text_ids_of,
 )
-from scanner.evidence.explanation import Explanation
+from scanner.evidence.explanation import RUN, Explanation, Weighed, log10_p_in, weigh
 from scanner.evidence.names_then import (
     NOT_ASKED,
     RegistrySays,
@@ -58,7 +58,6 @@ from scanner.evidence.neighbours import (
     equal_in,
     naming_users,
 )
-from scanner.evidence.weighing import RUN, Weighed, log10_p_in, weigh
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve
@@ -72,7 +71,7 @@ from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
 from scanner.text.quoting import Part, parts_of
 from scanner.watermark import Tokens
-from scanner.watermark.ngram_filter import CommonNgrams
+from scanner.watermark.positions import CommonNgrams
 from scanner.watermark.rule import corrected
 from schemas.config import ScanConfig
 from schemas.registry import Canary, MasterKey, Registry

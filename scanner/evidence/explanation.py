@@ -1,4 +1,11 @@
-"""What a person must know about one flag: the finding, how likely chance makes it, and where it stands in the text.
+"""An explanation: how strongly one text speaks for one message, and what a person must know about the flag.
+
+How strongly one text speaks for one message: its tokens' places, the scored ones, and p-values of runs and parts.
+
+All of it decides nothing and names nobody: the verdict goes by the whole text. The message was chosen by these very
+positions, so the p-value of a run or a part of them is told as that of the best of all messages.
+
+What a person must know about one flag: the finding, how likely chance makes it, and where it stands in the text.
 
 Nothing here decides: the verdict was given by the scan.
 """
@@ -6,20 +13,221 @@ Nothing here decides: the verdict was given by the scan.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scanner.detection.shares import recorded_tests
 from scanner.evidence.case import Case
 from scanner.evidence.names_then import NOT_ASKED, RegistrySays
 from scanner.evidence.neighbours import Around, Copied
-from scanner.evidence.weighing import OwnSaid, PartSaid, Weighed
+from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import Kind, Part
+from scanner.watermark import Positions, Tokens, Watermark
+from scanner.watermark.format import ScoresParts
 from scanner.watermark.formats import generator_of
-from scanner.watermark.rule import corrected
+from scanner.watermark.positions import CommonNgrams, Dedup
+from scanner.watermark.rule import corrected, log10_p_of, search
 from schemas.registry import MasterKey
 from schemas.words import Naming
+
+RUN = 8
+"""Scored tokens that are shown as one: a single token's score is material of the key."""
+
+LEVELS = (-0.5, -1.0, -2.0, -4.0)
+"""log10 p of a run at or below which it speaks for the mark: a little, some, strongly, very strongly."""
+
+
+class Run(NamedTuple):
+    """Scored tokens that follow each other, from their first character to the one after the last.
+
+    log10_p: of the run under the message alone; NaN where the format has no law. unscored: tokens in between.
+    """
+
+    begin: int
+    end: int
+    scored: int
+    unscored: int
+    log10_p: float
+
+    @property
+    def level(self) -> int:
+        """How strongly it speaks for the mark: 0, not at all, to len(LEVELS)."""
+        return sum(self.log10_p <= level for level in LEVELS)
+
+
+class PartSaid(NamedTuple):
+    """The evidence of the parts of one kind together.
+
+    log10_p: of the message that the verdict found, as the best of all M; log10_p_any: of the best message of these
+    parts; NaN where there is no law, 0 where nothing is scored.
+    """
+
+    kind: Kind
+    characters: int
+    scored: int
+    log10_p: float
+    log10_p_any: float
+
+
+class OwnSaid(NamedTuple):
+    """What the positions say that a message reads alone, and shares with no other of its group of so many.
+
+    log10_p: of their score alone, not corrected.
+    """
+
+    scored: int
+    group: int
+    log10_p: float
+
+
+class Weighed(NamedTuple):
+    """The evidence of a text for a message.
+
+    tokens; scored; repeats: left out since they came before; unscored: without a whole window, or of no draw; alone:
+    None where messages share nothing; common: left out since many texts hold their n-grams; log10_p: of the message
+    alone, not corrected, NaN where the format has no law.
+    """
+
+    tokens: int
+    scored: int
+    repeats: int
+    unscored: int
+    score: float
+    runs: list[Run]
+    parts: list[PartSaid]
+    alone: OwnSaid | None = None
+    common: int = 0
+    log10_p: float = math.nan
+
+
+def weigh(
+    mark: Watermark,
+    tokenizer: HuggingFaceTokenizer,
+    text: str,
+    message: int,
+    messages: int,
+    dedup: Dedup,
+    parts: Sequence[Part],
+    run: int = RUN,
+    common: CommonNgrams | None = None,
+) -> Weighed:
+    """Weigh a text.
+
+    Args:
+        mark: the opened key.
+        tokenizer: the key's tokenizer.
+        text: the text as it was scored.
+        message: the verdict's message.
+        messages: the key's M.
+        dedup: which repeats are left out.
+        parts: the parts of the text.
+        run: scored tokens that are shown as one.
+        common: n-grams that are left out of scoring; None: none are.
+    """
+    ids, stand = tokenizer.places(text)
+    tokens = Tokens(ids, np.array([0, len(ids)], np.int64))
+    once = mark.rule.positions(tokens, dedup)
+    positions = once if common is None else common.without(tokens, once)
+    all_positions = mark.rule.positions(tokens, "none")
+    score = mark.score(tokens, positions, message)
+    return Weighed(
+        len(ids),
+        int(positions.scored[0]),
+        int(all_positions.scored[0] - once.scored[0]),
+        len(ids) - int(all_positions.scored[0]),
+        float(score[0]),
+        _runs(mark, tokens, positions.index, stand, message, run),
+        _said(mark, tokens, positions.index, stand, message, messages, parts),
+        _alone(mark, tokens, positions, message),
+        int(once.scored[0] - positions.scored[0]),
+        float(log10_p_of(mark.law, score, positions.scored)[0]),
+    )
+
+
+def log10_p_in(
+    mark: Watermark,
+    tokenizer: HuggingFaceTokenizer,
+    text: str,
+    message: int,
+    dedup: Dedup,
+    common: CommonNgrams | None,
+    places: Sequence[tuple[int, int]],
+) -> float:
+    """The smallest log10 p of one message, not corrected, in some places of a text; 0 where nothing is scored.
+
+    places: first character of each, and the one after its last; the rest: as for `weigh`. The key has a law.
+    """
+    ids, stand = tokenizer.places(text)
+    tokens = Tokens(ids, np.array([0, len(ids)], np.int64))
+    positions = mark.rule.positions(tokens, dedup)
+    index = positions.index if common is None else common.without(tokens, positions).index
+    each = [0.0]
+    for begin, end in places:
+        chosen = index[(stand[index, 0] >= begin) & (stand[index, 1] <= end)]
+        if len(chosen):
+            part = Positions(chosen, np.array([0, len(chosen)], np.int64))
+            each.append(float(log10_p_of(mark.law, mark.score(tokens, part, message), part.scored)[0]))
+    return min(each)
+
+
+def _alone(mark: Watermark, tokens: Tokens, positions: Positions, message: int) -> OwnSaid | None:
+    own = mark.own(tokens, positions, np.array([message])) if isinstance(mark, ScoresParts) else None
+    if own is None:
+        return None
+    log10_p = log10_p_of(mark.law, own.score[:, 0], own.scored)
+    return OwnSaid(int(own.scored[0]), own.tests, float(log10_p[0]))
+
+
+def _runs(
+    mark: Watermark, tokens: Tokens, index: NDArray[np.int64], stand: NDArray[np.int64], message: int, run: int
+) -> list[Run]:
+    """A run is a document of its own that begins where the text does, so that each draw is what it is in the text."""
+    if not len(index):
+        return []
+    bounds = np.append(np.arange(0, len(index), run), len(index))
+    begins = np.zeros(len(bounds), np.int64)
+    begins[-1] = len(tokens.ids)
+    each = mark.score(Tokens(tokens.ids, begins), Positions(index, bounds), message)
+    counts = np.diff(bounds)
+    log10_p = log10_p_of(mark.law, each, counts)
+    first, last = index[bounds[:-1]], index[bounds[1:] - 1]
+    return [
+        Run(int(stand[a, 0]), int(stand[b, 1]), int(count), int(b - a + 1 - count), float(p))
+        for a, b, count, p in zip(first.tolist(), last.tolist(), counts, log10_p, strict=True)
+    ]
+
+
+def _said(
+    mark: Watermark,
+    tokens: Tokens,
+    index: NDArray[np.int64],
+    stand: NDArray[np.int64],
+    message: int,
+    messages: int,
+    parts: Sequence[Part],
+) -> list[PartSaid]:
+    """Evidence by kind of part; empty if the text is a single part, whose evidence is the verdict's."""
+    if len(parts) < 2:
+        return []
+    begins = np.array([part.begin for part in parts], np.int64)
+    of_part = np.searchsorted(begins, stand[index, 0], side="right") - 1
+    kinds = np.array([part.kind for part in parts], object)
+    said = []
+    for kind in sorted({part.kind for part in parts}):
+        chosen = index[kinds[of_part] == kind]
+        characters = sum(part.end - part.begin for part in parts if part.kind == kind)
+        if not len(chosen):
+            said.append(PartSaid(kind, characters, 0, 0.0, 0.0))
+            continue
+        positions = Positions(chosen, np.array([0, len(chosen)], np.int64))
+        alone = log10_p_of(mark.law, mark.score(tokens, positions, message), positions.scored)
+        best = search(mark, tokens, positions, messages)
+        p_any = float(best.log10_p_global[0, 0])
+        said.append(PartSaid(kind, characters, len(chosen), float(corrected(alone, messages)[0]), p_any))
+    return said
+
 
 ALIKE = 0.01
 """Largest p-value of a part that does not read like text without a mark."""

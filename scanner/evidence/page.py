@@ -20,9 +20,8 @@ import jinja2
 from markupsafe import Markup, escape
 
 from scanner.evidence.advice import advise, in_short
-from scanner.evidence.explanation import Explanation
+from scanner.evidence.explanation import LEVELS, Explanation
 from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
-from scanner.evidence.weighing import LEVELS
 from scanner.printable import MOST_MARKS, amount, combines, printable, safe
 
 _WIDTH, _HEIGHT, _LEFT, _BELOW = 520, 300, 60, 50
@@ -31,7 +30,7 @@ _WIDTH, _HEIGHT, _LEFT, _BELOW = 520, 300, 60, 50
 def rates_chart(rows: Sequence[Mapping[str, Any]]) -> Markup:
     """Observed against stated rates, both on a logarithmic scale, with the audit's limits; the line is "as stated".
 
-    rows: of schemas.audit_tables.AUDITS, with tests, hits, expected, low and high. No hits stand at the bottom.
+    rows: of schemas.audit.AUDITS, with tests, hits, expected, low and high. No hits stand at the bottom.
     """
     points = [
         (

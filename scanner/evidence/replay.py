@@ -29,8 +29,8 @@ from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve
 from scanner.registry import Holders, check_secret, find_key, load_registry
+from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
-from scanner.registry.weights import first_keys
 from scanner.results.first_seen import Before, seen_before
 from scanner.results.queries import ask
 from scanner.storage.locations import absolute

@@ -11,9 +11,8 @@ from typing import Any
 
 from scanner.detection.proving import LONGEST
 from scanner.detection.shares import recorded_tests
-from scanner.evidence.explanation import Explanation
+from scanner.evidence.explanation import Explanation, PartSaid
 from scanner.evidence.neighbours import Around, Copied
-from scanner.evidence.weighing import PartSaid
 from scanner.printable import at_most, one_in, printable, safe
 from scanner.results.decision_log import users_of
 from scanner.results.strength import log10_p_shown

@@ -25,18 +25,17 @@ import polars as pl
 from scanner.audit.statistics.audit_rows import holds_down_to
 from scanner.errors import Refused
 from scanner.evidence.accounts import account_page, explain_account, line_of_account, record_of_account
+from scanner.evidence.advice import Precision, precision
 from scanner.evidence.case import Case
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import bars_chart, environment, page, rates_chart, write_private
-from scanner.evidence.precision import Precision, precision
 from scanner.evidence.sentences import WHY_NOBODY, record_of
 from scanner.printable import one_in, printable
 from scanner.results import audits, flagged, scans, shards, standing_decisions
 from scanner.results.flags import FlagCount, of_canary
 from scanner.results.newest import flags as flags_of_all
-from scanner.results.quarantine_list import Unscored, in_quarantine
 from scanner.results.queries import ask
-from scanner.results.scan_list import went_on
+from scanner.results.scan_list import Unscored, in_quarantine, went_on
 from scanner.results.strength import log10_p_shown
 from scanner.storage.local_files import exchange, make_private
 from schemas.registry import Canary

@@ -1,10 +1,28 @@
-"""A ragged batch of documents on a device."""
+"""Devices that can score, and a ragged batch of documents on one.
+
+Which devices this process can score on.
+
+A ragged batch of documents on a device.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from triton import knobs
+
+
+def devices() -> list[torch.device]:
+    """Every CUDA device; under TRITON_INTERPRET=1 the CPU, where Triton's interpreter runs the kernels instead."""
+    if knobs.runtime.interpret:
+        return [torch.device("cpu")]
+    return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+
+
+def wake(device: torch.device) -> None:
+    """Make this process known to the device, which maps its address space."""
+    torch.zeros(1, device=device)
 
 
 class Batch(NamedTuple):

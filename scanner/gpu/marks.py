@@ -1,9 +1,15 @@
-"""A key of version 2 whose messages are all scored on a device, with the integers and the verdicts of the CPU.
+"""Keys of version 2 whose messages are all scored on a device, and the known answers there.
+
+A key of version 2 whose messages are all scored on a device, with the integers and the verdicts of the CPU.
 
 The score of one message is computed on the CPU: one block a token costs less than reading and tokenising the text. So
 are nonces, at 2 ns a token. All messages of the paper's own mark, version 1, are scored on the CPU too.
+
+Known answers of the specification on a device: streams (SPEC §5) and searches of version 2 (SPEC_2 §5).
 """
 
+import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -11,17 +17,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scanner.gpu import gumbel, runs
+from scanner.gpu import runs
 from scanner.gpu.batch import Batch
 from scanner.gpu.gamma import Rule
-from scanner.watermark import GreenList, Watermark
+from scanner.gpu.vectors import Vectors
+from scanner.watermark import GreenList, Watermark, ragged
 from scanner.watermark.format import format_name
+from scanner.watermark.formats import GroupResult
+from scanner.watermark.native import secret
 from scanner.watermark.native.gumbel import sum_scores
 from scanner.watermark.native.gumbel_runs import draws_at as draws_of_numbers
+from scanner.watermark.native.known_answers import method_of
 from scanner.watermark.native.numbered import Numbered, NumberedGreenList
-from scanner.watermark.native.runs import Asked, Steps
 from scanner.watermark.native.secret import planes_of
+from scanner.watermark.native.streams import Asked, Steps
 from scanner.watermark.positions import places
+from scanner.watermark.rule import candidates
 
 
 def rule_of(mark: GreenList | NumberedGreenList) -> Rule:
@@ -74,7 +85,7 @@ class BestOfRuns(NamedTuple):
 
 BEST_OF_RUNS: Mapping[str, BestOfRuns] = {
     "greenlist-v2": BestOfRuns(_green_runs, runs.LONGEST),
-    "gumbel-v2": BestOfRuns(_gumbel_runs, gumbel.LONGEST),
+    "gumbel-v2": BestOfRuns(_gumbel_runs, runs.LONGEST),
 }
 """Formats whose runs, and so all of whose messages, are searched on a device."""
 
@@ -108,3 +119,52 @@ def on_device(mark: Watermark, device: torch.device) -> Watermark:
     if isinstance(mark, Numbered) and format_name(mark.label) in BEST_OF_RUNS:
         return _runs_on(mark, device)
     return mark
+
+
+Case = dict[str, Any]
+
+
+def check_device(text: str, device: torch.device) -> list[GroupResult]:
+    """Run the known answers that a device computes: words of streams of version 1, searches of version 2.
+
+    Args:
+        text: as scanner.watermark.formats.check takes it, and has checked it.
+        device: where to compute.
+    """
+    groups = json.loads(text)
+    results = []
+    for name, matches in (("streams", _stream), ("searches", _search)):
+        # scores of one message, and all of version 1, are computed on the CPU only
+        cases = [case for case in groups.get(name, []) if name == "searches" or not _of_version_2(case)]
+        wrong = [
+            f"{name}[{number}] differs on {device}" for number, case in enumerate(cases) if not matches(case, device)
+        ]
+        if cases:
+            results.append(GroupResult(f"{device} {name}", len(cases) - len(wrong), wrong))
+    return results
+
+
+def _of_version_2(case: Case) -> bool:
+    return case.get("version") == 2 or "-v2;" in case.get("label", "")
+
+
+def _stream(case: Case, device: torch.device) -> bool:
+    keys = secret.derive(bytes.fromhex(case["secret"]), case["label"])
+    words = [(word["i"], word["word"]) for word in case["words"] if word["planes"] == 1]
+    window = torch.tensor([case["window"]], dtype=torch.int64, device=device)
+    vectors = Vectors(keys.chacha, keys.sip, device)
+    start = torch.zeros(1, dtype=torch.int64, device=device)
+    found = [int(vectors.draws(window, start + i, 1)[0, 0]) & 0xFFFFFFFF for i, _ in words]
+    return found == [word for _, word in words]
+
+
+def _search(case: Case, device: torch.device) -> bool:
+    """The candidates, best first, and their scores."""
+    mark, tokens = on_device(method_of(case), device), ragged([case["tokens"]])
+    found = candidates(mark, tokens, mark.rule.positions(tokens, case["dedup"]), case["groups"] ** 2)
+    there = found.message[0] >= 0
+    told = list(zip(found.message[0][there].tolist(), found.score[0][there].tolist(), strict=True))
+    wanted = [(one["message"], one["score"]) for one in case["candidates"]]
+    return len(told) == len(wanted) and all(
+        a == b and math.isclose(x, y, rel_tol=1e-9) for (a, x), (b, y) in zip(told, wanted, strict=True)
+    )

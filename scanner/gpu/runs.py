@@ -1,10 +1,25 @@
-"""The best numbers of runs in streams of version 2 on a device (SPEC_2 §1, §3): the integers and verdicts of the CPU.
+"""The best numbers of runs in streams of version 2 on a device, with the integers and verdicts of the CPU.
+
+Bounds of Gumbel scores by sums that a device takes: who can be among the best is scored exactly on the CPU.
+
+−ln(1−r) = ln 2 · (32 − log2 v), v = 2^32 − w. A thread multiplies the v of its numbers in 32-bit floats, moves the
+exponent of every fourth product into an integer, and at the end reads off the leading bits of a logarithm to base 2
+that runs straight between powers of two, and so below the true one. Every v is made smaller, never larger: ~w | 1 is v
+or v − 1. Only two roundings a token can make a product larger, by 2^-24 each: the integer's to a float, and the
+product's. Together they are less than 2^-22 units of log2 a token, which is added.
+
+So a sum bounds its number's score from above. The numbers of the smallest sums are scored exactly, in double precision.
+A number whose bound lies below the smallest of these scores is beaten by all of them. The remaining numbers are scored
+exactly as well.
+
+The best numbers of runs in streams of version 2 on a device (SPEC_2 §1, §3): the integers and verdicts of the CPU.
 
 A kernel writes a score for each number of a run: its count, which is exact, or a sum that bounds Gumbel's score from
-above (scanner.gpu.gumbel). The best are picked on the device. Where scores are bounds, every number that may be among
+above (scanner.gpu.runs). The best are picked on the device. Where scores are bounds, every number that may be among
 the best is scored exactly, by the caller's function.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -14,8 +29,31 @@ from numpy.typing import NDArray
 
 from scanner.gpu.batch import Batch
 from scanner.gpu.gamma import Rule
-from scanner.gpu.gumbel import FRACTION, SUMS_BYTES, limit
 from scanner.gpu.kernels.runs import count_runs, sum_runs
+
+LONGEST_SUM = 1 << 22
+"""Most positions of a document: sums fit 31 bits, and double-precision sums miss by less than 1e-9 of themselves."""
+
+FRACTION = 3
+"""Binary digits of a sum after the point."""
+
+SUMS_BYTES = 1 << 30
+"""Bytes of sums of all messages that are held at a time, for as many documents as fit."""
+
+
+def bound(sums: NDArray[np.integer], scored: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The score that no message exceeds, by its sum and the scored positions."""
+    return math.log(2.0) * (scored * (32.0 + 2.0**-22) - sums * 2.0**-FRACTION)
+
+
+def limit(reached: NDArray[np.float64], scored: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Largest sum of a message whose score can be as large as `reached`: int64[D].
+
+    1e-9 is more than the error of two double-precision sums of LONGEST_SUM terms.
+    """
+    most = scored * (32.0 + 2.0**-22) - reached * ((1.0 - 1e-9) / math.log(2.0))
+    return np.ceil(most * 2.0**FRACTION).astype(np.int64) + 1
+
 
 LEVELS = {8: 8, 16: 16, 25: 32}
 """Digits of the counters, by which documents are counted together, with the bits of the field that holds a count."""
@@ -36,7 +74,7 @@ class Runs(NamedTuple):
     """Runs of numbers, R of them, each over the steps of a document.
 
     batch: holds a document for each run; scored: int64[R], how many steps; first: int64[R], the first number, which
-    begins a block; length, least, most, floors: as scanner.watermark.native.runs.Asked has them.
+    begins a block; length, least, most, floors: as scanner.watermark.native.streams.Asked has them.
     """
 
     batch: Batch
@@ -86,7 +124,7 @@ def best_sums(runs: Runs, exact: Exact) -> tuple[NDArray[np.int64], NDArray[np.f
     """As `best_counts`, for Gumbel's scores: float64[R, most].
 
     Args:
-        runs: of 1 to LONGEST steps each (scanner.gpu.gumbel).
+        runs: of 1 to LONGEST steps each (scanner.gpu.runs).
         exact: scores pairs of run and number.
     """
     shape = len(runs.scored), runs.most

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scanner.registry.answers import (
+        Holders,
+        Named,
         WantedUsers,
         given_at,
         given_rows,
@@ -18,14 +20,29 @@ if TYPE_CHECKING:
         users_named,
         users_of,
     )
-    from scanner.registry.audit_secret import set_audit_secret
-    from scanner.registry.canaries import make_canaries, set_canaries
-    from scanner.registry.holders import Holders, Named
-    from scanner.registry.keys import TRIAL_BEGAN, admit_key, begin_trial, new_key, retire_key, suggested_parameters
+    from scanner.registry.keys import (
+        TRIAL_BEGAN,
+        admit_key,
+        begin_trial,
+        check_secret,
+        new_key,
+        open_key,
+        retire_key,
+        suggested_parameters,
+        tokenizer_path,
+    )
     from scanner.registry.keys_file import find_key, load_registry, registry_sha256
-    from scanner.registry.opening import check_secret, open_key, tokenizer_path
-    from scanner.registry.secrets import read_secret
-    from scanner.registry.users import Allocation, add_users, erase_users, look_alikes, remove_users, restore_users
+    from scanner.registry.secrets import read_secret, set_audit_secret
+    from scanner.registry.users import (
+        Allocation,
+        add_users,
+        erase_users,
+        look_alikes,
+        make_canaries,
+        remove_users,
+        restore_users,
+        set_canaries,
+    )
     from scanner.registry.verification import NO_RECORD, NamesPart, Record, Verified, verify_since, verify_users
 
 __all__ = [
@@ -76,13 +93,9 @@ __all__ = [
 _MODULES = (
     "keys_file",
     "secrets",
-    "opening",
-    "audit_secret",
     "keys",
-    "holders",
     "answers",
     "users",
-    "canaries",
     "verification",
 )
 """Modules of the names above; the first ones import no Arrow, deltalake or polars, which take a second."""

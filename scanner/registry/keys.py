@@ -1,15 +1,27 @@
-"""The master keys of a registry: made, retired, admitted. What is on record is in keys.toml, secrets are not."""
+"""The master keys of a registry: made, weighed, retired, admitted, opened. Records are in keys.toml, secrets are not.
+
+Weights of keys: the share of a false-positive rate that each key may use up, fixed when it is made and for ever.
+
+If all keys of a registry were corrected for their number, each new key would let the old keys' texts be scanned again
+at a rate that is spent already: P(ever flagged falsely) would grow as α (1 + 1/2 + 1/3 + …). With weights that sum to 1
+at most it stays α, however many keys come. The keys that a registry begins with share equally; once others come, these
+keep one half, and the j-th that comes has 1/(2 j (j + 1)), which sums to the other half.
+
+The master keys of a registry: made, retired, admitted. What is on record is in keys.toml, secrets are not.
+
+Opened keys: the secret is read where it is used, and checked against the commitment on record.
+"""
 
 import os
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
 from scanner.errors import Refused, SecretError
-from scanner.registry.audit_secret import audit_secret_beside
 from scanner.registry.keys_file import (
     KEYS_FILE,
     change_registry,
@@ -22,17 +34,60 @@ from scanner.registry.keys_file import (
     model_of,
     write_registry,
 )
-from scanner.registry.opening import commitment_of, opened, read_secret_of
-from scanner.registry.secrets import new_secret_file, secret_path
+from scanner.registry.secrets import audit_secret_beside, new_secret_file, read_secret, secret_path
 from scanner.registry.tokenizer_files import pin_tokenizer, refuse_narrow
-from scanner.registry.weights import with_weights
 from scanner.storage.local_files import make_private
+from scanner.storage.locations import is_uri
 from schemas.registry import TRIAL_NAME, Admission, MasterKey, Registry, TokenizerFile
 from schemas.words import VERSION
 
 if TYPE_CHECKING:
-    from scanner.watermark import Format
+    from scanner.watermark import Format, Watermark
     from scanner.watermark.stacks.shared import Held
+
+
+def first_keys(keys: Sequence[MasterKey], counts: Callable[[MasterKey], bool]) -> list[MasterKey]:
+    """Keys of a registry that shared equally before any had a weight; none where no key has a weight."""
+    counting = [key for key in keys if counts(key)]
+    if not counting or counting[0].one_of is None:
+        return []
+    first = counting[: counting[0].one_of // 2]
+    return first if all(key.one_of == 2 * len(first) for key in first) else []
+
+
+SETTING_UP = timedelta(days=1)
+"""Time from the making of a registry's first key in which it is being set up: the keys of this time share equally."""
+
+
+def with_weights(
+    keys: Sequence[MasterKey], new: MasterKey, counts: Callable[[MasterKey], bool]
+) -> tuple[MasterKey, ...]:
+    """The keys of a registry, the new one last, all with their weights unless the registry is being set up.
+
+    Args:
+        keys: the registry's keys, in their order.
+        new: the new key.
+        counts: whether a key gives p-values; other keys have no weight.
+
+    Raises:
+        Refused: weights were edited, and nothing is left for another key.
+    """
+    counting = [key for key in keys if counts(key)]
+    if not counting or not counts(new):
+        return (*keys, new)
+    if all(key.one_of is None for key in counting):
+        if new.created_at - min(key.created_at for key in keys) < SETTING_UP:
+            return (*keys, new)
+        half = {"one_of": 2 * len(counting)}
+        keys = [key.model_copy(update=half) if counts(key) else key for key in keys]
+    left = 1 - sum((Fraction(1, key.one_of) for key in keys if key.one_of is not None), Fraction(0))
+    if left <= 0:
+        raise Refused(
+            "keys: the weights of the keys (1/one_of in keys.toml) sum to 1, and none is left for another; they are "
+            "fixed when a key is made: restore the values that were there"
+        )
+    number = -((-1) // (2 * left))  # j, since 1/(2 j) is left before the j-th
+    return (*keys, new.model_copy(update={"one_of": 2 * number * (number + 1)}))
 
 
 def suggested_parameters(name: str) -> dict[str, Any]:
@@ -247,3 +302,65 @@ def _is_secret_of(key: MasterKey, folder: Path, key_bytes: bytes) -> bool:
         return read_secret_of(made_for, key.secret, folder) == key_bytes
     except SecretError:
         return False
+
+
+def check_secret(folder: Path | str, key: MasterKey) -> bytes:
+    """Check that a key can be opened here, by its commitment alone; returns its key bytes.
+
+    Raises:
+        SecretError: the secret cannot be read, or is not the one that the key's commitment was made for.
+    """
+    from scanner.watermark.formats import format_of
+
+    found = format_of(key)
+    key_bytes = read_secret_of(found, key.secret, folder)
+    if commitment_of(key_bytes, found) != key.commitment:
+        raise SecretError(
+            f"key {key.key_id!r}: the secret at {key.secret} does not fit the recorded commitment "
+            f"{str(key.commitment)[:16]}…; another secret lies there now, or its format or parameters were edited"
+        )
+    return key_bytes
+
+
+def open_key(folder: Path | str, key: MasterKey) -> "Watermark":
+    """The watermark of a key, ready to score or mark: its secret is read here, where it is used.
+
+    Raises:
+        SecretError: as `check_secret` does, and as `opened` does.
+    """
+    from scanner.watermark.formats import format_of
+
+    return opened(format_of(key), check_secret(folder, key), f"key {key.key_id!r}: the secret at {key.secret}")
+
+
+def opened(made_for: "Format", key_bytes: bytes, what: str) -> "Watermark":
+    """A format opened with a secret; the error says what was wrong.
+
+    Raises:
+        SecretError: the secret is no key of the format.
+    """
+    try:
+        return made_for.open(key_bytes)
+    except ValueError as error:
+        raise SecretError(f"{what} can be none of format {made_for.name!r}: {error}") from None
+
+
+def tokenizer_path(folder: Path | str, key: MasterKey) -> Path | str:
+    """Path or URI of the key's tokenizer.json; a relative path starts at the registry's folder."""
+    if is_uri(folder) and not Path(key.tokenizer.file).is_absolute():
+        return f"{folder}/{key.tokenizer.file}"
+    return Path(folder) / key.tokenizer.file
+
+
+def read_secret_of(made_for: "Format", reference: str, folder: Path | str) -> bytes:
+    """The secret of a format's key. It may be a published one where nobody is ever named. Raises SecretError."""
+    return read_secret(
+        reference, folder, made_for.secret_bytes, guessable=made_for.basis().assumed, instead=made_for.if_guessed
+    )
+
+
+def commitment_of(key_bytes: bytes, made_for: "Format") -> str | None:
+    """The commitment to publish, as hex text. None where the format has none, since it would be an offline oracle."""
+    from scanner.watermark.format import Commits
+
+    return made_for.commitment(key_bytes).hex() if isinstance(made_for, Commits) else None

@@ -20,7 +20,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from scanner.errors import ScanFailed, TooLate
 from scanner.registry.chain import START, chained, seals_of
-from scanner.registry.events import (
+from scanner.registry.index import (
+    NOTHING,
+    Index,
+    IndexFolder,
     all_events,
     create,
     files_of,
@@ -31,7 +34,6 @@ from scanner.registry.events import (
     since,
     with_heads,
 )
-from scanner.registry.index import NOTHING, Index, IndexFolder
 from scanner.registry.keys_file import USERS_FOLDER
 from scanner.registry.snapshot import Book
 from schemas.tables import USERS

@@ -44,11 +44,11 @@ from scanner.registry import load_registry, read_secret
 from scanner.results.tables import open_tables, read_whole
 from scanner.results.transactions import SCHEMAS, DataFile, Entry, commit, write_file
 from scanner.results.upkeep import Anew, rewrite
-from scanner.storage.canonical import digest
 from scanner.storage.delta import table_uri
 from scanner.storage.locations import absolute
-from scanner.watermark import ngram_filter
-from scanner.watermark.ngram_filter import ROWS, CommonNgrams, Sketch, hash_key
+from scanner.storage.toml import digest
+from scanner.watermark import positions
+from scanner.watermark.positions import ROWS, CommonNgrams, Sketch, hash_key
 from schemas.config import FilterConfig
 from schemas.registry import MasterKey
 from schemas.tables import FILTER_SKETCHES, FILTERS
@@ -133,9 +133,9 @@ def read_sketch(results: str, unit: str, tokenizer: str, reach: int) -> Sketch:
     one = (pl.col("unit") == unit) & (pl.col("tokenizer_sha256") == tokenizer) & (pl.col("reach") == reach)
     parts = read_whole(results, SKETCHES_TABLE).filter(one).select("part", "cells").collect().sort("part")
     cells = np.frombuffer(b"".join(parts["cells"]), "<u8")
-    if len(cells) != ROWS * ngram_filter.CELLS or parts["part"].to_list() != [*range(len(parts))]:
+    if len(cells) != ROWS * positions.CELLS or parts["part"].to_list() != [*range(len(parts))]:
         raise Refused(
-            f"results: table {table_uri(results, SKETCHES_TABLE)} has {len(cells):,} of {ROWS * ngram_filter.CELLS:,} "
+            f"results: table {table_uri(results, SKETCHES_TABLE)} has {len(cells):,} of {ROWS * positions.CELLS:,} "
             f"cells of unit {unit}; restore the table from a backup or an older version of it, or take that unit out"
         )
     return Sketch(reach, cells.reshape(ROWS, -1).astype(np.uint64, copy=False))

@@ -264,10 +264,10 @@ def keys_of_scans(results: str) -> list[str]:
 
 
 def audits(results: str) -> pl.LazyFrame:
-    """Audits of the false-positive rate, as in schemas.audit_tables.AUDITS. Raises as `verdicts` does."""
+    """Audits of the false-positive rate, as in schemas.audit.AUDITS. Raises as `verdicts` does."""
     return read_whole(results, "audits")
 
 
 def audit_counts(results: str) -> pl.LazyFrame:
-    """Counts of the decoys of every shard, as in schemas.audit_tables.AUDIT_COUNTS. Raises as `verdicts` does."""
+    """Counts of the decoys of every shard, as in schemas.audit.AUDIT_COUNTS. Raises as `verdicts` does."""
     return read_whole(results, "audit_counts")

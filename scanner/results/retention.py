@@ -33,9 +33,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.input.shards import Shard
-from scanner.results.newest import flags, shards, standing_flags
+from scanner.results.newest import drop_runs, flags, run_number, settle, shards, standing_flags, tables_beside
 from scanner.results.queries import ask
-from scanner.results.settlement import drop_runs, run_number, settle, tables_beside
 from scanner.results.tables import read_whole
 from scanner.results.transactions import OF_NO_RUN, SCHEMAS, Tables, try_to_commit
 from scanner.results.upkeep import Anew, rewrite
@@ -125,7 +124,7 @@ def _done(tables: Tables, runs: pl.DataFrame) -> set[str]:
 
 
 def _with_a_time(logged: dict[str, int], done: Iterable[str]) -> list[Transaction]:
-    """Transactions of a table for shards, and for runs of these (scanner.results.settlement), with the present time."""
+    """Transactions of a table for shards, and for runs of these (scanner.results.newest), with the present time."""
     shards, now = set(done), int(time.time() * 1000)
     of_shards = ((name, version) for name, version in logged.items() if name.partition(":")[0] in shards)
     return [Transaction(name, version, last_updated=now) for name, version in of_shards]

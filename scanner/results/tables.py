@@ -1,6 +1,15 @@
-"""The tables of results as a whole: making them, reading one, and its single rows."""
+"""The tables of results as a whole: where they are, making them, reading one, and its single rows.
 
-from collections.abc import Iterable, Mapping, Sequence
+Where results are: a folder, a URI, or the file of the scan's configuration that names them.
+
+The tables of results as a whole: making them, reading one, and its single rows.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 import deltalake
 import polars as pl
@@ -12,8 +21,35 @@ from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.results.transactions import SCHEMAS, TABLES, WITH_BOUNDS, Entry, commit, write_file
 from scanner.storage.delta import make_table, open_table, read, refuse_other_version, table_uri
 from scanner.storage.local_files import make_private
-from schemas.audit_tables import AUDITS
+from schemas.audit import AUDITS
 from schemas.tables import SCANS
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+Place = str | os.PathLike[str]
+
+
+def folder_of(place: Place) -> str:
+    """Folder or URI of the results that a place names.
+
+    Raises:
+        Refused: it is a file, and no configuration of a scan.
+    """
+    if Path(place).is_file():
+        from scanner.detection.scan_plan import read_config, results_of  # it brings kernels, which take a second
+
+        return results_of(read_config(Path(place)), Path(place))
+    return os.fspath(place)
+
+
+def of_any_place(query: Callable[Concatenate[str, Given], Answer]) -> Callable[Concatenate[Place, Given], Answer]:
+    """A query that takes a Path or the file of a configuration where it took a folder or URI of results."""
+
+    @wraps(query)
+    def ask(results: Place, *given: Given.args, **named: Given.kwargs) -> Answer:
+        return query(folder_of(results), *given, **named)
+
+    return cast(Callable[Concatenate[Place, Given], Answer], ask)
 
 
 def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:

@@ -7,7 +7,7 @@ Commits to the tables of results that happen exactly once.
 Every shard's rows enter a table together with an application transaction of the shard's id. Delta does not refuse an id
 that was committed before, so the id is looked up on a snapshot of the table and the commit made through that same
 snapshot, without retries: when anyone committed in between, Delta refuses it, and the look-up is done again. The tables
-beside verdicts are committed first (scanner.results.settlement) and verdicts last, as the mark that a shard is done.
+beside verdicts are committed first (scanner.results.newest) and verdicts last, as the mark that a shard is done.
 """
 
 import json
@@ -30,7 +30,7 @@ from pyarrow import fs
 from scanner.errors import ScanFailed, in_a_line
 from scanner.storage.delta import KeptTable, attempts, table_uri
 from scanner.storage.locations import filesystem_of
-from schemas.audit_tables import AUDIT_COUNTS, AUDITS
+from schemas.audit import AUDIT_COUNTS, AUDITS
 from schemas.tables import (
     ACCOUNT_POSTS,
     ACCOUNTS,

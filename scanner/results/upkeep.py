@@ -29,7 +29,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.results.settlement import tables_beside
+from scanner.results.newest import tables_beside
 from scanner.results.transactions import (
     ORPHANS_AFTER_HOURS,
     SCHEMAS,

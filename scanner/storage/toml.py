@@ -1,5 +1,12 @@
-"""TOML files read into the models of schemas. An error names file, field, value and what is allowed."""
+"""TOML files read into the models of schemas, and one text of a JSON value for its digest.
 
+TOML files read into the models of schemas. An error names file, field, value and what is allowed.
+
+One text for a JSON value, whatever the order of its keys, and the digest of that text.
+"""
+
+import hashlib
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -113,3 +120,13 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)
+
+
+def canonical(value: object) -> str:
+    """JSON with sorted keys."""
+    return json.dumps(value, sort_keys=True)
+
+
+def digest(value: object) -> str:
+    """SHA-256 of the canonical text, as hexadecimal text."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()

@@ -4,9 +4,8 @@ Text is never trusted: a literal `<s>` in a post is tokenised as the three chara
 the protocol `Tokenizer`; which backend runs changes its speed, never its tokens.
 """
 
-from scanner.text.fast import FastTokenizer
-from scanner.text.loading import load_tokenizer, sha256_file
-from scanner.text.offsets import Standing
+from scanner.text.fast import FastTokenizer, load_tokenizer, sha256_file
+from scanner.text.quoting import Standing
 from scanner.text.reference import HuggingFaceTokenizer, Tokenizer
 
 __all__ = ["FastTokenizer", "HuggingFaceTokenizer", "Standing", "Tokenizer", "load_tokenizer", "sha256_file"]

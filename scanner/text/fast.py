@@ -1,4 +1,6 @@
-"""The fast backend, and the golden strings that it must tokenise as the reference does.
+"""The fast backend, and the loading of a key's tokenizer by the fastest that gives the reference's tokens.
+
+The fast backend, and the golden strings that it must tokenise as the reference does.
 
 Golden strings: a backend must tokenise them as the reference does before it is trusted with texts.
 
@@ -9,8 +11,11 @@ The fast backend, `fastokens` (the extra `fast`): flat buffers instead of Python
 
 It is trusted only as far as it was seen to agree with the reference: on golden strings when it is loaded, and on a
 sample of the first texts. The reference tokenises every text that it refuses.
+
+Loading a key's tokenizer: the pinned file or none, and the fastest backend that gives the reference's tokens.
 """
 
+import hashlib
 import importlib
 import json
 import logging
@@ -18,13 +23,16 @@ import os
 import unicodedata
 from collections.abc import Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.errors import BackendMissing, BackendUnlike
-from scanner.text.reference import HuggingFaceTokenizer
+from scanner.errors import BackendMissing, BackendUnlike, TokenizerError
+from scanner.storage.local_files import MOST_TOKENIZER, read_named
+from scanner.storage.locations import filesystem_of, is_uri
+from scanner.text.reference import HuggingFaceTokenizer, Tokenizer
 from scanner.watermark import Tokens, joined
 
 LAST_CHARACTER = 0x1FFFF
@@ -264,3 +272,51 @@ def _end_if_told_to(error: BaseException) -> None:
     """Raise again whatever ends the process. A panic of the library is no Exception, but the fault of one text."""
     if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
         raise error
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hex."""
+    return hashlib.sha256(read_named(path, MOST_TOKENIZER)).hexdigest()
+
+
+def load_tokenizer(path: Path | str, sha256: str, *, fast: bool = True) -> Tokenizer:
+    """Load a tokenizer.json, a path or URI, after checking that it is the pinned one.
+
+    The bytes that were hashed are loaded. The fast backend is taken where it is installed and agrees with the
+    reference; else a warning says why not. With `fast` false it is not loaded, since that pays for thousands of texts
+    only.
+
+    Raises:
+        TokenizerError: the file is missing, unreadable, another one, or no tokenizer.
+    """
+    try:
+        data = _read(path)
+    except OSError as error:
+        raise TokenizerError(f"tokenizer {path}: cannot be read ({error.strerror or error}); put it there") from None
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise TokenizerError(
+            f"tokenizer {path}: its SHA-256 is {found}, but {sha256} is pinned; put the pinned file back, "
+            "since another one would read marked text as unmarked"
+        )
+    try:
+        reference = HuggingFaceTokenizer(data)
+    except ValueError as error:
+        raise TokenizerError(f"tokenizer {path}: is no tokenizer.json that can be loaded: {error}") from None
+    if not fast:
+        return reference
+    try:
+        return FastTokenizer(data, reference)
+    except BackendMissing as error:
+        _log.info("%s", error)
+    except BackendUnlike as error:
+        _log.warning("tokenizer %s: %s; Hugging Face tokenizers is used instead, which is slower", path, error)
+    return reference
+
+
+def _read(path: Path | str) -> bytes:
+    if not is_uri(path):
+        return read_named(path, MOST_TOKENIZER)
+    filesystem, inner = filesystem_of(str(path))
+    with filesystem.open_input_file(inner) as file:
+        return bytes(file.read())

@@ -1,9 +1,19 @@
-"""FORMATS: every watermark format that is read, one entry each."""
+"""FORMATS: every watermark format that is read, and known answers against this installation.
 
-from collections.abc import Mapping
-from typing import Any
+FORMATS: every watermark format that is read, one entry each.
 
-from scanner.watermark.format import Format
+Known answers against this installation: does this machine compute each format as its makers do? (SPEC §5)
+
+A case is one entry of a group; it passes when every integer agrees exactly and every real to 1e-9 relative.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from importlib.resources.abc import Traversable
+from typing import Any, NamedTuple
+
+from scanner.watermark.format import Case, Format, Pairs
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
 from scanner.watermark.native.version2 import GreenListFormat2, GumbelFormat2
 from scanner.watermark.stacks.huggingface.format import KgwLefthashFormat, KgwSelfhashFormat
@@ -61,3 +71,120 @@ def make_format(name: str, parameters: Mapping[str, Any]) -> Format:
         # The name is not repeated: somebody may have pasted a secret in its place.
         raise ValueError(f"its format is unknown; allowed: {', '.join(FORMATS)}")
     return FORMATS[name].model_validate(dict(parameters))
+
+
+TOLERANCE = 1e-9
+
+
+_OF_MAKERS: tuple[tuple[str, Callable[[Case], bool]], ...] = (
+    ("vllm_gumbel", lambda case: case.get("algorithm") == "gumbel"),
+    ("vllm_dual_key", lambda case: case.get("algorithm") == "dual_key_gumbel"),
+    ("vllm_words", lambda case: {"contexts", "words"} <= case.keys() and "stream" not in case),
+    ("vllm_sub_keys", lambda case: {"key_a", "key_b"} <= case.keys()),
+    ("sglang_hashes", lambda case: "token_hashes" in case),
+    ("sglang_coins", lambda case: "coin" in case),
+    ("sglang_one_key", lambda case: "context_window" in case and "key_b" not in case),
+    ("sglang_two_keys", lambda case: {"context_window", "key_b"} <= case.keys()),
+    ("hf_lefthash", lambda case: case.get("seeding_scheme") == "lefthash"),
+    ("hf_selfhash", lambda case: case.get("seeding_scheme") == "selfhash"),
+    ("synthid_table", lambda case: case.get("variant") == "hf_table"),
+    ("synthid_mixed", lambda case: case.get("variant") == "gdm_iv"),
+    ("three_bricks_openai", lambda case: str(case.get("method")).startswith("openai")),
+    ("three_bricks_maryland", lambda case: str(case.get("method")).startswith("maryland")),
+)
+"""Groups to which a case belongs that stands in a list as stacks' makers keep them, by its fields."""
+
+_OF_ONE_KEY = {"sglang_two_keys": ("token_scores",)}
+"""Fields of a maker's cases that tell of one of two keys, where a group is checked under both."""
+
+NOT_READ = "of no format that brickscan reads"
+"""Group of such cases: each of them counts as neither passed nor failed."""
+
+
+class GroupResult(NamedTuple):
+    """How one group of known answers went; failures say which case, what was expected and what came out.
+
+    not_read: number of cases that are of no format here.
+    """
+
+    group: str
+    passed: int
+    failures: list[str]
+    not_read: int = 0
+
+
+def shipped() -> list[Traversable]:
+    """Every file of known answers that ships with the code, for all formats."""
+    return list(dict.fromkeys(entry.answers.shipped for entry in FORMATS.values()))
+
+
+def check(text: str) -> list[GroupResult]:
+    """Run known answers: groups in the form of the shipped files, or a list `cases` as stacks' makers keep them.
+
+    A case of such a list has its inputs and expected values in `inputs` and `expected`, or beside each other; tokens
+    may stand in `sequences` of the file, by the name that `sequence` gives.
+
+    Raises:
+        ValueError: the text is not of that form, or holds no case.
+    """
+    try:
+        groups = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is not JSON: {error}") from None
+    not_read = 0
+    if isinstance(groups, dict) and isinstance(groups.get("cases"), list):
+        groups, not_read = _of_makers(groups["cases"], groups.get("sequences"))
+    if not isinstance(groups, dict) or not all(isinstance(cases, list) for cases in groups.values()):
+        raise ValueError("is not an object of groups, each a list of cases, nor one with a list `cases`")
+    known = {name: compare for entry in FORMATS.values() for name, compare in entry.answers.groups.items()}
+    unknown = sorted(set(groups) - set(known))
+    if unknown:
+        raise ValueError(f"has an unknown group {unknown[0]!r}; allowed: {', '.join(known)}")
+    if not any(groups.values()):
+        raise ValueError(f"holds no cases; at least one of these groups is needed: {', '.join(known)}")
+    results = [_check_group(name, known[name], cases) for name, cases in groups.items()]
+    return [*results, GroupResult(NOT_READ, 0, [], not_read)] if not_read else results
+
+
+def _of_makers(cases: list[Any], sequences: object) -> tuple[dict[str, list[Case]], int]:
+    """The groups of a list of cases, and how many cases belong to none."""
+    groups: dict[str, list[Case]] = {}
+    not_read = 0
+    for number, case in enumerate(cases):
+        if not isinstance(case, dict):
+            raise ValueError(f"cases[{number}] is no object with fields")
+        expected = case.get("expected")
+        expected = expected if isinstance(expected, dict) else {}
+        parts = (case, case.get("inputs"), expected.get("combined"), expected)
+        fields = {name: value for part in parts if isinstance(part, dict) for name, value in part.items()}
+        if "tokens" not in fields and isinstance(sequences, dict) and fields.get("sequence") in sequences:
+            fields["tokens"] = sequences[fields["sequence"]]["tokens"]
+        belongs = [group for group, has in _OF_MAKERS if has(fields)]
+        for group in belongs:
+            kept = {name: value for name, value in fields.items() if name not in _OF_ONE_KEY.get(group, ())}
+            groups.setdefault(group, []).append(kept)
+        not_read += not belongs
+    return groups, not_read
+
+
+def _check_group(name: str, compare: Callable[[Case], Pairs], cases: list[Case]) -> GroupResult:
+    failures = []
+    for number, case in enumerate(cases):
+        try:
+            wrong = [f"{what}: expected {a!r}, got {b!r}" for what, a, b in compare(case) if not _agrees(a, b)]
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            wrong = [f"cannot be computed: {type(error).__name__}: {error}"]
+        if wrong:
+            failures.append(f"{name}[{number}] " + "; ".join(wrong))
+    return GroupResult(name, len(cases) - len(failures), failures)
+
+
+def _agrees(expected: object, computed: object) -> bool:
+    """Integers, text and lists exactly; reals to TOLERANCE; null stands for −∞."""
+    if isinstance(computed, float):
+        if expected is None or not math.isfinite(computed):
+            return expected is None and computed == -math.inf
+        if not isinstance(expected, int | float) or isinstance(expected, bool):
+            return False
+        return abs(expected - computed) <= TOLERANCE * abs(computed)
+    return type(expected) is type(computed) and bool(expected == computed)

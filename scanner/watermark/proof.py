@@ -43,7 +43,7 @@ def units(contexts: Sequence[Hashable], tokens: Sequence[int], dedup: str) -> It
 
 
 def common_places(ids: Sequence[int], reach: int, key: Sequence[int], common: Sequence[bytes]) -> frozenset[int]:
-    """Places of a text whose n-gram is common, and left out of scoring (scanner.watermark.ngram_filter).
+    """Places of a text whose n-gram is common, and left out of scoring (scanner.watermark.positions).
 
     Args:
         ids: the tokens of the text.

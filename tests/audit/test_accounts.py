@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from scanner.audit.in_every_scan import account_decoys
-from scanner.audit.in_every_scan.account_decoys import AccountDecoys
+from scanner.audit.in_every_scan import decoys as of_accounts
 from scanner.audit.in_every_scan.decoy_keys import Decoys
+from scanner.audit.in_every_scan.decoys import AccountDecoys
 from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
 from scanner.detection import accounts
 from scanner.detection.accounts import AccountJudge, Pooled, Posts
@@ -101,7 +101,7 @@ def test_evidence_of_posts_that_count_twice_raises_the_alarm(tmp_path, monkeypat
             law, np.repeat(score, times), np.repeat(scored, times), times * begins, np.repeat(nights, times)
         )
 
-    monkeypatch.setattr(account_decoys, "log10_evidence", again)
+    monkeypatch.setattr(of_accounts, "log10_evidence", again)
     plan = make(tmp_path, ["nothing"], KEYS[1])
     (test,), decoys, random = open_keys(plan.registry, plan.keys), decoys_of(plan), np.random.default_rng(1)
     posts_each = 30

@@ -18,12 +18,12 @@ from jobs.calibrate import calibrate, module, table
 from jobs.cli import run
 from scanner import results
 from scanner.audit.calibration.calibration_plan import plan_calibration
-from scanner.audit.statistics.expectation import THRESHOLDS
+from scanner.audit.statistics.judgement import THRESHOLDS
 from scanner.cluster import calibrate as calibrating
 from scanner.cluster.corpus import Encoding, Part
 from scanner.registry import new_key
 from scanner.text import sha256_file
-from schemas.audit_tables import AUDIT_KINDS, AUDITS
+from schemas.audit import AUDIT_KINDS, AUDITS
 from schemas.words import AuditVerdict
 from tests.audit.conftest import DEMO, sample_texts
 from tests.fixed import fix_secrets

@@ -32,7 +32,7 @@ from scanner.registry import (
     restore_users,
     set_canaries,
 )
-from schemas.audit_tables import CANARY_KINDS
+from schemas.audit import CANARY_KINDS
 from schemas.registry import Canaries, Canary
 from schemas.tables import USER_EVENTS
 from schemas.words import AuditState

@@ -11,13 +11,13 @@ import pytest
 from jobs.calibrate import calibrate
 from jobs.cli import brickscan, run
 from scanner import results
-from scanner.audit.calibration.corpus_filter import HALVES, in_halves, lessons, teaching
+from scanner.audit.calibration.audit_corpus import HALVES, in_halves, lessons, teaching
 from scanner.cluster import calibrate as on_ray
 from scanner.cluster.calibrate import learn_filter
 from scanner.cluster.corpus import Encoding, make_scratch
 from scanner.registry import load_registry, new_key
 from scanner.text import sha256_file
-from scanner.watermark import GreenList, Tokens, joined, ngram_filter, ragged, scored_positions
+from scanner.watermark import GreenList, Tokens, joined, positions, ragged, scored_positions
 from scanner.watermark.positions import places
 from tests.audit.conftest import DEMO
 
@@ -39,7 +39,7 @@ TEXTS = 1200
 
 @pytest.fixture(autouse=True)
 def small_sketches(monkeypatch):
-    monkeypatch.setattr(ngram_filter, "CELLS", 1 << 16)
+    monkeypatch.setattr(positions, "CELLS", 1 << 16)
 
 
 def digests_of(count: int, seed: int = 1) -> np.ndarray:

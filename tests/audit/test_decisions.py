@@ -6,13 +6,12 @@ import pytest
 
 from scanner import results
 from scanner.audit.in_every_scan.decisions import TOGETHER, Decisions
-from scanner.audit.statistics.expectation import THRESHOLDS
-from scanner.audit.statistics.judgement import Moments, counts, judge
+from scanner.audit.statistics.judgement import THRESHOLDS, Moments, counts, judge
 from scanner.detection import shares
 from scanner.detection.open_plan import open_detector
 from scanner.detection.shares import Weights
 from scanner.watermark import log10_any_of, rule, span_search
-from schemas.audit_tables import DECISION, DECISION_WHOLE
+from schemas.audit import DECISION, DECISION_WHOLE
 from schemas.registry import MasterKey
 from schemas.words import AuditState, AuditVerdict
 from tests.support.audited_scan import Key, make, pieces, scan

@@ -5,9 +5,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from scanner.audit.calibration.audit_corpus import PANELS, piece_counts, pieces, repeated
 from scanner.audit.calibration.calibration_plots import law_png, pieces_png
-from scanner.audit.calibration.disjoint_pieces import PANELS, piece_counts, pieces, repeated
-from scanner.audit.statistics.expectation import THRESHOLDS
+from scanner.audit.statistics.judgement import THRESHOLDS
 from scanner.watermark import GreenList, Gumbel, log10_greenlist, log10_gumbel, log10_z, ragged, scored_positions
 from scanner.watermark.positions import WholeWindows
 from tests.watermark.pairs import format_for

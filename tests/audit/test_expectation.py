@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.audit.statistics.expectation import levels, randomised_p, uniformity
+from scanner.audit.statistics.judgement import levels, randomised_p, uniformity
 from scanner.watermark import log10_gumbel
 from scanner.watermark.laws import Normal
 from tests.watermark.pairs import law_of

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from scanner.audit.in_every_scan import live
-from scanner.audit.in_every_scan.framing import AT_MOST, FEW
 from scanner.audit.in_every_scan.live import LiveAudit, judge_scan
-from scanner.audit.statistics.expectation import THRESHOLDS
-from scanner.cluster import rows as written
+from scanner.audit.in_every_scan.reserved import AT_MOST, FEW
+from scanner.audit.statistics.judgement import THRESHOLDS
+from scanner.cluster import worker as written
 from scanner.detection import open_plan as plan_module
 from scanner.detection.scan_plan import Plan
 from scanner.watermark import GreenList

@@ -5,12 +5,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scanner.audit.calibration.disjoint_pieces import pieces
-from scanner.audit.calibration.law import Case, law_counts
+from scanner.audit.calibration.admission import Case, law_counts
+from scanner.audit.calibration.audit_corpus import pieces
 from scanner.audit.calibration.one_key import key_counts, sampled_messages
-from scanner.audit.statistics import expectation
-from scanner.audit.statistics.expectation import THRESHOLDS
-from scanner.audit.statistics.judgement import counts, judge
+from scanner.audit.statistics import judgement
+from scanner.audit.statistics.judgement import THRESHOLDS, counts, judge
 from scanner.watermark import GreenList, Gumbel, Tokens, log10_any_of, log10_greenlist, ragged, rule, scored_positions
 from tests.audit.conftest import DEMO, sample_texts
 from tests.watermark.pairs import format_for, law_of
@@ -53,7 +52,7 @@ def test_counts_are_those_of_a_scan(short):
     assert sums.hits.tolist() == hits
     assert (sums.tests == found.tests).all()
     assert (sums.clusters == 7).all()
-    chance = expectation.levels(law_of(QUARTER), positions.scored, THRESHOLDS, 500).chance
+    chance = judgement.levels(law_of(QUARTER), positions.scored, THRESHOLDS, 500).chance
     assert sums.expected == pytest.approx(chance.sum(axis=0))
     for a, message in enumerate((0, 166, 333)):
         p = log10_greenlist(mark.score(short, positions, message), positions.scored, QUARTER)

@@ -9,15 +9,15 @@ import pytest
 
 from scanner import results
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
-from scanner.audit.in_every_scan.knockoffs import CLUSTERS, OTHERS, Ranked, counted, rank
 from scanner.audit.in_every_scan.live import FAMILIES
+from scanner.audit.in_every_scan.reserved import CLUSTERS, OTHERS, Ranked, counted, rank
 from scanner.detection import open_plan as plan_module
 from scanner.registry import Holders, add_users, list_users
 from scanner.watermark import Tokens
 from scanner.watermark.format import StandsIn
 from scanner.watermark.formats import make_format
 from scanner.watermark.native.numbered import NumberedGreenList
-from schemas.audit_tables import KNOCKOFFS
+from schemas.audit import KNOCKOFFS
 from schemas.registry import is_reserved
 from tests import reference2
 from tests.bench.knockoffs import rate

@@ -5,9 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scanner.audit.calibration.law import Case, cases, law_counts
-from scanner.audit.statistics.expectation import uniformity
-from scanner.audit.statistics.judgement import counts, judge
+from scanner.audit.calibration.admission import Case, cases, law_counts
+from scanner.audit.statistics.judgement import counts, judge, uniformity
 from scanner.watermark.laws import Normal
 from scanner.watermark.native.version2 import of_the_paper
 from tests.audit.corpus import documents_of

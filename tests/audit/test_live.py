@@ -15,7 +15,7 @@ from scanner import results
 from scanner.audit.in_every_scan import live, traffic
 from scanner.audit.in_every_scan.decoy_keys import entropy_of, kind_of, open_decoys, share_of
 from scanner.audit.in_every_scan.live import LiveAudit
-from scanner.audit.statistics.expectation import DEEP, THRESHOLDS, levels
+from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, levels
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
 from scanner.detection.scan_plan import make_plan
@@ -27,7 +27,7 @@ from scanner.watermark import GreenList, Tokens, log10_any_of, log10_greenlist, 
 from scanner.watermark.laws import Normal
 from scanner.watermark.native.version1 import GreenListFormat
 from scanner.watermark.positions import WholeWindows
-from schemas.audit_tables import AUDIT_COUNTS, CANARY_KINDS, KNOCKOFFS, LIVE_AUDIT_KINDS
+from schemas.audit import AUDIT_COUNTS, CANARY_KINDS, KNOCKOFFS, LIVE_AUDIT_KINDS
 from schemas.registry import reserved_count
 from schemas.tables import DOCUMENTS
 from tests.audit.conftest import DEMO, sample_texts

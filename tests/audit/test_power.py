@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
-from scanner.audit.statistics.judgement import Moments, counts, judge, moments
+from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Moments, counts, judge, moments
 from schemas.words import AuditVerdict
 from tests.bench.audit_power import DOCUMENTS, Row, decoys_of_all, decoys_of_one, least_law, reserved, smallest
 from tests.bench.audit_power import USERS as MESSAGES

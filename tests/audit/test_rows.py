@@ -8,7 +8,7 @@ from scanner import results
 from scanner.audit.statistics.audit_rows import Audit, Question, failing, number, rate_rows, uniformity_rows
 from scanner.errors import Refused, ScanFailed
 from scanner.results import tables
-from schemas.audit_tables import AUDITS
+from schemas.audit import AUDITS
 from tests.support.counted import THRESHOLDS, sums
 
 AUDIT = Audit.begin("c" * 64, "corpus.parquet", "1", 0.01)

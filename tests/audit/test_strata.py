@@ -7,13 +7,13 @@ import polars as pl
 import pytest
 
 from scanner import results
-from scanner.audit.in_every_scan import decoys, strata
+from scanner.audit.in_every_scan import decoys, traffic
 from scanner.audit.in_every_scan.decoy_keys import SHADOWS, Decoys, open_decoys
 from scanner.audit.in_every_scan.live import FAMILIES
-from scanner.audit.in_every_scan.strata import script_of
-from scanner.audit.statistics.expectation import DEEP, THRESHOLDS, levels
+from scanner.audit.in_every_scan.traffic import script_of
+from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, levels
 from scanner.detection import open_plan as plan_module
-from schemas.audit_tables import STRATA
+from schemas.audit import STRATA
 from tests.support.audited_scan import Key, make, pieces, scan
 
 PARTS = 10
@@ -42,7 +42,7 @@ def wrong(audit) -> set[tuple]:
         ("123 … 😀", "none"),
         ("", "none"),
         ("ꓐꓑꓒ", "other"),
-        ("x" * strata.LETTERS + "я" * 999, "LATIN"),
+        ("x" * traffic.LETTERS + "я" * 999, "LATIN"),
     ],
 )
 def test_the_script_is_that_of_most_letters(text, script):
@@ -78,12 +78,12 @@ def test_one_sick_host_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, 
 
     def elsewhere(self, *batch) -> None:
         host = f"host-{next(number) % PARTS}"
-        monkeypatch.setattr(strata.platform, "node", lambda: host)
+        monkeypatch.setattr(traffic.platform, "node", lambda: host)
         see(self, *batch)
 
     plan = make(tmp_path, texts, Key(1))
     monkeypatch.setattr(decoys.PieceDecoys, "see", elsewhere)
-    monkeypatch.setattr(decoys, "log10_p_best", lambda *a: p(*a) * (1.9 if strata.platform.node() == "host-7" else 1))
+    monkeypatch.setattr(decoys, "log10_p_best", lambda *a: p(*a) * (1.9 if traffic.platform.node() == "host-7" else 1))
     number = itertools.count()
     audit = scan(plan, parts=PARTS)
     assert audit.state == "alarm"

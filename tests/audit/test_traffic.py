@@ -8,8 +8,7 @@ import pytest
 
 from scanner.audit.in_every_scan.traffic import Traffic, own_p, reserved_moments, unmarked
 from scanner.audit.statistics.audit_rows import Audit, Question, rate_rows
-from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
-from scanner.audit.statistics.judgement import KEY_BOUND, Moments
+from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, THRESHOLDS, Moments
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey, TokenizerFile, reserved_count
 from schemas.words import Naming

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.demo.demo_keys import TOKENIZER, make_registry
-from scanner.cluster.account_pass import TABLE, AccountWorker, Unit
+from scanner.cluster.passes import TABLE, AccountWorker, Unit
 from scanner.detection.accounts import by_account
 from scanner.detection.rows import TextIds
 from scanner.registry import new_key

@@ -26,7 +26,7 @@ from scipy import stats
 
 from jobs.demo.demo_keys import TOKENIZER
 from scanner.audit.in_every_scan.decoys import PieceDecoys
-from scanner.cluster import rows
+from scanner.cluster import worker as of_worker
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
 from scanner.detection.scan_plan import make_plan
@@ -59,7 +59,7 @@ PARTS: tuple[tuple[Any, str, str], ...] = (
     (PieceDecoys, "_decide", "whole decisions"),
     (PieceDecoys, "rows", "rows"),
     (PieceDecoys, "_count_parts", "counts and strata"),
-    (rows, "reserved_texts", "reserved messages"),
+    (of_worker, "reserved_texts", "reserved messages"),
 )
 """Functions that make up the audit: where they are looked up, by what name, and what they do."""
 

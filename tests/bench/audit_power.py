@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from scanner.audit.in_every_scan.decoy_keys import share_of
 from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.in_every_scan.traffic import own_p
-from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
-from scanner.audit.statistics.judgement import KEY_BOUND, POWER, Count, binomial_limits, judge
+from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, POWER, THRESHOLDS, Count, binomial_limits, judge
 from scanner.watermark.native.version2 import GumbelFormat2, groups_for
-from schemas.audit_tables import PARTS
+from schemas.audit import PARTS
 from schemas.config import ScanAuditConfig
 from schemas.registry import reserved_count
 from schemas.words import AuditVerdict

@@ -20,8 +20,15 @@ import pyarrow.parquet as pq
 
 from scanner.audit.in_every_scan.decisions import TOGETHER, Decisions
 from scanner.audit.in_every_scan.live import FAMILIES
-from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
-from scanner.audit.statistics.judgement import Count, Moments, few_clusters, poisson_limits, smallest_excess
+from scanner.audit.statistics.judgement import (
+    DEEP,
+    THRESHOLDS,
+    Count,
+    Moments,
+    few_clusters,
+    poisson_limits,
+    smallest_excess,
+)
 from scanner.detection.open_plan import open_detector
 from scanner.detection.scan_plan import make_plan
 from scanner.input.shards import MAX_ROWS

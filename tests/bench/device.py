@@ -18,10 +18,10 @@ import numpy as np
 import torch
 import triton
 
-from scanner.gpu import gumbel, runs
-from scanner.gpu.choosing import choose, weights
-from scanner.gpu.devices import devices
+from scanner.gpu import runs
+from scanner.gpu.batch import devices
 from scanner.gpu.gamma import Rule
+from scanner.gpu.plain import choose, weights
 from scanner.gpu.vectors import Vectors
 from tests.bench.device_checks import Check, draw, of_vectors, on_fresh_documents
 from tests.bench.device_kernels import core
@@ -118,7 +118,7 @@ def scores(device: torch.device, sizes: Sizes, blocks: float) -> Iterator[Speed]
         ceiling = blocks * entries
         for count in sizes.messages:
             documents = int(min(max(work / count / sizes.length, 1), 200_000))
-            documents = max(min(documents, gumbel.SUMS_BYTES // (32 * count)), 1)
+            documents = max(min(documents, runs.SUMS_BYTES // (32 * count)), 1)
             found = draw(generator, [sizes.length] * documents, rule).runs(device, count)
             held = found.batch.ids.nbytes + found.batch.nonces.nbytes
             amount = documents * count * sizes.length
@@ -140,8 +140,8 @@ def candidates(found: runs.Runs) -> float:
     """Numbers a document that the CPU scores again, if the second best score is the bound."""
     sums = runs.all_sums(found)
     second = sums.topk(2, dim=1, largest=False).values[:, 1].cpu().numpy()
-    reached = gumbel.bound(second, found.scored) - 0.06 - 0.0005 * found.scored
-    most = torch.from_numpy(gumbel.limit(reached, found.scored).astype(np.int32)).to(sums.device)
+    reached = runs.bound(second, found.scored) - 0.06 - 0.0005 * found.scored
+    most = torch.from_numpy(runs.limit(reached, found.scored).astype(np.int32)).to(sums.device)
     return float((sums <= most[:, None]).sum() / len(found.scored))
 
 

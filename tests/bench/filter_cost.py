@@ -31,7 +31,7 @@ from scanner.results.filters import SKETCHES_TABLE, with_filter, write_sketches
 from scanner.results.tables import Entry, commit, open_tables
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark.native.version2 import groups_for
-from scanner.watermark.ngram_filter import MOST_NGRAMS
+from scanner.watermark.positions import MOST_NGRAMS
 
 NIGHT = date(2026, 11, 22)
 LONGEST = 256

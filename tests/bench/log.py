@@ -17,7 +17,7 @@ from statistics import median
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
-from scanner.results.settlement import BESIDE, enter_beside, run_number, settle
+from scanner.results.newest import BESIDE, enter_beside, run_number, settle
 from scanner.results.tables import open_tables
 from scanner.results.transactions import SCHEMAS, DataFile, Entry, Tables, commit, committed
 from scanner.storage.delta import table_uri

@@ -11,14 +11,12 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.calibration.law import fresh_entropy
-from scanner.audit.statistics.expectation import chances
-from scanner.audit.statistics.judgement import binomial_limits
+from scanner.audit.calibration.admission import fresh_entropy
+from scanner.audit.statistics.judgement import binomial_limits, chances
 from scanner.watermark import Tokens
 from scanner.watermark.formats import make_format
 from scanner.watermark.native.numbered import Numbered
-from scanner.watermark.native.runs import Asked, in_two
-from scanner.watermark.native.streams import window_nonces
+from scanner.watermark.native.streams import Asked, in_two, window_nonces
 from scanner.watermark.rule import corrected, passes
 from schemas.registry import MOST_NUMBERS
 

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from scanner.audit.statistics.expectation import DEEP
-from scanner.audit.statistics.judgement import ENOUGH_HITS, Moments, design_effect, few_clusters
+from scanner.audit.statistics.judgement import DEEP, ENOUGH_HITS, Moments, design_effect, few_clusters
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.run_nulls import Paired
 

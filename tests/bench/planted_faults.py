@@ -25,12 +25,11 @@ from scanner.audit.in_every_scan.decisions import REACH
 from scanner.audit.in_every_scan.decoy_keys import share_of
 from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.in_every_scan.traffic import own_p
-from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
-from scanner.audit.statistics.judgement import KEY_BOUND, binomial_limits
+from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, THRESHOLDS, binomial_limits
 from scanner.detection.open_plan import open_detector
 from scanner.detection.under_test import Origin
 from scanner.watermark import rule
-from schemas.audit_tables import KNOCKOFFS
+from schemas.audit import KNOCKOFFS
 from schemas.config import ScanAuditConfig
 from schemas.registry import MasterKey, reserved_count
 from schemas.tables import DOCUMENTS

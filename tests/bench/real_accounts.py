@@ -29,8 +29,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.demo.demo_keys import KEYS, TOKENIZER, make_registry
-from scanner.audit.in_every_scan.account_decoys import AccountDecoys
 from scanner.audit.in_every_scan.decoy_keys import Decoys
+from scanner.audit.in_every_scan.decoys import AccountDecoys
 from scanner.detection.accounts import HALVES, AccountJudge, Posts
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules

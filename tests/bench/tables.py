@@ -22,7 +22,7 @@ from scanner import results
 from scanner.detection.rows import EXACT
 from scanner.results import queries, retention
 from scanner.results.erasure import erase_user
-from scanner.results.settlement import enter_beside, settle
+from scanner.results.newest import enter_beside, settle
 from scanner.results.tables import open_tables
 from scanner.results.transactions import SCHEMAS, Entry, commit, committed, write_file
 from scanner.results.upkeep import compact

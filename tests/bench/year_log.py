@@ -18,8 +18,8 @@ from deltalake.transaction import AddAction
 
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
+from scanner.results.newest import BESIDE, run_number, settle
 from scanner.results.retention import EXPIRE_AFTER, FREEZE_AFTER, done_in_frozen_nights, freeze
-from scanner.results.settlement import BESIDE, run_number, settle
 from scanner.results.tables import open_tables
 from scanner.results.transactions import SCHEMAS, Entry, Tables, commit, committed, write_file
 from scanner.storage.delta import table_uri

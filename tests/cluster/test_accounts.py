@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 from scanner import results
-from scanner.cluster import account_pass, run_scan
-from scanner.cluster.account_pass import Unit, take_first_looks
+from scanner.cluster import passes, run_scan
+from scanner.cluster.passes import Unit, take_first_looks
 from scanner.detection import accounts
 from scanner.errors import Refused
 from scanner.input.files import list_files
@@ -80,17 +80,17 @@ RUN = ("scan_id", "scanned_at")
 
 
 def test_a_pass_that_dies_between_its_commits_is_gone_on_with(posted, monkeypatch):
-    night, real = posted, account_pass.commit
+    night, real = posted, passes.commit
 
     def dies(results, name, entries, run=None):
-        if name == account_pass.TABLE and run is None:
+        if name == passes.TABLE and run is None:
             raise OSError("the disk is gone")
         return real(results, name, entries, run)
 
-    monkeypatch.setattr(account_pass, "commit", dies)
+    monkeypatch.setattr(passes, "commit", dies)
     with pytest.raises(OSError, match="the disk is gone"):
         night.scan()
-    monkeypatch.setattr(account_pass, "commit", real)
+    monkeypatch.setattr(passes, "commit", real)
     assert accounts_in(night).is_empty()
     again = night.scan()
     assert again.work.skipped == again.work.shards  # every document was scanned before
@@ -110,7 +110,7 @@ def test_a_pass_that_dies_between_its_commits_is_gone_on_with(posted, monkeypatc
 def test_posts_of_a_window_are_looked_at_together_and_dropped_with_it(posted, monkeypatch):
     night = posted
     night.configure(more="accounts = { nights = 30 }", columns='account = "who"', paths=["in/a.parquet"])
-    monkeypatch.setattr(account_pass, "window_begins", lambda day, _nights: day - timedelta(days=10))
+    monkeypatch.setattr(passes, "window_begins", lambda day, _nights: day - timedelta(days=10))
     first = night.scan()
     assert (first.accounts.looked_at, first.accounts.flagged) == (3, 0)
     night.configure(more="accounts = { nights = 30 }", columns='account = "who"', paths=["in/b.parquet"])
@@ -121,7 +121,7 @@ def test_posts_of_a_window_are_looked_at_together_and_dropped_with_it(posted, mo
     assert row["tests"] == 2 / 0.5
     posts = read_whole(night.results, "account_posts").collect()
     assert len(posts) == 90
-    monkeypatch.setattr(account_pass, "window_begins", lambda _night, _nights: date(2999, 1, 1))
+    monkeypatch.setattr(passes, "window_begins", lambda _night, _nights: date(2999, 1, 1))
     night.configure(more="accounts = { nights = 30 }", columns='account = "who"')
     night.scan()
     assert read_whole(night.results, "account_posts").collect().is_empty()

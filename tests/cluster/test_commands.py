@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import pytest
 
 from jobs import cli
-from jobs.progress import Progress
 from jobs.scan import module, scan_and_tell
+from jobs.text import Progress
 from scanner.cluster import Counts, Totals
 from scanner.printable import printable
 from scanner.results.tables import open_tables

@@ -15,9 +15,9 @@ from deltalake import DeltaTable, write_deltalake
 from jobs.scan import of_outcome
 from jobs.summary import summary
 from scanner import results
-from scanner.cluster import filter_pass, run_scan, work
-from scanner.cluster.filter_pass import MOST_SHARDS, lesson_of
+from scanner.cluster import passes, run_scan, work
 from scanner.cluster.look_ahead import look_ahead
+from scanner.cluster.passes import MOST_SHARDS, lesson_of
 from scanner.detection.one_text import Check, check_text
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
@@ -31,7 +31,7 @@ from scanner.results import filters
 from scanner.results.strength import scored_documents
 from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
-from scanner.watermark import ngram_filter
+from scanner.watermark import positions
 from schemas.registry import Admission, AuditedFilter
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
@@ -48,7 +48,7 @@ SAME = ("key_id", "scored", "score", "log10_p", "log10_p_global", "message", "us
 @pytest.fixture
 def nightly(night, monkeypatch):
     """A folder of nights whose texts end with the same signature; sketches are small, since texts are few."""
-    monkeypatch.setattr(ngram_filter, "CELLS", 1 << 15)
+    monkeypatch.setattr(positions, "CELLS", 1 << 15)
     night.configure(more=ON, paths=["in/{date}"])
     return night
 
@@ -287,15 +287,15 @@ def with_filter_rows(night, day) -> filters.NightFilter:
 
 def test_a_pass_that_dies_is_made_anew_and_learns_nothing_twice(nightly, plain, monkeypatch):
     write(nightly, FIRST, "a", signed(plain, 1000))
-    real = filter_pass.commit
+    real = passes.commit
 
     def dies(*_given):
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(filter_pass, "commit", dies)
+    monkeypatch.setattr(passes, "commit", dies)
     with pytest.raises(OSError, match="the disk is gone"):
         scan(nightly, FIRST)
-    monkeypatch.setattr(filter_pass, "commit", real)
+    monkeypatch.setattr(passes, "commit", real)
     again = scan(nightly, FIRST)
     assert again.work.skipped == again.work.shards
     rows = read_whole(nightly.results, filters.SKETCHES_TABLE).collect()

@@ -5,11 +5,11 @@ from datetime import date, timedelta
 import polars as pl
 import pytest
 
-from scanner.cluster import account_pass, run_scan
+from scanner.cluster import passes, run_scan
 from scanner.detection.accounts import Posts
 from scanner.detection.scan_plan import make_plan
 from scanner.results.tables import read_whole
-from scanner.watermark import ngram_filter
+from scanner.watermark import positions
 from tests.support.two_keys import message_of
 
 pytestmark = pytest.mark.usefixtures("without_ray")
@@ -28,8 +28,8 @@ def two_nights(night, registry, marked, plain, monkeypatch):
 
     The posts of each night end with a signature, which 40 other texts of the first night hold too.
     """
-    monkeypatch.setattr(ngram_filter, "CELLS", 1 << 15)
-    monkeypatch.setattr(account_pass, "window_begins", lambda day, _nights: day - timedelta(days=10))
+    monkeypatch.setattr(positions, "CELLS", 1 << 15)
+    monkeypatch.setattr(passes, "window_begins", lambda day, _nights: day - timedelta(days=10))
     alice = message_of(registry, "green", "alice")
     signatures = {FIRST: plain(SIGNATURE, 1), SECOND: plain(SIGNATURE, 2)}
 

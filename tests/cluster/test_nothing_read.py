@@ -12,7 +12,7 @@ from scanner.cluster import follow
 from scanner.cluster.follow import Landing
 from scanner.cluster.work import other_names
 from scanner.input.files import list_files
-from scanner.results.quarantine_list import Reason, in_words
+from scanner.results.scan_list import Reason, in_words
 from tests.support.columns import COLUMNS
 from tests.support.command_line import call
 

@@ -18,7 +18,7 @@ from scanner.cluster.work import MOST_IN_A_PACK, PACKS_A_WORKER, find_work, insp
 from scanner.cluster.worker import Worker
 from scanner.input.files import InputFile, list_files
 from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Range, Shard
-from scanner.results.settlement import tables_beside
+from scanner.results.newest import tables_beside
 from scanner.results.tables import open_tables
 from scanner.results.transactions import Tables
 from scanner.storage.delta import table_uri

@@ -8,9 +8,8 @@ from polars.testing import assert_frame_equal
 
 from scanner.cluster import worker
 from scanner.cluster.pieces import Busy, Piece, Report
-from scanner.cluster.rows import parts_of
 from scanner.cluster.work import inspect_input
-from scanner.cluster.worker import Worker
+from scanner.cluster.worker import Worker, parts_of
 from scanner.input.files import list_files
 from scanner.results.tables import open_tables
 from scanner.storage.delta import table_uri

@@ -4,7 +4,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from scanner.cluster.rows import Rows
+from scanner.cluster.worker import Rows
 from scanner.input.documents import Reader, Unreadable
 from scanner.results.transactions import SCHEMAS
 from scanner.storage.delta import table_uri

@@ -8,15 +8,15 @@ from scanner.detection.filter import Learner
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rows import TextIds
 from scanner.registry import load_registry
-from scanner.watermark import ngram_filter
-from scanner.watermark.ngram_filter import CommonNgrams
+from scanner.watermark import positions as of_texts
+from scanner.watermark.positions import CommonNgrams
 
 LEAST = 16
 
 
 @pytest.fixture
 def tests(registry, monkeypatch):
-    monkeypatch.setattr(ngram_filter, "CELLS", 1 << 15)
+    monkeypatch.setattr(of_texts, "CELLS", 1 << 15)
     return [test for test in open_keys(registry, load_registry(registry).keys) if test.key.key_id == "green"]
 
 
@@ -67,7 +67,7 @@ def test_what_is_learnt_depends_on_no_key(tests, plain, marked, registry):
 
 def test_texts_are_counted_for_each_tokenizer(registry, monkeypatch):
     """An admission asks from how many texts a filter was learnt: ten words are many bytes, and too few tokens."""
-    monkeypatch.setattr(ngram_filter, "CELLS", 1 << 15)
+    monkeypatch.setattr(of_texts, "CELLS", 1 << 15)
     keys = open_keys(registry, load_registry(registry).keys)
     learner = Learner(keys, TextIds(bytes(32)), 1.0, 1 << 20, LEAST, by_account=False)
     short = " ".join(["number"] * 10)

@@ -12,8 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from jobs.demo.demo_keys import TOKENIZER
 from scanner.errors import TokenizerError
-from scanner.evaluation.attacks import EVERY, HOMOGLYPHS, Tools, attack
-from scanner.evaluation.robustness import attacked
+from scanner.evaluation.robustness import EVERY, HOMOGLYPHS, Tools, attack, attacked
 from schemas.evaluation import RobustnessConfig
 from tests.watermark.strategies import few
 

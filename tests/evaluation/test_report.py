@@ -2,10 +2,8 @@
 
 import numpy as np
 
-from scanner.evaluation.identification import identification_figures
-from scanner.evaluation.means import figure, share
 from scanner.evaluation.report import report
-from scanner.evaluation.scores import Search
+from scanner.evaluation.scores import Search, figure, identification_figures, share
 from scanner.evaluation.units import Setting
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
 

@@ -14,8 +14,17 @@ from jobs.demo.demo_keys import TOKENIZER
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
 from scanner.detection.under_test import KeyUnderTest, Origin
-from scanner.evaluation.identification import identification_figures, search_texts, together
-from scanner.evaluation.scores import Search, name, score_each, score_one, search, search_groups
+from scanner.evaluation.scores import (
+    Search,
+    identification_figures,
+    name,
+    score_each,
+    score_one,
+    search,
+    search_groups,
+    search_texts,
+    together,
+)
 from scanner.evaluation.units import Setting, key_secret
 from scanner.registry import Named
 from scanner.text import sha256_file

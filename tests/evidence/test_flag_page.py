@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from jobs.evidence import _MARKS, _marked_lines
 from scanner.evidence.advice import RULES, advise, in_short
 from scanner.evidence.case import Case
-from scanner.evidence.explanation import Explanation
+from scanner.evidence.explanation import Explanation, PartSaid, Run, Weighed
 from scanner.evidence.names_then import RegistrySays
 from scanner.evidence.neighbours import Around, Copied
 from scanner.evidence.page import MOST_CHARACTERS, page, segments, visible
-from scanner.evidence.weighing import PartSaid, Run, Weighed
 from scanner.printable import combines
 from scanner.text.quoting import parts_of
 from tests.support.hostile_pages import HOSTILE, check

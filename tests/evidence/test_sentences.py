@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from scanner.evidence.explanation import Explanation
+from scanner.evidence.explanation import Explanation, OwnSaid, PartSaid
 from scanner.evidence.sentences import _chance, _how_sure, _key, _others, _part, _proof
 from scanner.evidence.site import line_of
-from scanner.evidence.weighing import OwnSaid, PartSaid
 from tests.support.rows import verdict
 
 

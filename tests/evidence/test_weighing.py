@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scanner.detection.open_plan import open_keys
-from scanner.evidence.weighing import LEVELS, Run, weigh
+from scanner.evidence.explanation import LEVELS, Run, weigh
 from scanner.registry import check_secret, load_registry
 from scanner.text import load_tokenizer, sha256_file
 from scanner.text.quoting import Part

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from jobs.cli import brickscan, run
 from jobs.mark import MARKED, kept_rows, mark
-from jobs.progress import MarkProgress
+from jobs.text import MarkProgress
 from scanner.detection.one_text import Check, check_text
 from scanner.errors import Refused
 from scanner.generation import LocalModel

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs import users_asked
+from jobs import users
 from scanner.registry import add_users, erase_users, head_of, list_users, remove_users
 from scanner.results.tables import append_scan, open_tables
 from schemas.tables import SCANS
@@ -46,7 +46,7 @@ def all_rows(registry):
 
 
 def test_a_list_goes_on_where_it_ended(cli, registry, monkeypatch):
-    monkeypatch.setattr(users_asked, "PAGE", 2)
+    monkeypatch.setattr(users, "PAGE", 2)
     rows = all_rows(registry)
     assert shown(cli, "list", "--registry", registry) == rows
     first = cli("users", "list", "--registry", registry, "--limit", 3)

@@ -16,8 +16,8 @@ from scanner.cluster.work import find_work, inspect_input
 from scanner.cluster.worker import Worker
 from scanner.input.files import list_files
 from scanner.results import retention
+from scanner.results.newest import BESIDE
 from scanner.results.retention import EXPIRE_AFTER, FREEZE_AFTER, freeze
-from scanner.results.settlement import BESIDE
 from scanner.results.tables import open_tables
 from scanner.results.upkeep import compact, merge_bookkeeping
 from scanner.storage.delta import KeptTable, table_uri

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 
 from jobs import options
-from jobs.quarantine import WORDS
+from jobs.nights import WORDS
 from jobs.text import width
-from scanner.results.quarantine_list import Unscored, in_quarantine
+from scanner.results.scan_list import Unscored, in_quarantine
 from scanner.results.tables import open_tables
 from scanner.results.transactions import Entry, commit, write_file
 from schemas.tables import QUARANTINE, SHARDS

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
-from jobs.status import ENDED
+from jobs.nights import ENDED
 from scanner.cluster.scan import ExitCode
 from scanner.results.scan_list import went_on
 from scanner.results.tables import open_tables

@@ -19,7 +19,7 @@ from scanner.results.tables import append_audits, append_scan
 from scanner.results.transactions import Entry, commit, committed, write_file
 from scanner.results.upkeep import compact, vacuum
 from scanner.storage.delta import table_uri
-from schemas.audit_tables import AUDITS
+from schemas.audit import AUDITS
 from schemas.tables import QUARANTINE, SCANS
 from tests.support.command_line import call
 from tests.support.rows import NOW, add, entry, filled, rows_of, verdict

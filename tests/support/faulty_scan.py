@@ -14,7 +14,7 @@ import numpy as np
 import ray
 from ray.util.metrics import Gauge
 
-from jobs.progress import Progress
+from jobs.text import Progress
 from scanner.cluster import Worker, run_scan
 from scanner.detection.scan_plan import make_plan
 from scanner.watermark import Tokens

@@ -10,7 +10,6 @@ FLOORS = [
     "scanner.watermark",
     "scanner.power",
     "scanner.gpu",
-    "scanner.power",
     "scanner.text",
     "scanner.registry",
     "scanner.generation",

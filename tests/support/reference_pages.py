@@ -23,16 +23,16 @@ from jobs.cli import brickscan
 from scanner import results
 from scanner.cluster.scan import ExitCode
 from scanner.results.transactions import SCHEMAS
-from schemas import audit_tables, calibration, config, evaluation, tables
+from schemas import audit, config, evaluation, tables
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 WIDTH = 110
 CONFIGURATIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("brickscan scan", config.ScanConfig),
-    ("brickscan calibrate", calibration.CalibrationConfig),
+    ("brickscan calibrate", audit.CalibrationConfig),
     ("brickscan evaluate", evaluation.EvaluationConfig),
 )
-TABLES = (tables, audit_tables, tables, tables, tables)
+TABLES = (tables, audit, tables, tables, tables)
 MADE = "<!-- made from the code by `make reference`; change it there -->"
 
 

@@ -16,24 +16,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scanner.cluster import (
-    account_pass,
-    calibrate,
-    evaluate,
-    filter_pass,
-    look_ahead,
-    machines,
-    scan,
-    second_pass,
-    work,
-)
+from scanner.cluster import calibrate, evaluate, look_ahead, machines, passes, scan, second_pass, work
 from scanner.cluster.in_flight import Call
 from scanner.cluster.pieces import Finished, FinishedPack, Pack, PackReport, Piece, Report
 from scanner.cluster.todo import Pace
 from scanner.cluster.worker import Worker
 from scanner.errors import Refused
 from scanner.input.shards import Shard
-from scanner.text import loading
+from scanner.text import fast
 from scanner.text.fast import FastTokenizer
 from scanner.text.reference import HuggingFaceTokenizer
 from tests.support.inspection import INSPECTOR
@@ -120,7 +110,7 @@ def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "cluster", cluster)
     for module in (calibrate, evaluate):
         patch.setattr(module, "spread", _spread)
-    for module in (account_pass, evaluate, filter_pass):
+    for module in (passes, evaluate, passes):
         patch.setattr(module, "on_actors", _on_actors)
     asked = SimpleNamespace(remote=lambda **_options: _Actor, put=lambda value: value, get_gpu_ids=list)
     for module in (scan, second_pass):
@@ -149,12 +139,12 @@ def _on_actors(
 
 def open_once(patch: pytest.MonkeyPatch) -> None:
     """Open each tokenizer once, since its check takes half a second, and make one inspector."""
-    patch.setattr(loading, "HuggingFaceTokenizer", _reference)
-    patch.setattr(loading, "FastTokenizer", _fast)
+    patch.setattr(fast, "HuggingFaceTokenizer", _reference)
+    patch.setattr(fast, "FastTokenizer", _fast)
     patch.setattr(work, "Inspector", lambda: contextlib.nullcontext(INSPECTOR))
 
 
-_REAL = loading.HuggingFaceTokenizer, loading.FastTokenizer
+_REAL = fast.HuggingFaceTokenizer, fast.FastTokenizer
 
 
 @functools.cache

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from jobs.demo.demo_keys import TOKENIZER
 from scanner.text import HuggingFaceTokenizer, Standing
 from scanner.text.fast import golden_strings
-from scanner.text.offsets import lengths_of
-from scanner.text.quoting import Utf8
+from scanner.text.quoting import Utf8, lengths_of
 from scanner.watermark.span_search import Segments
 
 DEMO = TOKENIZER.read_bytes()

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from scanner.watermark import Positions, ragged
-from scanner.watermark.ngram_filter import CommonNgrams, Sketch, hash_key, least_bits
-from scanner.watermark.positions import places
+from scanner.watermark.positions import CommonNgrams, Sketch, hash_key, least_bits, places
 from scanner.watermark.proof import common_places
 
 KEY = hash_key(b"a secret of 16 b")

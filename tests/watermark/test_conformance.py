@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.watermark import Positions, installation, ragged
+from scanner.watermark import Positions, formats, ragged
 from scanner.watermark.format import Commits, DrawsKeys, Proves, ProvesOwn, Searches, format_name
 from scanner.watermark.formats import FORMATS, make_format
 from scanner.watermark.rule import log10_p_of
@@ -230,8 +230,8 @@ def test_only_parameters_of_the_format(form):
 
 
 def test_known_answers_of_every_format_pass():
-    assert {entry.answers.shipped for entry in FORMATS.values()} == set(installation.shipped())
-    for file in installation.shipped():
-        results = installation.check(file.read_text(encoding="utf-8"))
+    assert {entry.answers.shipped for entry in FORMATS.values()} == set(formats.shipped())
+    for file in formats.shipped():
+        results = formats.check(file.read_text(encoding="utf-8"))
         assert all(result.passed for result in results)
         assert not [failure for result in results for failure in result.failures]

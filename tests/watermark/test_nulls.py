@@ -6,8 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scanner.audit.calibration.law import fresh_entropy
-from scanner.audit.statistics.expectation import levels
+from scanner.audit.calibration.admission import fresh_entropy
+from scanner.audit.statistics.judgement import levels
 from scanner.watermark import GreenList, Gumbel, label, scored_positions
 from scanner.watermark.native.nulls import greenlist_hits, gumbel_hits, keys_of
 from tests.watermark.pairs import law_of, ragged

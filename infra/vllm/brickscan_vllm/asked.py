@@ -6,9 +6,8 @@
 import math
 from typing import Any, NamedTuple
 
-from brickscan_vllm.served_key import check_message, find_key
-from brickscan_vllm.settings import Settings
-from brickscan_vllm.token import check_token
+from brickscan_vllm.marking import check_message, find_key
+from brickscan_vllm.settings import Settings, check_token
 from scanner.errors import Refused
 from schemas.registry import MasterKey
 

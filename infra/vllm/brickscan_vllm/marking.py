@@ -1,21 +1,153 @@
-"""Logits in, marked logits out: all rows of a step at once, on the device that holds them (SPEC §2, SPEC_2 §1).
+"""Logits in, marked logits out, under the key that a server marks with.
+
+The key that a server marks with: its record in the registry and its sub-keys, checked before anything is served.
+
+The file keys.toml is read as `brickscan` reads it; the secret never leaves the worker that marks.
+
+Logits in, marked logits out: all rows of a step at once, on the device that holds them (SPEC §2, SPEC_2 §1).
 
 A green list adds δ to green tokens, and vLLM samples as always. Gumbel applies each row's temperature, min-p, top-k and
 top-p, chooses the token, and makes all others impossible: whatever vLLM does then, this token comes out.
 """
 
+import hashlib
 import math
+import stat
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from brickscan_vllm.served_key import ServedKey
-from scanner.gpu.choosing import Sampling, choose, weights_of_rows
+from brickscan_vllm.settings import Settings
+from scanner.errors import Refused, SecretError, TokenizerError
 from scanner.gpu.gamma import Rule
-from scanner.gpu.plain import PlainVectors
+from scanner.gpu.plain import PlainVectors, Sampling, choose, weights_of_rows
+from scanner.registry.secrets import read_secret
+from scanner.storage.local_files import writable_by_others
+from scanner.storage.toml import read_toml
+from scanner.watermark.native.secret import SubKeys, commitment, derive, label, planes_of
+from schemas.registry import MasterKey, Registry, is_reserved, parse_gamma
 
 if TYPE_CHECKING:
     from scanner.gpu.vectors import Vectors
+
+
+FORMATS = {"greenlist": 1, "gumbel": 1, "greenlist-v2": 2, "gumbel-v2": 2}
+"""Formats that a server marks with, and their version of the watermark."""
+
+
+@dataclass(frozen=True)
+class ServedKey:
+    """A label's parameters and its sub-keys, which mark. They are as secret as the master key; the repr hides them.
+
+    rule: the rule of a green list; None: a Gumbel mark. groups: B of version 2; None: no groups.
+    """
+
+    label: str
+    version: int
+    window: int
+    rule: Rule | None
+    groups: int | None
+    delta: float
+    sub_keys: SubKeys
+
+
+def find_key(settings: Settings) -> MasterKey:
+    """The registry's record of the key, checked: a server can mark with its format, and it marks now.
+
+    Raises:
+        Refused: there is no registry or no such key, others can change it, or it marks nothing now.
+    """
+    path = settings.registry / "keys.toml"
+    open_to = writable_by_others([path])
+    if open_to is not None:
+        raise Refused(
+            f"registry {settings.registry}: others can write {open_to} "
+            f"(mode {stat.S_IMODE(open_to.stat().st_mode):04o}) and so change its keys; take that right away "
+            f"(chmod o-w {open_to})"
+        )
+    keys = read_toml(path, Registry).keys
+    found = next((key for key in keys if key.key_id == settings.key_id), None)
+    if found is None:
+        known = ", ".join(key.key_id for key in keys) or "none yet"
+        raise Refused(f"key {settings.key_id!r} is not in the registry {settings.registry}; its keys: {known}")
+    if found.format not in FORMATS:
+        raise Refused(f"key {found.key_id!r}: a server marks with {', '.join(FORMATS)}, not with {found.format!r}")
+    refuse_if_it_ended(found)
+    check_message(found, settings.service_message, "BRICKSCAN_SERVICE_MESSAGE")
+    return found
+
+
+def refuse_if_it_ended(key: MasterKey) -> None:
+    """Raise Refused when nothing may be marked with a key now."""
+    if not key.marks(datetime.now(UTC)):
+        raise Refused(
+            f"key {key.key_id!r} does not mark now (from {key.active_from}, until {key.active_until}, retired at "
+            f"{key.retired_at}); name a key that does, or make one with `brickscan keys new`"
+        )
+
+
+def check_message(key: MasterKey, message: int | None, name: str) -> None:
+    """Raise Refused for a message that no user of a key can have; None is allowed."""
+    if message is None:
+        return
+    if not 0 <= message < key.messages:
+        raise Refused(f"{name} = {message} is no message of key {key.key_id!r}; allowed: 0 to {key.messages - 1}")
+    if is_reserved(message):
+        raise Refused(f"{name} = {message} is reserved: no user ever gets it, and a scan counts it as an error")
+
+
+def open_key(settings: Settings) -> ServedKey:
+    """The key, ready to mark: its secret is read here.
+
+    Raises:
+        Refused: as `find_key` does; SecretError: the secret cannot be read, or is not the one that was committed to.
+    """
+    key = find_key(settings)
+    parameters, version = key.parameters, FORMATS[key.format]
+    gamma = parse_gamma(str(parameters["gamma"])) if "gamma" in parameters else None
+    window, groups = int(parameters["window"]), parameters.get("groups")
+    name = label(key.format, window, gamma, groups)
+    secret = read_secret(key.secret, settings.registry)
+    if commitment(secret, name, version).hex() != key.commitment:
+        raise SecretError(
+            f"key {key.key_id!r}: the secret at {key.secret} does not fit the recorded commitment "
+            f"{str(key.commitment)[:16]}…; another secret lies there now, or its format or parameters were edited"
+        )
+    rule = None if gamma is None else _rule(gamma)
+    return ServedKey(name, version, window, rule, groups, settings.delta, derive(secret, name, version))
+
+
+def _rule(gamma: Fraction) -> Rule:
+    return Rule(gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma))
+
+
+def check_tokenizer(key: MasterKey, file: Path | None, served: str) -> None:
+    """Refuse a server whose tokenizer is not, byte for byte, the one that the key's texts are read with.
+
+    Args:
+        key: the key's record.
+        file: the served model's tokenizer.json, if it was found.
+        served: the tokenizer's name in the server's configuration.
+
+    Raises:
+        TokenizerError: states both hashes.
+    """
+    if file is None:
+        raise TokenizerError(
+            f"tokenizer {served!r}: no tokenizer.json was found for it on this machine, so it cannot be compared with "
+            f"that of key {key.key_id!r}; give --tokenizer a local folder that holds it"
+        )
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    if sha256 != key.tokenizer.sha256:
+        raise TokenizerError(
+            f"tokenizer {file}: has SHA-256 {sha256}, but key {key.key_id!r} is read with the tokenizer of SHA-256 "
+            f"{key.tokenizer.sha256}; make a key for this tokenizer, or serve the model with the key's"
+        )
+
 
 AT_ONCE = 1 << 23
 """Logits whose weights are computed at a time: 64 MiB for each of a few copies."""

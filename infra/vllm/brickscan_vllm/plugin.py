@@ -13,9 +13,8 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as SlotLo
 
 from brickscan_vllm.asked import Reads
 from brickscan_vllm.door import let_in
-from brickscan_vllm.marking import Marker
+from brickscan_vllm.marking import Marker, open_key
 from brickscan_vllm.runners import BatchRows, SlotRows
-from brickscan_vllm.served_key import open_key
 from brickscan_vllm.settings import read_settings
 from brickscan_vllm.start import check_server
 

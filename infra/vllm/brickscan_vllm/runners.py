@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from brickscan_vllm.asked import Asked
-from brickscan_vllm.counts import Counts
+from brickscan_vllm.door import Counts
 from brickscan_vllm.marking import Marker
-from scanner.gpu.choosing import Sampling
+from scanner.gpu.plain import Sampling
 
 _COLUMNS = ("message", "temperature", "top_p", "min_p", "top_k")
 _UNUSED = (0.0, 1.0, 1.0, 0.0, 0.0)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from brickscan_vllm.served_key import check_tokenizer, find_key
+from brickscan_vllm.marking import check_tokenizer, find_key
 from brickscan_vllm.settings import Settings
 from scanner.errors import Refused
 

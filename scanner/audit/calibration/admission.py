@@ -1,15 +1,127 @@
-"""Whether an audit lets a key be used: it found nothing too small, and has enough data to say that rates hold."""
+"""Keys and laws held against counts: whether a law holds over fresh keys, and whether an audit lets a key be used.
 
+The law: over keys drawn afresh for every document, is a p-value at or below α as often as it says? (SPEC §4)
+
+One case is a method with its window, share of green tokens and choice of repeats. All messages of a document are
+tests, each of them valid; two of them share draws where one window is followed by different tokens, so the document is
+the cluster. Message 0 of every document alone gives independent p-values, whose uniformity is tested.
+
+Whether an audit lets a key be used: it found nothing too small, and has enough data to say that rates hold.
+"""
+
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from scanner.audit.statistics.audit_rows import Row, failing
-from scanner.audit.statistics.judgement import TOLERANCE, poisson_limits
+from scanner.audit.statistics.judgement import TOLERANCE, Moments, levels_up_to, moments, poisson_limits, randomised_p
 from scanner.errors import Refused
+from scanner.watermark import Dedup, Format, Tokens
+from scanner.watermark.format import CountsHits, DrawsKeys
 from scanner.watermark.formats import format_of
+from scanner.watermark.laws import Law
 from schemas.registry import Admission, AuditedFilter, MasterKey
+
+_STEP = 64  # so that nearly equal longest texts share a table of levels
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case that is tested; messages: null p-values a document."""
+
+    format: Format
+    dedup: Dedup
+    messages: int
+
+    @property
+    def name(self) -> str:
+        """The name that identifies the case."""
+        return f"{self.format.label()};{self.dedup}"
+
+
+class LawCounts(NamedTuple):
+    """Counts of one part of the documents; parts can be added.
+
+    sums: over documents, of the hits of all messages one by one, each [J]; best: of the best message's p-value,
+    corrected for all, which gives one test a document; uniform: float64[D], randomised p-values of message 0.
+    """
+
+    sums: Moments
+    best: Moments
+    uniform: NDArray[np.float64]
+
+    def plus(self, other: "LawCounts") -> "LawCounts":
+        """Both parts together."""
+        return LawCounts(
+            self.sums.plus(other.sums), self.best.plus(other.best), np.concatenate([self.uniform, other.uniform])
+        )
+
+
+def cases(formats: Sequence[Format], dedups: Sequence[Dedup], messages: int) -> list[Case]:
+    """All combinations that score more than one position of a text."""
+    return [Case(format_, dedup, messages) for format_ in formats for dedup in format_.dedups(dedups)]
+
+
+def fresh_entropy(seed: bytes, label: str, documents: NDArray[np.int64]) -> list[bytes]:
+    """Entropy of the keys for documents of given numbers: the same seed, label and number give the same key.
+
+    Args:
+        seed: up to 64 bytes. These keys mark nothing, so a published seed lets anyone repeat an audit.
+        label: the watermark's label.
+        documents: int64[D].
+    """
+    return [
+        hashlib.blake2b(
+            label.encode("ascii") + b"\0" + number.to_bytes(8, "little"), key=seed, digest_size=32, person=b"audit-v1"
+        ).digest()
+        for number in documents.tolist()
+    ]
+
+
+def law_counts(
+    case: Case,
+    tokens: Tokens,
+    documents: NDArray[np.int64],
+    seed: bytes,
+    thresholds: Sequence[float],
+    law: Law | None = None,
+) -> LawCounts:
+    """Score documents under all messages of keys of their own.
+
+    Args:
+        case: the tested case.
+        tokens: tokens of D documents.
+        documents: int64[D], numbers that no two documents of an audit share; they decide the keys.
+        seed: the seed of all keys.
+        thresholds: α[J], from large to small.
+        law: gives the p-values; None: the exact law.
+    """
+    how, exact = case.format, case.format.law()
+    if exact is None or not isinstance(how, DrawsKeys) or not isinstance(how, CountsHits):
+        raise Refused(f"law: format {how.name!r} has no law, draws no keys or counts no hits; leave it out")
+    law = law or exact
+    secrets = [how.draw_key(entropy) for entropy in fresh_entropy(seed, how.label(), documents)]
+    positions = how.rule().positions(tokens, case.dedup)
+    longest = -(-int(positions.scored.max(initial=0)) // _STEP) * _STEP
+    single = levels_up_to(law, longest, tuple(thresholds))
+    best = levels_up_to(law, longest, tuple(thresholds), case.messages)
+    critical = np.concatenate([single.critical, best.critical], axis=1)[positions.scored]
+    found = how.count_hits(secrets, tokens, positions, case.messages, critical)
+    # numpy's generator only splits ties of a discrete score; its seed is the keys' seed
+    generator = np.random.default_rng([*seed, *case.name.encode(), *documents[:1].tolist()])
+    hits, best_hits = found.hits[:, : len(thresholds)], found.hits[:, len(thresholds) :] > 0
+    return LawCounts(
+        moments(hits, np.full(len(documents), case.messages), single.chance[positions.scored]),
+        moments(best_hits, np.ones(len(documents)), best.chance[positions.scored]),
+        randomised_p(found.first, positions.scored, exact, generator),
+    )
+
 
 _OF_KEYS = pl.col("kind").is_in(["key", "key_messages"])
 _HOLD = ("holds", "conservative")
@@ -27,7 +139,7 @@ def admission_of(
         key: a key of the registry. Its commitment tells its rows from those of another key of that name. The commitment
             does not cover the number of messages, so only audits of as many messages count. A format of short keys has
             no commitment: then the key's name, its parameters and the time when it was made identify it.
-        audits: rows of schemas.audit_tables.AUDITS.
+        audits: rows of schemas.audit.AUDITS.
         candidates: how many keys were tried, this one included, if more than the table shows: the best of many keys on
             a corpus looks better than it is.
         down_to: the p-value down to which the rate must be known to hold.

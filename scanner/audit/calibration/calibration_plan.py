@@ -10,19 +10,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.calibration.law import Case, cases
+from scanner.audit.calibration.admission import Case, cases
 from scanner.audit.calibration.names import NamesCase, names_cases
 from scanner.errors import Refused
 from scanner.input.documents import Columns
 from scanner.input.files import resolve
 from scanner.registry import find_key, load_registry, open_key, tokenizer_path
-from scanner.storage.canonical import digest
 from scanner.storage.locations import refuse_password
-from scanner.storage.toml import read_toml
+from scanner.storage.toml import digest, read_toml
 from scanner.text import load_tokenizer
 from scanner.watermark import Format
 from scanner.watermark.native.version2 import of_the_paper
-from schemas.calibration import CalibrationConfig, RegistryAuditConfig
+from schemas.audit import CalibrationConfig, RegistryAuditConfig
 from schemas.registry import MasterKey
 
 KEY_STRIDE = 2**32
@@ -101,7 +100,7 @@ def plan_calibration(
     """Read a configuration, and open once every file that it names. Relative paths start at the configuration's folder.
 
     Args:
-        config_file: TOML, see schemas.calibration.CalibrationConfig.
+        config_file: TOML, see schemas.audit.CalibrationConfig.
         date: fills {date} in the corpus's paths.
         law_tests: null p-values of each format, in place of the configured number.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import special  # type: ignore[import-untyped]
 
-from scanner.audit.calibration.disjoint_pieces import PANELS, PieceCounts
+from scanner.audit.calibration.audit_corpus import PANELS, PieceCounts
 from scanner.audit.statistics.audit_rows import Row
 from scanner.watermark import Format
 from scanner.watermark.formats import FORMATS

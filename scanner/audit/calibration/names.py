@@ -20,9 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.calibration.law import fresh_entropy
-from scanner.audit.statistics.expectation import chances
-from scanner.audit.statistics.judgement import Moments, moments
+from scanner.audit.calibration.admission import fresh_entropy
+from scanner.audit.statistics.judgement import Moments, chances, moments
 from scanner.errors import Refused
 from scanner.watermark import Dedup, Format, Positions, Tokens, Watermark
 from scanner.watermark.format import DrawsKeys

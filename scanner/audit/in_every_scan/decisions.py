@@ -17,8 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.audit.statistics.expectation import THRESHOLDS, Remembered, chances
-from scanner.audit.statistics.judgement import Moments, moments
+from scanner.audit.statistics.judgement import THRESHOLDS, Moments, Remembered, chances, moments
 from scanner.detection.detector import Detector
 from scanner.detection.scan_plan import Plan
 from scanner.detection.spans import SPAN
@@ -29,7 +28,7 @@ from scanner.watermark import Format, Watermark
 from scanner.watermark.format import CountsHits, DrawsKeys
 from scanner.watermark.formats import format_of
 from scanner.watermark.laws import Law
-from schemas.audit_tables import DECISION, DECISION_WHOLE
+from schemas.audit import DECISION, DECISION_WHOLE
 from schemas.tables import DOCUMENTS
 from schemas.words import Naming
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan.decisions import Decisions, draw_numbers
-from scanner.audit.statistics.expectation import DEEP, THRESHOLDS, Remembered, chances, levels
+from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Remembered, chances, levels
 from scanner.detection.scan_plan import Plan
 from scanner.registry import Holders, read_secret
 from scanner.watermark import Format, Watermark
@@ -136,7 +136,7 @@ class Decoys:
     def chances(
         self, law: Law, scored: NDArray[np.int64], messages: int, thresholds: Sequence[float] = THRESHOLDS
     ) -> NDArray[np.float64]:
-        """P(p ≤ α) as the law has it: float64[D, J] (scanner.audit.statistics.expectation)."""
+        """P(p ≤ α) as the law has it: float64[D, J] (scanner.audit.statistics.judgement)."""
         about = (law, messages, len(thresholds))
         return self._chances.of(about, scored, lambda missing: chances(law, missing, thresholds, messages))
 

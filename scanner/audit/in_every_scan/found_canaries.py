@@ -2,7 +2,7 @@
 
 A wrong tokenizer, key, window or table of users makes a quiet night, which decoys cannot tell from a night without
 marked text. The serving side marks canaries on its real path, and their accounts post them. This module counts how many
-came, were found, and were named for the right user (scanner.registry.canaries makes them).
+came, were found, and were named for the right user (scanner.registry.users makes them).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from scanner.audit.statistics.audit_rows import Audit, Question, Row, number, ro
 from scanner.audit.statistics.judgement import Limits, binomial_limits, binomial_tail
 from scanner.detection.scan_plan import Plan
 from scanner.watermark.rule import corrected, passes
-from schemas.audit_tables import CANARY_KINDS as KINDS
+from schemas.audit import CANARY_KINDS as KINDS
 from schemas.registry import Canaries, Canary
 from schemas.words import AuditVerdict, Naming
 

@@ -15,24 +15,27 @@ from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan import found_canaries
 from scanner.audit.in_every_scan.found_canaries import Counted, judge_canaries, planned_of, risk_of_row
-from scanner.audit.in_every_scan.framing import MOST_TEXTS, warnings
-from scanner.audit.in_every_scan.scan_answers import (
+from scanner.audit.in_every_scan.reserved import MOST_TEXTS, warnings
+from scanner.audit.in_every_scan.traffic import (
     COUNTED,
     SAME,
+    Traffic,
     answers_of_keys,
     columns_of,
     fresh_answers,
+    measure,
+    own_p,
+    reserved_moments,
     strata_answers,
     unheld_moments,
+    unmarked,
 )
-from scanner.audit.in_every_scan.traffic import Traffic, measure, own_p, reserved_moments, unmarked
 from scanner.audit.statistics.audit_rows import HOLD, Audit, Question, Row, failing, rate_rows
-from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
-from scanner.audit.statistics.judgement import KEY_BOUND, Limits, Moments, counts, poisson_limits
+from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, THRESHOLDS, Limits, Moments, counts, poisson_limits
 from scanner.detection.scan_plan import Plan
 from scanner.results import queries
 from scanner.watermark.formats import format_of
-from schemas.audit_tables import DECISION, DECISION_WHOLE, KNOCKOFFS, RESERVED_TEXT, STRATA
+from schemas.audit import DECISION, DECISION_WHOLE, KNOCKOFFS, RESERVED_TEXT, STRATA
 from schemas.registry import MasterKey, reserved_count
 from schemas.words import AuditState, AuditVerdict
 

@@ -1,4 +1,11 @@
-"""Counts over distinct texts that the verdicts themselves give, and flags that are known to be false.
+"""Counts over distinct texts, answers of shards, and parts of the traffic that are judged alone.
+
+Parts of the traffic that are judged alone, since one sick host, or one length of texts, is lost in the whole.
+
+Each document that is scored under a decoy, with one message or with all of them one by one, falls into a stratum of
+every kind: by scored length, host, tokenizer backend, and script.
+
+Counts over distinct texts that the verdicts themselves give, and flags that are known to be false.
 
 A document whose best message is reserved names nobody. For text that nobody marked, its probability is the share of
 reserved messages. P(best message reserved and p ≤ α) ≤ Σ over reserved messages of P(that message's own p ≤ a, and the
@@ -8,10 +15,14 @@ marked text has its own message as the best, so it adds nothing here and hides n
 
 A text posted a million times is one piece of evidence: rows are joined by the digest of their text, over all shards.
 Memory stays flat: digests are taken a share at a time.
+
+Answers that the counts of a scan's shards give, question by question: sums over clusters that can be judged.
 """
 
+import platform
+import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -19,13 +30,61 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.framing import AT_MOST, WithoutFew, without_few
-from scanner.audit.statistics.expectation import THRESHOLDS
-from scanner.audit.statistics.judgement import Moments
+from scanner.audit.in_every_scan.reserved import AT_MOST, WithoutFew, without_few
+from scanner.audit.statistics.audit_rows import Question
+from scanner.audit.statistics.judgement import THRESHOLDS, Moments
+from scanner.detection.scan_plan import Plan
+from scanner.text import Tokenizer
 from scanner.watermark.formats import format_of
+from schemas.audit import DECISION, DECISION_WHOLE, PARTS, STRATA
 from schemas.registry import MasterKey, is_reserved, reserved_count
 from schemas.tables import SCORED
 from schemas.words import Naming
+
+LETTERS = 64
+"""First letters of a text that decide its script."""
+
+_LOOKED_AT = 1024  # characters among which the letters are looked for
+_SCRIPTS = (
+    *("LATIN", "CYRILLIC", "GREEK", "ARABIC", "HEBREW", "DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "THAI"),
+    *("HANGUL", "HIRAGANA", "KATAKANA", "CJK", "GEORGIAN", "ARMENIAN", "ETHIOPIC", "KHMER", "MYANMAR"),
+)
+
+
+def script_of(text: str) -> str:
+    """The script of most of a text's first letters, as Unicode names them; `other`, or `none` where it has none."""
+    head, found = text[:_LOOKED_AT], list[str]()
+    if head.isascii():
+        return "LATIN" if any(map(str.isalpha, head)) else "none"
+    for character in head:
+        if character.isalpha():
+            found.append("LATIN" if character.isascii() else unicodedata.name(character, "other").split()[0])
+            if len(found) == LETTERS:
+                break
+    if not found:
+        return "none"
+    ((most, _),) = Counter(found).most_common(1)
+    return most if most in _SCRIPTS else "other"
+
+
+def strata(
+    scored: NDArray[np.int64], tokenizer: Tokenizer, text_of: Callable[[int], str], places: Sequence[int]
+) -> Iterator[tuple[str, NDArray[np.str_]]]:
+    """Parts of the traffic (schemas.audit.PARTS), each with the stratum of every one of D documents: str[D].
+
+    Args:
+        scored: positions, int64[D], each above 0.
+        tokenizer: the tokenizer that made their tokens.
+        text_of: gives their texts, by place in the batch.
+        places: places of the D documents in the batch.
+    """
+    length, host, backend, script = PARTS
+    low = 2 ** np.floor(np.log2(scored)).astype(np.int64)
+    yield length, np.array([f"{least}-{2 * least - 1}" for least in low.tolist()])
+    yield host, np.full(len(scored), platform.node() or "unnamed")
+    yield backend, np.full(len(scored), tokenizer.backend)
+    yield script, np.array([script_of(text_of(place)) for place in places])
+
 
 AT_A_TIME = 1 << 23
 """Rows of verdicts that are joined at a time, about."""
@@ -60,7 +119,7 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame) -
     Args:
         verdicts: rows of schemas.tables.VERDICTS, of one list of keys, flagged rows with their p-values.
         log10_rate: log10 of the false-positive rate: flags at or below it count.
-        reserved: rows of schemas.audit_tables.AUDIT_COUNTS whose kind is RESERVED_TEXT.
+        reserved: rows of schemas.audit.AUDIT_COUNTS whose kind is RESERVED_TEXT.
     """
     has_p = pl.col("p_class").is_not_null() | pl.col("log10_p_global").is_not_null()
     scored = verdicts.filter(pl.col("status").is_in(SCORED), has_p)
@@ -197,3 +256,78 @@ def reserved_moments(
         ee=count * each * each,
         clusters=count,
     )
+
+
+ABOUT = ("kind", "method", "gamma", "window", "dedup", "messages", "label")
+SAME = (*ABOUT, "decoy", "key_id", "stratum", "threshold")
+
+COUNTED = ("texts", "tests", "hits", "expected", "hits_squared", "hits_times_expected", "expected_squared")
+"""Columns of AUDIT_COUNTS that add up."""
+
+
+def columns_of(key: MasterKey) -> dict[str, object]:
+    """Columns of AUDITS that describe a key."""
+    return {"messages": key.messages, "key_id": key.key_id, "commitment": key.commitment}
+
+
+def fresh_answers(decoys: pl.DataFrame) -> list[tuple[Question, Moments]]:
+    """One key a document, which is the cluster; of whole decisions, decoys of some documents together."""
+    answers = []
+    for values, part in decoys.sort(*ABOUT, "threshold", descending=True).group_by(ABOUT, maintain_order=True):
+        about = dict(zip(ABOUT, values, strict=True))
+        cluster = "key" if about["kind"] in (DECISION, DECISION_WHOLE) else "document"
+        answers.append((Question(test="exact", cluster=cluster, **about), Moments.of_columns(part.to_dict())))
+    return answers
+
+
+def strata_answers(decoys: pl.DataFrame, dedup: str) -> list[tuple[Question, Moments]]:
+    """Each part of the traffic, whatever the keys: the document is the cluster."""
+    of_all = decoys.filter(pl.col("kind").is_in(STRATA)).group_by("kind", "stratum", "threshold")
+    sums = of_all.agg(pl.col(COUNTED).sum()).sort("kind", "stratum", "threshold", descending=[False, False, True])
+    return [
+        (
+            Question(str(kind), "exact", "all", "document", dedup=dedup, stratum=str(stratum)),
+            Moments.of_columns(part.to_dict()),
+        )
+        for (kind, stratum), part in sums.group_by("kind", "stratum", maintain_order=True)
+    ]
+
+
+def answers_of_keys(plan: Plan, decoys: pl.DataFrame, kind: str, cluster: str) -> list[tuple[Question, Moments]]:
+    """Counts under keys themselves, by clusters that `decoy` numbers.
+
+    For shadows, messages beyond those of keys of one message, the message is the cluster, as it is for reserved
+    messages. For knockoffs a part of the users is the cluster.
+    """
+    answers, counts = [], decoys.filter(pl.col("kind") == kind)
+    for key in plan.keys:
+        of_key = counts.filter(pl.col("key_id") == key.key_id)
+        if len(of_key):
+            about = Question.about(kind, "exact", cluster, format_of(key), plan.config.dedup, **columns_of(key))
+            answers.append((about, _clustered(of_key)))
+    return answers
+
+
+def _clustered(counts: pl.DataFrame) -> Moments:
+    """Sums over clusters, which the column `decoy` names, at each threshold from large to small."""
+    by_cluster = counts.group_by("threshold", "decoy").agg(pl.col("tests", "hits").sum(), pl.col("expected").sum())
+    sums = (
+        by_cluster.group_by("threshold")
+        .agg(
+            pl.col("tests", "hits", "expected").sum(),
+            hh=(pl.col("hits") ** 2).sum(),
+            he=(pl.col("hits") * pl.col("expected")).sum(),
+            ee=(pl.col("expected") ** 2).sum(),
+            clusters=pl.len(),
+        )
+        .sort("threshold", descending=True)
+    )
+    return Moments(**{name: sums[name].to_numpy().astype(np.float64) for name in Moments._fields})
+
+
+def unheld_moments(traffic: Traffic, rate: float) -> Moments:
+    """Flags for messages that nobody held, where a text is flagged by chance at the rate."""
+    hits, texts, chance = float(traffic.unheld), float(traffic.texts), rate
+    sums = {"tests": texts, "hits": hits, "expected": texts * chance, "clusters": texts}
+    squares = {"hh": hits, "he": hits * chance, "ee": texts * chance**2}  # a text is one test: its hit is 0 or 1
+    return Moments(**{name: np.array([value]) for name, value in (sums | squares).items()})

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from scanner.audit.statistics.expectation import uniformity
-from scanner.audit.statistics.judgement import Count, Limits, Moments, counts, holm, judge
+from scanner.audit.statistics.judgement import Count, Limits, Moments, counts, holm, judge, uniformity
 from scanner.watermark import Format
 from schemas.words import AuditVerdict
 
@@ -38,7 +37,7 @@ class Audit:
 
 @dataclass(frozen=True)
 class Question:
-    """The common part of the rows of one set of hits; columns as in schemas.audit_tables.AUDITS."""
+    """The common part of the rows of one set of hits; columns as in schemas.audit.AUDITS."""
 
     kind: str
     test: str

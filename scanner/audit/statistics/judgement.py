@@ -1,4 +1,11 @@
-"""From counts to words: limits of the rates behind them, and whether a stated rate holds.
+"""Stated rates: what a law promises, limits of the rates behind counts, and whether they hold.
+
+Promises of a law: the p-values that a score can attain, and how often they are at or below a threshold.
+
+The green list attains few p-values, so the chance of p ≤ α is the largest attainable p ≤ α, which can be far below α.
+The Gumbel score attains all p-values, except for steps of 2^-32 in each draw, which only make p larger (SPEC §3).
+
+From counts to words: limits of the rates behind them, and whether a stated rate holds.
 
 How precisely a count of hits gives the rate behind it: exact limits, and limits for hits that come in clusters.
 
@@ -12,14 +19,130 @@ From counts to words: does a stated false-positive rate hold? Decided by interva
 Lack of data proves nothing: a row that can decide neither way reads `undecided`.
 """
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special  # type: ignore[import-untyped]
 
+from scanner.watermark.laws import Law
+from scanner.watermark.rule import corrected
 from schemas.words import AuditVerdict
+
+THRESHOLDS = tuple(10.0**-k for k in range(1, 9))
+"""Thresholds that are judged: every power of ten down to 1e-8."""
+
+DEEP = tuple(10.0**-k for k in range(1, 13))
+"""Thresholds for sets of very many p-values, down to where flags of many messages are decided."""
+
+_MOST_REMEMBERED = 1 << 16
+_BISECTIONS = 100  # enough to come from the largest score down to neighbouring doubles
+
+
+class Levels(NamedTuple):
+    """Scores that pass, and their chance, for U numbers of scored positions and J thresholds.
+
+    critical: float64[U, J], the smallest score with p ≤ α, ∞ where no score has one (whole numbers of a discrete law);
+    chance: float64[U, J], P(p ≤ α) as the law has it: the largest attainable p ≤ α, 0 where there is none.
+    """
+
+    critical: NDArray[np.float64]
+    chance: NDArray[np.float64]
+
+
+def levels(law: Law, scored: ArrayLike, thresholds: Sequence[float], messages: int = 1) -> Levels:
+    """Find, by bisection over scores, the least score that passes each threshold.
+
+    Args:
+        law: gives p-values.
+        scored: T, int64[U].
+        thresholds: α[J], between 0 and 1.
+        messages: M; a p-value is corrected for so many, as the best of M is.
+    """
+    t = np.asarray(scored, np.int64)[:, None]
+    log10_alpha = np.log10(np.asarray(thresholds, np.float64))[None, :]
+    passes = np.broadcast_to(law.largest(t), (len(t), log10_alpha.shape[1]))
+    fails = np.zeros(passes.shape)
+    for _ in range(_BISECTIONS):
+        middle = np.floor((fails + passes) / 2) if law.discrete else (fails + passes) / 2
+        passing = corrected(law.log10_p(middle, t), messages) <= log10_alpha
+        passes, fails = np.where(passing, middle, passes), np.where(passing, fails, middle)
+        if (passes - fails <= (1.0 if law.discrete else np.spacing(passes))).all():
+            break
+    log10_p = corrected(law.log10_p(passes, t), messages)
+    attained = log10_p <= log10_alpha
+    return Levels(np.where(attained, passes, np.inf), np.where(attained, 10.0**log10_p, 0.0))
+
+
+@functools.lru_cache(maxsize=256)
+def levels_up_to(law: Law, longest: int, thresholds: tuple[float, ...], messages: int = 1) -> Levels:
+    """Levels of every number of scored positions 0 … longest, kept: bisection takes longer than a small experiment."""
+    return levels(law, np.arange(longest + 1), thresholds, messages)
+
+
+def chances(law: Law, scored: ArrayLike, thresholds: Sequence[float], messages: int = 1) -> NDArray[np.float64]:
+    """P(p ≤ α) as the law has it, without the scores: float64[U, J], as `levels` gives it."""
+    if law.discrete:
+        return levels(law, scored, thresholds, messages).chance
+    t, alpha = np.asarray(scored, np.int64)[:, None], np.asarray(thresholds, np.float64)[None, :]
+    return np.where(corrected(law.log10_p(law.largest(t), t), messages) <= np.log10(alpha), alpha, 0.0)
+
+
+class Remembered:
+    """Rows by number of scored positions, kept, since finding one takes longer than scoring a document."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, dict[int, NDArray[np.float64]]] = {}
+
+    def of(
+        self,
+        law: Hashable,
+        scored: NDArray[np.int64],
+        find: Callable[[list[int]], NDArray[np.float64]],
+    ) -> NDArray[np.float64]:
+        """A row of J numbers for each of D documents: float64[D, J]."""
+        known = self._known.setdefault(law, {})
+        distinct, which = np.unique(scored, return_inverse=True)
+        missing = [t for t in distinct.tolist() if t not in known]
+        if len(known) + len(missing) > _MOST_REMEMBERED:
+            known.clear()
+            missing = distinct.tolist()
+        if missing:
+            known.update(zip(missing, find(missing), strict=True))
+        if not len(scored):
+            return find([])
+        return np.array([known[t] for t in distinct.tolist()])[which]
+
+
+def randomised_p(
+    score: NDArray[np.generic], scored: NDArray[np.int64], law: Law, generator: np.random.Generator
+) -> NDArray[np.float64]:
+    """p-values that are uniform under a law, though its score may be discrete: float64[D].
+
+    P(S' > S) + V · P(S' = S), with V uniform and S' an independent score. For a continuous score it is the plain
+    p-value.
+    """
+    p = 10.0 ** law.log10_p(score, scored)
+    if not law.discrete:
+        return p
+    whole, most = score.astype(np.int64), law.largest(scored)
+    above = np.where(whole < most, 10.0 ** law.log10_p(np.minimum(whole + 1, most), scored), 0.0)
+    return np.asarray(above + generator.random(len(p)) * (p - above), np.float64)
+
+
+def uniformity(p: NDArray[np.float64]) -> tuple[float, float]:
+    """Kolmogorov and Smirnov's test, one-sided, whether independent p-values are too small to be uniform.
+
+    Returns:
+        (distance, p-value): the largest excess of the empirical over the uniform distribution function, and the
+        probability of an excess as large.
+    """
+    from scipy import stats  # takes a second, and only an audit needs it
+
+    found = stats.kstest(p, "uniform", alternative="greater")
+    return float(found.statistic), float(found.pvalue)
 
 
 class Limits(NamedTuple):
@@ -78,7 +201,7 @@ class Moments(NamedTuple):
         return Moments(*(a + b for a, b in zip(self, other, strict=True)))
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
-        """As columns of schemas.audit_tables.AUDIT_COUNTS; counts as int64."""
+        """As columns of schemas.audit.AUDIT_COUNTS; counts as int64."""
         whole = {"tests", "hits", "texts"}
         return {
             column: part.astype(np.int64) if column in whole else part

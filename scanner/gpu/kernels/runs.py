@@ -1,4 +1,8 @@
-"""Scores of all numbers of runs in streams of version 2 (scanner.gpu.runs): counts, and bounds of Gumbel's sums.
+"""Scores of all numbers of runs in streams of version 2: green counts, and bounds of Gumbel's sums.
+
+Green bits of many numbers a word, and vertical counters of them.
+
+Scores of all numbers of runs in streams of version 2 (scanner.gpu.runs): counts, and bounds of Gumbel's sums.
 
 A thread has a block of a run, one step after another, and where a run has fewer blocks than a warp has threads, several
 take turns at its steps. Every run begins with a block, so that nothing is shifted and threads share nothing until their
@@ -9,7 +13,39 @@ import triton
 import triton.language as tl
 
 from scanner.gpu.kernels.ciphers import chacha8, load_key
-from scanner.gpu.kernels.greenlist import add_rows, below
+
+
+@triton.jit
+def below(block, k: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, HEIGHT: tl.constexpr):
+    """Green bits of word k: where the integer whose digits stand in the planes is < N (odd), from the last digit up."""
+    out = ~block[(BITS - 1) * HEIGHT + k]
+    for q in tl.static_range(1, BITS):
+        plane = ~block[(BITS - 1 - q) * HEIGHT + k]
+        if (N >> q) & 1:
+            out = plane | out
+        else:
+            out = plane & out
+    return out
+
+
+@triton.jit
+def _add3(a, b, c):
+    half = a ^ b
+    return half ^ c, (a & b) | (half & c)
+
+
+@triton.jit
+def add_rows(counters, r0, r1, r2, r3, LEVELS: tl.constexpr):
+    """Add four rows of bits into vertical counters: carry-save adders, then the carry ripples up."""
+    ones, a = _add3(counters[0], r0, r1)
+    ones, b = _add3(ones, r2, r3)
+    twos, carry = _add3(counters[1], a, b)
+    added = (ones, twos)
+    for level in tl.static_range(2, LEVELS):
+        old = counters[level]
+        added = added + (old ^ carry,)
+        carry = old & carry
+    return added
 
 
 @triton.jit
@@ -94,7 +130,7 @@ def sum_runs(
     key, ids, nonces, begins, ends, firsts, out, blocks, tiles,
     FRACTION: tl.constexpr, STEPS: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Σ log2 v of each number, from below, in units of 2^-FRACTION; why they are bounds: scanner.gpu.gumbel.
+    """Σ log2 v of each number, from below, in units of 2^-FRACTION; why they are bounds: scanner.gpu.runs.
 
     Arguments as for count_runs. out: int32[R, 16, blocks], written: [r, i, b] is the sum of number 16 · b + i.
     """

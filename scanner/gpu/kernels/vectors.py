@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from scanner.gpu.kernels.ciphers import chacha8, load_key, siphash
-from scanner.gpu.kernels.greenlist import below
+from scanner.gpu.kernels.runs import below
 
 
 @triton.jit

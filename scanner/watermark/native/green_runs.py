@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes
 from scanner.watermark.native.one_message import below
-from scanner.watermark.native.runs import Asked, Steps, begin_run, next_block
-from scanner.watermark.native.streams import log2
+from scanner.watermark.native.streams import Asked, Steps, begin_run, log2, next_block
 
 
 @kernel

@@ -38,8 +38,7 @@ from scanner.watermark.native.ciphers import (
     three_columns,
 )
 from scanner.watermark.native.one_message import term
-from scanner.watermark.native.runs import Asked, Steps, begin_run
-from scanner.watermark.native.streams import blocks_of_runs
+from scanner.watermark.native.streams import Asked, Steps, begin_run, blocks_of_runs
 
 LONGEST = 2048
 """Most positions for which the bound is used: sums fit 32 bits, and few messages reach an exact score by mistake."""

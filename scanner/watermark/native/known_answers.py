@@ -12,7 +12,7 @@ from scanner.watermark.format import Case, Pairs, Watermark
 from scanner.watermark.native import choice, gumbel, secret, streams
 from scanner.watermark.native.greenlist import GreenList
 from scanner.watermark.native.numbered import Numbered, NumberedGreenList, NumberedGumbel, NumberedLogGumbel
-from scanner.watermark.native.runs import is_group_step
+from scanner.watermark.native.streams import is_group_step
 from scanner.watermark.positions import ragged, scored_positions
 from scanner.watermark.rule import log10_p_of, search
 

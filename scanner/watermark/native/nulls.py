@@ -22,9 +22,8 @@ from scanner.watermark.native.greenlist import ROWS, count_tile, levels, strip_w
 from scanner.watermark.native.greenlist import TILE as GREENLIST_TILE
 from scanner.watermark.native.gumbel import GROUP, TERM_ERROR, UNIT, draws_at, sum_scores, sum_tile
 from scanner.watermark.native.gumbel import TILE as GUMBEL_TILE
-from scanner.watermark.native.runs import chosen, in_two, is_group_step
 from scanner.watermark.native.secret import SubKeys, derive, planes_of
-from scanner.watermark.native.streams import window_nonces
+from scanner.watermark.native.streams import chosen, in_two, is_group_step, window_nonces
 from scanner.watermark.positions import Positions, Tokens
 
 

@@ -32,8 +32,7 @@ from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
 from scanner.watermark.native.gumbel_runs import BITS, PER_LN2
 from scanner.watermark.native.keyed import Best, Sealed
 from scanner.watermark.native.one_message import NOT_ASKED, below, count_green, score_under
-from scanner.watermark.native.runs import Asked, Steps, begin_run, chosen, in_two, is_group_step, steps_of
-from scanner.watermark.native.streams import log2
+from scanner.watermark.native.streams import Asked, Steps, begin_run, chosen, in_two, is_group_step, log2, steps_of
 from scanner.watermark.native.windows import Keyed, Windows, best_green, best_gumbel, standing_out
 from scanner.watermark.positions import Positions, Tokens
 from schemas.registry import MOST_NUMBERS

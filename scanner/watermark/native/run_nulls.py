@@ -16,7 +16,7 @@ from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
 from scanner.watermark.native.green_runs import at_least, count_run, first_bits, levels_of, words_of
 from scanner.watermark.native.gumbel import TERM_ERROR, UNIT, approximate_terms
 from scanner.watermark.native.gumbel_runs import BITS, score_of_number
-from scanner.watermark.native.runs import Steps, begin_run, next_block
+from scanner.watermark.native.streams import Steps, begin_run, next_block
 from schemas.registry import MOST_NUMBERS
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from scanner.gpu import runs as device_runs
 from scanner.gpu.batch import Batch
-from scanner.gpu.gumbel import FRACTION, bound, limit
 from scanner.gpu.marks import BEST_OF_RUNS, on_device, rule_of
+from scanner.gpu.runs import FRACTION, bound, limit
 from scanner.watermark.native.gumbel_runs import score_of_number
-from scanner.watermark.native.runs import Asked, steps_of
+from scanner.watermark.native.streams import Asked, steps_of
 from tests.gpu.interpreted.sides import CPU
 from tests.watermark.native2.known2 import SECRET, Pair, marked, pair
 from tests.watermark.pairs import greenlist, gumbel, ragged, sum_error

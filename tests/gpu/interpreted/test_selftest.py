@@ -6,7 +6,7 @@ from importlib import resources
 from click.testing import CliRunner
 
 from jobs.formats import selftest
-from scanner.gpu.device_answers import check_device
+from scanner.gpu.marks import check_device
 from tests.gpu.interpreted.sides import CPU
 
 GROUPS = json.loads((resources.files("scanner.watermark.native") / "known_answers.json").read_text())

@@ -8,16 +8,14 @@ from types import SimpleNamespace
 import pytest
 from brickscan_vllm import door as door_module
 from brickscan_vllm.asked import Reads, read_request
-from brickscan_vllm.counts import REFUSED, REQUESTS, STEERED
-from brickscan_vllm.door import Door
-from brickscan_vllm.served_key import check_tokenizer, find_key, open_key
-from brickscan_vllm.settings import read_settings
+from brickscan_vllm.door import REFUSED, REQUESTS, STEERED, Door
+from brickscan_vllm.marking import check_tokenizer, find_key, open_key
+from brickscan_vllm.settings import LONGEST, make_token, read_settings
 from brickscan_vllm.start import CLASS, check_server
-from brickscan_vllm.token import LONGEST, make_token
 
 from scanner.errors import Refused, SecretError, TokenizerError
 from scanner.registry import load_registry, new_key, retire_key
-from scanner.registry.opening import open_key as open_registered
+from scanner.registry.keys import open_key as open_registered
 from tests.fixed import fix_secrets
 from tests.infra.vllm.stand_ins import params
 

@@ -6,14 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from brickscan_vllm import counts
+from brickscan_vllm import door
 from brickscan_vllm.asked import read_request
-from brickscan_vllm.marking import Marker
+from brickscan_vllm.marking import Marker, find_key, open_key
 from brickscan_vllm.runners import BatchRows, SlotRows
-from brickscan_vllm.served_key import find_key, open_key
 
 from scanner.generation import GreenListProcessor, GumbelProcessor
-from scanner.gpu.choosing import Sampling
+from scanner.gpu.plain import Sampling
 from scanner.registry import load_registry
 from scanner.registry import open_key as open_registered
 from scanner.watermark import GreenList
@@ -154,7 +153,7 @@ def test_rows_follow_their_requests(settings):
 
 
 def steps_counted():
-    return {name: counts.STEPS.labels(name)._value.get() for name in counts.OUTCOMES}
+    return {name: door.STEPS.labels(name)._value.get() for name in door.OUTCOMES}
 
 
 @pytest.mark.parametrize("key_id", ["greenlist", "gumbel"])
@@ -170,10 +169,10 @@ def test_what_cannot_be_marked_is_left_and_counted(settings, key_id):
     rows.apply(before.clone())  # the same step again, without a new token, is not counted
     after = steps_counted()
     assert {name: after[name] - counted[name] for name in after} == {"marked": 0, "forced": 1, "unmarked": 1}
-    finished = counts.FINISHED.labels("none")._value.get()
+    finished = door.FINISHED.labels("none")._value.get()
     rows.update_state(Update(removed=[0]))
     rows._counts.tell()
-    assert counts.FINISHED.labels("none")._value.get() == finished + 1
+    assert door.FINISHED.labels("none")._value.get() == finished + 1
 
 
 @pytest.mark.parametrize(("temperature", "outcome"), [(1.0, "marked"), (0.01, "forced")])

@@ -11,7 +11,7 @@ from scanner.watermark import scored_positions
 from scanner.watermark.native import gumbel_runs
 from scanner.watermark.native.ciphers import LANES
 from scanner.watermark.native.gumbel_runs import PER_LN2, PRODUCT, STEPS, bound_run, units_of
-from scanner.watermark.native.runs import steps_of
+from scanner.watermark.native.streams import steps_of
 from tests.watermark.native2.known2 import pair
 from tests.watermark.pairs import ragged
 from tests.watermark.strategies import few, many, random_documents, token_ids

@@ -5,14 +5,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scanner.audit.calibration.law import fresh_entropy
-from scanner.audit.statistics.expectation import levels
+from scanner.audit.calibration.admission import fresh_entropy
+from scanner.audit.statistics.judgement import levels
 from scanner.watermark import scored_positions
 from scanner.watermark.formats import make_format
 from scanner.watermark.native import run_nulls
 from scanner.watermark.native.gumbel import TERM_ERROR, UNIT
 from scanner.watermark.native.run_nulls import sum_run
-from scanner.watermark.native.runs import steps_of
+from scanner.watermark.native.streams import steps_of
 from tests.watermark.native2.known2 import pair
 from tests.watermark.pairs import ragged
 from tests.watermark.strategies import random_documents

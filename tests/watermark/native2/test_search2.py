@@ -10,8 +10,8 @@ from scanner.watermark import scored_positions
 from scanner.watermark.native import numbered
 from scanner.watermark.native.green_runs import MANY, SIDE, bit_length, count_run, words_of
 from scanner.watermark.native.gumbel_runs import STEPS
-from scanner.watermark.native.runs import chosen, in_two, is_group_step, steps_of
 from scanner.watermark.native.secret import planes_of
+from scanner.watermark.native.streams import chosen, in_two, is_group_step, steps_of
 from tests.watermark.native2.known2 import SECRET, marked, pair
 from tests.watermark.pairs import ragged
 from tests.watermark.strategies import random_documents

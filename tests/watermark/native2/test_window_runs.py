@@ -8,7 +8,7 @@ import pytest
 from scanner.watermark.format import SearchesWindows
 from scanner.watermark.native import windows as kernels
 from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
-from scanner.watermark.native.runs import steps_of
+from scanner.watermark.native.streams import steps_of
 from scanner.watermark.positions import only
 from scanner.watermark.spans import coarse_of, ranges
 from tests.watermark.marked_tokens import marked_tokens, plain_tokens

@@ -17,7 +17,7 @@ from jobs.demo.get_model import DEFAULT_FOLDER
 from scanner.generation import GreenListProcessor, GumbelProcessor, LocalModel, load_model
 from scanner.generation.processor import RowsProcessor, sampling_weights
 from scanner.watermark.native.numbered import Numbered
-from scanner.watermark.native.runs import is_group_step
+from scanner.watermark.native.streams import is_group_step
 from tests.watermark.native2.model_texts import QUERIED, SHARED, STORED, TOKENS, VOCABULARY, Cell, cells, read, write
 
 BATCH = 80

@@ -11,7 +11,7 @@ from scipy import stats
 
 from scanner.watermark import ragged
 from scanner.watermark.formats import make_format
-from scanner.watermark.stacks.seeded_proof import SynthIdProof, log_urn
+from scanner.watermark.stacks.proof import SynthIdProof, log_urn
 from scanner.watermark.stacks.synthid.bits import (
     FEW,
     MANY,

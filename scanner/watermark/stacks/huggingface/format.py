@@ -200,7 +200,7 @@ class _KgwFormat(GreenListFormat):
         """The format opened with a secret and a selfhash table: the key's own table or, for a decoy, another key's."""
 
     def _proof(self, secret: bytes) -> Proof:
-        from scanner.watermark.stacks.seeded_proof import KgwProof  # flags alone need mpmath
+        from scanner.watermark.stacks.proof import KgwProof  # flags alone need mpmath
 
         return KgwProof(secret, self.seeding, self.context_width, self.vocab_size, self.green)
 

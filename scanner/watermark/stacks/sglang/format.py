@@ -266,7 +266,7 @@ class SglangOneKeyFormat(SglangFormat):
 
     def proof(self, secret: bytes) -> Proof:
         """See Proves."""
-        from scanner.watermark.stacks.sglang.proof import SglangProof  # flags alone need mpmath
+        from scanner.watermark.stacks.proof import SglangProof  # flags alone need mpmath
 
         return SglangProof(secret, self.context_window, 1.0, KEY_BITS)
 
@@ -292,7 +292,7 @@ class SglangTwoKeysFormat(SglangFormat):
 
     def proof(self, secret: bytes) -> Proof:
         """See Proves."""
-        from scanner.watermark.stacks.sglang.proof import SglangProof
+        from scanner.watermark.stacks.proof import SglangProof
 
         return SglangProof(secret, self.context_window, self.mixing_probability, KEY_BITS)
 

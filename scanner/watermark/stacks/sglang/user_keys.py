@@ -216,7 +216,7 @@ class SglangUserKeysFormat(SglangFormat):
 
     def proof(self, secret: bytes) -> Proof:
         """See Proves."""
-        from scanner.watermark.stacks.sglang.proof import SglangUsersProof  # flags alone need mpmath
+        from scanner.watermark.stacks.proof import SglangUsersProof  # flags alone need mpmath
 
         return SglangUsersProof(secret, self.context_window, KEY_BITS)
 

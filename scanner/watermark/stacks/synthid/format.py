@@ -178,7 +178,7 @@ class SynthIdTableFormat(_SynthIdFormat, DrawnFormat):
 
     def proof(self, secret: bytes) -> Proof:
         """See Proves."""
-        from scanner.watermark.stacks.seeded_proof import SynthIdProof
+        from scanner.watermark.stacks.proof import SynthIdProof
 
         table = self.sampling_table_seed, self.sampling_table_size
         return SynthIdProof(secret, self.depth, self.ngram_len, self.score == "weighted", table, self._bits())
@@ -212,7 +212,7 @@ class SynthIdMixedFormat(_SynthIdFormat):
 
     def proof(self, secret: bytes) -> Proof:
         """See Proves."""
-        from scanner.watermark.stacks.seeded_proof import SynthIdProof
+        from scanner.watermark.stacks.proof import SynthIdProof
 
         return SynthIdProof(secret, self.depth, self.ngram_len, self.score == "weighted", None, 64)
 

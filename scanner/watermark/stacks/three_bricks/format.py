@@ -259,7 +259,7 @@ class _ThreeBricksFormat(VocabularyFormat):
         return lambda tokens: table_seeds(tokens.ids, window, int64(salt), table, of)
 
     def _proof(self, secret: bytes, green: int) -> Proof:
-        from scanner.watermark.stacks.seeded_proof import ThreeBricksProof  # flags alone need mpmath
+        from scanner.watermark.stacks.proof import ThreeBricksProof  # flags alone need mpmath
 
         return ThreeBricksProof(secret, self.window, self.seeding, self.table_seed, self.vocab_size, green)
 

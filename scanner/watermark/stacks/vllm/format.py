@@ -131,7 +131,7 @@ class _VllmFormat(DrawnFormat):
         return 2e-7
 
     def _proof(self, secret: bytes, weight: float | None) -> Proof:
-        from scanner.watermark.stacks.vllm.proof import VllmProof  # flags alone need mpmath
+        from scanner.watermark.stacks.proof import VllmProof  # flags alone need mpmath
 
         opening = self.partial_contexts == "scored"
         return VllmProof(secret, self.context_width, weight, opening=opening, bits=self.basis().bits)

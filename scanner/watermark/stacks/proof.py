@@ -1,9 +1,16 @@
-"""Proofs of the marks that torch's CPU generator draws, and of SynthID: plain Python, and numpy's own Mersenne Twister.
+"""Proofs of other stacks' marks: Mersenne Twister, Philox and MurmurHash3 in plain Python and numpy.
+
+Proofs of the marks that torch's CPU generator draws, and of SynthID: plain Python, and numpy's own Mersenne Twister.
 
 numpy seeds it as torch does when it is seeded by one number of 32 bits, as old versions did.
+
+Proofs of vLLM's marks: Philox4x32-10 in plain numpy, one lane a scored position.
+
+Proofs of SGLang's marks: MurmurHash3 (x86, 32 bits) in plain numpy, one lane a scored position.
 """
 
 import hashlib
+import hmac
 import math
 from collections.abc import Collection, Sequence
 from fractions import Fraction
@@ -14,7 +21,7 @@ from scipy.signal import fftconvolve  # type: ignore[import-untyped]
 from scipy.special import logsumexp  # type: ignore[import-untyped]
 from scipy.stats import norm  # type: ignore[import-untyped]
 
-from scanner.watermark.proof import counted, floored, log10_binomial, log10_gamma
+from scanner.watermark.proof import counted, floored, log10_binomial, log10_gamma, log10_two_gammas
 from scanner.watermark.stacks.shared import Held
 
 _64 = 2**64
@@ -273,3 +280,160 @@ class SynthIdProof:
                 mean += weight * float((np.exp(power - logsumexp(power)) * values).sum())
             low, high = (middle, high) if mean < score else (low, middle)
         return low
+
+
+Lanes = NDArray[np.uint64]
+_32 = np.uint64(32)
+_MASK = np.uint64(2**32 - 1)
+
+
+def philox(counter: Sequence[Lanes], low: Lanes, high: Lanes) -> list[Lanes]:
+    """Philox4x32-10 (Salmon et al. 2011): four philox_words of 32 bits, held in 64."""
+    c = list(counter)
+    for number in range(10):
+        k0, k1 = (low + np.uint64(number * 0x9E3779B9)) & _MASK, (high + np.uint64(number * 0xBB67AE85)) & _MASK
+        p, q = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+        c = [(q >> _32) ^ c[1] ^ k0, q & _MASK, (p >> _32) ^ c[3] ^ k1, p & _MASK]
+    return c
+
+
+def philox_words(key: int, contexts: Lanes, tokens: Lanes) -> Lanes:
+    """The word of each context and token: uint64[P] for uint64[P, width], missing tokens 2^32−1, and uint64[P]."""
+    lanes, width = contexts.shape
+    low, high = (np.full(lanes, half, np.uint64) for half in (key % 2**32, key >> 32))
+    first = [int.from_bytes(b"WMCX", "big"), width, 0, 0]
+    state = [np.full(lanes, word, np.uint64) for word in first]
+    for start in range(0, width, 4):
+        block = [
+            contexts[:, start + i] if start + i < width else np.full(lanes, 2**32 - 1 - i, np.uint64) for i in range(4)
+        ]
+        state = philox([s ^ b for s, b in zip(state, block, strict=True)], low ^ np.uint64(start), high)
+    mark = np.uint64(int.from_bytes(b"WMTK", "big"))
+    out = philox([tokens >> np.uint64(2), *state[:3]], low ^ state[3], high ^ mark)
+    return np.stack(out)[(tokens & np.uint64(3)).astype(np.int64), np.arange(lanes)]
+
+
+class VllmProof:
+    """The proof of one key's mark, or of the two keys' that vLLM derives from a master key.
+
+    Its repr shows nothing of them.
+
+    Args:
+        master: 8 bytes, big-endian.
+        width: of the context.
+        weight: of the second of two derived keys; None: one key.
+        opening: whether positions count whose context lacks tokens.
+        bits: no p-value is below 2^-bits.
+    """
+
+    def __init__(self, master: bytes, width: int, weight: float | None, *, opening: bool, bits: int) -> None:
+        parts = [master]
+        if weight is not None:
+            parts = [hashlib.sha256(name + master).digest()[:8] for name in (b"key_a", b"key_b")]
+        self._keys = Held([int.from_bytes(part, "big") for part in parts])
+        self._width, self._opening, self._bits = width, opening, bits
+        self._weights = [1.0] if weight is None else [1.0 - weight, weight]
+
+    def scores(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+    ) -> tuple[int, list[float]]:
+        """See scanner.watermark.format.Proof; the mark has one message."""
+        ids, width = tokens.tolist(), self._width
+        padded = [-1] * width + ids
+        places = range(0 if self._opening else width, len(ids))
+        contexts = [tuple(padded[t : t + width]) for t in places]
+        kept = counted(places, contexts, [ids[t] for t in places], dedup, left_out)
+        rows = np.array([contexts[i] for i in kept], np.int64).reshape(len(kept), width).astype(np.uint64) & _MASK
+        met = np.array([ids[places[i]] for i in kept], np.uint64)
+        score = 0.0
+        for key, weight in zip(self._keys.value, self._weights, strict=True):
+            cells = (philox_words(key, rows, met) >> np.uint64(8)).tolist()
+            score += weight * math.fsum(-math.log1p(-cell / 2**24) for cell in cells)
+        return len(kept), [score] * len(messages)
+
+    def log10_p(self, score: float, scored: int) -> float:
+        """See scanner.watermark.format.Proof."""
+        weight = self._weights[1] if len(self._weights) == 2 else 0.0
+        return floored(log10_two_gammas(score, scored, weight), self._bits)
+
+
+Words = NDArray[np.uint32]
+
+
+def _times(x: Words, factor: int) -> Words:
+    return x * np.uint32(factor)
+
+
+def _rotated(x: Words, by: int) -> Words:
+    return (x << np.uint32(by)) | (x >> np.uint32(32 - by))
+
+
+def murmur3(columns: Sequence[Words]) -> Words:
+    """MurmurHash3_x86_32, seed 0, of each lane's words: uint32[P]."""
+    h = np.zeros(len(columns[0]), np.uint32)
+    for column in columns:
+        h = _times(_rotated(h ^ _times(_rotated(_times(column, 0xCC9E2D51), 15), 0x1B873593), 13), 5)
+        h = h + np.uint32(0xE6546B64)
+    h = h ^ np.uint32(4 * len(columns))
+    h = _times(h ^ (h >> np.uint32(16)), 0x85EBCA6B)
+    h = _times(h ^ (h >> np.uint32(13)), 0xC2B2AE35)
+    return h ^ (h >> np.uint32(16))
+
+
+class SglangProof:
+    """The proof of one key's mark, or of two keys' where a coin names one at each context.
+
+    Its repr shows nothing of them.
+
+    Args:
+        secret: 8 bytes of each key, big-endian.
+        width: of the context.
+        share: of the contexts that the first of two keys marks.
+        bits: no p-value is below 2^-bits.
+    """
+
+    def __init__(self, secret: bytes, width: int, share: float, bits: int) -> None:
+        self._keys = Held([int.from_bytes(secret[i : i + 8], "big") for i in range(0, len(secret), 8)])
+        self._width, self._share, self._bits = width, share, bits
+
+    def scores(
+        self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+    ) -> tuple[int, list[float]]:
+        """See scanner.watermark.format.Proof."""
+        width = self._width
+        met = tokens[width:]
+        if not len(met):
+            return 0, [0.0] * len(messages)
+        hashes = murmur3([tokens[i : len(tokens) - width + i] for i in range(width)])
+        places = range(width, len(tokens))
+        kept = np.array(counted(places, hashes.tolist(), met.tolist(), dedup, left_out), np.int64)
+        contexts, met = hashes[kept], met[kept]
+        return len(kept), [self._score(self._of(message), contexts, met) for message in messages]
+
+    def _of(self, message: int) -> list[int]:
+        """The keys that mark a message."""
+        return self._keys.value
+
+    def _score(self, keys: list[int], contexts: Words, met: Words) -> float:
+        halves = [np.full(len(met), half, np.uint32) for key in keys for half in (key % 2**32, key >> 32)]
+        draws = [murmur3([*halves[i : i + 2], contexts, met]) for i in range(0, len(halves), 2)]
+        chosen = draws[0]
+        if len(keys) == 2:
+            chosen = np.where(murmur3([*halves, contexts]) < int(self._share * 2**32), *draws)
+        return math.fsum(-math.log1p(-draw / 2**32) for draw in chosen.tolist())
+
+    def log10_p(self, score: float, scored: int) -> float:
+        """See scanner.watermark.format.Proof."""
+        return floored(log10_gamma(score, scored), self._bits)
+
+
+class SglangUsersProof(SglangProof):
+    """The proof of marks with a key for each message, derived from a master key."""
+
+    def __init__(self, secret: bytes, width: int, bits: int) -> None:
+        super().__init__(b"", width, 1.0, bits)
+        self._master = Held(secret)
+
+    def _of(self, message: int) -> list[int]:
+        of = b"brickscan sglang user key v1" + message.to_bytes(8, "big")
+        return [int.from_bytes(hmac.digest(self._master.value, of, "sha256")[:8], "big")]
