@@ -20,11 +20,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 import click
-from tqdm import tqdm
 
 from scanner.printable import cut, safe
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from scanner.audit.in_every_scan.live import LiveAudit
     from scanner.cluster import Outcome, Totals, Work
 
@@ -187,6 +188,8 @@ class Progress:
         rate = totals.counts.text_bytes / 1e6 / seconds
         if sys.stderr.isatty():
             if self._bar is None:
+                from tqdm import tqdm
+
                 self._bar = tqdm(total=work.documents, unit=" documents", unit_scale=True, dynamic_ncols=True)
             self._bar.set_postfix_str(f"{rate:.2f} MB/s, {totals.counts.flagged} flagged", refresh=False)
             self._bar.update(scored - self._bar.n)
@@ -365,6 +368,8 @@ class MarkProgress:
     def __init__(self, prompts: int, check: Callable[[], None]) -> None:
         self._check, self._done, self._prompts = check, 0, prompts
         self._steps = None if sys.stderr.isatty() else Steps("mark")
+        from tqdm import tqdm  # late: a tenth of a CPU second
+
         self._bar: tqdm[None] = tqdm(total=prompts, unit="prompt", dynamic_ncols=True, disable=self._steps is not None)
 
     def __enter__(self) -> "MarkProgress":

@@ -31,7 +31,6 @@ from jobs.options import (
 )
 from jobs.text import columns, complain, counted, tell
 from scanner.errors import Refused, in_a_line
-from scanner.input.named_files import open_parquet
 from scanner.printable import printable, safe
 from scanner.registry import (
     Verified,
@@ -422,6 +421,8 @@ def _column(file: Path, column: str) -> pl.Series:
     try:
         between = separator[file.suffix]
         if between is None:
+            from scanner.input.named_files import open_parquet
+
             parquet = open_parquet(file, f"--file {file}")
             names = parquet.schema_arrow.names
             frame = pl.DataFrame(parquet.read(columns=[column] if column in names else []))

@@ -1,4 +1,4 @@
-"""What a command imports: the seconds of numba, Arrow, polars and Ray are for those that need them."""
+"""What a command imports: the seconds of numba, scipy, Arrow, polars and Ray are for those that need them."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("deltalake", "numba", "polars", "pyarrow", "pydantic", "ray", "scipy", "tokenizers", "torch", "transformers")
-KEYS = {"pydantic", "numba", "scipy"}  # formats check the parameters of keys, and bring their kernels
+KEYS = {"pydantic"}  # formats check the parameters of keys; a kernel imports numba when it is called
 TABLES = {"deltalake", "polars", "pyarrow"}
 
 LOADED = f"""\
@@ -30,7 +30,12 @@ print(code, *(name for name in {HEAVY} if name in sys.modules), file=sys.stderr)
         ("keys list --registry REGISTRY", KEYS),
         ("formats", KEYS),
         ("users list --registry REGISTRY", KEYS | TABLES),
+        ("users show alice --registry REGISTRY", KEYS | TABLES),
+        ("users who green 1 --registry REGISTRY", KEYS | TABLES),
         ("status RESULTS", KEYS | TABLES),
+        ("flagged RESULTS", KEYS | TABLES),
+        ("accounts RESULTS", KEYS | TABLES | {"scipy", "tokenizers"}),  # it scores posts again, where there are any
+        ("quarantine RESULTS", KEYS | TABLES),
     ],
 )
 def test_a_command_imports_no_more_than_it_needs(line, allowed, night):

@@ -1,149 +1,78 @@
-"""Compiling kernels: numba, with a cache on disk that any change of any kernel file makes void.
+"""Kernels: functions that `scanner.watermark.compiler` compiles at their first call, with a cache on disk.
 
-numba's own cache looks only at the file of the function that is called. After an upgrade that changed a cipher alone it
-would go on with old ciphers inside new scores, so the cache lies in a folder named by a digest of this whole package.
-Kernels lie there by their place in the package: numba's own folders are named by the path of the sources, which is a
-new one for each upload of `ray job submit`.
-When several processes need a kernel at the same time, as workers of a first scan do, one compiles it and the others
-wait.
+numba takes most of a second to import, and most commands call no kernel: a kernel imports it when it is first called.
 """
 
-import contextlib
-import fcntl
+import functools
 import hashlib
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TextIO, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
-import numba
-from numba.core import config as _config
-from numba.core.caching import UserProvidedCacheLocator
-from numba.core.codegen import get_host_cpu_features
-from numba.core.compiler_lock import global_compiler_lock
-
-config: Any = _config  # its settings are not in the type stubs
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-
-_PACKAGE = Path(__file__).parent
-
-
-def _digest() -> str:
-    sources = hashlib.sha256()
-    for file in sorted(_PACKAGE.rglob("*.py")):
-        sources.update(str(file.relative_to(_PACKAGE)).encode() + b"\0" + file.read_bytes())
-    return sources.hexdigest()[:16]
+PACKAGE = Path(__file__).parent
+"""Sources of all kernels. A change of any of them makes the cache void."""
 
 
-def _cache_folder() -> str:
+@functools.cache
+def cache_folder() -> str:
     """NUMBA_CACHE_DIR where it is set; else beside the sources, where that can be written; else in the user's cache."""
-    if config.CACHE_DIR:
-        folder = Path(config.CACHE_DIR)
-    elif os.access(_PACKAGE, os.W_OK):
-        folder = _PACKAGE / "__pycache__"
+    sources = hashlib.sha256()
+    for file in sorted(PACKAGE.rglob("*.py")):
+        sources.update(str(file.relative_to(PACKAGE)).encode() + b"\0" + file.read_bytes())
+    if named := os.environ.get("NUMBA_CACHE_DIR"):
+        folder = Path(named)
+    elif os.access(PACKAGE, os.W_OK):
+        folder = PACKAGE / "__pycache__"
     else:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brickscan"
-    return str(folder / f"kernels-{_digest()}")
-
-
-_FOLDER = _cache_folder()
-
-
-def _features() -> str:
-    """Features of this machine's processor, and vectors of 512 bits wherever it has them: LLVM prefers those of 256.
-
-    Ciphers side by side gain a quarter by the wide ones, and no kernel lost by them (Xeon of family 6, model 167).
-    """
-    features = str(get_host_cpu_features())
-    return f"{features},-prefer-256-bit" if "+avx512f" in features.split(",") else features
-
-
-if config.CPU_FEATURES is None:
-    config.CPU_FEATURES = _features()
+    return str(folder / f"kernels-{sources.hexdigest()[:16]}")
 
 
 def compiled_before() -> bool:
     """Whether this machine's disk holds kernels of these sources. If not, a first use compiles for a while."""
-    return any(Path(_FOLDER).rglob("*.nbi"))
+    return any(Path(cache_folder()).rglob("*.nbi"))
 
 
-LONGEST_WAIT = 60.0
-"""Most seconds to wait for another process that compiles a kernel; the slowest kernel takes some."""
+class Kernel:
+    """A function that is compiled at its first call. Pickles as its name, as functions do."""
 
-_alone: set[str] = set()
-"""Kernels whose lock this process holds; the compiler's own lock guards it."""
+    def __init__(self, function: Callable[..., Any], inline: Literal["never", "always"]) -> None:
+        functools.update_wrapper(self, function)
+        self.py_func, self._inline = function, inline
 
+    def __call__(self, *arguments: object) -> object:
+        """Call the compiled function."""
+        return self.compiled(*arguments)
 
-def _wait_for(lock: TextIO) -> None:
-    """Lock a file; raises TimeoutError, an OSError, when whoever holds it was stopped and will not let it go."""
-    end = time.monotonic() + LONGEST_WAIT
-    while time.monotonic() < end:
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        time.sleep(0.02)
-    raise TimeoutError(f"{lock.name} was held for {LONGEST_WAIT} s")
+    @functools.cached_property
+    def compiled(self) -> Any:  # noqa: ANN401 - numba has no types
+        """What numba compiles for each kind of arguments."""
+        from scanner.watermark.compiler import compile_function
 
+        return compile_function(self.py_func, self._inline)
 
-@contextlib.contextmanager
-def _one_process(name: str) -> Iterator[None]:
-    """Let no other process compile a kernel meanwhile; go on where that cannot be, as on a filesystem without locks.
+    @property
+    def _numba_type_(self) -> object:
+        """What numba asks of a name that stands in a kernel; with it, it calls the compiled one."""
+        return self.compiled._numba_type_
 
-    The compiler's lock comes first, as it does where one kernel has another compiled that it calls: threads that took
-    the two in different orders would wait for each other. Processes do not, since calls go in no circle.
-    """
-    with global_compiler_lock, contextlib.ExitStack() as locks:
-        if name not in _alone:
-            with contextlib.suppress(OSError):
-                Path(_FOLDER).mkdir(parents=True, exist_ok=True)
-                lock = locks.enter_context((Path(_FOLDER) / f"{name}.lock").open("w"))
-                _wait_for(lock)
-            _alone.add(name)
-            locks.callback(_alone.remove, name)
-        yield
+    @property
+    def targetoptions(self) -> object:
+        """What numba asks before it puts the body of `py_func` in place of a call."""
+        return self.compiled.targetoptions
 
-
-class ByPlaceInPackage(UserProvidedCacheLocator):  # type: ignore[misc]
-    """The folder of a kernel within the cache: the same wherever this package lies."""
-
-    @classmethod
-    def get_suitable_cache_subpath(cls, py_file: str) -> str:
-        """Name of the folder of a source file's kernels: its modules' names, or numba's own for other sources."""
-        folder = Path(py_file).absolute().parent
-        if folder.is_relative_to(_PACKAGE.absolute()):
-            return ".".join(folder.relative_to(_PACKAGE.absolute().parent).parts)
-        return str(super().get_suitable_cache_subpath(py_file))
-
-
-_LOCATORS = f"{__name__}.{ByPlaceInPackage.__name__},UserProvidedCacheLocator,InTreeCacheLocator,UserWideCacheLocator"
-"""Kinds of places for the cache, of which numba takes the first that can be written."""
-
-
-def _compile(function: Function, inline: Literal["never", "always"]) -> Function:
-    before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
-    config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = _FOLDER, _LOCATORS
-    try:
-        compiled: Any = numba.njit(cache=True, nogil=True, inline=inline)(function)
-    finally:
-        config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = before
-    # looks into the cache first: once another process has compiled, it is found there
-    find_or_compile, name = compiled.compile, f"{function.__module__}.{function.__qualname__}"
-
-    def compile_once(signature: object) -> object:
-        with _one_process(name):
-            return find_or_compile(signature)
-
-    compiled.compile = compile_once
-    return cast(Function, compiled)
+    def __reduce__(self) -> str:
+        return self.py_func.__qualname__
 
 
 def kernel(function: Function) -> Function:
     """Compile for this machine at the first call; runs without Python's global lock."""
-    return _compile(function, "never")
+    return cast(Function, Kernel(function, "never"))
 
 
 def inlined(function: Function) -> Function:
     """As `kernel`, but its body stands in every kernel that calls it: what is too large for the compiler to inline."""
-    return _compile(function, "always")
+    return cast(Function, Kernel(function, "always"))

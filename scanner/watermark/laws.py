@@ -24,7 +24,6 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.fft import next_fast_len  # type: ignore[import-untyped]
 
 from scanner.watermark import pvalues
 from scanner.watermark.kernel import kernel
@@ -313,6 +312,8 @@ def log_tail(score: int, weights: NDArray[np.int64], chances: NDArray[np.float64
     log_moments, tilted = _tilted(tilt, weights, values, log_chance)
     means = (tilted * values).sum(axis=1)
     spread = math.sqrt(float((weights**2 * ((tilted * values**2).sum(axis=1) - means**2)).sum()))
+    from scipy.fft import next_fast_len  # type: ignore[import-untyped] # late: half a second, for few laws
+
     size = next_fast_len(int(2.0 * _WIDTH * max(spread, 1.0)) + 2 * int(weights.max()), real=True)
     transform = np.ones(size // 2 + 1, np.complex128)
     for weight, law in zip(weights, tilted, strict=True):

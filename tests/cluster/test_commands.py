@@ -178,7 +178,7 @@ def test_a_bar_on_a_terminal(monkeypatch):
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_first_scan_says_once_that_it_compiles(monkeypatch, tmp_path, terminal):
-    monkeypatch.setattr(kernel, "_FOLDER", str(tmp_path))
+    monkeypatch.setattr(kernel, "cache_folder", lambda: str(tmp_path))
     assert not kernel.compiled_before()
     shown = io.StringIO()
     monkeypatch.setattr(shown, "isatty", lambda: terminal, raising=False)

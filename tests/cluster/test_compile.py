@@ -9,8 +9,6 @@ SCAN_HERE = """
 import sys
 from pathlib import Path
 
-from numba.core.dispatcher import Dispatcher
-
 from scanner.results import tables
 from scanner import results
 from scanner.cluster.pieces import Piece
@@ -19,12 +17,13 @@ from scanner.input.inspector import Inspector
 from scanner.input.files import list_files
 from scanner.detection.scan_plan import make_plan
 from scanner.input.shards import Shard, cut
+from scanner.watermark.kernel import Kernel
 
 
 def compiled():
     modules = [module for name, module in sys.modules.items() if name.startswith("scanner.")]
-    found = {id(f): f for module in modules for f in vars(module).values() if isinstance(f, Dispatcher)}
-    return {(f.__module__, f.__name__, str(types)) for f in found.values() for types in f.signatures}
+    found = {id(f): f for module in modules for f in vars(module).values() if isinstance(f, Kernel)}
+    return {(f.__module__, f.__name__, str(types)) for f in found.values() for types in f.compiled.signatures}
 
 
 plan = make_plan(Path(sys.argv[1]))

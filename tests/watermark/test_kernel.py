@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import scanner
-from scanner.watermark import kernel
+from scanner.watermark import compiler, kernel
 
 PROBE = """
 import gc
@@ -69,8 +70,8 @@ def test_a_changed_cipher_is_compiled_anew_where_it_is_used(tmp_path):
 
 
 def test_a_process_that_was_stopped_while_it_compiled_stops_no_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(kernel, "_FOLDER", str(tmp_path))
-    monkeypatch.setattr(kernel, "LONGEST_WAIT", 0.1)
+    monkeypatch.setattr(compiler, "cache_folder", lambda: str(tmp_path))
+    monkeypatch.setattr(compiler, "LONGEST_WAIT", 0.1)
     doubled = kernel.kernel(lambda number: 2 * number)
     with (tmp_path / f"{__name__}.{doubled.__qualname__}.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -80,7 +81,7 @@ def test_a_process_that_was_stopped_while_it_compiled_stops_no_other(tmp_path, m
 
 
 def test_vectors_are_as_wide_as_the_processor_has_them():
-    if "+avx512f" not in kernel.config.CPU_FEATURES.split(","):
+    if "+avx512f" not in compiler.config.CPU_FEATURES.split(","):
         pytest.skip("no vectors of 512 bits here")
 
     @numba.njit
@@ -91,3 +92,23 @@ def test_vectors_are_as_wide_as_the_processor_has_them():
     rounds(np.zeros(64, np.uint32))
     (code,) = rounds.inspect_asm().values()
     assert "zmm" in code
+
+
+@kernel.inlined
+def _twice(number):
+    return 2 * number
+
+
+@kernel.kernel
+def _four_times(number):
+    return _twice(_twice(number))
+
+
+def test_a_kernel_pickles_as_its_name_and_calls_kernels_that_nobody_has_called_yet():
+    assert "compiled" not in vars(_twice)
+    assert pickle.loads(pickle.dumps(_four_times)) is _four_times
+    assert "compiled" not in vars(_four_times), "nothing is compiled before a call"
+    assert _four_times(3) == 12
+    assert pickle.loads(pickle.dumps(_four_times)) is _four_times
+    assert len(_four_times.compiled.signatures) == 1
+    assert not _twice.compiled.signatures, "it stands in the kernel that calls it"

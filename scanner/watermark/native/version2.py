@@ -20,7 +20,6 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from scipy import special  # type: ignore[import-untyped]
 
 from scanner.watermark.format import Answers, Format, StandIns
 from scanner.watermark.laws import Law, least_score
@@ -198,6 +197,8 @@ def _share(law: Law, groups: int, scored: int, passes: NDArray[np.float64]) -> N
     """Share of the messages that score so much over T positions whose group is looked into: float64[J]."""
     spread = 3 * np.sqrt(scored * 2 / 9)
     splits = np.unique(np.clip(np.round(np.linspace(scored / 3 - spread, scored / 3 + spread, _SPLITS)), 0, scored))
+    from scipy import special  # type: ignore[import-untyped] # late: a tenth of a second
+
     weights = special.bdtr(splits, scored, 1 / 3) - special.bdtr(splits - 1, scored, 1 / 3)
     found, all_of_them = np.zeros(len(passes)), np.zeros(len(passes))
     for of_group, weight in zip(splits.astype(np.int64).tolist(), weights.tolist(), strict=True):

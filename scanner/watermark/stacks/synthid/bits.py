@@ -18,7 +18,6 @@ from typing import Protocol
 import numpy as np
 from numpy import int64, uint8, uint64
 from numpy.typing import NDArray
-from scipy.special import gammaln  # type: ignore[import-untyped]
 
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import log10_normal, log_tail
@@ -221,6 +220,8 @@ def wide_law(scored: int, variance: float) -> NDArray[np.float64]:
     drawn = alike / (1.0 - alike)
     steps = np.arange(scored)
     of_ones = np.concatenate([[0.0], np.cumsum(np.log1p(2.0 * drawn * steps))])
+    from scipy.special import gammaln  # type: ignore[import-untyped] # late: a tenth of a second
+
     of_factorials = gammaln(np.arange(1.0, scored + 2))
     log_law = of_factorials[-1] - of_factorials - of_factorials[::-1] - scored * _LN2 + of_ones + of_ones[::-1]
     return np.asarray(np.exp(log_law - np.log1p(drawn * steps).sum()), np.float64)
