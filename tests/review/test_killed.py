@@ -25,14 +25,14 @@ RUNS = "from jobs.cli import main; main()"
 
 STOPS = """
 import sys, time
-from scanner.review import desk, inbox
+from scanner.review import desk, webhook
 kept = desk.decide
 def stops(*arguments):
     if {after}:
         kept(*arguments)
     print("stopped", flush=True)
     time.sleep(600)
-desk.decide = inbox.decide = stops
+desk.decide = webhook.decide = stops
 from jobs.cli import main
 main()
 """

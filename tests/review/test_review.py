@@ -5,6 +5,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urljoin
 
 import pytest
@@ -354,9 +355,14 @@ def test_cookies_of_strangers_take_no_time():
     for cookie in (f"brickscan-review-8000{costly}", f"a{costly}; brickscan-review-8000=x", "=;;=" * 9_000):
         headers = [(b"host", b"127.0.0.1:8000"), (b"cookie", cookie.encode())]
         sent: list[Message] = []
-        began = time.thread_time()
-        asyncio.run(access({**own, "headers": headers}, receive_nothing, collected(sent)))
-        assert time.thread_time() - began < 0.5
+
+        def answered(scope: dict[str, object], sent: list[Message]) -> float:
+            began = time.thread_time()
+            asyncio.run(access(scope, receive_nothing, collected(sent)))
+            return time.thread_time() - began
+
+        with ThreadPoolExecutor(1) as thread:  # a browser of another test may run an event loop in this one
+            assert thread.submit(answered, {**own, "headers": headers}, sent).result() < 0.5
         assert sent[0]["status"] == 403
 
 
