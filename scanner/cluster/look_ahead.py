@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from scanner import results
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
-from scanner.audit.in_every_scan.decoys import PieceDecoys, rehearsal
+from scanner.audit.in_every_scan.decoys import PieceDecoys, Rehearsal
 from scanner.cluster.machines import WORKER_MEMORY, cluster, worker_memory
 from scanner.cluster.pieces import Seconds
 from scanner.cluster.todo import Pace
@@ -119,7 +119,7 @@ def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> Estimate | None
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as a worker does
     pa.set_cpu_count(1)
     detector, decoys = open_detector(plan), open_decoys(plan)
-    detector.compile(rehearsal(decoys) if decoys else None)
+    detector.compile(Rehearsal(decoys) if decoys else None)
     samples = list[Sample]()
     for shard, places in spread_evenly(left, PLACES).items():
         origin = Origin("", shard.shard_id, shard.file.path)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
-from scanner.audit.in_every_scan.decoys import PieceDecoys, rehearsal
+from scanner.audit.in_every_scan.decoys import PieceDecoys, Rehearsal
 from scanner.audit.in_every_scan.reserved import reserved_texts
 from scanner.cluster.machines import limit_memory, own_device, peak_memory, resident
 from scanner.cluster.pieces import NOTHING, Busy, Counts, Files, PackReport, Piece, Report, Seconds
@@ -229,7 +229,7 @@ class Worker:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         pa.set_cpu_count(1)
         # here, without a time limit: on a busy machine it takes minutes, for which no document may be blamed
-        self._detector.compile(rehearsal(self._decoys) if self._decoys else None)
+        self._detector.compile(Rehearsal(self._decoys) if self._decoys else None)
         self._text_ids  # noqa: B018 - read now, so that a secret that is gone is told before any work
         if self._memory is not None:
             limit_memory(self._memory)

@@ -179,24 +179,24 @@ class Detector:
         return with_spans(verdicts, located, keys, batch, self._rules.rates[1], salt)
 
     def compile(self, witness: Witness | None = None) -> None:
-        """Score random tokens as those of one text, so that later documents find every kernel compiled.
+        """Score random tokens as those of a text and of one too short, so that documents find every kernel compiled.
 
         It scores tokens, not texts, since a tokenizer judges its backend by the first texts that it sees.
         """
         seen = []
         for test, of_spans in zip(self._keys, self._tests_of_spans, strict=True):
             length = min(2 * self._rules.min_scored, MOST_COMPILED_WITH) + test.watermark.rule.context
-            ids = np.random.default_rng(0).integers(test.tokenizer.vocab_size, size=length, dtype=np.uint32)
-            tokens = Tokens(ids, np.array([0, length], np.int64))
+            ids = np.random.default_rng(0).integers(test.tokenizer.vocab_size, size=length + 1, dtype=np.uint32)
+            tokens = Tokens(ids, np.array([0, length, length + 1], np.int64))
             name, rule = test.key.tokenizer.sha256, test.watermark.rule
             positions = self._rules.without.positions(name, rule, tokens, self._rules.dedup)
             segments = None
             if self._standing is not None:
-                blank = pa.array([b" "], pa.large_binary())
+                blank = pa.array([b" ", b" "], pa.large_binary())
                 segments = segments_of_stored(blank, {name: tokens}, {name: self._standing[name]})[name]
             seen.append(self._score_key(test, 1.0, of_spans, tokens, positions, segments)[1])
         if witness is not None:
-            witness.see([bytes(32)], seen, lambda _: "")
+            witness.see([bytes(32), b"1" * 32], seen, lambda _: "")
 
     def _tokenise(self, texts: Sequence[str]) -> dict[str, Tokens]:
         """Tokens of texts by each tokenizer, by its SHA-256."""

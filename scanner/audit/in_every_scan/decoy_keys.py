@@ -3,7 +3,6 @@
 Tokens, scores and counts are in scanner.audit.in_every_scan.decoys.
 """
 
-import copy
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -106,11 +105,10 @@ class Decoys:
     def __repr__(self) -> str:
         return f"Decoys({len(self.one)} kinds of keys)"
 
-    def certain(self) -> "Decoys":
-        """The same decoys, with every document drawn that may be."""
-        certain = copy.copy(self)
-        certain._limits = tuple(2**63 if limit else 0 for limit in self._limits)
-        return certain
+    @property
+    def draws_all(self) -> bool:
+        """Whether some texts are scored under all messages of a decoy."""
+        return self._limits[1] > 0
 
     def drawn(self, piece: bytes, digests: Sequence[bytes]) -> Iterator[tuple[int, int, bool]]:
         """Which texts are drawn, their kind of key with one message (−1: none), whether they take all messages."""

@@ -135,6 +135,24 @@ class PieceDecoys(Counts):
             if digests[d] not in self._known:
                 self._known.add(digests[d])
                 seeds[d], kinds[d], every[d] = self._decoys.seed(self._piece, digests[d]), kind, all_messages
+        self._score(seen, seeds, kinds, every, text_of)
+        if self._detector is not None and self._decoys.decisions:
+            for d in self._decoys.decisions.drawn(self._piece, digests).tolist():
+                if digests[d] not in self._decided:
+                    self._decided.add(digests[d])
+                    self._undecided[digests[d]] = text_of(d)
+                    if len(self._undecided) == TOGETHER or sum(map(len, self._undecided.values())) >= TOGETHER_LONG:
+                        self._decide()
+
+    def _score(
+        self,
+        seen: Sequence[Seen],
+        seeds: dict[int, bytes],
+        kinds: NDArray[np.int64],
+        every: NDArray[np.bool_],
+        text_of: Callable[[int], str],
+    ) -> None:
+        """Score D documents: under decoys of a kind with one message (−1: none), and under every message of one."""
         for of_key in seen:
             key_id = of_key.test.key.key_id
             if key_id in self._decoys.one:
@@ -146,13 +164,6 @@ class PieceDecoys(Counts):
                 self._rank_held(of_key, np.flatnonzero(kinds[of_key.documents] >= 0), seeds)
             if key_id in self._decoys.all:
                 self._score_all(of_key, np.flatnonzero(every[of_key.documents]), seeds, text_of)
-        if self._detector is not None and self._decoys.decisions:
-            for d in self._decoys.decisions.drawn(self._piece, digests).tolist():
-                if digests[d] not in self._decided:
-                    self._decided.add(digests[d])
-                    self._undecided[digests[d]] = text_of(d)
-                    if len(self._undecided) == TOGETHER or sum(map(len, self._undecided.values())) >= TOGETHER_LONG:
-                        self._decide()
 
     def rows(self) -> list[pa.RecordBatch]:
         """The counts of the piece, as rows of AUDIT_COUNTS."""
@@ -300,9 +311,17 @@ class PieceDecoys(Counts):
         self._count("decoy_spans", seen.test, hit, np.ones(len(scored)), chance, messages)
 
 
-def rehearsal(decoys: Decoys) -> PieceDecoys:
-    """Decoys of a rehearsal: every document is drawn that may be, nothing is kept, and the kernels are compiled."""
-    return PieceDecoys(decoys.certain(), Origin("", "", ""), 0)
+class Rehearsal(PieceDecoys):
+    """Decoys that are scored to compile their kernels, and counted nowhere."""
+
+    def __init__(self, decoys: Decoys) -> None:
+        super().__init__(decoys, Origin("", "", ""), 0)
+
+    def see(self, digests: Sequence[bytes], seen: Sequence[Seen], text_of: Callable[[int], str]) -> None:
+        """Score all texts under every kind of key, as some text of the scan will be."""
+        seeds, every = dict(enumerate(digests)), np.full(len(digests), self._decoys.draws_all)
+        for number in range(len(self._decoys.one)):
+            self._score(seen, seeds, np.full(len(digests), number), every & (number == 0), text_of)
 
 
 class AccountDecoys(Counts):
