@@ -35,6 +35,7 @@ from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.input.shards import Shard
 from scanner.results.newest import drop_runs, flags, run_number, settle, shards, standing_flags, tables_beside
 from scanner.results.queries import ask
+from scanner.results.scan_list import TO_THE_END
 from scanner.results.tables import read_whole
 from scanner.results.transactions import OF_NO_RUN, SCHEMAS, Tables, try_to_commit
 from scanner.results.upkeep import Anew, rewrite
@@ -245,15 +246,11 @@ def drop_older(results: str, days: int, *, keep_flags: bool, config_sha256: str)
     """
     now = datetime.now(UTC)
     of_today = (pl.col("config_sha256") == config_sha256) & (pl.col("started_at").dt.date() == now.date())
-    did = of_today & pl.col("exit_code").is_in(_TO_THE_END) & pl.col("part").is_null()
+    did = of_today & pl.col("exit_code").is_in(TO_THE_END) & pl.col("part").is_null()
     if not read_whole(results, "scans").filter(did).collect().is_empty():
         return 0
     old = expired(results, cutoff(days), keep_flags=keep_flags)
     return retain(results, old.scans, keep_flags=keep_flags) if old.scans else 0
-
-
-_TO_THE_END = (0, 3, 4)
-"""Exit codes of scans that came to their end, whatever they found."""
 
 
 def _taken_back(results: str, scans: pl.DataFrame) -> pl.DataFrame:

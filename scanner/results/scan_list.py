@@ -48,6 +48,10 @@ class LastScans(NamedTuple):
     silent: pl.DataFrame
 
 
+TO_THE_END = (0, 3, 4, 5)
+"""Exit codes of scans that came to their end, whatever they found."""
+
+
 def went_on(later: Mapping[str, Any], scan: Mapping[str, Any]) -> bool:
     """Whether a later scan did and judged what another one left, so that nothing is left to do about the other.
 
@@ -60,7 +64,9 @@ def went_on(later: Mapping[str, Any], scan: Mapping[str, Any]) -> bool:
     if later["audit"] != AuditState.NOT_JUDGED and scan["scan_id"] in later["audited_scans"]:
         return True
     undated = all(one["night"] == one["started_at"].date().isoformat() for one in (later, scan))
-    did_the_night = later["exit_code"] == 0 and (undated or later["night"] == scan["night"])
+    read = later["exit_code"] == 0 or later["documents"] or later["files_quarantined"] or later["shards_skipped"]
+    came_to_its_end = later["exit_code"] in TO_THE_END and bool(read)
+    did_the_night = came_to_its_end and (undated or later["night"] == scan["night"])
     if scan["part"] is not None:
         return did_the_night and bool(later["config_sha256"] == scan["config_sha256"])
     read_nothing = not scan["documents"] and not scan["files_quarantined"]

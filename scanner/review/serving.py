@@ -17,6 +17,7 @@ Apps on a port of this machine, among them the review app for one reviewer.
 
 import asyncio
 import hmac
+import logging
 import secrets
 import socket
 import time
@@ -264,10 +265,17 @@ class Server:
 
     def run(self) -> None:
         """Serve until an interrupt, which is raised again in the end, or until `end` is called."""
+        # answers that are cut off by the end are no fault of the app: uvicorn has a traceback for each
+        log = logging.getLogger("uvicorn.error")
+        log.addFilter(self._serves_on)
         try:
             self._server.run(sockets=[self._socket])
         finally:
+            log.removeFilter(self._serves_on)
             self._socket.close()
+
+    def _serves_on(self, _record: logging.LogRecord) -> bool:
+        return not self._server.should_exit
 
     def end(self) -> None:
         """Have `run` return, from another thread."""

@@ -161,7 +161,9 @@ def test_a_scan_that_was_killed_before_it_read_anything_needs_no_hand_once_its_n
     killed = ended(2, 143, audit="not judged", audited_scans=[], documents=0, night="2026-11-19")
     done = ended(1, night="2026-11-19")
     assert went_on(done, killed)
-    assert not went_on(done | {"exit_code": 4}, killed)
+    assert all(went_on(done | {"exit_code": code}, killed) for code in (3, 4, 5)), "they came to their end"
+    assert not went_on(done | {"exit_code": 4, "documents": 0}, killed), "it found nothing to read"
+    assert not any(went_on(done | {"exit_code": code}, killed) for code in (1, 2, 130, 143))
     assert not went_on(done | {"night": "2026-11-20"}, killed)
     assert not went_on(done, killed | {"documents": 1})
     assert not went_on(killed, done)

@@ -1,10 +1,12 @@
 """Connections that say nothing, or something odd: they keep nobody out, and fill no log."""
 
+import asyncio
 import logging
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from threading import Event
 
 import pytest
 from starlette.requests import ClientDisconnect, Request
@@ -126,3 +128,25 @@ def test_malformed_requests_are_counted_and_not_logged(server, caplog):
 def test_a_request_of_two_lengths_is_refused(server):
     both = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     assert status(server, both) == 400
+
+
+def test_an_answer_that_the_end_cuts_off_leaves_no_traceback(monkeypatch, caplog):
+    """Ctrl-C while an answer is on its way: uvicorn has an error for each. What fails before the end is logged."""
+    begun = Event()
+
+    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
+        if scope["path"] == "/fails":
+            raise ZeroDivisionError
+        begun.set()
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(serving, "_SECONDS_TO_END", 1)
+    server = Server("127.0.0.1", 0, lambda _port: app)
+    with running(server):
+        assert status(server, b"GET /fails HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n") == 500
+        (failed,) = caplog.records
+        assert failed.exc_info[0] is ZeroDivisionError
+        connection = connected(server, HEAD + b"\r\n")
+        assert begun.wait(30)
+    connection.close()
+    assert caplog.records == [failed]
