@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 from numpy.typing import NDArray
 
 from scanner.detection.accounts import MOST_BYTES, AccountJudge, Look, Posts
+from scanner.detection.alike import alike
 from scanner.detection.rules import Rules
 from scanner.errors import Refused
 from scanner.evidence.case import Case
@@ -117,7 +118,38 @@ def _marked(
     found = ask(results, with_audit(results, rows.sort("log10_p_global", "account_id", "keys")).collect).to_dicts()
     # the registry is asked who held the message when the scan asked it: at the account's last post
     said = explainer.held_against([row | {"first_seen_at": row["last_post"]} for row in found])
-    return [(as_the_registry_says(row, says), says) for row, says in zip(found, said, strict=True)]
+    both = [(row, _held_against_posts(explainer, row, says)) for row, says in zip(found, said, strict=True)]
+    return [(as_the_registry_says(row, says), says) for row, says in both]
+
+
+def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], says: RegistrySays) -> RegistrySays:
+    """The registry's word, unless the posts of a row that names somebody do not give the row when judged again.
+
+    Nothing is compared where some of its posts cannot be read any more, or its key cannot be opened.
+    """
+    if row["naming"] != Naming.NAMED or says.agrees is False:
+        return says
+    try:
+        read, _ = _posts(explainer, row)
+        if not read or len(read) != row["posts"]:
+            return says
+        posts = _of_account(row, read, [read_text(post["text"])[0] or "" for post in read])
+        again = _judge(explainer, row, _scan_of(explainer, row), _Recorded(row)).judge(posts, row["scanned_at"])
+    except Refused:
+        return says
+    if not again:
+        why = "are not marked"
+    elif again[0]["naming"] != Naming.NAMED:
+        why = f"name nobody: {WHY_NOBODY[again[0]['naming']]}"
+    elif again[0]["message"] != row["message"]:
+        why = f"carry message {again[0]['message']}, and the row says {row['message']}"
+    elif row["log10_p_global"] < again[0]["log10_p_global"] and not alike(
+        row["log10_p_global"], again[0]["log10_p_global"]
+    ):
+        why = f"have corrected log10 p {again[0]['log10_p_global']:g}, and the row says {row['log10_p_global']:g}"
+    else:
+        return says
+    return RegistrySays(False, f"not asked: its posts, judged again, {why}. Name nobody by this row: it was changed")
 
 
 def accounts_unread(explainer: Explainer) -> list[AccountExplained]:
@@ -145,8 +177,7 @@ def explain_account(explainer: Explainer, account_id: str, night: date | None = 
 
 
 def _explained(explainer: Explainer, row: Mapping[str, Any], says: RegistrySays) -> AccountExplained:
-    of_scan = ask(explainer.results, scans(explainer.results).filter(pl.col("scan_id") == row["scan_id"]).collect)
-    scan = of_scan.row(0, named=True) if len(of_scan) else None
+    scan = _scan_of(explainer, row)
     read, no_posts = _posts(explainer, row)
     texts = [read_text(post["text"])[0] or "" for post in read]
     p = p_own = not_weighed = None
@@ -205,26 +236,8 @@ def _weighed(
     texts: list[str],
 ) -> tuple[float, float, list[tuple[int, int | None, int | None]]]:
     """log10 p of all posts and of own words alone; and of each post its scored tokens, and its two levels."""
-    if scan is None:
-        raise Refused("its scan did not end, so that its settings are not on record")
-    number = {scan_id: i for i, scan_id in enumerate(sorted({post["scan_id"] for post in read}))}
-    posts = Posts(
-        texts=texts,
-        begins=np.array([0, len(texts)], np.int64),
-        nights=np.array([number[post["scan_id"]] for post in read], np.int64),
-        account_ids=[row["account_id"]],
-        times=[post["created_at"] for post in read],
-        filters=[post["filter_sha256"] for post in read],
-    )
-    judge = AccountJudge(
-        [explainer.open_key(row["key_id"])],
-        [row["tests"]],
-        _Nobody(),
-        Rules.recorded(scan, 1),
-        nights=row["nights"],
-        first_looks=[row["key_id"]] if row["first_look"] in (None, True) else [],
-        open_filter=cache(explainer.open_filter),
-    )
+    posts = _of_account(row, read, texts)
+    judge = _judge(explainer, row, scan, _Recorded(row))
     of_all = judge.look(posts)
     own = judge.look(posts._replace(texts=[own_words(text) for text in texts]))
     message = int(of_all.found[0].message[0, of_all.decided.candidate[0]]) if row["message"] is None else row["message"]
@@ -234,12 +247,51 @@ def _weighed(
     return p, p_own, list(zip(scored.tolist(), levels, own_levels, strict=True))
 
 
-class _Nobody:
-    """Holders of no message: the names of an account are those of its row."""
+def _scan_of(explainer: Explainer, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The row of SCANS of an account's scan; None: it did not end."""
+    of_scan = ask(explainer.results, scans(explainer.results).filter(pl.col("scan_id") == row["scan_id"]).collect)
+    return of_scan.row(0, named=True) if len(of_scan) else None
 
-    def naming(self, _key_id: str, _message: int, _at: datetime) -> Named:
-        """Nobody."""
-        return Named(Naming.UNALLOCATED, None, None)
+
+def _of_account(row: Mapping[str, Any], read: Sequence[Mapping[str, Any]], texts: list[str]) -> Posts:
+    number = {scan_id: i for i, scan_id in enumerate(sorted({post["scan_id"] for post in read}))}
+    return Posts(
+        texts=texts,
+        begins=np.array([0, len(texts)], np.int64),
+        nights=np.array([number[post["scan_id"]] for post in read], np.int64),
+        account_ids=[row["account_id"]],
+        times=[post["created_at"] for post in read],
+        filters=[post["filter_sha256"] for post in read],
+    )
+
+
+def _judge(
+    explainer: Explainer, row: Mapping[str, Any], scan: Mapping[str, Any] | None, holders: "_Recorded"
+) -> AccountJudge:
+    """What judges an account as its scan did, under the row's key alone."""
+    if scan is None:
+        raise Refused("its scan did not end, so that its settings are not on record")
+    return AccountJudge(
+        [explainer.open_key(row["key_id"])],
+        [row["tests"]],
+        holders,
+        Rules.recorded(scan, 1),
+        nights=row["nights"],
+        first_looks=[row["key_id"]] if row["first_look"] in (None, True) else [],
+        open_filter=cache(explainer.open_filter),
+    )
+
+
+class _Recorded:
+    """Holders of messages by an account's row, which the registry was asked about before."""
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        self._users = {(one["key_id"], one["message"]): one["user_id"] for one in (row, *(row["named"] or ()))}
+
+    def naming(self, key_id: str, message: int, _at: datetime) -> Named:
+        """The user of the row's own messages, and nobody for others."""
+        held = (key_id, message) in self._users
+        return Named(Naming.NAMED if held else Naming.UNALLOCATED, self._users.get((key_id, message)), None)
 
 
 def _levels(look: Look, message: int) -> tuple[NDArray[np.int64], list[int | None]]:

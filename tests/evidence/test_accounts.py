@@ -15,6 +15,7 @@ import pytest
 from jobs.demo.demo_keys import make_registry
 from scanner.evidence.accounts import explain_account
 from scanner.evidence.explainer import Explainer
+from scanner.registry import users_of
 from scanner.results.account_posts import drop_posts
 from tests.support.command_line import call
 from tests.support.night import Night
@@ -145,6 +146,58 @@ def test_an_account_whose_row_was_edited_is_named_for_nobody(night, tmp_path, op
         out = call(command[0], copy.config, *command[1:])[1]
         assert QUOTED not in out.replace(f"user {QUOTED} held the message", "")
         assert "contradicted" in out or "say different things" in out
+
+
+def edited(night, tmp_path, **changes: pl.Expr) -> Night:
+    """A copy of the night whose account `answers`, which quotes a user, and `writes` have other values."""
+    copy = Night(tmp_path, night.registry)
+    shutil.copytree(night.results, copy.results)
+    shutil.rmtree(copy.input)
+    shutil.copytree(night.input, copy.input)
+    copy.configure(more="accounts = { nights = 1 }", columns='account = "who"')
+    for file in Path(copy.results, "accounts").glob("*.parquet"):
+        pl.read_parquet(file).with_columns(**changes).select(list(pl.read_parquet_schema(file))).write_parquet(file)
+    return copy
+
+
+QUOTES = pl.col("account_id") == "answers"
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize(
+    ("account", "change"),
+    [
+        ("answers", {"naming": pl.when(QUOTES).then(pl.lit("named")).otherwise("naming")}),
+        ("writes", {"message": pl.lit(0, pl.Int64)}),
+        ("writes", {"log10_p_global": pl.col("log10_p_global") - 3.0}),
+    ],
+)
+def test_an_account_whose_posts_do_not_give_its_row_is_named_for_nobody(night, tmp_path, opened_once, account, change):
+    """An edited row that the registry agrees with: a user, their own message, and posts that do not say so."""
+    (message,) = users_of(night.registry, [QUOTED]).filter(key_id="demo-gumbel")["message"]
+    if account == "answers" or "message" in change:
+        mine = pl.col("account_id") == account
+        user = pl.when(mine).then(pl.lit(QUOTED)).otherwise("user_id")
+        change = change | {
+            "user_id": user,
+            "message": pl.when(mine).then(pl.lit(message, pl.Int64)).otherwise("message"),
+            "naming": pl.when(mine).then(pl.lit("named")).otherwise("naming"),
+            "named": pl.when(mine).then(None).otherwise("named"),
+        }
+    copy = edited(night, tmp_path, **change)
+    with serving(copy, "ruth") as app:
+        asking = Asking(app)
+        shown = [asking.ask("GET", "/accounts", Cookie=asking.cookie)[2]]
+    call("report", copy.config, "--out", tmp_path / "report")
+    shown += [(tmp_path / "report" / name).read_text() for name in ("index.html", "index.json")]
+    shown += [call(*line)[1] for line in (("accounts", copy.config), ("export", copy.config, "--accounts"))]
+    shown.append(call("explain", copy.config, account)[1])
+    for page in shown:
+        assert account in page
+        assert QUOTED not in page
+        assert WROTE not in page or account == "answers"
+        assert "contradicted" in page or "say different things" in " ".join(page.split())
+    assert "its posts, judged again," in " ".join(shown[-1].split())
 
 
 @pytest.mark.seconds
