@@ -100,7 +100,7 @@ def calibrate_and_tell(
     if importlib.util.find_spec("matplotlib") is None:
         raise Refused("calibrate needs matplotlib; install it with `pip install 'brickscan[audit]'`")
     from jobs.text import Steps
-    from scanner.audit.calibration.admission import admissions
+    from scanner.audit.calibration.admission import admissions, signable
     from scanner.audit.calibration.calibration_plan import plan_calibration
     from scanner.audit.calibration.one_key import all_rows
     from scanner.audit.statistics.audit_rows import Audit, failing
@@ -130,7 +130,7 @@ def calibrate_and_tell(
     sentences = list(failing([row for row in rows if _is_claim(row)]))
     for sentence in sentences:
         tell(f"TOO SMALL: {sentence}")
-    tell(*_why(rows), *admissions(rows, down_to))
+    tell(*_why(rows), *admissions(rows, down_to), *signable(rows, down_to))
     return AUDIT_FAILED if sentences else 0
 
 

@@ -18,7 +18,7 @@ import polars as pl
 
 from scanner.audit.statistics.judgement import Limits, binomial_limits
 from scanner.evidence.explanation import Explanation
-from scanner.evidence.sentences import QUOTED, WHY_NOBODY, name
+from scanner.evidence.sentences import QUOTED, WHY_NOBODY, account_of, name
 from scanner.results.decision_log import DECIDED_ON, users_of
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
@@ -212,4 +212,4 @@ def in_short(explained: Explanation) -> str:
         whose = " (the same name)" if _names_are_equal(explained) else " (another name)"
     version = "" if explained.key is None else f", {version_of(explained.key)}"
     version += ": others can make its mark" * _others_can_make_it(explained)
-    return f"{marked}; posted by account {name(row['account_id'])}{whose}; key {name(row['key_id'])}{version}"
+    return f"{marked}; posted by {account_of(row)}{whose}; key {name(row['key_id'])}{version}"

@@ -61,6 +61,14 @@ def name(value: str | None) -> str:
     return "unknown" if value is None else printable(value, LONGEST_ID)
 
 
+def account_of(row: Mapping[str, Any]) -> str:
+    """Whose post a row is: `account x`, an id that begins with the word by itself, and `an unknown account`."""
+    if row["account_id"] is None:
+        return "an unknown account"
+    shown = name(row["account_id"])
+    return shown if shown.casefold().startswith("account") else f"account {shown}"
+
+
 def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     """Pairs of a heading and a sentence, in the order in which people ask."""
     row = explained.row
@@ -72,7 +80,7 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
         yield "Text kept by the scan", f"it is shown as the scan kept it, since of its file: {explained.not_from_file}"
     if row["variant"] is not None:
         yield "Variant", f"the text was scored {row['variant']}: without what hides a mark; it is shown like that"
-    yield "Posted", f"by account {name(row['account_id'])}, {posted}; scanned {row['scanned_at']:%Y-%m-%d %H:%M} UTC"
+    yield "Posted", f"by {account_of(row)}, {posted}; scanned {row['scanned_at']:%Y-%m-%d %H:%M} UTC"
     yield "Marked for", _marked_for(explained)
     yield "By the registry", explained.registry.sentence
     if explained.key is not None:

@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import polars as pl
 import pytest
+from scipy import stats
 
 from jobs.cli import brickscan, run
-from scanner.audit.calibration.admission import admission_of, admissions
+from scanner.audit.calibration.admission import admission_of, admissions, signable
 from scanner.audit.statistics.audit_rows import Audit, Question, rate_rows
 from scanner.audit.statistics.judgement import Count, judge, moments
 from scanner.errors import Refused
@@ -119,6 +120,22 @@ def test_what_each_key_can_be_admitted_to_is_one_sentence(registry):
     assert numbers[1] == pytest.approx(100 * numbers[0], rel=0.1)  # beyond all rows: by proportion
     first, _ = admissions(rows, 1e-6)
     assert first.startswith("k1 can be admitted down to 0.01; for 1e-06 about ")
+
+
+@pytest.mark.parametrize(("effect", "low", "high"), [(1.0, "0.0014", "0.0056"), (4.0, "0.00047", "0.0097")])
+def test_the_sentence_that_an_auditor_signs_has_exact_limits(effect, low, high):
+    """Limits are held against the binomial law itself; an effect of 4 is worth a quarter of the texts."""
+    row = {"kind": "key", "measure": "rate", "key_id": "k", "method": "greenlist", "design_effect": effect}
+    rows = [row | {"threshold": t, "tests": 5000, "hits": h, "verdict": "holds"} for t, h in ((0.1, 300), (0.01, 15))]
+    (said,) = signable(rows, 1e-6)
+    assert said == (
+        f"k: of 5,000 unmarked texts 15 were flagged at 0.01; the rate is between {low} and {high} with 99 % "
+        "confidence; 1e-06 is by law, not measured"
+    )
+    assert not next(signable(rows, 0.01)).endswith("measured")
+    if effect == 1.0:
+        assert stats.binom.sf(14, 5000, 0.00135) < 0.005 < stats.binom.sf(14, 5000, 0.00145)
+        assert stats.binom.cdf(15, 5000, 0.00565) < 0.005 < stats.binom.cdf(15, 5000, 0.00555)
 
 
 def test_the_newest_audit_decides(registry):

@@ -110,7 +110,13 @@ def test_an_unmarked_corpus_passes(tmp_path, human_texts, capsys):
     out = capsys.readouterr().out
     assert f"{len(human_texts) + 7} documents, {len(human_texts)} distinct texts" in out
     assert "TOO SMALL" not in out
-    assert re.search(r"k1 can be admitted .*; for 1e-06 .*documents.* are needed$", out.rstrip())
+    *_, admitted, signed = out.splitlines()
+    assert re.fullmatch(r"k1 can be admitted .*; for 1e-06 .*documents.* are needed", admitted)
+    (one,) = keys.filter(threshold=0.01).to_dicts()
+    assert signed.startswith(
+        f"k1: of {len(human_texts):,} unmarked texts {one['hits']} were flagged at 0.01; the rate is"
+    )
+    assert signed.endswith(" with 99 % confidence; 1e-06 is by law, not measured")
     undecided = int((rows["verdict"] == "undecided").sum())
     assert undecided > 0
     assert f"{undecided} rows are undecided, for want of data: --all shows them" in out

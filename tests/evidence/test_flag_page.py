@@ -171,6 +171,8 @@ def test_no_trap_is_recommended_to_be_confirmed(trap):
 def test_own_words_of_an_equal_name_are():
     assert advise(of()).decision == "confirmed"
     assert in_short(of()) == "Marked for x; posted by account x (the same name); key key"
+    assert "; posted by account-055 (another name); " in in_short(of(account_id="account-055"))
+    assert "; posted by an unknown account; " in in_short(of(account_id=None))
 
 
 @given(

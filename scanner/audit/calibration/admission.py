@@ -20,7 +20,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from scanner.audit.statistics.audit_rows import Row, failing
-from scanner.audit.statistics.judgement import TOLERANCE, Moments, levels_up_to, moments, poisson_limits, randomised_p
+from scanner.audit.statistics.judgement import (
+    TOLERANCE,
+    Moments,
+    binomial_limits,
+    levels_up_to,
+    moments,
+    poisson_limits,
+    randomised_p,
+)
 from scanner.errors import Refused
 from scanner.watermark import Dedup, Format, Tokens
 from scanner.watermark.format import CountsHits, DrawsKeys
@@ -215,6 +223,39 @@ def admissions(rows: Sequence[Row], down_to: float) -> Iterator[str]:
         held = min((row["threshold"] for row in own if row["kind"] == "key" and row["verdict"] in _HOLD), default=None)
         without = _filter_of(own[0])
         yield f"{key_id}{'' if without is None else f', {in_words(without)},'} {_sentence(own, held, down_to)}"
+
+
+SIGNED_AT = 1e-2
+"""The rate of the sentences that an auditor signs: texts enough for it are at hand."""
+
+_SIGNED_RISK = 0.01 / 2  # that one of the two limits of a sentence misses
+
+
+def signable(rows: Sequence[Row], down_to: float) -> Iterator[str]:
+    """A sentence for each key of an audit that an auditor can sign: what was counted, and what is by law alone.
+
+    Limits are Clopper and Pearson's of the one rate, 99 % together, for as many independent texts as the clusters are
+    worth. Without keys of a registry, those drawn for each text are told of.
+
+    Args:
+        rows: all rows of one audit.
+        down_to: the p-value that is asked for.
+    """
+    kind = "key" if any(row["kind"] == "key" for row in rows) else "law_best_total"
+    counted = [row for row in rows if row["kind"] == kind and row["measure"] == "rate"]
+    for which in dict.fromkeys((row["key_id"], row["method"]) for row in counted):
+        of_one = [row for row in counted if (row["key_id"], row["method"]) == which]
+        row = min(of_one, key=lambda row: abs(math.log10(row["threshold"] / SIGNED_AT)))
+        effect, tests, hits = row["design_effect"], row["tests"], row["hits"]
+        low, high = binomial_limits(hits / effect, tests / effect, _SIGNED_RISK)
+        what = "unmarked texts" if kind == "key" else f"scores of unmarked texts under {which[1]} keys drawn for each"
+        under = f"{which[0]}: of" if kind == "key" else "of"
+        measured = min((one["threshold"] for one in of_one if one["verdict"] in _HOLD), default=None)
+        by_law = "" if measured is not None and measured <= down_to else f"; {down_to:g} is by law, not measured"
+        yield (
+            f"{under} {tests:,} {what} {hits:,} were flagged at {row['threshold']:g}; the rate is between "
+            f"{low:.2g} and {high:.2g} with 99 % confidence{by_law}"
+        )
 
 
 def in_words(without: AuditedFilter) -> str:

@@ -9,6 +9,7 @@ from scipy import special  # type: ignore[import-untyped]
 
 from scanner.audit.calibration.audit_corpus import PANELS, PieceCounts
 from scanner.audit.statistics.audit_rows import Row
+from scanner.audit.statistics.judgement import TOLERANCE
 from scanner.watermark import Format
 from scanner.watermark.formats import FORMATS
 
@@ -45,7 +46,12 @@ def pieces_png(found: Mapping[Format, PieceCounts], thresholds: Sequence[float])
             ax.plot([1e-7, 1], [1e-7, 1], color="black", linestyle="--", linewidth=1)
     axes[0, 0].legend(fontsize=8)
     tests = next(iter(found.values()))
-    drawing.suptitle(f"{len(tests.hits)} keys × {tests.tests:,} pieces of unmarked text, each test", fontsize=11)
+    drawing.suptitle(
+        f"{len(tests.hits)} keys × {tests.tests:,} pieces of unmarked text, each test\n"
+        "How often p is at or below a rate. Thin: a key. Thick: the mean of all, with its 95 % interval. Dashed: as "
+        "stated; above it, p is too small",
+        fontsize=11,
+    )
     return _finish(drawing, axes.ravel().tolist(), 1e-7)
 
 
@@ -78,9 +84,16 @@ def law_png(rows: Sequence[Row]) -> bytes:
         high = np.array([row["high"] / row["expected"] for row in mine]) - ratio
         label = f"{FORMATS[method].title}, {mine[0]['tests']:.3g} null p-values"
         ax.errorbar(at, ratio, yerr=[low, high], fmt="o", capsize=3, label=label)
-    ax.axhline(1.0, color="black", linestyle="--", linewidth=1)
-    ax.axhline(2.0, color="grey", linestyle=":", linewidth=1)
-    ax.set(xscale="log", xlabel="threshold of p", ylabel="observed / expected hits", ylim=(0, 2.5))
+    ax.axhline(1.0, color="black", linestyle="--", linewidth=1, label="as stated")
+    ax.axhline(
+        TOLERANCE, color="grey", linestyle=":", linewidth=1, label="a key is admitted while the limits are below"
+    )
+    ax.set_title(
+        "How many unmarked texts reach a p-value, over how many the law expects\n"
+        "Keys drawn for each text; the limits of all points hold together",
+        fontsize=11,
+    )
+    ax.set(xscale="log", xlabel="threshold of p", ylabel="counted / expected", ylim=(0, 2.5))
     ax.legend(fontsize=9)
     return _png(drawing)
 
