@@ -59,7 +59,7 @@ def calibrate(
 ) -> int:
     """Audit the false-positive rate over a corpus that is known to be unmarked, and write a table and drawings.
 
-    CONFIG: a TOML file; docs/reference/configuration.md has its fields.
+    CONFIG: a TOML file; `brickscan schema calibrate` prints its fields.
     Exit codes: 0 no p-value is too small, 1 failed, 2 refused before
     any work, 3 some are: a sentence names each.
 

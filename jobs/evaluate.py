@@ -33,7 +33,7 @@ _paper = click.option("--paper-size", is_flag=True, help="The sizes of the paper
 def evaluate(config: Path, paper_size: bool) -> None:
     """Run the paper's experiments with a local model, and write tables, a report and plots.
 
-    CONFIG: a TOML file; docs/reference/configuration.md has its fields.
+    CONFIG: a TOML file; `brickscan schema evaluate` prints its fields.
     Every text that is written is kept: run it again after anything,
     and it goes on from there.
 

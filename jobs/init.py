@@ -83,7 +83,7 @@ def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id:
     else:
         tell(f"  brickscan users add --file users.csv --registry {registry}")
     tell(
-        f"  have a model mark text under key {key_id}: `brickscan mark`, or in vLLM (docs/guides/serve-with-vllm.md)",
+        f"  have a model mark text under key {key_id}: `brickscan mark`, or in vLLM (the guide “Serve with vLLM”)",
         f"  brickscan scan {config}{date} --check",
         f"  brickscan scan {config}{date}",
         "A scan finds only text that was marked under a key of this registry.",

@@ -216,7 +216,7 @@ def _asked(command: Callable[..., int]) -> Callable[..., int]:
 def scan(**asked: Unpack[_Asked]) -> int:
     """Scan the files that CONFIG names, as far as they are not scanned yet, and add verdicts to its tables.
 
-    CONFIG: a TOML file; docs/reference/configuration.md has its fields.
+    CONFIG: a TOML file; `brickscan schema scan` prints its fields.
     Run again after an interruption, it goes on from what was
     committed. Exit codes: 0 done (documents in quarantine included), 1 failed, 2 refused before any work, 3 the audit
     raises an alarm: p-values are too small, or a flag was not proved (a sentence says which), 4 nothing was read

@@ -1,5 +1,6 @@
 """The first minutes: init, the schema of a configuration, completion."""
 
+import ast
 import datetime
 import json
 import os
@@ -205,6 +206,19 @@ def test_every_help_shows_an_example():
     helps = {name: call(*name.split(), "--help")[1] for name in commands}
     assert [name for name in commands if not re.search(rf"Example:\n    brickscan {name}\s", helps[name])] == []
     assert len(commands) > 20
+
+
+def test_no_sentence_names_a_file_of_a_checkout():
+    """A wheel has no `docs`: sentences of the product name a guide by its title, or a command that prints the same."""
+    sources = [path for folder in ("jobs", "scanner", "schemas") for path in Path(folder).rglob("*.py")]
+    found = []
+    for path in sources:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        of_module = ast.get_docstring(tree, clean=False)
+        texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) is str}
+        found += [(str(path), text) for text in texts - {of_module} if re.search(r"docs/\w+/[\w-]+\.md", text)]
+    assert len(sources) > 200
+    assert found == []
 
 
 def test_init_names_the_input_as_it_was_named(tmp_path, monkeypatch):

@@ -197,4 +197,4 @@ def ozone_or_coop(config_file: Path, name: str) -> tuple[Body, Callable[[], Rece
             return Receiver("ozone", where, Held(headers), drops_repeats=True)
 
         return lambda verdict, _text: ozone_event(verdict, ozone), to_ozone
-    raise Refused(f"{config_file}: has no section [export.{name}]; docs/guides/export.md shows one")
+    raise Refused(f"{config_file}: has no section [export.{name}]; the guide “Give flags to other systems” shows one")

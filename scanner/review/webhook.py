@@ -297,7 +297,8 @@ class WebhookServer(Server):
         config = read_config(config_file)
         coop = config.export.coop if config.export else None
         if coop is None or coop.webhook is None:
-            raise Refused(f"{config_file}: has no section [export.coop.webhook]; docs/guides/export.md shows one")
+            missing = "has no section [export.coop.webhook]; the guide “Give flags to other systems” shows one"
+            raise Refused(f"{config_file}: {missing}")
         pem = read_public_key(coop.webhook.key, config_file.absolute().parent)
         inbox = Inbox(results_of(config, config_file), config.false_positive_rate, coop, coop.webhook)
         self._webhook = Webhook(inbox, Signatures(pem, coop.webhook.key), tell)
