@@ -122,7 +122,11 @@ def when_interrupted(sentence: str) -> Iterator[Callable[[], None]]:
     """
     try:
         with interrupts_noted() as check:
-            yield check
+            try:
+                yield check
+            except KeyboardInterrupt:
+                check()  # Ray raises a KeyboardInterrupt of its own for SIGTERM, too
+                raise
     except KeyboardInterrupt:
         complain(f"brickscan: {sentence}")
         raise
