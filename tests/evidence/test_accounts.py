@@ -4,7 +4,9 @@ import json
 import re
 import shutil
 from datetime import date
+from itertools import product
 from pathlib import Path
+from urllib.parse import urljoin
 
 import jsonschema
 import polars as pl
@@ -19,11 +21,13 @@ from scanner.registry import users_of
 from scanner.results.account_posts import drop_posts
 from tests.support.command_line import call
 from tests.support.night import Night
-from tests.support.reviewing import Asking, serving
+from tests.support.reviewing import Asking, opened, serving
 from tests.support.without_ray import open_once, put_in_the_place_of_ray
 
 DEMO = Path("jobs/demo").absolute()
 WORDS = 20
+SIZES = (("screen", 400), ("screen", 1280), ("print", 680))  # 680: A4 within its margins
+BOTH = ("answers", "writes")
 QUOTED, WROTE = "user-39", "user-29"
 """Users for whom the model wrote a thousand tokens each: `answers` quotes the first's, `writes` posts the second's."""
 
@@ -220,3 +224,30 @@ def test_an_account_that_is_not_marked_is_refused(night, opened_once):
     assert (code, "not marked" in err) == (2, True)
     assert call("explain", night.config, "--account", "writes", "--date", "2020-01-01")[0] == 2
     assert "person" in call("explain", night.config, "person")[2]
+
+
+@pytest.mark.costly
+def test_axe_finds_nothing_on_pages_of_accounts(browser, night, tmp_path, opened_once):
+    """Lists and pages of the app and of a report, in both widths, light and dark, and printed."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    assert call("report", night.config, "--out", tmp_path / "report")[0] == 0
+    files = [path.as_uri() for path in sorted((tmp_path / "report").rglob("*.html"))]
+    assert len(files) == 3
+    day, found = night.last_scan()["night"], []
+    with serving(night, "axel") as app:
+        context = opened(browser)
+        page = context.new_page()
+        page.goto(app.address)
+        served = [urljoin(page.url, at) for at in ("/accounts", *(f"/account?id={name}&night={day}" for name in BOTH))]
+        for address in (*served, *files):
+            page.goto(address)
+            for (media, width), scheme in product(SIZES, ("light", "dark")):
+                page.emulate_media(media=media, color_scheme=scheme)
+                page.set_viewport_size({"width": width, "height": 900})
+                at = (address, media, scheme, width)
+                wide = page.evaluate("document.documentElement.scrollWidth")
+                found += [(*at, "wider than its window")] if wide > width else []
+                said = axe.run(page).response["violations"]
+                found += [(*at, one["id"], one["nodes"][0]["target"]) for one in said]
+        context.close()
+    assert found == []
