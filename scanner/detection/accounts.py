@@ -1,8 +1,4 @@
-"""Accounts: posts are kept until their window is over, and tested as one text.
-
-Posts, kept until their window is over, so that all posts of one account can be tested together.
-
-All posts of an account as one text: some accounts in, marked accounts out (scanner.watermark.accounts).
+"""Accounts: posts are kept until their window is over, and all posts of an account tested as one text.
 
 An account is tested in two ways, each with half of its share of the error. The pooled score of all posts so far is
 tested once a night, so that it pays for every night of the window: a night's first look under a key, and in later looks
@@ -25,19 +21,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import Entry, Names, entries_of, of_one_user, passing_of, to_be_looked_at, who_at
+from scanner.detection.attribution import Choice, Entry, Names, WhoOfPlace, entries_of, who_at
 from scanner.detection.filter import NO_FILTER, Filter
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import Rules
 from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest, NamesUsers
 from scanner.input.documents import read_text
-from scanner.registry import Named
 from scanner.text.quoting import own_words
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.accounts import by_post, log10_evidence, pooled_positions
 from scanner.watermark.positions import PositionRule
-from scanner.watermark.rule import Decision, Found, corrected, decide, long_enough, search
+from scanner.watermark.rule import Found, corrected, long_enough, search
 from schemas.tables import ACCOUNT_POSTS, ACCOUNTS
 from schemas.words import Naming
 
@@ -150,9 +145,8 @@ class Pooled(NamedTuple):
 class Look(NamedTuple):
     """Findings of K keys on A accounts. log10_e: of each key, float64[A, C]; pooled: what was scored."""
 
-    found: list[Found]
+    choice: Choice
     log10_e: list[NDArray[np.float64]]
-    decided: Decision
     pooled: Sequence[Pooled]
 
 
@@ -214,14 +208,14 @@ class AccountJudge:
         if not pooled:
             return []
         of_all = self._look(posts, pooled)
-        marked, last = np.flatnonzero(of_all.decided.flagged).tolist(), _last(posts)
+        marked, last = np.flatnonzero(of_all.choice.decided.flagged).tolist(), _last(posts)
         own = self._own_words(posts.only([posts.account_ids[i] for i in marked]))
-        names = Names.of_nobody(of_all.decided.naming)
+        names = Names.of_nobody(of_all.choice.decided.naming)
         rows = []
         for i in marked:
             who = who_at(self._keys, self._holders, last[i] or began)
             look, j, own_scored = own.get(posts.account_ids[i], (of_all, i, None))
-            names.naming[i], entries = _named(of_all, i, look, j, self._rules.false_positive_rate, who)
+            names.naming[i], entries = _named(of_all, i, look, j, who)
             if entries:
                 names.put(i, entries, last[i], began)
             key, candidate = self._best(of_all, i, entries)
@@ -229,7 +223,7 @@ class AccountJudge:
             scored = int(pooled[key].positions.scored[i])
             rows.append(
                 self._row(posts, i, pooled[key], names)
-                | _figures(of_all.found[key], i, candidate, nameless=nameless)
+                | _figures(of_all.choice.found[key], i, candidate, nameless=nameless)
                 | {"log10_e": float(of_all.log10_e[key][i, candidate]), "tests": self._tests[key]}
                 | {"quoted_share": 0.0 if own_scored is None else max(0.0, 1.0 - own_scored[key] / max(scored, 1))}
             )
@@ -242,7 +236,7 @@ class AccountJudge:
     def _look(self, posts: Posts, pooled: Sequence[Pooled]) -> "Look":
         each = [self._score(asked, tests, posts) for asked, tests in zip(pooled, self._tests, strict=True)]
         found, log10_e = [said for said, _ in each], [evidence for _, evidence in each]
-        return Look(found, log10_e, decide(found, *self._rules.rates), pooled)
+        return Look(Choice.as_written(found, self._rules.rates), log10_e, pooled)
 
     def _own_words(self, posts: Posts) -> dict[str, tuple["Look", int, list[int]]]:
         """A look at the own words alone of the accounts that quote, by account: it, their place, scored tokens by key.
@@ -262,9 +256,9 @@ class AccountJudge:
     def _best(self, of_all: "Look", account: int, entries: Sequence[Entry]) -> tuple[int, int]:
         """Key and candidate of the row: of the first who is named, else of the smallest p."""
         if not entries:
-            return int(of_all.decided.key[account]), int(of_all.decided.candidate[account])
+            return int(of_all.choice.decided.key[account]), int(of_all.choice.decided.candidate[account])
         key = next(i for i, test in enumerate(self._keys) if test.key.key_id == entries[0].key_id)
-        return key, int(np.flatnonzero(of_all.found[key].message[account] == entries[0].message)[0])
+        return key, int(np.flatnonzero(of_all.choice.found[key].message[account] == entries[0].message)[0])
 
     def _pooled(self, posts: Posts) -> list[Pooled]:
         tokens = {name: tokenizer.encode(posts.texts) for name, tokenizer in self._tokenizers.items()}
@@ -346,8 +340,7 @@ def _named(
     account: int,
     own: Look,
     of_own: int,
-    rate: float,
-    who: Callable[[int, int], tuple[str, Named]],
+    who: WhoOfPlace,
 ) -> tuple[Naming, list[Entry]]:
     """Whom an account is named for: messages that pass on all posts (rule 1), and are named on own words (rules 1, 2).
 
@@ -356,28 +349,20 @@ def _named(
         account: the account's place there.
         own: findings on own words alone.
         of_own: the account's place there.
-        rate: false-positive rate.
         who: key id and whom a message names, by place of the key and message.
 
     Returns:
         The naming, which the first entry's takes the place of, and the entries of smallest p first.
     """
-    if not own.decided.flagged[of_own]:
+    if not own.choice.decided.flagged[of_own]:
         return Naming.QUOTED, []
-    naming, passing = Naming(own.decided.naming[of_own]), passing_of(own.found, rate)
-    nowhere = np.zeros(len(own.decided.flagged), np.bool_)
-    if of_own not in to_be_looked_at(own.decided.naming, nowhere, own.found, passing):
+    naming = Naming(own.choice.decided.naming[of_own])
+    on_own = own.choice.entries(of_own, naming, who)
+    if not on_own:
         return naming, []
-    chosen = own.decided.named if naming == Naming.NAMED else passing
-    if naming != Naming.NAMED and not of_one_user(entries_of(own.found, chosen, of_own, (-1, -1), who)):
-        return naming, []
-    both = [
-        passes_too & np.isin(said.message, own_said.message[of_own][of_key[of_own]])
-        for passes_too, said, own_said, of_key in zip(
-            passing_of(of_all.found, rate), of_all.found, own.found, chosen, strict=True
-        )
-    ]
-    return Naming.UNDECIDED, entries_of(of_all.found, both, account, (-1, -1), who)
+    entries = entries_of(of_all.choice.found, of_all.choice.passing, account, (-1, -1), who)
+    named = {(entry.key_id, entry.message) for entry in on_own}
+    return Naming.UNDECIDED, [entry for entry in entries if (entry.key_id, entry.message) in named]
 
 
 def _figures(said: Found, account: int, candidate: int, *, nameless: bool) -> dict[str, Any]:

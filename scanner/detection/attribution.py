@@ -1,18 +1,15 @@
-"""From messages that may be named to users: since when a text has existed, and who held them then.
+"""From what keys found to users, once: which text counts, who is named, and since when the text has existed.
 
-Since when a document has existed: a user who got its message later was not the one it was marked for.
-
-A document's own time may be wrong, and a scan of today meets documents of years ago. So the earliest of these times
-counts: its own; its file's, where it has none; when a scan first had this file; when one first flagged this text,
-wherever it stood. The time of another copy does not count: whoever posts a copy may choose it.
-
-From messages that may be named to users: the columns of VERDICTS with the users a text was marked for, each once.
+A user who got a message later than a document existed was not the one it was marked for. A document's own time may be
+wrong, and a scan of today meets documents of years ago. So the earliest of these times counts: its own; its file's,
+where it has none; when a scan first had this file; when one first flagged this text, wherever it stood. The time of
+another copy does not count: whoever posts a copy may choose it.
 
 Two messages of one user are one user (SPEC_2 §3). So a text under two keys of one user, as it comes where one key
 replaces another, names that user. This holds under keys of version 1 too, where several messages that pass name nobody.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -22,7 +19,7 @@ from numpy.typing import NDArray
 from scanner.detection.under_test import KeyUnderTest, NamesUsers
 from scanner.input.files import InputFile
 from scanner.registry import Named
-from scanner.watermark.rule import Found, passes
+from scanner.watermark.rule import Decision, Found, decide, instead
 from schemas.words import Naming
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -107,6 +104,11 @@ class Names(NamedTuple):
         """Columns before anybody is named."""
         return cls(naming.copy(), *(np.full(len(naming), None) for _ in cls._fields[1:]))
 
+    @property
+    def first_row(self) -> dict[str, Any]:
+        """Columns of the first document."""
+        return {column: values[0] for column, values in self._asdict().items()}
+
     def put(self, document: int, entries: Sequence[Entry], first_seen: datetime | None, began: datetime) -> None:
         """Name users for a document.
 
@@ -120,14 +122,106 @@ class Names(NamedTuple):
         later = began if who.naming == Naming.HELD_LATER else None
         self.naming[document], self.user_id[document], self.held_since[document] = who
         self.first_seen_at[document] = first_seen or later
-        known: set[str | None] = set()
-        once: list[dict[str, Any]] = []
-        again: list[dict[str, Any]] = []
-        for entry in entries:
-            user = entry.who.user_id
-            (again if user in known else once).append(entry.row())
-            known |= {user} - {None}  # two messages that name nobody need not be of one user
-        self.named[document], self.named_again[document] = once, again or None
+        self.named[document], self.named_again[document] = each_user_once(entries)
+
+
+def each_user_once(
+    entries: Iterable[Entry], once: Iterable[dict[str, Any]] = (), again: Iterable[dict[str, Any]] = ()
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
+    """`named` and `named_again` of VERDICTS: the first entry of each user, and further ones; None: there are none.
+
+    once, again: entries as they stood before.
+    """
+    first, further = [*once], [*again]
+    users = {row["user_id"] for row in first}
+    for entry in entries:
+        user = entry.who.user_id  # two messages that name nobody need not be of one user
+        (further if user is not None and user in users else first).append(entry.row())
+        users.add(user)
+    return first, further or None
+
+
+class Choice(NamedTuple):
+    """The text of each of D documents that counts: as it stands or normalised, what keys found in it, the decision.
+
+    passing: candidates of each key that pass, bool[D, C]; conflicting: bool[D], another message passes in the other
+    text, so that nobody is named.
+    """
+
+    found: Sequence[Found]
+    decided: Decision
+    passing: Sequence[NDArray[np.bool_]]
+    normalised: NDArray[np.bool_]
+    conflicting: NDArray[np.bool_]
+
+    @classmethod
+    def as_written(cls, found: Sequence[Found], rates: tuple[float, float]) -> "Choice":
+        """The texts as they stand; rates: at or below which p a text is flagged, and its user named."""
+        nowhere = np.zeros(len(found[0].scored), np.bool_)
+        return cls(found, decide(found, *rates), [said.passing(rates[0]) for said in found], nowhere, nowhere)
+
+    def or_normalised(self, others: Sequence[Found], rows: NDArray[np.int64], rates: tuple[float, float]) -> "Choice":
+        """For each document the text that has the smaller p.
+
+        A key whose p is proven by no law says nothing about normalised texts: its rank counts one look.
+
+        Args:
+            others: findings of each key in the normalised texts of V documents.
+            rows: int64[V], which of the D these are.
+            rates: as for `as_written`.
+        """
+        proven = [said if said.basis.proven else said.of_nothing() for said in others]
+        smaller = _smallest(proven) < _smallest(self.found)[rows]
+        found = [instead(first, other, rows, smaller) for first, other in zip(self.found, proven, strict=True)]
+        decided, second = decide(found, *rates), Choice.as_written(proven, rates)
+        normalised, conflicting = self.normalised.copy(), self.conflicting.copy()
+        normalised[rows] = smaller
+        for place, row in enumerate(rows.tolist()):
+            if self.decided.flagged[row] and second.decided.flagged[place] and not found[decided.key[row]].independent:
+                conflicting[row] = len(self.messages(row) | second.messages(place)) > 1
+        ambiguous = conflicting & (decided.naming == Naming.NAMED)
+        naming = np.where(ambiguous, Naming.AMBIGUOUS, decided.naming)
+        passing = [said.passing(rates[0]) for said in found]
+        return Choice(found, decided._replace(naming=naming), passing, normalised, conflicting)
+
+    def messages(self, document: int) -> set[tuple[int, int]]:
+        """Keys, by their place, and messages of a document that pass."""
+        return {
+            (key, int(said.message[document, c]))
+            for key, (said, passing) in enumerate(zip(self.found, self.passing, strict=True))
+            for c in np.flatnonzero(passing[document])
+        }
+
+    def entries(self, document: int, naming: Naming, who: "WhoOfPlace") -> list[Entry]:
+        """Whom a document is named for, the verdict's message first: messages that the rule names, or all that pass.
+
+        The latter only if one user had all of them in time, and no key among theirs is one that names nobody.
+
+        Args:
+            document: its place.
+            naming: of the document, by its decision and its proof.
+            who: key id and who is named, by place of the key and message.
+        """
+        best = int(self.decided.key[document]), int(self.decided.candidate[document])
+        if naming == Naming.NAMED:
+            return entries_of(self.found, self.decided.named, document, best, who)
+        if naming != Naming.AMBIGUOUS or self.conflicting[document]:
+            return []
+        each = zip(self.found, self.passing, strict=True)
+        if any(said.basis.assumed and of_key[document].any() for said, of_key in each):
+            return []
+        entries = entries_of(self.found, self.passing, document, best, who)
+        return entries if of_one_user(entries) else []
+
+
+def _smallest(found: Sequence[Found]) -> NDArray[np.float64]:
+    """The smallest corrected p of D documents under any key, as log10; infinite where there is none: float64[D]."""
+    p = np.stack([np.where(said.message[:, 0] >= 0, said.log10_p_global[:, 0], np.nan) for said in found])
+    return np.asarray(np.where(np.isnan(p), np.inf, p).min(axis=0), np.float64)
+
+
+WhoOfPlace = Callable[[int, int], tuple[str, Named]]
+"""Function that gives a key's id and whom a message names, by the place of the key and the message."""
 
 
 def entries_of(
@@ -135,7 +229,7 @@ def entries_of(
     chosen: Sequence[NDArray[np.bool_]],
     document: int,
     best: tuple[int, int],
-    who: Callable[[int, int], tuple[str, Named]],
+    who: WhoOfPlace,
 ) -> list[Entry]:
     """Some candidates of a document as entries, the verdict's first, then the others by p, smallest first.
 
@@ -159,7 +253,7 @@ def entries_of(
     return entries
 
 
-def who_at(keys: Sequence[KeyUnderTest], holders: NamesUsers, at: datetime) -> Callable[[int, int], tuple[str, Named]]:
+def who_at(keys: Sequence[KeyUnderTest], holders: NamesUsers, at: datetime) -> WhoOfPlace:
     """Key id and named user, by place of the key and message, for a document that existed at `at`."""
 
     def who(key: int, message: int) -> tuple[str, Named]:
@@ -172,33 +266,8 @@ def who_at(keys: Sequence[KeyUnderTest], holders: NamesUsers, at: datetime) -> C
     return who
 
 
-def passing_of(found: Sequence[Found], false_positive_rate: float) -> list[NDArray[np.bool_]]:
-    """Candidates of each key that pass: bool[D, C]."""
-    return [passes(said.log10_p_global, false_positive_rate) & said.stands for said in found]
-
-
 def of_one_user(entries: Sequence[Entry]) -> bool:
     """Whether all are messages of the same user, who had them in time."""
     return all(entry.who.naming == Naming.NAMED for entry in entries) and (
         len({entry.who.user_id for entry in entries}) == 1
     )
-
-
-def to_be_looked_at(
-    naming: NDArray[np.object_],
-    torn: NDArray[np.bool_],
-    found: Sequence[Found],
-    passing: Sequence[NDArray[np.bool_]],
-) -> list[int]:
-    """Documents whose messages name somebody, or may, if they are all of one user.
-
-    Args:
-        naming: object[D].
-        torn: bool[D], where another message passes in another text of the document, so that nobody is named.
-        found: the findings of each key.
-        passing: candidates of each key that pass, bool[D, C]; where one of them is of a key that names nobody, several
-            still name nobody.
-    """
-    assumed = [of_key.any(axis=1) & said.basis.assumed for said, of_key in zip(found, passing, strict=True)]
-    perhaps = (naming == Naming.AMBIGUOUS) & ~torn & ~np.any(assumed, axis=0)
-    return [int(i) for i in np.flatnonzero((naming == Naming.NAMED) | perhaps)]

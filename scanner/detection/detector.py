@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import Names, OfFile, entries_of, of_one_user, passing_of, to_be_looked_at, who_at
+from scanner.detection.attribution import Choice, Names, OfFile, WhoOfPlace, who_at
 from scanner.detection.proving import Prover
 from scanner.detection.rows import columns_of_faults, plain_lengths, table_of, verdict_columns
 from scanner.detection.rules import Rules
@@ -24,13 +24,12 @@ from scanner.detection.spans import ScoredBatch, SpanKey, located_spans, with_sp
 from scanner.detection.tokenising import Texts, read_texts, segments_of_stored
 from scanner.detection.under_test import KeyUnderTest, Looked, NamesUsers, Origin, Seen, Witness
 from scanner.input.documents import read_text
-from scanner.registry import Named
 from scanner.text import Standing
 from scanner.text.normal_form import normalise
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.formats import format_of
 from scanner.watermark.positions import PositionRule
-from scanner.watermark.rule import Decision, Found, decide, instead, long_enough, most_ranked, passing, ranked, search
+from scanner.watermark.rule import Found, long_enough, most_ranked, ranked, search
 from scanner.watermark.span_search import Limit, Parts, Segments, Span, of_positions, search_parts
 from schemas.tables import QUARANTINE, SPANS, VERDICTS
 from schemas.words import Naming, Proof
@@ -92,54 +91,36 @@ class Detector:
         known: OfFile | None = None,
     ) -> Looked:
         """As `detect`, with lengths of texts that show nothing of scores."""
-        now = datetime.now(UTC)
+        now, salt, rates = datetime.now(UTC), origin.shard_id.encode(), self._rules.rates
         texts = read_texts(
             documents.column("text"),
             self._tokenise,
             normalised=self._rules.weights.normalised is not None,
             standing=self._standing,
         )
-        told = {"text_sha256": pa.array(texts.digests, pa.binary())} | columns_of_faults(texts.faults, len(documents))
-        rest = {name: documents[name] for name in documents.schema.names if name != "text"}  # they need not be copied
-        kept = pa.RecordBatch.from_pydict(rest | told)
-        refused = kept.slice(0, 0)
-        if not texts.readable.all():
-            kept, refused = (kept.filter(pa.array(mask)) for mask in (texts.readable, ~texts.readable))
-        found, seen, whole_is_enough = self._score(texts.tokens, texts.segments)
+        kept, refused = _by_readable(documents, texts)
         stored, rows = documents["text"], np.flatnonzero(texts.readable).tolist()
 
         def stored_text(place: int) -> str:
             return read_text(stored[rows[place]].as_py())[0] or ""
 
+        found, seen, whole_is_enough = self._score(texts.tokens, texts.segments)
         if witness is not None:
             witness.see(kept["text_sha256"].to_pylist(), seen, stored_text)
-        decided, lengths = self._decide(found), self._lengths(texts.tokens)
-        plain = plain_lengths(kept["row"], lengths, found)
-        normalised, torn = np.zeros(len(kept), np.bool_), np.zeros(len(kept), np.bool_)
+        choice = Choice.as_written(found, rates)
         if len(texts.differing):
-            found, decided, taken, torn = self._either(found, decided, texts)
-            normalised[texts.differing] = taken
-            lengths[:, normalised] = self._lengths(texts.normalised)[:, taken]
-        about = kept["reason"], whole_is_enough, normalised
-        verdicts = verdict_columns(self._keys, self._tests, lengths, found, decided, *about)
-        verdicts["sketch"] = self._sketches(texts, decided, normalised)
-        verdicts["variant"] = pa.array(np.full(len(kept), "normalised"), mask=~normalised)
-        if self._prover is not None and decided.flagged.any():
-
-            def text_of(place: int) -> str:
-                return normalise(stored_text(place)) if normalised[place] else stored_text(place)
-
-            salt, began = origin.shard_id.encode(), time.perf_counter()
-            proof = self._prover.prove(text_of, list(lengths), found, decided, salt, normalised)
-            self.proving += time.perf_counter() - began
-            verdicts |= {"proof": proof, "naming": np.where(proof == Proof.DIFFERS, Naming.UNPROVED, decided.naming)}
-        naming = np.asarray(verdicts["naming"])
+            choice = choice.or_normalised(self._score(texts.normalised, {}, variant=1)[0], texts.differing, rates)
         known = known or OfFile(now, {}, None, None)
-        named = self._named(naming, torn, found, decided, kept, known)
-        table = table_of(VERDICTS, kept, origin, now, verdicts | named)
         batch = ScoredBatch(seen, kept, stored_text, known, self._who_at, self._prover)
-        table, spans = self._with_spans(table, batch, origin.shard_id.encode())
-        return Looked(table, table_of(QUARANTINE, refused, origin, now, {}), plain, spans)
+        as_written = self._lengths(texts.tokens)
+        lengths = self._lengths_of_choice(as_written, texts, choice.normalised)
+        verdicts = verdict_columns(self._keys, self._tests, lengths, choice, kept["reason"], whole_is_enough)
+        proved = self._proved(choice, lengths, stored_text, salt)
+        columns = verdicts | proved | {"sketch": self._sketches(texts, choice)}
+        table = table_of(VERDICTS, kept, origin, now, columns | self._named(columns["naming"], choice, batch))
+        with_units, spans = self._with_spans(table, batch, salt)
+        plain = plain_lengths(kept["row"], as_written, found)
+        return Looked(with_units, table_of(QUARANTINE, refused, origin, now, {}), plain, spans)
 
     def under(self, marks: Mapping[str, Watermark], holders: NamesUsers, rate: float) -> "Detector":
         """The same rules under other marks: of the keys by whose ids they stand, and of no other key.
@@ -228,41 +209,34 @@ class Detector:
             seen.append(shown)
         return found, seen, enough
 
-    def _decide(self, found: Sequence[Found]) -> Decision:
-        return decide(found, *self._rules.rates)
-
     def _lengths(self, tokens: Mapping[str, Tokens]) -> NDArray[np.int64]:
         """Tokens of D texts under each key: int64[K, D]."""
         return np.stack([np.diff(tokens[test.key.tokenizer.sha256].offsets) for test in self._keys])
 
-    def _either(
-        self, found: Sequence[Found], decided: Decision, texts: Texts
-    ) -> tuple[list[Found], Decision, NDArray[np.bool_], NDArray[np.bool_]]:
-        """For each document the findings in the text that has the smaller p; where that is the second of V: bool[V].
+    def _lengths_of_choice(
+        self, as_written: NDArray[np.int64], texts: Texts, normalised: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Tokens under each key of the texts that count: int64[K, D]."""
+        if not normalised.any():
+            return as_written
+        lengths = as_written.copy()
+        lengths[:, normalised] = self._lengths(texts.normalised)[:, normalised[texts.differing]]
+        return lengths
 
-        Nobody is named where another message passes in the other text: bool[D]. A key whose p is proven by no law says
-        nothing about the second text: its rank counts one look.
-        """
-        rows = texts.differing
-        others = [
-            said if said.basis.proven else said._replace(message=np.full_like(said.message, -1), log10_p_global=void)
-            for said in self._score(texts.normalised, {}, variant=1)[0]
-            for void in [np.full_like(said.log10_p_global, np.nan)]
-        ]
-        second = self._decide(others)
-        taken = _smallest(others) < _smallest(found)[rows]
-        both = [instead(first, other, rows, taken) for first, other in zip(found, others, strict=True)]
-        said, torn = self._decide(both), np.zeros(len(decided.flagged), np.bool_)
-        for place, row in enumerate(rows.tolist()):
-            if decided.flagged[row] and second.flagged[place]:
-                names = passing(found, row, self._rules.false_positive_rate) | passing(
-                    others, place, self._rules.false_positive_rate
-                )
-                shared = not both[said.key[row]].independent
-                torn[row] = shared and len(names) > 1
-                if torn[row] and said.naming[row] == Naming.NAMED:
-                    said.naming[row] = Naming.AMBIGUOUS
-        return both, said, taken, torn
+    def _proved(
+        self, choice: Choice, lengths: NDArray[np.int64], stored_text: Callable[[int], str], salt: bytes
+    ) -> dict[str, NDArray[np.object_]]:
+        """Columns of VERDICTS with the proofs of flags, and the naming by them; nothing where no flag is proved."""
+        if self._prover is None or not choice.decided.flagged.any():
+            return {}
+
+        def text_of(place: int) -> str:
+            return normalise(stored_text(place)) if choice.normalised[place] else stored_text(place)
+
+        began = time.perf_counter()
+        proof = self._prover.prove(text_of, list(lengths), choice.found, choice.decided, salt, choice.normalised)
+        self.proving += time.perf_counter() - began
+        return {"proof": proof, "naming": np.where(proof == Proof.DIFFERS, Naming.UNPROVED, choice.decided.naming)}
 
     def _score_key(
         self,
@@ -289,44 +263,38 @@ class Detector:
         found = ranked(found, mark, tokens, kept, messages, self._ranked_rate, most)
         return found.among(documents, positions.scored), Seen(test, tokens, kept, documents, spans, parts)
 
-    def _named(
-        self,
-        naming: NDArray[np.object_],
-        torn: NDArray[np.bool_],
-        found: Sequence[Found],
-        decided: Decision,
-        documents: pa.RecordBatch,
-        known: OfFile,
-    ) -> dict[str, NDArray[np.object_]]:
+    def _named(self, naming: NDArray[np.object_], choice: Choice, batch: ScoredBatch) -> dict[str, NDArray[np.object_]]:
         """Columns of VERDICTS with the users of the messages that the rule names, or the one user of all that pass."""
-        names, passing_too = Names.of_nobody(naming), passing_of(found, self._rules.false_positive_rate)
-        for i in to_be_looked_at(naming, torn, found, passing_too):
-            first = known.first_seen(documents["created_at_latest"][i].as_py(), documents["text_sha256"][i].as_py())
-            chosen = decided.named if naming[i] == Naming.NAMED else passing_too
-            best = int(decided.key[i]), int(decided.candidate[i])
-            entries = entries_of(found, chosen, i, best, self._who_at(first or known.began))
-            if naming[i] == Naming.NAMED or of_one_user(entries):
-                names.put(i, entries, first, known.began)
+        names = Names.of_nobody(naming)
+        for i in np.flatnonzero(choice.decided.flagged).tolist():
+            first = batch.first_seen(i)
+            entries = choice.entries(i, naming[i], batch.who(first))
+            if entries:
+                names.put(i, entries, first, batch.known.began)
         return names._asdict()
 
-    def _sketches(self, texts: Texts, decided: Decision, normalised: NDArray[np.bool_]) -> NDArray[np.object_]:
+    def _sketches(self, texts: Texts, choice: Choice) -> NDArray[np.object_]:
         """Sketches of the flagged texts among D, as they were scored: object[D]; None for others."""
-        found = np.full(len(decided.flagged), None, object)
+        decided, sketches = choice.decided, np.full(len(choice.normalised), None, object)
         of_differing = {int(row): place for place, row in enumerate(texts.differing)}
         for row in np.flatnonzero(decided.flagged).tolist():
-            test = self._keys[decided.key[row]]
-            tokens = (texts.normalised if normalised[row] else texts.tokens)[test.key.tokenizer.sha256]
-            place = of_differing[row] if normalised[row] else row
+            test, normalised = self._keys[decided.key[row]], choice.normalised[row]
+            tokens = (texts.normalised if normalised else texts.tokens)[test.key.tokenizer.sha256]
+            place = of_differing[row] if normalised else row
             ids = tokens.ids[tokens.offsets[place] : tokens.offsets[place + 1]]
-            found[row] = sketch(ids, reach_of(test.watermark.rule))
-        return found
+            sketches[row] = sketch(ids, reach_of(test.watermark.rule))
+        return sketches
 
-    def _who_at(self, at: datetime) -> Callable[[int, int], tuple[str, Named]]:
+    def _who_at(self, at: datetime) -> WhoOfPlace:
         """Key id and named user, by place of the key and message, for a document that existed at `at`."""
         return who_at(self._keys, self._holders, at)
 
 
-def _smallest(found: Sequence[Found]) -> NDArray[np.float64]:
-    """The smallest corrected p of D documents under any key, as log10; infinite where there is none: float64[D]."""
-    p = np.stack([np.where(said.message[:, 0] >= 0, said.log10_p_global[:, 0], np.nan) for said in found])
-    return np.asarray(np.where(np.isnan(p), np.inf, p).min(axis=0), np.float64)
+def _by_readable(documents: pa.RecordBatch, texts: Texts) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Documents that can be read and others, with digests and faults in place of their texts, which stay uncopied."""
+    faults = columns_of_faults(texts.faults, len(documents))
+    rest = {name: documents[name] for name in documents.schema.names if name != "text"}
+    every = pa.RecordBatch.from_pydict(rest | {"text_sha256": pa.array(texts.digests, pa.binary())} | faults)
+    if texts.readable.all():
+        return every, every.slice(0, 0)
+    return every.filter(pa.array(texts.readable)), every.filter(pa.array(~texts.readable))

@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from scanner.detection.attribution import Choice
 from scanner.detection.under_test import KeyUnderTest, Origin, log10_reach
-from scanner.watermark.rule import Decision, Found, corrected
+from scanner.watermark.rule import Found, corrected
 from schemas.registry import Canary
 from schemas.tables import DECADES, FLAGS, SPANS, VERDICTS
 from schemas.words import Naming
@@ -32,18 +33,17 @@ def verdict_columns(
     keys: Sequence[KeyUnderTest],
     tests: NDArray[np.float64],
     lengths: NDArray[np.int64],
-    found: Sequence[Found],
-    decided: Decision,
+    choice: Choice,
     reason: pa.Array,
     whole_is_enough: NDArray[np.bool_],
-    normalised: NDArray[np.bool_],
 ) -> dict[str, Any]:
     """Columns of VERDICTS on D texts, except for who had a message; `named`: somebody is named (`decide`).
 
     keys: the keys under test; tests: K of each key and variant, float64[K, variants]; lengths: in tokens under each
-    key, int64[K, D]; reason: why only a part was scored; whole_is_enough: bool[D], texts that are long enough for a key
-    if nothing is left out; normalised: bool[D], texts that are the normalised variant.
+    key, int64[K, D]; choice: the texts that count, and what keys found in them; reason: why only a part was scored;
+    whole_is_enough: bool[D], texts that are long enough for a key if nothing is left out.
     """
+    found, decided, normalised = choice.found, choice.decided, choice.normalised
     chosen, naming, rows = decided.key, decided.naming, np.arange(len(decided.key))
     runner_up = np.where(decided.candidate == 0, 1, 0)
 
@@ -95,6 +95,7 @@ def verdict_columns(
         "p_class": pa.nulls(len(chosen), pa.int64()),
         "sketch": pa.nulls(len(chosen), pa.binary()),
         "unit": pa.nulls(len(chosen), pa.string()),
+        "variant": pa.array(np.full(len(chosen), "normalised"), mask=~normalised),
         "canary": pa.nulls(len(chosen), pa.bool_()),
     }
 

@@ -1,8 +1,4 @@
-"""Spans of a batch: the data that they need, their rows, and what they change in the verdicts.
-
-The data of a scored batch that spans need about their documents.
-
-Spans of a batch in its tables: rows of SPANS, and the changes that spans make in the verdicts.
+"""Spans of a batch: the data that they need, their rows of SPANS, and what they change in the verdicts.
 
 A document is flagged by its spans too, which have their own share of its error. If it was not flagged as a whole, or
 names nobody, its verdict becomes that of its best span, and `unit` says so. Users of further spans stand beside it,
@@ -19,13 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from scanner.detection.attribution import Entry, Names, OfFile
+from scanner.detection.attribution import Entry, Names, OfFile, WhoOfPlace, each_user_once
 from scanner.detection.located import Located, locate, namings, quoted_shares
 from scanner.detection.proving import Prover
 from scanner.detection.shares import told_tests
 from scanner.detection.sketches import reach_of, sketch
 from scanner.detection.under_test import Seen
-from scanner.registry import Named
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import segments_of
 from schemas.registry import MasterKey
@@ -55,7 +50,7 @@ class ScoredBatch:
     documents: pa.RecordBatch
     text_of: Callable[[int], str]
     known: OfFile
-    who_at: Callable[[datetime], Callable[[int, int], tuple[str, Named]]]
+    who_at: Callable[[datetime], WhoOfPlace]
     prover: Prover | None
 
     def first_seen(self, place: int) -> datetime | None:
@@ -63,7 +58,7 @@ class ScoredBatch:
         latest, digest = (self.documents[name][place].as_py() for name in ("created_at_latest", "text_sha256"))
         return self.known.first_seen(latest, digest)
 
-    def who(self, first_seen: datetime | None) -> Callable[[int, int], tuple[str, Named]]:
+    def who(self, first_seen: datetime | None) -> WhoOfPlace:
         """The named user by place of the key and message, in a document that existed then."""
         return self.who_at(first_seen or self.known.began)
 
@@ -153,10 +148,12 @@ def with_spans(
         first_seen = batch.first_seen(place)
         who = batch.who(first_seen)
         rows += [_row(verdict, one, keys[one.located.key], who) for one in told]
-        entries = [_entry(one, who) for one in told if one.naming == Naming.NAMED]
+        # each message's span of smallest p, best first
+        of_message = {_message(one): one for one in reversed(told) if one.naming == Naming.NAMED}
+        entries = [_entry(one, who) for one in told if of_message.get(_message(one)) is one]
         differing = next((one for one in told if one.proof == Proof.DIFFERS), None)
         if differing and verdict["flagged"]:
-            changed[place] = _one(Names.of_nobody(np.array([Naming.UNPROVED], object))) | {"proof": Proof.DIFFERS}
+            changed[place] = Names.of_nobody(np.array([Naming.UNPROVED], object)).first_row | {"proof": Proof.DIFFERS}
         elif verdict["named"] is not None:
             changed[place] = _beside(verdict, entries)
         elif entries or not verdict["flagged"]:
@@ -203,15 +200,17 @@ def _tell(
     ]
 
 
-def _entry(told: Told, who: Callable[[int, int], tuple[str, Named]]) -> Entry:
+def _message(told: Told) -> tuple[int, int]:
+    return told.located.key, told.located.span.message
+
+
+def _entry(told: Told, who: WhoOfPlace) -> Entry:
     span = told.located.span
     key_id, named = who(told.located.key, span.message)
     return Entry(key_id, span.message, span.log10_p_global, named)
 
 
-def _row(
-    verdict: Mapping[str, Any], told: Told, key: SpanKey, who: Callable[[int, int], tuple[str, Named]]
-) -> dict[str, Any]:
+def _row(verdict: Mapping[str, Any], told: Told, key: SpanKey, who: WhoOfPlace) -> dict[str, Any]:
     """A row of SPANS without `keys`, which the scan's plan knows."""
     span, located = told.located.span, told.located
     named = _entry(told, who).who if told.naming == Naming.NAMED else None
@@ -235,16 +234,11 @@ def _row(
 
 def _beside(verdict: Mapping[str, Any], entries: Sequence[Entry]) -> dict[str, Any]:
     """Users of spans whom a verdict that names somebody does not name yet."""
-    named, again = list(verdict["named"]), list(verdict["named_again"] or [])
-    users = {one["user_id"] for one in named} - {None}
-    known = {(one["key_id"], one["message"]) for one in (*named, *again)}
-    for entry in entries:
-        if (entry.key_id, entry.message) in known:
-            continue
-        known.add((entry.key_id, entry.message))
-        (again if entry.who.user_id in users else named).append(entry.row())
-        users |= {entry.who.user_id} - {None}
-    return {"named": named, "named_again": again or None}
+    once, again = verdict["named"], verdict["named_again"] or []
+    known = {(one["key_id"], one["message"]) for one in (*once, *again)}
+    new = (entry for entry in entries if (entry.key_id, entry.message) not in known)
+    named, again = each_user_once(new, once, again)
+    return {"named": named, "named_again": again}
 
 
 def _instead(
@@ -261,11 +255,10 @@ def _instead(
     span, place = best.located.span, best.located.document
     names = Names.of_nobody(np.array([best.naming], object))
     if entries:
-        once = {(entry.key_id, entry.message): entry for entry in reversed(entries)}  # each user's span of smallest p
-        names.put(0, sorted(once.values(), key=entries.index), first_seen, batch.known.began)
+        names.put(0, entries, first_seen, batch.known.began)
     tokens, scored = batch.lengths(place, best.located.key)
     return {
-        **_one(names),
+        **names.first_row,
         "tokens": tokens,
         "scored": scored,
         "key_id": key.key.key_id,
@@ -280,11 +273,6 @@ def _instead(
         "sketch": batch.sketch(place, best.located.key),
         "unit": SPAN,
     }
-
-
-def _one(names: Names) -> dict[str, Any]:
-    """Columns of the single document."""
-    return {column: values[0] for column, values in names._asdict().items()}
 
 
 def _amended(verdicts: pa.RecordBatch, changed: Mapping[int, Mapping[str, Any]]) -> pa.RecordBatch:

@@ -240,10 +240,12 @@ def _weighed(
     judge = _judge(explainer, row, scan, _Recorded(row))
     of_all = judge.look(posts)
     own = judge.look(posts._replace(texts=[own_words(text) for text in texts]))
-    message = int(of_all.found[0].message[0, of_all.decided.candidate[0]]) if row["message"] is None else row["message"]
+    best, message = of_all.choice, row["message"]
+    if message is None:
+        message = int(best.found[0].message[0, best.decided.candidate[0]])
     scored, levels = _levels(of_all, message)
     _, own_levels = _levels(own, message)
-    p, p_own = (float(look.found[0].log10_p_global[0, look.decided.candidate[0]]) for look in (of_all, own))
+    p, p_own = (float(one.found[0].log10_p_global[0, one.decided.candidate[0]]) for one in (best, own.choice))
     return p, p_own, list(zip(scored.tolist(), levels, own_levels, strict=True))
 
 

@@ -55,6 +55,15 @@ class Found(NamedTuple):
         """Where no rank is needed, or no decoy key scored as high: bool[D, C]."""
         return np.full(self.message.shape, True) if self.basis.proven else np.asarray(self.p_rank <= LEAST_RANK)
 
+    def passing(self, rate: float) -> NDArray[np.bool_]:
+        """Candidates whose corrected p is at most a rate, and whose rank stands: bool[D, C]."""
+        return passes(self.log10_p_global, rate) & self.stands
+
+    def of_nothing(self) -> "Found":
+        """The same without a message or a p-value for all keys."""
+        void = np.full_like(self.log10_p_global, np.nan)
+        return self._replace(message=np.full_like(self.message, -1), log10_p_global=void)
+
     def among(self, documents: NDArray[np.int64], scored: NDArray[np.int64]) -> "Found":
         """The same findings for all documents of a batch: values for `documents`, int64[d], none for the others.
 
@@ -222,17 +231,6 @@ def instead(found: Found, other: Found, documents: NDArray[np.int64], taken: NDA
     )
 
 
-def passing(found: Sequence[Found], document: int, false_positive_rate: float) -> set[tuple[int, int]]:
-    """Keys, by their place, and messages of a document that pass."""
-    return {
-        (key, int(under_key.message[document, c]))
-        for key, under_key in enumerate(found)
-        for c in np.flatnonzero(
-            passes(under_key.log10_p_global[document], false_positive_rate) & under_key.stands[document]
-        )
-    }
-
-
 def choose(found: Sequence[Found]) -> NDArray[np.int64]:
     """Key that gives each document its verdict: int64[D].
 
@@ -255,7 +253,7 @@ def decide(found: Sequence[Found], false_positive_rate: float, misnaming_rate: f
         misnaming_rate: the same for what a candidate shares with no other message; None: the false-positive rate.
     """
     misnaming_rate = false_positive_rate if misnaming_rate is None else misnaming_rate
-    passed = [passes(under_key.log10_p_global, false_positive_rate) & under_key.stands for under_key in found]
+    passed = [under_key.passing(false_positive_rate) for under_key in found]
     count = np.sum([of_key.sum(axis=1) for of_key in passed], axis=0)
     alone = (count == 1)[:, None]
     own = [passes(under_key.log10_p_own, misnaming_rate) for under_key in found]

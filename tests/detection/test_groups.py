@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.detection import detector
+from scanner.detection import attribution, detector
 from scanner.detection.detector import Detector
 from scanner.detection.one_text import Check, check_text
 from scanner.detection.open_plan import open_detector, open_prover
@@ -175,11 +175,11 @@ def test_the_runner_up_is_corrected_as_the_verdict_is(key, write):
 
 def test_a_name_that_rests_on_the_steps_of_a_group_alone_is_refuted(key, write, monkeypatch):
     """Once the second rule of naming is left out, and once its p-value is wrong."""
-    text, plain = write(held(key)[USERS[3]], 900, 5, shared=True), detector.decide
-    monkeypatch.setattr(detector, "decide", lambda found, rate, _: plain(found, rate, 1.0))
+    text, plain = write(held(key)[USERS[3]], 900, 5, shared=True), attribution.decide
+    monkeypatch.setattr(attribution, "decide", lambda found, rate, _: plain(found, rate, 1.0))
     row = verdicts(key, [text])[0]
     assert (row["naming"], row["user_id"], row["proof"], row["named"]) == ("unproved", None, "differs", None)
-    monkeypatch.setattr(detector, "decide", plain)
+    monkeypatch.setattr(attribution, "decide", plain)
     searched = detector.search
 
     def wrong(*arguments):

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.detection.attribution import Entry, Names, of_one_user, passing_of, to_be_looked_at
+from scanner.detection.attribution import Choice, Entry, Names, of_one_user
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
@@ -154,11 +154,25 @@ def test_who_stands_once(who, one, once, again):
 
 def test_nobody_is_looked_for_where_another_text_or_an_assumed_law_says_otherwise():
     p = np.full((4, 2), [-9.0, 0.0])
-    proven = Found(*([np.zeros((4, 2))] * 6), independent=False, basis=Basis(256), p_rank=np.full((4, 2), np.nan))
+    proven = Found(
+        np.zeros(4, np.int64),
+        np.zeros((4, 2), np.int64),
+        *([np.zeros((4, 2))] * 4),
+        independent=False,
+        basis=Basis(256),
+        p_rank=np.full((4, 2), np.nan),
+    )
     proven = proven._replace(log10_p_global=p)
     assumed = proven._replace(basis=Basis(256, assumed=True), p_rank=np.full((4, 2), 0.001))
     assumed = assumed._replace(log10_p_global=np.where(np.arange(4)[:, None] == 3, p, 0.0))
-    naming = np.array(["ambiguous", "ambiguous", "named", "ambiguous"], object)
-    torn = np.array([False, True, True, False])
-    found = [proven, assumed]
-    assert to_be_looked_at(naming, torn, found, passing_of(found, 1e-6)) == [0, 2]
+    choice = Choice.as_written([proven, assumed], (1e-6, 1e-6))
+    choice = choice._replace(conflicting=np.array([False, True, True, False]))
+    named = [np.full((4, 2), [True, False]), np.zeros((4, 2), np.bool_)]
+    choice = choice._replace(decided=choice.decided._replace(named=named))
+    naming = ["ambiguous", "ambiguous", "named", "ambiguous"]
+    assert [bool(choice.entries(i, each, lambda *_: ("k", ALICE))) for i, each in enumerate(naming)] == [
+        True,
+        False,
+        True,
+        False,
+    ]

@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.detection import detector as detector_module
-from scanner.detection import proving
+from scanner.detection import attribution, proving
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rules import Rules
@@ -104,14 +103,14 @@ def name_another_message(monkeypatch):
 
 def see_no_second(monkeypatch):
     """Where two messages pass, the better one is taken for the only one."""
-    plain = detector_module.decide
+    plain = attribution.decide
 
     def wrong(*arguments):
         decided = plain(*arguments)
         decided.naming[decided.flagged] = "named"
         return decided
 
-    monkeypatch.setattr(detector_module, "decide", wrong)
+    monkeypatch.setattr(attribution, "decide", wrong)
 
 
 def lose_the_correction(monkeypatch):
