@@ -14,7 +14,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -162,8 +162,14 @@ class PartOfInput(click.ParamType["Part"]):
             self.fail(str(error), param, ctx)
 
 
+_FIRST_DAY = date(1970, 1, 1)
+
+
 class Day(click.DateTime):
-    """A date; `yesterday` is the day before today in UTC, for schedulers that fill in no date."""
+    """A date that has begun somewhere: a scan of a later one drops what the filter learnt of all nights before it.
+
+    `yesterday` is the day before today in UTC, for schedulers that fill in no date.
+    """
 
     name = "date"
 
@@ -176,6 +182,9 @@ class Day(click.DateTime):
             return datetime.combine(datetime.now(UTC).date() - timedelta(days=1), time())
         found = super().convert(value, param, ctx)
         assert isinstance(found, datetime)  # noqa: S101
+        last = datetime.now(UTC).date() + timedelta(days=1)  # of zones in which a day begins before it does in UTC
+        if not _FIRST_DAY <= found.date() <= last:
+            self.fail(f"{str(value)!r} is no date of data; allowed: {_FIRST_DAY} to {last}", param, ctx)
         return found
 
 

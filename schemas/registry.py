@@ -21,6 +21,17 @@ FormatName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,63}
 KeyId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
+
+def _in_a_year_of_every_zone(moment: datetime) -> datetime:
+    """A time that can be shown in UTC and compared with a time a day away."""
+    if not 1970 <= moment.year < 9999:
+        raise ValueError(f"is in the year {moment.year}; allowed: the years 1970 to 9998")
+    return moment
+
+
+KeyTime = Annotated[AwareDatetime, AfterValidator(_in_a_year_of_every_zone)]
+"""A time of a key, with a zone."""
+
 MAX_WINDOW = 16
 MAX_GAMMA_BITS = 8
 MAX_MESSAGES = 2**32
@@ -122,7 +133,7 @@ class Admission(_Frozen):
     """
 
     audit_id: Annotated[str, Field(min_length=1)]
-    audited_at: datetime
+    audited_at: KeyTime
     holds_down_to: Annotated[float, Field(gt=0, lt=1)]
     candidates: int = Field(ge=1)
     messages: int | None = Field(default=None, ge=1, le=MAX_MESSAGES)
@@ -144,10 +155,10 @@ class MasterKey(_Frozen):
     tokenizer: TokenizerFile
     secret: SecretReference
     commitment: Sha256 | None = None
-    created_at: datetime
-    active_from: AwareDatetime | None = None  # before it, nothing is marked with the key; None: from the start
-    active_until: AwareDatetime | None = None  # from then on, nothing is marked with it; None: until it is retired
-    retired_at: datetime | None = None
+    created_at: KeyTime
+    active_from: KeyTime | None = None  # before it, nothing is marked with the key; None: from the start
+    active_until: KeyTime | None = None  # from then on, nothing is marked with it; None: until it is retired
+    retired_at: KeyTime | None = None
     admission: Admission | None = None
     one_of: int | None = Field(default=None, ge=1, le=2**53)
     held_by: Holder | None = None  # who else has the secret, such as a serving site, and so can mark for anybody

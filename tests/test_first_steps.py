@@ -59,6 +59,17 @@ def test_yesterday_is_the_day_before_today_in_utc():
         Day().convert("tomorrow", None, None)
 
 
+def test_a_night_has_a_date_that_has_begun():
+    """A night of year 1 ended in a traceback, one of the year 2062 dropped all that the filter had learnt."""
+    today = datetime.datetime.now(datetime.UTC).date()
+    after = datetime.timedelta(days=1)
+    for day in ("0001-01-01", "1969-12-31", "9999-12-31", str(today + 3 * after)):
+        with pytest.raises(click.BadParameter, match="1970-01-01 to"):
+            Day().convert(day, None, None)
+    for date in (datetime.date(1970, 1, 1), today, today + after):
+        assert Day().convert(str(date), None, None).date() == date
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_init_makes_what_a_scan_needs_and_says_what_it_guessed(tmp_path, shape):
     columns, wanted = SHAPES[shape]

@@ -3,6 +3,7 @@
 import hashlib
 import multiprocessing
 import random
+import re
 import sys
 import tomllib
 from datetime import UTC, datetime, timedelta
@@ -257,6 +258,19 @@ def test_impossible_times_are_refused(folder, make_key):
             make_key(**changes)
     make_key(active_from=now)
     path = folder / "keys.toml"
+    text = path.read_text()
+    for time in (
+        "0001-01-01T00:00:00+14:00",
+        "9999-12-31T23:59:59-14:00",
+        "0001-01-01T00:00:00",
+        "2026-11-20 00:00:00",
+    ):
+        for field in ("created_at", "retired_at", "active_until"):  # `keys list` ended in a traceback
+            others = re.sub(f"(?m)^{field} .*\n", "", text)
+            path.write_text(others.replace("\nsecret =", f"\n{field} = {time}\nsecret =", 1))
+            with pytest.raises(Refused, match=rf"keys\.0\.{field}.*(1970 to 9998|timezone)"):
+                load_registry(folder)
+    path.write_text(text)
     path.write_text(path.read_text().replace("active_from = ", "active_until = 2020-01-01T00:00:00Z\nactive_from = "))
     with pytest.raises(Refused, match=r"keys\.0.*active_until must be later than active_from"):
         load_registry(folder)
