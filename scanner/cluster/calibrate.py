@@ -1,10 +1,7 @@
-"""Calibration on Ray: a corpus under very many keys, with its filter.
+"""Calibration on Ray: a corpus is tokenised part by part, then every part is scored under very many keys.
 
-The filter of an audit of keys on Ray: a worker learns it once for a tokenizer and window, all workers read it.
-
-A filter has 4 MiB. So it lies in the folder of the tokens, and its name alone crosses Ray's object store.
-
-Calibration on Ray: the corpus is tokenised part by part, then every part is scored under very many keys.
+A worker learns a filter once for a tokenizer and window, and all workers read it. A filter has 4 MiB. So it lies in the
+folder of the tokens, and its name alone crosses Ray's object store.
 
 The workers return sums that can be added; scanner.audit makes the statistics.
 """

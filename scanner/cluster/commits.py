@@ -1,9 +1,4 @@
-"""Finished shards on their way into the tables, and what they cost.
-
-What a scan cost: core-seconds by stage, documents and bytes a core-hour, and the work that took longest.
-
-Finished shards on their way into the tables: a few at a time, verdicts last, then counted.
-"""
+"""Finished shards on their way into the tables, a few at a time, verdicts last, then counted; and what they cost."""
 
 import functools
 import time

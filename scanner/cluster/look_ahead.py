@@ -1,11 +1,8 @@
 """A scan before it begins: everything that it needs is looked at, and its cost is estimated by a sample.
 
-The cost of a scan, by a timed sample of its documents, read and scored as by a worker. Nothing is kept.
-
-Places are spread evenly over the documents that are left, so that a shard is met in proportion to its documents; then
-the mean of the costs per document that were met is that of all documents, however unlike the shards are.
-
-A scan before it begins: everything that it needs is looked at, one thing after the other. Nothing is written.
+Documents of the sample are read and scored as by a worker. Nothing is written or kept. Places are spread evenly over
+the documents that are left, so that a shard is met in proportion to its documents; then the mean of the costs per
+document that were met is that of all documents, however unlike the shards are.
 """
 
 import datetime

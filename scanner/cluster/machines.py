@@ -1,16 +1,8 @@
 """Ray, started or joined, and its machines: nodes that are gone, GPUs, memory.
 
-Nodes of the cluster that are gone, and whether a document may be the cause.
-
-GPUs for workers: how many workers share one, and what happens where there is none.
-
 A worker that holds a GPU, or a share of one, tokenises on its own CPU core and scores on the GPU. So the share says
 how many cores feed a GPU: all workers are alike, and none that scores on a CPU is left with the night's last shard.
 While one worker tokenises or copies, the GPU works for the others.
-
-Memory of a process: how much it holds, and a limit on how much it may take.
-
-Ray, started or joined: the configuration's cluster, the one in RAY_ADDRESS, or one embedded in this process.
 """
 
 import contextlib

@@ -1,11 +1,10 @@
 """The cost of a document on this machine, and of a night on machines like it.
 
-What a document costs on this machine: a worker scans made-up nights of real text, in this process.
+A worker scans made-up nights of real text, in this process. Two lengths of documents give the cost of a document and of
+each token more. A night in which nearly half of the texts is flagged gives what the proof of a flag costs: its work is
+the same whether a text is marked or passes by chance.
 
-Two lengths of documents give the cost of a document and of each token more. A night in which nearly half of the texts
-is flagged gives what the proof of a flag costs: its work is the same whether a text is marked or passes by chance.
-
-What a night would cost, from measured documents: linear in their tokens, and a proof for each flag.
+A night's cost follows from measured documents: it is linear in their tokens, with a proof for each flag.
 """
 
 import os

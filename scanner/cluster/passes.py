@@ -1,16 +1,12 @@
 """Passes after the documents of a scan: posts of accounts are tested together, and n-grams of many texts are learnt.
 
-The pass over accounts, after the documents of a scan: the posts of each account are tested together.
-
 While documents were scanned, workers kept the posts of accounts, and their shards' transactions say that each stands
 once. A digest of the account says in which part of the pass its posts are. Each part is read, looked at and committed
 by itself, under a name that hashes all that decides it: a pass that was killed goes on with the parts that are left.
 
-The pass that learns which n-grams many texts hold, after the documents of a scan, for the filters of later nights.
-
-One worker reads a sample of the texts once more, and its sketches are committed once under a name that hashes their
-shards. A pass that was killed is made anew by the next scan of the same input. Nothing that it learns is read on the
-same night (scanner.results.filters).
+For the filters of later nights one worker reads a sample of the texts once more, and its sketches are committed once
+under a name that hashes their shards. A pass that was killed is made anew by the next scan of the same input. Nothing
+that it learns is read on the same night (scanner.results.filters).
 """
 
 import hashlib

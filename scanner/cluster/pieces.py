@@ -1,8 +1,17 @@
 """Questions to actors and their answers: pieces of shards, signs of life, reports, lost documents.
 
-Questions to an actor and its answers: pieces of shards, signs of life, reports with their counts and times.
+The states of work, which scanner.cluster.todo moves it through:
 
-Work and results of a pool of actors: shards, packs of them, their pieces, and lost documents.
+    shard or pack ── cut to the pace ──► pieces ──► reported
+      a pack that fails, or whose third node dies ──► each shard a piece, given alone
+      a piece that fails ATTEMPTS times, or whose third node dies ──► halves (halved), given alone
+      a half that fails, or whose node dies ──► halves, down to single documents
+      a piece without progress ──► rows before its last word in batches, the rest one_by_one; announced rows alone
+      a document that its worker set aside for its size ──► a piece of one document (large), given alone
+      a single document: out of ATTEMPTS (large: LARGE_ATTEMPTS), of nodes, or of time ──► lost: only identified
+      lost, once identified, or once that failed too ──► in its shard's list of lost documents
+
+A shard is finished when none of its pieces is open.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,6 @@
 """The driver of a scan: list, find the work, have it done, commit, judge, and record how it ended.
 
-Endings of a scan, in one table: its cause, its exit code, and whether `scans` gets a row.
-
-The row of a scan in the table `scans`, without when and how the scan ended.
-
-The driver of a scan: list, find the work, have it done, commit, judge, and record how it ended.
+Endings stand in one table: cause, exit code, and whether `scans` gets a row.
 """
 
 import contextlib

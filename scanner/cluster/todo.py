@@ -1,15 +1,12 @@
 """Work that is left: its order, the size of pieces, and what becomes of those that fail.
 
-The size of pieces: so many documents that the worker takes ten-odd seconds, as far as this scan has shown.
-
-Work that is left: its order, and how pieces that fail or whose node is lost are tried again.
-
-A piece that fails is tried again, then halved, down to the document that is to blame. A piece that makes no progress is
-cut at its worker's last word, and what follows is scored one by one, so that the next last word names the document: it
-costs two stalls, since each takes minutes. A lost node does not count as an
-attempt, since nodes are preempted in waves. If nobody announced the loss, a document may be the cause. So a piece over
-which several nodes were lost is halved too, which blames no document. A document that was alone while many nodes were
-lost is given up.
+A piece has so many documents that the worker takes ten-odd seconds, as far as this scan has shown. A piece that fails
+is tried again, then halved, down to the document that is to blame. A piece that makes no progress is cut at its
+worker's last word, and what follows is scored one by one, so that the next last word names the document: it costs two
+stalls, since each takes minutes. A lost node does not count as an attempt, since nodes are preempted in waves. If
+nobody announced the loss, a document may be the cause. So a piece over which several nodes were lost is halved too,
+which blames no document. A document that was alone while many nodes were lost is given up. scanner.cluster.pieces draws
+the states.
 """
 
 import logging

@@ -1,17 +1,11 @@
 """The work of a scan: what is left of its input, under which keys, and what was not read.
 
-Shards that were scanned under other keys before: only the keys that came since look at them, by themselves.
+Shards that were scanned under other keys before meet only the keys that came since. Once keys have weights, a row about
+one key depends on no other key. So a shard that is done under some of the keys under test is scanned under the others
+alone. The rows of both stand beside each other, and the best row of each document is its verdict
+(scanner.results.newest). Keys are tried as runs of neighbours in the registry's order, which new keys extend.
 
-Once keys have weights, a row about one key depends on no other key. So a shard that is done under some of the keys
-under test is scanned under the others alone. The rows of both stand beside each other, and the best row of each
-document is its verdict (scanner.results.newest). Keys are tried as runs of neighbours in the registry's order, which
-new keys extend.
-
-The work of a scan: footers are read, files cut into shards, and committed shards left out.
-
-What a scan did not read: files of other names, quarantine, and whether it read nothing at all.
-
-It counts all of the scan's input, whichever scans read it: after a resume, the whole night.
+What was not read is counted over all of the scan's input, whichever scans read it: after a resume, the whole night.
 """
 
 import logging

@@ -1,8 +1,6 @@
-"""The actor: it scans pieces of shards, and writes their rows as files of every table.
+"""The actor: it opens keys, tokenizers and users itself, scans pieces of shards, and writes rows of every table.
 
-Rows that an actor makes: batches of each table, counted, taken back, cut, and written as files.
-
-The actor: it opens keys, tokenizers and users itself, scans pieces of shards, and returns descriptions.
+Rows are counted, taken back, cut and written as files; only descriptions of these are returned.
 """
 
 import math

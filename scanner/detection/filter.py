@@ -1,8 +1,4 @@
-"""The filter of a scan: learnt from earlier texts, and left out of scoring.
-
-The filter of a scan: common n-grams of each tokenizer and window, left out of scoring.
-
-Learning which n-grams many texts hold, from a sample of the scanned texts (scanner.watermark.positions).
+"""The filter of a scan: common n-grams of each tokenizer and window, learnt from earlier texts, left out of scoring.
 
 A keyed digest of a text decides whether the text is drawn, so that a copy of a text is drawn with it, and nobody who
 posts texts knows which are drawn. The bit that the text sets is its account's where the input has accounts, so that

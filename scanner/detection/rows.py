@@ -1,9 +1,5 @@
 """Rows of verdicts: columns from what keys found, and what tables show of them to everybody.
 
-Rows of a batch: columns of verdicts from what keys found, and tables from columns.
-
-The rows of verdicts in tables: exact flagged rows in `flags`, and rows in `verdicts` that give no key away.
-
 Whoever knows texts and their exact scores learns the key: the difference of two sums over nearly the same n-grams is a
 draw, and enough sums at h = 0 are equations whose solution is the green list. The best key or message of a text shows
 some of it too. So rows of `verdicts` state what was flagged and for whom, and otherwise a class of p that few unmarked

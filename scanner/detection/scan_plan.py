@@ -1,12 +1,11 @@
 """A scan before it begins: its plan, and whether an audit supports the keys in it.
 
-Whether an audit supports the p-values of keys in a scan: down to its rate, over the positions that it scores.
+An audit supports a key down to a rate, over the positions that it scores. An audit that left common n-grams out says
+nothing of scans that score them. So its admission holds for scans that leave out as much: as many texts or fewer make
+an n-gram common, and the filter was learnt from as many texts or more. An admission over all positions holds for every
+scan, since common n-grams make hits under one key come together.
 
-An audit that left common n-grams out says nothing of scans that score them. So its admission holds for scans that leave
-out as much: as many texts or fewer make an n-gram common, and the filter was learnt from as many texts or more. An
-admission over all positions holds for every scan, since common n-grams make hits under one key come together.
-
-A scan before it begins: everything that can be refused is checked here, while nothing has been done yet.
+Everything that can be refused is checked here, while nothing has been done yet.
 """
 
 import datetime

@@ -1,9 +1,4 @@
-"""Questions to a users table, answered without reading more of it than the answer needs.
-
-Questions to a users table, answered without reading more of it than the answer needs.
-
-Who holds a message: workers name users by it. It reads only the answers, whatever the number of users.
-"""
+"""Questions to a users table, such as who holds a message, answered without reading more than the answer needs."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -1,12 +1,9 @@
-"""The index of a users table, and its events: found and read by their numbers, without the others.
+"""The index of a users table: sorted files from which messages and users are found without reading all events.
 
-Events of a users table as they lie in its files: some are read by their numbers, without the others.
-
-The index of a users table: sorted files from which messages and users are found without reading all events.
-
-It holds the events up to some number, as runs; newer events are read from the table. A new run holds the newest events;
-runs of like sizes are merged, so that there are few. Per key, a run has sorted rows of three kinds: the messages that
-were given, those that were removed, and for each user a digest of the name with the message.
+Events are read from the table's files by their numbers, without the others. The index holds the events up to some
+number, as runs; newer events are read from the table. A new run holds the newest events; runs of like sizes are merged,
+so that there are few. Per key, a run has sorted rows of three kinds: the messages that were given, those that were
+removed, and for each user a digest of the name with the message.
 
 An index is a file that names its parts, and the users table names the index: by the application transaction
 `users-index`, whose version is the index's number. Its commit fails when another was faster, so nobody ever reads an

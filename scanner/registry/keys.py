@@ -1,15 +1,12 @@
 """The master keys of a registry: made, weighed, retired, admitted, opened. Records are in keys.toml, secrets are not.
 
-Weights of keys: the share of a false-positive rate that each key may use up, fixed when it is made and for ever.
+A key's weight is the share of a false-positive rate that it may use up, fixed when it is made and for ever. If all keys
+of a registry were corrected for their number, each new key would let the old keys' texts be scanned again at a rate
+that is spent already: P(ever flagged falsely) would grow as α (1 + 1/2 + 1/3 + …). With weights that sum to 1 at most
+it stays α, however many keys come. The keys that a registry begins with share equally; once others come, these keep one
+half, and the j-th that comes has 1/(2 j (j + 1)), which sums to the other half.
 
-If all keys of a registry were corrected for their number, each new key would let the old keys' texts be scanned again
-at a rate that is spent already: P(ever flagged falsely) would grow as α (1 + 1/2 + 1/3 + …). With weights that sum to 1
-at most it stays α, however many keys come. The keys that a registry begins with share equally; once others come, these
-keep one half, and the j-th that comes has 1/(2 j (j + 1)), which sums to the other half.
-
-The master keys of a registry: made, retired, admitted. What is on record is in keys.toml, secrets are not.
-
-Opened keys: the secret is read where it is used, and checked against the commitment on record.
+A secret is read where it is used, and checked against the commitment on record.
 """
 
 import os

@@ -1,8 +1,6 @@
 """The file keys.toml of a registry, and files that survive a crash and rival writers.
 
-Files that survive a crash and rival writers: one writer at a time, and a reader sees the old text or the new.
-
-The file keys.toml of a registry: everything on record about its keys, read, checked, found, changed.
+There is one writer at a time, and a reader sees the old text or the new.
 """
 
 import fcntl

@@ -1,8 +1,6 @@
 """Where the secrets of a registry live: references in, key bytes out, and never a key byte in a message.
 
-Where the secrets of master keys live: references in, key bytes out, and never a key byte in a message.
-
-The audit secret of a registry: decoy keys are drawn from it. It is made beside the first key's own secret.
+Decoy keys are drawn from a registry's audit secret. It is made beside the first key's own secret.
 """
 
 import contextlib

@@ -1,12 +1,7 @@
 """Users and their messages: drawn at random, given once, withdrawn without being given again; canaries too.
 
-Users and their messages: drawn at random, given once, withdrawn without being given again.
-
-Free messages drawn at random, without reading the taken ones.
-
-Users and their messages: given at random, never twice, never changed; withdrawn without being given again.
-
-Canaries: users who are nobody, with messages of their own, for whom the serving side marks texts every night.
+Free messages are drawn without reading the taken ones. Canaries are users who are nobody, with messages of their own,
+for whom the serving side marks texts every night.
 """
 
 import secrets

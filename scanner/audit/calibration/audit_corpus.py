@@ -1,11 +1,9 @@
 """Parts of a corpus under audit: those that teach a filter, and the disjoint pieces of the paper's figure.
 
-A filter of common n-grams for an audit of keys, learnt from the corpus: no text meets a filter that it taught.
+No text meets a filter that it taught. A scan's filter is learnt from earlier nights, which a corpus has not. So digests
+part its texts into two halves, and each half is scored without the n-grams that are common in the other.
 
-A scan's filter is learnt from earlier nights, which a corpus has not. So digests part its texts into two halves, and
-each half is scored without the n-grams that are common in the other.
-
-The paper's figure: a few master keys over disjoint pieces of documents, three tests of each piece (paper, Sec. 3).
+The figure is of a few master keys over disjoint pieces of documents, three tests of each piece (paper, Sec. 3).
 
 Under one key documents share n-grams, so hits are not independent; the keys are the clusters, and bands come from the
 spread between them.

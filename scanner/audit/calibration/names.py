@@ -1,15 +1,10 @@
 """Names in marked text, which is written without a language model: do wrong names stay below their rates?
 
-Marked text without a language model: at each step the mark's favourite among some random tokens is written.
-
-Windows hardly ever come twice, so that texts of one key are as good as independent.
-
-Names in marked text: do wrong names stay below their rates, under keys with groups? (SPEC_2 §3)
-
-Texts are synthetic, each batch under a key of its own. Three questions, each of its own kind: is unmarked text flagged
-as rarely as the rate says, with the search over groups; in text that fits a whole group and none of its users, does the
-best of them pass rule 2 as rarely as the law says; and in texts of several users, is anybody else named more often than
-the two rates together allow?
+At each step the mark's favourite among some random tokens is written. Windows hardly ever come twice, so that texts of
+one key are as good as independent. Each batch is under a key of its own, with groups (SPEC_2 §3). Three questions, each
+of its own kind: is unmarked text flagged as rarely as the rate says, with the search over groups; in text that fits a
+whole group and none of its users, does the best of them pass rule 2 as rarely as the law says; and in texts of several
+users, is anybody else named more often than the two rates together allow?
 """
 
 from collections.abc import Callable, Sequence

@@ -1,19 +1,12 @@
 """One key on one traffic: how often it flags unmarked text, by which n-grams, as rows of audits and as drawings.
 
-One key on one traffic: how often it flags unmarked text, by which n-grams, and its drawings' data.
-
-One key on one traffic: how often does it flag text that nobody marked, and which n-grams do it? (SPEC §4)
-
 A single key's rate differs from the average over keys, since the same boilerplate meets the same draws in many
 documents. So the key is judged against a multiple of the stated rate, with the texts of one poster as a cluster. The
 spread between its messages, each of which meets other draws, shows how large such differences are.
 
-Data for an audit's drawings, and the n-grams behind small p-values: counts, and their text only on request.
-
-Counts of an audit as rows of the audits table: the families of tests, fixed by the configuration alone.
-
-Each family gets an even share of the family-wise error: the law's methods, the best of
-all messages, the law's cases, their uniformity, disjoint pieces, names in marked text, the keys.
+N-grams behind small p-values are shown as counts, and their text only on request (SPEC §4). The families of tests are
+fixed by the configuration alone. Each gets an even share of the family-wise error: the law's methods, the best of all
+messages, the law's cases, their uniformity, disjoint pieces, names in marked text, the keys.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,6 @@
 """Messages that nobody holds: texts that they are best in, framing that shows by them, and tests by ranks.
 
-Texts whose best message is reserved, noted while they are scored: verdicts do not tell which message was the best.
-
+Texts whose best message is reserved are noted while they are scored: verdicts do not tell which message was the best.
 Each is a row of `audit_counts`, with a keyed digest of the text that stands in no other table, so that copies count
 once over all shards and nobody who reads verdicts learns which text it was.
 

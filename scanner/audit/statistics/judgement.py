@@ -1,22 +1,15 @@
 """Stated rates: what a law promises, limits of the rates behind counts, and whether they hold.
 
-Promises of a law: the p-values that a score can attain, and how often they are at or below a threshold.
-
 The green list attains few p-values, so the chance of p ≤ α is the largest attainable p ≤ α, which can be far below α.
 The Gumbel score attains all p-values, except for steps of 2^-32 in each draw, which only make p larger (SPEC §3).
-
-From counts to words: limits of the rates behind them, and whether a stated rate holds.
-
-How precisely a count of hits gives the rate behind it: exact limits, and limits for hits that come in clusters.
 
 Clusters are documents (of fresh keys) or keys (over the same documents). The limits of Clopper and Pearson are taken
 at the effective number of tests, tests divided by the design effect (Korn and Graubard, Confidence Intervals for
 Proportions with Small Expected Number of Positive Counts Estimated from Survey Data, 1998): with one test a cluster
 and a design effect of 1 they are the exact binomial limits.
 
-From counts to words: does a stated false-positive rate hold? Decided by intervals, over a family fixed beforehand.
-
-Lack of data proves nothing: a row that can decide neither way reads `undecided`.
+Whether a rate holds is decided by intervals, over a family fixed beforehand. Lack of data proves nothing: a row that
+can decide neither way reads `undecided`.
 """
 
 import functools
