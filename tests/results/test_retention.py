@@ -11,13 +11,14 @@ from scanner import results
 from scanner.errors import ScanFailed
 from scanner.results import retention, upkeep
 from scanner.results.first_seen import _asked, _files
-from scanner.results.retention import OF_A_NIGHT, cutoff, expired, retain
+from scanner.results.retention import OF_A_NIGHT, cutoff, drop_older, expired, retain
 from scanner.results.scan_list import NOTHING_READ, whole_input
-from scanner.results.tables import open_tables
+from scanner.results.tables import append_scan, open_tables
 from scanner.results.transactions import SCHEMAS, committed
 from scanner.results.upkeep import compact
 from scanner.storage import delta
 from scanner.storage.delta import table_uri
+from schemas.tables import SCANS
 from tests.support.command_line import call
 from tests.support.nights import TODAY, Today, add_night, enter, scan_of
 from tests.support.rows import filled, verdict
@@ -290,3 +291,12 @@ def test_the_command_asks_says_and_does(year):
     assert (code, out) == (0, "10 rows dropped\n")
     assert call(*again) == (0, none_left, "")
     assert call("retain", year, "--keep", 10**6, "--yes")[0] == 2
+
+
+@pytest.mark.parametrize(("code", "drops"), [(0, False), (3, False), (4, False), (5, False), (1, True), (130, True)])
+def test_a_scan_that_came_to_its_end_today_is_the_one_that_drops(year, code, drops):
+    """Also one that lost canaries: what each later scan of the day would look for is gone already."""
+    did = filled(SCANS, scan_id="today", exit_code=code, config_sha256="c", started_at=TODAY, part=None)
+    append_scan(year, did)
+    assert (drop_older(year, 1, keep_flags=False, config_sha256="c") > 0) == drops
+    assert (drop_older(year, 1, keep_flags=False, config_sha256="of another input") > 0) == (not drops)
