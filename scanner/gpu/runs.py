@@ -124,7 +124,7 @@ def best_sums(runs: Runs, exact: Exact) -> tuple[NDArray[np.int64], NDArray[np.f
     """As `best_counts`, for Gumbel's scores: float64[R, most].
 
     Args:
-        runs: of 1 to LONGEST steps each (scanner.gpu.runs).
+        runs: of 1 to LONGEST_SUM steps each.
         exact: scores pairs of run and number.
     """
     shape = len(runs.scored), runs.most

@@ -19,6 +19,14 @@ from tests.watermark.strategies import random_documents
 GREENS = [Fraction(1, 4), Fraction(3, 8), Fraction(1, 2), Fraction(77, 256)]
 
 
+def test_the_longest_texts_on_a_device_fit_its_integers():
+    """A step adds up to 32 to Gumbel's sum, with FRACTION binary digits, and sums and limits have 31 bits."""
+    longest = BEST_OF_RUNS["gumbel-v2"].longest
+    assert longest * 32 << FRACTION < 2**31
+    assert limit(np.zeros(1), np.array([longest]))[0] < 2**31
+    assert BEST_OF_RUNS["greenlist-v2"].longest < 2 ** max(device_runs.LEVELS)
+
+
 def assert_searched_alike(one: Pair, documents, count: int, dedup: str = "ngram") -> None:
     tokens = ragged(documents)
     positions = one.fast.rule.positions(tokens, dedup)
