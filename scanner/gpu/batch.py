@@ -1,9 +1,4 @@
-"""Devices that can score, and a ragged batch of documents on one.
-
-Which devices this process can score on.
-
-A ragged batch of documents on a device.
-"""
+"""Devices that can score, and a ragged batch of documents on one."""
 
 from typing import NamedTuple
 

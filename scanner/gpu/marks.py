@@ -1,11 +1,7 @@
-"""Keys of version 2 whose messages are all scored on a device, and the known answers there.
-
-A key of version 2 whose messages are all scored on a device, with the integers and the verdicts of the CPU.
+"""Keys of version 2 whose messages are all scored on a device, with the CPU's integers and verdicts.
 
 The score of one message is computed on the CPU: one block a token costs less than reading and tokenising the text. So
 are nonces, at 2 ns a token. All messages of the paper's own mark, version 1, are scored on the CPU too.
-
-Known answers of the specification on a device: streams (SPEC §5) and searches of version 2 (SPEC_2 §5).
 """
 
 import json

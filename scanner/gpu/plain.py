@@ -1,8 +1,4 @@
-"""Marking in torch alone, where there is no Triton: secret vectors, and Gumbel's choice of a token.
-
-Gumbel's choice of a token on any device, in double precision (SPEC §2). Needs torch alone.
-
-Secret vectors of a step's rows in torch alone, where there is no Triton: the integers of scanner.gpu.vectors.
+"""Marking in torch alone, where there is no Triton: secret vectors, and Gumbel's choice of a token (SPEC §2).
 
 Tensors of 32 and 64 bits stand for unsigned integers: sums wrap, and a shift to the right clears what it copied in.
 """

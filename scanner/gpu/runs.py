@@ -1,6 +1,7 @@
-"""The best numbers of runs in streams of version 2 on a device, with the integers and verdicts of the CPU.
+"""The best numbers of runs in streams of version 2 on a device, with the integers and verdicts of the CPU (SPEC_2 §3).
 
-Bounds of Gumbel scores by sums that a device takes: who can be among the best is scored exactly on the CPU.
+A kernel writes a score for each number of a run: its green count, which is exact, or a sum that bounds Gumbel's score
+from above. The best counts are picked on the device; the caller scores the numbers whose bounds may be among the best.
 
 −ln(1−r) = ln 2 · (32 − log2 v), v = 2^32 − w. A thread multiplies the v of its numbers in 32-bit floats, moves the
 exponent of every fourth product into an integer, and at the end reads off the leading bits of a logarithm to base 2
@@ -11,12 +12,6 @@ product's. Together they are less than 2^-22 units of log2 a token, which is add
 So a sum bounds its number's score from above. The numbers of the smallest sums are scored exactly, in double precision.
 A number whose bound lies below the smallest of these scores is beaten by all of them. The remaining numbers are scored
 exactly as well.
-
-The best numbers of runs in streams of version 2 on a device (SPEC_2 §1, §3): the integers and verdicts of the CPU.
-
-A kernel writes a score for each number of a run: its count, which is exact, or a sum that bounds Gumbel's score from
-above (scanner.gpu.runs). The best are picked on the device. Where scores are bounds, every number that may be among
-the best is scored exactly, by the caller's function.
 """
 
 import math

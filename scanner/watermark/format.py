@@ -1,18 +1,13 @@
 """What a watermark format provides: what every format does, and what some can do besides.
 
-What a watermark format provides.
-
-The rest of scanner knows formats by this file and abilities.py alone, and finds them by name in FORMATS. A `Format` is
-a format with its parameters chosen, and no secret; opened with one it is a `Watermark`, which scores; its `Law` says
-what a score means. What only some formats can do is in abilities.py.
+The rest of scanner knows formats by this file alone, and finds them by name in FORMATS. A `Format` is a format with its
+parameters chosen, and no secret; opened with one it is a `Watermark`, which scores; its `Law` says what a score means.
 
 Scoring on a GPU, marking text, power and second scores are lines in tables of scanner.gpu, scanner.generation,
 scanner.power and scanner.detection.second_score, so that nothing here imports what they need.
 
-What only some watermark formats can do: each ability is a protocol.
-
-Callers ask for an ability (`isinstance(mark, Searches)`) and name it in their refusal when it is not there. What a
-format cannot do it does not provide:
+What only some formats can do is an ability: a protocol. Callers ask for it (`isinstance(mark, Searches)`) and name it
+in their refusal when it is not there. What a format cannot do it does not provide:
 
 | ability             | provided by          | without it                                                         |
 |---------------------|----------------------|--------------------------------------------------------------------|

@@ -1,8 +1,4 @@
-"""FORMATS: every watermark format that is read, and known answers against this installation.
-
-FORMATS: every watermark format that is read, one entry each.
-
-Known answers against this installation: does this machine compute each format as its makers do? (SPEC §5)
+"""FORMATS: every watermark format that is read, one entry each, and known answers against this installation (SPEC §5).
 
 A case is one entry of a group; it passes when every integer agrees exactly and every real to 1e-9 relative.
 """

@@ -1,15 +1,11 @@
-"""The laws of the scores under H0.
+"""The laws of the scores under H0: what a format states once and everything else asks (SPEC §3).
 
-The laws of the scores under H0, as objects: what a format states once and everything else asks (SPEC §3).
+**A weighted sum of layers**, each an independent draw of one law on 0 … T: SynthID's scores. Tilted so that its mean is
+the score, a sum's law is found by one transform a layer with its digits kept, however small the tail. The normal law,
+of the same variance or a larger one, is a thousand times as fast.
 
-The law of a weighted sum of layers, each an independent draw of one law on 0 … T: SynthID's scores.
-
-Tilted so that its mean is the score, a sum's law is found by one transform a layer with its digits kept, however small
-the tail. The normal law, of the same variance or a larger one, is a thousand times as fast.
-
-The law of (1−a)·Γ(T) + a·Γ(T), two independent sums of exponential variables of which only one is the mark's.
-
-An exponential of mean 1−a is a sum of exponentials of mean a < 1/2, geometric in number, of success q = a/(1−a). So
+**(1−a)·Γ(T) + a·Γ(T)**, two independent sums of exponential variables of which only one is the mark's. An exponential
+of mean 1−a is a sum of exponentials of mean a < 1/2, geometric in number, of success q = a/(1−a). So
 
     P(S ≥ s) = Σ_{N ≥ T} C(N−1, T−1) q^T (1−q)^(N−T) · Q(T+N, s/a),   Q(k, x) = Γ(k, x)/Γ(k):
 

@@ -1,7 +1,7 @@
 """What proofs of flags share: which positions count, and tails of the laws in 30 digits (SPEC §3).
 
 A proof computes the score of one text and its p-value once more, by a slow path that shares no code with the scoring of
-texts: this file and those of the formats (`native/native_proof.py`, `vllm_proof.py`, `sglang_proof.py`) import nothing
+texts: this file and those of the formats (`native/proof.py`, `stacks/proof.py`) import nothing
 of ours but each other and what hides secrets, so that an error would have to be made twice. Ciphers are plain numpy
 over the positions of one text; p-values are sums of positive terms in mpmath.
 """

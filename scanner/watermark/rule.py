@@ -1,15 +1,12 @@
 """THE rule, once: positions, best messages, their p, any of M messages, any of K keys, who passes, who is named.
 
-The rule, once: positions → best messages → their p → any of M messages → any of K keys → who passes → who is named.
-
 Scans, experiments, audits and plans all decide by it (SPEC §3, §4; version 2, §3). A missing p-value is NaN everywhere:
 where no law is known, where there is no further message, where a document is not scored. NaN never passes.
 
-The rank of a key among decoys: no law is asked, so it holds however the format's hash behaves.
-
-If a text owes nothing to a key, the key and 999 decoy keys of its format are exchangeable, and it has the largest score
-of all with probability 1/1000. Decoys are drawn one after another until one scores as high (J. Besag and P. Clifford,
-Sequential Monte Carlo p-values, 1991): after the l-th, p_rank = 1/l is exact, and unmarked text is done after a few.
+The rank of a key among decoys asks no law, so it holds however the format's hash behaves. If a text owes nothing to a
+key, the key and 999 decoy keys of its format are exchangeable, and it has the largest score of all with probability
+1/1000. Decoys are drawn one after another until one scores as high (J. Besag and P. Clifford, Sequential Monte Carlo
+p-values, 1991): after the l-th, p_rank = 1/l is exact, and unmarked text is done after a few.
 """
 
 from collections.abc import Callable, Sequence

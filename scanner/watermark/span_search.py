@@ -1,13 +1,7 @@
-"""Spans of documents that pass under one key: among windows, and among segments of the text's form.
+"""Spans: parts of documents that pass, found under one key among windows and segments; each with a p-value of its own.
 
-Segments of documents, fixed by their texts' form: the scored positions and the score of each.
-
-Segments are cut without looking at any key, so they are fixed before any draw. To the law of the best part
-(scanner.watermark.spans) a segment is one look more.
-
-Parts of documents that pass under given messages, from running sums; the best of overlapping parts.
-
-Spans: parts of documents that pass, found under one key; each with a p-value of its own.
+Segments are fixed by a text's form and cut without looking at any key, so they are fixed before any draw. To the law of
+the best part (scanner.watermark.spans) a segment is one look more. The best of overlapping parts is kept.
 
 Under a key of one message every part of every document is scored. Under a key of many messages, scoring each message in
 each window would cost thirty times as much as scoring the documents. So messages are looked for in segments, and in

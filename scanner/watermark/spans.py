@@ -1,7 +1,5 @@
 """Windows of a document: where they lie, their scores, and the p-value of the best of them.
 
-Windows of a document: their places, their scores, and the p-value of the best window.
-
 A document of T scored positions is tested at several scales that T alone decides: windows of 24·√2^i positions, each a
 quarter of its length after the one before and one that ends with the document, and the document itself. A window's
 score is the difference of two running sums over positions, so that no draw is computed twice.
@@ -14,8 +12,6 @@ stay below their limits is at least as likely as if they were independent. With 
 
 so `1 − (1 − min p)^N` with N = windows · messages is never too small, however the windows overlap. Other parts that are
 fixed before any draw (scanner.watermark.span_search) are looks like windows; then N = looks · messages.
-
-Windows in which scanner.watermark.span_search looks for messages: of half as many scales, half a length apart.
 """
 
 import functools

@@ -1,8 +1,4 @@
-"""Scores of all numbers of runs in streams of version 2: green counts, and bounds of Gumbel's sums.
-
-Green bits of many numbers a word, and vertical counters of them.
-
-Scores of all numbers of runs in streams of version 2 (scanner.gpu.runs): counts, and bounds of Gumbel's sums.
+"""Scores of all numbers of runs in streams of version 2: green counts, and bounds of Gumbel's sums (scanner.gpu.runs).
 
 A thread has a block of a run, one step after another, and where a run has fewer blocks than a warp has threads, several
 take turns at its steps. Every run begins with a block, so that nothing is shifted and threads share nothing until their

@@ -1,11 +1,8 @@
-"""Green counts of all numbers of runs, and the vertical counters that add them.
+"""Green counts of all numbers of runs (SPEC_2 §1, §3), and the vertical counters that add them.
 
-Vertical counters: bit l of the counts of 64 messages in one word, so that bits are added many at a time.
-
-Green counts of all numbers of runs (SPEC_2 §1, §3): bits of 32 numbers a word, added over the steps of a document.
-
-Carry-save adders count over the steps of a lane; then the lanes of a vector are added to each other. In long runs the
-lanes hold blocks of one step, and the steps follow one another.
+Bit l of the counts of many numbers lies in one word, so that bits are added many at a time. Carry-save adders count
+over the steps of a lane; then the lanes of a vector are added to each other. In long runs the lanes hold blocks of one
+step, and the steps follow one another.
 """
 
 import numpy as np

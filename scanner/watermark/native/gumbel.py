@@ -1,8 +1,8 @@
 """The Gumbel watermark of Aaronson et al. (paper, Modification of the Sampling; SPEC §1 to §3).
 
 Published scores are sums in double precision, in the order of positions, by the one-message path alone. All messages
-are first bounded (bounds.py), or in long documents summed in integers, each term from a short polynomial with a proven
-error; every message that could still be best or second best is then scored again by the one-message path.
+are first bounded (gumbel_runs.py), or in long documents summed in integers, each term from a short polynomial with a
+proven error; every message that could still be best or second best is then scored again by the one-message path.
 """
 
 import math

@@ -1,24 +1,17 @@
-"""Gumbel scores of all numbers of runs: bounds from above, then a shortlist.
+"""Gumbel scores of all numbers of runs (SPEC_2 §1, §3): bounds on every score from above, then a shortlist.
 
-An upper bound on every message's Gumbel score, from the leading bits of its draws: who can still be best?
+A score is Σ −ln(R/2^32) over R = 2^32 − w. The bits of a float are a logarithm to base 2 that runs straight between
+powers of two, below the true one by up to 0.0861. Sums of these bits therefore bound every score from above, at a
+quarter of the cost of the logarithm itself, and only the few messages whose bound reaches an exact score need theirs.
+Version 1 adds the bits of each R (`sum_bits`).
 
-−log2(1−r) = 32 − log2(2^32 − w), and the bits of a float are a logarithm to base 2 that runs straight between powers of
-two, below the true one by up to 0.0861. Sums of these bits therefore bound every score from above, at a quarter of the
-cost of the logarithm itself, and only the few messages whose bound reaches an exact score need theirs.
-
-An upper bound on the Gumbel score of each number of a run (SPEC_2 §1, §3), from products of draws.
-
-A score is Σ −ln(R/2^32) over R = 2^32 − w, hence a logarithm of the product of all R. PRODUCT factors are multiplied in
-single precision before an exponent is looked at, LANES steps side by side. A logarithm is taken once a lane, at the
-end: the bits of a float are one to base 2 that runs straight between powers of two, below the true one by up to 0.0861.
-
-So no bound is too small, and every STEPS steps make it too large by 16 · 0.0861 · ln 2 = 0.96 at most:
+Version 2 takes the logarithm of a product (`bound_run`): PRODUCT factors are multiplied in single precision before an
+exponent is looked at, LANES steps side by side, and a logarithm is taken once a lane, at the end. No bound is too
+small, and every STEPS steps make it too large by 16 · 0.0861 · ln 2 = 0.96 at most:
 1. (2^32 − 1 − w) | 1 is R or R − 1, and at least 1. A factor that is too small makes the bound larger.
 2. To round a factor to a float, and a product, adds 2^-24 of it at most: 2^-12 / ln 2 units of ln 2 / 2^11 a step,
    which `units_of` takes off. A product lies between 2^-126 and 2^99, so that no float overflows or loses digits.
 3. Cutting off bits of a float makes a logarithm smaller and the bound larger.
-
-Gumbel scores of all numbers of runs (SPEC_2 §1, §3): bounds on every score from above, then a shortlist.
 """
 
 import math

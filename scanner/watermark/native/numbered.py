@@ -1,15 +1,8 @@
-"""Version 2 of the native watermark under a key: its numbers, its marking, and its two marks.
-
-Version 2 of the native watermark under a key: which number a message reads at each step, scores and searches.
+"""Version 2 of the native watermark under a key: which number a message reads at each step, marking, and its two marks.
 
 Without groups message m reads number m everywhere. With B groups of B users, message g·B + v reads number g in group
-steps, which its group shares, and g·2^16 + v in user steps, which nobody shares (SPEC_2 §2).
-
-Marking a step under version 2 (SPEC_2 §1): every candidate token reads its own run, one block a token.
-
-The green list of version 2 under a key.
-
-The Gumbel mark of version 2 under a key, by its weighted score and by the unweighted one.
+steps, which its group shares, and g·2^16 + v in user steps, which nobody shares (SPEC_2 §2). To mark a step, every
+candidate token reads its own run, one block a token (SPEC_2 §1).
 """
 
 import functools

@@ -1,20 +1,11 @@
-"""Streams of the native watermark: from sub-keys to a step's secret vector, and runs of numbers in them.
-
-Streams of the native watermark: from sub-keys to a step's secret vector, and blocks of many positions at a time.
-
-From sub-keys to one step's secret vector (SPEC §1): nonces of windows, and words of streams computed alone.
-
-Words of version 2 as well (SPEC_2 §1); its nonces are those of version 1.
-
-From scored positions to their blocks of the stream, CHUNK at a time, so that nothing leaves the cache.
+"""Streams of the native watermark: from sub-keys to blocks of a step's secret vector (SPEC §1), and runs in them.
 
 Most positions of a text are scored, so windows are hashed for CHUNK tokens in a row: they stand in order then, and no
-lane has to collect its own.
+lane has to collect its own. Blocks are computed for CHUNK positions at a time, so that nothing leaves the cache.
 
-Runs of numbers in streams of version 2 (SPEC_2 §1): the steps of a document side by side, blocks one after another.
-
-Each token has a run of its own and every run begins with a block, so that nothing has to be shifted: lane i of a vector
-is step i, and what a block adds for a number is summed over the lanes.
+In version 2 (SPEC_2 §1), whose nonces are those of version 1, each token has a run of numbers of its own and every run
+begins with a block. So nothing has to be shifted: lane i of a vector is step i, and what a block adds for a number is
+summed over the lanes.
 """
 
 from typing import Any, NamedTuple

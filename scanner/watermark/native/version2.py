@@ -1,15 +1,11 @@
-"""Version 2 of the native watermark, as FORMATS has it: its parameters, and the reach of its group search.
-
-Version 2 of the native watermark, as FORMATS has it: every token has a run of entries of its own (SPEC_2).
+"""Version 2 of the native watermark, as FORMATS has it: every token has a run of entries of its own (SPEC_2).
 
 No change of tokens turns one message's mark into another's, and one message's mark leaves the scores of all others as
 they were. It has the laws and the parameters of version 1, and the parameter `groups` besides.
 
-How often a search with groups finds a message of unmarked text that has a small p-value (SPEC_2 §3).
-
-It looks into the group of the largest group score, and into those whose group score is as rare as one in B or rarer.
-So a message with a small p is found if its group is one of these, which depends on how much of its score came from
-group steps.
+A search with groups looks into the group of the largest group score, and into those whose group score is as rare as one
+in B or rarer (SPEC_2 §3). So a message with a small p is found if its group is one of these, which depends on how much
+of its score came from group steps: `found_chance` says how often.
 """
 
 import math

@@ -1,11 +1,7 @@
-"""Windows of a document under version 2: which message may stand out in which, and the best number of each.
-
-Which message may stand out in which window of a document, of keys of version 2, by one look at each draw.
+"""Windows of a document under version 2: which message may stand out in which, and the best number of each (SPEC_2 §1).
 
 With groups the group steps say which group is the best of each window, and where that is better than chance alone
 makes it, the window's user steps say which user of it. That can only miss (scanner.watermark.span_search).
-
-The best number of each window of a document (SPEC_2 §1): each draw is computed once, whatever windows it is in.
 
 The running sums of each number over the steps are made once, and a window is a difference of two of them. So all W
 windows of T steps take T draws and W differences a number, where a search of each window took as many draws as it has
@@ -162,7 +158,7 @@ def best_gumbel(
     end: NDArray[np.int64],
     count: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The number of largest bound on its score (bounds.py) of each window, and that bound in units of ln 2 / 2^11.
+    """The number of largest bound on its score of each window, and that bound in units of ln 2 / 2^11.
 
     Arguments and result as of `best_green`; a window has 2^16 steps at most.
     """

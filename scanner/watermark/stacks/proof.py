@@ -1,12 +1,8 @@
-"""Proofs of other stacks' marks: Mersenne Twister, Philox and MurmurHash3 in plain Python and numpy.
+"""Proofs of other stacks' marks in plain Python and numpy, one lane a scored position.
 
-Proofs of the marks that torch's CPU generator draws, and of SynthID: plain Python, and numpy's own Mersenne Twister.
-
-numpy seeds it as torch does when it is seeded by one number of 32 bits, as old versions did.
-
-Proofs of vLLM's marks: Philox4x32-10 in plain numpy, one lane a scored position.
-
-Proofs of SGLang's marks: MurmurHash3 (x86, 32 bits) in plain numpy, one lane a scored position.
+Marks that torch's CPU generator draws are proved by numpy's own Mersenne Twister: numpy seeds it as torch does when it
+is seeded by one number of 32 bits, as old versions did. SynthID's are proved by plain Python, vLLM's by Philox4x32-10,
+and SGLang's by MurmurHash3 (x86, 32 bits).
 """
 
 import hashlib

@@ -1,15 +1,13 @@
 """Generators of random numbers that other stacks draw their marks with: torch's Mersenne Twister, and vLLM's Philox.
 
-The Mersenne Twister as torch's CPU generator runs it, and what its `randperm` and `randint` make of its words.
+**MT19937** (M. Matsumoto, T. Nishimura 1998) as torch's CPU generator runs it, and what its `randperm` and `randint`
+make of its words. It is seeded by 32 bits: torch takes the low bits of a longer seed. CUDA's generator gives other
+numbers, so text that was marked on a GPU by such a seed cannot be read by these.
 
-MT19937 (M. Matsumoto, T. Nishimura 1998), seeded by 32 bits: torch takes the low bits of a longer seed. CUDA's
-generator gives other numbers, so text that was marked on a GPU by such a seed cannot be read by these.
-
-vLLM's pseudorandom function `philox4x32-10-v1`: a word of 32 bits for a key, a context and a token.
-
-Philox4x32-10 is a counter-based generator (J. Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011). vLLM
-takes in the context four tokens at a time, and then the token; tokens that a context lacks are words 0xFFFFFFFF. The
-vocabulary's size does not enter, and four neighbouring tokens share one call.
+**Philox4x32-10**, vLLM's function `philox4x32-10-v1`: a word of 32 bits for a key, a context and a token. It is a
+counter-based generator (J. Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011). vLLM takes in the context
+four tokens at a time, and then the token; tokens that a context lacks are words 0xFFFFFFFF. The vocabulary's size does
+not enter, and four neighbouring tokens share one call.
 """
 
 import math

@@ -1,8 +1,7 @@
 """What the formats of other stacks share: opened keys without a trace of the key, and draws that a seed decides.
 
-What the formats of other stacks share: their opened keys show a label and nothing of the key, and have decoys.
-
-Positions whose draw is decided by a seed of 32 bits and by the token: each pair counts once in a document.
+An opened key shows a label and nothing of the key, and has decoys. Where a seed of 32 bits and the token decide a draw,
+each pair counts once in a document.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """vLLM's own watermarks, `gumbel` and `dual_key_gumbel`, as vLLM 0.30 to 0.33 make them.
 
 Each token is the one of largest logit − ln(−ln u), u drawn by a keyed function of the `context_width` response tokens
-before it and of the token (philox.py). A context never holds the prompt, so nothing is lost at the start of an answer
+before it and of the token (Philox). A context never holds the prompt, so nothing is lost at the start of an answer
 that stands alone. Repeated contexts, greedy requests and requests that opt out are not marked, which dilutes only.
 """
 
