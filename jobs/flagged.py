@@ -248,7 +248,7 @@ def flagged(
     if by is None:
         found = with_strength(place.folder, found, prior)
         found = found._replace(rows=with_generator(place.folder, found.rows))
-    notes = [] if shown else _like_canaries(found.totals.like_canaries)
+    notes = _of_no_scan(place.folder) + ([] if shown else _like_canaries(found.totals.like_canaries))
     if place.registry is not None:
         found, contradicted = _against_registry(place, found, by)
         notes += contradicted
@@ -313,6 +313,15 @@ def _with_names(found: "FlagList", told: "Sequence[Mapping[str, Any]]") -> "Flag
 
     columns = [pl.Series(name, [row[name] for row in told], pl.String) for name in ("user_id", "naming")]
     return found._replace(rows=found.rows.with_columns(columns))
+
+
+def _of_no_scan(results: str) -> list[str]:
+    """A sentence on rows that cannot be shown, since somebody changed them."""
+    from scanner.results.queries import count_of_no_scan
+
+    rows = count_of_no_scan(results)
+    why = "left out, as no scan writes them: somebody changed the table"
+    return [f"{counted(rows, 'row')} of the table `flags` {why}"] if rows else []
 
 
 def _like_canaries(documents: int) -> list[str]:

@@ -34,7 +34,7 @@ from scanner.printable import one_in, printable
 from scanner.results import audits, flagged, scans, shards, standing_decisions
 from scanner.results.flags import FlagCount, of_canary
 from scanner.results.newest import flags as flags_of_all
-from scanner.results.queries import ask
+from scanner.results.queries import ask, of_a_scan
 from scanner.results.scan_list import Unscored, in_quarantine, went_on
 from scanner.results.strength import log10_p_shown
 from scanner.storage.local_files import exchange, make_private
@@ -181,7 +181,7 @@ def _unlike_shards(results: str, ids: list[str]) -> str | None:
     of_scans, of_shard = pl.col("scan_id").is_in(ids), ["shard_id", "scan_id"]
 
     def differences() -> pl.DataFrame:
-        held = flags_of_all(results).filter(of_scans).group_by(of_shard).agg(held=pl.len().cast(pl.Int64))
+        held = flags_of_all(results).filter(of_scans & of_a_scan()).group_by(of_shard).agg(held=pl.len().cast(pl.Int64))
         counted = shards(results).filter(of_scans).group_by(of_shard).agg(pl.col("flagged", "canaries").sum())
         more = pl.col("held").fill_null(0) - pl.col("flagged") - pl.col("canaries")
         both = counted.join(held, on=of_shard, how="left").select(more=more)

@@ -139,6 +139,19 @@ def standing_flags(results: str, false_positive_rate: float, wanted: pl.Expr = E
     return _without_contradictions(newest_flags(results, flags(results).filter(strict), wanted), _LISTS)
 
 
+def of_a_scan() -> pl.Expr:
+    """Filter for rows of `flags` that a scan can have written; the lists of flags leave the others out without a word.
+
+    Such a row has no text, or no p-value up to 1; columns without which a row has no place take no null.
+    """
+    return pl.col("text_sha256").is_not_null() & (pl.col("log10_p_global") <= 0).fill_null(value=False)
+
+
+def count_of_no_scan(results: str) -> int:
+    """How many rows of `flags` no scan can have written. Raises as `verdicts` does."""
+    return int(ask(results, lambda: flags(results).filter(~of_a_scan()).select(pl.len()).collect().item()))
+
+
 def _without_contradictions(rows: pl.LazyFrame, lists: Sequence[str]) -> pl.LazyFrame:
     """Rows of which those are `contradicted`, and name nobody, that say two things: no scan writes them.
 

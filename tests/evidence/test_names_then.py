@@ -102,6 +102,29 @@ def test_a_night_whose_flags_were_taken_out_or_doubled_is_red(night, own_registr
 
 
 @pytest.mark.usefixtures("without_ray")
+def test_a_flag_that_a_changed_value_takes_out_of_the_list_is_counted(night, own_registry, marked):
+    """A row without its text or p-value, or with a p-value above 1, was left out of lists without a word."""
+    night.write("a", [marked(message_of(own_registry, "green", "alice"), 80, seed) for seed in range(2)])
+    night.scan()
+    rows = pl.read_delta(f"{night.results}/flags").sort("row")
+    changes = [("log10_p_global", value) for value in (None, math.nan, math.inf, 0.5)]
+    changes += [("text_sha256", None)]
+    said = "1 row of the table `flags` left out, as no scan writes them: somebody changed the table"
+    assert said not in call("flagged", night.config)[1]
+    for name, value in changes:
+        lost = rows.tail(1).with_columns(pl.lit(value, rows.schema[name]).alias(name))
+        changed = pl.concat([rows.head(1), lost]).to_arrow().cast(FLAGS)
+        write_deltalake(f"{night.results}/flags", changed, mode="overwrite")
+        for asked in ((), ("--group-by", "user")):
+            code, out, _ = call("flagged", night.config, *asked)
+            assert (name, value, code, said in out) == (name, value, 0, True)
+        found = night_of(night.results, 1.0, None)
+        told = [why.partition(":")[0] for why in found.why if "somebody changed" in why]
+        gone = "1 flags that its scans wrote are gone, and 0 were added"
+        assert (name, value, found.light, told) == (name, value, "red", [gone])
+
+
+@pytest.mark.usefixtures("without_ray")
 @pytest.mark.parametrize("where", ["named", "spans"])
 def test_no_user_is_put_beside_another(night, own_registry, marked, where):
     """A list of names, or a part, that names who holds a message for which nothing in the text speaks."""
