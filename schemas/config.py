@@ -99,7 +99,7 @@ class ScanAuditConfig(_Frozen):
     # share of the documents, one message each; 50,000 at least, where the input has so many; 0: no decoys
     share: Annotated[float, Field(ge=0, le=1)] = 0.02
     all_messages_share: Annotated[float, Field(ge=0, le=1)] = 0.01  # share of the documents, under all messages
-    decisions_share: Annotated[float, Field(ge=0, le=1)] = 0.0075  # share of the documents, decided whole under decoys
+    decisions_share: Annotated[float, Field(ge=0, le=1)] = 0.005  # share of the documents, decided whole under decoys
     family_error: Annotated[float, Field(gt=0, lt=0.5)] = 0.001  # probability that a scan whose law holds ends in alarm
     require_admission: bool = False  # refuse keys that never passed an audit (brickscan keys admit)
     canaries: int | None = Field(default=None, ge=1)  # texts of canaries in each night's input; None: those that come

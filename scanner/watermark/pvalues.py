@@ -40,7 +40,7 @@ def log10_greenlist(score: ArrayLike, scored: ArrayLike, gamma: Fraction) -> NDA
         float64 of their common shape.
     """
     s, t = _broadcast(score, scored)
-    return _each_greenlist(s.flatten(), t.flatten(), float(gamma), _short_law(float(gamma))).reshape(s.shape)
+    return _each_greenlist(s.ravel(), t.ravel(), float(gamma), _short_law(float(gamma))).reshape(s.shape)
 
 
 def log10_gumbel(score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
@@ -54,7 +54,7 @@ def log10_gumbel(score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
         float64 of their common shape.
     """
     s, t = _broadcast(score, scored)
-    return _each_gumbel(s.flatten(), t.flatten()).reshape(s.shape)
+    return _each_gumbel(s.ravel(), t.ravel()).reshape(s.shape)
 
 
 def log10_gumbel_log(score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
@@ -68,7 +68,7 @@ def log10_gumbel_log(score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]
         float64 of their common shape.
     """
     s, t = _broadcast(score, scored)
-    return _each_gumbel_log(s.flatten(), t.flatten()).reshape(s.shape)
+    return _each_gumbel_log(s.ravel(), t.ravel()).reshape(s.shape)
 
 
 def log10_z(score: ArrayLike, scored: ArrayLike, mean: float, variance: float) -> NDArray[np.float64]:
@@ -86,7 +86,7 @@ def log10_z(score: ArrayLike, scored: ArrayLike, mean: float, variance: float) -
         float64 of their common shape.
     """
     s, t = _broadcast(score, scored)
-    return _each_z(s.flatten(), t.flatten(), mean, variance).reshape(s.shape)
+    return _each_z(s.ravel(), t.ravel(), mean, variance).reshape(s.shape)
 
 
 def log10_any_of(log10_p: ArrayLike, tests: ArrayLike) -> NDArray[np.float64]:
@@ -99,8 +99,8 @@ def log10_any_of(log10_p: ArrayLike, tests: ArrayLike) -> NDArray[np.float64]:
     Returns:
         float64 of their common shape.
     """
-    p, n = np.broadcast_arrays(np.asarray(log10_p, np.float64), np.asarray(tests, np.float64))
-    return _each_any_of(p.flatten(), n.flatten()).reshape(p.shape)
+    p, n = _broadcast(log10_p, tests)
+    return _each_any_of(p.ravel(), n.ravel()).reshape(p.shape)
 
 
 @functools.lru_cache(maxsize=128)
@@ -111,8 +111,11 @@ def _short_law(gamma: float) -> NDArray[np.float64]:
 
 
 def _broadcast(score: ArrayLike, scored: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    s, t = np.broadcast_arrays(np.asarray(score, np.float64), np.asarray(scored, np.float64))
-    return s, t
+    """Both in their common shape, copied: numpy's views of such a shape take longer to make than short arrays."""
+    given = np.asarray(score, np.float64), np.asarray(scored, np.float64)
+    both = np.empty((2, *np.broadcast(*given).shape))
+    both[0], both[1] = given
+    return both[0, ...], both[1, ...]
 
 
 @kernel

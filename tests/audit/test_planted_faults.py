@@ -1,7 +1,9 @@
 """The table of planted faults: what is sound alarms as rarely as stated, and each control sees a fault of its kind."""
 
 import pytest
+from scipy import stats
 
+from schemas.config import ScanAuditConfig
 from tests.bench.planted_faults import FAULTS, alarms, refuted
 
 NAMES = ("decoys", "whole decisions", "reserved", "knockoffs", "strata", "canaries")
@@ -39,3 +41,12 @@ def test_a_fault_is_seen_by_the_controls_of_its_kind(title, controls):
 def test_proofs_come_out_differently_where_p_values_are_wrong_and_only_there():
     assert refuted(FAULTS[0]) == 0
     assert refuted(FAULTS[2]) > 30
+
+
+@pytest.mark.costly
+@pytest.mark.seconds
+def test_sound_nights_alarm_by_whole_decisions_as_rarely_as_stated():
+    """By all looks and by whole texts alone; so many alarms would have a probability below 0.001 at the stated rate."""
+    nights = 3000
+    seen = dict(zip(NAMES, alarms(FAULTS[0], nights), strict=True))
+    assert seen["whole decisions"] * nights <= stats.binom.isf(0.001, nights, ScanAuditConfig().family_error)

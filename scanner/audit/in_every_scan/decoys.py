@@ -222,13 +222,14 @@ class PieceDecoys(Counts):
         """Score messages that a key of one message does not have, which no text can be marked with."""
         if not len(places):
             return
-        scored, positions = seen.positions.scored[places], only(seen.positions, places)
         key, law = seen.test.key, self._decoys.shadowed[seen.test.key.key_id]
-        chance = self._decoys.chances(law, scored, 1)
-        for message in range(key.messages, key.messages + SHADOWS):
-            score = seen.test.watermark.score(seen.tokens, positions, message)
-            hit = log10_p_best(law, score, scored, 1)[:, None] <= _LOG10_ALPHA[None, :]
-            self._count("shadow", seen.test, hit, np.ones(len(scored)), chance, 1, message, key_id=key.key_id)
+        messages = np.arange(key.messages, key.messages + SHADOWS)
+        positions = only(seen.positions, np.tile(places, SHADOWS))
+        score = seen.test.watermark.score(seen.tokens, positions, np.repeat(messages, len(places)))
+        hits = log10_p_best(law, score, positions.scored, 1)[:, None] <= _LOG10_ALPHA[None, :]
+        chance, one = self._decoys.chances(law, seen.positions.scored[places], 1), np.ones(len(places))
+        for message, hit in zip(messages.tolist(), hits.reshape(SHADOWS, len(places), -1), strict=True):
+            self._count("shadow", seen.test, hit, one, chance, 1, message, key_id=key.key_id)
 
     def _rank_held(self, seen: Seen, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         """Rank users' messages among some that nobody has (scanner.audit.in_every_scan.reserved)."""

@@ -19,10 +19,12 @@ Memory stays flat: digests are taken a share at a time.
 Answers that the counts of a scan's shards give, question by question: sums over clusters that can be judged.
 """
 
+import functools
 import platform
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -53,18 +55,16 @@ _SCRIPTS = (
 
 def script_of(text: str) -> str:
     """The script of most of a text's first letters, as Unicode names them; `other`, or `none` where it has none."""
-    head, found = text[:_LOOKED_AT], list[str]()
-    if head.isascii():
-        return "LATIN" if any(map(str.isalpha, head)) else "none"
-    for character in head:
-        if character.isalpha():
-            found.append("LATIN" if character.isascii() else unicodedata.name(character, "other").split()[0])
-            if len(found) == LETTERS:
-                break
-    if not found:
-        return "none"
-    ((most, _),) = Counter(found).most_common(1)
+    letters = "".join(islice(filter(str.isalpha, text[:_LOOKED_AT]), LETTERS))
+    if letters.isascii():
+        return "LATIN" if letters else "none"
+    ((most, _),) = Counter(map(_script_of_letter, letters)).most_common(1)
     return most if most in _SCRIPTS else "other"
+
+
+@functools.lru_cache(maxsize=4096)
+def _script_of_letter(letter: str) -> str:
+    return "LATIN" if letter.isascii() else unicodedata.name(letter, "other").split()[0]
 
 
 def strata(

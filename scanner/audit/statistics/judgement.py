@@ -31,6 +31,7 @@ DEEP = tuple(10.0**-k for k in range(1, 13))
 """Thresholds for sets of very many p-values, down to where flags of many messages are decided."""
 
 _MOST_REMEMBERED = 1 << 16
+_AT_ONCE = 512  # lengths of short texts, whose rows are found together: a search for one takes as long as for many
 _BISECTIONS = 100  # enough to come from the largest score down to neighbouring doubles
 
 
@@ -99,6 +100,8 @@ class Remembered:
         known = self._known.setdefault(law, {})
         distinct, which = np.unique(scored, return_inverse=True)
         missing = [t for t in distinct.tolist() if t not in known]
+        if any(t < _AT_ONCE for t in missing):
+            missing = sorted({*missing, *range(_AT_ONCE)} - known.keys())
         if len(known) + len(missing) > _MOST_REMEMBERED:
             known.clear()
             missing = distinct.tolist()
@@ -216,7 +219,8 @@ def moments(hits: NDArray[np.generic], tests: NDArray[np.generic], chance: NDArr
         chance: q of one test, float64[D, J].
     """
     h = hits.astype(np.float64)
-    n = np.broadcast_to(tests.astype(np.float64).reshape(len(h), -1), h.shape)
+    n = np.empty(h.shape)
+    n[...] = tests.reshape(len(h), -1)
     e = n * chance
     clusters = np.full(h.shape, 1.0)
     return Moments(*(part.sum(axis=0) for part in (n, h, e, h * h, h * e, e * e, clusters)))

@@ -86,7 +86,8 @@ class Sealed:
         Raises:
             ValueError: a message below 0.
         """
-        wanted = np.array(np.broadcast_to(messages, len(positions.offsets) - 1 if np.ndim(messages) else 1), np.int64)
+        wanted = np.empty(len(positions.offsets) - 1 if np.ndim(messages) else 1, np.int64)
+        wanted[:] = messages
         if (wanted < 0).any():
             raise ValueError(f"message {wanted.min()} is out of range; messages count from 0")
         return wanted
