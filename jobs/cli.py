@@ -87,7 +87,7 @@ def brickscan() -> None:
 
 
 def run(command: click.Command, arguments: list[str] | None = None) -> int:
-    """Run a command; errors of ours become one line on stderr. Returns the exit code (docs/reference/commands.md)."""
+    """Run a command; errors of ours become one line on stderr. Returns the exit code."""
     try:
         with logs_printable(), sigterm_interrupts(), dropped_interrupts() as check:
             try:
