@@ -20,7 +20,7 @@ from schemas.words import AuditVerdict
 
 if TYPE_CHECKING:
     from scanner.audit.calibration.calibration_plan import CalibrationPlan
-    from scanner.cluster.calibrate import Findings
+    from scanner.cluster.calibrate import CalibrationCounts
 
 AUDIT_FAILED = 3
 
@@ -99,7 +99,7 @@ def calibrate_and_tell(
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise Refused("calibrate needs matplotlib; install it with `pip install 'brickscan[audit]'`")
-    from jobs.text import Steps
+    from jobs.text import StepProgress
     from scanner.audit.calibration.admission import admissions, signable
     from scanner.audit.calibration.calibration_plan import plan_calibration
     from scanner.audit.calibration.one_key import all_rows
@@ -116,7 +116,7 @@ def calibrate_and_tell(
         when_interrupted("calibrate: nothing was written; run it again, from the start") as check,
         contextlib.redirect_stdout(sys.stderr),  # Ray prints to stdout, which is for the summary
     ):
-        found = run_calibration(plan, f"{plan.results}/.tokens-{audit.audit_id}", Steps("calibrate", check))
+        found = run_calibration(plan, f"{plan.results}/.tokens-{audit.audit_id}", StepProgress("calibrate", check))
     rows = all_rows(audit, plan, found.law, found.pieces, PIECE_THRESHOLDS, found.names, found.keys, found.filters)
     append_audits(plan.results, rows)
     files = _write_files(plan, audit.audit_id, rows, found, PIECE_THRESHOLDS, show_text)
@@ -186,7 +186,7 @@ def _write_files(
     plan: "CalibrationPlan",
     audit_id: str,
     rows: list[dict[str, Any]],
-    found: "Findings",
+    found: "CalibrationCounts",
     piece_thresholds: tuple[float, ...],
     show_text: bool,
 ) -> list[str]:

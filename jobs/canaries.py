@@ -111,8 +111,10 @@ def _measured(file: Path, registry: Path) -> list[CanaryStrength]:
         (name, marked.filter(key_id=name).head(MOST_MEASURED)) for name in marked["key_id"].unique(maintain_order=True)
     )
     return [
-        canary_strength(registry, find_key(known, name), own["text"].to_list(), own["message"].to_numpy())
-        for name, own in of_keys
+        canary_strength(
+            registry, find_key(known, name), texts_of_key["text"].to_list(), texts_of_key["message"].to_numpy()
+        )
+        for name, texts_of_key in of_keys
     ]
 
 

@@ -74,14 +74,14 @@ def check(
 
     found = None
     if config is not None:
-        asked = Check.of_config(config, key_ids)
+        request = Check.of_config(config, key_ids)
         found = filter_of_config(config, (date or datetime.datetime.now(datetime.UTC)).date())
-        asked = asked if found is None else replace(asked, rules=replace(asked.rules, without=found.open()))
+        request = request if found is None else replace(request, rules=replace(request.rules, without=found.open()))
     elif registry is not None:
         folder = registry if is_uri(registry) else Path(registry)
-        asked = Check.of_registry(folder, key_ids, 1e-6 if fpr is None else fpr)
-    verdicts = check_text(asked, _read(source))
-    rate, tested, weights = asked.rules.false_positive_rate, asked.rules.keys_tested, asked.rules.weights
+        request = Check.of_registry(folder, key_ids, 1e-6 if fpr is None else fpr)
+    verdicts = check_text(request, _read(source))
+    rate, tested, weights = request.rules.false_positive_rate, request.rules.keys_tested, request.rules.weights
     left_out = None if found is None else found.left_out
     rows = [
         _line(
@@ -89,11 +89,11 @@ def check(
             _admitted_to(key, rate / weights.tests(key, tested)[0]) and not lacks(key, left_out),
             format_of(key).generator,
         )
-        for row, key in zip(verdicts, asked.keys, strict=True)
+        for row, key in zip(verdicts, request.keys, strict=True)
     ]
     tell(*columns([("key", "says", "p-value", "tokens scored", "computed again"), *rows]))
     of_keys = f"of {tested} key{'s' * (tested > 1)}"
-    if any(key.one_of is not None for key in asked.keys):
+    if any(key.one_of is not None for key in request.keys):
         of_keys = "and for the weight of each key"
     if weights != NO_VARIANTS:
         of_keys += ", with the weights of scan.toml or equal ones"

@@ -22,7 +22,7 @@ from jobs.text import complain, tell
 from scanner.errors import Refused
 from scanner.interrupts import Terminated
 from scanner.printable import printable
-from schemas.words import Decision
+from schemas.words import ReviewDecision
 
 if TYPE_CHECKING:
     from scanner.review.serving import Server
@@ -65,7 +65,7 @@ def login_name() -> str:
 @click.command()
 @results_argument
 @click.argument("document", metavar="DOC")
-@click.argument("decision", type=click.Choice([one.value for one in Decision]))
+@click.argument("decision", type=click.Choice([one.value for one in ReviewDecision]))
 @click.option("--note", default="", help="Why, in words.")
 @by_option
 def decide(results: str, document: str, decision: str, note: str, by: str | None) -> None:

@@ -21,7 +21,7 @@ from scanner.interrupts import sigterm_interrupts
 if TYPE_CHECKING:
     from scanner.evaluation.plan import EvaluationPlan
     from scanner.evaluation.scores import Figure
-    from scanner.evaluation.units import Texts
+    from scanner.evaluation.units import WrittenTexts
 
 _CONFIG = NamedPath(path_type=Path)
 _paper = click.option("--paper-size", is_flag=True, help="The sizes of the paper's tables, instead of the configured.")
@@ -61,12 +61,12 @@ def evaluate_and_tell(config_file: Path, paper_size: bool = False) -> None:
     for name, extra in (("torch", "model"), ("transformers", "model"), ("scipy", "audit"), ("matplotlib", "audit")):
         if importlib.util.find_spec(name) is None:
             raise Refused(f"evaluate needs {name}; install it with `pip install 'brickscan[{extra}]'`")
-    from jobs.text import Steps
+    from jobs.text import StepProgress
     from scanner.cluster.evaluate import measure, take_missing, write_missing
     from scanner.cluster.machines import cluster
-    from scanner.evaluation.exams import Answers, utility_figures
+    from scanner.evaluation.exams import ExamRecords, utility_figures
     from scanner.evaluation.plan import plan_evaluation, read_evaluation
-    from scanner.evaluation.units import Texts, folder_sha256
+    from scanner.evaluation.units import WrittenTexts, folder_sha256
 
     os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
     config, base = read_evaluation(config_file, paper_size), config_file.absolute().parent
@@ -74,7 +74,10 @@ def evaluate_and_tell(config_file: Path, paper_size: bool = False) -> None:
     if plan.exams and importlib.util.find_spec("lm_eval") is None:
         raise Refused("[utility] needs lm_eval; install it with `pip install 'brickscan[utility]'`, or leave it out")
     model_sha256 = folder_sha256(plan.model)
-    texts, answers = Texts(plan.results / "texts", model_sha256), Answers(plan.results / "answers", model_sha256)
+    texts, answers = (
+        WrittenTexts(plan.results / "texts", model_sha256),
+        ExamRecords(plan.results / "answers", model_sha256),
+    )
     units = len(set(plan.units()))
     began = time.monotonic()
     with (
@@ -84,7 +87,7 @@ def evaluate_and_tell(config_file: Path, paper_size: bool = False) -> None:
         cluster(config.cluster) as workers,
         sigterm_interrupts(),
     ):
-        watch = Steps("evaluate", check)
+        watch = StepProgress("evaluate", check)
         written = write_missing(plan, texts, workers, watch)
         taken = take_missing(plan, answers, workers, watch)
         figures = measure(plan, texts, workers, watch)
@@ -97,7 +100,7 @@ def evaluate_and_tell(config_file: Path, paper_size: bool = False) -> None:
         tell(f"wrote {path}")
 
 
-def _write(plan: "EvaluationPlan", texts: "Texts", figures: "list[Figure]") -> list[Path]:
+def _write(plan: "EvaluationPlan", texts: "WrittenTexts", figures: "list[Figure]") -> list[Path]:
     """Table, report and plots, in the folder of results."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -122,7 +125,7 @@ def _write(plan: "EvaluationPlan", texts: "Texts", figures: "list[Figure]") -> l
     return written
 
 
-def _heading(plan: "EvaluationPlan", texts: "Texts") -> list[str]:
+def _heading(plan: "EvaluationPlan", texts: "WrittenTexts") -> list[str]:
     """The settings of a run, in sentences."""
     config = plan.config
     versions = (f"{name} {importlib.metadata.version(name)}" for name in ("brickscan", "torch", "transformers"))
@@ -131,7 +134,7 @@ def _heading(plan: "EvaluationPlan", texts: "Texts") -> list[str]:
         f" `{Path(config.prompts).name}`, seed {config.seed!r}, top-p {config.top_p:g}, top-k off, at most"
         f" {config.max_new_tokens} new tokens."
     ]
-    robust, named, asked = config.robustness, config.identification, config.utility
+    robust, named, setting = config.robustness, config.identification, config.utility
     if robust is not None:
         lines.append(
             f"Robustness: {robust.prompts} prompts, each under {robust.keys_a_prompt} of {robust.keys} keys (the paper:"
@@ -143,11 +146,12 @@ def _heading(plan: "EvaluationPlan", texts: "Texts") -> list[str]:
             f" green list δ = {named.delta:g}, γ = {named.gamma}, θ = {named.greenlist_temperature:g}; Gumbel θ ="
             f" {named.gumbel_temperature:g}."
         )
-    if asked is not None:
-        documents = "all documents" if asked.documents is None else f"the first {asked.documents} documents"
+    if setting is not None:
+        documents = "all documents" if setting.documents is None else f"the first {setting.documents} documents"
         lines.append(
-            f"Utility: {documents} of each task (the paper: all); green list δ = {asked.delta:g}, γ = {asked.gamma},"
-            f" greedy; Gumbel θ = {asked.gumbel_temperature:g}; the tasks say how long answers are."
+            f"Utility: {documents} of each task (the paper: all); green list δ = {setting.delta:g},"
+            f" γ = {setting.gamma}, greedy; Gumbel θ = {setting.gumbel_temperature:g};"
+            " the tasks say how long answers are."
         )
     return lines
 

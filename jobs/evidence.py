@@ -26,9 +26,9 @@ from scanner.printable import amount, combines, cut, printable, safe
 from schemas.words import Naming
 
 if TYPE_CHECKING:
-    from scanner.evidence.accounts import AccountExplained, Post
+    from scanner.evidence.accounts import AccountExplained, AccountPost
     from scanner.evidence.explanation import Explanation
-    from scanner.evidence.page import Segment
+    from scanner.evidence.page import PageSegment
 
 
 MOST_CHARACTERS = 3_000
@@ -161,7 +161,7 @@ def _account_lines(found: "Sequence[AccountExplained]") -> Iterator[str]:
             yield from _post_lines(post, width)
 
 
-def _post_lines(post: "Post", width: int) -> Iterator[str]:
+def _post_lines(post: "AccountPost", width: int) -> Iterator[str]:
     from scanner.evidence.accounts import about_post
     from scanner.evidence.page import visible
 
@@ -173,7 +173,7 @@ def _post_lines(post: "Post", width: int) -> Iterator[str]:
             yield from wrapped(margin + line, width, margin) if line.strip() else ()
 
 
-def _marked_lines(parts: "list[Segment]", width: int) -> Iterator[str]:
+def _marked_lines(parts: "list[PageSegment]", width: int) -> Iterator[str]:
     """Lines of a text, each with a line of marks below it; a prefix tells own words from quoted ones.
 
     A character's mark stands below it, where a terminal gives each character one column, and accents none. Lines end

@@ -98,7 +98,7 @@ def export(
 
 
 def _verdicts(explainer: "Explainer", config: Path, wanted: "WantedFlags") -> "Iterator[tuple[Explanation, Verdict]]":
-    from scanner.evidence.case import Case
+    from scanner.evidence.case import FlagCase
     from scanner.exports.records import verdict_of
     from scanner.results import scans
     from scanner.results.flags import newest
@@ -108,7 +108,7 @@ def _verdicts(explainer: "Explainer", config: Path, wanted: "WantedFlags") -> "I
     of_id = {
         scan["scan_id"]: scan for scan in ask(explainer.results, lambda: scans(explainer.results).collect()).to_dicts()
     }
-    cases = [Case(row, of_id.get(row["scan_id"])) for row in rows.sort("path", "row").iter_rows(named=True)]
+    cases = [FlagCase(row, of_id.get(row["scan_id"])) for row in rows.sort("path", "row").iter_rows(named=True)]
     for explained in explainer.explain_cases(cases):
         yield explained, verdict_of(explained, str(config))
 
@@ -119,15 +119,15 @@ def _accounts(explainer: "Explainer", config: Path, form: str, since: datetime |
     from scanner.exports.records import account_csv_lines, account_verdict_of
 
     found = (account_verdict_of(explained, str(config)) for explained in accounts_unread(explainer))
-    asked = [
+    users = [
         one
         for one in found
         if (since is None or one.scanned_at >= since) and (before is None or one.scanned_at < before)
     ]
     if form == "csv":
-        tell(*account_csv_lines(asked))
+        tell(*account_csv_lines(users))
     else:
-        tell(*(visible(json.dumps(one.model_dump(mode="json"))) for one in asked))
+        tell(*(visible(json.dumps(one.model_dump(mode="json"))) for one in users))
 
 
 def _tasks(found: "Iterator[tuple[Explanation, Verdict]]") -> int:

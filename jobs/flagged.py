@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from scanner.evidence.names_then import RegistrySays
     from scanner.results.decision_log import State
-    from scanner.results.flags import By, FlagList, Totals, WantedFlags
+    from scanner.results.flags import By, FlagList, FlagTotals, WantedFlags
 
 
 LONGEST = 60
@@ -63,8 +63,8 @@ NOBODY: Mapping[Naming, str] = {
 def marked_for(row: Mapping[str, Any]) -> str:
     """The user for whom the text of a flagged row of schemas.tables.VERDICTS was marked, or what is known instead."""
     if row["naming"] == Naming.HELD_LATER:
-        seen, got = (f"{row[name]:%Y-%m-%d %H:%M}" for name in ("first_seen_at", "held_since"))
-        return f"message {row['message']}, seen by {seen}, which its user got later: {got}"
+        existed, got = (f"{row[name]:%Y-%m-%d %H:%M}" for name in ("first_seen_at", "held_since"))
+        return f"message {row['message']}, seen by {existed}, which its user got later: {got}"
     if row["naming"] == Naming.EVERYBODY or (row["naming"] == Naming.UNALLOCATED and row["messages_tested"] == 1):
         return "nobody: its key marks for everybody alike"
     return {
@@ -266,14 +266,14 @@ def _against_registry(place: Results, found: "FlagList", by: "By | None") -> "tu
         return _sums_against_registry(place, found, by)
     rows = found.rows.to_dicts()
     said = held_against(str(place.registry), place.folder, rows)
-    told = [as_the_registry_says(row, says) for row, says in zip(rows, said, strict=True)]
+    as_registered = [as_the_registry_says(row, says) for row, says in zip(rows, said, strict=True)]
     wrong = [
         f"{printable(row['path'])} row {row['row']}: {says.sentence}"
         for row, says in zip(rows, said, strict=True)
         if says.agrees is False or says.erased
     ]
-    not_asked = {says.sentence for row, says in zip(rows, said, strict=True) if row["user_id"] and _silent(says)}
-    return _with_names(found, told), [*wrong, *(f"the registry: {sentence}" for sentence in sorted(not_asked))]
+    silent = {says.sentence for row, says in zip(rows, said, strict=True) if row["user_id"] and _silent(says)}
+    return _with_names(found, as_registered), [*wrong, *(f"the registry: {sentence}" for sentence in sorted(silent))]
 
 
 def _silent(says: "RegistrySays") -> bool:
@@ -308,10 +308,10 @@ def _sums_against_registry(place: Results, found: "FlagList", by: "By") -> "tupl
     return _with_names(found, [row | nobody if never_held(row) else row for row in found.rows.to_dicts()]), notes
 
 
-def _with_names(found: "FlagList", told: "Sequence[Mapping[str, Any]]") -> "FlagList":
+def _with_names(found: "FlagList", as_registered: "Sequence[Mapping[str, Any]]") -> "FlagList":
     import polars as pl
 
-    columns = [pl.Series(name, [row[name] for row in told], pl.String) for name in ("user_id", "naming")]
+    columns = [pl.Series(name, [row[name] for row in as_registered], pl.String) for name in ("user_id", "naming")]
     return found._replace(rows=found.rows.with_columns(columns))
 
 
@@ -450,14 +450,14 @@ def _drawn(found: "FlagList") -> list[str]:
     ]
 
 
-def _pieces(totals: "Totals") -> str:
+def _pieces(totals: "FlagTotals") -> str:
     """How many pieces are evidence of their own; empty if all are, or if it is unknown."""
     if totals.pieces is None or totals.pieces == totals.texts:
         return ""
     return f" ({counted(totals.pieces, 'independent piece')}: the others are near-duplicates)"
 
 
-def _nobody(totals: "Totals") -> str:
+def _nobody(totals: "FlagTotals") -> str:
     why = "; ".join(f"{number:,}: {NOBODY[cast(Naming, naming)]}" for naming, number in totals.unnamed.items())
     return f"{counted(sum(totals.unnamed.values()), 'document')} for which nobody is named ({why})"
 

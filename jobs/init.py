@@ -58,8 +58,8 @@ def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id:
         if ours.exists():
             raise Refused(f"{ours}: is there already; name another --folder, or go on with what is there")
     guess, path = guess_columns(sample), input_path(sample)
-    alone = folder.absolute().is_relative_to(sample.absolute().parent)  # results may not lie among the documents
-    if alone:
+    inside = folder.absolute().is_relative_to(sample.absolute().parent)  # results may not lie among the documents
+    if inside:
         path = str(sample.absolute())
     if not sample.is_absolute():  # as the user named it, so that everything can be moved together
         path = os.path.relpath(path, folder.absolute())
@@ -73,7 +73,7 @@ def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id:
         add_users(registry, None, users)
     config.write_text(_toml(sample, path, guess._asdict()), encoding="utf-8")
     tell("", f"wrote {config}; guessed from {sample}:")
-    read = "the file alone, since what is made here lies beside it" if alone else "the file's folder"
+    read = "the file alone, since what is made here lies beside it" if inside else "the file's folder"
     tell(f"  paths    {path!r}: {read}", *(f"  {line}" for line in guess.why))
     found = re.search(r"\d{4}-\d{2}-\d{2}", sample.absolute().parent.name) if "{date}" in path else None
     date = f" --date {found[0]}" if found else ""

@@ -43,7 +43,7 @@ TOLD = 10
 """Most left-out prompts whose numbers are shown."""
 
 
-class Asked(NamedTuple):
+class PromptList(NamedTuple):
     """Prompts, and the user of each: ids, or None where a file has no column `user_id`."""
 
     prompts: list[str]
@@ -69,11 +69,11 @@ def read_marked(path: Path) -> "pl.DataFrame":
 
 
 def read_prompts(path: Path, field: str = "--prompts") -> list[str]:
-    """The prompts of a file alone; see `read_asked`."""
-    return read_asked(path, field).prompts
+    """The prompts of a file alone; see `read_prompt_list`."""
+    return read_prompt_list(path, field).prompts
 
 
-def read_asked(path: Path, field: str = "--prompts") -> Asked:
+def read_prompt_list(path: Path, field: str = "--prompts") -> PromptList:
     """The prompts of a file: the lines of a text file, or the column `prompt` of a Parquet file, and its `user_id`s.
 
     Blank prompts and nulls are left out; stderr shows how many, and where the first of them are.
@@ -110,7 +110,7 @@ def read_asked(path: Path, field: str = "--prompts") -> Asked:
         what = "null or blank rows (counted from 0)" if rows else "blank lines (counted from 1)"
         first = ", ".join(map(str, blank[:TOLD])) + (", …" if len(blank) > TOLD else "")
         complain(f"prompts {path}: {len(blank)} of {len(found)} left out, {what}: {first}")
-    return Asked(prompts, None if users is None else list(compress(users, written)))
+    return PromptList(prompts, None if users is None else list(compress(users, written)))
 
 
 MARKED = pa.schema(
@@ -267,7 +267,7 @@ def mark(
       brickscan mark --registry registry --key summer-2026 --user alice --user bob \\
           --model models/smollm2 --prompts prompts.txt --out marked.parquet --verify
     """
-    from jobs.mark import kept_rows, read_asked
+    from jobs.mark import kept_rows, read_prompt_list
     from jobs.text import MarkProgress
     from scanner.registry import find_key, load_registry, open_key
 
@@ -287,7 +287,7 @@ def mark(
         raise Refused(f"--out {out}: exists already; name a file that does not")
     if not out.absolute().parent.is_dir():
         raise Refused(f"--out {out}: there is no folder {out.parent}; make it first")
-    texts, users = read_asked(prompts)
+    texts, users = read_prompt_list(prompts)
     if user_ids or messages or users is None:
         turns = list(islice(cycle(recipients(registry, key, user_ids, messages)), len(texts)))
     else:
@@ -297,14 +297,14 @@ def mark(
 
     os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
     try:
-        from scanner.generation import Sampling, check_prompts, complete, load_model
+        from scanner.generation import CompletionSampling, check_prompts, complete, load_model
     except ModuleNotFoundError as error:
         raise Refused(
             f"marking needs torch and transformers, and {error.name} is missing: "
             "run `make model`, or pip install 'brickscan[model]'"
         ) from None
 
-    how = Sampling(max_new_tokens, temperature, top_k, top_p, delta, skip_used_windows)
+    how = CompletionSampling(max_new_tokens, temperature, top_k, top_p, delta, skip_used_windows)
     watermark = open_key(registry, key)
     model = load_model(folder)
     if model.tokenizer_sha256 != key.tokenizer.sha256:
@@ -314,15 +314,15 @@ def mark(
         )
     check_prompts(model.encode(texts)[1].sum(dim=1).tolist(), watermark.rule.context, max_new_tokens, model.positions)
     call = [key_id, str(key.created_at), str(folder.absolute()), dataclasses.asdict(how), seed, batch_size]
-    asked = list(zip(turns, texts, strict=True))
+    prompts_of_turns = list(zip(turns, texts, strict=True))
     with (
         when_interrupted(f"mark: finished batches are kept beside {out}; the same command goes on") as check,
-        kept_rows(out, [*call, asked]) as kept,
+        kept_rows(out, [*call, prompts_of_turns]) as kept,
         MarkProgress(len(texts), check) as progress,
     ):
         for batch, start in enumerate(range(0, len(texts), batch_size)):
             if batch >= kept.batches:
-                whom, these = zip(*asked[start : start + batch_size], strict=True)
+                whom, these = zip(*prompts_of_turns[start : start + batch_size], strict=True)
                 messages_of = [recipient.message for recipient in whom]
                 done = complete(model, these, how, seed + batch, watermark, messages_of, progress.token)
                 kept.add([(key_id, *to, prompt, *text) for to, prompt, text in zip(whom, these, done, strict=True)])
@@ -341,7 +341,7 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     from scanner.audit.calibration.admission import ASKED
     from scanner.detection.one_text import strengths_of
     from scanner.detection.scan_plan import keys_tested
-    from scanner.power import LEAST_SCORED, Aim, Measured
+    from scanner.power import LEAST_SCORED, Aim, MeasuredTexts
     from scanner.registry import load_registry
     from scanner.watermark.rule import corrected, log10_p_of
 
@@ -351,7 +351,7 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     aim = Aim(ASKED, key.messages, key.tested_among(keys_tested(load_registry(registry))))
     if law is None or max(strengths.scored) < LEAST_SCORED:
         return [f"no completion has {LEAST_SCORED} scored tokens: too short to be read back"]
-    power = Measured.of(law, strengths).power(strengths.scored, aim)
+    power = MeasuredTexts.of(law, strengths).power(strengths.scored, aim)
     log10_p = corrected(log10_p_of(law, strengths.score, strengths.scored), aim.messages, aim.keys)
     per_token = strengths.score / np.maximum(strengths.scored, 1)
     strength = "green share" if law.discrete else "probability, entropy"

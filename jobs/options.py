@@ -28,7 +28,7 @@ from scanner.storage.locations import absolute, is_uri, refuse_password
 from schemas.registry import MOST_NUMBERS
 
 if TYPE_CHECKING:
-    from scanner.input.files import Part
+    from scanner.input.files import DriverShare
     from schemas.registry import Canary
 
 
@@ -147,17 +147,17 @@ class Moment(click.ParamType[datetime]):
             self.fail(f"{said!r} is no time; allowed: 2026-11-20, or 2026-11-20T03:00 for UTC", param, ctx)
 
 
-class PartOfInput(click.ParamType["Part"]):
+class PartOfInput(click.ParamType["DriverShare"]):
     """A part of the input, such as 1/3."""
 
     name = "i/n"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> "Part":
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> "DriverShare":
         """Read its number and how many parts there are."""
-        from scanner.input.files import Part
+        from scanner.input.files import DriverShare
 
         try:
-            return Part.read(str(value))
+            return DriverShare.read(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 

@@ -43,11 +43,11 @@ def night_lines(figures: Path, night: float, tokens: float, users: float, flagge
     """
     if not math.isfinite(night * tokens * users * flagged):
         raise Refused("--night, --tokens, --users and --flagged must be finite numbers")
-    from scanner.cluster.night_price import Measured, price_night
+    from scanner.cluster.night_price import MeasuredCost, price_night
 
     try:
         found = parse_json(read_named(figures))
-        measured = [Measured(**row) for row in found["measured"]]
+        measured = [MeasuredCost(**row) for row in found["measured"]]
         age = datetime.now(UTC) - datetime.fromisoformat(found["measured_at"])
     except FileNotFoundError:
         raise Refused(f"--figures {figures}: is not there; `brickscan bench --quick` writes it") from None
@@ -172,7 +172,7 @@ _NO_CONFIG = (
 )
 
 
-class Row(NamedTuple):
+class PlanRow(NamedTuple):
     """One answer: tokens that must be scored, a simulation's power for that many, and an estimate beside a bound.
 
     kind: the answer's kind, in a word or three.
@@ -349,11 +349,11 @@ def plan(
     aims = [Aim(fpr, count, keys) for count in _counts(messages, groups)]
     generator = np.random.default_rng(seed)
 
-    def row(aim: "Aim", power: float, marked: "Marked", kind: str | None) -> Row:
+    def row(aim: "Aim", power: float, marked: "Marked", kind: str | None) -> PlanRow:
         scored = max(tokens_needed(marked, aim, power), scanned.min_scored if scanned else 1)
         passed = marked.passed(scored, aim, simulate, generator) if simulate else None
         kind = kind or _kind(marked, scored, aim, of_a_mean=green_share is not None)
-        return Row(aim, power, scored, passed, _estimate(marked, aim, power), kind)
+        return PlanRow(aim, power, scored, passed, _estimate(marked, aim, power), kind)
 
     rows = [row(aim, power, marked, None) for aim in aims for power in powers]
     if groups is not None:
@@ -399,14 +399,14 @@ def _key_of(file: Path) -> tuple["pl.DataFrame", str]:
 def _measured(file: Path, registry: Path | str, dedup: "Dedup") -> tuple["Marked", MasterKey, int]:
     """The strength of texts that `brickscan mark` wrote, with their key and its window."""
     from scanner.detection.one_text import strengths_of
-    from scanner.power import Measured
+    from scanner.power import MeasuredTexts
     from scanner.registry import find_key, load_registry
     from scanner.watermark.formats import format_of
 
     texts, key_id = _key_of(file)
     key = find_key(load_registry(registry), key_id)
     law, strengths = strengths_of(registry, key, texts["text"].to_list(), texts["message"].to_numpy(), dedup)
-    return Measured.of(law, strengths), key, format_of(key).rule().context
+    return MeasuredTexts.of(law, strengths), key, format_of(key).rule().context
 
 
 def _estimate(marked: "Marked", aim: "Aim", power: float) -> int | None:
@@ -421,7 +421,7 @@ def _estimate(marked: "Marked", aim: "Aim", power: float) -> int | None:
         return None
 
 
-_KINDS = {"GumbelEntropy": "bound", "Measured": "measured"}
+_KINDS = {"GumbelEntropy": "bound", "MeasuredTexts": "measured"}
 
 
 def _kind(marked: "Marked", scored: int, aim: "Aim", *, of_a_mean: bool) -> str:
@@ -433,7 +433,7 @@ def _kind(marked: "Marked", scored: int, aim: "Aim", *, of_a_mean: bool) -> str:
     return _KINDS.get(type(marked).__name__, "exact")
 
 
-def _table(rows: list[Row], window: int, texts: int) -> list[str]:
+def _table(rows: list[PlanRow], window: int, texts: int) -> list[str]:
     from scipy import stats  # type: ignore[import-untyped]
 
     head = ("messages", "power", "scored tokens", "tokens of text", "answer", "simulated power (95 % interval)")
@@ -451,7 +451,7 @@ def _table(rows: list[Row], window: int, texts: int) -> list[str]:
     return ["  ".join(map(str.rjust, line, widths)).rstrip() for line in lines]
 
 
-def power_png(marked: "Marked", rows: list[Row], title: str) -> bytes:
+def power_png(marked: "Marked", rows: list[PlanRow], title: str) -> bytes:
     """Power against scored tokens, a curve for each number of messages, as PNG."""
     import numpy as np
     from matplotlib.figure import Figure as Drawing

@@ -28,9 +28,9 @@ from scanner.interrupts import interrupts_noted
 
 if TYPE_CHECKING:
     from scanner.audit.in_every_scan.live import LiveAudit
-    from scanner.cluster import Outcome
+    from scanner.cluster import ScanOutcome
     from scanner.detection.scan_plan import Plan
-    from scanner.input.files import Part
+    from scanner.input.files import DriverShare
 
 
 Form = Literal["text", "json"]
@@ -65,7 +65,7 @@ def failures_too(form: Form) -> Iterator[None]:
         raise
 
 
-def of_outcome(outcome: "Outcome", plan: "Plan") -> dict[str, Any]:
+def of_outcome(outcome: "ScanOutcome", plan: "Plan") -> dict[str, Any]:
     """The summary's values by name; bytes and seconds as numbers, None where there is no value."""
     work, totals, counts = outcome.work, outcome.totals, outcome.totals.counts
     return {
@@ -130,7 +130,7 @@ def _of_audit(audit: "LiveAudit") -> dict[str, Any]:
     }
 
 
-def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, part: "Part | None" = None) -> int:
+def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, part: "DriverShare | None" = None) -> int:
     """Look at everything that a scan of the input, or of a part, needs, and estimate its cost. Returns the exit code.
 
     Raises:
@@ -191,19 +191,19 @@ _check = click.option(
 )
 
 
-class _Asked(TypedDict):
+class _ScanOptions(TypedDict):
     """A call's arguments."""
 
     config: Path
     date: datetime.datetime | None
-    part: "Part | None"
+    part: "DriverShare | None"
     follow: bool
     check: bool
     form: Form
     verbose: bool
 
 
-def _asked(command: Callable[..., int]) -> Callable[..., int]:
+def _with_options(command: Callable[..., int]) -> Callable[..., int]:
     """Give a command its options, in the order of its help."""
     for option in (_verbose, summary_option, _check, _follow, _part, _date):
         command = option(command)
@@ -212,8 +212,8 @@ def _asked(command: Callable[..., int]) -> Callable[..., int]:
 
 @click.command()
 @click.argument("config", type=_CONFIG)
-@_asked
-def scan(**asked: Unpack[_Asked]) -> int:
+@_with_options
+def scan(**given: Unpack[_ScanOptions]) -> int:
     """Scan the files that CONFIG names, as far as they are not scanned yet, and add verdicts to its tables.
 
     CONFIG: a TOML file; `brickscan schema scan` prints its fields.
@@ -228,36 +228,36 @@ def scan(**asked: Unpack[_Asked]) -> int:
       brickscan scan scan.toml --date 2026-08-31 --check
       brickscan scan scan.toml --date 2026-08-31
     """
-    return _do(asked)
+    return _do(given)
 
 
 @click.command(name="python -m jobs.scan")
 @click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.config.ScanConfig.")
-@_asked
-def module(**asked: Unpack[_Asked]) -> int:
+@_with_options
+def module(**given: Unpack[_ScanOptions]) -> int:
     """Do what `brickscan scan CONFIG` does; for schedulers and `ray job submit`."""
-    return _do(asked)
+    return _do(given)
 
 
-def _do(asked: _Asked) -> int:
-    config, date, part, form = asked["config"], asked["date"], asked["part"], asked["form"]
-    if asked["follow"] and asked["check"]:
+def _do(given: _ScanOptions) -> int:
+    config, date, part, form = given["config"], given["date"], given["part"], given["form"]
+    if given["follow"] and given["check"]:
         raise click.UsageError("Give --follow or --check; --check looks once at what is there.")
-    if asked["follow"] and part:
+    if given["follow"] and part:
         raise click.UsageError("Give --follow or --part; --follow scans all files as they land.")
     with failures_too(form):
-        if asked["check"]:
+        if given["check"]:
             return check_and_tell(config, date, form, part)
-        if asked["follow"]:
+        if given["follow"]:
             return follow_and_tell(config, date, form)
-        return scan_and_tell(config, date, form, part, verbose=asked["verbose"])
+        return scan_and_tell(config, date, form, part, verbose=given["verbose"])
 
 
 def scan_and_tell(
     config: Path,
     date: datetime.datetime | None = None,
     form: Form = "text",
-    part: "Part | None" = None,
+    part: "DriverShare | None" = None,
     *,
     verbose: bool = False,
 ) -> int:

@@ -19,7 +19,7 @@ from scanner.printable import one_in, printable
 from schemas.words import AuditState
 
 if TYPE_CHECKING:
-    from scanner.cluster import Outcome
+    from scanner.cluster import ScanOutcome
     from scanner.results.scan_list import WholeInput
 
 
@@ -141,7 +141,12 @@ _MARGIN = 13
 
 
 def summary(
-    outcome: "Outcome", results: str, false_positive_rate: float, cautions: Sequence[str] = (), *, verbose: bool = False
+    outcome: "ScanOutcome",
+    results: str,
+    false_positive_rate: float,
+    cautions: Sequence[str] = (),
+    *,
+    verbose: bool = False,
 ) -> str:
     """The summary of a scan, and after a resume of all of its input, in a few lines.
 
@@ -179,7 +184,7 @@ def _line(label: str, said: str) -> list[str]:
     return wrapped(f"{label:<{_MARGIN}}{said}", WIDTH, " " * _MARGIN)
 
 
-def _read(outcome: "Outcome") -> Iterator[str]:
+def _read(outcome: "ScanOutcome") -> Iterator[str]:
     """How much was read, how fast, and how much of it was not scored."""
     from scanner.results.scan_list import in_words
 
@@ -210,14 +215,14 @@ def _read(outcome: "Outcome") -> Iterator[str]:
     yield from _line("quarantined", f"{counted(whole.quarantined, 'document')}, {files}{why}")
 
 
-def _whole(outcome: "Outcome") -> "WholeInput":
+def _whole(outcome: "ScanOutcome") -> "WholeInput":
     """The totals of the whole input; after an interruption, of what that scan read."""
     if outcome.exit_code <= 128:
         return outcome.unread.whole
     return outcome.totals.counts.whole_input()._replace(files_at_fault=outcome.totals.files_quarantined)
 
 
-def _found(outcome: "Outcome", false_positive_rate: float) -> Iterator[str]:
+def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
     """The flags, and how many of them chance explains."""
     from jobs.flagged import bet_in_words
     from jobs.summary import false_flags_in_words
@@ -242,7 +247,7 @@ def _found(outcome: "Outcome", false_positive_rate: float) -> Iterator[str]:
         yield from _line("second", second)
 
 
-def _proved(outcome: "Outcome") -> Iterator[str]:
+def _proved(outcome: "ScanOutcome") -> Iterator[str]:
     """How many of this scan's flags were computed again, and the results of the others."""
     counts = outcome.totals.counts
     if not counts.flagged + counts.canaries:
@@ -262,7 +267,7 @@ def _proved(outcome: "Outcome") -> Iterator[str]:
     )
 
 
-def _audited(outcome: "Outcome", *, verbose: bool) -> Iterator[str]:
+def _audited(outcome: "ScanOutcome", *, verbose: bool) -> Iterator[str]:
     from jobs.summary import canaries_in_words, table, verdict_in_words
 
     if outcome.audit is None:
@@ -274,7 +279,7 @@ def _audited(outcome: "Outcome", *, verbose: bool) -> Iterator[str]:
         yield from wrapped(f"  {line}", WIDTH, " " * _MARGIN)
 
 
-def _hands(outcome: "Outcome") -> Iterator[str]:
+def _hands(outcome: "ScanOutcome") -> Iterator[str]:
     """Sentences on what somebody must look at, the worst first."""
     if outcome.audit is not None:
         yield from (f"AUDIT ALARM: {line}" for line in outcome.audit.alarms())
@@ -303,14 +308,14 @@ def _hands(outcome: "Outcome") -> Iterator[str]:
         )
 
 
-def _nothing_found(outcome: "Outcome") -> Iterator[str]:
+def _nothing_found(outcome: "ScanOutcome") -> Iterator[str]:
     """A note for people who wonder why nothing was found."""
     whole = _whole(outcome)
     if not whole.flagged + whole.canaries and whole.documents:
         yield from _line("found", "no mark; a scan finds only text that was marked under a key of its registry")
 
 
-def _ended(outcome: "Outcome") -> Iterator[str]:
+def _ended(outcome: "ScanOutcome") -> Iterator[str]:
     """The reason why a scan did not end well."""
     done = outcome.totals.shards + outcome.work.skipped
     if outcome.unread.nothing:

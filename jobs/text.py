@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
     from scanner.audit.in_every_scan.live import LiveAudit
-    from scanner.cluster import Outcome, Totals, Work
+    from scanner.cluster import ScanOutcome, ScanTotals, ScanWork
 
 
 def width(text: str) -> int:
@@ -147,7 +147,7 @@ COMPILING = "compiling kernels for this machine, once: some tens of seconds"
 """Reason why the first scan after an installation or upgrade begins slowly."""
 
 
-class Pace:
+class ProgressPace:
     """Estimates the time that is left, at the pace since the first item was done.
 
     Args:
@@ -174,12 +174,12 @@ class Progress:
 
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()
-        self._pace, self._scored = Pace(), 0
+        self._pace, self._scored = ProgressPace(), 0
         self._at = 0.0, 0.0  # seconds that had passed at the last line, and that the driver had waited
-        self._committed: Totals | None = None
+        self._committed: ScanTotals | None = None
         self._bar: tqdm[None] | None = None
 
-    def __call__(self, work: "Work", totals: "Totals") -> None:
+    def __call__(self, work: "ScanWork", totals: "ScanTotals") -> None:
         """Show how much is scored and committed of all there is, in lines after each commit and now and then."""
         # what a worker lost, or a commit does not count, was scored: a count never goes back
         self._scored = scored = max(self._scored, totals.counts.documents + totals.under_way)
@@ -271,9 +271,9 @@ class StatusLine:
     def __init__(self, interval: float = 60.0) -> None:
         self._began = time.monotonic()
         self._interval = interval
-        self._work: Work | None = None
+        self._work: ScanWork | None = None
         self._before = self._now = Sums()
-        self._pace, self._scored, self._eta = Pace(), 0, dict[str, str]()
+        self._pace, self._scored, self._eta = ProgressPace(), 0, dict[str, str]()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -283,11 +283,11 @@ class StatusLine:
         """Sums over all scans so far, the running one included."""
         return self._before + self._now
 
-    def __call__(self, work: "Work", totals: "Totals") -> None:
+    def __call__(self, work: "ScanWork", totals: "ScanTotals") -> None:
         """Note what a scan, the same as before or the next one, has committed."""
         if work is not self._work:
             self._work, self._before = work, self._before + self._now
-            self._pace, self._scored = Pace(), 0
+            self._pace, self._scored = ProgressPace(), 0
         counts = totals.counts
         self._scored = max(self._scored, counts.documents + totals.under_way)
         self._eta = _eta(self._pace.left(self._scored, work.documents))
@@ -303,7 +303,7 @@ class StatusLine:
             older_than_key=counts.older_than_key,
         )
 
-    def trouble(self, outcome: "Outcome") -> None:
+    def trouble(self, outcome: "ScanOutcome") -> None:
         """Report at once a scan whose exit code is not 0."""
         audit = {} if outcome.audit is None else outcome.audit.fields()
         _log({"event": "trouble", "scan_id": outcome.scan_id, "exit_code": outcome.exit_code, **audit})
@@ -324,7 +324,7 @@ class StatusLine:
         _log({"event": "follow", **sums, "seconds": f"{time.monotonic() - self._began:.0f}"} | now)
 
 
-class Steps:
+class StepProgress:
     """A line of key=value pairs every few seconds, and one at the end of each step; to be called as a `watch`.
 
     While nothing new is done, there is a line every half a minute.
@@ -341,18 +341,18 @@ class Steps:
         self._event, self._check = event, check
         self._clock = clock
         self._began = self._last = clock()
-        self._told, self._pace = ("", 0), Pace(clock)
+        self._reported, self._pace = ("", 0), ProgressPace(clock)
 
     def __call__(self, what: str, done: int, of: int) -> None:
         """Show how many items of a step are done."""
         self._check()
         now = self._clock()
-        if what != self._told[0] or done < self._told[1]:
-            self._told, self._pace = (what, 0), Pace(self._clock)
+        if what != self._reported[0] or done < self._reported[1]:
+            self._reported, self._pace = (what, 0), ProgressPace(self._clock)
         left = self._pace.left(done, of)
-        wait = _STEPS_SECONDS if (what, done) != self._told else _STILL_SECONDS
-        if (done == of and self._told != (what, of)) or now - self._last >= wait:
-            self._last, self._told = now, (what, done)
+        wait = _STEPS_SECONDS if (what, done) != self._reported else _STILL_SECONDS
+        if (done == of and self._reported != (what, of)) or now - self._last >= wait:
+            self._last, self._reported = now, (what, done)
             seconds = f"{now - self._began:.1f}"
             _log({"event": self._event, "step": repr(what), "done": f"{done}/{of}", "seconds": seconds} | _eta(left))
 
@@ -367,7 +367,7 @@ class MarkProgress:
 
     def __init__(self, prompts: int, check: Callable[[], None]) -> None:
         self._check, self._done, self._prompts = check, 0, prompts
-        self._steps = None if sys.stderr.isatty() else Steps("mark")
+        self._steps = None if sys.stderr.isatty() else StepProgress("mark")
         from tqdm import tqdm  # late: a tenth of a CPU second
 
         self._bar: tqdm[None] = tqdm(total=prompts, unit="prompt", dynamic_ncols=True, disable=self._steps is not None)

@@ -90,7 +90,7 @@ def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) 
     Example:
       brickscan retain scan.toml --keep 400 --keep-flags --yes
     """
-    from jobs.text import Steps
+    from jobs.text import StepProgress
     from scanner.results import retention
 
     folder = results_at(results).folder
@@ -101,7 +101,7 @@ def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) 
     kept = ", of which those that stand are kept" if keep_flags else ""
     what = f"drops {len(old.nights):,} nights, {old.nights[0]} to {old.nights[-1]}: {old.documents:,} documents and "
     if sure([what + f"{old.flagged:,} flags{kept}"], yes, dry_run):
-        rows = retention.retain(folder, old.scans, keep_flags=keep_flags, watch=Steps("retain"))
+        rows = retention.retain(folder, old.scans, keep_flags=keep_flags, watch=StepProgress("retain"))
         tell(f"{rows:,} rows dropped")
 
 

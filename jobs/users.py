@@ -390,10 +390,10 @@ def _withdraw(registry: Path | str, names: Sequence[str]) -> None:
 
 
 def _erase(registry: Path | str, names: Sequence[str], unknown: Sequence[str], results: str | None) -> None:
-    from jobs.text import Steps
+    from jobs.text import StepProgress
     from scanner.results.erasure import erase_user
 
-    in_results, watch = 0, Steps("erase")
+    in_results, watch = 0, StepProgress("erase")
     if unknown:
         erase_users(registry, unknown)  # finishes an erasure that died before it deleted the files with their names
     if results is not None:

@@ -223,20 +223,20 @@ class NamedToo:
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
         """P(found) + P(passes by the user's own steps) − 1, at least 0."""
-        return np.maximum(self.marked.power(scored, aim) + self._own(scored, aim) - 1.0, 0.0)
+        return np.maximum(self.marked.power(scored, aim) + self._user_steps(scored, aim) - 1.0, 0.0)
 
-    def _own(self, scored: _Ints, aim: Aim) -> _Floats:
+    def _user_steps(self, scored: _Ints, aim: Aim) -> _Floats:
         """Chance to pass by the user's own steps, over the number of these among T."""
-        own = aim._replace(false_positive_rate=self.misnaming_rate, messages=self.groups)
-        of_steps = np.concatenate([[0.0], self.marked.power(np.arange(1, int(scored.max(initial=0)) + 1), own)])
+        second = aim._replace(false_positive_rate=self.misnaming_rate, messages=self.groups)
+        of_steps = np.concatenate([[0.0], self.marked.power(np.arange(1, int(scored.max(initial=0)) + 1), second)])
         return np.array([_mean_of_binomial(int(steps), OWN, of_steps) for steps in scored])
 
     def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
         """How many texts are found, less those that fail by the user's own steps."""
-        own = aim._replace(false_positive_rate=self.misnaming_rate, messages=self.groups)
+        second = aim._replace(false_positive_rate=self.misnaming_rate, messages=self.groups)
         found = self.marked.passed(scored, aim, texts, generator)
         steps = generator.binomial(scored, OWN, texts)
-        return max(found - sum(1 - self.marked.passed(int(of_text), own, 1, generator) for of_text in steps), 0)
+        return max(found - sum(1 - self.marked.passed(int(of_text), second, 1, generator) for of_text in steps), 0)
 
 
 OWN = 2 / 3
@@ -409,7 +409,7 @@ def measure(mark: Watermark, tokens: Tokens, messages: NDArray[np.int64], dedup:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTexts:
     """Text like the measured texts: a text is as strong as one of them, and its tokens score as that text's do.
 
     Tokens are taken to be independent given the text, and their sum for normal. A text's own strength is known from its
@@ -423,7 +423,7 @@ class Measured:
     sawtooth: bool = False
 
     @classmethod
-    def of(cls, law: Law | None, strengths: Strengths) -> "Measured":
+    def of(cls, law: Law | None, strengths: Strengths) -> "MeasuredTexts":
         """Measured from texts that have at least LEAST_SCORED scored tokens.
 
         Raises:

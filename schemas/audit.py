@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from schemas.config import ClusterConfig, CommonIn, Dedup, InputConfig, Windows, _Frozen
+from schemas.config import ClusterConfig, CommonIn, Dedup, InputConfig, Windows, _ConfigTable
 from schemas.registry import MAX_MESSAGES, MOST_NUMBERS, Gamma, KeyId, PathText, TokenizerFile
 from schemas.tables import TIME
 
 
-class LawConfig(_Frozen):
+class LawConfig(_ConfigTable):
     """Fresh keys for every document: how many null p-values of each format, and of which cases."""
 
     tests: int = Field(default=4_000_000_000, ge=1)  # null p-values of each format, spread evenly over its cases
@@ -35,7 +35,7 @@ class LawConfig(_Frozen):
         return self
 
 
-class PiecesConfig(_Frozen):
+class PiecesConfig(_ConfigTable):
     """The paper's figure: a few master keys over disjoint pieces of documents."""
 
     pieces: int = Field(default=100_000, ge=1)  # pieces of documents, none of which overlap
@@ -46,7 +46,7 @@ class PiecesConfig(_Frozen):
     gamma: Gamma = "1/4"  # share of green tokens
 
 
-class NamesConfig(_Frozen):
+class NamesConfig(_ConfigTable):
     """Who is named in marked text: synthetic texts of one to several users, under keys with groups."""
 
     texts: int = Field(default=100_000, ge=1)  # texts of each format, over all lengths: as many tokens of each length
@@ -62,7 +62,7 @@ class NamesConfig(_Frozen):
     gamma: Gamma = "1/4"  # share of green tokens
 
 
-class AuditFilterConfig(_Frozen):
+class AuditFilterConfig(_ConfigTable):
     """N-grams that many other texts of the corpus hold are left out of scoring, as a scan's filter would leave them."""
 
     texts: CommonIn = 16  # as in the filter of the scans, or more
@@ -70,7 +70,7 @@ class AuditFilterConfig(_Frozen):
     min_scored: int = Field(default=16, ge=1, le=2**31)  # as in the scans: texts of fewer n-grams teach nothing
 
 
-class RegistryAuditConfig(_Frozen):
+class RegistryAuditConfig(_ConfigTable):
     """The keys of a registry on this corpus."""
 
     registry: PathText  # folder of keys.toml
@@ -81,7 +81,7 @@ class RegistryAuditConfig(_Frozen):
     filter: AuditFilterConfig | None = None  # for scans with a filter; None: all positions are scored
 
 
-class CalibrationConfig(_Frozen):
+class CalibrationConfig(_ConfigTable):
     """An audit over a corpus known to be unmarked. Relative paths start at the folder of the configuration file."""
 
     results: PathText  # folder of the tables
@@ -96,7 +96,7 @@ class CalibrationConfig(_Frozen):
     cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="after")
-    def _something_is_asked(self) -> "CalibrationConfig":
+    def _requests_something(self) -> "CalibrationConfig":
         if not (self.law or self.figure or self.names or self.keys):
             raise ValueError("nothing to do: add a section [law], [figure], [names] or [keys]; only keys needs fields")
         return self

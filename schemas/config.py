@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from schemas.registry import KeyId, PathText, Version
-from schemas.words import Decision
+from schemas.words import ReviewDecision
 
 Dedup = Literal["ngram", "context", "none"]
 Windows = Annotated[tuple[Annotated[int, Field(ge=0, le=16)], ...], Field(min_length=1)]
@@ -15,11 +15,11 @@ Windows = Annotated[tuple[Annotated[int, Field(ge=0, le=16)], ...], Field(min_le
 _DAYS = re.compile(r"[1-9][0-9]{0,4}d")
 
 
-class _Frozen(BaseModel):
+class _ConfigTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class InputConfig(_Frozen):
+class InputConfig(_ConfigTable):
     """Where the documents are, and which columns hold what. Text is needed; the others may be left out."""
 
     paths: tuple[PathText, ...] = Field(min_length=1)  # Parquet files or folders; {date} is filled in by --date
@@ -49,7 +49,7 @@ def _check_gpus(field: str, gpus: float) -> None:
         raise ValueError(f"{field} = {gpus}: Ray gives a share of one GPU or whole ones")
 
 
-class ClusterConfig(_Frozen):
+class ClusterConfig(_ConfigTable):
     """Where the work runs: an existing Ray cluster, or one embedded in this process when no address is given."""
 
     address: str | None = None  # address of a Ray cluster; None: this process starts one of its own
@@ -74,7 +74,7 @@ class ScanClusterConfig(ClusterConfig):
     stall_seconds: float = Field(default=300, gt=0)  # seconds without progress; longer for long texts and many messages
 
 
-class SecondScoreConfig(_Frozen):
+class SecondScoreConfig(_ConfigTable):
     """A second score of flagged documents under Gumbel keys. From the same draws: no confirmation (SECOND_SCORES)."""
 
     score: Literal["ln_r", "neyman_pearson"]  # the paper's sum of ln r, or the likelihood ratio by a model
@@ -93,7 +93,7 @@ class SecondScoreConfig(_Frozen):
         return self
 
 
-class ScanAuditConfig(_Frozen):
+class ScanAuditConfig(_ConfigTable):
     """The audit in every scan: how many documents are also scored under decoy keys, and when it raises an alarm."""
 
     # share of the documents, one message each; 50,000 at least, where the input has so many; 0: no decoys
@@ -105,13 +105,13 @@ class ScanAuditConfig(_Frozen):
     canaries: int | None = Field(default=None, ge=1)  # texts of canaries in each night's input; None: those that come
 
 
-class VariantsConfig(_Frozen):
+class VariantsConfig(_ConfigTable):
     """Further texts that are scored for each document; each has its weight, for which all p-values pay."""
 
     normalised: bool = False  # without hidden characters, other blanks, look-alike letters, other styles and cases
 
 
-class SpansConfig(_Frozen):
+class SpansConfig(_ConfigTable):
     """Parts of a document that are tested besides the whole, with a share of its error of their own."""
 
     windows: bool = False  # at several scales, a quarter of their length apart
@@ -123,7 +123,7 @@ class SpansConfig(_Frozen):
         return self.windows or self.segments
 
 
-class AccountsConfig(_Frozen):
+class AccountsConfig(_ConfigTable):
     """The posts of each account are tested together too, with a share of the error of their own. Needs input.account.
 
     The first 16 KiB of each post are kept in the table account_posts for as long as the window lasts.
@@ -136,7 +136,7 @@ CommonIn = Annotated[int, Field(ge=4, le=128)]
 """Number of distinct texts that make an n-gram common."""
 
 
-class FilterConfig(_Frozen):
+class FilterConfig(_ConfigTable):
     """N-grams that many texts of earlier nights hold are left out of scoring. Needs {date} in all input paths."""
 
     texts: CommonIn = 16  # distinct texts of the sample that make an n-gram common, about
@@ -151,7 +151,7 @@ def as_written(weight: float) -> Fraction:
     return Fraction(str(weight))
 
 
-class WeightsConfig(_Frozen):
+class WeightsConfig(_ConfigTable):
     """Shares of the false-positive rate, for units and for variants of texts. None: equal shares of those turned on.
 
     A unit or variant that is turned off may have a share too, kept for later: p-values of the others are the same
@@ -176,7 +176,7 @@ class WeightsConfig(_Frozen):
         return self
 
 
-class EvidenceConfig(_Frozen):
+class EvidenceConfig(_ConfigTable):
     """What is kept so that a flag can be explained and replayed later."""
 
     keep_text: bool = False  # keep the texts of flags, in the table flag_texts, from the next scan on
@@ -185,7 +185,7 @@ class EvidenceConfig(_Frozen):
 Reference = Annotated[str, Field(pattern=r"^(file:.+|env:[A-Za-z_][A-Za-z0-9_]*)$")]
 
 
-class CoopWebhookConfig(_Frozen):
+class CoopWebhookConfig(_ConfigTable):
     """Decisions that come back from Coop (`brickscan webhook`): Coop's ids of the actions that stand for each."""
 
     key: Reference  # where Coop's webhook signature verification key is, file:PATH or env:NAME: a public key as PEM
@@ -196,21 +196,21 @@ class CoopWebhookConfig(_Frozen):
     allowed: tuple[str, ...] = ()  # actions that say: the mark is there, and nothing is to be done about it
 
     @property
-    def actions(self) -> dict[str, Decision]:
+    def actions(self) -> dict[str, ReviewDecision]:
         """The decision of each action, by its id."""
-        listed = {Decision(name): getattr(self, name) for name in Decision}
+        listed = {ReviewDecision(name): getattr(self, name) for name in ReviewDecision}
         return {action: decision for decision, actions in listed.items() for action in actions}
 
     @model_validator(mode="after")
     def _each_action_decides_one_thing(self) -> "CoopWebhookConfig":
-        named = [action for name in Decision for action in getattr(self, name)]
+        named = [action for name in ReviewDecision for action in getattr(self, name)]
         if not named or len(set(named)) != len(named) or not all(named):
-            names = ", ".join(Decision)
+            names = ", ".join(ReviewDecision)
             raise ValueError(f"{names}: together they must name one action or more, each action once")
         return self
 
 
-class CoopConfig(_Frozen):
+class CoopConfig(_ConfigTable):
     """A ROOST Coop that flags are sent to (`brickscan export --format coop`)."""
 
     url: str  # of its server, https://coop.example; http:// for one on this machine
@@ -222,7 +222,7 @@ class CoopConfig(_Frozen):
     webhook: CoopWebhookConfig | None = None  # which of its actions are decisions on flags
 
 
-class OzoneConfig(_Frozen):
+class OzoneConfig(_ConfigTable):
     """An Ozone that flags are sent to (`brickscan export --format ozone`)."""
 
     url: str  # of the server that takes its calls, https://pds.example
@@ -231,14 +231,14 @@ class OzoneConfig(_Frozen):
     labeler: Annotated[str, Field(pattern=r"^did:[a-z]+:.+$")] | None = None  # DID of the Ozone behind a PDS
 
 
-class ExportConfig(_Frozen):
+class ExportConfig(_ConfigTable):
     """Other systems that take flags."""
 
     coop: CoopConfig | None = None
     ozone: OzoneConfig | None = None
 
 
-class ScanConfig(_Frozen):
+class ScanConfig(_ConfigTable):
     """One kind of scan. Relative paths start at the folder of the configuration file."""
 
     version: Version  # of this file and what it names: 0 until release 0.1.0 makes it 1
@@ -289,13 +289,13 @@ class ScanConfig(_Frozen):
         return self
 
     @model_validator(mode="after")
-    def _accounts_can_be_told(self) -> "ScanConfig":
+    def _accounts_are_identified(self) -> "ScanConfig":
         if self.accounts is not None and self.input.account is None:
             raise ValueError("accounts needs input.account, the column of who posted a document")
         return self
 
     @model_validator(mode="after")
-    def _nights_can_be_told(self) -> "ScanConfig":
+    def _nights_are_identified(self) -> "ScanConfig":
         if self.filter is not None and not all("{date}" in path for path in self.input.paths):
             raise ValueError(
                 "filter needs {date} in each of input.paths: the date tells texts of earlier nights from tonight's"

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from schemas.config import ClusterConfig, InputConfig, Windows, _Frozen
+from schemas.config import ClusterConfig, InputConfig, Windows, _ConfigTable
 from schemas.registry import MAX_MESSAGES, Gamma, PathText
 
 Attack = Annotated[
@@ -29,7 +29,7 @@ MESSAGES = {version: tuple(10**k for k in range(1, last + 1)) for version, last 
 """Numbers of messages of Table 3, by version of the marks: in version 1 each message is scored, and takes time."""
 
 
-class RobustnessConfig(_Frozen):
+class RobustnessConfig(_ConfigTable):
     """The paper's Table 2: how similar and how detectable marked texts are, by method, window and strength."""
 
     prompts: int = Field(default=48, ge=2)  # prompts that texts are written for
@@ -60,7 +60,7 @@ class RobustnessConfig(_Frozen):
         return self
 
 
-class IdentificationConfig(_Frozen):
+class IdentificationConfig(_ConfigTable):
     """The paper's Table 3: how often the user whom a text was marked for is found among many."""
 
     users: int = Field(default=100, ge=2)  # users whose texts are looked for
@@ -75,7 +75,7 @@ class IdentificationConfig(_Frozen):
     false_positive_rates: Annotated[tuple[Rate, ...], Field(min_length=1)] = (1e-3, 1e-6)  # rates of Table 3's rows
 
 
-class UtilityConfig(_Frozen):
+class UtilityConfig(_ConfigTable):
     """The paper's Table 1: how often free-form answers are right, with and without the mark."""
 
     tasks: Annotated[tuple[PathText, ...], Field(min_length=1)]  # task files of lm_eval; data beside them, local
@@ -86,7 +86,7 @@ class UtilityConfig(_Frozen):
     gumbel_temperature: Positive = 1.0  # strength of Gumbel: the sampling temperature
 
 
-class EvaluationConfig(_Frozen):
+class EvaluationConfig(_ConfigTable):
     """The paper's experiments with a local model. Relative paths start at the folder of the configuration file."""
 
     results: PathText  # a folder; the texts are kept in it
@@ -104,7 +104,7 @@ class EvaluationConfig(_Frozen):
     cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="after")
-    def _something_is_asked(self) -> "EvaluationConfig":
+    def _requests_something(self) -> "EvaluationConfig":
         if self.robustness is None and self.identification is None and self.utility is None:
             raise ValueError("nothing to do: add a section [robustness] or [identification], or [utility] with tasks")
         return self

@@ -100,19 +100,19 @@ SecretReference = Annotated[str, AfterValidator(_is_reference)]
 Holder = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True)]
 
 
-class _Frozen(BaseModel):
+class _RegistryTable(BaseModel):
     # inputs are hidden in errors, by read_toml too: a pasted secret must not be printed back
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
 
-class TokenizerFile(_Frozen):
+class TokenizerFile(_RegistryTable):
     """A tokenizer.json, pinned by the SHA-256 of its bytes. A relative path starts at the registry's folder."""
 
     file: PathText  # a tokenizer.json
     sha256: Sha256  # digest of its bytes, as hex
 
 
-class AuditedFilter(_Frozen):
+class AuditedFilter(_RegistryTable):
     """The n-grams that an audit left out of scoring, which scans under the key must leave out too.
 
     texts: distinct texts that made an n-gram common; learnt: how many texts it was learnt from; sha256: its digest.
@@ -123,7 +123,7 @@ class AuditedFilter(_Frozen):
     sha256: Sha256
 
 
-class Admission(_Frozen):
+class Admission(_RegistryTable):
     """The audit that a key passed (`brickscan keys admit`).
 
     audit_id, audited_at: of the run of `brickscan calibrate`; holds_down_to: smallest threshold of p at which it found
@@ -140,7 +140,7 @@ class Admission(_Frozen):
     filter: AuditedFilter | None = None
 
 
-class MasterKey(_Frozen):
+class MasterKey(_RegistryTable):
     """One master key: its format, where its secret lives, and the commitment published when it was made.
 
     parameters: the format's parameters (scanner.watermark.formats), which it alone understands; commitment: None for a
@@ -199,7 +199,7 @@ CANARY_ID = "^canary-[0-9a-f]{16}$"
 """Pattern of canaries' ids. It makes nobody a canary: the registry alone knows which there are."""
 
 
-class Canary(_Frozen):
+class Canary(_RegistryTable):
     """A made-up user, with a message of theirs. The serving side marks the texts that their account posts.
 
     names: whether the holder of the message is named; a key of one message, for everybody alike, names nobody.
@@ -211,7 +211,7 @@ class Canary(_Frozen):
     names: bool
 
 
-class CanaryStrength(_Frozen):
+class CanaryStrength(_RegistryTable):
     """Texts that were marked with a key as canaries' texts are, read back under it: a number a text in each field.
 
     scored: positions; log10_p: of the text's message alone, 0 where another message reads better; log10_p_own: by what
@@ -230,7 +230,7 @@ class CanaryStrength(_Frozen):
         return self
 
 
-class Canaries(_Frozen):
+class Canaries(_RegistryTable):
     """Canaries of a registry (`brickscan canaries`); all that were ever made, since their texts may come later.
 
     power: planned share of their texts that are found, and named right, whatever the scan; measured: by which each scan
@@ -242,7 +242,7 @@ class Canaries(_Frozen):
     measured: tuple[CanaryStrength, ...] = ()
 
 
-class Registry(_Frozen):
+class Registry(_RegistryTable):
     """All master keys of a platform, read from keys.toml in the registry's folder.
 
     audit_secret: reference to the secret that decoy keys are derived from; None: no decoys. canaries: None: no

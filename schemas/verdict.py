@@ -13,11 +13,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class _Frozen(BaseModel):
+class _VerdictPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class VerdictDocument(_Frozen):
+class VerdictDocument(_VerdictPart):
     """Where the text stood."""
 
     path: str  # of its file
@@ -27,7 +27,7 @@ class VerdictDocument(_Frozen):
     created_at: datetime | None  # when it was posted
 
 
-class VerdictKey(_Frozen):
+class VerdictKey(_VerdictPart):
     """Under which key the mark is; the key itself stands nowhere."""
 
     key_id: str
@@ -36,7 +36,7 @@ class VerdictKey(_Frozen):
     tokenizer_sha256: str | None
 
 
-class VerdictP(_Frozen):
+class VerdictP(_VerdictPart):
     """Logarithms to base 10."""
 
     log10_p: float | None  # of the message alone
@@ -49,7 +49,7 @@ class VerdictP(_Frozen):
     expected_by_chance_at_most: float | None  # texts of its scan that chance brings as far; None: it did not end
 
 
-class VerdictSpan(_Frozen):
+class VerdictSpan(_VerdictPart):
     """A part of the text that is marked by itself: characters (code points) of the text as it stands."""
 
     char_from: int
@@ -61,7 +61,7 @@ class VerdictSpan(_Frozen):
     log10_p_global: float
 
 
-class Verdict(_Frozen):
+class Verdict(_VerdictPart):
     """A flag: a document contains text marked for somebody. It does not say who wrote or posted it."""
 
     version: Literal[1] = 1
@@ -87,7 +87,7 @@ class Verdict(_Frozen):
     replay: str  # the command that computes it again, where the scan's configuration is
 
 
-class AccountVerdict(_Frozen):
+class AccountVerdict(_VerdictPart):
     """A marked account: its posts together contain text marked for somebody. It does not say who wrote them."""
 
     version: Literal[1] = 1

@@ -39,7 +39,7 @@ class Proof(StrEnum):
     NOT_OFFERED = "not offered"  # not computed again: the format has no such path
 
 
-class Decision(StrEnum):
+class ReviewDecision(StrEnum):
     """Decision of a reviewer on a flag."""
 
     CONFIRMED = "confirmed"  # the mark is there, and whoever posted it is the one to ask

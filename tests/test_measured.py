@@ -25,7 +25,7 @@ from scanner.power import (
     Aim,
     GreenShare,
     GumbelEntropy,
-    Measured,
+    MeasuredTexts,
     Strengths,
     gumbel_thresholds,
     probability_of,
@@ -67,7 +67,7 @@ def test_thresholds_are_the_least_scores_that_pass() -> None:
 def test_power_of_texts_alike_is_the_exact_one() -> None:
     """Where all tokens are green with one chance the law is binomial; normal sums miss its power by 0.04 at most."""
     random = np.random.default_rng(5)
-    measured = Measured.of(
+    measured = MeasuredTexts.of(
         Binomial(Fraction(1, 4)), of([(random.random(20_000) < 0.55).astype(float) for _ in range(4)])
     )
     exact = GreenShare(Fraction(1, 4), 0.55, "")
@@ -77,7 +77,7 @@ def test_power_of_texts_alike_is_the_exact_one() -> None:
 
 def test_fresh_texts_pass_as_often_as_the_measured_ones_say() -> None:
     """Strength is measured on 300 texts of 400 tokens and tried on 4,000 shorter texts with the p-values of a scan."""
-    measured = Measured.of(Gamma(), of(gumbel(300, 400, 1)))
+    measured = MeasuredTexts.of(Gamma(), of(gumbel(300, 400, 1)))
     for scored in (60, 120, 240):
         sums = np.array([one.sum() for one in gumbel(4000, scored, 2)])
         found = AIM.passes(Gamma().log10_p(sums, scored)).mean()
@@ -86,7 +86,7 @@ def test_fresh_texts_pass_as_often_as_the_measured_ones_say() -> None:
 
 
 def test_simulated_texts_pass_as_often_as_said() -> None:
-    measured = Measured.of(Gamma(), of(gumbel(50, 300, 3)))
+    measured = MeasuredTexts.of(Gamma(), of(gumbel(50, 300, 3)))
     scored = tokens_needed(measured, AIM, 0.8)
     passed = measured.passed(scored, AIM, 4000, np.random.default_rng(8))
     assert passed / 4000 == pytest.approx(0.8, abs=0.06)  # sums are not quite normal
@@ -101,7 +101,7 @@ def test_the_probability_behind_a_mean_score(probability: float) -> None:
 
 def test_too_little_text_is_refused() -> None:
     with pytest.raises(Refused, match="no text has 16 scored tokens"):
-        Measured.of(Gamma(), of([np.ones(15)]))
+        MeasuredTexts.of(Gamma(), of([np.ones(15)]))
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_real_texts_need_about_as_many_tokens_as_is_said(demo, setting) -> None:
     aim = Aim(1e-6, key.messages, 2)
     law, strengths = strengths_of(registry, key, own["text"].to_list(), own["message"].to_numpy())
     first, second = strengths.of_tokens[::2], strengths.of_tokens[1::2]
-    measured = Measured.of(law, of(list(first)))
+    measured = MeasuredTexts.of(law, of(list(first)))
     needed = tokens_needed(measured, aim, 0.9)
     long = [one[: int(1.5 * needed)] for one in second if len(one) >= needed]
     sums, counts = np.array([one.sum() for one in long]), np.array([len(one) for one in long])

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs import text
-from jobs.text import Pace, Progress, StatusLine, Steps
-from scanner.cluster import Counts, Totals
+from jobs.text import Progress, ProgressPace, StatusLine, StepProgress
+from scanner.cluster import DocumentCounts, ScanTotals
 from tests.support.found_work import work
 
 
@@ -35,7 +35,7 @@ def test_what_is_left_takes_as_long_as_what_was_done(seed):
     generator = np.random.default_rng(seed)
     start, rate, of = float(generator.uniform(0, 99)), float(generator.uniform(0.1, 50)), 10_000
     clock = Clock()
-    pace = Pace(clock)
+    pace = ProgressPace(clock)
     assert pace.left(0, of) is None  # as long as Ray starts
     clock.now += start
     first = int(generator.integers(1, 100))
@@ -48,7 +48,7 @@ def test_what_is_left_takes_as_long_as_what_was_done(seed):
 
 def test_a_pace_that_stands_still_or_goes_back_says_nothing():
     clock = Clock()
-    pace = Pace(clock)
+    pace = ProgressPace(clock)
     pace.left(10, 100)
     clock.now += 5
     assert pace.left(10, 100) is None
@@ -59,14 +59,14 @@ def test_lines_show_what_is_scored_within_a_shard(monkeypatch):
     err = io.StringIO()
     with redirect_stderr(err):
         shown, found = Progress(), work(100)
-        shown(found, Totals())
-        shown(found, Totals(under_way=10))  # too soon for another line
+        shown(found, ScanTotals())
+        shown(found, ScanTotals(under_way=10))  # too soon for another line
         monkeypatch.setattr(text, "_SIGN_SECONDS", 0.0)
         time.sleep(0.1)
-        shown(found, Totals(under_way=60))
+        shown(found, ScanTotals(under_way=60))
         monkeypatch.setattr(text, "_SIGN_SECONDS", 1e9)
-        shown(found, replace(Totals(), counts=Counts(documents=50, flagged=2), under_way=20))  # a commit
-        shown(found, replace(Totals(), counts=Counts(documents=50, flagged=2), under_way=30))
+        shown(found, replace(ScanTotals(), counts=DocumentCounts(documents=50, flagged=2), under_way=20))  # a commit
+        shown(found, replace(ScanTotals(), counts=DocumentCounts(documents=50, flagged=2), under_way=30))
         shown.close()
     told = [(line["documents"], line["scored"], line["flagged"]) for line in lines_of(err)]
     assert told == [("0/100", "0", "0"), ("0/100", "60", "0"), ("50/100", "70", "2")]
@@ -82,7 +82,7 @@ def test_a_bar_counts_what_is_scored_and_stays_where_a_worker_dies(monkeypatch):
     shown = Progress()
     found = work(10)
     for under_way in (0, 7, 4):
-        shown(found, Totals(under_way=under_way))
+        shown(found, ScanTotals(under_way=under_way))
     shown.close()
     assert ["7.00/10.0" in sys.stderr.getvalue(), "4.00/10.0" in sys.stderr.getvalue()] == [True, False]
 
@@ -94,7 +94,7 @@ def test_what_is_scored_never_runs_backwards(steps):
     with redirect_stderr(err):
         shown = Progress()
         for documents, under_way in steps:
-            shown(found, replace(Totals(), counts=Counts(documents=documents), under_way=under_way))
+            shown(found, replace(ScanTotals(), counts=DocumentCounts(documents=documents), under_way=under_way))
         shown.close()
     scored = [int(line["scored"]) for line in lines_of(err)]
     assert scored == sorted(scored)
@@ -105,10 +105,10 @@ def test_a_status_line_tells_how_far_the_scan_is_that_runs():
     with redirect_stderr(err):
         status = StatusLine(interval=1e6)
         first, second = work(10), work(1000)
-        status(first, replace(Totals(), counts=Counts(documents=10)))
-        status(second, Totals(under_way=200))
+        status(first, replace(ScanTotals(), counts=DocumentCounts(documents=10)))
+        status(second, ScanTotals(under_way=200))
         time.sleep(0.1)
-        status(second, Totals(under_way=300))
+        status(second, ScanTotals(under_way=300))
         status.close()
     (line,) = lines_of(err)
     assert (line["documents"], line["scored"]) == ("10", "300/1000")
@@ -118,7 +118,7 @@ def test_a_status_line_tells_how_far_the_scan_is_that_runs():
 def test_steps_tell_of_progress_of_standing_still_and_of_ends():
     clock, err, checked = Clock(), io.StringIO(), []
     with redirect_stderr(err):
-        steps = Steps("calibrate", lambda: checked.append(1), clock)
+        steps = StepProgress("calibrate", lambda: checked.append(1), clock)
         for second in range(70):  # after second 20 nothing happens
             clock.now += 1
             steps("law", min(second, 20), 40)

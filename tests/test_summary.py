@@ -14,7 +14,7 @@ from jobs.text import width
 from scanner.audit.in_every_scan.live import LiveAudit
 from scanner.audit.in_every_scan.traffic import Traffic
 from scanner.audit.statistics.judgement import Limits
-from scanner.cluster import Counts, Outcome, Totals, Work
+from scanner.cluster import DocumentCounts, ScanOutcome, ScanTotals, ScanWork
 from scanner.cluster.work import Unread
 from scanner.detection.scan_plan import UnsupportedKey
 from scanner.results.scan_list import Reason, WholeInput, whole_input
@@ -44,26 +44,28 @@ WHOLE = WholeInput(documents=4000, quarantined=3, too_short=12, scored_in_part=1
 SCAN_ID = "20261121T034400Z-1a2b3c4d"
 
 
-def outcome(**changes: object) -> Outcome:
+def outcome(**changes: object) -> ScanOutcome:
     """Outcome of a scan that resumed a night: 1,200 of 4,000 documents are this scan's."""
     values = {
         "scan_id": SCAN_ID,
         "exit_code": 0,
-        "work": Work(shards=12, skipped=9, left=(), found=(), faults=()),
-        "totals": Totals(shards=3, counts=Counts(documents=1200, flagged=5, proved=5, text_bytes=2_460_000)),
+        "work": ScanWork(shards=12, skipped=9, left=(), found=(), faults=()),
+        "totals": ScanTotals(
+            shards=3, counts=DocumentCounts(documents=1200, flagged=5, proved=5, text_bytes=2_460_000)
+        ),
         "seconds": 12.3,
         "first_commit": 4.56,
         "audit": audit(*rows("hhhuu")),
         "unread": Unread(reasons=(Reason("null_text", 3, 0), Reason("not_parquet", 0, 1)), whole=WHOLE),
     }
-    return Outcome(**(values | changes))
+    return ScanOutcome(**(values | changes))
 
 
-def said(result: Outcome, **options: bool) -> str:
+def said(result: ScanOutcome, **options: bool) -> str:
     return summary(result, "/srv/results", 1e-6, **options)
 
 
-def hands(result: Outcome) -> list[str]:
+def hands(result: ScanOutcome) -> list[str]:
     found = said(result).partition("needs a hand:\n")[2].replace("\n  ", " ").splitlines()
     return [hand.removeprefix("- ") for hand in found]
 
@@ -91,7 +93,7 @@ def test_a_resumed_night_is_told_as_a_whole():
 
 def test_a_night_in_one_go_says_its_figures_once():
     whole = WholeInput(documents=1200, flagged=5)
-    once = outcome(work=Work(3, 0, (), (), ()), unread=Unread(whole=whole))
+    once = outcome(work=ScanWork(3, 0, (), (), ()), unread=Unread(whole=whole))
     assert "whole input" not in said(once)
     assert "flagged      5 documents, " in said(once)
     assert "quarantined  0 documents, 0 files\n" in said(once)
@@ -122,15 +124,15 @@ def test_verbose_tells_what_the_audit_counted_and_how_to_ask():
             "Interrupted by SIGTERM: 12 of 12 shards are committed. Run the same command again to go on from there.",
         ),
         (
-            {"totals": Totals(counts=Counts(values_not_read=1))},
+            {"totals": ScanTotals(counts=DocumentCounts(values_not_read=1))},
             "1 document with an id, account or time that cannot be read, and is null",
         ),
         (
-            {"totals": Totals(counts=Counts(in_future=2))},
+            {"totals": ScanTotals(counts=DocumentCounts(in_future=2))},
             "2 documents of a time to come, which counts as now: is the clock right, and input.time_zone?",
         ),
         (
-            {"totals": Totals(counts=Counts(older_than_key=1))},
+            {"totals": ScanTotals(counts=DocumentCounts(older_than_key=1))},
             "1 flagged document older than the key, by the text's own time or, where it has none, the file's: chance "
             "flagged it, these times are wrong, or text was marked with the key before it came into the registry (then "
             "set its `active_from` in keys.toml)",
@@ -231,12 +233,12 @@ HUGE = 10**10
 )
 def test_lines_fit_whatever_is_in_them(number, code, limits, names, verbose):
     """Lines with paths, commands or long words without a blank stay whole."""
-    counts = Counts(*[number] * 10)
+    counts = DocumentCounts(*[number] * 10)
     texts = Traffic(number, number, number, number, {}, ("s",))
     found = audit(*rows("hhhuu"), traffic=texts, false_share=(0.2, limits), unadmitted=("k" * 60,) * 3)
     unread = Unread(tuple(names), (Reason("out_of_memory", number, number),) * 4, whole=WholeInput(*[number] * 7))
     result = outcome(
-        exit_code=code, totals=Totals(number, counts), audit=found, unread=unread, seconds=1e6, second_scores=number
+        exit_code=code, totals=ScanTotals(number, counts), audit=found, unread=unread, seconds=1e6, second_scores=number
     )
     for line in said(result, verbose=verbose).split("\n"):
         whole = line.startswith(("tables ", "list ", "query "))

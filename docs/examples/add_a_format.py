@@ -20,7 +20,7 @@ from scanner.detection.one_text import Check, check_text
 from scanner.registry import load_registry, new_key, open_key
 from scanner.text import HuggingFaceTokenizer
 from scanner.watermark import Positions, Tokens
-from scanner.watermark.format import Answers, Columns, Format
+from scanner.watermark.format import Format, KnownAnswers, UnlabelledColumns
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.laws import Binomial
 from scanner.watermark.positions import WholeWindows
@@ -32,7 +32,7 @@ class HalfOfAll(Format):
 
     name = "half-of-all"
     title = "Half of all tokens count"
-    answers = Answers(files("scanner.watermark") / "none.json", {})  # known answers, for the selftest
+    answers = KnownAnswers(files("scanner.watermark") / "none.json", {})  # known answers, for the selftest
     salt: int = Field(default=0, ge=0)
 
     def label(self) -> str:
@@ -55,9 +55,9 @@ class HalfOfAll(Format):
         """About what a position costs, by which a worker's patience is priced."""
         return 1e-5
 
-    def columns(self) -> Columns:
+    def columns(self) -> UnlabelledColumns:
         """What tables say of it: its method and its window."""
-        return Columns(self.name, 0)
+        return UnlabelledColumns(self.name, 0)
 
     def draw_key(self, entropy: bytes) -> bytes:
         """A key that marks nothing, for decoys: with it, every scan checks the law on its own traffic."""

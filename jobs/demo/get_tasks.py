@@ -37,8 +37,8 @@ def make_tasks(folder: Path, data: dict[str, bytes]) -> list[Path]:
     made = []
     for name, lines in data.items():
         rows = lines.splitlines(keepends=True)
-        asked, shown = (rows, []) if name == "human_eval" else (rows[:-EXAMPLES], rows[-EXAMPLES:])
-        (folder / f"{name}.jsonl").write_bytes(b"".join(asked))
+        lines_of_task, shown = (rows, []) if name == "human_eval" else (rows[:-EXAMPLES], rows[-EXAMPLES:])
+        (folder / f"{name}.jsonl").write_bytes(b"".join(lines_of_task))
         if shown:
             (folder / f"{name}-examples.jsonl").write_bytes(b"".join(shown))
         task = (TEMPLATES / f"{name}.yaml").read_text(encoding="utf-8").replace("FOLDER", str(folder.absolute()))

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from jobs.demo.demo_keys import CANARY_POWER, CANARY_USERS, HERE, make_registry
 from jobs.demo.get_model import DEFAULT_FOLDER
-from jobs.demo.make_sample import ALLOCATED_AT, TOP_P, Row, documents_of, times, write_table
+from jobs.demo.make_sample import ALLOCATED_AT, TOP_P, SampleRow, documents_of, times, write_table
 from scanner.registry import list_users, load_registry, make_canaries, open_key
 from schemas.tables import USER_EVENTS
 
@@ -42,10 +42,10 @@ def make_canary_users(registry: Path) -> None:
     pq.write_table(rows.to_arrow().cast(USER_EVENTS), CANARY_USERS)
 
 
-def canary_rows(folder: Path, registry: Path, seed: int) -> Iterator[tuple[Row, str]]:
+def canary_rows(folder: Path, registry: Path, seed: int) -> Iterator[tuple[SampleRow, str]]:
     """Texts that the model wrote, each with the canary whom it was marked for, in turns."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
-    from scanner.generation import Sampling, complete, load_model
+    from scanner.generation import CompletionSampling, complete, load_model
 
     model = load_model(folder)
     prompts = (HERE / "prompts.txt").read_text(encoding="utf-8").splitlines()
@@ -55,12 +55,12 @@ def canary_rows(folder: Path, registry: Path, seed: int) -> Iterator[tuple[Row, 
     for number, (key_id, how) in enumerate(SETTINGS.items()):
         turns = [canary for canary in made if canary.key_id == key_id] * (TEXTS // CANARIES)
         those = np.random.default_rng(seed + number).permutation(prompts)[: len(turns)].tolist()
-        sampling = Sampling(max_new_tokens=MOST_TOKENS, top_p=TOP_P, **how)  # type: ignore[arg-type]
+        sampling = CompletionSampling(max_new_tokens=MOST_TOKENS, top_p=TOP_P, **how)  # type: ignore[arg-type]
         messages = [canary.message for canary in turns]
         done = complete(model, those, sampling, seed + number, open_key(registry, keys[key_id]), messages)
         print(f"{key_id}: {len(done)} texts of {[completion.tokens for completion in done]} tokens", flush=True)
         for completion, canary in zip(done, turns, strict=True):
-            yield Row(completion.text.encode(), {}), canary.account_id
+            yield SampleRow(completion.text.encode(), {}), canary.account_id
 
 
 def main() -> None:

@@ -153,7 +153,7 @@ FOREIGN: tuple[tuple[str | None, dict[str, float]], ...] = (("demo-vllm", {"temp
 """Keys of other stacks to mark with, and how to sample."""
 
 
-class Row(NamedTuple):
+class SampleRow(NamedTuple):
     """A document before it has an id: its bytes, and its row of truth.parquet."""
 
     text: bytes | None
@@ -179,7 +179,7 @@ TRUTH = pa.schema(
 )
 
 
-def human_rows(corpus: Path, seed: int) -> Iterator[Row]:
+def human_rows(corpus: Path, seed: int) -> Iterator[SampleRow]:
     """Documents of people, as many as HUMAN says, drawn at random from each source."""
     documents = pl.scan_parquet(corpus).filter(
         pl.any_horizontal(pl.col("source").str.starts_with(start) for start in HUMAN),
@@ -193,15 +193,15 @@ def human_rows(corpus: Path, seed: int) -> Iterator[Row]:
             size = count // len(sources) + (i < count % len(sources))
             part = table.filter(pl.col("source") == source).sample(size, seed=seed, shuffle=True)
             for name, path, text in part.iter_rows():
-                yield Row(text.encode(), {"kind": "human", "source": name, "path": path})
+                yield SampleRow(text.encode(), {"kind": "human", "source": name, "path": path})
 
 
 def model_rows(
     folder: Path, registry: Path, seed: int, settings: tuple[tuple[str | None, dict[str, float]], ...]
-) -> Iterator[Row]:
+) -> Iterator[SampleRow]:
     """Documents that the model wrote: marked with each key for users in turn, and unmarked."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
-    from scanner.generation import Sampling, complete, load_model
+    from scanner.generation import CompletionSampling, complete, load_model
 
     model = load_model(folder)
     random = np.random.default_rng(seed)
@@ -216,14 +216,14 @@ def model_rows(
         if key_id is not None:
             truth = marked_for(registry, key_id, [users[i % len(users)] for i in turns])
             watermark, messages = open_key(registry, keys[key_id]), [facts["message"] for facts in truth]
-        sampling = Sampling(max_new_tokens=length, top_p=TOP_P, **how)  # type: ignore[arg-type]
+        sampling = CompletionSampling(max_new_tokens=length, top_p=TOP_P, **how)  # type: ignore[arg-type]
         done = complete(model, those, sampling, seed + number, watermark, messages)
         kept = [completion.tokens >= MIN_TOKENS for completion in done]
         print(f"{key_id or 'unmarked'} {how}, at most {length} tokens: {sum(kept)} of {BATCH} kept", flush=True)
         for prompt, completion, facts, keep in zip(those, done, truth, kept, strict=True):
             if keep:
                 facts |= how | {"prompt": prompt, "tokens": completion.tokens}
-                yield Row(completion.text.encode(), facts)
+                yield SampleRow(completion.text.encode(), facts)
 
 
 def marked_for(registry: Path, key_id: str, user_ids: list[str]) -> list[dict[str, Any]]:
@@ -239,10 +239,10 @@ def marked_for(registry: Path, key_id: str, user_ids: list[str]) -> list[dict[st
     ]
 
 
-def bad_rows() -> Iterator[Row]:
+def bad_rows() -> Iterator[SampleRow]:
     """Rows that a platform receives as well: see jobs/demo/make_sample.py."""
     for note, text in BAD_ROWS:
-        yield Row(text, {"kind": "bad", "note": note})
+        yield SampleRow(text, {"kind": "bad", "note": note})
 
 
 def string_column(texts: list[bytes | None]) -> pa.Array:
@@ -254,7 +254,7 @@ def string_column(texts: list[bytes | None]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(texts), [pa.py_buffer(buffer) for buffer in buffers])
 
 
-def write_sample(rows: list[Row], out: Path, seed: int) -> None:
+def write_sample(rows: list[SampleRow], out: Path, seed: int) -> None:
     """Shuffle the rows, give them ids, accounts and times, and write documents, in two files, and truth."""
     random = np.random.default_rng(seed)
     rows = [rows[i] for i in random.permutation(len(rows))]
@@ -268,14 +268,14 @@ def write_sample(rows: list[Row], out: Path, seed: int) -> None:
     write_table(_truth(rows, ids), out / "truth.parquet")
 
 
-def write_foreign(rows: list[Row], out: Path, seed: int) -> None:
+def write_foreign(rows: list[SampleRow], out: Path, seed: int) -> None:
     """Write documents and truth of texts that are marked as other stacks do, in files of their own."""
     ids: list[str | None] = [f"foreign-{i:04}" for i in range(1, len(rows) + 1)]
     write_table(_posted(rows, ids, np.random.default_rng(seed)), out / "sample-3.parquet")
     write_table(_truth(rows, ids), out / "truth-3.parquet")
 
 
-def _posted(rows: list[Row], ids: list[str | None], random: np.random.Generator) -> pa.Table:
+def _posted(rows: list[SampleRow], ids: list[str | None], random: np.random.Generator) -> pa.Table:
     """Documents as a platform receives them, with accounts that are drawn after the times."""
     seconds = times(len(rows), random)
     return documents_of(rows, ids, random.choice(ACCOUNT_IDS, len(rows)).tolist(), seconds)
@@ -287,7 +287,7 @@ def times(count: int, random: np.random.Generator) -> NDArray[np.int64]:
 
 
 def documents_of(
-    rows: Sequence[Row], ids: Sequence[str | None], accounts: Sequence[str], seconds: NDArray[np.int64]
+    rows: Sequence[SampleRow], ids: Sequence[str | None], accounts: Sequence[str], seconds: NDArray[np.int64]
 ) -> pa.Table:
     """Documents as a platform receives them, with accounts and times."""
     return pa.table(
@@ -302,7 +302,7 @@ def documents_of(
     )
 
 
-def _truth(rows: list[Row], ids: list[str | None]) -> pa.Table:
+def _truth(rows: list[SampleRow], ids: list[str | None]) -> pa.Table:
     return pa.Table.from_pylist(
         [{"doc_id": doc_id} | row.truth for doc_id, row in zip(ids, rows, strict=True)], schema=TRUTH
     )

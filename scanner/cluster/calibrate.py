@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.calibration.admission import Case, LawCounts, law_counts
+from scanner.audit.calibration.admission import LawCase, LawCounts, law_counts
 from scanner.audit.calibration.audit_corpus import (
-    Lesson,
+    CorpusLesson,
     PieceCounts,
     common_in,
     in_halves,
@@ -37,7 +37,16 @@ from scanner.audit.calibration.calibration_plan import (
 from scanner.audit.calibration.names import NAMES_AT, NamesCase, NamesCounts, names_counts
 from scanner.audit.calibration.one_key import KeyCounts, key_counts
 from scanner.audit.statistics.judgement import THRESHOLDS
-from scanner.cluster.corpus import Encoding, Part, cut_documents, encode, load, make_scratch, remove_scratch, sources
+from scanner.cluster.corpus import (
+    CorpusPart,
+    Encoding,
+    cut_documents,
+    encode,
+    load,
+    make_scratch,
+    remove_scratch,
+    sources,
+)
 from scanner.cluster.in_flight import Call, spread
 from scanner.cluster.machines import cluster
 from scanner.detection.sketches import reach_of
@@ -67,7 +76,7 @@ class CorpusFilter(NamedTuple):
 
 
 def learn_filter(
-    encoding: Encoding, reach: int, halves: Sequence[Sequence[Lesson]], seed: bytes, length: int, common_from: int
+    encoding: Encoding, reach: int, halves: Sequence[Sequence[CorpusLesson]], seed: bytes, length: int, common_from: int
 ) -> CorpusFilter:
     """Learn the n-grams that are common in each half, on a worker, and write them to a file.
 
@@ -129,13 +138,13 @@ Watch = Callable[[str, int, int], None]
 OfPieces = dict[Format, PieceCounts]
 
 
-class Findings(NamedTuple):
+class CalibrationCounts(NamedTuple):
     """Counts by case, by format, and by key id; how many documents there were.
 
     filters: by key id, of keys that were audited without common n-grams.
     """
 
-    law: dict[Case, LawCounts]
+    law: dict[LawCase, LawCounts]
     pieces: OfPieces
     names: dict[NamesCase, NamesCounts]
     keys: dict[str, KeyCounts]
@@ -144,7 +153,7 @@ class Findings(NamedTuple):
     distinct: int
 
 
-def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Findings:
+def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> CalibrationCounts:
     """Carry out a plan.
 
     Args:
@@ -163,7 +172,7 @@ def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Findin
             corpus = _Corpus(plan, scratch, workers, watch)
             encoding = Encoding(plan.tokenizer, plan.config.tokenizer.sha256, scratch)
             parts = corpus.parts(encoding) if plan.config.law or plan.config.figure else []
-            law: dict[Case, LawCounts] = {}
+            law: dict[LawCase, LawCounts] = {}
             if plan.config.law:
                 law = _run(_law_calls(plan, plan.config.law, encoding, parts), workers, watch, "law")
             of_pieces: OfPieces = {}
@@ -177,7 +186,7 @@ def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Findin
                     without = corpus.filter(plan.audited, key)
                     keys |= _run(_key_calls(plan.audited, key, corpus, without), workers, watch, f"key {key.key_id}")
                     filters |= {key.key_id: without.about} if without else {}
-            return Findings(law, of_pieces, names, keys, filters, corpus.documents, corpus.distinct)
+            return CalibrationCounts(law, of_pieces, names, keys, filters, corpus.documents, corpus.distinct)
     finally:
         remove_scratch(scratch)
 
@@ -193,15 +202,15 @@ class _Corpus:
                 raise Refused(f"[input]: {fault.detail}; name columns that every file of the corpus has") from None
             raise ScanFailed(f"corpus: a file cannot be read ({fault.reason}: {fault.detail})") from None
         self._workers, self._watch, self._scratch, self._seed = workers, watch, scratch, plan.seed
-        self._known: dict[Encoding, list[Part]] = {}
+        self._known: dict[Encoding, list[CorpusPart]] = {}
         self._filters: dict[tuple[Encoding, int], CorpusFilter] = {}
         self.documents = self.distinct = 0
 
-    def parts(self, encoding: Encoding) -> list[Part]:
+    def parts(self, encoding: Encoding) -> list[CorpusPart]:
         """All parts under one tokenizer, in their order."""
         if encoding not in self._known:
             calls = [Call(f"part {source.number}", encode, (source, encoding)) for source in self._sources]
-            found: list[Part] = []
+            found: list[CorpusPart] = []
 
             def tell() -> None:
                 self._watch("tokenised", len(found), len(calls))
@@ -220,15 +229,15 @@ class _Corpus:
 
     def filter(self, audited: AuditedKeys, key: MasterKey) -> CorpusFilter | None:
         """The n-grams that a key's audit leaves out, learnt once for its tokenizer and window; None: none."""
-        asked, encoding, reach = audited.config, self.encoding(audited, key), reach_of(format_of(key).rule())
-        if asked.filter is None or reach < LEAST_REACH:
+        requested, encoding, reach = audited.config, self.encoding(audited, key), reach_of(format_of(key).rule())
+        if requested.filter is None or reach < LEAST_REACH:
             return None
         if (encoding, reach) not in self._filters:
             parts = self.parts(encoding)
             digests, lengths = [part.digests for part in parts], [part.lengths for part in parts]
-            taught_by = teaching(distinct_documents(digests), lengths, reach, asked.filter.min_scored)
-            halves = lessons(digests, taught_by, asked.filter.learnt)
-            arguments = encoding, reach, halves, self._seed, asked.tokens, asked.filter.texts
+            taught_by = teaching(distinct_documents(digests), lengths, reach, requested.filter.min_scored)
+            halves = lessons(digests, taught_by, requested.filter.learnt)
+            arguments = encoding, reach, halves, self._seed, requested.tokens, requested.filter.texts
             ((_, found),) = spread([Call(f"filter {reach}", learn_filter, arguments)], self._workers)
             self._filters[encoding, reach] = found
         return self._filters[encoding, reach]
@@ -252,7 +261,9 @@ def _run(calls: Iterator[Call], workers: int, watch: Watch, what: str) -> dict[A
     return sums
 
 
-def _law_calls(plan: CalibrationPlan, law: LawConfig, encoding: Encoding, parts: Sequence[Part]) -> Iterator[Call]:
+def _law_calls(
+    plan: CalibrationPlan, law: LawConfig, encoding: Encoding, parts: Sequence[CorpusPart]
+) -> Iterator[Call]:
     distinct = distinct_documents([part.digests for part in parts])
     long_enough = [places[part.lengths[places] >= LEAST_TOKENS] for part, places in zip(parts, distinct, strict=True)]
     if not sum(map(len, long_enough)):
@@ -271,7 +282,7 @@ def _law_calls(plan: CalibrationPlan, law: LawConfig, encoding: Encoding, parts:
 
 
 def score_law(
-    case: Case,
+    case: LawCase,
     encoding: Encoding,
     part: int,
     documents: NDArray[np.int64],
@@ -285,19 +296,20 @@ def score_law(
 
 
 def _piece_calls(
-    plan: CalibrationPlan, asked: PiecesConfig, encoding: Encoding, parts: Sequence[Part]
+    plan: CalibrationPlan, requested: PiecesConfig, encoding: Encoding, parts: Sequence[CorpusPart]
 ) -> Iterator[Call]:
     distinct = distinct_documents([part.digests for part in parts])
-    taken = draw_pieces([part.lengths for part in parts], distinct, asked.pieces, asked.tokens, plan.seed)
+    taken = draw_pieces([part.lengths for part in parts], distinct, requested.pieces, requested.tokens, plan.seed)
     found = sum(int(counts.sum()) for counts in taken)
-    if found < asked.pieces:
+    if found < requested.pieces:
         raise Refused(
-            f"figure.pieces = {asked.pieces}: the corpus has {found} pieces of {asked.tokens} tokens; ask for fewer"
+            f"figure.pieces = {requested.pieces}: the corpus has {found} pieces of {requested.tokens} tokens;"
+            " ask for fewer"
         )
     secrets = plan.piece_secrets()
     for part, counts in zip(parts, taken, strict=True):
         for how in plan.piece_formats() if counts.any() else []:
-            arguments = (how, secrets, encoding, part.number, counts, asked.tokens, PIECE_THRESHOLDS)
+            arguments = (how, secrets, encoding, part.number, counts, requested.tokens, PIECE_THRESHOLDS)
             yield Call(how, score_pieces, arguments)
 
 
@@ -316,13 +328,13 @@ def score_pieces(
 
 def _names_calls(plan: CalibrationPlan) -> Iterator[Call]:
     """Calls on names: each length has the same share of the tokens, each kind of text the same share of these texts."""
-    asked, number = plan.config.names, 0
+    requested, number = plan.config.names, 0
     for case in plan.names_cases():
-        if asked is None:
+        if requested is None:
             return
         kinds = sum((other.format, other.tokens) == (case.format, case.tokens) for other in plan.names_cases())
-        of_all = sum(case.tokens / tokens for tokens in asked.tokens)
-        left = math.ceil(asked.texts / (kinds * of_all))
+        of_all = sum(case.tokens / tokens for tokens in requested.tokens)
+        left = math.ceil(requested.texts / (kinds * of_all))
         while left:
             texts = min(left, TEXTS_A_CALL, max(TOKENS_A_CALL // case.tokens, 1))
             yield Call(case, names_counts, (case, texts, number, plan.seed, NAMES_AT))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from scanner.cluster.pieces import NO_TIME, NOTHING, Counts, Files, Finished, FinishedPack, Seconds
+from scanner.cluster.pieces import NO_TIME, NOTHING, DocumentCounts, Files, Finished, FinishedPack, Seconds
 from scanner.cluster.worker import quarantine_rows
 from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
@@ -18,7 +18,7 @@ from scanner.input.documents import UNKNOWN
 from scanner.input.files import InputFile
 from scanner.input.shards import Shard, key_set, shard_id
 from scanner.results.newest import BESIDE, enter_beside, run_number, settle
-from scanner.results.transactions import Entry, Tables, commit, committed, write_file
+from scanner.results.transactions import TableEntry, Tables, commit, committed, write_file
 from schemas.tables import SHARDS
 
 
@@ -45,7 +45,7 @@ class Units(NamedTuple):
 NO_UNITS = Units()
 
 
-def costs(totals: "Totals") -> dict[str, object]:
+def costs(totals: "ScanTotals") -> dict[str, object]:
     """The columns of schemas.tables.SCANS that say what a scan cost; those that need work are None without any."""
     spent, units, hours = totals.seconds, totals.units, totals.seconds.of_workers / 3600
     counts, shard = totals.counts, totals.units.shard
@@ -71,7 +71,7 @@ log does.
 
 
 @dataclass(frozen=True)
-class Totals:
+class ScanTotals:
     """Totals of what a scan has committed so far. peak_memory: the most that any worker needed, in bytes.
 
     Seconds, units and retries cover all work that came back, committed or not yet; under_way: documents that are
@@ -80,7 +80,7 @@ class Totals:
     """
 
     shards: int = 0
-    counts: Counts = NOTHING
+    counts: DocumentCounts = NOTHING
     files_quarantined: int = 0
     peak_memory: int = 0
     retries: int = 0
@@ -106,13 +106,13 @@ class Committer:
         self._began = datetime.now(UTC)
         self._night = (plan.date or self._began.date()).isoformat()
         self._waiting = _no_entries()
-        self._passing: dict[str, Entry] = {}  # of files at fault for now, which are no shard's
+        self._passing: dict[str, TableEntry] = {}  # of files at fault for now, which are no shard's
         self._rows: dict[str, dict[str, object]] = {}  # of `shards`, by shard_id
-        self._counts: dict[str, Counts] = {}
+        self._counts: dict[str, DocumentCounts] = {}
         self._files_at_fault: set[str] = set()
         self.again: set[InputFile] = set()  # files at fault for now
         self._last: float | None = None
-        self.totals = Totals()
+        self.totals = ScanTotals()
 
     def add(self, finished: Finished | FinishedPack) -> None:
         """Take a finished shard or pack; a shard whose file is at fault leaves a row for the file alone."""
@@ -131,7 +131,7 @@ class Committer:
             self.totals = replace(self.totals, rows_lost=self.totals.rows_lost + rows.stop - rows.start)
             self.add_fault(finished.shard.file, finished.fault)
             return
-        lost = Counts(documents=len(finished.lost), quarantined=len(finished.lost))
+        lost = DocumentCounts(documents=len(finished.lost), quarantined=len(finished.lost))
         counts = sum((report.counts for report in finished.reports), start=lost)
         self._wait(
             [*(report.files for report in finished.reports), self._write_lost(finished)], {finished.shard: counts}
@@ -144,7 +144,7 @@ class Committer:
             self._spent(next(iter(pack.shards)), report.seconds)
             self._wait([report.files], pack.shards)
 
-    def _wait(self, files: Sequence[Files], counts: Mapping[Shard, Counts]) -> None:
+    def _wait(self, files: Sequence[Files], counts: Mapping[Shard, DocumentCounts]) -> None:
         """Keep the files of shards, an entry a table, until they are committed."""
         first, *others = (shard.shard_id for shard in counts)
         for shard, of_it in counts.items():
@@ -153,7 +153,7 @@ class Committer:
         for table in self._waiting:  # verdicts last: without them, a shard is not done, whatever interrupts us before
             found = tuple(file for of_table in files for file in of_table.get(table, ()))
             if found or table == "verdicts":
-                self._waiting[table][first] = Entry(first, found, tuple(others))
+                self._waiting[table][first] = TableEntry(first, found, tuple(others))
 
     def _spent(self, shard: Shard, *seconds: Seconds) -> None:
         """Count what a unit of work cost."""
@@ -171,12 +171,12 @@ class Committer:
         written = write_file(self._plan.results, "quarantine", [rows])
         files = (written,) if written else ()
         if fault.lasting:
-            self._waiting["quarantine"][whole] = Entry(whole, files)
-            self._waiting["verdicts"][whole] = Entry(whole, ())
+            self._waiting["quarantine"][whole] = TableEntry(whole, files)
+            self._waiting["verdicts"][whole] = TableEntry(whole, ())
         else:
             self.again.add(file)
             passing = f"{whole}:{fault.reason}"
-            self._passing[passing] = Entry(passing, files)
+            self._passing[passing] = TableEntry(passing, files)
 
     def due(self) -> bool:
         """Whether enough waits, or waits for long enough, or nothing was committed yet."""
@@ -221,18 +221,18 @@ class Committer:
         self._counts.clear()
         self._last = time.monotonic()
 
-    def _enter(self, table: str, entries: list[Entry]) -> None:
+    def _enter(self, table: str, entries: list[TableEntry]) -> None:
         if entries:
             enter_beside(self._tables, table, entries, self._scan_id)
 
-    def _entries_of_shards(self, taken: set[str]) -> list[Entry]:
+    def _entries_of_shards(self, taken: set[str]) -> list[TableEntry]:
         """One file for all shards that wait: they are committed together."""
         rows = {shard: row for shard, row in self._rows.items() if shard not in taken}
         written = write_file(self._plan.results, "shards", [pa.RecordBatch.from_pylist([*rows.values()], SHARDS)])
         files = iter([(written,)] if written else [])
-        return [Entry(shard, next(files, ())) for shard in rows]
+        return [TableEntry(shard, next(files, ())) for shard in rows]
 
-    def _row(self, shard: Shard, counts: Counts) -> dict[str, object]:
+    def _row(self, shard: Shard, counts: DocumentCounts) -> dict[str, object]:
         """A row of SHARDS."""
         return {
             "night": self._night,
@@ -262,6 +262,6 @@ class Committer:
         return {"quarantine": (written,)} if written else {}
 
 
-def _no_entries() -> dict[str, dict[str, Entry]]:
+def _no_entries() -> dict[str, dict[str, TableEntry]]:
     """Entries by table and shard, in the order in which tables are committed; `shards` is made when they are."""
     return {table: {} for table in (*BESIDE, "verdicts") if table != "shards"}

@@ -27,7 +27,7 @@ from scanner.watermark.positions import places
 
 
 @dataclass(frozen=True)
-class Source:
+class CorpusSource:
     """Origin of a part: rows start … stop−1 of a file. number: its place among the parts."""
 
     file: InputFile
@@ -50,7 +50,7 @@ class Encoding:
         return f"{self.scratch}/{self.sha256[:12]}-{number:05d}.npz"
 
 
-class Part(NamedTuple):
+class CorpusPart(NamedTuple):
     """A tokenised part: its number and, for each of D documents, tokens, a digest of its text, and its account.
 
     lengths: int64[D]; digests: uint64[D]; accounts: D texts, or none when the corpus names none.
@@ -62,20 +62,20 @@ class Part(NamedTuple):
     accounts: tuple[str, ...]
 
 
-def sources(locations: tuple[str, ...], columns: Columns) -> list[Source]:
+def sources(locations: tuple[str, ...], columns: Columns) -> list[CorpusSource]:
     """Cut the corpus into parts as a scan would.
 
     Raises:
         Refused: a path that does not exist.
         FileFault: a file that cannot be read; an audit leaves nothing out silently.
     """
-    found: list[Source] = []
+    found: list[CorpusSource] = []
     with Inspector() as inspector:
         for file, groups in inspector.inspect_all(list_files(locations), columns):
             if isinstance(groups, FileFault):
                 raise FileFault(groups.reason, f"{file.path}: {groups.detail}")
             found += [
-                Source(file, columns, rows.start, rows.stop, len(found) + i) for i, rows in enumerate(cut(groups))
+                CorpusSource(file, columns, rows.start, rows.stop, len(found) + i) for i, rows in enumerate(cut(groups))
             ]
     return found
 
@@ -91,7 +91,7 @@ def _reader() -> Reader:
     return Reader()
 
 
-def encode(source: Source, encoding: Encoding) -> Part:
+def encode(source: CorpusSource, encoding: Encoding) -> CorpusPart:
     """Tokenise a part and write its tokens. Texts that a scan would put in quarantine are left out."""
     texts, accounts = [], []
     for text, account in _texts(source):
@@ -104,7 +104,7 @@ def encode(source: Source, encoding: Encoding) -> Part:
     with filesystem.open_output_stream(path) as stream:
         stream.write(buffer.getbuffer())
     digests = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
-    return Part(
+    return CorpusPart(
         source.number,
         np.diff(tokens.offsets),
         np.frombuffer(b"".join(digests), np.uint64),
@@ -112,7 +112,7 @@ def encode(source: Source, encoding: Encoding) -> Part:
     )
 
 
-def _texts(source: Source) -> Iterator[tuple[str, str]]:
+def _texts(source: CorpusSource) -> Iterator[tuple[str, str]]:
     for batch in _reader().read(source.file, source.columns, source.start, source.stop):
         if isinstance(batch, Unreadable):
             continue

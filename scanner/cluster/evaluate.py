@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from scanner.cluster.corpus import sources
 from scanner.cluster.in_flight import Call, on_actors, spread
 from scanner.errors import FileFault, Refused, ScanFailed
-from scanner.evaluation.exams import Answer, Answers, Exam
+from scanner.evaluation.exams import Exam, ExamAnswer, ExamRecords
 from scanner.evaluation.plan import Cell, EvaluationPlan
 from scanner.evaluation.robustness import Tools, Written, detect, detection_figures, similarity_figure
 from scanner.evaluation.scores import Figure, GroupSearch, Search, identification_figures, search_texts, together
-from scanner.evaluation.units import Setting, Texts, Unit
+from scanner.evaluation.units import Setting, WritingUnit, WrittenTexts
 from scanner.input.documents import Columns, Unreadable, read, read_text
 from scanner.text import Tokenizer, load_tokenizer
 from schemas.config import InputConfig
@@ -74,7 +74,7 @@ class Writer:
 
         self._model = load_model(folder, threads=1)
 
-    def do(self, unit: Unit) -> list[tuple[str, int]]:
+    def do(self, unit: WritingUnit) -> list[tuple[str, int]]:
         """Write a unit: text and number of tokens of each row."""
         from scanner.evaluation.write import write_texts
 
@@ -90,7 +90,7 @@ class Candidate:
 
         self._examiner = Examiner(folder, threads=1)
 
-    def do(self, exam: Exam) -> list[Answer]:
+    def do(self, exam: Exam) -> list[ExamAnswer]:
         """Take an exam and return the answers."""
         return self._examiner.take(exam)
 
@@ -114,7 +114,7 @@ def _stay_offline() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
-def write_missing(plan: EvaluationPlan, texts: Texts, workers: int, watch: Watch) -> int:
+def write_missing(plan: EvaluationPlan, texts: WrittenTexts, workers: int, watch: Watch) -> int:
     """Write the units that are not kept yet, in their order. Returns how many there were; needs a connection to Ray.
 
     Raises:
@@ -128,7 +128,7 @@ def write_missing(plan: EvaluationPlan, texts: Texts, workers: int, watch: Watch
     return len(missing)
 
 
-def take_missing(plan: EvaluationPlan, answers: Answers, workers: int, watch: Watch) -> int:
+def take_missing(plan: EvaluationPlan, answers: ExamRecords, workers: int, watch: Watch) -> int:
     """Take the exams that are not kept yet. Returns how many there were; needs a connection to Ray.
 
     Raises:
@@ -141,7 +141,7 @@ def take_missing(plan: EvaluationPlan, answers: Answers, workers: int, watch: Wa
     return len(missing)
 
 
-def measure(plan: EvaluationPlan, texts: Texts, workers: int, watch: Watch) -> list[Figure]:
+def measure(plan: EvaluationPlan, texts: WrittenTexts, workers: int, watch: Watch) -> list[Figure]:
     """All figures, from texts that are kept; needs a connection to Ray.
 
     Raises:
@@ -160,7 +160,7 @@ def measure(plan: EvaluationPlan, texts: Texts, workers: int, watch: Watch) -> l
     return found
 
 
-def _read(cell: Cell, texts: Texts) -> Written:
+def _read(cell: Cell, texts: WrittenTexts) -> Written:
     return Written.of(
         cell.units, [texts.read(unit) for unit in cell.units], [texts.lengths(unit) for unit in cell.units]
     )
@@ -260,7 +260,9 @@ def _identified(
     return identification_figures(cell.setting, said, np.array(cell.messages), false_positive_rates)
 
 
-def search_part(how: How, setting: Setting, texts: tuple[str, ...], own: tuple[int, ...]) -> list[Search | GroupSearch]:
+def search_part(
+    how: How, setting: Setting, texts: tuple[str, ...], messages_of_texts: tuple[int, ...]
+) -> list[Search | GroupSearch]:
     """Search some texts for all numbers of messages, on a worker."""
     tokenizer = _tokenizer(how.tokenizer, how.tokenizer_sha256)
-    return search_texts(setting, how.seed, texts, own, how.counts, tokenizer, how.min_scored)
+    return search_texts(setting, how.seed, texts, messages_of_texts, how.counts, tokenizer, how.min_scored)

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import PurePosixPath
 
-from scanner.cluster.commits import Totals
+from scanner.cluster.commits import ScanTotals
 from scanner.cluster.machines import cluster
-from scanner.cluster.scan import ExitCode, Outcome, exit_code_of, run_scan, worse_of
-from scanner.cluster.work import Work
+from scanner.cluster.scan import ExitCode, ScanOutcome, exit_code_of, run_scan, worse_of
+from scanner.cluster.work import ScanWork
 from scanner.detection.scan_plan import Plan
 from scanner.errors import FileFault
 from scanner.input.columns import Columns
@@ -77,7 +77,9 @@ def _is_unfinished(answer: Answer) -> bool:
     return isinstance(answer, FileFault) and answer.reason in _UNFINISHED
 
 
-def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], trouble: Callable[[Outcome], None]) -> int:
+def follow(
+    renew: Callable[[], Plan], watch: Callable[[ScanWork, ScanTotals], None], trouble: Callable[[ScanOutcome], None]
+) -> int:
     """Scan what is there and what lands, until SIGTERM or Ctrl-C.
 
     Args:
@@ -112,7 +114,7 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
     try:
         # around Ray's start, and again after it: Ray replaces the handler
         with (
-            interrupts_noted() as end_if_told,
+            interrupts_noted() as end_on_signal,
             sigterm_interrupts(),
             cluster(plan.config.cluster),
             sigterm_interrupts(),
@@ -120,7 +122,7 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
         ):
             landing, listed = Landing(inspector), list[InputFile]()
             while True:
-                end_if_told()
+                end_on_signal()
                 listed = list_files(plan.locations, missing, passed_over, listed)
                 if not listed:
                     warn_once("", "the input holds no Parquet file; it is looked at again")

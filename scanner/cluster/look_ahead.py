@@ -27,10 +27,10 @@ from scanner.audit.in_every_scan.decoy_keys import open_decoys
 from scanner.audit.in_every_scan.decoys import PieceDecoys, Rehearsal
 from scanner.cluster.machines import WORKER_MEMORY, cluster, worker_memory
 from scanner.cluster.pieces import Seconds
-from scanner.cluster.todo import Pace
+from scanner.cluster.todo import PiecePace
 from scanner.cluster.work import (
     Inspected,
-    Work,
+    ScanWork,
     inspect_input,
     other_names,
     refuse_wrong_columns,
@@ -45,7 +45,7 @@ from scanner.detection.second_score import check_second
 from scanner.detection.under_test import Origin, Witness
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.documents import Unreadable, read
-from scanner.input.files import Part, list_files
+from scanner.input.files import DriverShare, list_files
 from scanner.input.named_files import Described, describe
 from scanner.input.shards import Shard
 from scanner.registry import open_key
@@ -85,7 +85,7 @@ class Sample(NamedTuple):
     unread: int
 
 
-class Estimate(NamedTuple):
+class CostEstimate(NamedTuple):
     """The cost of the documents that are left.
 
     core_seconds: of the workers together; low, high: its limits, two standard errors of the sample; seconds: of wall
@@ -102,7 +102,7 @@ class Estimate(NamedTuple):
     samples: tuple[Sample, ...]
 
 
-def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> Estimate | None:
+def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> CostEstimate | None:
     """Score a sample of what is left, and estimate the cost of all of it; None where no document can be read.
 
     Args:
@@ -134,10 +134,10 @@ def spread_evenly(shards: Sequence[Shard], places: int) -> Counter[Shard]:
     return Counter(shards[bisect_right(ends, middle)] for middle in middles)
 
 
-def project(samples: Sequence[Sample], documents: Sequence[int], workers: int) -> Estimate:
+def project(samples: Sequence[Sample], documents: Sequence[int], workers: int) -> CostEstimate:
     """Cost of shards of so many documents, if they cost as much as the sample's, at least one."""
     costs = [sample.seconds for sample in samples]
-    mean, total, pace = statistics.fmean(costs), sum(documents), Pace()
+    mean, total, pace = statistics.fmean(costs), sum(documents), PiecePace()
     pace.measured(1, Seconds(score=mean))
     pieces = [number / parts for number in documents for parts in [pace.pieces(number, 0)] for _ in range(parts)]
     workers = min(workers, len(pieces))
@@ -145,7 +145,7 @@ def project(samples: Sequence[Sample], documents: Sequence[int], workers: int) -
     low, high = max(mean - 2 * error, 0.0), mean + 2 * error
     seconds = shared_out([mean * number for number in pieces], workers)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Estimate(mean * total, low * total, high * total, seconds, workers, memory, tuple(samples))
+    return CostEstimate(mean * total, low * total, high * total, seconds, workers, memory, tuple(samples))
 
 
 def shared_out(costs: Iterable[float], workers: int) -> float:
@@ -217,7 +217,7 @@ def timed(
 MIB = 2**20
 
 
-class Looked(NamedTuple):
+class CheckFinding(NamedTuple):
     """A thing that was looked at: its name, the finding in a line or several, and the same as JSON values."""
 
     what: str
@@ -228,9 +228,9 @@ class Looked(NamedTuple):
 def look_ahead(
     config_file: Path,
     date: datetime.date | None = None,
-    part: Part | None = None,
+    part: DriverShare | None = None,
     wait: Callable[[str], None] = lambda what: None,
-) -> Iterator[Looked]:
+) -> Iterator[CheckFinding]:
     """Look at registry, secrets, tokenizers, results, cluster, input, columns and work, and estimate its cost.
 
     What is cheap comes first: an input without files is refused before users, tokenizers and kernels are looked at.
@@ -247,7 +247,7 @@ def look_ahead(
         raise Refused(str(failed)) from None
 
 
-def _steps(plan: Plan, part: Part | None, wait: Callable[[str], None]) -> Iterator[Looked]:
+def _steps(plan: Plan, part: DriverShare | None, wait: Callable[[str], None]) -> Iterator[CheckFinding]:
     """The steps of `look_ahead`, in their order. Raises Refused and ScanFailed."""
     wait("listing the input")
     looked = _Input(plan, part)
@@ -260,18 +260,18 @@ def _steps(plan: Plan, part: Part | None, wait: Callable[[str], None]) -> Iterat
     plan = with_filter(plan, None)
     decoys = open_decoys(plan) is not None
     audit = "and that of decoys" if decoys else "no decoys: the law itself will not be tested (see the audit)"
-    yield Looked("secrets", (f"of {_count(len(plan.keys), 'key')}, {audit}",), {"decoys": decoys})
+    yield CheckFinding("secrets", (f"of {_count(len(plan.keys), 'key')}, {audit}",), {"decoys": decoys})
     wait("opening keys and tokenizers")
     yield from _slow_keys(plan)
     check_tokenizers(plan)
     check_second(plan)
     pinned = len({key.tokenizer.sha256 for key in plan.keys})
-    yield Looked("tokenizers", (f"{pinned:,}, as pinned",), {"pinned": pinned})
+    yield CheckFinding("tokenizers", (f"{pinned:,}, as pinned",), {"pinned": pinned})
     ready = readiness(plan.results)
-    yield Looked("results", (f"{plan.results}: {_READY[ready]}",), {"folder": plan.results, "tables": ready})
+    yield CheckFinding("results", (f"{plan.results}: {_READY[ready]}",), {"folder": plan.results, "tables": ready})
     workers, memory, joined = _workers(plan)
     if joined:
-        yield Looked("cluster", (f"reached; {_count(workers, 'worker')}",), {"workers": workers})
+        yield CheckFinding("cluster", (f"reached; {_count(workers, 'worker')}",), {"workers": workers})
     wait("reading the footers of files, and what is done of them")
     yield looked.files(plan)
     yield looked.columns()
@@ -296,7 +296,7 @@ def _corrected(plan: Plan) -> str:
     return f"p-values corrected for {_count(plan.keys_tested, 'key')} of the registry{second}{shares}"
 
 
-def _registry(plan: Plan) -> Looked:
+def _registry(plan: Plan) -> CheckFinding:
     says = [f"{plan.registry}: {_count(len(plan.keys), 'key')} under test, {_corrected(plan)}"]
     says += [f"LEFT OUT: no text will be scored under key {key.key_id}. {key.why}" for key in plan.left_out]
     facts = {
@@ -305,10 +305,10 @@ def _registry(plan: Plan) -> Looked:
         "keys_tested": plan.keys_tested,
         "left_out": [key._asdict() for key in plan.left_out],
     }
-    return Looked("registry", tuple(says), facts)
+    return CheckFinding("registry", tuple(says), facts)
 
 
-def _slow_keys(plan: Plan) -> Iterator[Looked]:
+def _slow_keys(plan: Plan) -> Iterator[CheckFinding]:
     """Keys that cost a hundred times our green list or more, each timed; empty if there are none."""
     timed = [(key, price(format_of(key), open_key(plan.registry, key), key.messages)) for key in plan.keys]
     slow = [(key.key_id, found) for key, found in timed if found is not None]
@@ -316,7 +316,7 @@ def _slow_keys(plan: Plan) -> Iterator[Looked]:
         facts = [
             {"key_id": key_id, "seconds_a_token": found.seconds, "times_ours": found.times} for key_id, found in slow
         ]
-        yield Looked("slow keys", tuple(f"{key_id}: {found.words()}" for key_id, found in slow), {"keys": facts})
+        yield CheckFinding("slow keys", tuple(f"{key_id}: {found.words()}" for key_id, found in slow), {"keys": facts})
 
 
 def _workers(plan: Plan) -> tuple[int, int, bool]:
@@ -337,21 +337,21 @@ class _Input:
         part: the part of the input that is to be scanned; None: all of it.
     """
 
-    def __init__(self, plan: Plan, part: Part | None) -> None:
+    def __init__(self, plan: Plan, part: DriverShare | None) -> None:
         self._plan, self._part = plan, part
         self._passed_over: list[str] = []
         listed = list_files(plan.locations, passed_over=self._passed_over.append)
         self._listed = len(listed)
         self._files = [file for file in listed if part is None or part.holds(file)]
         self._inspected: Inspected
-        self.work: Work
+        self.work: ScanWork
 
     def refuse_none(self) -> None:
         """Raise Refused where no file is listed and a scan would read nothing."""
         if not self._files:
             self.files(self._plan)
 
-    def files(self, plan: Plan) -> Looked:
+    def files(self, plan: Plan) -> CheckFinding:
         """How many files there are, and which are at fault. Raises Refused where a scan would read nothing.
 
         plan: the scan's plan, with the filter that it will have.
@@ -372,7 +372,7 @@ class _Input:
             says.append(f"{_count(len(self._passed_over), 'file')} passed over ({other_names(self._passed_over)})")
         self._refuse_nothing(says)
         facts = {"files": len(self._files), "bytes": size, "at_fault": counted, "passed_over": len(self._passed_over)}
-        return Looked("input", tuple(says), facts)
+        return CheckFinding("input", tuple(says), facts)
 
     def _refuse_nothing(self, says: Sequence[str]) -> None:
         refuse_wrong_columns(self._inspected)
@@ -384,7 +384,7 @@ class _Input:
                 "them, or set allow_empty = true if nights may be quiet"
             )
 
-    def columns(self) -> Looked:
+    def columns(self) -> CheckFinding:
         """Names and types of the columns in the first file that has them."""
         try:
             found = describe(self._inspected.shards[0].file, self._plan.columns) if self._inspected.shards else []
@@ -397,19 +397,19 @@ class _Input:
                 "no time: each document counts as old as its file, so nobody is named who got their message after the "
                 "file was written; name the column of times in input.time"
             )
-        return Looked("columns", tuple(says), {"columns": [one._asdict() for one in found]})
+        return CheckFinding("columns", tuple(says), {"columns": [one._asdict() for one in found]})
 
-    def done(self) -> Looked:
+    def done(self) -> CheckFinding:
         """How much is committed, and how much is left. Raises Refused where that is older than nights are kept."""
         there = results.exist(self._plan.results)
         found = work_left(self._plan, self._inspected) if there else without(self._inspected, ())
         self.work = work = without_expired(self._plan, found, refuse=True)
         says = [f"{work.skipped:,} of {_count(work.shards, 'shard')}; {_count(work.documents, 'document')} left"]
-        alone = {", ".join(keys): _count_documents(shards) for keys, shards in work.by_keys.items() if keys}
-        for key_ids, number in alone.items():
+        by_one_key = {", ".join(keys): _count_documents(shards) for keys, shards in work.by_keys.items() if keys}
+        for key_ids, number in by_one_key.items():
             says.append(f"{_count(number, 'document')} under {key_ids} alone: the others are done")
         facts = {"shards": work.shards, "shards_done": work.skipped, "documents_left": work.documents}
-        return Looked("done", tuple(says), facts | {"documents_left_for_some_keys": alone})
+        return CheckFinding("done", tuple(says), facts | {"documents_left_for_some_keys": by_one_key})
 
 
 def _count_documents(shards: Sequence[Shard]) -> int:
@@ -420,14 +420,14 @@ def _not_read(column: Described) -> str:
     return f"{column.role} {column.name!r} is {column.type}, which is not read: it will be null in all tables"
 
 
-def _costs(plan: Plan, work: Work, workers: int, memory: int) -> Iterator[Looked]:
+def _costs(plan: Plan, work: ScanWork, workers: int, memory: int) -> Iterator[CheckFinding]:
     """Time and memory of what is left, by a sample of it."""
     if not work.left:
-        yield Looked("time", ("nothing is left to do",), {"core_hours": 0.0, "seconds": 0.0})
+        yield CheckFinding("time", ("nothing is left to do",), {"core_hours": 0.0, "seconds": 0.0})
         return
     found = estimate(plan, work.left, workers)
     if found is None:
-        yield Looked("time", ("unknown: no document of the sample could be read",), {})
+        yield CheckFinding("time", ("unknown: no document of the sample could be read",), {})
         return
     yield _sample(found)
     hours, low, high = (seconds / 3600 for seconds in (found.core_seconds, found.low, found.high))
@@ -437,17 +437,17 @@ def _costs(plan: Plan, work: Work, workers: int, memory: int) -> Iterator[Looked
         f"{_count(found.workers, 'worker')}, and some seconds for Ray to start{with_gpus}"
     )
     facts = {"core_hours": hours, "core_hours_low": low, "core_hours_high": high, "seconds": found.seconds}
-    yield Looked("time", (says,), facts | {"workers": found.workers})
+    yield CheckFinding("time", (says,), facts | {"workers": found.workers})
     needed, most = found.memory / MIB, memory / MIB
     says = (
         f"a worker needs about {needed:,.0f} MiB, {found.workers * needed / 1024:,.1f} GiB for {found.workers}; "
         f"the longest texts more, at most {most:,.0f} MiB a worker"
     )
     facts = {"worker_bytes": found.memory, "worker_bytes_at_most": memory, "bytes": found.memory * found.workers}
-    yield Looked("memory", (says,), facts)
+    yield CheckFinding("memory", (says,), facts)
 
 
-def _sample(found: Estimate) -> Looked:
+def _sample(found: CostEstimate) -> CheckFinding:
     documents = sum(sample.documents for sample in found.samples)
     text_bytes = sum(sample.text_bytes for sample in found.samples)
     too_short = sum(sample.too_short for sample in found.samples)
@@ -463,7 +463,7 @@ def _sample(found: Estimate) -> Looked:
     ):
         says += [f"{number:,} of {documents:,} {what}"] * bool(number)
     counts = {"documents": documents, "text_bytes": text_bytes, "too_short": too_short, "filtered": filtered}
-    return Looked("sample", tuple(says), counts | {"quarantined": refused, "values_not_read": unread})
+    return CheckFinding("sample", tuple(says), counts | {"quarantined": refused, "values_not_read": unread})
 
 
 def _hours(hours: float) -> str:

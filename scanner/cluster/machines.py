@@ -59,13 +59,13 @@ def _how(node: dict[str, Any]) -> Gone:
     return Gone.DIED if node["DeathReason"] in _UNANNOUNCED else Gone.TAKEN
 
 
-def own_node(_actor: object) -> str:
+def node_of_actor(_actor: object) -> str:
     """Id of the node that this process runs on; to be called by an actor."""
     return ray.get_runtime_context().get_node_id()
 
 
 def node_of(begun: Any) -> str | None:  # noqa: ANN401
-    """Id of the node on which an actor began, by the reference to its `own_node`. None: the actor never began."""
+    """Id of the node on which an actor began, by the reference to its `node_of_actor`. None: the actor never began."""
     if not ray.wait([begun], timeout=0)[0]:
         return None
     try:
@@ -108,7 +108,7 @@ def fit_gpus(share: float, workers: int, field: str) -> tuple[int, str]:
     return min(workers, fit), f"{field} = {share:g}: the cluster has {sum(gpus):g} GPUs, too few for one worker"
 
 
-def own_device(config: ClusterConfig) -> tuple["torch.device | None", str]:
+def device_of_worker(config: ClusterConfig) -> tuple["torch.device | None", str]:
     """The device that this worker scores on. None, with the reason, where it holds no GPU or cannot use its GPU.
 
     Raises:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import ray
 from ray.util.metrics import Counter, Gauge
 
-from scanner.cluster.commits import Totals
+from scanner.cluster.commits import ScanTotals
 from schemas.words import AuditState
 
-COUNTERS: dict[str, tuple[str, Callable[[Totals], float]]] = {
+COUNTERS: dict[str, tuple[str, Callable[[ScanTotals], float]]] = {
     "brickscan_shards": ("Shards that were committed", lambda totals: totals.shards),
     "brickscan_documents": (
         "Documents that were committed, quarantine included",
@@ -46,11 +46,11 @@ class Metrics:
     """The metrics of one scan; they begin at 0, under a label of Ray's, WorkerId, that no other scan has."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, str], float] = {}
+        self._reported: dict[tuple[str, str], float] = {}
         self._counters: dict[str, Counter] = {}
         self._gauges: dict[str, Gauge] = {}
 
-    def tell(self, shards: int, totals: Totals, *, audit: str) -> None:
+    def tell(self, shards: int, totals: ScanTotals, *, audit: str) -> None:
         """Bring the metrics up to these totals. Without a connection to Ray nobody listens, and nothing happens.
 
         Args:
@@ -75,10 +75,10 @@ class Metrics:
         if name not in self._counters:
             self._counters[name] = Counter(name, text, tuple(labels))
         series = (name, str(labels))
-        more = value - self._told.get(series, 0)
+        more = value - self._reported.get(series, 0)
         if more > 0:  # Ray refuses to add 0
             self._counters[name].inc(more, labels)
-            self._told[series] = value
+            self._reported[series] = value
 
     def _set(self, name: str, text: str, value: float, labels: dict[str, str]) -> None:
         if name not in self._gauges:

@@ -51,7 +51,7 @@ id = "id"
 """
 
 
-class Measured(NamedTuple):
+class MeasuredCost(NamedTuple):
     """Core-seconds under one key with so many users.
 
     tokens: of a document, mean; rounds: CPU seconds of a document by stage, without commits, in each round; documents:
@@ -68,7 +68,7 @@ class Measured(NamedTuple):
 
 def measure(
     formats: Sequence[str], users: Sequence[float], tokenizer: Path, texts: Sequence[str], rounds: int
-) -> Iterator[Measured]:
+) -> Iterator[MeasuredCost]:
     """Measure each format with each number of users, at two lengths of documents.
 
     Args:
@@ -107,7 +107,7 @@ class _Night:
         (folder / "in").mkdir()
         self._words = " ".join(texts).split(" ")
 
-    def measured(self, tokens: int, rounds: int, *, proofs: bool = False) -> Measured:
+    def measured(self, tokens: int, rounds: int, *, proofs: bool = False) -> MeasuredCost:
         """Cost of documents of so many tokens, about."""
         worker, number = self._worker(1e-6), _FIRST
         while (seconds := self._scan(worker, tokens, number)[0]) < _SECONDS / 2 and number < _MOST:
@@ -116,7 +116,7 @@ class _Night:
         costs = [_by_stage(seconds / number, report) for seconds, report in found]
         length = found[0][1].counts.tokens / number
         proof = self._proof(tokens, min(number, 200)) if proofs else None
-        return Measured(self._name, self._users, length, costs, number, proof)
+        return MeasuredCost(self._name, self._users, length, costs, number, proof)
 
     def _proof(self, tokens: int, number: int) -> float | None:
         worker = self._worker(_FLAGGING)
@@ -172,7 +172,7 @@ class NightPrice(NamedTuple):
 
 
 def price_night(
-    measured: Sequence[Measured], documents: float, tokens: float, users: float, flagged: float
+    measured: Sequence[MeasuredCost], documents: float, tokens: float, users: float, flagged: float
 ) -> list[NightPrice]:
     """Price of a night for each format that was measured with so many users.
 
@@ -193,7 +193,7 @@ def price_night(
             f"--users {users:g}: measured for {known or 'none'}; give one of these, or measure with "
             f"`brickscan bench --quick --users {users:g}`"
         )
-    by_format: dict[str, list[Measured]] = {}
+    by_format: dict[str, list[MeasuredCost]] = {}
     for one in fitting:
         by_format.setdefault(one.key_format, []).append(one)
     if any(len({one.tokens for one in lengths}) != 2 or len(lengths) != 2 for lengths in by_format.values()):
@@ -201,14 +201,14 @@ def price_night(
     return [_price(lengths, documents, tokens, flagged) for lengths in by_format.values()]
 
 
-def _price(lengths: Sequence[Measured], documents: float, tokens: float, flagged: float) -> NightPrice:
+def _price(lengths: Sequence[MeasuredCost], documents: float, tokens: float, flagged: float) -> NightPrice:
     short, long = sorted(lengths, key=lambda one: one.tokens)
     share = (tokens - short.tokens) / (long.tokens - short.tokens)
 
     def at(one: float, other: float) -> float:
         return max(one + share * (other - one), 0.0)
 
-    def middle(of: Measured, stage: str) -> float:
+    def middle(of: MeasuredCost, stage: str) -> float:
         return median(cost[stage] for cost in of.rounds)
 
     sums = [[sum(cost.values()) for cost in of.rounds] for of in (short, long)]

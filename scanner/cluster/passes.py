@@ -33,14 +33,14 @@ from scanner.registry import Holders
 from scanner.results.account_posts import ROWS_A_PART, Together, drop_posts, part_of, some_accounts, window_begins
 from scanner.results.filters import SKETCHES_TABLE, drop_sketches, open_filter, write_sketches
 from scanner.results.tables import open_tables
-from scanner.results.transactions import OF_NO_RUN, DataFile, Entry, commit, committed, write_file
+from scanner.results.transactions import OF_NO_RUN, DataFile, TableEntry, commit, committed, write_file
 from scanner.storage.toml import digest
 from scanner.watermark.positions import MOST_NGRAMS
 
 TABLE = "accounts"
 
 
-class Unit(NamedTuple):
+class AccountUnit(NamedTuple):
     """The posts that a scan tests together, and their name. began: when the scan began; night: date of the data."""
 
     name: str
@@ -54,7 +54,7 @@ class Unit(NamedTuple):
         return [f"{self.name}:{part}" for part in range(self.together.parts)]
 
 
-class Part(NamedTuple):
+class AccountResult(NamedTuple):
     """Result of a part: files that are in no table yet, how many accounts were tested, and how many are marked."""
 
     audit: tuple[DataFile, ...]
@@ -73,7 +73,7 @@ class AccountsFound(NamedTuple):
 class AccountWorker:
     """Tests parts of a unit. Made by the driver with a plan, which holds no secrets."""
 
-    def __init__(self, plan: Plan, scan_id: str, unit: Unit, first_looks: frozenset[str] | None = None) -> None:
+    def __init__(self, plan: Plan, scan_id: str, unit: AccountUnit, first_looks: frozenset[str] | None = None) -> None:
         self._plan, self._scan_id, self._unit, self._first_looks = plan, scan_id, unit, first_looks
 
     @cached_property
@@ -84,7 +84,7 @@ class AccountWorker:
     def _decoys(self) -> Decoys | None:
         return open_decoys(self._plan)
 
-    def do(self, part: int) -> Part:
+    def do(self, part: int) -> AccountResult:
         """Read the accounts of a part, test them, and write the results.
 
         Raises:
@@ -103,7 +103,7 @@ class AccountWorker:
         same = {"keys": plan.key_set, "scan_id": self._scan_id, "shard_id": name, "night": night}
         audit = write_file(plan.results, "audit_counts", decoys.rows() if decoys else [])
         written = write_file(plan.results, TABLE, account_rows(found, **same))
-        return Part((audit,) if audit else (), (written,) if written else (), accounts, len(found))
+        return AccountResult((audit,) if audit else (), (written,) if written else (), accounts, len(found))
 
 
 def open_judge(plan: Plan, first_looks: frozenset[str] | None = None) -> AccountJudge:
@@ -127,7 +127,7 @@ def open_judge(plan: Plan, first_looks: frozenset[str] | None = None) -> Account
     )
 
 
-def unit_of(plan: Plan, shards: Sequence[Shard], began: datetime) -> Unit | None:
+def unit_of(plan: Plan, shards: Sequence[Shard], began: datetime) -> AccountUnit | None:
     """The unit that a scan tests together; None where it tests no accounts, or found nothing.
 
     Args:
@@ -146,10 +146,10 @@ def unit_of(plan: Plan, shards: Sequence[Shard], began: datetime) -> Unit | None
     ids = sorted({shard.shard_id for shard in shards})
     rows = accounts.nights * sum(shard.rows.stop - shard.rows.start for shard in shards)
     name = digest({"shards": ids, "window": window, "nights": accounts.nights, "decides": plan.decides})[:32]
-    return Unit(name, Together(tuple(ids), window, -(-rows // ROWS_A_PART)), began, night)
+    return AccountUnit(name, Together(tuple(ids), window, -(-rows // ROWS_A_PART)), began, night)
 
 
-def parts_left(plan: Plan, unit: Unit) -> list[int]:
+def parts_left(plan: Plan, unit: AccountUnit) -> list[int]:
     """The parts that no scan has committed.
 
     Raises:
@@ -161,7 +161,7 @@ def parts_left(plan: Plan, unit: Unit) -> list[int]:
 
 
 def account_pass(
-    plan: Plan, scan_id: str, unit: Unit, left: Sequence[int], workers: int, meanwhile: Callable[[], None]
+    plan: Plan, scan_id: str, unit: AccountUnit, left: Sequence[int], workers: int, meanwhile: Callable[[], None]
 ) -> AccountsFound:
     """Test the accounts of some parts, on a cluster that is connected.
 
@@ -175,15 +175,15 @@ def account_pass(
     firsts = take_first_looks(plan.results, unit, [key.key_id for key in plan.keys])
     for part, done in on_actors(AccountWorker, (plan, scan_id, unit, firsts), left, workers, meanwhile):
         name = unit.parts[part]
-        commit(plan.results, "audit_counts", [Entry(name, done.audit)])
-        commit(plan.results, TABLE, [Entry(name, done.rows)])
+        commit(plan.results, "audit_counts", [TableEntry(name, done.audit)])
+        commit(plan.results, TABLE, [TableEntry(name, done.rows)])
         accounts, flagged = accounts + done.accounts, flagged + done.flagged
     nights = plan.config.accounts.nights if plan.config.accounts else 1
     drop_posts(plan.results, window_begins(unit.night, nights))
     return AccountsFound(accounts, flagged)
 
 
-def take_first_looks(results: str, unit: Unit, key_ids: Sequence[str]) -> frozenset[str]:
+def take_first_looks(results: str, unit: AccountUnit, key_ids: Sequence[str]) -> frozenset[str]:
     """The keys under which this unit is the first that looks at the accounts of its night, from now on for ever.
 
     A night that is scanned again with more files is another unit. Its looks pay nothing for the pooled score, so that
@@ -195,7 +195,7 @@ def take_first_looks(results: str, unit: Unit, key_ids: Sequence[str]) -> frozen
     """
     number = int(unit.name[:15], 16) + OF_NO_RUN + 1
     names = {f"first look:{unit.night}:{key_id}": key_id for key_id in key_ids}
-    ours = commit(results, TABLE, [Entry(name, ()) for name in names], number)
+    ours = commit(results, TABLE, [TableEntry(name, ()) for name in names], number)
     return frozenset(names[name] for name in ours)
 
 
@@ -206,7 +206,7 @@ BYTES_A_TOKEN = 4
 """Bytes of text a token, roughly, by which a share of the texts is drawn."""
 
 
-class Lesson(NamedTuple):
+class FilterLesson(NamedTuple):
     """Texts to be learnt from: shards, and the share of their texts. unit: name by which what is learnt is committed.
 
     most: n-grams at most.
@@ -225,7 +225,7 @@ class FilterWorker:
     def __init__(self, plan: Plan, scan_id: str) -> None:
         self._plan, self._scan_id, self._reader = plan, scan_id, Reader()
 
-    def do(self, lesson: Lesson) -> DataFile | None:
+    def do(self, lesson: FilterLesson) -> DataFile | None:
         """Read, learn, and write the sketches to a file. Files that cannot be read now are left out.
 
         Raises:
@@ -252,7 +252,7 @@ class FilterWorker:
             return
 
 
-def lesson_of(plan: Plan, shards: Sequence[Shard]) -> Lesson | None:
+def lesson_of(plan: Plan, shards: Sequence[Shard]) -> FilterLesson | None:
     """What a scan learns from; None where it learns nothing.
 
     shards: the shards of all of its input, whichever run committed them.
@@ -265,10 +265,10 @@ def lesson_of(plan: Plan, shards: Sequence[Shard]) -> Lesson | None:
     most = MOST_NGRAMS // plan.config.filter.nights
     tokens = sum(rows.text_bytes for _, _, rows in drawn) / BYTES_A_TOKEN
     share = min(1.0, most / max(tokens, 1.0))
-    return Lesson(unit, plan.date.isoformat(), tuple(ranges[rows] for rows in drawn), share, most)
+    return FilterLesson(unit, plan.date.isoformat(), tuple(ranges[rows] for rows in drawn), share, most)
 
 
-def filter_pass(plan: Plan, scan_id: str, lesson: Lesson, meanwhile: Callable[[], None]) -> None:
+def filter_pass(plan: Plan, scan_id: str, lesson: FilterLesson, meanwhile: Callable[[], None]) -> None:
     """Learn from texts of tonight, on a cluster that is connected; then drop sketches that no later night reads.
 
     Raises:
@@ -276,12 +276,12 @@ def filter_pass(plan: Plan, scan_id: str, lesson: Lesson, meanwhile: Callable[[]
         ScanFailed: the sketches cannot be written.
     """
     for _, file in on_actors(FilterWorker, (plan, scan_id), [lesson], 1, meanwhile):
-        commit(plan.results, SKETCHES_TABLE, [Entry(lesson.unit, (file,) if file else ())])
+        commit(plan.results, SKETCHES_TABLE, [TableEntry(lesson.unit, (file,) if file else ())])
     if plan.config.filter is not None and plan.date is not None:
         drop_sketches(plan.results, plan.date - timedelta(days=plan.config.filter.nights))
 
 
-def is_learnt(plan: Plan, lesson: Lesson) -> bool:
+def is_learnt(plan: Plan, lesson: FilterLesson) -> bool:
     """Whether a scan has committed what is learnt from these texts.
 
     Raises:

@@ -39,7 +39,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Counts:
+class DocumentCounts:
     """Documents that were read, by result; text_bytes is their size, tokens the tokens of their verdicts.
 
     values_not_read: documents whose id, account or time cannot be read, and is null; proved, unproved: flags that a
@@ -65,15 +65,15 @@ class Counts:
     filtered: int = 0
     canaries: int = 0
 
-    def __add__(self, other: "Counts") -> "Counts":
-        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, other: "DocumentCounts") -> "DocumentCounts":
+        return DocumentCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     def whole_input(self) -> WholeInput:
         """The counts as those of a whole input, without files at fault."""
         return WholeInput(**{name: getattr(self, name) for name in SUMMED})
 
 
-NOTHING = Counts()
+NOTHING = DocumentCounts()
 
 
 class Seconds(NamedTuple):
@@ -116,7 +116,7 @@ class Report:
     """
 
     files: Files = field(default_factory=dict)
-    counts: Counts = NOTHING
+    counts: DocumentCounts = NOTHING
     fault: FileFault | None = None
     peak_memory: int = 0
     seconds: Seconds = NO_TIME
@@ -130,7 +130,7 @@ class PackReport:
     counts: of each shard; None where it is to be scanned by itself, since its file is at fault or a text is large.
     """
 
-    counts: tuple[Counts | None, ...]
+    counts: tuple[DocumentCounts | None, ...]
     files: Files
     peak_memory: int
     seconds: Seconds
@@ -186,7 +186,7 @@ class Pack(NamedTuple):
 class FinishedPack:
     """The finished shards of a pack, each with its counts, and the report with their files."""
 
-    shards: dict[Shard, Counts]
+    shards: dict[Shard, DocumentCounts]
     report: PackReport
 
     @property
@@ -196,7 +196,7 @@ class FinishedPack:
 
 
 @dataclass
-class Work:
+class PieceWork:
     """A piece, the shard that it belongs to, and whether its actor may hold nothing else.
 
     failed_on: for each failed attempt, the node whose worker died, None where none died; large: the document was set
@@ -234,7 +234,7 @@ class Work:
         rows = self.piece.shard.rows
         return rows.text_bytes * self.documents // (rows.stop - rows.start)
 
-    def cut(self, most: int) -> "tuple[Work, Work]":
+    def cut(self, most: int) -> "tuple[PieceWork, PieceWork]":
         """Its first so many documents, and the rest: two pieces of the shard, which is finished after both."""
         middle = self.piece.start + most
         self.shard.open_pieces += 1
@@ -260,13 +260,13 @@ class PackWork:
         """About how many bytes of text it has."""
         return sum(shard.rows.text_bytes for shard in self.pack.shards)
 
-    def cut(self, most: int) -> "tuple[Work | PackWork, Work | PackWork]":
+    def cut(self, most: int) -> "tuple[PieceWork | PackWork, PieceWork | PackWork]":
         """Two parts of a pack of several shards: the first has so many documents at most, or a single shard."""
         shards, ends = self.pack.shards, accumulate(shard.rows.stop - shard.rows.start for shard in self.pack.shards)
         first = min(max(sum(end <= most for end in ends), 1), len(shards) - 1)
         return self._part(shards[:first]), self._part(shards[first:])
 
-    def _part(self, shards: tuple[Shard, ...]) -> "Work | PackWork":
+    def _part(self, shards: tuple[Shard, ...]) -> "PieceWork | PackWork":
         if len(shards) > 1:
             return PackWork(Pack(shards), self.alone, self.nodes)
         return replace(whole_shard(shards[0], alone=self.alone), nodes=self.nodes)
@@ -280,7 +280,7 @@ class OpenShard:
     open_pieces: int = 1
 
 
-def whole_shard(shard: Shard, *, alone: bool = False, retries: int = 0) -> Work:
+def whole_shard(shard: Shard, *, alone: bool = False, retries: int = 0) -> PieceWork:
     """A shard as one piece."""
     piece = Piece(shard, shard.rows.start, shard.rows.stop)
-    return Work(piece, OpenShard(Finished(shard, retries=retries)), alone=alone)
+    return PieceWork(piece, OpenShard(Finished(shard, retries=retries)), alone=alone)

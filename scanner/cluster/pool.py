@@ -24,9 +24,9 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
-from scanner.cluster.machines import Gone, Nodes, node_of, own_node
-from scanner.cluster.pieces import Busy, Finished, FinishedPack, Pack, PackWork, Work
-from scanner.cluster.todo import Pace, Todo
+from scanner.cluster.machines import Gone, Nodes, node_of, node_of_actor
+from scanner.cluster.pieces import Busy, Finished, FinishedPack, Pack, PackWork, PieceWork
+from scanner.cluster.todo import PiecePace, Todo
 from scanner.errors import BrickscanError, Refused, ScanFailed
 from scanner.input.shards import Shard
 
@@ -69,7 +69,7 @@ class _Slot:
     """
 
     actor: Any
-    given: deque[tuple[Any, Work | PackWork | None]]
+    given: deque[tuple[Any, PieceWork | PackWork | None]]
     begun: Any
     ready: bool = False
     deadline: float = math.inf
@@ -78,17 +78,17 @@ class _Slot:
     out_of_reach: bool = False
 
     @property
-    def waiting(self) -> list[Work | PackWork]:
+    def waiting(self) -> list[PieceWork | PackWork]:
         """The work that it was given and has not begun."""
         return [work for _, work in list(self.given)[1:] if work is not None]
 
-    def takes(self, work: Work | PackWork, most: int) -> bool:
+    def takes(self, work: PieceWork | PackWork, most: int) -> bool:
         """Whether it can be given one more piece and then holds no more than the stated number."""
         if not self.ready or self.out_of_reach or len(self.given) >= most:
             return False
         return not self.given or not (work.alone or any(other and other.alone for _, other in self.given))
 
-    def give(self, work: Work | PackWork) -> None:
+    def give(self, work: PieceWork | PackWork) -> None:
         """Ask the actor to do it."""
         streams: Any = {"num_returns": "streaming"}
         if isinstance(work, PackWork):
@@ -122,7 +122,7 @@ class Pool:
         *,
         on_devices: bool = False,
         room: Callable[[], int] | None = None,
-        pace: Pace | None = None,
+        pace: PiecePace | None = None,
     ) -> None:
         self._start = start
         self._stall_seconds = stall_seconds
@@ -137,7 +137,7 @@ class Pool:
         self.waited = 0.0  # seconds that the driver waited for actors: few mean that actors wait for the driver
         self._idle = 0.0  # seconds without an answer before any actor is ready
         self._complain_at = _COMPLAIN_EVERY
-        self._told = -math.inf
+        self._reported = -math.inf
 
     def run(self, shards: Iterable[Shard | Pack]) -> Iterator[Finished | FinishedPack | None]:
         """Work through shards and packs of them. Yields finished ones, and None about every second meanwhile.
@@ -158,9 +158,9 @@ class Pool:
             self.waited += time.monotonic() - began
             if not done:
                 self._complain(patience)
-            if time.monotonic() - self._told >= _WAIT_SECONDS:
+            if time.monotonic() - self._reported >= _WAIT_SECONDS:
                 yield None
-                self._told = time.monotonic()
+                self._reported = time.monotonic()
             for ref in done:
                 finished = self._take(heads[ref])
                 if finished is not None:
@@ -190,7 +190,7 @@ class Pool:
 
     def _new_slot(self) -> _Slot:
         actor = self._start()
-        begun = actor.__ray_call__.remote(own_node)  # asked first, since an actor does one call after the other
+        begun = actor.__ray_call__.remote(node_of_actor)  # asked first, since an actor does one call after the other
         return _Slot(actor, deque([(actor.prepare.remote(), None)]), begun)
 
     def _grow(self) -> None:
@@ -259,7 +259,7 @@ class Pool:
         slot.given.popleft()
         slot.deadline, slot.behind, slot.row = time.monotonic() + self._stall_seconds, 0, None
 
-    def _raised(self, cause: BaseException, work: Work | PackWork | None) -> Finished | None:
+    def _raised(self, cause: BaseException, work: PieceWork | PackWork | None) -> Finished | None:
         if work is None:
             error = Refused if isinstance(cause, Refused) and not self._began else ScanFailed
             raise error(f"a worker cannot begin: {cause}") from None
@@ -302,7 +302,7 @@ class Pool:
         work = self._replace(slot)
         return None if work is None else self._todo.stalled(work, slot.behind, slot.row)
 
-    def _replace(self, slot: _Slot) -> Work | PackWork | None:
+    def _replace(self, slot: _Slot) -> PieceWork | PackWork | None:
         """End an actor and start another. Returns the work that it was doing; waiting work goes to another actor."""
         ray.kill(slot.actor)  # it may be alive, but out of reach
         self._todo.put_back(slot.waiting)

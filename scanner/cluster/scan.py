@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import ray
 
 from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
-from scanner.cluster.commits import Committer, Totals, costs
+from scanner.cluster.commits import Committer, ScanTotals, costs
 from scanner.cluster.machines import cluster, fit_gpus, room, share_gpus, worker_memory
 from scanner.cluster.metrics import Metrics
 from scanner.cluster.passes import (
     AccountsFound,
-    Unit,
+    AccountUnit,
     account_pass,
     filter_pass,
     is_learnt,
@@ -31,11 +31,11 @@ from scanner.cluster.passes import (
 )
 from scanner.cluster.pool import Pool
 from scanner.cluster.second_pass import flagged_without, second_pass
-from scanner.cluster.todo import Pace, seconds_a_byte
+from scanner.cluster.todo import PiecePace, seconds_a_byte
 from scanner.cluster.work import (
     ALL_READ,
+    ScanWork,
     Unread,
-    Work,
     find_work,
     inspect_input,
     packed,
@@ -50,7 +50,7 @@ from scanner.detection.open_plan import check_plan
 from scanner.detection.scan_plan import Plan, UnsupportedKey
 from scanner.detection.second_score import check_second
 from scanner.errors import Refused, ScanFailed
-from scanner.input.files import InputFile, Part, list_files
+from scanner.input.files import DriverShare, InputFile, list_files
 from scanner.input.shards import Shard
 from scanner.interrupts import Terminated, interrupts_held, interrupts_noted, sigterm_interrupts
 from scanner.registry import NO_RECORD, head_of
@@ -125,10 +125,12 @@ class Begun(NamedTuple):
     scan_id: str
     started_at: datetime
     users_head: str | None
-    part: Part | None
+    part: DriverShare | None
 
 
-def scan_row(plan: Plan, begun: Begun, work: Work, totals: Totals, audit: LiveAudit | None) -> dict[str, object]:
+def scan_row(
+    plan: Plan, begun: Begun, work: ScanWork, totals: ScanTotals, audit: LiveAudit | None
+) -> dict[str, object]:
     """The row of schemas.tables.SCANS, without `finished_at` and `exit_code`; audit: None where it was not judged."""
     return {
         "scan_id": begun.scan_id,
@@ -166,7 +168,7 @@ def scan_row(plan: Plan, begun: Begun, work: Work, totals: Totals, audit: LiveAu
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ScanOutcome:
     """Result of a scan.
 
     first_commit: seconds from its start, None when there was none; audit: None when interrupted; second_scores: rows;
@@ -179,8 +181,8 @@ class Outcome:
 
     scan_id: str
     exit_code: ExitCode
-    work: Work
-    totals: Totals
+    work: ScanWork
+    totals: ScanTotals
     seconds: float
     first_commit: float | None
     audit: LiveAudit | None
@@ -190,19 +192,19 @@ class Outcome:
     stopped: bool = False
     dropped: int = 0
     accounts: AccountsFound | None = None
-    part: Part | None = None
+    part: DriverShare | None = None
     left_out: tuple[UnsupportedKey, ...] = ()
     trial: bool = False
 
 
 def run_scan(
     plan: Plan,
-    watch: Callable[[Work, Totals], None],
+    watch: Callable[[ScanWork, ScanTotals], None],
     worker: type = Worker,
     files: Sequence[InputFile] | None = None,
-    part: Part | None = None,
+    part: DriverShare | None = None,
     wait: Callable[[str], None] = lambda what: None,
-) -> Outcome:
+) -> ScanOutcome:
     """Scan what is not committed yet, on Ray. Ctrl-C and SIGTERM end it early, with what is finished committed.
 
     Args:
@@ -219,8 +221,8 @@ def run_scan(
         Refused: something cannot be right; no document was scanned.
         ScanFailed: the work had to stop; what was committed stays.
     """
-    with interrupts_noted() as end_if_told, sigterm_interrupts():
-        return _Scan(plan, watch, worker, end_if_told, part, wait).run(files)
+    with interrupts_noted() as end_on_signal, sigterm_interrupts():
+        return _Scan(plan, watch, worker, end_on_signal, part, wait).run(files)
 
 
 class _Scan:
@@ -228,36 +230,36 @@ class _Scan:
 
     Args:
         plan, watch, worker, part, wait: as for run_scan.
-        end_if_told: raises the interrupt that came.
+        end_on_signal: raises the interrupt that came.
     """
 
     def __init__(
         self,
         plan: Plan,
-        watch: Callable[[Work, Totals], None],
+        watch: Callable[[ScanWork, ScanTotals], None],
         worker: type,
-        end_if_told: Callable[[], None],
-        part: Part | None,
+        end_on_signal: Callable[[], None],
+        part: DriverShare | None,
         wait: Callable[[str], None],
     ) -> None:
-        self._plan, self._watch, self._worker, self._end_if_told = plan, watch, worker, end_if_told
+        self._plan, self._watch, self._worker, self._end_on_signal = plan, watch, worker, end_on_signal
         self._part, self._wait = part, wait
         self._began, self._started_at = time.monotonic(), datetime.now(UTC)
         self._scan_id = f"{self._started_at:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
         self._committer, self._metrics = Committer(plan, self._scan_id), Metrics()
-        self._work = Work(0, 0, (), (), ())
+        self._work = ScanWork(0, 0, (), (), ())
         self._users_head: str | None = None
         self._verified = NO_RECORD
         self._first_commit: float | None = None
         self._audit: LiveAudit | None = None
-        self._unit: Unit | None = None
+        self._unit: AccountUnit | None = None
         self._accounts: AccountsFound | None = None
         self._second_scores = 0
         self._unread = ALL_READ
         self._dropped = 0
         self._recorded = self._stopped = False
 
-    def run(self, files: Sequence[InputFile] | None) -> Outcome:
+    def run(self, files: Sequence[InputFile] | None) -> ScanOutcome:
         """Do all steps. Raises as run_scan."""
         try:
             exit_code = self._scan(files)
@@ -354,7 +356,7 @@ class _Scan:
 
     def _have_scanned(self, plan: Plan, shards: Sequence[Shard], earlier: Sightings, workers: int) -> None:
         """Have shards scanned under the keys of a plan, by so many workers at most."""
-        pace = Pace(seconds_a_byte(plan))
+        pace = PiecePace(seconds_a_byte(plan))
         pieces = pace.pieces_of(shards)
         workers, gpus = share_gpus(plan.config.cluster, min(workers, pieces))
         actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(self._worker)
@@ -377,7 +379,7 @@ class _Scan:
                 if finished is not None:
                     self._committer.add(finished)
                     waiting += finished.documents
-                self._end_if_told()
+                self._end_on_signal()
                 self._committer.totals = replace(self._committer.totals, waited=before + pool.waited)
                 if self._committer.due():
                     self._commit()
@@ -406,7 +408,7 @@ class _Scan:
         self._unit = unit_of(plan, shards, self._started_at) if whole else None
         if self._unit is not None and (left := parts_left(plan, self._unit)):
             with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
-                self._accounts = account_pass(plan, self._scan_id, self._unit, left, workers, self._end_if_told)
+                self._accounts = account_pass(plan, self._scan_id, self._unit, left, workers, self._end_on_signal)
 
     def _judge(self, *, whole: bool) -> None:
         """Audit the scan; whole: it covers all files of the input, which all canaries come with."""
@@ -433,7 +435,7 @@ class _Scan:
         lesson = lesson_of(plan, shards) if whole else None
         if lesson is not None and not is_learnt(plan, lesson):
             with sigterm_interrupts(), cluster(plan.config.cluster), sigterm_interrupts():
-                filter_pass(plan, self._scan_id, lesson, self._end_if_told)
+                filter_pass(plan, self._scan_id, lesson, self._end_on_signal)
 
     def _drop_old_nights(self) -> None:
         plan, days = self._plan, self._plan.config.retain_days
@@ -454,8 +456,8 @@ class _Scan:
             if not self._recorded:
                 raise
 
-    def _outcome(self, exit_code: ExitCode) -> Outcome:
-        return Outcome(
+    def _outcome(self, exit_code: ExitCode) -> ScanOutcome:
+        return ScanOutcome(
             self._scan_id,
             exit_code,
             self._work,

@@ -26,7 +26,7 @@ from scanner.input.shards import Shard
 from scanner.results.filters import open_filter
 from scanner.results.queries import flagged_in
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, committed, write_file
+from scanner.results.transactions import TableEntry, commit, committed, write_file
 from scanner.text.normal_form import normalise
 from schemas.config import SecondScoreConfig
 from schemas.tables import SECOND_SCORES
@@ -201,5 +201,5 @@ def _commit(
         if lost.row in flagged
     ]
     written = write_file(plan.results, TABLE, [pa.RecordBatch.from_pylist(lost, SECOND_SCORES)])
-    entry = Entry(transaction(finished.shard.shard_id, second), (*files, written) if written else tuple(files))
+    entry = TableEntry(transaction(finished.shard.shard_id, second), (*files, written) if written else tuple(files))
     return sum(file.rows for file in entry.files) if commit(plan.results, TABLE, [entry]) else 0

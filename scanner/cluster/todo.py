@@ -24,9 +24,9 @@ from scanner.cluster.pieces import (
     PackReport,
     PackWork,
     Piece,
+    PieceWork,
     Report,
     Seconds,
-    Work,
     whole_shard,
 )
 from scanner.detection.scan_plan import Plan
@@ -56,7 +56,7 @@ def seconds_a_byte(plan: Plan) -> float:
     return searches * sum(format_of(key).seconds(key.messages) for key in plan.keys)
 
 
-class Pace:
+class PiecePace:
     """Says how many documents a piece may have, from the pieces that came back; the newest count most.
 
     Args:
@@ -124,9 +124,9 @@ class Todo:
         pace: how large pieces may be; None: shards and packs stay whole until they fail.
     """
 
-    def __init__(self, nodes: Nodes, pace: Pace | None = None) -> None:
+    def __init__(self, nodes: Nodes, pace: PiecePace | None = None) -> None:
         self._nodes, self._pace = nodes, pace
-        self._waiting: deque[Work | PackWork] = deque()
+        self._waiting: deque[PieceWork | PackWork] = deque()
         self._large_lost: Counter[str] = Counter()  # lost large documents, by path
         self.in_parts = 0
 
@@ -138,11 +138,11 @@ class Todo:
         self._waiting.extend(PackWork(unit) if isinstance(unit, Pack) else whole_shard(unit) for unit in units)
 
     @property
-    def first(self) -> Work | PackWork:
+    def first(self) -> PieceWork | PackWork:
         """The next piece of work."""
         return self._waiting[0]
 
-    def take(self) -> Work | PackWork:
+    def take(self) -> PieceWork | PackWork:
         """Take the next piece of work, cut to the pace; the rest of it comes next."""
         work = self._waiting.popleft()
         while self._pace and not self._failed_before(work):
@@ -154,9 +154,9 @@ class Todo:
         return work
 
     @staticmethod
-    def _failed_before(work: Work | PackWork) -> bool:
+    def _failed_before(work: PieceWork | PackWork) -> bool:
         """Whether work is cut by its failures alone."""
-        return isinstance(work, Work) and bool(work.failed_on or work.lost or work.halved or work.piece.one_by_one)
+        return isinstance(work, PieceWork) and bool(work.failed_on or work.lost or work.halved or work.piece.one_by_one)
 
     def pieces(self, most: int) -> int:
         """How many pieces the work that waits would be cut into now, counted up to so many."""
@@ -167,13 +167,15 @@ class Todo:
                 break
         return min(found, most)
 
-    def put_back(self, works: Iterable[Work | PackWork]) -> None:
+    def put_back(self, works: Iterable[PieceWork | PackWork]) -> None:
         """Put back work that was not begun, in its order; it comes next, to an actor that holds nothing else."""
         for work in reversed([*works]):
             work.alone = True
             self._waiting.appendleft(work)
 
-    def failed(self, work: Work | PackWork, reason: str, detail: str, node_id: str | None = None) -> Finished | None:
+    def failed(
+        self, work: PieceWork | PackWork, reason: str, detail: str, node_id: str | None = None
+    ) -> Finished | None:
         """Try failed work again, or take it apart; a document is given up after its last attempt.
 
         node_id: the node on which its worker died. Processes of an ending node may die before the node is known to be
@@ -195,7 +197,7 @@ class Todo:
             self._halve(work, detail)
         return None
 
-    def stalled(self, work: Work | PackWork, behind: int, row: int | None) -> Finished | None:
+    def stalled(self, work: PieceWork | PackWork, behind: int, row: int | None) -> Finished | None:
         """Try work again over which an actor made no progress; a document that was announced alone is given up.
 
         Args:
@@ -217,7 +219,7 @@ class Todo:
             self._halve(work, _NO_PROGRESS)
         return None
 
-    def node_lost(self, work: Work | PackWork, how: Gone) -> Finished | None:
+    def node_lost(self, work: PieceWork | PackWork, how: Gone) -> Finished | None:
         """Put back work whose node is gone, which is no attempt; cut or give up work over which many nodes died."""
         work.nodes += how is Gone.DIED
         detail = f"{work.nodes} nodes of the cluster died while they scanned this"
@@ -245,14 +247,14 @@ class Todo:
         self._waiting.extend(whole_shard(shard) for shard in work.pack.shards if shard not in done)
         return FinishedPack(done, report)
 
-    def lose(self, work: Work, whose: Identity) -> Finished | None:
+    def lose(self, work: PieceWork, whose: Identity) -> Finished | None:
         """Count a document as lost, now that everything about it is known."""
         assert work.lost is not None  # noqa: S101
         work.shard.finished.lost.append(work.lost._replace(whose=whose))
         self.in_parts += 1
         return self._close(work)
 
-    def done(self, work: Work, report: Report) -> Finished | None:
+    def done(self, work: PieceWork, report: Report) -> Finished | None:
         """Take the report of a piece. Returns its shard, if the shard is finished."""
         finished = work.shard.finished
         finished.reports.append(report)
@@ -262,13 +264,13 @@ class Todo:
             self._pace.measured(report.counts.documents, report.seconds)
         work.shard.open_pieces += len(report.set_aside)
         self._waiting.extend(
-            Work(Piece(work.piece.shard, row, row + 1, work.piece.one_by_one), work.shard, alone=True, large=True)
+            PieceWork(Piece(work.piece.shard, row, row + 1, work.piece.one_by_one), work.shard, alone=True, large=True)
             for row in report.set_aside
         )
         self._give_up_large(work.path)
         return self._close(work)
 
-    def _again(self, work: Work) -> None:
+    def _again(self, work: PieceWork) -> None:
         work.shard.finished.retries += 1
         self.put_back([work])
 
@@ -281,7 +283,7 @@ class Todo:
             piece.piece = piece.piece._replace(one_by_one=behind is not None and end > behind)
         self._waiting.extendleft(reversed(pieces))
 
-    def _split(self, work: Work, start: int, stop: int) -> None:
+    def _split(self, work: PieceWork, start: int, stop: int) -> None:
         """Cut work over which an actor made no progress at rows start … stop−1, of which one is to blame.
 
         What the actor had done before is done again in batches, the rest one by one. A document that was alone is given
@@ -301,16 +303,16 @@ class Todo:
         else:
             self.put_back([blamed, *others])
 
-    def _halve(self, work: Work, detail: str) -> None:
+    def _halve(self, work: PieceWork, detail: str) -> None:
         shard, start, stop, one_by_one = work.piece
         work.shard.finished.retries += 1
         _log.warning("rows %d to %d of %s are halved: %s", start, stop - 1, shard.file.path, detail)
         middle = (start + stop) // 2
         work.shard.open_pieces += 1
         halves = ((start, middle), (middle, stop))
-        self.put_back(Work(Piece(shard, *rows, one_by_one), work.shard, halved=True) for rows in halves)
+        self.put_back(PieceWork(Piece(shard, *rows, one_by_one), work.shard, halved=True) for rows in halves)
 
-    def _give_up(self, work: Work, reason: str, detail: str) -> None:
+    def _give_up(self, work: PieceWork, reason: str, detail: str) -> None:
         """Give a document up: an actor is asked only for its identity."""
         work.lost, work.nodes = Lost(work.piece.start, reason, detail), 0
         self.put_back([work])
@@ -323,10 +325,10 @@ class Todo:
             return
         what = f"{LARGE_LOST} documents of this file that are as large could not be scored; it was not tried"
         for work in self._waiting:
-            if isinstance(work, Work) and work.large and work.lost is None and work.path == path:
+            if isinstance(work, PieceWork) and work.large and work.lost is None and work.path == path:
                 work.lost = Lost(work.piece.start, "out_of_memory", what)
 
-    def _close(self, work: Work) -> Finished | None:
+    def _close(self, work: PieceWork) -> Finished | None:
         finished = work.shard.finished
         work.shard.open_pieces -= 1
         if work.shard.open_pieces:

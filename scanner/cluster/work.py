@@ -39,7 +39,7 @@ from scanner.results.transactions import Tables, committed
 from schemas.registry import MasterKey
 
 if TYPE_CHECKING:
-    from scanner.cluster.commits import Totals
+    from scanner.cluster.commits import ScanTotals
 
 
 class AlsoDone(NamedTuple):
@@ -120,8 +120,8 @@ def _in_words(dedup: str, min_scored: int, filter_sha256: str | None) -> str:
 
 
 def _also_done(plan: Plan, shard: Shard, before: Sequence[Shard]) -> AlsoDone:
-    seen = {key_id for one in before for key_id in one.keys}
-    left = tuple(key for key in plan.keys if key.key_id not in seen)
+    known_keys = {key_id for one in before for key_id in one.keys}
+    left = tuple(key for key in plan.keys if key.key_id not in known_keys)
     if not left:
         return AlsoDone(tuple(before), None)
     name = shard_id(shard.file, shard.rows, plan.decides_under(left))
@@ -156,7 +156,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Work:
+class ScanWork:
     """The work that a scan found: all shards (files at fault count as one), those done before, what is left, all ids.
 
     earlier: shards of the same rows as others of `found`, done under other keys, which do not look at them again.
@@ -232,7 +232,7 @@ def refuse_wrong_columns(inspected: Inspected) -> None:
     )
 
 
-def find_work(plan: Plan, inspected: Inspected) -> Work:
+def find_work(plan: Plan, inspected: Inspected) -> ScanWork:
     """Leave out committed shards, once the leftovers of dead drivers are settled.
 
     Raises:
@@ -244,12 +244,12 @@ def find_work(plan: Plan, inspected: Inspected) -> Work:
     return work
 
 
-def work_left(plan: Plan, inspected: Inspected) -> Work:
+def work_left(plan: Plan, inspected: Inspected) -> ScanWork:
     """As `find_work`; writes nothing."""
     return _look_back(plan, inspected)[0]
 
 
-def _look_back(plan: Plan, inspected: Inspected) -> tuple[Work, set[str]]:
+def _look_back(plan: Plan, inspected: Inspected) -> tuple[ScanWork, set[str]]:
     """The work that is to be done, and the ids of finished shards that the log of `verdicts` has."""
     tables = Tables(plan.results)
     logged = committed(tables, "verdicts", inspected.ids)
@@ -278,7 +278,9 @@ def _rules(plan: Plan) -> list[tuple[str, int, str | None]]:
     return [(*rule, sha256) for rule in stated for sha256 in {None, *of_night}]
 
 
-def without(inspected: Inspected, done: Collection[str], others: Mapping[str, AlsoDone] = MappingProxyType({})) -> Work:
+def without(
+    inspected: Inspected, done: Collection[str], others: Mapping[str, AlsoDone] = MappingProxyType({})
+) -> ScanWork:
     """The work that is left when these ids are done, and these shards under other keys."""
     shards, _, faults = inspected
     found, left, earlier = list[Shard](), list[Shard](), list[Shard]()
@@ -292,7 +294,7 @@ def without(inspected: Inspected, done: Collection[str], others: Mapping[str, Al
         left += [] if rest is None else [rest]
         earlier += before[:-1] if rest is None else before
     at_fault = tuple(fault for whole, fault in faults.items() if whole not in done)
-    return Work(
+    return ScanWork(
         shards=len(shards) + len(faults),
         skipped=len(shards) - len(left) + len(faults) - len(at_fault),
         left=tuple(left),
@@ -303,7 +305,7 @@ def without(inspected: Inspected, done: Collection[str], others: Mapping[str, Al
     )
 
 
-def without_expired(plan: Plan, work: Work, *, refuse: bool) -> Work:
+def without_expired(plan: Plan, work: ScanWork, *, refuse: bool) -> ScanWork:
     """Leave out files that were last changed longer ago than nights are kept, or refuse them.
 
     Dropped files would else be scanned again as if they were new. Where a filesystem has no times, all files stay.
@@ -328,7 +330,7 @@ def without_expired(plan: Plan, work: Work, *, refuse: bool) -> Work:
     return replace(work, left=left, faults=tuple(fault for fault in work.faults if fault[0] not in gone))
 
 
-def _expired(plan: Plan, work: Work) -> list[InputFile]:
+def _expired(plan: Plan, work: ScanWork) -> list[InputFile]:
     days = plan.config.retain_days
     if days is None:
         return []
@@ -396,7 +398,7 @@ ALL_READ = Unread()
 
 
 def what_was_not_read(
-    plan: Plan, scan_id: str, work: "Work", totals: "Totals", files: int, passed_over: Sequence[str]
+    plan: Plan, scan_id: str, work: "ScanWork", totals: "ScanTotals", files: int, passed_over: Sequence[str]
 ) -> Unread:
     """Look back at a scan whose work is done: `files` of the input were looked at."""
     over, whole = tuple(passed_over), _whole(plan, work, totals)
@@ -414,7 +416,7 @@ def what_was_not_read(
     return Unread(over, found, _sentence(files, found, quiet), quiet and plan.config.allow_empty, whole, beyond)
 
 
-def _whole(plan: Plan, work: "Work", totals: "Totals") -> WholeInput:
+def _whole(plan: Plan, work: "ScanWork", totals: "ScanTotals") -> WholeInput:
     done = totals.counts
     if totals.shards == work.shards and not work.earlier:
         sums = done.whole_input()
@@ -430,7 +432,7 @@ def reasons_of(plan: Plan, scan_id: str) -> tuple[Reason, ...]:
 
 
 def _too_much(
-    plan: Plan, work: "Work", totals: "Totals", files_at_fault: int, lost: Sequence[str] = ()
+    plan: Plan, work: "ScanWork", totals: "ScanTotals", files_at_fault: int, lost: Sequence[str] = ()
 ) -> Iterator[str]:
     """A sentence for each limit that what could not be read exceeds; lost: paths of the files, which it names."""
     config, see = plan.config, f"`brickscan quarantine {shlex.quote(plan.results)} --group-by document`"

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
 from scanner.audit.in_every_scan.decoys import PieceDecoys, Rehearsal
 from scanner.audit.in_every_scan.reserved import reserved_texts
-from scanner.cluster.machines import limit_memory, own_device, peak_memory, resident
-from scanner.cluster.pieces import NOTHING, Busy, Counts, Files, PackReport, Piece, Report, Seconds
+from scanner.cluster.machines import device_of_worker, limit_memory, peak_memory, resident
+from scanner.cluster.pieces import NOTHING, Busy, DocumentCounts, Files, PackReport, Piece, Report, Seconds
 from scanner.cluster.todo import seconds_a_byte
 from scanner.detection.accounts import by_account, posts_of
 from scanner.detection.attribution import OfFile, Sightings, written
@@ -56,7 +56,7 @@ class Rows:
 
     batches: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
     set_aside: list[int] = field(default_factory=list)
-    counts: Counts = NOTHING
+    counts: DocumentCounts = NOTHING
 
     def add(self, other: "Rows") -> None:
         """Append the rows of another shard of a pack."""
@@ -115,10 +115,10 @@ def _who(row: Mapping[str, Any]) -> list[str]:
     return sorted((also | {row["user_id"]}) - {None})
 
 
-def counts_of(rows: Rows, text_bytes: int) -> Counts:
+def counts_of(rows: Rows, text_bytes: int) -> DocumentCounts:
     """Counts by result of the documents of some rows, whose texts have so many bytes."""
     verdicts, refused = rows.batches["verdicts"], sum(map(len, rows.batches["quarantine"]))
-    return Counts(
+    return DocumentCounts(
         documents=sum(map(len, verdicts)) + refused,
         too_short=_count(verdicts, "status", "too_short"),
         scored_in_part=_count(verdicts, "status", "scored_in_part"),
@@ -199,7 +199,7 @@ class Worker:
 
     @cached_property
     def _device(self) -> tuple["torch.device | None", str]:
-        return own_device(self._plan.config.cluster)
+        return device_of_worker(self._plan.config.cluster)
 
     @cached_property
     def _detector(self) -> Detector:
@@ -222,7 +222,7 @@ class Worker:
 
         Raises:
             ScanFailed: it takes more memory already.
-            Refused: as `open_detector` and `own_device` do.
+            Refused: as `open_detector` and `device_of_worker` do.
         """
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         pa.set_cpu_count(1)
@@ -249,7 +249,7 @@ class Worker:
     def scan_pack(self, shards: Sequence[Shard]) -> Iterator[Busy | PackReport]:
         """Read and score shards whole, and write them together. Raises as `scan`."""
         clock, rows = _Clock(), Rows()
-        counts: list[Counts | None] = []
+        counts: list[DocumentCounts | None] = []
         before = 0
         for shard in shards:
             try:
@@ -317,7 +317,7 @@ class Worker:
                 yield Busy(self._plan.config.cluster.stall_seconds + SIGNS_APART, behind)
             clock.lap("score")
         made["audit_counts"] += witness.rows() if witness else []
-        odd = self._odd_times(made["verdicts"], known.written) + Counts(values_not_read=sum(map(len, unread)))
+        odd = self._odd_times(made["verdicts"], known.written) + DocumentCounts(values_not_read=sum(map(len, unread)))
         rows.counts = counts_of(rows, text_bytes) + odd
         clock.lap("score")
         clock.within_score("tokenise", self._detector.tokenising - before_it[0])
@@ -346,7 +346,7 @@ class Worker:
             return part, []
         return part.filter(pc.invert(large)), part["row"].filter(large).to_pylist()
 
-    def _odd_times(self, verdicts: list[pa.RecordBatch], written: datetime | None) -> Counts:
+    def _odd_times(self, verdicts: list[pa.RecordBatch], written: datetime | None) -> DocumentCounts:
         """Times that cannot be right, or that show a flag to be false."""
         made = {key.key_id: key.marked_since() for key in self._plan.keys}
         future = older = 0
@@ -355,7 +355,7 @@ class Worker:
             future += pc.sum(pc.greater(times, batch["scanned_at"]), min_count=0).as_py()
             dated = batch.filter(pc.is_valid(batch["first_seen_at"])).select(["first_seen_at", "key_id"])
             older += sum(row["first_seen_at"] < made[row["key_id"]] for row in dated.to_pylist())
-        return Counts(in_future=future, older_than_key=older)
+        return DocumentCounts(in_future=future, older_than_key=older)
 
     @cached_property
     def _seconds_a_byte(self) -> float:

@@ -21,14 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import Choice, Entry, Names, WhoOfPlace, entries_of, who_at
+from scanner.detection.attribution import Choice, NamedMessage, Names, WhoOfPlace, entries_of, who_at
 from scanner.detection.filter import NO_FILTER, Filter
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import Rules
 from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest, NamesUsers
 from scanner.input.documents import read_text
-from scanner.text.quoting import own_words
+from scanner.text.quoting import unquoted_words
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.accounts import by_post, log10_evidence, pooled_positions
 from scanner.watermark.positions import PositionRule
@@ -181,12 +181,12 @@ class AccountJudge:
         first_looks: Collection[str] | None = None,
         open_filter: Callable[[str], Filter] = lambda _: NO_FILTER,
     ) -> None:
-        asked = [
+        under_key = [
             (test, each)
             for test, each in zip(keys, tests, strict=True)
             if test.watermark.basis.proven and test.watermark.law is not None
         ]
-        self._keys, self._tests = [test for test, _ in asked], [each for _, each in asked]
+        self._keys, self._tests = [test for test, _ in under_key], [each for _, each in under_key]
         self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in self._keys}
         self._holders, self._nights, self._rules, self._open_filter = holders, nights, rules, open_filter
         known = {test.key.key_id for test in self._keys}
@@ -209,12 +209,12 @@ class AccountJudge:
             return []
         of_all = self._look(posts, pooled)
         marked, last = np.flatnonzero(of_all.choice.decided.flagged).tolist(), _last(posts)
-        own = self._own_words(posts.only([posts.account_ids[i] for i in marked]))
+        unquoted = self._unquoted(posts.only([posts.account_ids[i] for i in marked]))
         names = Names.of_nobody(of_all.choice.decided.naming)
         rows = []
         for i in marked:
             who = who_at(self._keys, self._holders, last[i] or began)
-            look, j, own_scored = own.get(posts.account_ids[i], (of_all, i, None))
+            look, j, unquoted_scored = unquoted.get(posts.account_ids[i], (of_all, i, None))
             names.naming[i], entries = _named(of_all, i, look, j, who)
             if entries:
                 names.put(i, entries, last[i], began)
@@ -225,7 +225,11 @@ class AccountJudge:
                 self._row(posts, i, pooled[key], names)
                 | _figures(of_all.choice.found[key], i, candidate, nameless=nameless)
                 | {"log10_e": float(of_all.log10_e[key][i, candidate]), "tests": self._tests[key]}
-                | {"quoted_share": 0.0 if own_scored is None else max(0.0, 1.0 - own_scored[key] / max(scored, 1))}
+                | {
+                    "quoted_share": 0.0
+                    if unquoted_scored is None
+                    else max(0.0, 1.0 - unquoted_scored[key] / max(scored, 1))
+                }
             )
         return rows
 
@@ -234,26 +238,26 @@ class AccountJudge:
         return self._look(posts, self._pooled(posts))
 
     def _look(self, posts: Posts, pooled: Sequence[Pooled]) -> "Look":
-        each = [self._score(asked, tests, posts) for asked, tests in zip(pooled, self._tests, strict=True)]
+        each = [self._score(under_key, tests, posts) for under_key, tests in zip(pooled, self._tests, strict=True)]
         found, log10_e = [said for said, _ in each], [evidence for _, evidence in each]
         return Look(Choice.as_written(found, self._rules.rates), log10_e, pooled)
 
-    def _own_words(self, posts: Posts) -> dict[str, tuple["Look", int, list[int]]]:
+    def _unquoted(self, posts: Posts) -> dict[str, tuple["Look", int, list[int]]]:
         """A look at the own words alone of the accounts that quote, by account: it, their place, scored tokens by key.
 
         Their names must hold there and on all posts, at the same K: so the second look needs no share of the error.
         """
-        own = posts._replace(texts=[own_words(text) for text in posts.texts])
-        changed = np.array([a != b for a, b in zip(posts.texts, own.texts, strict=True)], np.bool_)
+        unquoted = posts._replace(texts=[unquoted_words(text) for text in posts.texts])
+        changed = np.array([a != b for a, b in zip(posts.texts, unquoted.texts, strict=True)], np.bool_)
         spans = list(zip(posts.account_ids, posts.begins[:-1], posts.begins[1:], strict=True))
-        quoting = own.only([name for name, a, b in spans if changed[a:b].any()])
+        quoting = unquoted.only([name for name, a, b in spans if changed[a:b].any()])
         if not quoting.account_ids:
             return {}
         look = self.look(quoting)
         scored = [[int(each.positions.scored[j]) for each in look.pooled] for j in range(len(quoting.account_ids))]
         return {name: (look, j, scored[j]) for j, name in enumerate(quoting.account_ids)}
 
-    def _best(self, of_all: "Look", account: int, entries: Sequence[Entry]) -> tuple[int, int]:
+    def _best(self, of_all: "Look", account: int, entries: Sequence[NamedMessage]) -> tuple[int, int]:
         """Key and candidate of the row: of the first who is named, else of the smallest p."""
         if not entries:
             return int(of_all.choice.decided.key[account]), int(of_all.choice.decided.candidate[account])
@@ -284,49 +288,49 @@ class AccountJudge:
                 of_posts = common.without(tokens, of_posts, np.array([each == sha256 for each in posts.filters]))
         return Positions(of_posts.index, of_posts.offsets[posts.begins])
 
-    def _score(self, asked: Pooled, tests: float, posts: Posts) -> tuple[Found, NDArray[np.float64]]:
+    def _score(self, under_key: Pooled, tests: float, posts: Posts) -> tuple[Found, NDArray[np.float64]]:
         """A key's findings for all accounts, and log10 of the evidence for each of its candidates: float64[A, C]."""
-        mark, messages = asked.test.watermark, asked.test.key.messages
-        accounts, kept = long_enough(asked.positions, self._rules.min_scored)
-        found = search(mark, asked.together(posts.begins), kept, messages, tests * HALVES * self._nights)
-        found = found.among(accounts, asked.positions.scored)
+        mark, messages = under_key.test.watermark, under_key.test.key.messages
+        accounts, kept = long_enough(under_key.positions, self._rules.min_scored)
+        found = search(mark, under_key.together(posts.begins), kept, messages, tests * HALVES * self._nights)
+        found = found.among(accounts, under_key.positions.scored)
         log10_e = np.zeros(found.message.shape)
         for c in range(found.message.shape[1]):
             if (found.message[:, c] >= 0).any():
-                log10_e[:, c] = evidence_for(mark, asked, posts, np.maximum(found.message[:, c], 0))
+                log10_e[:, c] = evidence_for(mark, under_key, posts, np.maximum(found.message[:, c], 0))
         by_evidence = corrected(-log10_e, messages, tests * HALVES)
         there = found.message >= 0
-        by_score = found.log10_p_global if asked.test.key.key_id in self._first_looks else np.zeros(there.shape)
+        by_score = found.log10_p_global if under_key.test.key.key_id in self._first_looks else np.zeros(there.shape)
         both = np.where(there, np.fmin(by_score, by_evidence), np.nan)
         return found._replace(log10_p_global=both), log10_e
 
-    def _row(self, posts: Posts, account: int, asked: Pooled, names: Names) -> dict[str, Any]:
+    def _row(self, posts: Posts, account: int, under_key: Pooled, names: Names) -> dict[str, Any]:
         of_account = slice(posts.begins[account], posts.begins[account + 1])
         times = [time for time in posts.times[of_account] if time is not None]
-        offsets = asked.posts.offsets[posts.begins]
+        offsets = under_key.posts.offsets[posts.begins]
         return {
             "nights": self._nights,
             "account_id": posts.account_ids[account],
             "posts": int(posts.begins[account + 1] - posts.begins[account]),
             "texts": len(set(posts.texts[of_account])),
             "tokens": int(offsets[account + 1] - offsets[account]),
-            "scored": int(asked.positions.scored[account]),
+            "scored": int(under_key.positions.scored[account]),
             "first_post": min(times, default=None),
             "last_post": max(times, default=None),
-            "key_id": asked.test.key.key_id,
-            "messages_tested": asked.test.key.messages,
-            "first_look": asked.test.key.key_id in self._first_looks,
+            "key_id": under_key.test.key.key_id,
+            "messages_tested": under_key.test.key.messages,
+            "first_look": under_key.test.key.key_id in self._first_looks,
             **{name: getattr(names, name)[account] for name in ("user_id", "naming", "named", "named_again")},
             "scanned_at": datetime.now(UTC),
         }
 
 
-def evidence_for(mark: Watermark, asked: Pooled, posts: Posts, messages: NDArray[np.int64]) -> NDArray[np.float64]:
+def evidence_for(mark: Watermark, under_key: Pooled, posts: Posts, messages: NDArray[np.int64]) -> NDArray[np.float64]:
     """log10 of the largest evidence of each account so far, for one message each, int64[A]: float64[A]."""
     if mark.law is None:
         return np.zeros(len(messages))
-    positions = by_post(asked.positions, asked.posts)
-    score = mark.score(asked.posts, positions, np.repeat(messages, np.diff(posts.begins)))
+    positions = by_post(under_key.positions, under_key.posts)
+    score = mark.score(under_key.posts, positions, np.repeat(messages, np.diff(posts.begins)))
     return log10_evidence(mark.law, score, positions.scored, posts.begins, posts.nights)
 
 
@@ -338,26 +342,26 @@ def account_rows(rows: Sequence[dict[str, Any]], **same: object) -> list[pa.Reco
 def _named(
     of_all: Look,
     account: int,
-    own: Look,
-    of_own: int,
+    unquoted: Look,
+    of_unquoted: int,
     who: WhoOfPlace,
-) -> tuple[Naming, list[Entry]]:
+) -> tuple[Naming, list[NamedMessage]]:
     """Whom an account is named for: messages that pass on all posts (rule 1), and are named on own words (rules 1, 2).
 
     Args:
         of_all: findings on all posts.
         account: the account's place there.
-        own: findings on own words alone.
-        of_own: the account's place there.
+        unquoted: findings on own words alone.
+        of_unquoted: the account's place there.
         who: key id and whom a message names, by place of the key and message.
 
     Returns:
         The naming, which the first entry's takes the place of, and the entries of smallest p first.
     """
-    if not own.choice.decided.flagged[of_own]:
+    if not unquoted.choice.decided.flagged[of_unquoted]:
         return Naming.QUOTED, []
-    naming = Naming(own.choice.decided.naming[of_own])
-    on_own = own.choice.entries(of_own, naming, who)
+    naming = Naming(unquoted.choice.decided.naming[of_unquoted])
+    on_own = unquoted.choice.entries(of_unquoted, naming, who)
     if not on_own:
         return naming, []
     entries = entries_of(of_all.choice.found, of_all.choice.passing, account, (-1, -1), who)

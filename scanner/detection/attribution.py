@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from scanner.detection.under_test import KeyUnderTest, NamesUsers
 from scanner.input.files import InputFile
-from scanner.registry import Named
+from scanner.registry import NamedUser
 from scanner.watermark.rule import Decision, Found, decide, instead
 from schemas.words import Naming
 
@@ -49,14 +49,14 @@ class OfFile(NamedTuple):
     seen: datetime | None
     written: datetime | None
 
-    def first_seen(self, own: datetime | None, text: bytes) -> datetime | None:
+    def first_seen(self, created_at: datetime | None, text: bytes) -> datetime | None:
         """Latest time by which a document existed. None: nothing shows that it existed before the scan began.
 
         Args:
-            own: its own time, or None.
+            created_at: its own time, or None.
             text: SHA-256.
         """
-        known = (self.written if own is None else own, self.seen, self.texts.get(text))
+        known = (self.written if created_at is None else created_at, self.seen, self.texts.get(text))
         first = min((time for time in known if time is not None), default=self.began)
         return first if first < self.began else None
 
@@ -71,17 +71,17 @@ def moment(modified: int) -> datetime:
     return _EPOCH + timedelta(microseconds=modified // 1000)
 
 
-Who = Callable[[str, int, datetime], Named]
+Who = Callable[[str, int, datetime], NamedUser]
 """Function that gives whom a message of a key names, for a document that existed at a time."""
 
 
-class Entry(NamedTuple):
+class NamedMessage(NamedTuple):
     """A message that may be named: its key's id, its corrected log10 p, and whom it names."""
 
     key_id: str
     message: int
     log10_p_global: float
-    who: Named
+    who: NamedUser
 
     def row(self) -> dict[str, Any]:
         """As in schemas.tables.NAMED."""
@@ -109,7 +109,7 @@ class Names(NamedTuple):
         """Columns of the first document."""
         return {column: values[0] for column, values in self._asdict().items()}
 
-    def put(self, document: int, entries: Sequence[Entry], first_seen: datetime | None, began: datetime) -> None:
+    def put(self, document: int, entries: Sequence[NamedMessage], first_seen: datetime | None, began: datetime) -> None:
         """Name users for a document.
 
         Args:
@@ -126,7 +126,7 @@ class Names(NamedTuple):
 
 
 def each_user_once(
-    entries: Iterable[Entry], once: Iterable[dict[str, Any]] = (), again: Iterable[dict[str, Any]] = ()
+    entries: Iterable[NamedMessage], once: Iterable[dict[str, Any]] = (), again: Iterable[dict[str, Any]] = ()
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
     """`named` and `named_again` of VERDICTS: the first entry of each user, and further ones; None: there are none.
 
@@ -192,7 +192,7 @@ class Choice(NamedTuple):
             for c in np.flatnonzero(passing[document])
         }
 
-    def entries(self, document: int, naming: Naming, who: "WhoOfPlace") -> list[Entry]:
+    def entries(self, document: int, naming: Naming, who: "WhoOfPlace") -> list[NamedMessage]:
         """Whom a document is named for, the verdict's message first: messages that the rule names, or all that pass.
 
         The latter only if one user had all of them in time, and no key among theirs is one that names nobody.
@@ -220,7 +220,7 @@ def _smallest(found: Sequence[Found]) -> NDArray[np.float64]:
     return np.asarray(np.where(np.isnan(p), np.inf, p).min(axis=0), np.float64)
 
 
-WhoOfPlace = Callable[[int, int], tuple[str, Named]]
+WhoOfPlace = Callable[[int, int], tuple[str, NamedUser]]
 """Function that gives a key's id and whom a message names, by the place of the key and the message."""
 
 
@@ -230,7 +230,7 @@ def entries_of(
     document: int,
     best: tuple[int, int],
     who: WhoOfPlace,
-) -> list[Entry]:
+) -> list[NamedMessage]:
     """Some candidates of a document as entries, the verdict's first, then the others by p, smallest first.
 
     Args:
@@ -249,14 +249,14 @@ def entries_of(
     for _, log10_p, key, c in each:
         message = int(found[key].message[document, c])
         key_id, named = who(key, message)
-        entries.append(Entry(key_id, message, log10_p, named))
+        entries.append(NamedMessage(key_id, message, log10_p, named))
     return entries
 
 
 def who_at(keys: Sequence[KeyUnderTest], holders: NamesUsers, at: datetime) -> WhoOfPlace:
     """Key id and named user, by place of the key and message, for a document that existed at `at`."""
 
-    def who(key: int, message: int) -> tuple[str, Named]:
+    def who(key: int, message: int) -> tuple[str, NamedUser]:
         of_key = keys[key].key
         named = holders.naming(of_key.key_id, message, at)
         if of_key.messages == 1 and named.naming == Naming.UNALLOCATED:
@@ -266,7 +266,7 @@ def who_at(keys: Sequence[KeyUnderTest], holders: NamesUsers, at: datetime) -> W
     return who
 
 
-def of_one_user(entries: Sequence[Entry]) -> bool:
+def of_one_user(entries: Sequence[NamedMessage]) -> bool:
     """Whether all are messages of the same user, who had them in time."""
     return all(entry.who.naming == Naming.NAMED for entry in entries) and (
         len({entry.who.user_id for entry in entries}) == 1

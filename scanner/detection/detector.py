@@ -21,8 +21,8 @@ from scanner.detection.rows import columns_of_faults, plain_lengths, table_of, v
 from scanner.detection.rules import Rules
 from scanner.detection.sketches import reach_of, sketch
 from scanner.detection.spans import ScoredBatch, SpanKey, located_spans, with_spans
-from scanner.detection.tokenising import Texts, read_texts, segments_of_stored
-from scanner.detection.under_test import KeyUnderTest, Looked, NamesUsers, Origin, Seen, Witness
+from scanner.detection.tokenising import TokenisedTexts, read_texts, segments_of_stored
+from scanner.detection.under_test import BatchResult, KeyScores, KeyUnderTest, NamesUsers, Origin, Witness
 from scanner.input.documents import read_text
 from scanner.text import Standing
 from scanner.text.normal_form import normalise
@@ -89,7 +89,7 @@ class Detector:
         origin: Origin,
         witness: Witness | None = None,
         known: OfFile | None = None,
-    ) -> Looked:
+    ) -> BatchResult:
         """As `detect`, with lengths of texts that show nothing of scores."""
         now, salt, rates = datetime.now(UTC), origin.shard_id.encode(), self._rules.rates
         texts = read_texts(
@@ -104,14 +104,14 @@ class Detector:
         def stored_text(place: int) -> str:
             return read_text(stored[rows[place]].as_py())[0] or ""
 
-        found, seen, whole_is_enough = self._score(texts.tokens, texts.segments)
+        found, scores, whole_is_enough = self._score(texts.tokens, texts.segments)
         if witness is not None:
-            witness.see(kept["text_sha256"].to_pylist(), seen, stored_text)
+            witness.see(kept["text_sha256"].to_pylist(), scores, stored_text)
         choice = Choice.as_written(found, rates)
         if len(texts.differing):
             choice = choice.or_normalised(self._score(texts.normalised, {}, variant=1)[0], texts.differing, rates)
         known = known or OfFile(now, {}, None, None)
-        batch = ScoredBatch(seen, kept, stored_text, known, self._who_at, self._prover)
+        batch = ScoredBatch(scores, kept, stored_text, known, self._who_at, self._prover)
         as_written = self._lengths(texts.tokens)
         lengths = self._lengths_of_choice(as_written, texts, choice.normalised)
         verdicts = verdict_columns(self._keys, self._tests, lengths, choice, kept["reason"], whole_is_enough)
@@ -120,7 +120,7 @@ class Detector:
         table = table_of(VERDICTS, kept, origin, now, columns | self._named(columns["naming"], choice, batch))
         with_units, spans = self._with_spans(table, batch, salt)
         plain = plain_lengths(kept["row"], as_written, found)
-        return Looked(with_units, table_of(QUARANTINE, refused, origin, now, {}), plain, spans)
+        return BatchResult(with_units, table_of(QUARANTINE, refused, origin, now, {}), plain, spans)
 
     def under(self, marks: Mapping[str, Watermark], holders: NamesUsers, rate: float) -> "Detector":
         """The same rules under other marks: of the keys by whose ids they stand, and of no other key.
@@ -164,7 +164,7 @@ class Detector:
 
         It scores tokens, not texts, since a tokenizer judges its backend by the first texts that it sees.
         """
-        seen = []
+        scores = []
         for test, of_spans in zip(self._keys, self._tests_of_spans, strict=True):
             length = min(2 * self._rules.min_scored, MOST_COMPILED_WITH) + test.watermark.rule.context
             ids = np.random.default_rng(0).integers(test.tokenizer.vocab_size, size=length + 1, dtype=np.uint32)
@@ -175,9 +175,9 @@ class Detector:
             if self._standing is not None:
                 blank = pa.array([b" ", b" "], pa.large_binary())
                 segments = segments_of_stored(blank, {name: tokens}, {name: self._standing[name]})[name]
-            seen.append(self._score_key(test, 1.0, of_spans, tokens, positions, segments)[1])
+            scores.append(self._score_key(test, 1.0, of_spans, tokens, positions, segments)[1])
         if witness is not None:
-            witness.see([bytes(32), b"1" * 32], seen, lambda _: "")
+            witness.see([bytes(32), b"1" * 32], scores, lambda _: "")
 
     def _tokenise(self, texts: Sequence[str]) -> dict[str, Tokens]:
         """Tokens of texts by each tokenizer, by its SHA-256."""
@@ -188,13 +188,13 @@ class Detector:
 
     def _score(
         self, tokens: Mapping[str, Tokens], segments: Mapping[str, Segments], variant: int = 0
-    ) -> tuple[list[Found], list[Seen], NDArray[np.bool_]]:
+    ) -> tuple[list[Found], list[KeyScores], NDArray[np.bool_]]:
         """Findings of each key in D texts, and bool[D]: which are long enough for a key if no n-gram is left out.
 
         The texts are given by their tokens and segments; variant: 0, as they stand, or 1, normalised.
         """
         positions: dict[tuple[str, PositionRule], Positions] = {}
-        found, seen, enough = [], [], np.zeros(len(next(iter(tokens.values())).offsets) - 1, np.bool_)
+        found, scores, enough = [], [], np.zeros(len(next(iter(tokens.values())).offsets) - 1, np.bool_)
         each = zip(self._keys, self._tests[:, variant].tolist(), self._tests_of_spans, strict=True)
         for test, tests, of_spans in each:
             name, rule = test.key.tokenizer.sha256, test.watermark.rule
@@ -206,15 +206,15 @@ class Detector:
             of_texts = tokens[name], positions[name, rule], segments.get(name)
             said, shown = self._score_key(test, tests, of_spans, *of_texts)
             found.append(said)
-            seen.append(shown)
-        return found, seen, enough
+            scores.append(shown)
+        return found, scores, enough
 
     def _lengths(self, tokens: Mapping[str, Tokens]) -> NDArray[np.int64]:
         """Tokens of D texts under each key: int64[K, D]."""
         return np.stack([np.diff(tokens[test.key.tokenizer.sha256].offsets) for test in self._keys])
 
     def _lengths_of_choice(
-        self, as_written: NDArray[np.int64], texts: Texts, normalised: NDArray[np.bool_]
+        self, as_written: NDArray[np.int64], texts: TokenisedTexts, normalised: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
         """Tokens under each key of the texts that count: int64[K, D]."""
         if not normalised.any():
@@ -246,7 +246,7 @@ class Detector:
         tokens: Tokens,
         positions: Positions,
         segments: Segments | None = None,
-    ) -> tuple[Found, Seen]:
+    ) -> tuple[Found, KeyScores]:
         """Findings of one key. tests, of_spans: K of documents as a whole, and of their spans; None: not tested."""
         documents, kept = long_enough(positions, self._rules.min_scored)
         mark, messages = test.watermark, test.key.messages
@@ -261,7 +261,7 @@ class Detector:
             found, spans = search_parts(mark, tokens, kept, messages, tests, limit, parts)
         most = most_ranked(format_of(test.key).seconds(messages))
         found = ranked(found, mark, tokens, kept, messages, self._ranked_rate, most)
-        return found.among(documents, positions.scored), Seen(test, tokens, kept, documents, spans, parts)
+        return found.among(documents, positions.scored), KeyScores(test, tokens, kept, documents, spans, parts)
 
     def _named(self, naming: NDArray[np.object_], choice: Choice, batch: ScoredBatch) -> dict[str, NDArray[np.object_]]:
         """Columns of VERDICTS with the users of the messages that the rule names, or the one user of all that pass."""
@@ -273,7 +273,7 @@ class Detector:
                 names.put(i, entries, first, batch.known.began)
         return names._asdict()
 
-    def _sketches(self, texts: Texts, choice: Choice) -> NDArray[np.object_]:
+    def _sketches(self, texts: TokenisedTexts, choice: Choice) -> NDArray[np.object_]:
         """Sketches of the flagged texts among D, as they were scored: object[D]; None for others."""
         decided, sketches = choice.decided, np.full(len(choice.normalised), None, object)
         of_differing = {int(row): place for place, row in enumerate(texts.differing)}
@@ -290,7 +290,7 @@ class Detector:
         return who_at(self._keys, self._holders, at)
 
 
-def _by_readable(documents: pa.RecordBatch, texts: Texts) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+def _by_readable(documents: pa.RecordBatch, texts: TokenisedTexts) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """Documents that can be read and others, with digests and faults in place of their texts, which stay uncopied."""
     faults = columns_of_faults(texts.faults, len(documents))
     rest = {name: documents[name] for name in documents.schema.names if name != "text"}

@@ -20,8 +20,8 @@ from scanner.detection.located import Located
 from scanner.detection.proving_spans import Which, prove_spans
 from scanner.detection.rules import Rules
 from scanner.text import HuggingFaceTokenizer
-from scanner.watermark.format import Proof as SlowPath
-from scanner.watermark.format import ProvesOwn
+from scanner.watermark.format import ProofPath as SlowPath
+from scanner.watermark.format import ProvesUserEvidence
 from scanner.watermark.positions import CommonNgrams
 from scanner.watermark.rule import LEAST_RANK, Decision, Found
 from scanner.watermark.stacks.shared import Held
@@ -94,7 +94,7 @@ class Again(NamedTuple):
     key: int
     claim: Claim
     passes: bool
-    own: bool
+    user_evidence: bool
 
     @property
     def message(self) -> tuple[int, int]:
@@ -194,7 +194,7 @@ class Prover:
                 again += of_key
         passing = [one for one in again if one.passes]
         may_be_named = {
-            one.message for one in passing if (one.own if found[one.key].independent else len(passing) == 1)
+            one.message for one in passing if (one.user_evidence if found[one.key].independent else len(passing) == 1)
         }
         named = {one.message for one in again if one.claim.named}
         best = (flag.key, int(found[flag.key].message[flag.place, flag.candidate]))
@@ -218,33 +218,37 @@ class Prover:
         if (len(ids), scored) != sizes:
             return None
         again = []
-        alone = path.own(ids, messages, self._dedup, left_out) if isinstance(path, ProvesOwn) else None
-        for claim, score, own in zip(claims, scores, self._own(path, alone, len(messages), tests), strict=True):
+        single = (
+            path.user_evidence(ids, messages, self._dedup, left_out) if isinstance(path, ProvesUserEvidence) else None
+        )
+        for claim, score, user_evidence in zip(
+            claims, scores, self._user_evidence(path, single, len(messages), tests), strict=True
+        ):
             passes = self._passes(claim, path.log10_p(claim.score, scored), (key.messages, tests), score)
-            if passes is None or not same(claim.log10_p_own, own):
+            if passes is None or not same(claim.log10_p_own, user_evidence):
                 return None
-            again.append(Again(number, claim, passes, self._passes_own(claim, own)))
+            again.append(Again(number, claim, passes, self._passes_user_evidence(claim, user_evidence)))
         return again
 
-    def _own(
-        self, path: SlowPath, alone: tuple[int, list[float], int] | None, messages: int, keys: float
+    def _user_evidence(
+        self, path: SlowPath, single: tuple[int, list[float], int] | None, messages: int, keys: float
     ) -> list[float | None]:
         """log10 p of what each message shares with no other, corrected as in `Found`; None: nothing more is asked.
 
-        alone: as ProvesOwn gives it for so many messages.
+        single: as ProvesOwn gives it for so many messages.
         """
         from scanner.watermark.proof import log10_any_of
 
-        if alone is None:
+        if single is None:
             return [None] * messages
-        scored, scores, tests = alone
+        scored, scores, tests = single
         return [log10_any_of(log10_any_of(path.log10_p(s, scored), tests), keys) for s in scores]
 
-    def _passes_own(self, claim: Claim, own: float | None) -> bool:
-        if own is None or claim.log10_p_own is None:
+    def _passes_user_evidence(self, claim: Claim, user_evidence: float | None) -> bool:
+        if user_evidence is None or claim.log10_p_own is None:
             return True
-        rounding_decides = alike(own, self._log10_misnaming)
-        return (claim.log10_p_own if rounding_decides else own) <= self._log10_misnaming
+        rounding_decides = alike(user_evidence, self._log10_misnaming)
+        return (claim.log10_p_own if rounding_decides else user_evidence) <= self._log10_misnaming
 
     def _passes(self, claim: Claim, log10_p: float, tests: tuple[int, float], score: float) -> bool | None:
         """Whether a candidate passes; None where its score, or one of its p-values, differs from the claim.
@@ -258,8 +262,8 @@ class Prover:
         from scanner.watermark.proof import log10_any_of  # flags alone need mpmath
 
         whole = log10_any_of(log10_any_of(log10_p, tests[0]), tests[1])
-        told = whole if claim.log10_p_global is None else claim.log10_p_global
-        if not (alike(claim.score, score) and alike(claim.log10_p, log10_p) and alike(told, whole)):
+        stated = whole if claim.log10_p_global is None else claim.log10_p_global
+        if not (alike(claim.score, score) and alike(claim.log10_p, log10_p) and alike(stated, whole)):
             return None
         if alike(whole, self._log10_rate):  # rounding decides, either way
             return claim.passes
@@ -274,12 +278,12 @@ def claims_of(said: Found, named: NDArray[np.bool_], place: int, log10_rate: flo
     claims = []
     for c in range(said.message.shape[1]):
         message = int(said.message[place, c])
-        p, own = float(said.log10_p_global[place, c]), float(said.log10_p_own[place, c])
+        p, user_evidence = float(said.log10_p_global[place, c]), float(said.log10_p_own[place, c])
         stands = bool(said.stands[place, c])
         passes = p <= log10_rate and stands
         if message >= 0 and (passes or named[c] or (second and c < 2)):
             beaten = said.p_rank[place, c] > LEAST_RANK
-            score, alone = float(said.score[place, c]), float(said.log10_p[place, c])
-            more = None if own == -np.inf else own
-            claims.append(Claim(message, score, alone, None if beaten else p, more, stands, passes, bool(named[c])))
+            score, single = float(said.score[place, c]), float(said.log10_p[place, c])
+            more = None if user_evidence == -np.inf else user_evidence
+            claims.append(Claim(message, score, single, None if beaten else p, more, stands, passes, bool(named[c])))
     return claims

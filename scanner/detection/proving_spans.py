@@ -12,7 +12,7 @@ from scanner.detection.filter import plainly_left_out
 from scanner.detection.located import Located
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import segments_of
-from scanner.watermark.format import Proof as SlowPath
+from scanner.watermark.format import ProofPath as SlowPath
 from scanner.watermark.format import ProvesParts
 from scanner.watermark.positions import CommonNgrams
 from scanner.watermark.span_search import Span
@@ -58,7 +58,7 @@ def parts_of(
 def span_holds(
     span: Span,
     terms: NDArray[np.float64],
-    own: NDArray[np.bool_] | None,
+    of_user: NDArray[np.bool_] | None,
     path: SlowPath,
     parts: Collection[tuple[int, int, int]],
     tests: tuple[int, int, float],
@@ -68,7 +68,7 @@ def span_holds(
     Args:
         span: the span as it was found.
         terms: what each position of the document adds to the message's score, float64[P].
-        own: positions that the message shares with no other, bool[P]; None: names need no second p-value.
+        of_user: positions that the message shares with no other, bool[P]; None: names need no second p-value.
         path: gives p-values.
         parts: the parts of the document.
         tests: M; number of messages among which it is the best by its own positions; K.
@@ -80,17 +80,17 @@ def span_holds(
     if (span.begin, span.end, span.segment) not in parts or not alike(span.score, math.fsum(terms[part].tolist())):
         return False
     # p of the claimed score, so that rounding of scores does not count twice
-    alone = path.log10_p(span.score, span.end - span.begin)
-    of_all = log10_any_of(log10_any_of(alone, messages), len(parts))
-    told = [(span.log10_p, alone), (span.log10_p_in_document, of_all)]
-    told.append((span.log10_p_global, log10_any_of(of_all, keys)))
-    if own is None:
-        told_own = span.log10_p_own == -math.inf
+    uncorrected = path.log10_p(span.score, span.end - span.begin)
+    of_all = log10_any_of(log10_any_of(uncorrected, messages), len(parts))
+    stated = [(span.log10_p, uncorrected), (span.log10_p_in_document, of_all)]
+    stated.append((span.log10_p_global, log10_any_of(of_all, keys)))
+    if of_user is None:
+        by_group = span.log10_p_own == -math.inf
     else:
-        of_own = terms[part][own[part]]
-        p = log10_any_of(path.log10_p(math.fsum(of_own.tolist()), len(of_own)), users * len(parts))
-        told_own = alike(span.log10_p_own, log10_any_of(p, keys))
-    return told_own and all(alike(a, b) for a, b in told)
+        user_terms = terms[part][of_user[part]]
+        p = log10_any_of(path.log10_p(math.fsum(user_terms.tolist()), len(user_terms)), users * len(parts))
+        by_group = alike(span.log10_p_own, log10_any_of(p, keys))
+    return by_group and all(alike(a, b) for a, b in stated)
 
 
 def prove_spans(
@@ -119,9 +119,9 @@ def prove_spans(
         return Proof.NOT_OFFERED
     ids = tokenizer.encode([text]).ids
     messages = sorted({one.span.message for one in located})
-    places, terms, own, users = path.parts(ids, messages, dedup, plainly_left_out(common, ids))
+    places, terms, of_user, users = path.parts(ids, messages, dedup, plainly_left_out(common, ids))
     parts = frozenset(parts_of(which, tokenizer, text, places))
     of_message = dict(zip(messages, terms, strict=True))
     tests_of = tests[0], users, tests[1]
-    holds = (span_holds(one.span, of_message[one.span.message], own, path, parts, tests_of) for one in located)
+    holds = (span_holds(one.span, of_message[one.span.message], of_user, path, parts, tests_of) for one in located)
     return Proof.PROVED if all(holds) else Proof.DIFFERS

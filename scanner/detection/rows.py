@@ -108,10 +108,10 @@ def columns_of_faults(faults: Mapping[int, tuple[str, str]], documents: int) -> 
     """Reason and detail of D documents, by column; null where there is no fault."""
     if not faults:
         return dict.fromkeys(("reason", "detail"), pa.nulls(documents, pa.string()))
-    told = [faults.get(row, (None, None)) for row in range(documents)]
+    fault_of_row = [faults.get(row, (None, None)) for row in range(documents)]
     return {
         name: pa.array(of_all, pa.string())
-        for name, of_all in zip(("reason", "detail"), zip(*told, strict=True), strict=True)
+        for name, of_all in zip(("reason", "detail"), zip(*fault_of_row, strict=True), strict=True)
     }
 
 
@@ -217,7 +217,7 @@ def for_everybody(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> pa.RecordBa
 
     Args:
         exact: rows of `with_ids`.
-        lengths: lengths of their texts, as scanner.detection.under_test.Looked has them.
+        lengths: lengths of their texts, as scanner.detection.under_test.BatchResult has them.
     """
     flagged = exact["flagged"]
     changed = {name: pa.nulls(len(exact), VERDICTS.field(name).type) for name in EXACT}
@@ -246,8 +246,8 @@ def _without_p(named: pa.Array) -> pa.Array:
     if named.null_count == len(named):
         return named
     none = pl.element().struct.with_fields(log10_p_global=pl.lit(None, pl.Float64))
-    told = pl.Series("named", named).to_frame().select(pl.col("named").list.eval(none))
-    return told["named"].to_arrow().cast(named.type)
+    fault_of_row = pl.Series("named", named).to_frame().select(pl.col("named").list.eval(none))
+    return fault_of_row["named"].to_arrow().cast(named.type)
 
 
 def _replaced(rows: pa.RecordBatch, columns: dict[str, pa.Array]) -> pa.RecordBatch:

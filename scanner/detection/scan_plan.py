@@ -104,24 +104,24 @@ def _fault(key: MasterKey, config: ScanConfig, tested: int, left_out: LeftOut | 
     if not of_all and not assumed:
         return ""
     rate = all_keys / Weights.of(config).tests(key, tested)[0] if assumed else all_keys
-    asked = "audit.require_admission" if of_all else f"false_positive_rate: {key.format!r} has no law over its keys"
+    setting = "audit.require_admission" if of_all else f"false_positive_rate: {key.format!r} has no law over its keys"
     if key.admission is None or key.admitted_by is None:
         return (
-            f"{asked}: key {key.key_id!r} never passed an audit with its {key.messages} message"
+            f"{setting}: key {key.key_id!r} never passed an audit with its {key.messages} message"
             f"{'s' * (key.messages != 1)}; audit it with `brickscan calibrate` and record that with `brickscan keys "
             f"admit {key.key_id}`"
         )
     if key.admission.holds_down_to > rate:
         share = "" if rate == all_keys else f", of which it has {rate:.2g} among the registry's keys"
         return (
-            f"{asked}: the rate of key {key.key_id!r} is known to hold down to "
+            f"{setting}: the rate of key {key.key_id!r} is known to hold down to "
             f"{key.admission.holds_down_to:g}, not to false_positive_rate = {all_keys:g}{share}; audit it over "
             f"more documents (`brickscan calibrate --down-to {rate:.2g}` says how many), or scan at a higher rate"
         )
     lacking = lacks(key, left_out)
     if lacking:
         return (
-            f"{asked}: key {key.key_id!r} passed an audit that left out common n-grams, and this scan would score "
+            f"{setting}: key {key.key_id!r} passed an audit that left out common n-grams, and this scan would score "
             f"more: {lacking}; {_advice(left_out)}"
         )
     return ""
@@ -278,8 +278,8 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
     tested = keys_tested(registry)
     filtered = LeftOut(config.filter.texts, by_account=config.input.account is not None) if config.filter else None
     keys, left_out = supported_keys(keys, config, tested, filtered)
-    _refuse_own_tables("registry", folder, locations)
-    _refuse_own_tables("results", results, locations)
+    _refuse_results_as_input("registry", folder, locations)
+    _refuse_results_as_input("results", results, locations)
     second = config.second_score
     if second is not None and second.model is not None:
         second = second.model_copy(update={"model": str(base / second.model)})
@@ -328,7 +328,7 @@ def _canaries(config: ScanConfig, registry: Registry) -> Canaries | None:
     return registry.canaries if config.input.account is not None else None
 
 
-def _refuse_own_tables(field: str, folder: str, locations: tuple[str, ...]) -> None:
+def _refuse_results_as_input(field: str, folder: str, locations: tuple[str, ...]) -> None:
     """Refuse tables of our own that are, or lie in, an input path: every run would scan what the last run wrote."""
     for location in locations:
         if Path(real_location(folder)).is_relative_to(real_location(location)):

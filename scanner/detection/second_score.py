@@ -136,11 +136,11 @@ class SecondScorer:
         rows = []
         for key_id in sorted({verdict["key_id"] for verdict in verdicts}):
             mark, draws_of, pinned, tokenizer = self._keys[key_id]
-            own = [i for i, verdict in enumerate(verdicts) if verdict["key_id"] == key_id]
-            tokens = tokenizer.encode([texts[i] for i in own])
+            of_this_key = [i for i, verdict in enumerate(verdicts) if verdict["key_id"] == key_id]
+            tokens = tokenizer.encode([texts[i] for i in of_this_key])
             positions = self._without.positions(pinned, mark.rule, tokens, self._dedup)
-            draws = draws_of(mark, tokens, positions, np.array([verdicts[i]["message"] for i in own], np.int64))
-            for i, *values in zip(own, *self._scores(tokens, positions, draws), strict=True):
+            draws = draws_of(mark, tokens, positions, np.array([verdicts[i]["message"] for i in of_this_key], np.int64))
+            for i, *values in zip(of_this_key, *self._scores(tokens, positions, draws), strict=True):
                 rows.append(second_row(verdicts[i], scan_id, self._second) | dict(zip(_VALUES, values, strict=True)))
         return pa.RecordBatch.from_pylist(rows, SECOND_SCORES)
 

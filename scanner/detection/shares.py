@@ -71,8 +71,8 @@ class Weights(NamedTuple):
             keys_tested: how many keys share equally, for a key without a weight of its own.
         """
         variants = [weight for weight in (self.as_written, self.normalised) if weight is not None]
-        alone = key.tested_among(keys_tested) / as_written(self.document)
-        return tuple(float(alone / as_written(weight)) for weight in variants)
+        of_key = key.tested_among(keys_tested) / as_written(self.document)
+        return tuple(float(of_key / as_written(weight)) for weight in variants)
 
     def tests_of_spans(self, key: MasterKey, keys_tested: int) -> float | None:
         """K of SPEC §3 for the spans of a key. None: spans are not tested.
@@ -96,7 +96,7 @@ NO_VARIANTS = Weights()
 """Weights of documents as they stand alone."""
 
 
-def told_tests(tests: float) -> dict[str, float | None]:
+def columns_of_tests(tests: float) -> dict[str, float | None]:
     """K in the form of the columns of VERDICTS."""
     whole = math.ceil(tests)
     return {"keys_tested": whole, "tests": None if whole == tests else tests}

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from scanner.detection.attribution import Entry, Names, OfFile, WhoOfPlace, each_user_once
+from scanner.detection.attribution import NamedMessage, Names, OfFile, WhoOfPlace, each_user_once
 from scanner.detection.located import Located, locate, namings, quoted_shares
 from scanner.detection.proving import Prover
-from scanner.detection.shares import told_tests
+from scanner.detection.shares import columns_of_tests
 from scanner.detection.sketches import reach_of, sketch
-from scanner.detection.under_test import Seen
+from scanner.detection.under_test import KeyScores
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import segments_of
 from schemas.registry import MasterKey
@@ -28,7 +28,7 @@ from schemas.tables import SPANS, VERDICTS
 from schemas.words import Naming, Proof
 
 
-def located_spans(seen: Sequence[Seen]) -> list[Located]:
+def located_spans(seen: Sequence[KeyScores]) -> list[Located]:
     """Every span that keys found in a batch, with the place of its tokens."""
     return [
         one
@@ -46,7 +46,7 @@ class ScoredBatch:
     that existed then; prover: computes spans again, None: spans are not proved.
     """
 
-    seen: Sequence[Seen]
+    seen: Sequence[KeyScores]
     documents: pa.RecordBatch
     text_of: Callable[[int], str]
     known: OfFile
@@ -106,7 +106,7 @@ class SpanKey(NamedTuple):
     basis: str
 
 
-class Told(NamedTuple):
+class SpanFindings(NamedTuple):
     """A span as its row shows it: its place, its form, its user, and whether it was confirmed.
 
     message: None where it does not pass on what it shares with no other, since the best may be a stranger there.
@@ -144,21 +144,21 @@ def with_spans(
     changed: dict[int, dict[str, Any]] = {}
     for place, of_document in groupby(sorted(located, key=_best_first), key=lambda one: one.document):
         verdict = verdicts.slice(place, 1).to_pylist()[0]
-        told = _tell(list(of_document), keys, batch, misnaming_rate, verdict["proof"], drawn)
+        findings = _tell(list(of_document), keys, batch, misnaming_rate, verdict["proof"], drawn)
         first_seen = batch.first_seen(place)
         who = batch.who(first_seen)
-        rows += [_row(verdict, one, keys[one.located.key], who) for one in told]
+        rows += [_row(verdict, one, keys[one.located.key], who) for one in findings]
         # each message's span of smallest p, best first
-        of_message = {_message(one): one for one in reversed(told) if one.naming == Naming.NAMED}
-        entries = [_entry(one, who) for one in told if of_message.get(_message(one)) is one]
-        differing = next((one for one in told if one.proof == Proof.DIFFERS), None)
+        of_message = {_message(one): one for one in reversed(findings) if one.naming == Naming.NAMED}
+        entries = [_entry(one, who) for one in findings if of_message.get(_message(one)) is one]
+        differing = next((one for one in findings if one.proof == Proof.DIFFERS), None)
         if differing and verdict["flagged"]:
             changed[place] = Names.of_nobody(np.array([Naming.UNPROVED], object)).first_row | {"proof": Proof.DIFFERS}
         elif verdict["named"] is not None:
             changed[place] = _beside(verdict, entries)
         elif entries or not verdict["flagged"]:
-            best = differing or next((one for one in told if one.naming == Naming.NAMED), told[0])
-            changed[place] = _instead(best, entries, keys[best.located.key], batch, first_seen)
+            best = differing or next((one for one in findings if one.naming == Naming.NAMED), findings[0])
+            changed[place] = _replaced_spans(best, entries, keys[best.located.key], batch, first_seen)
     return _amended(verdicts, changed), pa.RecordBatch.from_pylist(rows, SPANS)
 
 
@@ -173,7 +173,7 @@ def _tell(
     misnaming_rate: float,
     whole: Proof | None,
     drawn: Collection[int],
-) -> list[Told]:
+) -> list[SpanFindings]:
     """All spans of a document, the smallest p first. If a proof of the document differs, no span names anybody.
 
     whole: the proof of the document as a whole; drawn: documents whose spans are computed again.
@@ -193,46 +193,46 @@ def _tell(
         None if naming == Naming.UNDECIDED else one.span.message for one, naming in zip(of_document, said, strict=True)
     ]
     return [
-        Told(one, where, message, Naming.UNPROVED if differs else naming, proofs[one.key], share, form)
+        SpanFindings(one, where, message, Naming.UNPROVED if differs else naming, proofs[one.key], share, form)
         for one, where, message, naming, share, form in zip(
             of_document, characters, shown, said, quoted, forms, strict=True
         )
     ]
 
 
-def _message(told: Told) -> tuple[int, int]:
-    return told.located.key, told.located.span.message
+def _message(findings: SpanFindings) -> tuple[int, int]:
+    return findings.located.key, findings.located.span.message
 
 
-def _entry(told: Told, who: WhoOfPlace) -> Entry:
-    span = told.located.span
-    key_id, named = who(told.located.key, span.message)
-    return Entry(key_id, span.message, span.log10_p_global, named)
+def _entry(findings: SpanFindings, who: WhoOfPlace) -> NamedMessage:
+    span = findings.located.span
+    key_id, named = who(findings.located.key, span.message)
+    return NamedMessage(key_id, span.message, span.log10_p_global, named)
 
 
-def _row(verdict: Mapping[str, Any], told: Told, key: SpanKey, who: WhoOfPlace) -> dict[str, Any]:
+def _row(verdict: Mapping[str, Any], findings: SpanFindings, key: SpanKey, who: WhoOfPlace) -> dict[str, Any]:
     """A row of SPANS without `keys`, which the scan's plan knows."""
-    span, located = told.located.span, told.located
-    named = _entry(told, who).who if told.naming == Naming.NAMED else None
+    span, located = findings.located.span, findings.located
+    named = _entry(findings, who).who if findings.naming == Naming.NAMED else None
     return {
         **{name: verdict[name] for name in ("scan_id", "shard_id", "path", "row", "doc_id", "scanned_at")},
         "keys": "",
-        "char_from": told.characters[0],
-        "char_to": told.characters[1],
+        "char_from": findings.characters[0],
+        "char_to": findings.characters[1],
         "tokens": located.last - located.first + 1,
         "scored": span.end - span.begin,
-        "quoted": told.quoted,
+        "quoted": findings.quoted,
         "key_id": key.key.key_id,
-        "message": told.message,
+        "message": findings.message,
         "user_id": None if named is None else named.user_id,
-        "naming": told.naming if named is None else named.naming,
-        "proof": told.proof,
-        "form": told.form,
+        "naming": findings.naming if named is None else named.naming,
+        "proof": findings.proof,
+        "form": findings.form,
         **{name: getattr(span, name) for name in ("score", "log10_p", "log10_p_in_document", "log10_p_global")},
     }
 
 
-def _beside(verdict: Mapping[str, Any], entries: Sequence[Entry]) -> dict[str, Any]:
+def _beside(verdict: Mapping[str, Any], entries: Sequence[NamedMessage]) -> dict[str, Any]:
     """Users of spans whom a verdict that names somebody does not name yet."""
     once, again = verdict["named"], verdict["named_again"] or []
     known = {(one["key_id"], one["message"]) for one in (*once, *again)}
@@ -241,9 +241,9 @@ def _beside(verdict: Mapping[str, Any], entries: Sequence[Entry]) -> dict[str, A
     return {"named": named, "named_again": again}
 
 
-def _instead(
-    best: Told,
-    entries: Sequence[Entry],
+def _replaced_spans(
+    best: SpanFindings,
+    entries: Sequence[NamedMessage],
     key: SpanKey,
     batch: ScoredBatch,
     first_seen: datetime | None,
@@ -266,7 +266,7 @@ def _instead(
         **{name: getattr(span, name) for name in ("score", "log10_p", "log10_p_global")},
         **dict.fromkeys(("runner_up_log10_p", "runner_up_log10_p_global", "p_rank", "variant")),
         "messages_tested": key.key.messages,
-        **told_tests(key.tests),
+        **columns_of_tests(key.tests),
         "flagged": True,
         "basis": key.basis,
         "proof": best.proof,
@@ -281,9 +281,9 @@ def _amended(verdicts: pa.RecordBatch, changed: Mapping[int, Mapping[str, Any]])
         return verdicts
     columns = dict(zip(VERDICTS.names, verdicts.columns, strict=True))
     for name in sorted({name for values in changed.values() for name in values}):
-        told = columns[name].to_pylist()
+        findings = columns[name].to_pylist()
         for place, values in changed.items():
             if name in values:
-                told[place] = values[name]
-        columns[name] = pa.array(told, VERDICTS.field(name).type)
+                findings[place] = values[name]
+        columns[name] = pa.array(findings, VERDICTS.field(name).type)
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=VERDICTS)

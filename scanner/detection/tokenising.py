@@ -19,7 +19,7 @@ FEW_BYTES = 2**18
 """Bytes of text that are worked on at a time. Decoded and tokenised, they take several times as much of a cache."""
 
 
-class Texts(NamedTuple):
+class TokenisedTexts(NamedTuple):
     """D stored texts, R of which can be read, as a whole or in part.
 
     readable: bool[D]; digests: SHA-256 of each of D stored texts, None where nothing is stored; tokens: of R documents,
@@ -44,7 +44,7 @@ def read_texts(
     *,
     normalised: bool = False,
     standing: Mapping[str, Standing] | None = None,
-) -> Texts:
+) -> TokenisedTexts:
     """Read texts as they are stored; `tokenise` gives the tokens of every tokenizer, by its name.
 
     normalised: whether to give the tokens of normalised texts too, where these differ; standing: tokenizers by which to
@@ -78,7 +78,7 @@ def read_texts(
             differing += [read + i for i in plain]
             others += [tokenise([*plain.values()])] if plain else []
         read += len(texts)
-    return Texts(
+    return TokenisedTexts(
         readable,
         digests,
         _joined(parts),

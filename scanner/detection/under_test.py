@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.registry import Named
+from scanner.registry import NamedUser
 from scanner.text import Tokenizer
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.span_search import Parts, Span
@@ -20,7 +20,7 @@ from schemas.registry import MasterKey
 class NamesUsers(Protocol):
     """Who holds a message; scanner.registry.Holders is one."""
 
-    def naming(self, key_id: str, message: int, at: datetime) -> Named:
+    def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
         """Whom a message names, for a document that existed at `at`."""
 
 
@@ -47,7 +47,7 @@ class KeyUnderTest:
     to_device: Callable[[Watermark], Watermark] = as_it_is
 
 
-class Seen(NamedTuple):
+class KeyScores(NamedTuple):
     """Scores of one key in a batch: the positions of D of its documents, and which these are, int64[D].
 
     spans: spans in these documents, where they are looked for; parts: the parts that were tested, None: none.
@@ -61,7 +61,7 @@ class Seen(NamedTuple):
     parts: Parts | None = None
 
 
-class Looked(NamedTuple):
+class BatchResult(NamedTuple):
     """Result of a batch. verdicts, quarantine: as `Detector.detect` returns them.
 
     lengths: row, tokens and scored of each verdict's text as it stands, under the first key that scored it, else the
@@ -77,7 +77,7 @@ class Looked(NamedTuple):
 class Witness(Protocol):
     """Is shown the scores while they are made; scanner.audit.in_every_scan.decoys.PieceDecoys is one."""
 
-    def see(self, digests: Sequence[bytes], seen: Sequence[Seen], text_of: Callable[[int], str]) -> None:
+    def see(self, digests: Sequence[bytes], seen: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
         """Take a batch: SHA-256 of its texts, the scores of each key, and the texts as they were read, by place."""
 
 

@@ -10,7 +10,7 @@ from lm_eval.tasks import TaskManager
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
 
 from scanner.errors import Refused, ScanFailed
-from scanner.evaluation.exams import GREEDY, Answer, Exam
+from scanner.evaluation.exams import GREEDY, Exam, ExamAnswer
 from scanner.generation import marking_of
 
 
@@ -62,7 +62,7 @@ class Examiner:
         except (OSError, ValueError) as error:
             raise Refused(f"model {str(folder)!r} cannot be loaded: {error}") from None
 
-    def take(self, exam: Exam) -> list[Answer]:
+    def take(self, exam: Exam) -> list[ExamAnswer]:
         """Answer a task's documents.
 
         Raises:
@@ -88,8 +88,8 @@ class Examiner:
         return [_answer(exam, name, sample) for sample in found["samples"][name]]
 
 
-def _answer(exam: Exam, name: str, sample: dict[str, Any]) -> Answer:
+def _answer(exam: Exam, name: str, sample: dict[str, Any]) -> ExamAnswer:
     correct = sample[sample["metrics"][0]]
     if correct not in (0, 1):
         raise Refused(f"utility.tasks: {exam.file}: its first metric gave {correct!r}; one is needed that gives 0 or 1")
-    return Answer(name, int(sample["doc_id"]), str(sample["filtered_resps"][0]), bool(correct))
+    return ExamAnswer(name, int(sample["doc_id"]), str(sample["filtered_resps"][0]), bool(correct))

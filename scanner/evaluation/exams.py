@@ -21,7 +21,7 @@ GREEDY = 0.0
 """Temperature that stands for greedy decoding."""
 
 
-class Answer(NamedTuple):
+class ExamAnswer(NamedTuple):
     """One answer: the task's name, the number of the document in it, the text and whether it is right."""
 
     task: str
@@ -80,7 +80,7 @@ def exams(config: EvaluationConfig, base: Path) -> list[Exam]:
     return [Exam(file, setting, how.documents, config.batch, config.seed) for file in files for setting in settings]
 
 
-class Answers:
+class ExamRecords:
     """Exams that were taken with one model, kept in a folder for good: one Parquet file each.
 
     Raises:
@@ -99,19 +99,19 @@ class Answers:
         """The exams that were not taken yet."""
         return [exam for exam in wanted if not self.file_of(exam).exists()]
 
-    def read(self, exam: Exam) -> list[Answer]:
+    def read(self, exam: Exam) -> list[ExamAnswer]:
         """The answers, in the order of the documents; raises ScanFailed when the file is not there or not whole."""
         rows = read_whole(self.file_of(exam), ANSWERS).drop_columns(["exam"]).to_pylist()
-        return sorted((Answer(**row) for row in rows), key=lambda answer: answer.document)
+        return sorted((ExamAnswer(**row) for row in rows), key=lambda answer: answer.document)
 
-    def write(self, exam: Exam, answers: Sequence[Answer]) -> None:
+    def write(self, exam: Exam, answers: Sequence[ExamAnswer]) -> None:
         """Keep an exam; raises ScanFailed when it cannot be written."""
         path = self.file_of(exam)
         rows = [answer._asdict() | {"exam": path.stem} for answer in answers]
         write_rows(path, pa.Table.from_pylist(rows, ANSWERS))
 
 
-def utility_figures(taken: Mapping[Exam, Sequence[Answer]]) -> list[Figure]:
+def utility_figures(taken: Mapping[Exam, Sequence[ExamAnswer]]) -> list[Figure]:
     """Share of right answers of each exam, and for each mark the p-value of the paired test against no mark.
 
     The test is McNemar's exact one (1947): without an effect, either is right on half of the documents on which they

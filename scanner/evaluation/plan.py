@@ -10,7 +10,7 @@ from scanner.errors import Refused
 from scanner.evaluation.exams import Exam, exams
 from scanner.evaluation.robustness import EVERY, Tools
 from scanner.evaluation.scores import groups_of
-from scanner.evaluation.units import Setting, Unit, batches
+from scanner.evaluation.units import Setting, WritingUnit, batches
 from scanner.input.files import resolve
 from scanner.storage.toml import read_toml
 from scanner.text import load_tokenizer, sha256_file
@@ -37,7 +37,7 @@ class Cell:
     """Texts of one setting: all units, in order; searched: numbers of messages that they are searched among."""
 
     setting: Setting
-    units: tuple[Unit, ...]
+    units: tuple[WritingUnit, ...]
     searched: tuple[int, ...] = ()
 
 
@@ -91,7 +91,7 @@ class EvaluationPlan:
         have = {"paste": how.human is not None, "retokenise": self.other_tokenizer is not None}
         return tuple(attack for attack in EVERY if have.get(attack.partition(":")[0], True))
 
-    def units(self) -> Iterator[Unit]:
+    def units(self) -> Iterator[WritingUnit]:
         """Everything that is to be written, in order of importance."""
         for cell in self.identification:
             yield from cell.units

@@ -227,8 +227,8 @@ def _robustness(rows: Sequence[Figure]) -> list[str]:
             if name not in in_table_2
         ]
         lines = [
-            [told, *(show(one(cell, measure="flagged", attack=name)) for cell in cells.values())]
-            for name, told in named
+            [first_column, *(show(one(cell, measure="flagged", attack=name)) for cell in cells.values())]
+            for name, first_column in named
         ]
         if lines:
             parts.append(table([["share flagged after", *head[1:]], *lines]))

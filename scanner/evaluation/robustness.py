@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from scanner.errors import TokenizerError
 from scanner.evaluation.scores import Figure, OneMessage, figure, mean, score_each, share
-from scanner.evaluation.units import Setting, Unit
+from scanner.evaluation.units import Setting, WritingUnit
 from scanner.text import Tokenizer
 
 EVERY = (
@@ -62,9 +62,9 @@ class Tools:
         Raises:
             TokenizerError: one is missing or is no tokenizer.
         """
-        own = _load(tokenizer)
-        own.encode_special_tokens = True
-        return cls(own, None if other is None else _load(other), human)
+        loaded = _load(tokenizer)
+        loaded.encode_special_tokens = True
+        return cls(loaded, None if other is None else _load(other), human)
 
     @property
     def ordinary(self) -> int:
@@ -205,7 +205,9 @@ class Written:
     lengths: tuple[int, ...]
 
     @classmethod
-    def of(cls, units: Sequence[Unit], texts: Sequence[Sequence[str]], lengths: Sequence[Sequence[int]]) -> "Written":
+    def of(
+        cls, units: Sequence[WritingUnit], texts: Sequence[Sequence[str]], lengths: Sequence[Sequence[int]]
+    ) -> "Written":
         """Put units of one setting together."""
         return cls(
             setting=units[0].setting,
@@ -254,7 +256,7 @@ def detect(
         tokenizer: the keys' tokenizer, as a scan loads it.
         min_scored: scored tokens below which a text is too short to be flagged.
     """
-    unit = Unit(cell.setting, 0, cell.prompts, seed, cell.keys, cell.messages)
+    unit = WritingUnit(cell.setting, 0, cell.prompts, seed, cell.keys, cell.messages)
     marks = unit.watermarks()
     texts: dict[str | None, Sequence[str]] = {None: cell.texts}
     texts |= {name: attacked(name, cell.texts, seed, tools) for name in attacks}

@@ -41,7 +41,7 @@ RISK = 0.025
 """Risk of each limit."""
 
 
-class Estimate(NamedTuple):
+class MeanEstimate(NamedTuple):
     """A share or mean of n texts with its limits; hits is None for a mean. n = 0: value and limits are NaN."""
 
     n: int
@@ -51,7 +51,7 @@ class Estimate(NamedTuple):
     high: float
 
 
-def share(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> Estimate:
+def share(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> MeanEstimate:
     """Share of texts that are hits.
 
     Where all texts agree, clusters do not show how alike their texts are, and the limits are for n independent texts. A
@@ -63,7 +63,7 @@ def share(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> Estimate:
     """
     n, found = len(hits), int(hits.sum())
     if n == 0:
-        return Estimate(0, 0, np.nan, np.nan, np.nan)
+        return MeanEstimate(0, 0, np.nan, np.nan, np.nan)
     p = found / n
     if found in (0, n):
         effective = float(n)
@@ -71,10 +71,10 @@ def share(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> Estimate:
         spread = max(variance_of_mean(hits.astype(np.float64), *clusterings) / (p * (1 - p) / n), 1.0)
         effective = n / (spread * few_clusters(_fewest(clusterings), RISK))
     limits = binomial_limits(p * effective, effective, RISK) if effective > 0 else (0.0, 1.0)
-    return Estimate(n, found, p, *limits)
+    return MeanEstimate(n, found, p, *limits)
 
 
-def mean(values: NDArray[np.float64], *clusterings: NDArray[Any]) -> Estimate:
+def mean(values: NDArray[np.float64], *clusterings: NDArray[Any]) -> MeanEstimate:
     """Mean of one number a text.
 
     Args:
@@ -83,12 +83,12 @@ def mean(values: NDArray[np.float64], *clusterings: NDArray[Any]) -> Estimate:
     """
     n = len(values)
     if n == 0:
-        return Estimate(0, None, np.nan, np.nan, np.nan)
+        return MeanEstimate(0, None, np.nan, np.nan, np.nan)
     centre, clusters = float(values.mean()), _fewest(clusterings)
     if clusters < 2:
-        return Estimate(n, None, centre, -np.inf, np.inf)
+        return MeanEstimate(n, None, centre, -np.inf, np.inf)
     half = float(special.stdtrit(clusters - 1, 1 - RISK)) * variance_of_mean(values, *clusterings) ** 0.5
-    return Estimate(n, None, centre, centre - half, centre + half)
+    return MeanEstimate(n, None, centre, centre - half, centre + half)
 
 
 def variance_of_mean(values: NDArray[np.float64], *clusterings: NDArray[Any]) -> float:
@@ -114,7 +114,13 @@ Figure = dict[str, Any]
 
 
 def figure(
-    experiment: str, setting: Setting, measure: str, estimate: Estimate, *, clusters: str, **more: float | str | None
+    experiment: str,
+    setting: Setting,
+    measure: str,
+    estimate: MeanEstimate,
+    *,
+    clusters: str,
+    **more: float | str | None,
 ) -> Figure:
     """One figure.
 
@@ -183,7 +189,7 @@ class GroupSearch(NamedTuple):
     scored: NDArray[np.int64]
 
 
-class Named(NamedTuple):
+class NamedShares(NamedTuple):
     """Whom a scan's rule names, bool[D] each: the right user, a wrong one, or nobody though the text is flagged.
 
     Under version 1 nobody is named where several messages pass. Under version 2 nobody is named where no message passes
@@ -275,7 +281,9 @@ def search_groups(mark: Numbered, tokens: Tokens, own: NDArray[np.int64], groups
     )
 
 
-def name(searched: Search | GroupSearch, count: int, false_positive_rate: float, *, independent: bool = False) -> Named:
+def name(
+    searched: Search | GroupSearch, count: int, false_positive_rate: float, *, independent: bool = False
+) -> NamedShares:
     """Name users of `count` messages by the rule of a scan (scanner.watermark.rule.decide; SPEC §3).
 
     When a text's own message is one of the two best of all, the third best is unknown. It is not needed, since it
@@ -291,7 +299,7 @@ def name(searched: Search | GroupSearch, count: int, false_positive_rate: float,
     if isinstance(searched, GroupSearch):
         limit = np.log10(false_positive_rate)
         found, wrong, flagged = searched.own_named <= limit, searched.other_named <= limit, searched.flagged <= limit
-        return Named(found, wrong, flagged & ~found & ~wrong)
+        return NamedShares(found, wrong, flagged & ~found & ~wrong)
     log10_p = np.stack([searched.own, searched.first, searched.second], axis=1)
     nothing = np.zeros(log10_p.shape)
     found = Found(
@@ -307,7 +315,7 @@ def name(searched: Search | GroupSearch, count: int, false_positive_rate: float,
     )
     decision = decide([found], false_positive_rate)
     right, *others = decision.named[0].T
-    return Named(right, np.any(others, axis=0), decision.naming == Naming.AMBIGUOUS)
+    return NamedShares(right, np.any(others, axis=0), decision.naming == Naming.AMBIGUOUS)
 
 
 LENGTHS: tuple[tuple[int | None, int | None], ...] = ((None, None), (0, 49), (50, 99), (100, 149), (150, None))

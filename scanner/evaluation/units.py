@@ -17,7 +17,7 @@ from scanner.errors import ScanFailed
 from scanner.storage.local_files import write_whole
 from scanner.storage.toml import canonical, digest
 from scanner.watermark import Format, Watermark
-from scanner.watermark.format import Columns, Commits
+from scanner.watermark.format import Commits, UnlabelledColumns
 from schemas.evaluation import TEXTS
 
 
@@ -36,7 +36,7 @@ class Setting:
 
     def columns(self) -> dict[str, object]:
         """Values for the columns of tables; null where nothing is marked."""
-        none: dict[str, object] = dict.fromkeys(Columns._fields)
+        none: dict[str, object] = dict.fromkeys(UnlabelledColumns._fields)
         mark = none if self.format is None else self.format.columns()._asdict()
         return mark | {"delta": self.delta, "temperature": self.temperature}
 
@@ -60,7 +60,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Unit:
+class WritingUnit:
     """A batch that is written in one go: prompts and, when it is marked, the number of the key and message of each.
 
     A sampled text depends on its whole batch, so batches are what is kept and looked up.
@@ -111,7 +111,7 @@ def batches(
     size: int,
     *,
     sample: int = 0,
-) -> list[Unit]:
+) -> list[WritingUnit]:
     """Cut the rows of one setting into units.
 
     Args:
@@ -127,7 +127,7 @@ def batches(
         what = canonical([seed, setting.decides(), sample, begin]).encode()
         number = int.from_bytes(hashlib.blake2b(what, digest_size=7).digest(), "little")
         marked = (keys, messages) if setting.format else ((), ())
-        units.append(Unit(setting, number, prompts, seed, *marked))
+        units.append(WritingUnit(setting, number, prompts, seed, *marked))
     return units
 
 
@@ -140,7 +140,7 @@ def folder_sha256(folder: Path) -> str:
     return whole.hexdigest()
 
 
-class Texts:
+class WrittenTexts:
     """Units of one model in a folder.
 
     Args:
@@ -155,15 +155,15 @@ class Texts:
         self._folder, self.model_sha256 = folder, model_sha256
         make_folder(folder)
 
-    def file_of(self, unit: Unit) -> Path:
+    def file_of(self, unit: WritingUnit) -> Path:
         """The file of a unit."""
         return self._folder / f"{unit.digest(self.model_sha256)[:40]}.parquet"
 
-    def missing(self, units: Sequence[Unit]) -> list[Unit]:
+    def missing(self, units: Sequence[WritingUnit]) -> list[WritingUnit]:
         """The units that were not written yet, each once, in their order."""
         return [unit for unit in dict.fromkeys(units) if not self.file_of(unit).exists()]
 
-    def read(self, unit: Unit) -> list[str]:
+    def read(self, unit: WritingUnit) -> list[str]:
         """The texts of a unit, row by row.
 
         Raises:
@@ -176,12 +176,12 @@ class Texts:
         texts: list[str] = table["text"].to_pylist()
         return texts
 
-    def lengths(self, unit: Unit) -> list[int]:
+    def lengths(self, unit: WritingUnit) -> list[int]:
         """Tokens that the model wrote for each row."""
         found: list[int] = pq.read_table(self.file_of(unit), columns=["tokens"])["tokens"].to_pylist()
         return found
 
-    def write(self, unit: Unit, completions: Sequence[tuple[str, int]]) -> None:
+    def write(self, unit: WritingUnit, completions: Sequence[tuple[str, int]]) -> None:
         """Keep a unit: text and tokens of each row. The file is whole or not there, whatever interrupts us.
 
         Raises:

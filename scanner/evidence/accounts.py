@@ -1,11 +1,6 @@
-"""Marked accounts for people: their list, one explained by its posts, and its page.
+"""Marked accounts for people: their list, one explained by its posts, its sentences, its page, and its record as JSON.
 
-Marked accounts for people: their list, and one account explained by its posts.
-
-The posts are read again: from the table that keeps them until their window is over, else from the input's files. Their
-evidence is computed as the scan computed it, under the row's own key. It decides nothing: the row names, or does not.
-
-A marked account in words for people: its lines in lists, its sentences, its page, and its record as JSON.
+Posts are read again where they are kept, and weighed as by the scan. That decides nothing: the row names, or does not.
 """
 
 import contextlib
@@ -24,7 +19,7 @@ from scanner.detection.accounts import MOST_BYTES, AccountJudge, Look, Posts
 from scanner.detection.alike import alike
 from scanner.detection.rules import Rules
 from scanner.errors import Refused
-from scanner.evidence.case import Case
+from scanner.evidence.case import FlagCase
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.explanation import LEVELS, RUN
 from scanner.evidence.names_then import RegistrySays, as_the_registry_says
@@ -32,13 +27,13 @@ from scanner.evidence.page import LEVEL_WORDS, LONGEST_TITLE, environment, visib
 from scanner.evidence.sentences import DOES_NOT_SAY, WHY_NOBODY, name
 from scanner.input.documents import read_text
 from scanner.printable import one_in, printable, safe
-from scanner.registry import Named
+from scanner.registry import NamedUser
 from scanner.results import accounts, scans, shards
 from scanner.results.account_posts import MOST_POSTS, window_begins
 from scanner.results.queries import ask, verdicts, with_audit
 from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
-from scanner.text.quoting import Part, own_words, parts_of
+from scanner.text.quoting import TextPart, parts_of, unquoted_words
 from scanner.watermark.accounts import by_post
 from scanner.watermark.rule import log10_p_of
 from schemas.words import AuditState, Naming
@@ -47,7 +42,7 @@ SHOWN = 100
 """Most posts of an account that are shown, those that speak strongest for the mark first."""
 
 
-class Post(NamedTuple):
+class AccountPost(NamedTuple):
     """A post of a marked account.
 
     scored: scored tokens, of all its words; level, own_level: how strongly all of its words, and its own words alone,
@@ -63,7 +58,7 @@ class Post(NamedTuple):
     own_level: int | None
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[TextPart]:
         """Quoted lines and own words, in order."""
         return parts_of(self.text)
 
@@ -80,7 +75,7 @@ class AccountExplained:
     row: Mapping[str, Any]
     registry: RegistrySays
     trial: bool
-    posts: Sequence[Post]
+    posts: Sequence[AccountPost]
     read: int
     no_posts: str | None
     log10_p: float | None
@@ -180,20 +175,20 @@ def _explained(explainer: Explainer, row: Mapping[str, Any], says: RegistrySays)
     scan = _scan_of(explainer, row)
     read, no_posts = _posts(explainer, row)
     texts = [read_text(post["text"])[0] or "" for post in read]
-    p = p_own = not_weighed = None
+    p = p_unquoted = not_weighed = None
     levels: list[tuple[int, int | None, int | None]] = [(0, None, None)] * len(read)
     try:
         if read:
-            p, p_own, levels = _weighed(explainer, row, scan, read, texts)
+            p, p_unquoted, levels = _weighed(explainer, row, scan, read, texts)
     except Refused as error:
         not_weighed = str(error)
     posts = [
-        Post(post["path"], post["row"], post["created_at"], text, *said)
+        AccountPost(post["path"], post["row"], post["created_at"], text, *said)
         for post, text, said in zip(read, texts, levels, strict=True)
     ]
     posts.sort(key=lambda post: (-max(post.level or 0, post.own_level or 0), post.path, post.row))
     trial = bool(scan and scan["trial"])
-    return AccountExplained(row, says, trial, posts[:SHOWN], len(posts), no_posts, p, p_own, not_weighed)
+    return AccountExplained(row, says, trial, posts[:SHOWN], len(posts), no_posts, p, p_unquoted, not_weighed)
 
 
 def _posts(explainer: Explainer, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
@@ -223,7 +218,7 @@ def _posts(explainer: Explainer, row: Mapping[str, Any]) -> tuple[list[dict[str,
     read = []
     for post in there.head(MOST_POSTS).iter_rows(named=True):
         with contextlib.suppress(Refused):
-            read.append(post | {"text": explainer.stored_text(Case(post, None))[:MOST_BYTES]})
+            read.append(post | {"text": explainer.stored_text(FlagCase(post, None))[:MOST_BYTES]})
     best = max(kept, read, key=len)
     return best, None if best else "its posts are kept no longer, and their files are gone or hold other texts now"
 
@@ -239,14 +234,14 @@ def _weighed(
     posts = _of_account(row, read, texts)
     judge = _judge(explainer, row, scan, _Recorded(row))
     of_all = judge.look(posts)
-    own = judge.look(posts._replace(texts=[own_words(text) for text in texts]))
+    unquoted = judge.look(posts._replace(texts=[unquoted_words(text) for text in texts]))
     best, message = of_all.choice, row["message"]
     if message is None:
         message = int(best.found[0].message[0, best.decided.candidate[0]])
     scored, levels = _levels(of_all, message)
-    _, own_levels = _levels(own, message)
-    p, p_own = (float(one.found[0].log10_p_global[0, one.decided.candidate[0]]) for one in (best, own.choice))
-    return p, p_own, list(zip(scored.tolist(), levels, own_levels, strict=True))
+    _, unquoted_levels = _levels(unquoted, message)
+    p, p_unquoted = (float(one.found[0].log10_p_global[0, one.decided.candidate[0]]) for one in (best, unquoted.choice))
+    return p, p_unquoted, list(zip(scored.tolist(), levels, unquoted_levels, strict=True))
 
 
 def _scan_of(explainer: Explainer, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -290,10 +285,10 @@ class _Recorded:
     def __init__(self, row: Mapping[str, Any]) -> None:
         self._users = {(one["key_id"], one["message"]): one["user_id"] for one in (row, *(row["named"] or ()))}
 
-    def naming(self, key_id: str, message: int, _at: datetime) -> Named:
+    def naming(self, key_id: str, message: int, _at: datetime) -> NamedUser:
         """The user of the row's own messages, and nobody for others."""
         held = (key_id, message) in self._users
-        return Named(Naming.NAMED if held else Naming.UNALLOCATED, self._users.get((key_id, message)), None)
+        return NamedUser(Naming.NAMED if held else Naming.UNALLOCATED, self._users.get((key_id, message)), None)
 
 
 def _levels(look: Look, message: int) -> tuple[NDArray[np.int64], list[int | None]]:
@@ -400,7 +395,7 @@ def what_was_found(explained: AccountExplained) -> Iterator[tuple[str, str]]:
         f"{row['messages_tested']:,} messages of key {name(row['key_id'])}, by {by}, corrected for "
         f"{round(row['tests'], 1):g} tests ({row['scored']:,} of {row['tokens']:,} tokens scored)",
     )
-    yield "Own words alone", _own(explained)
+    yield "Own words alone", _unquoted_words(explained)
     yield "Decisions", NO_DECISION
 
 
@@ -416,7 +411,7 @@ def _why(explained: AccountExplained) -> str:
     return f"{rule}; here {said}"
 
 
-def _own(explained: AccountExplained) -> str:
+def _unquoted_words(explained: AccountExplained) -> str:
     share, p = explained.row["quoted_share"], explained.log10_p_own
     quoted = "how much is quoted is not known" if share is None else f"{share:.0%} of the scored words stand in quotes"
     if p is None:
@@ -438,19 +433,18 @@ def posts_in_words(explained: AccountExplained, shown: int = SHOWN) -> str:
     return f"{few}, those that speak strongest for the mark first{gone}. Single posts decide nothing.{why}"
 
 
-def about_post(post: Post) -> str:
+def about_post(post: AccountPost) -> str:
     """A line about a post: when, where, and how strongly it speaks for the mark."""
     posted = "time unknown" if post.created_at is None else f"{post.created_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     quoting = any(part.kind == "quoted" for part in post.parts)
-    own = f"; own words alone: {_level(post.own_level)}" if quoting else ""
+    unquoted = f"; own words alone: {_level(post.own_level)}" if quoting else ""
     place = f"{printable(post.path)}:{post.row}"
-    return f"{posted}, {place}: {_level(post.level)}{own} ({post.scored:,} tokens scored)"
+    return f"{posted}, {place}: {_level(post.level)}{unquoted} ({post.scored:,} tokens scored)"
 
 
 def _level(level: int | None) -> str:
-    if level is None:
-        return "too short to tell alone"
-    return f"speaks {LEVEL_WORDS[level]} for the mark" if level else "does not speak for the mark"
+    words = f"speaks {LEVEL_WORDS[level]} for the mark" if level else "does not speak for the mark"
+    return "too short to tell alone" if level is None else words
 
 
 def account_page(found: Sequence[AccountExplained], back: str | None = None, **shown: object) -> str:
@@ -474,10 +468,10 @@ def about_account(found: Sequence[AccountExplained]) -> dict[str, Any]:
     }
 
 
-def _shown_parts(post: Post) -> list[tuple[bool, str]]:
+def _shown_parts(post: AccountPost) -> list[tuple[bool, str]]:
     """The parts of a post's first characters: whether each is quoted, and its text."""
-    cut_off = [part._replace(end=min(part.end, MOST_CHARACTERS)) for part in post.parts if part.begin < MOST_CHARACTERS]
-    return [(part.kind == "quoted", visible(post.text[part.begin : part.end])) for part in cut_off]
+    text, parts = post.text[:MOST_CHARACTERS], (part for part in post.parts if part.begin < MOST_CHARACTERS)
+    return [(part.kind == "quoted", visible(text[part.begin : part.end])) for part in parts]
 
 
 def record_of_account(explained: AccountExplained) -> dict[str, Any]:

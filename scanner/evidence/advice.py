@@ -22,12 +22,12 @@ from scanner.evidence.sentences import QUOTED, WHY_NOBODY, account_of, name
 from scanner.results.decision_log import DECIDED_ON, users_of
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
-from schemas.words import AuditState, Decision, Naming, Proof
+from schemas.words import AuditState, Naming, Proof, ReviewDecision
 
 RISK = 0.025
 """Risk that one limit of the interval misses; both together: 5 %."""
 
-_RIGHT = (Decision.CONFIRMED, Decision.QUOTED, Decision.ALLOWED)
+_RIGHT = (ReviewDecision.CONFIRMED, ReviewDecision.QUOTED, ReviewDecision.ALLOWED)
 
 
 class Precision(NamedTuple):
@@ -80,7 +80,7 @@ def precision(standing: pl.DataFrame, flags: Sequence[dict[str, object]] | None 
         wanted = pl.DataFrame([{name: row[name] for name in DECIDED_ON} for row in flags], schema=kinds)
         standing = standing.join(wanted, on=DECIDED_ON, how="semi")
     texts = standing.group_by("text_sha256").agg(
-        right=pl.col("decision").is_in(list(_RIGHT)).any(), wrong=(pl.col("decision") == Decision.DISMISSED).any()
+        right=pl.col("decision").is_in(list(_RIGHT)).any(), wrong=(pl.col("decision") == ReviewDecision.DISMISSED).any()
     )
     counts = {(right, wrong): 0 for right in (True, False) for wrong in (True, False)}
     counts |= {(right, wrong): count for right, wrong, count in texts.group_by("right", "wrong").len().iter_rows()}
@@ -91,11 +91,11 @@ COPIED = 0.5
 """Least share of what was scored that stands in earlier posts of other accounts, for a text to be called a copy."""
 
 
-class Rule(NamedTuple):
+class AdviceRule(NamedTuple):
     """A row of the table: what is seen, what to record (None: nothing), and whether a flag fits."""
 
     what: str
-    decision: Decision | None
+    decision: ReviewDecision | None
     fits: Callable[[Explanation], bool]
 
 
@@ -144,41 +144,43 @@ def _names_are_equal(explained: Explanation) -> bool:
 
 
 RULES = (
-    Rule(
+    AdviceRule(
         "the audit alarmed, the registry says otherwise, or it came out differently when it was computed again",
         None,
         _not_to_be_used,
     ),
-    Rule(
+    AdviceRule(
         "the message is reserved: it belongs to nobody",
-        Decision.DISMISSED,
+        ReviewDecision.DISMISSED,
         lambda explained: explained.row["naming"] == Naming.RESERVED,
     ),
-    Rule(
+    AdviceRule(
         "a test: the mark of a trial, or of a canary",
-        Decision.ALLOWED,
+        ReviewDecision.ALLOWED,
         lambda explained: explained.canary or bool((explained.case.scan or {}).get("trial")),
     ),
-    Rule("too little to name a user, or the registry does not know the user", Decision.UNCLEAR, _for_nobody_known),
-    Rule("others can make this key's mark, as under version 1", Decision.UNCLEAR, _others_can_make_it),
-    Rule(
+    AdviceRule(
+        "too little to name a user, or the registry does not know the user", ReviewDecision.UNCLEAR, _for_nobody_known
+    ),
+    AdviceRule("others can make this key's mark, as under version 1", ReviewDecision.UNCLEAR, _others_can_make_it),
+    AdviceRule(
         "the text that was scanned cannot be shown, or not weighed",
-        Decision.UNCLEAR,
+        ReviewDecision.UNCLEAR,
         lambda explained: explained.text is None or explained.weighed is None,
     ),
-    Rule("quoted lines carry it all", Decision.QUOTED, _in_quoted_lines),
-    Rule("most of it stands in earlier posts of other accounts", Decision.QUOTED, _copied),
-    Rule(
+    AdviceRule("quoted lines carry it all", ReviewDecision.QUOTED, _in_quoted_lines),
+    AdviceRule("most of it stands in earlier posts of other accounts", ReviewDecision.QUOTED, _copied),
+    AdviceRule(
         "the account is not known",
-        Decision.UNCLEAR,
+        ReviewDecision.UNCLEAR,
         lambda explained: explained.row["account_id"] is None,
     ),
-    Rule(
+    AdviceRule(
         "account and user differ, unless your records say that they are one person",
-        Decision.UNCLEAR,
+        ReviewDecision.UNCLEAR,
         lambda explained: explained.row["naming"] == Naming.NAMED and not _names_are_equal(explained),
     ),
-    Rule("the mark is there, in words of the account's own", Decision.CONFIRMED, lambda _: True),
+    AdviceRule("the mark is there, in words of the account's own", ReviewDecision.CONFIRMED, lambda _: True),
 )
 
 
@@ -186,7 +188,7 @@ class Advice(NamedTuple):
     """The recommended decision, None: to record nothing; rule: the place in RULES of the row that fits."""
 
     rule: int
-    decision: Decision | None
+    decision: ReviewDecision | None
 
     @property
     def why(self) -> str:

@@ -47,7 +47,7 @@ _COUNTS = ("messages_tested", "keys_tested", "tests")  # 1 or more
 
 
 @dataclass(frozen=True)
-class Case:
+class FlagCase:
     """A flagged document: a row of schemas.tables.VERDICTS with `audit`, and its scan's row of SCANS, if that ended."""
 
     row: Mapping[str, Any]
@@ -59,7 +59,7 @@ class Case:
         return f"{self.row['path']}:{self.row['row']}"
 
 
-def find_case(results: str, rate: float, document: str) -> Case:
+def find_case(results: str, rate: float, document: str) -> FlagCase:
     """Find a flagged document by `PATH:ROW`, or by its id where no place of that name is flagged.
 
     Raises:
@@ -82,7 +82,7 @@ def find_case(results: str, rate: float, document: str) -> Case:
     row = rows.row(0, named=True)
     refuse_impossible(row)
     of_scan = ask(results, lambda: scans(results).filter(pl.col("scan_id") == row["scan_id"]).collect())
-    return Case(row, _under_its_keys(results, row, of_scan.row(0, named=True)) if len(of_scan) else None)
+    return FlagCase(row, _under_its_keys(results, row, of_scan.row(0, named=True)) if len(of_scan) else None)
 
 
 def refuse_impossible(row: Mapping[str, Any]) -> None:
@@ -163,7 +163,7 @@ class StoredTexts:
         self._sound: InputFile | None = None  # the file that was inspected last
         weakref.finalize(self, self._inspector.close)
 
-    def of(self, case: Case) -> Stored:
+    def of(self, case: FlagCase) -> Stored:
         """The text of a flag.
 
         Raises:
@@ -179,7 +179,7 @@ class StoredTexts:
                 raise
             return Stored(text, None, str(error))
 
-    def _in_its_file(self, case: Case) -> Mapping[str, Any]:
+    def _in_its_file(self, case: FlagCase) -> Mapping[str, Any]:
         try:
             part = self._read(_with_options(case.row["path"], self._locations), case.row["row"])
         except FileFault as fault:
@@ -193,7 +193,7 @@ class StoredTexts:
             raise Refused(f"{case.where}: another text stands there now than the one that was scanned")
         return found
 
-    def _is_the_scanned(self, text: bytes | None, case: Case) -> bool:
+    def _is_the_scanned(self, text: bytes | None, case: FlagCase) -> bool:
         if text is None:
             return False
         digest = hashlib.sha256(text).digest()
@@ -247,7 +247,7 @@ class KeptTexts:
         return dict(rows.select("text_sha256", "text").collect().iter_rows())
 
 
-def filter_of(results: str, folder: str, registry: Registry, case: Case) -> Filter:
+def filter_of(results: str, folder: str, registry: Registry, case: FlagCase) -> Filter:
     """The filter under which a verdict was given; none where its scan did not end, or had none.
 
     Args:

@@ -21,7 +21,7 @@ from scanner.detection.alike import alike
 from scanner.detection.proving_spans import parts_of
 from scanner.detection.shares import recorded_tests
 from scanner.errors import Refused
-from scanner.evidence.case import Case
+from scanner.evidence.case import FlagCase
 from scanner.evidence.check_claim import WEAK, Mark, any_of
 from scanner.evidence.explainer import Explainer
 from scanner.registry import check_secret
@@ -49,7 +49,7 @@ The claim says that the text contains text marked for the message. It does not s
 """
 
 
-def write_claim(explainer: Explainer, case: Case, out: Path) -> None:
+def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
     """Write the folder.
 
     Args:

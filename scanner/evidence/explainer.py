@@ -29,7 +29,7 @@ from scanner.detection.under_test import KeyUnderTest
 from scanner.errors import Refused
 from scanner.evidence.case import (
     OF_FILE,
-    Case,
+    FlagCase,
     Stored,
     StoredTexts,
     filter_of,
@@ -51,7 +51,7 @@ from scanner.evidence.neighbours import (
     TEXT,
     Around,
     Copied,
-    Post,
+    EarlierPost,
     alike_with,
     copied_of,
     earlier_of_others,
@@ -69,7 +69,7 @@ from scanner.results.queries import ask, spans
 from scanner.results.strength import log10_p_shown
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
-from scanner.text.quoting import Part, parts_of
+from scanner.text.quoting import TextPart, parts_of
 from scanner.watermark import Tokens
 from scanner.watermark.positions import CommonNgrams
 from scanner.watermark.rule import corrected
@@ -102,18 +102,18 @@ class _Said(NamedTuple):
     text: str | None = None
     why_none: str | None = None
     not_from_file: str | None = None
-    parts: Sequence[Part] = ()
+    parts: Sequence[TextPart] = ()
     weighed: Weighed | None = None
     not_weighed: str | None = None
     beside: Mapping[str, Any] = MappingProxyType({})
 
 
-def _as_scored(case: Case, found: Stored) -> str:
+def _as_scored(case: FlagCase, found: Stored) -> str:
     text = read_text(found.text)[0] or ""
     return text if case.row["variant"] is None else normalise(text)
 
 
-def _as_weighed(case: Case, weighed: Weighed | None, says: RegistrySays) -> RegistrySays:
+def _as_weighed(case: FlagCase, weighed: Weighed | None, says: RegistrySays) -> RegistrySays:
     """The registry's word, unless the row has another message than its text: then the registry was asked of a stranger.
 
     Nobody is named by a p-value that is smaller than that of the text, either. A verdict of a part of the text is not
@@ -136,7 +136,7 @@ def _as_weighed(case: Case, weighed: Weighed | None, says: RegistrySays) -> Regi
     return RegistrySays(False, f"not asked: {why}. Name nobody by this row: see `brickscan replay`")
 
 
-def _smaller(case: Case, log10_p: float) -> tuple[str, float, float] | None:
+def _smaller(case: FlagCase, log10_p: float) -> tuple[str, float, float] | None:
     """Which p-value of a row is smaller than the text's own allows, with both; None: none is.
 
     log10_p: of the row's message in its text, not corrected; NaN: there is no law, so that nothing is known.
@@ -200,7 +200,7 @@ class Explainer:
         (explained,) = self.explain_cases([find_case(self.results, self.rate, document)])
         return explained
 
-    def explain_cases(self, cases: Sequence[Case]) -> Iterator[Explanation]:
+    def explain_cases(self, cases: Sequence[FlagCase]) -> Iterator[Explanation]:
         """Explain flags that were found. Raises as `explain` does."""
         for case in cases:
             refuse_impossible(case.row)
@@ -263,7 +263,7 @@ class Explainer:
         return found
 
     def _as_text_speaks(
-        self, case: Case, text: str | None, parts: Sequence[Mapping[str, Any]], says: RegistrySays
+        self, case: FlagCase, text: str | None, parts: Sequence[Mapping[str, Any]], says: RegistrySays
     ) -> RegistrySays:
         """The registry's word, unless neither text nor parts speak for a message by which the row or a part names.
 
@@ -279,8 +279,8 @@ class Explainer:
         listed = (one for name in ("named", "named_again") for one in row[name] or ())
         named = ((one["key_id"], one["message"]) for one in (row, *listed, *parts) if one["naming"] == Naming.NAMED)
         for key_id, message in dict.fromkeys(named):
-            own = [part for part in parts if (part["key_id"], part["message"]) == (key_id, message)]
-            places = [(0, len(text)), *((part["char_from"], part["char_to"]) for part in own)]
+            named_parts = [part for part in parts if (part["key_id"], part["message"]) == (key_id, message)]
+            places = [(0, len(text)), *((part["char_from"], part["char_to"]) for part in named_parts)]
             with contextlib.suppress(Refused):  # a missing key keeps no other flag from being explained
                 test, common = self.open_key(key_id), self.common(replace(case, row={**row, "key_id": key_id}))
                 about = text, message, dedup, common, places
@@ -300,7 +300,7 @@ class Explainer:
         """Rows of flags, or of their spans, of which those name nobody that the registry contradicts."""
         return [as_the_registry_says(row, says) for row, says in zip(rows, self.held_against(rows), strict=True)]
 
-    def scored_text(self, case: Case) -> tuple[str, Tokens, KeyUnderTest]:
+    def scored_text(self, case: FlagCase) -> tuple[str, Tokens, KeyUnderTest]:
         """The text of a flag as it was scored, its tokens by the reference tokenizer, and the opened key.
 
         Raises:
@@ -312,7 +312,7 @@ class Explainer:
         test = self._open(self._key(case))
         return text, test.tokenizer.reference.encode([text]), test
 
-    def common(self, case: Case) -> CommonNgrams | None:
+    def common(self, case: FlagCase) -> CommonNgrams | None:
         """The n-grams that the scan of a flag left out under its key; None: none.
 
         Raises:
@@ -326,13 +326,13 @@ class Explainer:
             self._filters[digest] = filter_of(self.results, self._folder, self._registry, case)
         return self._filters[digest].of(test.key.tokenizer.sha256, test.watermark.rule)
 
-    def stored_text(self, case: Case) -> bytes:
+    def stored_text(self, case: FlagCase) -> bytes:
         """The text of a flag as its file held it when it was scanned. Raises as `scored_text` does."""
         if self._config is None:
             raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
         return self._stored(case).text
 
-    def _stored(self, case: Case) -> Stored:
+    def _stored(self, case: FlagCase) -> Stored:
         """Its text with what stands beside it, or the text alone: the file may lack a column that is asked for now."""
         with contextlib.suppress(Refused):
             found = self._rows.of(case)
@@ -360,9 +360,9 @@ class Explainer:
 
     def open_filter(self, sha256: str) -> Filter:
         """The filter of a digest. Raises as `common` does."""
-        return filter_of(self.results, self._folder, self._registry, Case({}, {"filter_sha256": sha256}))
+        return filter_of(self.results, self._folder, self._registry, FlagCase({}, {"filter_sha256": sha256}))
 
-    def glance(self, case: Case) -> "Glance | None":
+    def glance(self, case: FlagCase) -> "Glance | None":
         """A line of a flag's text, and how much of the text is quoted; None: the text cannot be read."""
         if self._config is None:
             return None
@@ -385,13 +385,13 @@ class Explainer:
             return any(canary.account_id in users_of(row) for canary in self.canaries or ())
         return False
 
-    def _copied(self, case: Case, earlier: Sequence[Mapping[str, Any]]) -> Copied | None:
+    def _copied(self, case: FlagCase, earlier: Sequence[Mapping[str, Any]]) -> Copied | None:
         """What a flag's text shares with earlier posts, of those that can be read; None: there is none."""
-        posts: list[Post] = []
+        posts: list[EarlierPost] = []
         for row in earlier:
             with contextlib.suppress(Refused):
                 ids = self._tokens_of(*(row[name] for name in _OF_POST))
-                posts.append(Post(row["account_id"], row["path"], row["row"], ids))
+                posts.append(EarlierPost(row["account_id"], row["path"], row["row"], ids))
         if not posts:
             return None
         try:
@@ -407,7 +407,7 @@ class Explainer:
 
     def _read_tokens(self, *post: object) -> NDArray[np.uint32]:
         """Tokens of a flagged post, by the columns of _OF_POST. Raises as `scored_text` does."""
-        return self.scored_text(Case(dict(zip(_OF_POST, post, strict=True)), None))[1].ids
+        return self.scored_text(FlagCase(dict(zip(_OF_POST, post, strict=True)), None))[1].ids
 
     @property
     def registry(self) -> str:
@@ -436,7 +436,7 @@ class Explainer:
     def _text_id(self, sha256: bytes) -> bytes:
         return bytes(self._text_ids.of(pa.array([sha256], pa.binary()))[0].as_py())
 
-    def _key(self, case: Case) -> MasterKey:
+    def _key(self, case: FlagCase) -> MasterKey:
         return find_key(self._registry, case.row["key_id"])
 
     def _open(self, key: MasterKey) -> KeyUnderTest:
@@ -444,7 +444,7 @@ class Explainer:
             (self._opened[key.key_id],) = open_keys(self._folder, [key], fast=False)
         return self._opened[key.key_id]
 
-    def _text_of(self, case: Case) -> "_Said":
+    def _text_of(self, case: FlagCase) -> "_Said":
         if self._config is None:
             return _Said(why_none="name the scan's configuration instead of its results to see the text")
         try:

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.detection.shares import recorded_tests
-from scanner.evidence.case import Case
+from scanner.evidence.case import FlagCase
 from scanner.evidence.names_then import NOT_ASKED, RegistrySays
 from scanner.evidence.neighbours import Around, Copied
 from scanner.text import HuggingFaceTokenizer
-from scanner.text.quoting import Kind, Part
+from scanner.text.quoting import Kind, TextPart
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.format import ScoresParts
 from scanner.watermark.formats import generator_of
@@ -39,7 +39,7 @@ LEVELS = (-0.5, -1.0, -2.0, -4.0)
 """log10 p of a run at or below which it speaks for the mark: a little, some, strongly, very strongly."""
 
 
-class Run(NamedTuple):
+class ScoreRun(NamedTuple):
     """Scored tokens that follow each other, from their first character to the one after the last.
 
     log10_p: of the run under the message alone; NaN where the format has no law. unscored: tokens in between.
@@ -71,7 +71,7 @@ class PartSaid(NamedTuple):
     log10_p_any: float
 
 
-class OwnSaid(NamedTuple):
+class UserEvidenceFinding(NamedTuple):
     """What the positions say that a message reads alone, and shares with no other of its group of so many.
 
     log10_p: of their score alone, not corrected.
@@ -95,9 +95,9 @@ class Weighed(NamedTuple):
     repeats: int
     unscored: int
     score: float
-    runs: list[Run]
+    runs: list[ScoreRun]
     parts: list[PartSaid]
-    alone: OwnSaid | None = None
+    alone: UserEvidenceFinding | None = None
     common: int = 0
     log10_p: float = math.nan
 
@@ -109,7 +109,7 @@ def weigh(
     message: int,
     messages: int,
     dedup: Dedup,
-    parts: Sequence[Part],
+    parts: Sequence[TextPart],
     run: int = RUN,
     common: CommonNgrams | None = None,
 ) -> Weighed:
@@ -172,17 +172,17 @@ def log10_p_in(
     return min(each)
 
 
-def _alone(mark: Watermark, tokens: Tokens, positions: Positions, message: int) -> OwnSaid | None:
-    own = mark.own(tokens, positions, np.array([message])) if isinstance(mark, ScoresParts) else None
+def _alone(mark: Watermark, tokens: Tokens, positions: Positions, message: int) -> UserEvidenceFinding | None:
+    own = mark.user_evidence(tokens, positions, np.array([message])) if isinstance(mark, ScoresParts) else None
     if own is None:
         return None
     log10_p = log10_p_of(mark.law, own.score[:, 0], own.scored)
-    return OwnSaid(int(own.scored[0]), own.tests, float(log10_p[0]))
+    return UserEvidenceFinding(int(own.scored[0]), own.tests, float(log10_p[0]))
 
 
 def _runs(
     mark: Watermark, tokens: Tokens, index: NDArray[np.int64], stand: NDArray[np.int64], message: int, run: int
-) -> list[Run]:
+) -> list[ScoreRun]:
     """A run is a document of its own that begins where the text does, so that each draw is what it is in the text."""
     if not len(index):
         return []
@@ -194,7 +194,7 @@ def _runs(
     log10_p = log10_p_of(mark.law, each, counts)
     first, last = index[bounds[:-1]], index[bounds[1:] - 1]
     return [
-        Run(int(stand[a, 0]), int(stand[b, 1]), int(count), int(b - a + 1 - count), float(p))
+        ScoreRun(int(stand[a, 0]), int(stand[b, 1]), int(count), int(b - a + 1 - count), float(p))
         for a, b, count, p in zip(first.tolist(), last.tolist(), counts, log10_p, strict=True)
     ]
 
@@ -206,7 +206,7 @@ def _said(
     stand: NDArray[np.int64],
     message: int,
     messages: int,
-    parts: Sequence[Part],
+    parts: Sequence[TextPart],
 ) -> list[PartSaid]:
     """Evidence by kind of part; empty if the text is a single part, whose evidence is the verdict's."""
     if len(parts) < 2:
@@ -250,13 +250,13 @@ class Explanation:
     says the same of the names; where it does not, the row names nobody.
     """
 
-    case: Case
+    case: FlagCase
     rate: float
     key: MasterKey | None
     text: str | None
     no_text: str | None
     not_from_file: str | None
-    parts: Sequence[Part]
+    parts: Sequence[TextPart]
     weighed: Weighed | None
     not_weighed: str | None
     of_user: Around | None
@@ -277,7 +277,7 @@ class Explanation:
         return self.case.row
 
     @property
-    def alone(self) -> OwnSaid | None:
+    def alone(self) -> UserEvidenceFinding | None:
         """Evidence that tells the named user from others of a group; None: nobody is named, or there is no group.
 
         A text that is flagged by a part of it is None too, since its names go by that part alone.

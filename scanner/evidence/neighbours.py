@@ -102,7 +102,7 @@ class Copied(NamedTuple):
     row: int | None = None
 
 
-class Post(NamedTuple):
+class EarlierPost(NamedTuple):
     """An earlier post: who posted it, where it stands, and its tokens, uint32[T]."""
 
     account_id: str
@@ -138,8 +138,8 @@ def earlier_of_others(
     places = np.frombuffer(b"".join(found["sketch"]), "<u4").reshape(len(found), PLACES)
     numbered = found.drop("sketch").with_row_index("number")
     of_place = {(path, row): number for number, path, row in numbered.select("number", "path", "row").iter_rows()}
-    asked = ((row["path"], row["row"]) for row in rows)
-    return {place: _alike(numbered, places, of_place[place]) for place in asked if place in of_place}
+    addresses = ((row["path"], row["row"]) for row in rows)
+    return {place: _alike(numbered, places, of_place[place]) for place in addresses if place in of_place}
 
 
 def _alike(numbered: pl.DataFrame, places: NDArray[np.uint32], number: int) -> Sequence[Mapping[str, Any]]:
@@ -156,7 +156,7 @@ def _alike(numbered: pl.DataFrame, places: NDArray[np.uint32], number: int) -> S
     return ordered.head(MOST_POSTS).to_dicts()
 
 
-def copied_of(ids: NDArray[np.uint32], scored: NDArray[np.int64], reach: int, posts: Iterable[Post]) -> Copied:
+def copied_of(ids: NDArray[np.uint32], scored: NDArray[np.int64], reach: int, posts: Iterable[EarlierPost]) -> Copied:
     """What a text shares with posts.
 
     Args:
@@ -168,7 +168,7 @@ def copied_of(ids: NDArray[np.uint32], scored: NDArray[np.int64], reach: int, po
     length = max(reach + 1, RUN)
     ends = set(scored.tolist())
     own = [run for end, run in enumerate(_runs(ids, length), length - 1) if end in ends]
-    there, holding = np.zeros(len(own), bool), list[tuple[int, Post]]()
+    there, holding = np.zeros(len(own), bool), list[tuple[int, EarlierPost]]()
     for post in posts:
         runs = set(_runs(post.ids, length))
         shared = np.array([run in runs for run in own], bool)

@@ -106,7 +106,7 @@ _SPAN_BYTES = len('<span class="l4 q m" title="very strongly"></span>')
 LEVEL_WORDS = ("nothing", "a little", "some", "strongly", "very strongly")
 
 
-class Segment(NamedTuple):
+class PageSegment(NamedTuple):
     """Some characters of a text.
 
     level: level of their run; None: they are not scored; marked: they stand in a part that is marked by itself.
@@ -118,7 +118,7 @@ class Segment(NamedTuple):
     marked: bool
 
 
-def segments(explained: Explanation, most: int = MOST_CHARACTERS) -> list[Segment]:
+def segments(explained: Explanation, most: int = MOST_CHARACTERS) -> list[PageSegment]:
     """The text's first characters, cut wherever evidence or kind of part changes."""
     text = (explained.text or "")[:most]
     runs = explained.weighed.runs if explained.weighed else []
@@ -142,7 +142,7 @@ def segments(explained: Explanation, most: int = MOST_CHARACTERS) -> list[Segmen
         quoted = part < len(explained.parts) and explained.parts[part].kind == "quoted"
         of_span = any(first <= begin < last for first, last in marked)
         level = None if not inside else runs[run].level if speaking["quoted" if quoted else "own"] else 0
-        shown.append(Segment(visible(text[begin:end]), level, quoted, of_span))
+        shown.append(PageSegment(visible(text[begin:end]), level, quoted, of_span))
     return shown
 
 
@@ -154,7 +154,7 @@ def _behind_accents(text: str, place: int) -> int:
     return place
 
 
-def _fitting(explained: Explanation) -> tuple[list[Segment], int]:
+def _fitting(explained: Explanation) -> tuple[list[PageSegment], int]:
     """The text as far as a page holds it, and how many of its characters that are."""
     most = min(MOST_CHARACTERS, len(explained.text or ""))
     while True:

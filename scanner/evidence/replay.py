@@ -23,7 +23,7 @@ from scanner.detection.scan_plan import read_config, results_of
 from scanner.detection.shares import Weights, recorded_tests
 from scanner.detection.under_test import Origin, log10_reach
 from scanner.errors import Refused
-from scanner.evidence.case import OF_FILE, Case, StoredTexts, filter_of, find_case
+from scanner.evidence.case import OF_FILE, FlagCase, StoredTexts, filter_of, find_case
 from scanner.evidence.names_then import RegistrySays, held_against
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
@@ -31,7 +31,7 @@ from scanner.input.files import resolve
 from scanner.registry import Holders, check_secret, find_key, load_registry
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
-from scanner.results.first_seen import Before, seen_before
+from scanner.results.first_seen import Before, known_before
 from scanner.results.queries import ask
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
@@ -76,7 +76,7 @@ class Replay(NamedTuple):
     registry: what it says of the names on record.
     """
 
-    case: Case
+    case: FlagCase
     fields: list[Compared]
     not_from_file: str | None
     registry: RegistrySays
@@ -124,19 +124,19 @@ def replay(config_file: Path, document: str) -> Replay:
     why = f"the row says otherwise than the registry: {says.sentence}" if says.agrees is False else _CHANGED
     fields = [_compare(name, case.row, again, why) for name in (*beside, *FIELDS) if name in case.row]
     if found.row is not None and case.row["message"] is not None and case.row["naming"] not in NOBODY_ASKED_FOR:
-        before = ask(results, lambda: seen_before(results, case.row, (case.scan or {})["started_at"]))
+        before = ask(results, lambda: known_before(results, case.row, (case.scan or {})["started_at"]))
         fields.append(_existed(case, before, found.row["created_at_latest"]))
     return Replay(case, fields, found.not_from_file, says)
 
 
-def _existed(case: Case, before: Before, own: datetime | None) -> Compared:
+def _existed(case: FlagCase, before: Before, known_at: datetime | None) -> Compared:
     """The time by which the document existed, which decides whether a user held its message then.
 
     An earlier flag of its text counts only where it can change whom the text names (scanner.results.first_seen), so
     that the time may be the one with it or the one without.
     """
     row, began = case.row, (case.scan or {})["started_at"]
-    known = [time for time in (before.written if own is None else own, before.file) if time is not None]
+    known = [time for time in (before.written if known_at is None else known_at, before.file) if time is not None]
     times = [
         first if first is not None and first < began else began if row["naming"] == Naming.HELD_LATER else None
         for first in (min(known, default=None), min((*known, before.text or began), default=None))
@@ -150,7 +150,7 @@ def _existed(case: Case, before: Before, own: datetime | None) -> Compared:
     return Compared("first_seen_at", recorded, times[0], equal=False)
 
 
-def _keys_then(registry: Registry, case: Case) -> list[MasterKey]:
+def _keys_then(registry: Registry, case: FlagCase) -> list[MasterKey]:
     """The keys that the scan tested, in its order; with the commitments that they had then, and the weights."""
     keys = []
     first = first_keys(registry.keys, gives_p_values)
@@ -167,7 +167,7 @@ def _keys_then(registry: Registry, case: Case) -> list[MasterKey]:
 
 
 def _detected(
-    config: ScanConfig, folder: str, keys: Sequence[MasterKey], case: Case, raw: bytes, without: Filter
+    config: ScanConfig, folder: str, keys: Sequence[MasterKey], case: FlagCase, raw: bytes, without: Filter
 ) -> Mapping[str, Any]:
     """The verdict by the scan's own rule: a row of VERDICTS."""
     row, scan = case.row, case.scan or {}
@@ -186,18 +186,18 @@ def _detected(
 
 def _keys_tested(keys: Sequence[MasterKey], row: Mapping[str, Any], weights: Weights) -> int:
     """How many keys without weights shared equally, by the scan's record; for a key with a weight, any number."""
-    own = next((key for key in keys if key.key_id == row["key_id"]), None)
-    if own is None:
+    known_at = next((key for key in keys if key.key_id == row["key_id"]), None)
+    if known_at is None:
         why = "is none that its scan tested, so the row was changed: name nobody by it"
         raise Refused(f"{row['path']}:{row['row']}: the row's key {row['key_id']!r} {why}")
-    if own.one_of is not None:
+    if known_at.one_of is not None:
         return len(keys)
-    of_whole = weights.tests(own, 1)[-1 if row["variant"] is not None else 0]
-    a_key = (weights.tests_of_spans(own, 1) if row["unit"] is not None else None) or of_whole
+    of_whole = weights.tests(known_at, 1)[-1 if row["variant"] is not None else 0]
+    a_key = (weights.tests_of_spans(known_at, 1) if row["unit"] is not None else None) or of_whole
     return max(round(recorded_tests(row) / a_key), sum(map(gives_p_values, keys)))
 
 
-def _by_slow_path(folder: str, registry: Registry, case: Case, raw: bytes, without: Filter) -> dict[str, Any]:
+def _by_slow_path(folder: str, registry: Registry, case: FlagCase, raw: bytes, without: Filter) -> dict[str, Any]:
     """Score and p-value of the verdict's message, where its format has a slow path.
 
     Score and p-value of a part of the text are proved as the part is found again (scanner.detection.proving_spans).

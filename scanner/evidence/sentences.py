@@ -141,14 +141,14 @@ def _how_sure(explained: Explanation) -> str | None:
     alone, scan = explained.alone, explained.case.scan
     if alone is None:
         return None
-    asked = ""
+    question = ""
     if scan is not None:
         rate = scan["misnaming_rate"] or scan["false_positive_rate"]
-        asked = f"; this scan asked for {one_in(math.log10(rate))}"
+        question = f"; this scan asked for {one_in(math.log10(rate))}"
     return (
         f"the {alone.group:,} users of a group share a part of the mark, and {alone.scored:,} scored tokens tell them "
         f"apart: if these were marked for none of them, {one_in(explained.log10_p_own or 0.0)} texts would speak so "
-        f"strongly for any{asked}"
+        f"strongly for any{question}"
     )
 
 

@@ -26,7 +26,7 @@ from scanner.audit.statistics.audit_rows import holds_down_to
 from scanner.errors import Refused
 from scanner.evidence.accounts import account_page, explain_account, line_of_account, record_of_account
 from scanner.evidence.advice import Precision, precision
-from scanner.evidence.case import Case
+from scanner.evidence.case import FlagCase
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import bars_chart, environment, page, rates_chart, write_private
 from scanner.evidence.sentences import WHY_NOBODY, record_of
@@ -115,10 +115,10 @@ class Night:
         return sum(scan["quarantined"] + scan["files_quarantined"] for scan in self.scans)
 
     @property
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[FlagCase]:
         """The night's flags, each with its scan."""
         of_id = {scan["scan_id"]: scan for scan in self.scans}
-        return [Case(row, of_id[row["scan_id"]]) for row in self.flags]
+        return [FlagCase(row, of_id[row["scan_id"]]) for row in self.flags]
 
 
 def night_of(
@@ -237,10 +237,10 @@ def _rates(results: str, ids: list[str]) -> Sequence[Mapping[str, Any]]:
 
 def _added_up(flags: pl.DataFrame) -> dict[str, list[tuple[str | None, int]]]:
     hour = pl.coalesce("created_at", "scanned_at").dt.strftime("%H:00").alias("hour")
-    asked = flags.with_columns(hour)
+    by_hour = flags.with_columns(hour)
     most = {
         name: [
-            (row[0], row[1]) for row in asked.group_by(name).len().sort("len", name, descending=[True, False]).rows()
+            (row[0], row[1]) for row in by_hour.group_by(name).len().sort("len", name, descending=[True, False]).rows()
         ]
         for name in ("key_id", "user_id", "account_id", "hour")
     }
@@ -289,7 +289,7 @@ def write_report(
     explainer: Explainer,
     night: Night,
     out: Path,
-    told: Callable[[], object] = lambda: None,
+    progress: Callable[[], object] = lambda: None,
     marked: Sequence[Mapping[str, Any]] = (),
 ) -> int:
     """Write the report of a night. Returns how many pages of flags it has.
@@ -298,7 +298,7 @@ def write_report(
         explainer: explainer of the results.
         night: the result of `night_of`.
         out: folder; new, or one that holds an earlier report, which is replaced as a whole.
-        told: called whenever the pages of a flag are written.
+        progress: called whenever the pages of a flag are written.
         marked: the night's marked accounts, the result of `marked_accounts`.
 
     Raises:
@@ -319,7 +319,7 @@ def write_report(
             path = unfinished / "flags" / name_of(explained.row)
             write_private(path.with_suffix(".html"), page(explained, back="../index.html"))
             write_private(path.with_suffix(".json"), json.dumps(record_of(explained), indent=1))
-            told()
+            progress()
         listed = sorted(marked, key=lambda row: row["naming"] != Naming.NAMED)
         for account_id in dict.fromkeys(row["account_id"] for row in listed[:MOST_ACCOUNTS]):
             found = explain_account(explainer, account_id, night.day)

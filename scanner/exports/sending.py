@@ -29,7 +29,7 @@ from scanner.exports.records import coop_report, ozone_event
 from scanner.registry.secrets import read_token
 from scanner.results.queries import ask
 from scanner.results.tables import open_tables, read_whole
-from scanner.results.transactions import Entry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, write_file
 from scanner.storage.delta import table_uri
 from scanner.watermark.stacks.shared import Held
 from schemas.config import ExportConfig
@@ -49,7 +49,7 @@ class Receiver(NamedTuple):
     drops_repeats: bool
 
 
-class Answer(NamedTuple):
+class ReceiverAnswer(NamedTuple):
     """Answer of a receiver: HTTP status, and the body as JSON, empty where it is none."""
 
     status: int
@@ -63,8 +63,8 @@ def checked_url(field: str, url: str) -> str:
         Refused: it is not encrypted, and not of this machine.
     """
     parts = urlsplit(url)
-    own = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")
-    if not (parts.scheme == "https" or own) or not parts.hostname or parts.username or parts.query or parts.fragment:
+    local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")
+    if not (parts.scheme == "https" or local) or not parts.hostname or parts.username or parts.query or parts.fragment:
         raise Refused(f"{field}: {url!r} is no address to send to; allowed: https://…, http:// of this machine alone")
     return url.rstrip("/")
 
@@ -87,13 +87,18 @@ class Outbox:
     """
 
     def __init__(
-        self, results: str, receiver: Receiver, *, again: bool = False, post: "Callable[..., Answer] | None" = None
+        self,
+        results: str,
+        receiver: Receiver,
+        *,
+        again: bool = False,
+        post: "Callable[..., ReceiverAnswer] | None" = None,
     ) -> None:
         self._results, self._receiver = results, receiver
         self._again, self._post = again or receiver.drops_repeats, post or _post
         open_tables(results, ["sent"])
-        own = (pl.col("receiver") == receiver.name) & (pl.col("url") == receiver.url)
-        rows = ask(results, lambda: sent(results).filter(own).collect())
+        local = (pl.col("receiver") == receiver.name) & (pl.col("url") == receiver.url)
+        rows = ask(results, lambda: sent(results).filter(local).collect())
         self._states: dict[str, list[str]] = {}
         for item, state in rows.select("item_id", "state").iter_rows():
             self._states.setdefault(item, []).append(state)
@@ -138,7 +143,7 @@ class Outbox:
         to = hashlib.sha256(self._receiver.url.encode()).hexdigest()[:16]
         transaction = f"{state} {attempt} {self._receiver.name} {to} {item_id}"
         file = write_file(self._results, "sent", [pa.RecordBatch.from_pylist([row], SENT)])
-        return transaction in commit(self._results, "sent", [Entry(transaction, (file,) if file else ())])
+        return transaction in commit(self._results, "sent", [TableEntry(transaction, (file,) if file else ())])
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -148,15 +153,15 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _post(url: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Answer:
+def _post(url: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ReceiverAnswer:
     all_headers = {"Content-Type": "application/json", **headers}
     request = urllib.request.Request(url, json.dumps(body).encode(), all_headers, method="POST")  # noqa: S310 - checked_url
     try:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=_SECONDS) as answer:
-            return Answer(answer.status, _json(answer.read(_MOST_READ)))
+            return ReceiverAnswer(answer.status, _json(answer.read(_MOST_READ)))
     except urllib.error.HTTPError as error:
         with error:
-            return Answer(error.code, _json(error.read(_MOST_READ)))
+            return ReceiverAnswer(error.code, _json(error.read(_MOST_READ)))
     except (OSError, ValueError) as error:
         raise ScanFailed(f"{url}: cannot be sent to ({in_a_line(error)}); run this again later") from None
 

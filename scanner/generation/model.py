@@ -257,13 +257,15 @@ def _of(
     """ln p of one token for each row of logits."""
     out = np.empty(len(targets))
     for start in range(0, len(targets), ROWS):
-        some, own = logits[start : start + ROWS].float(), targets[start : start + ROWS]
+        some, wanted = logits[start : start + ROWS].float(), targets[start : start + ROWS]
         if top_k or top_p < 1:
             weights = (sampling_weights(row, temperature, top_k, top_p) for row in some.cpu().numpy())
             with np.errstate(divide="ignore"):
-                out[start : start + len(own)] = [np.log(w[v] / w.sum()) for w, v in zip(weights, own, strict=True)]
+                out[start : start + len(wanted)] = [
+                    np.log(w[v] / w.sum()) for w, v in zip(weights, wanted, strict=True)
+                ]
             continue
         scaled = some.double() / temperature
-        at = torch.from_numpy(own).to(scaled.device)[:, None]
-        out[start : start + len(own)] = (scaled.gather(1, at)[:, 0] - scaled.logsumexp(1)).cpu().numpy()
+        at = torch.from_numpy(wanted).to(scaled.device)[:, None]
+        out[start : start + len(wanted)] = (scaled.gather(1, at)[:, 0] - scaled.logsumexp(1)).cpu().numpy()
     return out

@@ -296,8 +296,8 @@ class GumbelProcessor(_Marking):
     def _choose(self, logits: npt.NDArray[np.float32], nonces: dict[int, np.uint64]) -> _Ids:
         """The token of each row, int64[B]; rows without a nonce are sampled. Row by row, to stay in the cache."""
         chosen = np.empty(len(logits), np.int64)
-        for row, own in enumerate(logits):
-            weights = sampling_weights(own, self._temperature, self._top_k, self._top_p)
+        for row, of_row in enumerate(logits):
+            weights = sampling_weights(of_row, self._temperature, self._top_k, self._top_p)
             if row in nonces:
                 chosen[row] = self._gumbel.choose(nonces[row], int(self._messages[row]), weights)
             else:

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Rule(NamedTuple):
+class GreenRule(NamedTuple):
     """γ = n / 2^bits in lowest terms, and how many planes a block carries (SPEC §1)."""
 
     n: int

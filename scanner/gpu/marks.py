@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from scanner.gpu import runs
 from scanner.gpu.batch import Batch
-from scanner.gpu.gamma import Rule
+from scanner.gpu.gamma import GreenRule
 from scanner.gpu.vectors import Vectors
 from scanner.watermark import GreenList, Watermark, ragged
 from scanner.watermark.format import format_name
@@ -26,15 +26,15 @@ from scanner.watermark.native.gumbel_runs import draws_at as draws_of_numbers
 from scanner.watermark.native.known_answers import method_of
 from scanner.watermark.native.numbered import Numbered, NumberedGreenList
 from scanner.watermark.native.secret import planes_of
-from scanner.watermark.native.streams import Asked, Steps
+from scanner.watermark.native.streams import RunRequest, ScoredSteps
 from scanner.watermark.positions import places
 from scanner.watermark.rule import candidates
 
 
-def rule_of(mark: GreenList | NumberedGreenList) -> Rule:
+def rule_of(mark: GreenList | NumberedGreenList) -> GreenRule:
     """γ as the kernels need it."""
     gamma = mark.gamma
-    return Rule(gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma))
+    return GreenRule(gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma))
 
 
 BestOfThese = tuple[NDArray[np.int64], NDArray[np.generic]]
@@ -44,32 +44,32 @@ BestOfThese = tuple[NDArray[np.int64], NDArray[np.generic]]
 def _green_runs(
     mark: Any,  # noqa: ANN401 - of the one class that the table names
     batch: Batch,
-    steps: Steps,
-    asked: Asked,
+    steps: ScoredSteps,
+    request: RunRequest,
 ) -> BestOfThese:
-    return runs.best_counts(_runs(batch, steps, asked), rule_of(mark))
+    return runs.best_counts(_runs(batch, steps, request), rule_of(mark))
 
 
 def _gumbel_runs(
     mark: Any,  # noqa: ANN401 - of the one class that the table names
     batch: Batch,
-    steps: Steps,
-    asked: Asked,
+    steps: ScoredSteps,
+    request: RunRequest,
 ) -> BestOfThese:
-    begins, lengths = steps.offsets[asked.documents], steps.scored[asked.documents]
+    begins, lengths = steps.offsets[request.documents], steps.scored[request.documents]
 
     def exact(of_runs: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.float64]:
         """Published scores of pairs, by the CPU: their draws in one run, summed in order."""
         at = places(begins[of_runs], lengths[of_runs])
-        read = np.repeat(asked.first[of_runs] + numbers, lengths[of_runs])
+        read = np.repeat(request.first[of_runs] + numbers, lengths[of_runs])
         tokens = steps.ids[at.index].astype(np.int64)
         return sum_scores(draws_of_numbers(mark.sub_keys.chacha, tokens, steps.nonces[at.index], read), at.offsets)
 
-    return runs.best_sums(_runs(batch, steps, asked), exact)
+    return runs.best_sums(_runs(batch, steps, request), exact)
 
 
-def _runs(batch: Batch, steps: Steps, asked: Asked) -> runs.Runs:
-    return runs.Runs(batch.of(asked.documents), steps.scored[asked.documents], *asked[1:])
+def _runs(batch: Batch, steps: ScoredSteps, request: RunRequest) -> runs.Runs:
+    return runs.Runs(batch.of(request.documents), steps.scored[request.documents], *request[1:])
 
 
 class BestOfRuns(NamedTuple):
@@ -90,24 +90,24 @@ def _runs_on(mark: Numbered, device: torch.device) -> Numbered:
     """The same watermark; runs of documents without steps, or with too many for the device, stay on the CPU."""
     search, keys = BEST_OF_RUNS[format_name(mark.label)], mark.sub_keys
 
-    def best_of_runs(steps: Steps, asked: Asked) -> BestOfThese:
-        scored = steps.scored[asked.documents]
+    def best_of_runs(steps: ScoredSteps, request: RunRequest) -> BestOfThese:
+        scored = steps.scored[request.documents]
         there = (scored > 0) & (scored <= search.longest)
         if there.all():
             batch = Batch.put(keys.chacha, steps.ids, steps.nonces, steps.offsets, device)
-            return search.best_of_runs(mark, batch, steps, asked)
-        numbers, scores = mark.best_of_runs(steps, _some(asked, ~there))
-        out = np.empty((len(there), asked.most), np.int64), np.empty((len(there), asked.most), scores.dtype)
+            return search.best_of_runs(mark, batch, steps, request)
+        numbers, scores = mark.best_of_runs(steps, _some(request, ~there))
+        out = np.empty((len(there), request.most), np.int64), np.empty((len(there), request.most), scores.dtype)
         out[0][~there], out[1][~there] = numbers, scores
         if there.any():
-            out[0][there], out[1][there] = best_of_runs(steps, _some(asked, there))
+            out[0][there], out[1][there] = best_of_runs(steps, _some(request, there))
         return out
 
     return mark.searched_by(best_of_runs, f"on {device}")
 
 
-def _some(asked: Asked, mask: NDArray[np.bool_]) -> Asked:
-    return asked._replace(documents=asked.documents[mask], first=asked.first[mask], floors=asked.floors[mask])
+def _some(request: RunRequest, mask: NDArray[np.bool_]) -> RunRequest:
+    return request._replace(documents=request.documents[mask], first=request.first[mask], floors=request.floors[mask])
 
 
 def on_device(mark: Watermark, device: torch.device) -> Watermark:
@@ -159,8 +159,8 @@ def _search(case: Case, device: torch.device) -> bool:
     mark, tokens = on_device(method_of(case), device), ragged([case["tokens"]])
     found = candidates(mark, tokens, mark.rule.positions(tokens, case["dedup"]), case["groups"] ** 2)
     there = found.message[0] >= 0
-    told = list(zip(found.message[0][there].tolist(), found.score[0][there].tolist(), strict=True))
+    found_there = list(zip(found.message[0][there].tolist(), found.score[0][there].tolist(), strict=True))
     wanted = [(one["message"], one["score"]) for one in case["candidates"]]
-    return len(told) == len(wanted) and all(
-        a == b and math.isclose(x, y, rel_tol=1e-9) for (a, x), (b, y) in zip(told, wanted, strict=True)
+    return len(found_there) == len(wanted) and all(
+        a == b and math.isclose(x, y, rel_tol=1e-9) for (a, x), (b, y) in zip(found_there, wanted, strict=True)
     )

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scanner.gpu.gamma import Rule
+from scanner.gpu.gamma import GreenRule
 
 
 def minus_ln_r(draws: torch.Tensor) -> torch.Tensor:
@@ -26,8 +26,8 @@ def weights(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) 
     Top-k, then top-p: the smallest set of most probable tokens that holds at least top_p of what top-k left. Tokens
     exactly as probable as the last token kept are kept too.
     """
-    own = logits.float()
-    w = torch.exp((own - own.amax(dim=1, keepdim=True)).double() / temperature)
+    as_floats = logits.float()
+    w = torch.exp((as_floats - as_floats.amax(dim=1, keepdim=True)).double() / temperature)
     if 0 < top_k < w.shape[1]:
         w = w.where(w >= w.topk(top_k, dim=1).values[:, -1:], 0.0)
     if top_p < 1.0:
@@ -38,7 +38,7 @@ def weights(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) 
     return w
 
 
-class Sampling(NamedTuple):
+class RowSampling(NamedTuple):
     """How each row is sampled: float64[B], except for the last two fields.
 
     top_k: 0 keeps all tokens, int64[B]; top_p: 1 keeps all; min_p: least share of the most probable token, 0 keeps all;
@@ -52,10 +52,10 @@ class Sampling(NamedTuple):
     cuts: bool
 
 
-def weights_of_rows(logits: torch.Tensor, how: Sampling) -> torch.Tensor:
+def weights_of_rows(logits: torch.Tensor, how: RowSampling) -> torch.Tensor:
     """As `weights`, with a temperature, min-p, top-k and top-p for each row: float64[B, V]."""
-    own = logits.float()
-    w = torch.exp((own - own.amax(dim=1, keepdim=True)).double() / how.temperature[:, None])
+    as_floats = logits.float()
+    w = torch.exp((as_floats - as_floats.amax(dim=1, keepdim=True)).double() / how.temperature[:, None])
     w = w.where(w >= how.min_p[:, None], 0.0)
     if not how.cuts:
         return w
@@ -95,7 +95,7 @@ class PlainVectors:
         self._key = torch.from_numpy(chacha.view(np.int32).copy()).to(device)
         self._sip = [int(word) for word in sip.view(np.int64)]
 
-    def green(self, windows: torch.Tensor, messages: torch.Tensor, count: int, rule: Rule) -> torch.Tensor:
+    def green(self, windows: torch.Tensor, messages: torch.Tensor, count: int, rule: GreenRule) -> torch.Tensor:
         """Which of the tokens 0 … count−1 are green: int8[R, count]; arguments as for Vectors.green."""
         height = 16 // rule.planes
         blocks, offsets = self._blocks(windows, messages, count, 512 * height)
@@ -114,7 +114,7 @@ class PlainVectors:
         return blocks.permute(1, 2, 0, 3).flatten(1).gather(1, entries)
 
     def green_runs(
-        self, windows: torch.Tensor, messages: torch.Tensor, groups: int | None, rule: Rule, wanted: torch.Tensor
+        self, windows: torch.Tensor, messages: torch.Tensor, groups: int | None, rule: GreenRule, wanted: torch.Tensor
     ) -> torch.Tensor:
         """Green tokens of version 2, int8[R, V]; 0 where they are not wanted. Arguments as for Vectors.green_runs."""
         height = 16 // rule.planes
@@ -184,7 +184,7 @@ def numbers_of(nonces: torch.Tensor, messages: torch.Tensor, groups: int | None)
     return torch.where(of_group, group, (group << 16) + user)
 
 
-def _below(planes: list[torch.Tensor], rule: Rule) -> torch.Tensor:
+def _below(planes: list[torch.Tensor], rule: GreenRule) -> torch.Tensor:
     """Bits of the entries whose digits, most significant first, make a number below n, which is odd."""
     out = ~planes[-1]
     for q in range(1, rule.bits):

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from scanner.gpu.batch import Batch
-from scanner.gpu.gamma import Rule
+from scanner.gpu.gamma import GreenRule
 from scanner.gpu.kernels.runs import count_runs, sum_runs
 
 LONGEST_SUM = 1 << 22
@@ -69,7 +69,7 @@ class Runs(NamedTuple):
     """Runs of numbers, R of them, each over the steps of a document.
 
     batch: holds a document for each run; scored: int64[R], how many steps; first: int64[R], the first number, which
-    begins a block; length, least, most, floors: as scanner.watermark.native.streams.Asked has them.
+    begins a block; length, least, most, floors: as scanner.watermark.native.streams.RunRequest has them.
     """
 
     batch: Batch
@@ -95,7 +95,7 @@ class Runs(NamedTuple):
         return (chosen[begin : begin + room] for begin in range(0, len(chosen), room))
 
 
-def best_counts(runs: Runs, rule: Rule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def best_counts(runs: Runs, rule: GreenRule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The numbers of largest counts of each run, best first, ties to the smaller: int64[R, most], counts likewise.
 
     −1 and 0 where there are fewer.
@@ -109,9 +109,9 @@ def best_counts(runs: Runs, rule: Rule) -> tuple[NDArray[np.int64], NDArray[np.i
             counts = all_counts(part, rule, levels)
             place = torch.arange(part.length, device=counts.device)
             best = ((counts << 32) | (_LOW - place)).topk(min(part.most, part.length), dim=1).values.cpu().numpy()
-            told = (best >> 32 >= part.floors[:, None]) | (np.arange(best.shape[1]) < part.least)
-            numbers[chosen, : best.shape[1]] = np.where(told, _LOW - (best & _LOW), -1)
-            scores[chosen, : best.shape[1]] = np.where(told, best >> 32, 0)
+            above = (best >> 32 >= part.floors[:, None]) | (np.arange(best.shape[1]) < part.least)
+            numbers[chosen, : best.shape[1]] = np.where(above, _LOW - (best & _LOW), -1)
+            scores[chosen, : best.shape[1]] = np.where(above, best >> 32, 0)
     return numbers, scores
 
 
@@ -137,13 +137,13 @@ def best_sums(runs: Runs, exact: Exact) -> tuple[NDArray[np.int64], NDArray[np.f
         ranked = np.lexsort((number, -score, row))  # by run, then score, then number
         row, number, score = row[ranked], number[ranked], score[ranked]
         place = np.arange(len(row)) - np.searchsorted(row, np.arange(len(chosen)))[row]
-        told = (place < part.most) & ((place < part.least) | (score >= part.floors[row]))
-        numbers[chosen[row[told]], place[told]] = number[told]
-        scores[chosen[row[told]], place[told]] = score[told]
+        above = (place < part.most) & ((place < part.least) | (score >= part.floors[row]))
+        numbers[chosen[row[above]], place[above]] = number[above]
+        scores[chosen[row[above]], place[above]] = score[above]
     return numbers, scores
 
 
-def all_counts(runs: Runs, rule: Rule, levels: int) -> torch.Tensor:
+def all_counts(runs: Runs, rule: GreenRule, levels: int) -> torch.Tensor:
     """Green steps of each number: int64[R, length], on the batch's device; no run may have 2^levels steps."""
     height, field = 16 // rule.planes, LEVELS[levels]
     shape = _Shape.of(runs, 32 * height)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scanner.gpu.gamma import Rule
+from scanner.gpu.gamma import GreenRule
 from scanner.gpu.kernels.vectors import draw_entries, draws_of_runs, green_entries, green_of_runs
 
 GROUPS = 2
@@ -30,7 +30,7 @@ class Vectors:
         self._key = torch.from_numpy(chacha.view(np.int32).copy()).to(device)
         self._sip = torch.from_numpy(sip.view(np.int64).copy()).to(device)
 
-    def green(self, windows: torch.Tensor, messages: torch.Tensor, count: int, rule: Rule) -> torch.Tensor:
+    def green(self, windows: torch.Tensor, messages: torch.Tensor, count: int, rule: GreenRule) -> torch.Tensor:
         """Which of the tokens 0 … count−1 are green: int8[R, count].
 
         Args:
@@ -60,7 +60,7 @@ class Vectors:
         return out
 
     def green_runs(
-        self, windows: torch.Tensor, messages: torch.Tensor, groups: int | None, rule: Rule, wanted: torch.Tensor
+        self, windows: torch.Tensor, messages: torch.Tensor, groups: int | None, rule: GreenRule, wanted: torch.Tensor
     ) -> torch.Tensor:
         """Which tokens are green in version 2: int8[R, V].
 

@@ -314,14 +314,14 @@ def _names(array: pa.Array) -> _Names:
     try:
         written = _written(array)
     except pa.ArrowException:
-        written = pa.array([_written_alone(array.slice(i, 1)) for i in range(len(array))], pa.string())
+        written = pa.array([_written_singly(array.slice(i, 1)) for i in range(len(array))], pa.string())
     short = pc.less_equal(pc.binary_length(written), MAX_ID_BYTES)
     if not pc.all(short, min_count=0).as_py():
         written = pc.if_else(short, written, None)
     return _Names(written, np.asarray(pc.and_(array.is_valid(), written.is_null()), np.bool_))
 
 
-def _written_alone(one: pa.Array) -> str | None:
+def _written_singly(one: pa.Array) -> str | None:
     try:
         name: str | None = _written(one)[0].as_py()
     except (pa.ArrowException, ValueError):

@@ -25,7 +25,7 @@ from scanner.input.footers import bytes_of, footer_of, leaves, open_footer, rang
 _BUFFER_BYTES = 4 * 2**20
 
 
-class Source(NamedTuple):
+class FileSource(NamedTuple):
     """A file that is read: by `decoded` as values, by `once` as dictionaries.
 
     columns: the columns asked for; readable: those that are read; names, numbers: the names and numbers of these.
@@ -66,7 +66,7 @@ class Source(NamedTuple):
             raise FileFault("io_error", f"the file cannot be read: {error}") from None
 
 
-def open_source(file: InputFile, columns: Columns) -> Source:
+def open_source(file: InputFile, columns: Columns) -> FileSource:
     """Open a file that was inspected.
 
     Raises:
@@ -80,7 +80,7 @@ def open_source(file: InputFile, columns: Columns) -> Source:
         raise
 
 
-def _source(file: InputFile, columns: Columns, opened: pa.NativeFile) -> Source:
+def _source(file: InputFile, columns: Columns, opened: pa.NativeFile) -> FileSource:
     footer = footer_of(opened)
     try:
         plain = open_footer(footer)
@@ -90,7 +90,7 @@ def _source(file: InputFile, columns: Columns, opened: pa.NativeFile) -> Source:
         options["page_checksum_verification"] = True  # for pages that have a checksum
         decoded = pq.ParquetFile(opened, **options)
         once = pq.ParquetFile(opened, read_dictionary=names, **options)
-        return Source(file, columns, opened, decoded, once, found, names, leaves(metadata.schema, names))
+        return FileSource(file, columns, opened, decoded, once, found, names, leaves(metadata.schema, names))
     except MemoryError:  # no fault of the file
         raise
     except Exception as error:  # it was readable when the shard was cut
@@ -202,7 +202,7 @@ class Reader:
             if self._kept is not group or group is None:
                 source.close()
 
-    def _group_or_source(self, file: InputFile, columns: Columns) -> tuple["_Group | None", Source]:
+    def _group_or_source(self, file: InputFile, columns: Columns) -> tuple["_Group | None", FileSource]:
         """The row group or source kept of this file, or the file newly opened."""
         file.check_unchanged()
         kept, self._kept = self._kept, None  # kept again when all went well
@@ -228,7 +228,7 @@ def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
 
-def _reader(source: Source, group: int) -> tuple[pq.ParquetFile, int]:
+def _reader(source: FileSource, group: int) -> tuple[pq.ParquetFile, int]:
     """Which of two readers a row group needs, and the most rows at a time, so that they fit LARGEST_READ.
 
     No value is longer than all bytes of its column, but one that is stored once may stand in every row. `once` holds it
@@ -246,7 +246,7 @@ def _reader(source: Source, group: int) -> tuple[pq.ParquetFile, int]:
     return source.decoded, rows
 
 
-def _longest_in_dictionary(source: Source, group: int) -> int | None:
+def _longest_in_dictionary(source: FileSource, group: int) -> int | None:
     """Bytes of the longest row that a row group's dictionaries can make; None: unknown."""
     try:
         row = next(source.once.iter_batches(1, row_groups=[group], columns=source.names, use_threads=False))
@@ -284,14 +284,14 @@ class _Group:
         source: the open file.
         number: the row group's number.
         first: its first row.
-        asked: how many of its rows are asked for at first.
+        batch_rows: how many of its rows are asked for at first.
     """
 
-    def __init__(self, source: Source, number: int, first: int, asked: int) -> None:
+    def __init__(self, source: FileSource, number: int, first: int, batch_rows: int) -> None:
         self.source, self._number, self._first = source, number, first
         self.stop = first + source.decoded.metadata.row_group(number).num_rows
         self._reader, self._most = _reader(source, number)
-        self._at_a_time = self._rows_at_a_time(asked)
+        self._at_a_time = self._rows_at_a_time(batch_rows)
         self._batches = self._reader.iter_batches(
             self._at_a_time, row_groups=[number], columns=source.names, use_threads=False
         )
@@ -304,8 +304,8 @@ class _Group:
         same = number == self._number and self._at_a_time == self._rows_at_a_time(len(rows))
         return same and rows.start >= self._begin
 
-    def _rows_at_a_time(self, asked: int) -> int:
-        return min(self._most, asked) if self._reader is self.source.decoded else self._most
+    def _rows_at_a_time(self, batch_rows: int) -> int:
+        return min(self._most, batch_rows) if self._reader is self.source.decoded else self._most
 
     def read(self, rows: range) -> Iterator[tuple[int, pa.RecordBatch] | Unreadable]:
         """The rows asked for, out of the batches, each with its first row.

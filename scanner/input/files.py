@@ -427,7 +427,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-class Part(NamedTuple):
+class DriverShare(NamedTuple):
     """One of several parts of the input, written `number/of`; numbers begin at 1.
 
     A file's path alone decides its part. So parts are disjoint and together hold all files, also where drivers list the
@@ -438,7 +438,7 @@ class Part(NamedTuple):
     of: int
 
     @classmethod
-    def read(cls, text: str) -> "Part":
+    def read(cls, text: str) -> "DriverShare":
         """A part as people write it, such as `1/3`.
 
         Raises:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from scanner.registry.answers import (
         Holders,
-        Named,
+        NamedUser,
         WantedUsers,
         given_at,
         given_rows,
@@ -50,7 +50,7 @@ __all__ = [
     "TRIAL_BEGAN",
     "Allocation",
     "Holders",
-    "Named",
+    "NamedUser",
     "NamesPart",
     "Record",
     "Verified",

@@ -190,7 +190,7 @@ Answer = TypeVar("Answer")
 _TRIES = 5
 
 
-class Named(NamedTuple):
+class NamedUser(NamedTuple):
     """The user that a message names. naming: why, or why not; held_since: when the message was given, if it was."""
 
     naming: Naming
@@ -216,7 +216,7 @@ class Holders:
         """
         return cls(folder, key_ids, open_book(folder))
 
-    def naming(self, key_id: str, message: int, at: datetime) -> Named:
+    def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
         """Whom a message names, for a document that existed at `at`, a time with a zone.
 
         Args:
@@ -233,18 +233,18 @@ class Holders:
             ScanFailed: a file of the index is missing.
         """
         if is_reserved(message):
-            return Named(Naming.RESERVED, None, None)
+            return NamedUser(Naming.RESERVED, None, None)
         if key_id not in self._key_ids:
             raise KeyError(key_id)
         given = self._given(key_id, message)
         if given is None:
-            return Named(Naming.UNALLOCATED, None, None)
+            return NamedUser(Naming.UNALLOCATED, None, None)
         since = given.allocated_at
         if since > at:
-            return Named(Naming.HELD_LATER, None, since)
+            return NamedUser(Naming.HELD_LATER, None, since)
         if given.removed:
-            return Named(Naming.REMOVED, None, since)
-        return Named(Naming.NAMED, given.user_id, since)
+            return NamedUser(Naming.REMOVED, None, since)
+        return NamedUser(Naming.NAMED, given.user_id, since)
 
     def count(self, key_id: str) -> int:
         """How many messages of a key were ever given."""

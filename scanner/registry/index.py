@@ -32,7 +32,7 @@ from pyarrow import fs
 from scanner.errors import Refused, ScanFailed, TooLate
 from scanner.registry.chain import START
 from scanner.registry.keys_file import USERS_FOLDER
-from scanner.registry.sorted_files import MOST, Ints, Part, PartsFolder, Sorted, in_order, merged
+from scanner.registry.sorted_files import MOST, Ints, PartsFolder, Sorted, SortedFile, in_order, merged
 from scanner.storage.delta import make_table, read, refuse_other_version
 from scanner.storage.local_files import make_private
 from scanner.storage.locations import filesystem_of, is_uri
@@ -176,7 +176,7 @@ class Index(NamedTuple):
     parent: int | None
     seq: int
     head: bytes
-    runs: tuple[Mapping[tuple[str, str], tuple[Part, ...]], ...]
+    runs: tuple[Mapping[tuple[str, str], tuple[SortedFile, ...]], ...]
 
     @property
     def files(self) -> set[str]:
@@ -188,7 +188,7 @@ NOTHING = Index(0, None, 0, START, ())
 """Index of a table that has none."""
 
 
-class Run:
+class EventRun:
     """Rows of some events, by key and kind.
 
     Args:
@@ -236,7 +236,7 @@ def digests(user_ids: Iterable[str | None]) -> Ints:
     return np.frombuffer(b"".join(hashed), ">u8").astype(np.uint64).__rshift__(np.uint64(1)).astype(np.int64)
 
 
-def run_of(events: pl.DataFrame) -> Run:
+def run_of(events: pl.DataFrame) -> EventRun:
     """Events as a run in memory, in which names themselves are compared.
 
     Raises:
@@ -249,7 +249,7 @@ def run_of(events: pl.DataFrame) -> Run:
             columns = part.with_columns(pl.col("at").dt.epoch("us")).sort("message").select(KINDS[kind].names)
             rows[str(key_id), kind] = Sorted.in_memory(columns.to_arrow().cast(KINDS[kind]))
             refuse_twice(str(key_id), columns["message"].to_numpy())
-    return Run(rows, names=False)
+    return EventRun(rows, names=False)
 
 
 def refuse_twice(key_id: str, ordered: Ints) -> None:
@@ -288,17 +288,18 @@ class IndexFolder:
         except (ValueError, KeyError, TypeError):
             raise ScanFailed(f"users table: {path} is no index; delete it, and the next change makes another") from None
 
-    def runs(self, index: Index) -> list[Run]:
+    def runs(self, index: Index) -> list[EventRun]:
         """The runs of an index, newest first."""
         return [
-            Run({of: Sorted(parts, self._folder.open) for of, parts in run.items()}, names=True) for run in index.runs
+            EventRun({of: Sorted(parts, self._folder.open) for of, parts in run.items()}, names=True)
+            for run in index.runs
         ]
 
-    def sha256(self, part: Part) -> str:
+    def sha256(self, part: SortedFile) -> str:
         """SHA-256 of a part's file as it lies there now, as hex text."""
         return self._folder.sha256(part)
 
-    def first_event(self, part: Part) -> int:
+    def first_event(self, part: SortedFile) -> int:
         """The smallest number of an event in a part of the kinds GIVEN and REMOVED."""
         return int(pc.min(self._folder.open(part).rows["seq"]).as_py())
 
@@ -339,7 +340,9 @@ class IndexFolder:
             return index
         return self._put(Index(_number(), index.number or None, index.seq, index.head, runs))
 
-    def _rewritten(self, part: Part, kind: str, values: Ints, pairs: Mapping[tuple[int, int], None]) -> Part:
+    def _rewritten(
+        self, part: SortedFile, kind: str, values: Ints, pairs: Mapping[tuple[int, int], None]
+    ) -> SortedFile:
         inside = values[(values >= part.first) & (values <= part.last)]
         if not len(inside):
             return part
@@ -387,9 +390,9 @@ class IndexFolder:
             with contextlib.suppress(FileNotFoundError):
                 filesystem.delete_file(f"{inner}/{name}")
 
-    def _write(self, runs: Sequence[Run]) -> dict[tuple[str, str], tuple[Part, ...]]:
+    def _write(self, runs: Sequence[EventRun]) -> dict[tuple[str, str], tuple[SortedFile, ...]]:
         """Runs merged into one, in files."""
-        written: dict[tuple[str, str], tuple[Part, ...]] = {}
+        written: dict[tuple[str, str], tuple[SortedFile, ...]] = {}
         for key_id in sorted(set[str]().union(*(run.keys for run in runs))):
             for kind, schema in KINDS.items():
                 rows = [run.rows(key_id, kind) for run in runs]
@@ -398,7 +401,7 @@ class IndexFolder:
                     written[key_id, kind] = parts
         return written
 
-    def _refuse_given_again(self, new: Run, runs: Sequence[Run]) -> None:
+    def _refuse_given_again(self, new: EventRun, runs: Sequence[EventRun]) -> None:
         for key_id in new.keys:
             for kind in (GIVEN, REMOVED):
                 messages = new.rows(key_id, kind).values()
@@ -411,17 +414,17 @@ class IndexFolder:
         return index
 
 
-def _with_names(run: Run) -> Run:
+def _with_names(run: EventRun) -> EventRun:
     """A run in memory with its rows of the kind NAMES."""
     rows = {(key_id, kind): run.rows(key_id, kind) for key_id in run.keys for kind in (GIVEN, REMOVED)}
     for key_id in run.keys:
         given = pl.DataFrame(pl.from_arrow(run.rows(key_id, GIVEN).all(KINDS[GIVEN]))).drop_nulls("user_id")
         names = pa.table([digests(given["user_id"]), given["message"].to_arrow()], schema=KINDS[NAMES])
         rows[key_id, NAMES] = Sorted.in_memory(in_order([names], KINDS[NAMES]))
-    return Run(rows, names=True)
+    return EventRun(rows, names=True)
 
 
-def _rows(run: Mapping[tuple[str, str], Sequence[Part]]) -> int:
+def _rows(run: Mapping[tuple[str, str], Sequence[SortedFile]]) -> int:
     return sum(part.rows for (_, kind), parts in run.items() for part in parts if kind != NAMES)
 
 
@@ -440,7 +443,7 @@ def _document(index: Index) -> dict[str, object]:
 
 def _parsed(number: int, read: dict[str, object]) -> Index:
     runs = tuple(
-        {(key_id, kind): tuple(Part(*part) for part in parts) for key_id, kind, parts in run}
+        {(key_id, kind): tuple(SortedFile(*part) for part in parts) for key_id, kind, parts in run}
         for run in read["runs"]  # type: ignore[attr-defined]
     )
     return Index(number, read["parent"], read["seq"], bytes.fromhex(str(read["head"])), runs)  # type: ignore[arg-type]

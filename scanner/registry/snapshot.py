@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.registry import index
-from scanner.registry.index import GIVEN, KINDS, REMOVED, Run, refuse_twice, run_of
+from scanner.registry.index import GIVEN, KINDS, REMOVED, EventRun, refuse_twice, run_of
 from scanner.registry.sorted_files import BELOW, MOST, Ints
 from schemas.registry import MAX_MESSAGES
 from schemas.tables import USERS
@@ -53,7 +53,7 @@ class Book:
     seq and removed_seq (numbers of these events), each message once.
     """
 
-    def __init__(self, runs: Sequence[Run], tail: pl.DataFrame, events: int, head: bytes | None) -> None:
+    def __init__(self, runs: Sequence[EventRun], tail: pl.DataFrame, events: int, head: bytes | None) -> None:
         self.tail, self.events, self.head = tail, events, head
         self._runs = [run_of(tail), *runs] if tail.height else list(runs)
 

@@ -32,7 +32,7 @@ _READ = 2**20  # bytes that are hashed at a time
 Ints = NDArray[np.int64]
 
 
-class Part(NamedTuple):
+class SortedFile(NamedTuple):
     """A file of rows in the order of their first column, which goes from `first` to `last`."""
 
     file: str
@@ -41,7 +41,7 @@ class Part(NamedTuple):
     last: int
 
 
-class Opened(NamedTuple):
+class OpenedFile(NamedTuple):
     """The rows of a part, and the column that they are sorted by."""
 
     rows: pa.Table
@@ -57,9 +57,9 @@ class PartsFolder:
 
     def __init__(self, location: str) -> None:
         self.location = location
-        self._opened: dict[str, Opened] = {}
+        self._opened: dict[str, OpenedFile] = {}
 
-    def open(self, part: Part) -> Opened:
+    def open(self, part: SortedFile) -> OpenedFile:
         """A part's rows.
 
         Raises:
@@ -77,7 +77,7 @@ class PartsFolder:
             self._opened[part.file] = found
         return self._opened[part.file]
 
-    def _read(self, part: Part) -> pa.Table:
+    def _read(self, part: SortedFile) -> pa.Table:
         path = f"{self.location}/{part.file}"
         if not is_uri(self.location):
             return pa.ipc.open_file(pa.memory_map(path)).read_all()
@@ -85,7 +85,7 @@ class PartsFolder:
         with filesystem.open_input_file(inner) as source:
             return pa.ipc.open_file(pa.BufferReader(source.read_buffer())).read_all()
 
-    def sha256(self, part: Part) -> str:
+    def sha256(self, part: SortedFile) -> str:
         """SHA-256 of a part's file, as hex text, whatever is open of it. Raises FileNotFoundError."""
         filesystem, inner = filesystem_of(f"{self.location}/{part.file}")
         digest = hashlib.sha256()
@@ -94,7 +94,7 @@ class PartsFolder:
                 digest.update(data)
         return digest.hexdigest()
 
-    def write(self, rows: pa.Table) -> Part:
+    def write(self, rows: pa.Table) -> SortedFile:
         """Write sorted rows as a new part."""
         name = f"{uuid.uuid4().hex}.arrow"
         sink = pa.BufferOutputStream()
@@ -105,7 +105,7 @@ class PartsFolder:
             writer.write_table(copy, max_chunksize=len(rows))
         self.put(name, sink.getvalue())
         sorted_by = opened(rows).sorted_by
-        return Part(name, len(rows), int(sorted_by[0]), int(sorted_by[-1]))
+        return SortedFile(name, len(rows), int(sorted_by[0]), int(sorted_by[-1]))
 
     def put(self, name: str, data: pa.Buffer) -> None:
         """Write a file, whole or not at all."""
@@ -118,12 +118,12 @@ class PartsFolder:
             out.write(data)
 
 
-def opened(rows: pa.Table) -> Opened:
+def opened(rows: pa.Table) -> OpenedFile:
     """Rows in memory, in the form of an opened part."""
     whole = rows.combine_chunks()
     column = whole.column(0)
     array = column.chunk(0).to_numpy() if column.num_chunks else np.zeros(0, np.int64)
-    return Opened(whole, array)
+    return OpenedFile(whole, array)
 
 
 class Sorted:
@@ -134,7 +134,7 @@ class Sorted:
         open_part: gives a part's rows.
     """
 
-    def __init__(self, parts: Sequence[Part], open_part: Callable[[Part], Opened]) -> None:
+    def __init__(self, parts: Sequence[SortedFile], open_part: Callable[[SortedFile], OpenedFile]) -> None:
         self.parts = tuple(parts)
         self._open = open_part
         self._lasts = [part.last for part in parts]
@@ -145,7 +145,7 @@ class Sorted:
         whole = opened(rows)
         if not len(rows):
             return cls((), lambda part: whole)
-        return cls([Part("", len(rows), int(whole.sorted_by[0]), int(whole.sorted_by[-1]))], lambda part: whole)
+        return cls([SortedFile("", len(rows), int(whole.sorted_by[0]), int(whole.sorted_by[-1]))], lambda part: whole)
 
     @property
     def rows(self) -> int:

@@ -20,7 +20,7 @@ from scanner.registry.chain import START, follow
 from scanner.registry.index import ALLOCATED, NAMES, REMOVED_EVENT
 from scanner.registry.keys_file import load_registry
 from scanner.registry.snapshot import Book
-from scanner.registry.sorted_files import Ints, Part
+from scanner.registry.sorted_files import Ints, SortedFile
 
 _WINDOW = 2**20  # events at a time
 _MOST_FAULTS = 100
@@ -213,7 +213,7 @@ def _names_parts(now: ledger.Whole, record: Record, wanted: Mapping[str, Ints] |
     return found
 
 
-def _has_one_of(part: Part, messages: Ints | None) -> bool:
+def _has_one_of(part: SortedFile, messages: Ints | None) -> bool:
     """Whether one of some messages, in order, is in the range of a part."""
     if messages is None:
         return False

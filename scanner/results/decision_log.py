@@ -19,10 +19,10 @@ from deltalake import DeltaTable
 from scanner.errors import Refused
 from scanner.results.queries import ask
 from scanner.results.tables import open_tables, read_whole
-from scanner.results.transactions import Entry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, write_file
 from scanner.storage.delta import table_uri
 from schemas.tables import DECISIONS
-from schemas.words import Decision, Naming
+from schemas.words import Naming, ReviewDecision
 
 DECIDED_ON = ("path", "row", "text_sha256")
 """Columns that identify a document and its text, in every scan of it."""
@@ -62,8 +62,8 @@ class Made:
             raise Refused(f"decision_id {self.decision_id[:40]!r}: 32 hexadecimal digits are allowed; reload the page")
         if not self.decided_by.strip() or len(self.decided_by) > LONGEST_NAME:
             raise Refused(f"decided_by: a name of 1 to {LONGEST_NAME} characters is asked; give one by --by")
-        if self.decision not in set(Decision):
-            raise Refused(f"decision {self.decision[:40]!r}: allowed are {', '.join(Decision)}")
+        if self.decision not in set(ReviewDecision):
+            raise Refused(f"decision {self.decision[:40]!r}: allowed are {', '.join(ReviewDecision)}")
         if len(self.note) > LONGEST_NOTE:
             raise Refused(f"note: {len(self.note):,} characters; {LONGEST_NOTE:,} are allowed: shorten it")
 
@@ -91,7 +91,7 @@ def decide(results: str, flag: Mapping[str, Any], made: Made) -> Mapping[str, An
     }
     open_tables(results, ["decisions"])
     file = write_file(results, "decisions", [pa.RecordBatch.from_pylist([row], DECISIONS)])
-    commit(results, "decisions", [Entry(made.decision_id, (file,) if file else ())])
+    commit(results, "decisions", [TableEntry(made.decision_id, (file,) if file else ())])
     return recorded(results, made.decision_id) or row  # its night may have been dropped since
 
 
@@ -124,7 +124,7 @@ def standing_decisions(results: str) -> pl.LazyFrame:
 def in_state(results: str, rows: pl.LazyFrame, state: State) -> pl.LazyFrame:
     """Rows of flags in a state; rows: with the columns DECIDED_ON."""
     standing = standing_decisions(results).group_by(DECIDED_ON)
-    looked_at = standing.agg(unclear=(pl.col("decision") == Decision.UNCLEAR).all())
+    looked_at = standing.agg(unclear=(pl.col("decision") == ReviewDecision.UNCLEAR).all())
     if state == "open":
         return rows.join(looked_at, on=DECIDED_ON, how="anti")
     return rows.join(looked_at.filter(pl.col("unclear") == (state == "unclear")), on=DECIDED_ON, how="semi")

@@ -117,9 +117,9 @@ def _anywhere(rows: pa.Table, user_ids: Sequence[str]) -> pl.Series:
     lists = [column for column in _LISTS if column in rows.column_names]
     of_each = (pl.col(column).list.eval(one_of.fill_null(value=False)).list.any() for column in lists)
     among = pl.any_horizontal(pl.lit(value=False), *(listed.fill_null(value=False) for listed in of_each))
-    alone = pl.col("user_id").is_in(list(user_ids)).fill_null(value=False)
+    erased = pl.col("user_id").is_in(list(user_ids)).fill_null(value=False)
     frame = pl.DataFrame(rows)
-    return frame.select(alone | among).to_series()
+    return frame.select(erased | among).to_series()
 
 
 def _others(rows: pa.Table, column: str, user_ids: Sequence[str]) -> pa.ChunkedArray:

@@ -42,7 +42,7 @@ from scanner.detection.scan_plan import (
 from scanner.errors import Refused
 from scanner.registry import load_registry, read_secret
 from scanner.results.tables import open_tables, read_whole
-from scanner.results.transactions import SCHEMAS, DataFile, Entry, commit, write_file
+from scanner.results.transactions import SCHEMAS, DataFile, TableEntry, commit, write_file
 from scanner.results.upkeep import Anew, rewrite
 from scanner.storage.delta import table_uri
 from scanner.storage.locations import absolute
@@ -84,8 +84,8 @@ def write_sketches(
     batches = []
     for (tokenizer, sketch), learnt in zip(sketches, texts, strict=True):
         parts = sketch.cells.reshape(-1, CELLS_A_ROW)
-        own = same | {"tokenizer_sha256": tokenizer, "reach": sketch.reach, "texts": learnt}
-        rows = [own | {"part": i, "cells": part.astype("<u8").tobytes()} for i, part in enumerate(parts)]
+        of_learner = same | {"tokenizer_sha256": tokenizer, "reach": sketch.reach, "texts": learnt}
+        rows = [of_learner | {"part": i, "cells": part.astype("<u8").tobytes()} for i, part in enumerate(parts)]
         batches.append(pa.RecordBatch.from_pylist(rows, FILTER_SKETCHES))
     return write_file(results, SKETCHES_TABLE, batches)
 
@@ -169,7 +169,7 @@ def with_filter(plan: Plan, scan_id: str | None) -> Plan:
         open_tables(plan.results, [FILTERS_TABLE])
         rows = [{**row, "scan_id": scan_id, "made_at": datetime.now(UTC)} for row in found.rows]
         file = write_file(plan.results, FILTERS_TABLE, [pa.RecordBatch.from_pylist(rows, FILTERS)])
-        commit(plan.results, FILTERS_TABLE, [Entry(night.isoformat(), (file,) if file else ())])
+        commit(plan.results, FILTERS_TABLE, [TableEntry(night.isoformat(), (file,) if file else ())])
         found = filter_of(plan.results, config, night, secret)
         keys, left_out = _supported(plan, found)  # another driver may have been first, with a filter of fewer texts
     return replace(plan, keys=keys, left_out=plan.left_out + left_out, filter_sha256=found.sha256)

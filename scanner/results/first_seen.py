@@ -40,13 +40,13 @@ def first_seen(plan: Plan, files: Iterable[InputFile], began: datetime) -> Sight
     modified = {file.path: written(file) for file in files}
     if not modified:
         return Sightings(began, {}, {})
-    wanted = _asked(((path, at, began) for path, at in modified.items()), all_scans=True)
+    wanted = _wanted_files(((path, at, began) for path, at in modified.items()), all_scans=True)
 
-    def seen() -> Sightings:
+    def sightings() -> Sightings:
         files = _files(plan.results, wanted).select("path", "first")
         return Sightings(began, dict(files.iter_rows()), _texts(plan))
 
-    return ask(plan.results, seen)
+    return ask(plan.results, sightings)
 
 
 def _files(results: str, wanted: pl.DataFrame) -> pl.DataFrame:
@@ -68,11 +68,11 @@ def _files(results: str, wanted: pl.DataFrame) -> pl.DataFrame:
         for rows in (ranges, lost)
     ]
     same_file = pl.col("modified").is_null() | (pl.col("last") >= pl.col("modified"))
-    seen = pl.concat(tables).filter(same_file).select("path", "before", _FIRST)
-    return seen.group_by("path", "before").agg(pl.col("first").min()).collect(engine="streaming")
+    sightings = pl.concat(tables).filter(same_file).select("path", "before", _FIRST)
+    return sightings.group_by("path", "before").agg(pl.col("first").min()).collect(engine="streaming")
 
 
-def _asked(files: Iterable[tuple[str, datetime | None, datetime]], *, all_scans: bool) -> pl.DataFrame:
+def _wanted_files(files: Iterable[tuple[str, datetime | None, datetime]], *, all_scans: bool) -> pl.DataFrame:
     """`wanted` of _files, of paths, when they were modified, and when the scan began that asks what was before."""
     rows = [(path, at if at and at <= began else None, None if all_scans else began) for path, at, began in files]
     return pl.DataFrame(rows, {"path": pl.String, "modified": _TIME, "before": _TIME}, orient="row").unique()
@@ -139,8 +139,10 @@ def scans_of(results: str, rows: Sequence[Mapping[str, Any]]) -> list[Ran]:
             modified[row["path"], began] = _modified(part["file"])
     if not modified:
         return ran
-    seen = _files(results, _asked(((path, at, began) for (path, began), at in modified.items()), all_scans=False))
-    first = {(path, before): at for path, before, at in seen.select("path", "before", "first").iter_rows()}
+    sightings = _files(
+        results, _wanted_files(((path, at, began) for (path, began), at in modified.items()), all_scans=False)
+    )
+    first = {(path, before): at for path, before, at in sightings.select("path", "before", "first").iter_rows()}
 
     def of_file(row: Mapping[str, Any], began: datetime | None) -> datetime | None:
         place = row.get("path"), began
@@ -150,18 +152,18 @@ def scans_of(results: str, rows: Sequence[Mapping[str, Any]]) -> list[Ran]:
     return [one._replace(file=of_file(row, one.began)) for row, one in zip(rows, ran, strict=True)]
 
 
-def seen_before(results: str, row: Mapping[str, Any], began: datetime) -> Before:
+def known_before(results: str, row: Mapping[str, Any], began: datetime) -> Before:
     """Knowledge of the scan of a row of FLAGS, which began then, as far as the tables still have it.
 
     Raises:
         Refused: there are no results.
     """
     ranges = ranges_ever(results)
-    own = ranges.filter((pl.col("scan_id") == row["scan_id"]) & (pl.col("shard_id") == row["shard_id"]))
-    marks = own.select("file").drop_nulls().collect()["file"]
+    of_part = ranges.filter((pl.col("scan_id") == row["scan_id"]) & (pl.col("shard_id") == row["shard_id"]))
+    marks = of_part.select("file").drop_nulls().collect()["file"]
     modified = next((at for mark in marks if (at := _modified(mark)) is not None), None)
     files = dict(
-        _files(results, _asked([(row["path"], modified, began)], all_scans=False)).select("path", "first").rows()
+        _files(results, _wanted_files([(row["path"], modified, began)], all_scans=False)).select("path", "first").rows()
     )
     texts = flags(results).filter((pl.col("text_sha256") == row["text_sha256"]) & (pl.col("scanned_at") < began))
     text = texts.with_columns(first="scanned_at").select(_FIRST).min().collect().item()
@@ -216,7 +218,7 @@ def _tests_now(plan: Plan) -> pl.Expr:
 
 def _given_since(plan: Plan, flagged: pl.LazyFrame) -> pl.LazyFrame:
     """Messages that were given after a text was flagged for them, with allocated_at."""
-    seen = flagged.drop_nulls("message").group_by("key_id", "message").agg(pl.col("first").min())
-    messages = seen.collect(engine="streaming")
+    sightings = flagged.drop_nulls("message").group_by("key_id", "message").agg(pl.col("first").min())
+    messages = sightings.collect(engine="streaming")
     given = given_at(plan.registry, messages).join(messages, on=["key_id", "message"])
     return given.filter(pl.col("allocated_at") > pl.col("first")).drop("first").lazy()

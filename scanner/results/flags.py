@@ -53,16 +53,16 @@ class WantedFlags(NamedTuple):
 
     def expression(self) -> pl.Expr:
         """The filter, on columns of schemas.tables.VERDICTS."""
-        asked = scanned_and_one_of(self.since, self.before, {"account_id": self.accounts, "doc_id": self.documents})
+        requested = scanned_and_one_of(self.since, self.before, {"account_id": self.accounts, "doc_id": self.documents})
         if self.account_part:
-            asked &= _has(pl.col("account_id"), self.account_part)
+            requested &= _has(pl.col("account_id"), self.account_part)
         if self.about_users:
             among = (
                 pl.col(name).list.eval(self._is_of(pl.element().struct.field)).list.any()
                 for name in ("named", "named_again")
             )
-            asked &= pl.any_horizontal(self._is_of(pl.col), *(found.fill_null(value=False) for found in among))
-        return asked
+            requested &= pl.any_horizontal(self._is_of(pl.col), *(found.fill_null(value=False) for found in among))
+        return requested
 
     @property
     def about_users(self) -> bool:
@@ -71,24 +71,24 @@ class WantedFlags(NamedTuple):
 
     def _is_of(self, field: Callable[[str], pl.Expr]) -> pl.Expr:
         """Whether a row or an entry of NAMED is about one of the users, under one of the keys."""
-        asked = (("user_id", self.users), ("key_id", self.keys))
-        each = [field(name).is_in(list(values)) for name, values in asked if values]
+        requested = (("user_id", self.users), ("key_id", self.keys))
+        each = [field(name).is_in(list(values)) for name, values in requested if values]
         each += [_has(field("user_id"), self.user_part)] if self.user_part else []
         return reduce(and_, (one.fill_null(value=False) for one in each), EVERY)
 
-    def asked_users(self) -> list[pl.Expr]:
-        """Columns `asked` and `beside`, of a row that is asked for.
+    def requested_users(self) -> list[pl.Expr]:
+        """Columns `requested` and `beside`, of a row that is asked for.
 
-        asked: entries of NAMED: what the row says of each user who is asked for, under the keys asked for; each once
-        beside: whether what the row itself is about, which is who comes first of all, is not among them.
+        requested: entries of NAMED: what the row says of each user who is asked for, under the keys asked for; each
+        once beside: whether what the row itself is about, which is who comes first of all, is not among them.
         """
         field = pl.element().struct.field
-        of_asked = pl.element().filter(self._is_of(field))
+        of_requested = pl.element().filter(self._is_of(field))
         once = (field("user_id").is_not_null() & field("user_id").is_first_distinct()) | (pl.int_range(pl.len()) == 0)
         surest_first = pl.element().sort_by(field("log10_p_global"), maintain_order=True)
         named = pl.concat_list(pl.col(name).fill_null([]) for name in _LISTS).list.eval(surest_first)
         entries = pl.concat_list(pl.concat_list(pl.struct(OF_ENTRY)), named)
-        users = entries.list.eval(of_asked).list.eval(pl.element().filter(once))
+        users = entries.list.eval(of_requested).list.eval(pl.element().filter(once))
         return [users.alias("asked"), self._is_of(pl.col).not_().alias("beside")]
 
 
@@ -154,8 +154,8 @@ def counts_of_scans(results: str, rate: float, canaries: Collection[Canary] | No
 
 
 def _counted(rows: pl.LazyFrame, canaries: Collection[Canary] | None, *by: str) -> pl.LazyFrame:
-    own = of_canary(canaries).sum().cast(pl.Int64)
-    counts = [(pl.len().cast(pl.Int64) - own).alias("flagged"), own.alias("canaries")]
+    hidden_canaries = of_canary(canaries).sum().cast(pl.Int64)
+    counts = [(pl.len().cast(pl.Int64) - hidden_canaries).alias("flagged"), hidden_canaries.alias("canaries")]
     return rows.group_by(*by).agg(counts) if by else rows.select(counts)
 
 
@@ -227,7 +227,7 @@ _OF_FIRST = (
 """Columns about the first named user alone."""
 
 
-class Totals(NamedTuple):
+class FlagTotals(NamedTuple):
     """Totals of everything that was asked for.
 
     entries: rows, were all shown; texts: distinct ones; unnamed: documents that name nobody, by Naming, most first;
@@ -250,7 +250,7 @@ class FlagList(NamedTuple):
     """The rows that are shown, and the totals. rows: see `newest` and `sums`."""
 
     rows: pl.DataFrame
-    totals: Totals
+    totals: FlagTotals
 
 
 def newest(
@@ -350,10 +350,10 @@ def found_flags(
 
     texts: digests, of which alone; each: a row for each of these users. again: it is not the first of its document.
     """
-    asked = wanted.expression()
+    requested = wanted.expression()
     if texts is not None:
-        asked &= pl.col("text_sha256").is_in(texts.implode())
-    rows = standing_flags(results, rate, asked)
+        requested &= pl.col("text_sha256").is_in(texts.implode())
+    rows = standing_flags(results, rate, requested)
     if wanted.state is not None:
         rows = in_state(results, rows, wanted.state)
     if each or wanted.about_users:
@@ -367,13 +367,13 @@ def _of_each(rows: pl.LazyFrame, rate: float, wanted: WantedFlags) -> pl.LazyFra
     """Rows of VERDICTS about each user who is asked for; values known of the first user alone are null for others."""
     passes = pl.element().struct.field("log10_p_global") <= math.log10(rate)
     passing = pl.col("asked").list.eval(pl.element().filter(passes))
-    of_rows = rows.with_columns(wanted.asked_users()).with_columns(passing)
+    of_rows = rows.with_columns(wanted.requested_users()).with_columns(passing)
     places = pl.int_ranges(pl.col("asked").list.len())
     each = of_rows.filter(pl.col("asked").list.len() > 0).with_columns(place=places).explode("asked", "place")
-    own = ~pl.col("beside") & (pl.col("place") == 0)
+    hidden_canaries = ~pl.col("beside") & (pl.col("place") == 0)
     return each.with_columns(
         *(pl.col("asked").struct.field(name).alias(name) for name in OF_ENTRY),
-        *(pl.when(own).then(name).alias(name) for name in _OF_FIRST),
+        *(pl.when(hidden_canaries).then(name).alias(name) for name in _OF_FIRST),
         again=pl.col("place") > 0,
     ).drop("asked", "beside", "place")
 
@@ -447,9 +447,9 @@ def _most(limit: int | None, rows: pl.DataFrame) -> int:
     return len(rows) if limit is None else limit
 
 
-def _totals(entries: pl.DataFrame, shown_at_most: int, left_out: int) -> Totals:
+def _totals(entries: pl.DataFrame, shown_at_most: int, left_out: int) -> FlagTotals:
     nobody = entries.filter(pl.col("naming") != Naming.NAMED).group_by("naming").agg(pl.col("copies").sum())
-    return Totals(
+    return FlagTotals(
         entries=shown_at_most,
         documents=int(entries["copies"].sum()),
         texts=entries["text_sha256"].n_unique(),

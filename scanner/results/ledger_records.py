@@ -15,7 +15,7 @@ from scanner.errors import Refused
 from scanner.registry import NO_RECORD, NamesPart, Record, numbers_of_heads, verify_since
 from scanner.results.queries import ask, exist, scans
 from scanner.results.tables import open_tables, read_whole
-from scanner.results.transactions import Entry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, write_file
 from scanner.storage.delta import table_uri
 from schemas.tables import VERIFIED_USERS
 
@@ -123,4 +123,4 @@ def keep(results: str, scan_id: str, found: Record) -> None:
     about = {"scan_id": scan_id, "verified_at": datetime.now(UTC)}
     batch = pa.RecordBatch.from_pylist([nothing | row | about for row in rows], VERIFIED_USERS)
     file = write_file(results, TABLE, [batch])
-    commit(results, TABLE, [Entry(scan_id, (file,) if file else ())])
+    commit(results, TABLE, [TableEntry(scan_id, (file,) if file else ())])

@@ -28,7 +28,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.input.shards import MAX_ROWS
 from scanner.results.tables import read_whole
-from scanner.results.transactions import SCHEMAS, Entry, Tables, additions, kept_tables, try_to_commit, write_file
+from scanner.results.transactions import SCHEMAS, TableEntry, Tables, additions, kept_tables, try_to_commit, write_file
 from scanner.storage.delta import attempts, table_uri
 from schemas.tables import DECADES
 from schemas.words import Naming
@@ -48,7 +48,7 @@ def run_number(scan_id: str) -> int:
     return int.from_bytes(hashlib.sha256(scan_id.encode()).digest()[:7], "big") + 1
 
 
-def enter_beside(results: str | Tables, name: str, entries: Sequence[Entry], scan_id: str) -> None:
+def enter_beside(results: str | Tables, name: str, entries: Sequence[TableEntry], scan_id: str) -> None:
     """Commit a run's rows to one of the tables BESIDE, next to those of other runs; once, however often called.
 
     Raises:

@@ -58,12 +58,12 @@ def scanned_and_one_of(
     since: datetime | None, before: datetime | None, values: Mapping[str, Collection[str]]
 ) -> pl.Expr:
     """Rows that were scanned since and before these times, with one of the values in each column that has some."""
-    asked = [pl.col(column).is_in(list(allowed)) for column, allowed in values.items() if allowed]
+    filters = [pl.col(column).is_in(list(allowed)) for column, allowed in values.items() if allowed]
     if since is not None:
-        asked.append(pl.col("scanned_at") >= since)
+        filters.append(pl.col("scanned_at") >= since)
     if before is not None:
-        asked.append(pl.col("scanned_at") < before)
-    return reduce(and_, asked, EVERY)
+        filters.append(pl.col("scanned_at") < before)
+    return reduce(and_, filters, EVERY)
 
 
 def verdicts(results: str, paths: Collection[str] | None = None) -> pl.LazyFrame:
@@ -159,11 +159,11 @@ def _without_contradictions(rows: pl.LazyFrame, lists: Sequence[str]) -> pl.Lazy
     registry is asked: scanner.evidence.names_then holds rows against it.
     """
     known, of_registry = ([str(naming) for naming in among] for among in (set(Naming) - {Naming.NONE}, OF_REGISTRY))
-    asked = pl.col("naming").is_in(of_registry)
+    filters = pl.col("naming").is_in(of_registry)
     wrong = [
         ~pl.col("naming").is_in(known),
         pl.col("user_id").is_not_null() & (pl.col("naming") != Naming.NAMED),
-        asked & pl.col("message").is_null(),
+        filters & pl.col("message").is_null(),
     ]
     for name in lists:
         listed = pl.element().struct.field
@@ -171,7 +171,7 @@ def _without_contradictions(rows: pl.LazyFrame, lists: Sequence[str]) -> pl.Lazy
             ~listed("naming").is_in(of_registry) | listed("message").is_null() | listed("key_id").is_null()
         )
         wrong += [
-            ~asked & (pl.col(name).list.len() > 0),
+            ~filters & (pl.col(name).list.len() > 0),
             pl.col(name).list.eval(unlike.fill_null(value=True)).list.any(),
         ]
     contradicted = pl.any_horizontal(one.fill_null(value=False) for one in wrong)
@@ -184,11 +184,11 @@ def spans(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
 
     If several sets of keys have the same span, the newest is given.
     """
-    own = ["scan_id", "shard_id", "path", "row"]
+    of_flag = ["scan_id", "shard_id", "path", "row"]
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
     rows = read_whole(results, "spans")
-    standing = of_every_set_of_keys(results, flags(results).filter(strict)).select(own)
-    by_age = rows.filter(strict).join(standing, on=own, how="semi").sort("scanned_at", "scan_id")
+    standing = of_every_set_of_keys(results, flags(results).filter(strict)).select(of_flag)
+    by_age = rows.filter(strict).join(standing, on=of_flag, how="semi").sort("scanned_at", "scan_id")
     part = ["path", "row", "key_id", "message", "char_from", "char_to"]
     return _without_contradictions(by_age.unique(part, keep="last", maintain_order=True), ())
 

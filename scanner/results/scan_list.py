@@ -143,8 +143,8 @@ def whole_input(results: str, shard_ids: Iterable[str], earlier: Iterable[str] =
     ours = pl.col("shard_id").is_in(list(shard_ids))
     sums = pl.col(*SUMMED).sum()
     # another driver's row of a shard stands there until somebody settles
-    asked = ask(results, lambda: ranges_ever(results).filter(ours).unique("shard_id").select(sums).collect())
-    found = WholeInput(*asked.row(0))
+    read_once = ask(results, lambda: ranges_ever(results).filter(ours).unique("shard_id").select(sums).collect())
+    found = WholeInput(*read_once.row(0))
     also = [*earlier]
     if not also:
         return found
@@ -294,8 +294,8 @@ def in_quarantine(results: str, wanted: Unscored, limit: int | None, by: By) -> 
     def question() -> InQuarantine:
         standing = newest_quarantine(results, wanted.expression())
         counts = standing.select(documents=pl.col("row").count(), files=pl.col("row").null_count())
-        asked = _newest_first(standing, limit) if by == "document" else _summed(standing, _GROUPS[by])
-        found, totals = pl.collect_all([asked, counts])
+        read_once = _newest_first(standing, limit) if by == "document" else _summed(standing, _GROUPS[by])
+        found, totals = pl.collect_all([read_once, counts])
         documents, files = totals.row(0)
         entries = documents + files if by == "document" else len(found)
         return InQuarantine(found.head(entries if limit is None else limit), entries, documents, files)

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.results.transactions import SCHEMAS, TABLES, WITH_BOUNDS, Entry, commit, write_file
+from scanner.results.transactions import SCHEMAS, TABLES, WITH_BOUNDS, TableEntry, commit, write_file
 from scanner.storage.delta import make_table, open_table, read, refuse_other_version, table_uri
 from scanner.storage.local_files import make_private
 from schemas.audit import AUDITS
@@ -117,7 +117,7 @@ def append_scan(results: str, row: Mapping[str, object]) -> None:
         ScanFailed: the table cannot be written.
     """
     file = write_file(results, "scans", [pa.RecordBatch.from_pylist([row], SCANS)])
-    commit(results, "scans", [Entry(str(row["scan_id"]), (file,) if file else ())])
+    commit(results, "scans", [TableEntry(str(row["scan_id"]), (file,) if file else ())])
 
 
 def append_audits(results: str, rows: Sequence[Mapping[str, object]]) -> None:

@@ -174,7 +174,7 @@ OF_NO_RUN = 1
 """Version of a transaction that names no run."""
 
 
-class Entry(NamedTuple):
+class TableEntry(NamedTuple):
     """An entry that a table gets whole or not at all: an application transaction and its files, possibly none.
 
     others: further transactions whose rows are in the same files; each is the shard_id of its rows.
@@ -225,7 +225,7 @@ def committed(results: str | Tables, name: str, transactions: Iterable[str]) -> 
     return set(kept_tables(results).now(name)[1].versions(transactions))
 
 
-def commit(results: str | Tables, name: str, entries: Sequence[Entry], run: int | None = None) -> set[str]:
+def commit(results: str | Tables, name: str, entries: Sequence[TableEntry], run: int | None = None) -> set[str]:
     """Commit entries to a table, without those that it has, whoever else commits at the same time.
 
     Returns:
@@ -253,7 +253,7 @@ def commit(results: str | Tables, name: str, entries: Sequence[Entry], run: int 
     return ours
 
 
-def _less(results: str, name: str, entry: Entry, there: Collection[str]) -> Entry:
+def _less(results: str, name: str, entry: TableEntry, there: Collection[str]) -> TableEntry:
     """An entry without the transactions that the table has, the rest of its rows written anew where it has some."""
     first, *others = (transaction for transaction in entry.transactions if transaction not in there)
     if len(others) == len(entry.others):
@@ -267,7 +267,7 @@ def _less(results: str, name: str, entry: Entry, there: Collection[str]) -> Entr
             raise ScanFailed(f"results: {folder}/{file.name} cannot be read: {in_a_line(error)}") from None
         kept += rows.filter(pc.is_in(rows["shard_id"], pa.array([first, *others]))).to_batches()
     written = write_file(results, name, kept)
-    return Entry(first, (written,) if written else (), tuple(others))
+    return TableEntry(first, (written,) if written else (), tuple(others))
 
 
 def try_to_commit(

@@ -130,10 +130,10 @@ def rewrite(
     Raises:
         ScanFailed: others kept committing first, or the table cannot be read or written.
     """
-    kept, seen, rows, done = KeptTable(table_uri(results, name)), set[str](), 0, 0
+    kept, known, rows, done = KeptTable(table_uri(results, name)), set[str](), 0, 0
     with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-        while not (left := _unseen(may_hold(files_of(kept.now())), seen)).is_empty():
-            total = len(seen) + left.height
+        while not (left := _unseen(may_hold(files_of(kept.now())), known)).is_empty():
+            total = len(known) + left.height
             for some in _groups(left):
                 looked = pool.map(lambda path: _look(results, name, path, change), some)
                 made = {path: anew for path, anew in zip(some, looked, strict=True) if anew}
@@ -141,7 +141,7 @@ def rewrite(
                 replaced = [Replacement((path,), file) for path, file in files.items()]
                 placed = put_in_place(results, name, kept, replaced, merged=False)
                 rows += sum(made[each.parts[0]].rows for each in placed)
-                seen |= {*some, *(each.file.name for each in placed if each.file)}
+                known |= {*some, *(each.file.name for each in placed if each.file)}
                 done += len(some)
                 watch(done, max(total, done))
     return rows
@@ -153,8 +153,8 @@ def files_of(table: DeltaTable) -> pl.DataFrame:
     return files.sort("modification_time", "path")
 
 
-def _unseen(files: pl.DataFrame, seen: set[str]) -> pl.DataFrame:
-    return files.filter(~pl.col("path").is_in(seen))
+def _unseen(files: pl.DataFrame, known: set[str]) -> pl.DataFrame:
+    return files.filter(~pl.col("path").is_in(known))
 
 
 def _groups(files: pl.DataFrame) -> Iterator[list[str]]:

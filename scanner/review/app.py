@@ -29,8 +29,8 @@ from scanner.evidence.page import about, environment, visible
 from scanner.printable import printable, safe
 from scanner.results.decision_log import LONGEST_NOTE, Made, new_id, recorded
 from scanner.results.flags import IN_NEED
-from scanner.review.desk import LINES_A_PAGE, STATES, Asked, Changed, Desk, Looked, Place
-from schemas.words import Decision
+from scanner.review.desk import LINES_A_PAGE, STATES, Changed, Desk, FlagRequest, FlagView, Place
+from schemas.words import ReviewDecision
 
 MOST_BYTES = 64 * 1024
 """Most bytes of a form: the longest note takes 48 kB at most."""
@@ -39,11 +39,11 @@ SECONDS_TO_READ = 10.0
 """Longest time in which a body must come in."""
 
 MEANS = {
-    Decision.CONFIRMED: "the mark is there, and whoever posted it answers for it",
-    Decision.QUOTED: "the mark is there, in words of somebody else",
-    Decision.DISMISSED: "the mark is not there: the flag is false",
-    Decision.ALLOWED: "the mark is there, and nothing is to be done: a test, or a use that you allow",
-    Decision.UNCLEAR: "looked at, without a result: it waits in the list “unclear”",
+    ReviewDecision.CONFIRMED: "the mark is there, and whoever posted it answers for it",
+    ReviewDecision.QUOTED: "the mark is there, in words of somebody else",
+    ReviewDecision.DISMISSED: "the mark is not there: the flag is false",
+    ReviewDecision.ALLOWED: "the mark is there, and nothing is to be done: a test, or a use that you allow",
+    ReviewDecision.UNCLEAR: "looked at, without a result: it waits in the list “unclear”",
 }
 
 _SHOWN = 60
@@ -68,33 +68,33 @@ def app_of(desk: Desk) -> Starlette:
 
 async def _list(desk: Desk, request: Request) -> Response:
     _leave(desk, request)
-    asked, first = _asked(request.query_params), _number(request.query_params.get("first", "0"))
-    listed = await run_in_threadpool(desk.list, asked, first)
+    request_of_flags, first = _request_of_flags(request.query_params), _number(request.query_params.get("first", "0"))
+    listed = await run_in_threadpool(desk.list, request_of_flags, first)
     more = first + len(listed.entries) < listed.counts.shown
     return _page(
         "review_list.html.j2",
         title="Flags to review",
         by=printable(desk.by),
-        asked=asked,
+        request_of_flags=request_of_flags,
         states=list(STATES),
         listed=listed,
         in_need=IN_NEED,
-        earlier=asked.address("/", first=max(0, first - LINES_A_PAGE)) if first else None,
-        later=asked.address("/", first=first + LINES_A_PAGE) if more else None,
-        **await _just_recorded(desk, asked, request),
+        earlier=request_of_flags.address("/", first=max(0, first - LINES_A_PAGE)) if first else None,
+        later=request_of_flags.address("/", first=first + LINES_A_PAGE) if more else None,
+        **await _just_recorded(desk, request_of_flags, request),
     )
 
 
 async def _flag(desk: Desk, request: Request) -> Response:
     _leave(desk, request)
-    asked, place, form_id = _asked(request.query_params), _place(request.query_params), new_id()
-    looked = await run_in_threadpool(desk.look, asked, place)
+    request_of_flags, place, form_id = _request_of_flags(request.query_params), _place(request.query_params), new_id()
+    looked = await run_in_threadpool(desk.look, request_of_flags, place)
     return _page(
         "review_flag.html.j2",
         **await run_in_threadpool(about, looked.explained),
         by=printable(desk.by),
-        asked=asked,
-        flag=asked.address("", **place._asdict())[1:],
+        request_of_flags=request_of_flags,
+        flag=request_of_flags.address("", **place._asdict())[1:],
         looked=looked,
         text_sha256=looked.explained.row["text_sha256"].hex(),
         decision_id=form_id,
@@ -103,10 +103,10 @@ async def _flag(desk: Desk, request: Request) -> Response:
         MOST_NAMED=_MOST_NAMED,
         longest=LONGEST_NOTE,
         copied_from=_copied_from(looked, form_id),
-        back=asked.address("/", left=form_id),
-        before=looked.before and asked.address("/flag", **looked.before._asdict(), left=form_id),
-        after=looked.after and asked.address("/flag", **looked.after._asdict(), left=form_id),
-        **await _just_recorded(desk, asked, request, form_id),
+        back=request_of_flags.address("/", left=form_id),
+        before=looked.before and request_of_flags.address("/flag", **looked.before._asdict(), left=form_id),
+        after=looked.after and request_of_flags.address("/flag", **looked.after._asdict(), left=form_id),
+        **await _just_recorded(desk, request_of_flags, request, form_id),
     )
 
 
@@ -132,17 +132,17 @@ async def _account(desk: Desk, request: Request) -> Response:
     except ValueError:
         raise Refused(f"night {stated[:40]!r} is no date; go back to the list") from None
     found = await run_in_threadpool(desk.account, account_id, night)
-    flags = Asked("all", account=account_id).address("/")
+    flags = FlagRequest("all", account=account_id).address("/")
     about_it = await run_in_threadpool(about_account, found)
     return _page("account.html.j2", **about_it, back="/accounts", back_to="Marked accounts", flags=flags)
 
 
-def _copied_from(looked: Looked, form_id: str) -> str | None:
+def _copied_from(looked: FlagView, form_id: str) -> str | None:
     """Address of the page of the earlier post that holds most of what a text may have copied."""
     copied = looked.explained.copied
     if copied is None or copied.path is None:
         return None
-    return Asked("all").address("/flag", path=copied.path, row=copied.row, left=form_id)
+    return FlagRequest("all").address("/flag", path=copied.path, row=copied.row, left=form_id)
 
 
 def _leave(desk: Desk, request: Request) -> None:
@@ -155,28 +155,30 @@ def _leave(desk: Desk, request: Request) -> None:
 async def _decide(desk: Desk, request: Request) -> Response:
     form = await _form(request)
     on = _query(form.get("flag", ""))
-    asked, place = _asked(on), _place(on)
+    request_of_flags, place = _request_of_flags(on), _place(on)
     note = form.get("note", "").replace("\r\n", "\n").strip()
     made = Made(form.get("decision_id", ""), desk.by, "app", form.get("decision", ""), note)
-    if made.decision == Decision.CONFIRMED and form.get("sure") != "yes":
+    if made.decision == ReviewDecision.CONFIRMED and form.get("sure") != "yes":
         advice = await run_in_threadpool(desk.advice, place, form.get("text_sha256", ""))
-        if advice.decision != Decision.CONFIRMED:
-            here = asked.address("/flag", **place._asdict(), left=made.decision_id)
+        if advice.decision != ReviewDecision.CONFIRMED:
+            here = request_of_flags.address("/flag", **place._asdict(), left=made.decision_id)
             title = "Confirm against the advice?"
             return _page("review_sure.html.j2", title=title, form=form, advice=advice, here=here)
     row = await run_in_threadpool(desk.decide, place, form.get("text_sha256", ""), made)
     after = form.get("next", "")
-    address = after if after.startswith("/flag?") else asked.address("/")
+    address = after if after.startswith("/flag?") else request_of_flags.address("/")
     return RedirectResponse(f"{address}&recorded={row['decision_id']}", 303)
 
 
-async def _just_recorded(desk: Desk, asked: Asked, request: Request, form_id: str = "") -> dict[str, Any]:
+async def _just_recorded(
+    desk: Desk, request_of_flags: FlagRequest, request: Request, form_id: str = ""
+) -> dict[str, Any]:
     """The decision that the form before this page recorded, in words."""
     row = await run_in_threadpool(recorded, desk.results, request.query_params.get("recorded", ""))
     if row is None:
         return {"recorded": None}
     name = printable(row["doc_id"] or f"{row['path']}:{row['row']}", _SHOWN)
-    again = asked.address("/flag", path=row["path"], row=row["row"], left=form_id)
+    again = request_of_flags.address("/flag", path=row["path"], row=row["row"], left=form_id)
     return {"recorded": {"name": name, "decision": row["decision"], "again": again}}
 
 
@@ -200,8 +202,8 @@ def _wrong(request: Request, error: Exception) -> Response:
     return _page("review_wrong.html.j2", status, title="This was not done", said=safe(message))
 
 
-def _asked(given: Mapping[str, str]) -> Asked:
-    return Asked(given.get("state", "open"), *(given.get(name, "") for name in ("user", "account", "key")))
+def _request_of_flags(given: Mapping[str, str]) -> FlagRequest:
+    return FlagRequest(given.get("state", "open"), *(given.get(name, "") for name in ("user", "account", "key")))
 
 
 def _place(given: Mapping[str, str]) -> Place:

@@ -19,7 +19,7 @@ import polars as pl
 from scanner.errors import Refused
 from scanner.evidence.accounts import AccountExplained, AccountLine, explain_account, line_of_account, marked_accounts
 from scanner.evidence.advice import Advice, Precision, advise, others_can_mark, precision, version_of
-from scanner.evidence.case import Case, find_case
+from scanner.evidence.case import FlagCase, find_case
 from scanner.evidence.explainer import Explainer, Glance
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.neighbours import earlier_of_others
@@ -43,7 +43,7 @@ class Place(NamedTuple):
     row: int
 
 
-def flag_as_seen(results: str, rate: float, place: Place, text_sha256: str) -> Mapping[str, Any]:
+def flag_as_shown(results: str, rate: float, place: Place, text_sha256: str) -> Mapping[str, Any]:
     """The flag at a place whose text has a hexadecimal digest: a row of schemas.tables.VERDICTS with `audit`.
 
     Raises:
@@ -69,7 +69,7 @@ _NOTHING = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class FlagRequest:
     """Which flags a reviewer asked for, as it stands in the address of each page; empty: any.
 
     user, account: a part of the name, in upper or lower case.
@@ -112,7 +112,7 @@ class Asked:
 
     def unfiltered(self, page: str) -> str:
         """Address of a page with flags of the same state, whatever their user, account and key."""
-        return Asked(self.state).address(page)
+        return FlagRequest(self.state).address(page)
 
     def address(self, page: str, **more: object) -> str:
         """Address of a page of the app that keeps this choice."""
@@ -133,7 +133,7 @@ class Like(NamedTuple):
     address: str
 
 
-class Entry(NamedTuple):
+class ListedFlag(NamedTuple):
     """A flag in the list.
 
     glance: None: its text cannot be read; copies: of the text, among the flags that are asked for; version: of the key;
@@ -153,7 +153,7 @@ class Entry(NamedTuple):
     address: str
 
 
-class Counts(NamedTuple):
+class FlagCounts(NamedTuple):
     """How many flags are asked for, and how many are hidden, by the state asked for and by the other filters."""
 
     shown: int
@@ -165,9 +165,9 @@ class Counts(NamedTuple):
 class Listed(NamedTuple):
     """Some of the flags that were asked for, after the `first` ones; keys: all that any scan had."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[ListedFlag]
     first: int
-    counts: Counts
+    counts: FlagCounts
     measured: Precision
     keys: list[str]
 
@@ -179,7 +179,7 @@ class ListedAccounts(NamedTuple):
     total: int
 
 
-class Looked(NamedTuple):
+class FlagView(NamedTuple):
     """One flag; number: its place among the `total` flags asked for, from 1, None: it is not among them."""
 
     explained: Explanation
@@ -207,7 +207,7 @@ class Desk:
         self._left: dict[str, None] = {}
         self._advice: dict[tuple[Any, ...], Advice] = {}
 
-    def list(self, asked: Asked, first: int) -> Listed:
+    def list(self, asked: FlagRequest, first: int) -> Listed:
         """LINES_A_PAGE of the flags that are asked for, those that need a decision most first, from a place on."""
         order = self._order(asked.wanted)
         shown = order.slice(first, LINES_A_PAGE)
@@ -220,25 +220,25 @@ class Desk:
     def _order(self, wanted: WantedFlags) -> pl.DataFrame:
         return by_need(self.results, self._rate, wanted, self._canaries)
 
-    def _counts(self, asked: Asked, shown: int) -> Counts:
+    def _counts(self, asked: FlagRequest, shown: int) -> FlagCounts:
         def counted(wanted: WantedFlags) -> FlagCount:
             return count_flags(self.results, self._rate, wanted, self._canaries)
 
         total, of_state = counted(WantedFlags()), counted(WantedFlags(state=asked.wanted.state))
-        return Counts(shown, total.flagged - of_state.flagged, of_state.flagged - shown, total)
+        return FlagCounts(shown, total.flagged - of_state.flagged, of_state.flagged - shown, total)
 
     def _entries(
-        self, asked: Asked, found: Sequence[Mapping[str, Any]], places: Sequence[Mapping[str, Any]]
-    ) -> Sequence[Entry]:
+        self, asked: FlagRequest, found: Sequence[Mapping[str, Any]], places: Sequence[Mapping[str, Any]]
+    ) -> Sequence[ListedFlag]:
         with self._explaining:
             rows = self._explainer.as_the_registry_says(found)
         decided, earlier = on_documents(self.results, rows), earlier_of_others(self.results, self._rate, rows)
         glances = self._glances_at(rows)
 
-        def entry(row: Mapping[str, Any], place: Mapping[str, Any]) -> Entry:
+        def entry(row: Mapping[str, Any], place: Mapping[str, Any]) -> ListedFlag:
             key, users, account = self._explainer.key_on_record(row["key_id"]), users_of(row), row["account_id"]
             first = next(iter(earlier.get((row["path"], row["row"]), ())), None)
-            return Entry(
+            return ListedFlag(
                 line_of(row),
                 glances[_document(row)],
                 place["copies"],
@@ -258,10 +258,10 @@ class Desk:
         with self._explaining:
             for row in sorted(rows, key=_document):
                 if _document(row) not in self._glances:
-                    self._glances[_document(row)] = self._explainer.glance(Case(row, None))
+                    self._glances[_document(row)] = self._explainer.glance(FlagCase(row, None))
         return self._glances
 
-    def look(self, asked: Asked, place: Place) -> Looked:
+    def look(self, asked: FlagRequest, place: Place) -> FlagView:
         """One flag, and those beside it in the list.
 
         Raises:
@@ -274,16 +274,16 @@ class Desk:
         listed = [Place(*row) for row in self._order(asked.wanted).select("path", "row").iter_rows()]
         decided = on_documents(self.results, [case.row]).get(_document(case.row), [])
         if place not in listed:  # somebody decided on it, so that it is no longer open: go on with the first
-            return Looked(explained, decided, None, len(listed), None, next(iter(listed), None))
+            return FlagView(explained, decided, None, len(listed), None, next(iter(listed), None))
         at = listed.index(place)
         before, after = listed[at - 1] if at else None, listed[at + 1] if at + 1 < len(listed) else None
-        return Looked(explained, decided, at + 1, len(listed), before, after)
+        return FlagView(explained, decided, at + 1, len(listed), before, after)
 
     def advice(self, place: Place, text_sha256: str) -> Advice:
         """What the page of a flag recommends, from when it was last shown. Raises as `decide` does."""
-        shown = _document(flag_as_seen(self.results, self._rate, place, text_sha256))
+        shown = _document(flag_as_shown(self.results, self._rate, place, text_sha256))
         if shown not in self._advice:
-            self.look(Asked("all"), place)
+            self.look(FlagRequest("all"), place)
         return self._advice[shown]
 
     def accounts(self, first: int) -> ListedAccounts:
@@ -318,7 +318,7 @@ class Desk:
             Refused: there is no such flag.
             ScanFailed: the table cannot be written.
         """
-        flag = flag_as_seen(self.results, self._rate, place, text_sha256)
+        flag = flag_as_shown(self.results, self._rate, place, text_sha256)
         if made.decision_id in self._left and recorded(self.results, made.decision_id) is None:
             raise Changed(
                 f"nothing was recorded on {place.path}:{place.row}: you had gone on to another page; open the flag "
@@ -333,7 +333,7 @@ class Desk:
 
 
 def _address(row: Mapping[str, Any]) -> str:
-    return Asked("all").address("/flag", path=row["path"], row=row["row"])
+    return FlagRequest("all").address("/flag", path=row["path"], row=row["row"])
 
 
 def _document(row: Mapping[str, Any]) -> tuple[Any, ...]:

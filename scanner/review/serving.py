@@ -95,8 +95,8 @@ class Access:
             return response
         if not hmac.compare_digest(self._cookie_of(request.headers).encode(), self._session.encode()):
             return PlainTextResponse("Open the address that `brickscan review` printed when it began.", 403)
-        own = {f"http://{host}" for host in self._hosts}
-        if request.scope["method"] != "GET" and request.headers.get("origin") not in own:
+        origins = {f"http://{host}" for host in self._hosts}
+        if request.scope["method"] != "GET" and request.headers.get("origin") not in origins:
             return PlainTextResponse("This was sent by another page. Decide in the app itself.", 403)
         return None
 

@@ -49,7 +49,7 @@ from scanner.registry.secrets import read_public_key
 from scanner.results.decision_log import LONGEST_NAME, LONGEST_NOTE, Made, decide, on_documents, recorded
 from scanner.results.queries import ask
 from scanner.review.app import body_of
-from scanner.review.desk import Changed, Place, flag_as_seen
+from scanner.review.desk import Changed, Place, flag_as_shown
 from scanner.review.serving import Server
 from schemas.config import CoopConfig, CoopWebhookConfig
 from schemas.verdict import CoopCallback
@@ -70,15 +70,15 @@ class Signatures:
     """
 
     def __init__(self, pem: bytes, where: str) -> None:
-        asked = (
+        advice = (
             "copy Coop's webhook signature verification key (Settings, API Keys), which begins with BEGIN PUBLIC KEY"
         )
         try:
             key = load_pem_public_key(pem)
         except (ValueError, UnsupportedAlgorithm):
-            raise Refused(f"{where}: holds no public key as PEM; {asked}") from None
+            raise Refused(f"{where}: holds no public key as PEM; {advice}") from None
         if not isinstance(key, RSAPublicKey) or key.key_size < LEAST_BITS:
-            raise Refused(f"{where}: holds no RSA key of {LEAST_BITS} bits or more; {asked}")
+            raise Refused(f"{where}: holds no RSA key of {LEAST_BITS} bits or more; {advice}")
         self._key = key
 
     def holds(self, signature: str, body: bytes) -> bool:
@@ -94,7 +94,7 @@ SOURCE = "webhook:coop"
 """Value of `source` in the rows."""
 
 
-class Outcome(StrEnum):
+class DeliveryOutcome(StrEnum):
     """Outcomes of a delivery."""
 
     RECORDED = "recorded"
@@ -111,7 +111,7 @@ class Outcome(StrEnum):
 class NotTaken(Refused):
     """A delivery that is no decision on a flag; nothing was recorded."""
 
-    def __init__(self, outcome: Outcome, said: str) -> None:
+    def __init__(self, outcome: DeliveryOutcome, said: str) -> None:
         super().__init__(said)
         self.outcome = outcome
 
@@ -129,7 +129,7 @@ class Inbox:
     def __init__(self, results: str, rate: float, coop: CoopConfig, webhook: CoopWebhookConfig) -> None:
         self._results, self._rate, self._coop, self._actions = results, rate, coop, webhook.actions
 
-    def take(self, body: bytes) -> tuple[Outcome, Mapping[str, Any]]:
+    def take(self, body: bytes) -> tuple[DeliveryOutcome, Mapping[str, Any]]:
         """Record the decision of a signed body. Returns `recorded` or `recorded before`, and its row.
 
         The row is on the disk, and in the table, when this returns.
@@ -143,22 +143,22 @@ class Inbox:
         earlier = recorded(self._results, made.decision_id)
         if earlier is not None:
             self._refuse_overtaken(earlier)
-            return Outcome.BEFORE, earlier
-        return Outcome.RECORDED, decide(self._results, self._flag(callback.item.id), made)
+            return DeliveryOutcome.BEFORE, earlier
+        return DeliveryOutcome.RECORDED, decide(self._results, self._flag(callback.item.id), made)
 
     def _made(self, body: bytes, callback: CoopCallback) -> Made:
         decision = self._actions.get(callback.action.id)
         if decision is None or callback.item.type_id != self._coop.item_type:
             raise NotTaken(
-                Outcome.NO_DECISION,
+                DeliveryOutcome.NO_DECISION,
                 f"action {callback.action.id[:60]!r} on an item of type {callback.item.type_id[:60]!r} is no decision "
                 "on a flag: [export.coop] names item_type, and [export.coop.webhook] the actions that are decisions",
             )
         by = (callback.actor_email or "").strip()
         if not by:
-            raise NotTaken(Outcome.NO_DECISION, "no moderator took this action: decisions are those of people")
+            raise NotTaken(DeliveryOutcome.NO_DECISION, "no moderator took this action: decisions are those of people")
         if len(by) > LONGEST_NAME:
-            raise NotTaken(Outcome.MALFORMED, f"actorEmail: {len(by):,} characters; {LONGEST_NAME} are allowed")
+            raise NotTaken(DeliveryOutcome.MALFORMED, f"actorEmail: {len(by):,} characters; {LONGEST_NAME} are allowed")
         note = (callback.actor_note or "").strip()
         if len(note) > LONGEST_NOTE:
             note = note[: LONGEST_NOTE - 1] + "…"
@@ -171,25 +171,25 @@ class Inbox:
         rows = ask(self._results, lambda: sent(self._results).filter(same).collect())
         if not len(rows):
             raise NotTaken(
-                Outcome.UNKNOWN_ITEM,
+                DeliveryOutcome.UNKNOWN_ITEM,
                 f"item {item_id[:60]!r}: `brickscan export --format coop --send` sent no such item from these results",
             )
         report = rows.row(-1, named=True)
         try:
-            return flag_as_seen(
+            return flag_as_shown(
                 self._results, self._rate, Place(report["path"], report["row"]), report["text_sha256"].hex()
             )
         except Changed as changed:
-            raise NotTaken(Outcome.CHANGED, str(changed)) from None
+            raise NotTaken(DeliveryOutcome.CHANGED, str(changed)) from None
         except Refused as refused:
-            raise NotTaken(Outcome.UNKNOWN_ITEM, str(refused)) from None
+            raise NotTaken(DeliveryOutcome.UNKNOWN_ITEM, str(refused)) from None
 
     def _refuse_overtaken(self, earlier: Mapping[str, Any]) -> None:
         standing = [decision for decisions in on_documents(self._results, [earlier]).values() for decision in decisions]
         newest = next((decision for decision in standing if decision["decided_by"] == earlier["decided_by"]), earlier)
         if newest["decision"] != earlier["decision"]:
             raise NotTaken(
-                Outcome.OVERTAKEN,
+                DeliveryOutcome.OVERTAKEN,
                 f"this came before, at {earlier['decided_at']:%Y-%m-%d %H:%M:%S} UTC, and {newest['decision']} came "
                 f"after it. Coop's bodies carry no time: if {earlier['decision']} was decided anew, record it by "
                 "`brickscan decide`, or take the action again with another note",
@@ -202,7 +202,9 @@ def _read(body: bytes) -> CoopCallback:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"][:3])[:60] or "the body"
-        raise NotTaken(Outcome.MALFORMED, f"{where}: {first['msg'][:200]}; the body of an action is asked") from None
+        raise NotTaken(
+            DeliveryOutcome.MALFORMED, f"{where}: {first['msg'][:200]}; the body of an action is asked"
+        ) from None
 
 
 PATH = "/coop"
@@ -211,15 +213,15 @@ MOST_BYTES = 256 * 1024
 """Most bytes of a body: Coop's have ids, names of policies and a note."""
 
 _STATUS = {
-    Outcome.RECORDED: 200,
-    Outcome.BEFORE: 200,
-    Outcome.NOT_SIGNED: 401,
-    Outcome.TOO_LARGE: 413,
-    Outcome.MALFORMED: 400,
-    Outcome.NO_DECISION: 422,
-    Outcome.UNKNOWN_ITEM: 404,
-    Outcome.CHANGED: 409,
-    Outcome.OVERTAKEN: 409,
+    DeliveryOutcome.RECORDED: 200,
+    DeliveryOutcome.BEFORE: 200,
+    DeliveryOutcome.NOT_SIGNED: 401,
+    DeliveryOutcome.TOO_LARGE: 413,
+    DeliveryOutcome.MALFORMED: 400,
+    DeliveryOutcome.NO_DECISION: 422,
+    DeliveryOutcome.UNKNOWN_ITEM: 404,
+    DeliveryOutcome.CHANGED: 409,
+    DeliveryOutcome.OVERTAKEN: 409,
 }
 
 
@@ -248,13 +250,13 @@ class Webhook:
         try:
             body = await body_of(request, MOST_BYTES)
         except HTTPException as refused:
-            if refused.status_code != _STATUS[Outcome.TOO_LARGE]:
+            if refused.status_code != _STATUS[DeliveryOutcome.TOO_LARGE]:
                 return Response(status_code=refused.status_code)
-            return self._answer(Outcome.TOO_LARGE, f"a body has {MOST_BYTES:,} bytes at most", signed=False)
+            return self._answer(DeliveryOutcome.TOO_LARGE, f"a body has {MOST_BYTES:,} bytes at most", signed=False)
         signatures = request.headers.getlist("coop-signature")
         if len(signatures) != 1 or not self._signatures.holds(signatures[0], body):
             missing = "Coop-Signature: no signature of this body by the key that [export.coop.webhook] names"
-            return self._answer(Outcome.NOT_SIGNED, missing, signed=False)
+            return self._answer(DeliveryOutcome.NOT_SIGNED, missing, signed=False)
         try:
             outcome, row = await run_in_threadpool(self._inbox.take, body)
         except NotTaken as refused:
@@ -263,7 +265,7 @@ class Webhook:
             return self._say("failed", str(error), 503, answer="cannot be recorded now; send it again later")
         return self._answer(outcome, _decided(row))
 
-    def _answer(self, outcome: Outcome, message: str, *, signed: bool = True) -> Response:
+    def _answer(self, outcome: DeliveryOutcome, message: str, *, signed: bool = True) -> Response:
         return self._say(outcome, message, _STATUS[outcome], signed=signed)
 
     def _say(self, outcome: str, message: str, status: int, *, signed: bool = True, answer: str = "") -> Response:

@@ -86,9 +86,9 @@ BROKEN = (
 
 def golden_strings(tokenizer_json: bytes) -> list[str]:
     """Several hundred strings, and the literals of a tokenizer's own added tokens in several places."""
-    own = [str(token["content"]) for token in json.loads(tokenizer_json).get("added_tokens") or ()]
+    literals = [str(token["content"]) for token in json.loads(tokenizer_json).get("added_tokens") or ()]
     strings = ["", *PHRASES, *EMOJI.split(), EMOJI, EMOJI.replace(" ", ""), *_blocks(), *_white_space(), *_long_words()]
-    for literal in dict.fromkeys((*CONTROLS, *own[:50])):
+    for literal in dict.fromkeys((*CONTROLS, *literals[:50])):
         strings += [literal, f"a {literal} b", f"a{literal}b{literal}{literal}", f" {literal}\n{literal[:-1]}"]
     strings += [*BROKEN, bytes(range(256)).decode(errors="replace"), bytes(range(256)).decode("latin-1")]
     for phrase in PHRASES:
@@ -190,7 +190,7 @@ class FastTokenizer:
             self._inner: Any = library.Tokenizer.from_json_str(data.decode())
             self._inner.no_truncation()
         except BaseException as error:
-            _end_if_told_to(error)
+            _end_if_required(error)
             raise BackendUnlike(f"fastokens cannot load it ({type(error).__name__}: {str(error)[:200]})") from None
         self.vocab_size = reference.vocab_size
         self.reference = reference
@@ -230,7 +230,7 @@ class FastTokenizer:
         try:
             ids, offsets = self._inner.encode_batch_flat(list(texts), False, True)
         except BaseException as error:
-            _end_if_told_to(error)
+            _end_if_required(error)
             if len(texts) == 1:
                 return self.reference.encode(texts)
             half = len(texts) // 2
@@ -268,7 +268,7 @@ class _Held:
         self._buffer = buffer
 
 
-def _end_if_told_to(error: BaseException) -> None:
+def _end_if_required(error: BaseException) -> None:
     """Raise again whatever ends the process. A panic of the library is no Exception, but the fault of one text."""
     if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
         raise error

@@ -96,7 +96,7 @@ def normal_forms(texts: Sequence[str], utf8: Utf8) -> dict[int, str]:
     return {place: form for place, form in found if form != texts[place]}
 
 
-class Counts(NamedTuple):
+class LetterCounts(NamedTuple):
     """What texts have, each int64[D].
 
     changes: characters that a disguise leaves; words, lines: those with something in them; indented: lines among them;
@@ -113,25 +113,25 @@ class Counts(NamedTuple):
     great_inner: NDArray[np.int64]
 
 
-def counts_of(texts: Utf8) -> Counts:
+def counts_of(texts: Utf8) -> LetterCounts:
     """What texts have, counted in one pass over their characters."""
-    return Counts(*_count(texts.data, texts.offsets, *_TABLES).T)
+    return LetterCounts(*_count(texts.data, texts.offsets, *_TABLES).T)
 
 
-def in_capitals(counts: Counts) -> NDArray[np.bool_]:
+def in_capitals(counts: LetterCounts) -> NDArray[np.bool_]:
     """bool[D]: whether three words in five begin with a capital, or a quarter of other letters are capitals."""
     enough = counts.initials >= LEAST_WORDS
     return enough & ((5 * counts.great_initials > 3 * counts.initials) | (4 * counts.great_inner > counts.inner))
 
 
-def in_short_lines(counts: Counts) -> NDArray[np.bool_]:
+def in_short_lines(counts: LetterCounts) -> NDArray[np.bool_]:
     """bool[D]: whether lines are too short for prose, and too few of them indented for code."""
     enough = (counts.lines >= LEAST_WORDS) & (counts.words < SHORT_LINES * counts.lines)
     enough &= 2 * counts.initials > counts.words  # Chinese has no blanks, and numbers stand in tables
     return enough & (LINES_OF_CODE * counts.indented < counts.lines)
 
 
-def _look_disguised(counts: Counts, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _look_disguised(counts: LetterCounts, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
     changed = (counts.changes > 0) & (counts.changes * LEAST_CHANGES >= lengths)
     return changed | in_capitals(counts) | in_short_lines(counts)
 

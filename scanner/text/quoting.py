@@ -45,7 +45,7 @@ _TAG = re.compile(r"<(/?)blockquote(?=[ \t\n\f\r/>])[^<>]*>", re.IGNORECASE | re
 _BLANK = re.compile(r"\n(?:[ \t\r]*\n)+")
 
 
-class Part(NamedTuple):
+class TextPart(NamedTuple):
     """Characters begin … end−1 of a text."""
 
     kind: Kind
@@ -53,7 +53,7 @@ class Part(NamedTuple):
     end: int
 
 
-class Segment(NamedTuple):
+class TextSegment(NamedTuple):
     """Characters begin … end−1 of a text: a quotation, or a paragraph of own words."""
 
     form: Form
@@ -61,37 +61,37 @@ class Segment(NamedTuple):
     end: int
 
 
-def segments_of(text: str) -> Iterator[Segment]:
+def segments_of(text: str) -> Iterator[TextSegment]:
     """Quotations and, between them, paragraphs of own words, which blank lines part; in order.
 
     One after the other: a hostile text has one in three characters, whose list would take far more than the text.
     """
     for part in _joined(_pieces(text)):
         if part.kind == "quoted":
-            yield Segment("quotation", part.begin, part.end)
+            yield TextSegment("quotation", part.begin, part.end)
             continue
         begin = part.begin
         for blank in _BLANK.finditer(text, part.begin, part.end):
             if begin < blank.start():
-                yield Segment("paragraph", begin, blank.start())
+                yield TextSegment("paragraph", begin, blank.start())
             begin = blank.end()
         if begin < part.end:
-            yield Segment("paragraph", begin, part.end)
+            yield TextSegment("paragraph", begin, part.end)
 
 
-def parts_of(text: str) -> list[Part]:
+def parts_of(text: str) -> list[TextPart]:
     """The parts of a text, in order; neighbours differ in kind, and together they are the text."""
     return [*_joined(_pieces(text))]
 
 
-def own_words(text: str) -> str:
+def unquoted_words(text: str) -> str:
     """A text without the lines that quote others."""
     return "".join(text[part.begin : part.end] for part in _joined(_pieces(text)) if part.kind == "own")
 
 
-def _joined(pieces: Iterable[Part]) -> Iterator[Part]:
+def _joined(pieces: Iterable[TextPart]) -> Iterator[TextPart]:
     """Pieces without those of no length; neighbours of one kind are one."""
-    last: Part | None = None
+    last: TextPart | None = None
     for piece in pieces:
         if piece.begin >= piece.end:
             continue
@@ -105,7 +105,7 @@ def _joined(pieces: Iterable[Part]) -> Iterator[Part]:
         yield last
 
 
-def _pieces(text: str) -> Iterator[Part]:
+def _pieces(text: str) -> Iterator[TextPart]:
     """Lines that are quoted or own, and what of own lines stands in blocks, in order."""
     blocks = deque(_blocks(text))  # a deque, since pop(0) of a list moves all other items
     for line in _LINE.finditer(text):
@@ -115,15 +115,15 @@ def _pieces(text: str) -> Iterator[Part]:
         while blocks and blocks[0][1] <= begin:
             blocks.popleft()
         if _QUOTED_LINE.match(line.group()):
-            yield Part("quoted", begin, line.end())
+            yield TextPart("quoted", begin, line.end())
             continue
         for first, last in blocks:
             if first >= line.end():
                 break
-            yield Part("own", begin, max(begin, first))
-            yield Part("quoted", max(begin, first), min(last, line.end()))
+            yield TextPart("own", begin, max(begin, first))
+            yield TextPart("quoted", max(begin, first), min(last, line.end()))
             begin = min(last, line.end())
-        yield Part("own", begin, line.end())
+        yield TextPart("own", begin, line.end())
 
 
 def _blocks(text: str) -> list[tuple[int, int]]:
@@ -427,10 +427,10 @@ class Standing:
         begin, end, right = self._by_lengths(texts, tokens, segments)
         for d in np.flatnonzero(~right & (segments.many > 0)).tolist():
             text = texts.data[texts.offsets[d] : texts.offsets[d + 1]].tobytes()
-            own = slice(segments.offsets[d], segments.offsets[d + 1])
+            of_document = slice(segments.offsets[d], segments.offsets[d + 1])
             begins = self._reference.begins(text.decode())
-            begin[own], end[own] = (
-                np.searchsorted(begins, _characters_before(text, edges[own]))
+            begin[of_document], end[of_document] = (
+                np.searchsorted(begins, _characters_before(text, edges[of_document]))
                 for edges in (segments.begin, segments.end)
             )
         return segments._replace(begin=begin, end=end)

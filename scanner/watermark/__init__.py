@@ -4,14 +4,14 @@ from scanner.watermark.format import Candidates, Format, Watermark
 from scanner.watermark.native.choice import cheapest, cut, minus_ln_r
 from scanner.watermark.native.greenlist import GreenList
 from scanner.watermark.native.gumbel import Gumbel, LogGumbel
-from scanner.watermark.native.keyed import Best
+from scanner.watermark.native.keyed import BestMessages
 from scanner.watermark.native.secret import commitment, label
 from scanner.watermark.neyman_pearson import Weighted, log10_chernoff, neyman_pearson
 from scanner.watermark.positions import Dedup, Positions, Tokens, joined, only, ragged, scored_positions, take
 from scanner.watermark.pvalues import log10_any_of, log10_greenlist, log10_gumbel, log10_gumbel_log, log10_z
 
 __all__ = [
-    "Best",
+    "BestMessages",
     "Candidates",
     "Dedup",
     "Format",

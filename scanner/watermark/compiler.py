@@ -42,7 +42,7 @@ if config.CPU_FEATURES is None:
 LONGEST_WAIT = 60.0
 """Most seconds to wait for another process that compiles a kernel; the slowest kernel takes some."""
 
-_alone: set[str] = set()
+_one_by_one: set[str] = set()
 """Kernels whose lock this process holds; the compiler's own lock guards it."""
 
 
@@ -65,13 +65,13 @@ def _one_process(name: str) -> Iterator[None]:
     the two in different orders would wait for each other. Processes do not, since calls go in no circle.
     """
     with global_compiler_lock, contextlib.ExitStack() as locks:
-        if name not in _alone:
+        if name not in _one_by_one:
             with contextlib.suppress(OSError):
                 Path(cache_folder()).mkdir(parents=True, exist_ok=True)
                 lock = locks.enter_context((Path(cache_folder()) / f"{name}.lock").open("w"))
                 _wait_for(lock)
-            _alone.add(name)
-            locks.callback(_alone.remove, name)
+            _one_by_one.add(name)
+            locks.callback(_one_by_one.remove, name)
         yield
 
 

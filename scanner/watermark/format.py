@@ -92,7 +92,7 @@ class Basis(NamedTuple):
         return "assumed" if self.assumed else "key" if self.proven else f"key-{self.bits}-bits"
 
 
-class Columns(NamedTuple):
+class UnlabelledColumns(NamedTuple):
     """What columns of tables older than `label` say of a format; window is its context width."""
 
     method: str
@@ -110,7 +110,7 @@ Pairs = Iterator[tuple[str, Any, Any]]
 """Comparisons of a known answer: a name, the file's value, this machine's value."""
 
 
-class Answers(NamedTuple):
+class KnownAnswers(NamedTuple):
     """Known answers: the file that ships with the code, and for each of its groups the comparisons of one case."""
 
     shipped: Traversable
@@ -149,7 +149,7 @@ class Format(BaseModel, ABC):
     suggested: ClassVar[Mapping[str, Any]] = {}
     """Parameters of a new key for which the user chose none."""
 
-    answers: ClassVar[Answers]
+    answers: ClassVar[KnownAnswers]
     """Known answers, of the specification or of the stack that makes the mark."""
 
     @abstractmethod
@@ -180,7 +180,7 @@ class Format(BaseModel, ABC):
         """Seconds to score one position under so many messages on a core, generously: the stall limit's price."""
 
     @abstractmethod
-    def columns(self) -> Columns:
+    def columns(self) -> UnlabelledColumns:
         """What the older columns of tables say of the format."""
 
     def basis(self) -> Basis:
@@ -232,7 +232,7 @@ class Format(BaseModel, ABC):
         return {"label": self.label()}
 
 
-class Own(NamedTuple):
+class UserEvidence(NamedTuple):
     """What a candidate shares with no other message: the part of its score that tells it from those near it.
 
     score: int64[D, C] or float64[D, C], over the positions that this message alone reads; scored: int64[D], how many
@@ -247,17 +247,18 @@ class Own(NamedTuple):
 class Candidates(NamedTuple):
     """The messages of each document that a search looked into, best first: largest score, ties to the smaller message.
 
-    The first candidate has the largest score of all messages, and, where `own` is None, the second has the second
-    largest; C ≥ 2.
+    The first candidate has the largest score of all messages, and, where `user_evidence` is None, the second has the
+    second largest; C ≥ 2.
 
     message: int64[D, C], −1 where there are fewer; score: int64[D, C] or float64[D, C], 0 there, over all T positions;
-    own: what names need besides (WATERMARK_SPEC_2 §3), None: nothing; independent: whether one message's mark leaves
-    the scores of the others as they were. Then every candidate that passes is named, else only one that passes alone.
+    user_evidence: what names need besides (WATERMARK_SPEC_2 §3), None: nothing; independent: whether one message's mark
+    leaves the scores of the others as they were. Then every candidate that passes is named, else only one that passes
+    alone.
     """
 
     message: NDArray[np.int64]
     score: NDArray[np.generic]
-    own: Own | None = None
+    user_evidence: UserEvidence | None = None
     independent: bool = False
 
 
@@ -280,10 +281,10 @@ class ScoresParts(Watermark, Protocol):
     def terms(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
         """What each scored position adds to `score`: float64[P]. Positions may come in any order."""
 
-    def alone(self, score: NDArray[np.generic]) -> Candidates:
+    def single_message(self, score: NDArray[np.generic]) -> Candidates:
         """What a search for one message says, from its scores of D documents."""
 
-    def own(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> Own | None:
+    def user_evidence(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> UserEvidence | None:
         """What one message of each document shares with no other: C = 1. None: names need nothing besides."""
 
 
@@ -403,7 +404,7 @@ class Commits(Protocol):
         """32 bytes to publish when a key is made: they show later that it was not chosen after the text."""
 
 
-class Proof(Protocol):
+class ProofPath(Protocol):
     """Scores and p-values of one text under one secret, by a slow path that shares no code with those of `Watermark`.
 
     Shown in no repr, opened where needed (scanner.watermark.proof has what proofs share).
@@ -426,13 +427,13 @@ class Proof(Protocol):
 
 
 @runtime_checkable
-class ProvesOwn(Protocol):
-    """A `Proof` of messages that may share positions."""
+class ProvesUserEvidence(Protocol):
+    """A `ProofPath` of messages that may share positions."""
 
-    def own(
+    def user_evidence(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, left_out: Collection[int] = ()
     ) -> tuple[int, list[float], int] | None:
-        """Each message's score on what it shares with no other message, as in `Own`; None: names need nothing besides.
+        """Each message's score on what it shares with no other message, as in `UserEvidence`; None: names need no more.
 
         Arguments as of `Proof.scores`. Returns how many positions a message alone reads, the score there of each
         message asked for, and the number of messages among which it is the best by that score.
@@ -441,7 +442,7 @@ class ProvesOwn(Protocol):
 
 @runtime_checkable
 class ProvesParts(Protocol):
-    """A `Proof` of a mark that scores parts."""
+    """A `ProofPath` of a mark that scores parts."""
 
     def parts(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, left_out: Collection[int] = ()
@@ -457,5 +458,5 @@ class ProvesParts(Protocol):
 class Proves(Protocol):
     """A format whose flags can be proved."""
 
-    def proof(self, secret: bytes) -> Proof:
+    def proof(self, secret: bytes) -> ProofPath:
         """Open the slow path with a secret."""

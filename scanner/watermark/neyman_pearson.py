@@ -56,9 +56,9 @@ def neyman_pearson(draws: NDArray[np.uint32], log_p: NDArray[np.float64], offset
     found = Weighted(np.zeros(documents, np.int64), np.zeros(documents), np.zeros(documents))
     for d in range(documents):
         part = slice(offsets[d], offsets[d + 1])
-        own = log_p[part]
+        of_part = log_p[part]
         with np.errstate(over="ignore"):
-            weights = np.expm1(-own)  # 1/p − 1, without cancellation near p = 1
+            weights = np.expm1(-of_part)  # 1/p − 1, without cancellation near p = 1
         kept = (weights > _LEAST_WEIGHT) & (weights < 1.0 / _LEAST_WEIGHT)  # also leaves out NaN
         found.used[d] = kept.sum()
         found.score[d] = float((weights[kept] * log_r[part][kept]).sum())

@@ -184,9 +184,9 @@ def found_of(mark: Watermark, best: Candidates, scored: NDArray[np.int64], messa
     there = best.message >= 0
     log10_p = np.where(there, log10_p_of(mark.law, best.score, scored[:, None]), np.nan)
     own = np.where(there, -np.inf, np.nan)
-    if best.own is not None:
-        log10_own = log10_p_of(mark.law, best.own.score, best.own.scored[:, None])
-        own = np.where(there, corrected(log10_own, best.own.tests, keys), np.nan)
+    if best.user_evidence is not None:
+        log10_own = log10_p_of(mark.law, best.user_evidence.score, best.user_evidence.scored[:, None])
+        own = np.where(there, corrected(log10_own, best.user_evidence.tests, keys), np.nan)
     return Found(
         scored=scored,
         message=best.message,

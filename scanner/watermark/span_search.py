@@ -83,7 +83,7 @@ class Parts(NamedTuple):
     segments: Segments
 
     @classmethod
-    def windows_alone(cls, documents: int) -> "Parts":
+    def only_windows(cls, documents: int) -> "Parts":
         """Windows of so many documents."""
         return cls(True, Segments.none(documents))
 
@@ -306,7 +306,7 @@ def _spans(
     looks = int(parts.only(np.array([document])).looks(positions.scored[document : document + 1])[0])
     log10_p = log10_p_of(mark.law, score, of_parts.scored)
     of_all = log10_in_document(log10_p, looks, limit.messages)
-    own = mark.own(tokens, of_parts, of_message)
+    own = mark.user_evidence(tokens, of_parts, of_message)
     log10_own = np.full(len(chosen), -np.inf)
     if own is not None:
         alone = log10_p_of(mark.law, own.score[:, 0], own.scored)
@@ -362,7 +362,7 @@ def spans_of(
     """
     if not isinstance(mark, ScoresParts) or mark.law is None or not len(positions.scored):
         return []
-    parts = Parts.windows_alone(len(positions.scored)) if parts is None else parts
+    parts = Parts.only_windows(len(positions.scored)) if parts is None else parts
     among = Among(mark, tokens, positions, parts, limit, whole.independent)
     if sums is not None:
         documents = np.arange(len(positions.scored))
@@ -412,7 +412,7 @@ def search_parts(
         found = search(mark, tokens, positions, messages, keys)
         return found, spans_of(mark, tokens, positions, limit, found, parts=parts)
     sums = running_sums(mark.terms(tokens, positions, 0), positions.offsets)
-    found = found_of(mark, mark.alone(totals(sums, positions)), positions.scored, 1, keys)
+    found = found_of(mark, mark.single_message(totals(sums, positions)), positions.scored, 1, keys)
     return found, spans_of(mark, tokens, positions, limit, found, sums, parts)
 
 

@@ -46,7 +46,7 @@ LENGTHS = np.array([_length(scale) for scale in range(64)], np.int64)
 """Lengths of the windows of each scale, in scored positions."""
 
 
-class Best(NamedTuple):
+class BestWindows(NamedTuple):
     """The largest score of D documents at each of S scales, the last of which is the whole document.
 
     length: int64[D, S], of the windows, 0 where a document has none of a scale; score: float64[D, S].
@@ -92,7 +92,7 @@ def log10_in_document(log10_p: ArrayLike, looks: ArrayLike, messages: int) -> ND
     return log10_any_of(log10_any_of(log10_p, messages), np.maximum(looks, 1))
 
 
-def least_log10_p(law: Law, best: Best) -> NDArray[np.float64]:
+def least_log10_p(law: Law, best: BestWindows) -> NDArray[np.float64]:
     """log10 of the smallest p of any window: float64[D]; 0 of a document without positions."""
     log10_p = np.where(best.length > 0, log10_p_of(law, best.score, best.length), 0.0)
     return np.asarray(log10_p.min(axis=1, initial=0.0), np.float64)
@@ -124,7 +124,7 @@ def totals(sums: NDArray[np.float64], positions: Positions) -> NDArray[np.float6
     return np.asarray(sums[positions.offsets[1:] + np.arange(len(positions.scored))], np.float64)
 
 
-def best_of_scales(sums: NDArray[np.float64], positions: Positions, *, windows: bool = True) -> Best:
+def best_of_scales(sums: NDArray[np.float64], positions: Positions, *, windows: bool = True) -> BestWindows:
     """The window of largest score of each scale.
 
     Args:
@@ -133,7 +133,7 @@ def best_of_scales(sums: NDArray[np.float64], positions: Positions, *, windows: 
         windows: if false, only the documents as a whole.
     """
     lengths = LENGTHS[: scales_of(int(positions.scored.max(initial=0))) if windows else 0]
-    return Best(*_best_of_scales(sums, positions.offsets, lengths, QUARTER))
+    return BestWindows(*_best_of_scales(sums, positions.offsets, lengths, QUARTER))
 
 
 @kernel
@@ -144,16 +144,16 @@ def _best_of_scales(
     length_of, score_of = np.zeros((documents, scales + 1), np.int64), np.zeros((documents, scales + 1))
     for d in range(documents):
         scored = offsets[d + 1] - offsets[d]
-        own = sums[offsets[d] + d : offsets[d + 1] + d + 1]
-        length_of[d, scales], score_of[d, scales] = scored, own[scored]
+        of_document = sums[offsets[d] + d : offsets[d + 1] + d + 1]
+        length_of[d, scales], score_of[d, scales] = scored, of_document[scored]
         for scale in range(scales):
             length = lengths[scale]
             if length >= scored:
                 break
             step, last = length // quarter, scored - length
-            most = own[scored] - own[last]
+            most = of_document[scored] - of_document[last]
             for begin in range(0, last, step):
-                most = max(most, own[begin + length] - own[begin])
+                most = max(most, of_document[begin + length] - of_document[begin])
             length_of[d, scale], score_of[d, scale] = length, most
     return length_of, score_of
 

@@ -17,7 +17,7 @@ from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
 from scanner.registry import Holders
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, write_file
 from scanner.watermark.accounts import log10_evidence, pooled_positions
 from scanner.watermark.positions import Positions, Tokens
 from schemas.words import AuditState
@@ -59,7 +59,7 @@ def judged(plan: Plan, decoys: AccountDecoys) -> LiveAudit:
     open_tables(plan.results)
     file = write_file(plan.results, "audit_counts", decoys.rows())
     assert file is not None
-    commit(plan.results, "audit_counts", [Entry(UNIT, (file,))])
+    commit(plan.results, "audit_counts", [TableEntry(UNIT, (file,))])
     return audit_scan(plan, "scan", ["none"], units=[UNIT])
 
 

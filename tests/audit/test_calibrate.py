@@ -20,7 +20,7 @@ from scanner import results
 from scanner.audit.calibration.calibration_plan import plan_calibration
 from scanner.audit.statistics.judgement import THRESHOLDS
 from scanner.cluster import calibrate as calibrating
-from scanner.cluster.corpus import Encoding, Part
+from scanner.cluster.corpus import CorpusPart, Encoding
 from scanner.registry import new_key
 from scanner.text import sha256_file
 from schemas.audit import AUDIT_KINDS, AUDITS
@@ -183,7 +183,7 @@ def test_much_work_is_cut_into_calls_that_take_seconds(tmp_path, human_texts, mo
     monkeypatch.setattr(calibrating, "TESTS_A_CALL", most * 4096)
     plan = plan_calibration(make(tmp_path, human_texts[:2], tests=10**6))
     sizes = np.array([40, 400, 400, 400])
-    parts = [Part(i, sizes, np.arange(4, dtype=np.uint64) + 4 * i, ()) for i in range(2)]
+    parts = [CorpusPart(i, sizes, np.arange(4, dtype=np.uint64) + 4 * i, ()) for i in range(2)]
     encoding = Encoding(plan.tokenizer, plan.config.tokenizer.sha256, "nowhere")
     calls = list(calibrating._law_calls(plan, plan.config.law, encoding, parts))
     drawn = {}

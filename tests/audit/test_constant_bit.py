@@ -17,12 +17,12 @@ BROKEN = "(x[0] + s[0]) & uint32(0xFFFFFF7F), x[1] + s[1],"
 AUDIT = """
 import numpy as np
 from scanner.watermark.native.version1 import GreenListFormat
-from scanner.audit.calibration.admission import Case, law_counts
+from scanner.audit.calibration.admission import LawCase, law_counts
 from scanner.audit.statistics.judgement import counts, judge
 from scanner.watermark import Tokens
 
 tokens = Tokens(np.random.default_rng(1).integers(0, 32_000, 200 * 256, dtype=np.uint32), np.arange(201) * 256)
-case = Case(GreenListFormat(window=2, gamma="1/4"), "ngram", 16_384)
+case = LawCase(GreenListFormat(window=2, gamma="1/4"), "ngram", 16_384)
 found = law_counts(case, tokens, np.arange(200), b"seed", (1e-1, 1e-2, 1e-3))
 verdicts = [row.verdict for row in judge(counts(found.sums), 0.01)]
 """

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scanner.audit.calibration.admission import Case, law_counts
+from scanner.audit.calibration.admission import LawCase, law_counts
 from scanner.audit.calibration.audit_corpus import pieces
 from scanner.audit.calibration.one_key import key_counts, sampled_messages
 from scanner.audit.statistics import judgement
@@ -129,7 +129,7 @@ def test_marked_text_in_the_corpus_is_caught_and_told_from_a_broken_law(human, t
     mixed = Tokens(np.concatenate([plain.ids, ids]), np.append(plain.offsets, plain.offsets[-1] + len(ids)))
     assert "too small" not in said(count(mark, plain, messages=100_000).by_cluster())
     assert "too small" in said(count(mark, mixed, messages=100_000).by_cluster())
-    law = law_counts(Case(format_for(QUARTER, 4), "ngram", 1024), mixed, np.arange(1000), b"seed", THRESHOLDS)
+    law = law_counts(LawCase(format_for(QUARTER, 4), "ngram", 1024), mixed, np.arange(1000), b"seed", THRESHOLDS)
     assert "too small" not in [row.verdict for row in judge(counts(law.sums), ERROR)]
 
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scanner.audit.calibration.admission import Case, cases, law_counts
+from scanner.audit.calibration.admission import LawCase, cases, law_counts
 from scanner.audit.statistics.judgement import counts, judge, uniformity
 from scanner.watermark.laws import Normal
 from scanner.watermark.native.version2 import of_the_paper
@@ -55,11 +55,13 @@ def test_parts_are_the_whole(human):
 
 @pytest.mark.parametrize("gamma", [Fraction(1, 4), None], ids=str)
 def test_repeats_that_are_scored_are_caught(gamma, human):
-    judged, _ = verdicts(Case(format_for(gamma, 1), "none", 4096), documents_of(human, 200, 256))
+    judged, _ = verdicts(LawCase(format_for(gamma, 1), "none", 4096), documents_of(human, 200, 256))
     assert judged[2].verdict == judged[3].verdict == "too small"
 
 
 @pytest.mark.parametrize("gamma", [Fraction(1, 4), None], ids=str)
 def test_a_z_test_is_caught(gamma, human):
-    judged, _ = verdicts(Case(format_for(gamma, 4), "ngram", 4096), documents_of(human, 200, 64), Normal(law_of(gamma)))
+    judged, _ = verdicts(
+        LawCase(format_for(gamma, 4), "ngram", 4096), documents_of(human, 200, 64), Normal(law_of(gamma))
+    )
     assert judged[3].verdict == "too small"

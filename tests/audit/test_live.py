@@ -19,10 +19,10 @@ from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, levels
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
 from scanner.detection.scan_plan import make_plan
-from scanner.detection.under_test import Origin, Seen
+from scanner.detection.under_test import KeyScores, Origin
 from scanner.errors import Refused
 from scanner.registry import load_registry, set_audit_secret
-from scanner.results.transactions import SCHEMAS, Entry, commit
+from scanner.results.transactions import SCHEMAS, TableEntry, commit
 from scanner.watermark import GreenList, Tokens, log10_any_of, log10_greenlist, log10_gumbel, rule, scored_positions
 from scanner.watermark.laws import Normal
 from scanner.watermark.native.version1 import GreenListFormat
@@ -72,7 +72,7 @@ def test_counts_are_those_of_scoring_each_text_alone(tmp_path, human_texts):
     plan = make(tmp_path, texts, Key(100, 2))
     audit = scan(plan)
     decoys, (key,), (shard,) = open_decoys(plan), load_registry(tmp_path / "registry").keys, shards_of(plan)
-    seen: list[Seen] = []
+    seen: list[KeyScores] = []
 
     class Keep:
         def see(self, digests, batch, _text_of) -> None:
@@ -117,7 +117,7 @@ def test_the_same_shard_draws_the_same_decoys_and_another_shard_others(tmp_path,
     (shard,) = shards_of(plan)
     *_, report = again.scan(Piece(shard, 0, 200))
     files = report.files["audit_counts"]
-    assert commit(plan.results, "audit_counts", [Entry(shard.shard_id, files)]) == set()
+    assert commit(plan.results, "audit_counts", [TableEntry(shard.shard_id, files)]) == set()
     same = pl.read_parquet(f"{plan.results}/audit_counts/{files[0].name}")
     columns = ["kind", "decoy", "threshold", "tests", "hits", "expected"]
     assert counts.select(columns).sort(columns).equals(same.select(columns).sort(columns))
@@ -196,7 +196,7 @@ def test_reserved_messages_are_expected_as_often_as_brute_force_finds_them(tmp_p
     p = 10 ** log10_any_of(log10_gumbel(scores.max(axis=1), np.full(texts, 64)), count)
     reserved = best % 20 == 19
     for alpha in (0.5, 0.1, 0.01):
-        expected = texts * reserved_count(count) * traffic.own_p([alpha], count, 1)[0]
+        expected = texts * reserved_count(count) * traffic.single_p([alpha], count, 1)[0]
         found = (reserved & (p <= alpha)).sum()
         assert abs(found - texts * alpha / 20) < 4 * np.sqrt(texts * alpha / 20)
         assert texts * alpha / 20 < expected < texts * alpha / 20 * 1.4

@@ -14,7 +14,7 @@ import pytest
 from jobs.cli import brickscan, run
 from jobs.summary import summary
 from scanner import results
-from scanner.cluster import Outcome, Worker, run_scan
+from scanner.cluster import ScanOutcome, Worker, run_scan
 from scanner.cluster.pieces import Busy, Piece, Report
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
@@ -79,7 +79,7 @@ def short(texts: list[str], most: int) -> list[str]:
     return [" ".join(words[i : i + 25]) for i in range(0, len(words) - 25, 8)][:most]
 
 
-def told(outcome: Outcome, config: Path) -> str:
+def told(outcome: ScanOutcome, config: Path) -> str:
     return summary(outcome, str(config.parent / "results"), 0.3)
 
 
@@ -212,7 +212,7 @@ def test_the_audit_secret_is_rotated_between_two_scans(config, human_texts):
     assert (first.audit.state, second.audit.state) == ("no alarm", "no alarm")
     assert (second.work.shards, second.work.skipped) == (2, 1)
 
-    def decoys(outcome: Outcome) -> int:
+    def decoys(outcome: ScanOutcome) -> int:
         return max(row["tests"] for row in outcome.audit.rows if row["kind"] == "decoy")
 
     assert decoys(first) == 40

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scanner.audit.calibration import names
-from scanner.audit.calibration.names import Kind, NamesCase, by_turns, names_cases, names_counts, write_marked
+from scanner.audit.calibration.names import NameQuestion, NamesCase, by_turns, names_cases, names_counts, write_marked
 from scanner.audit.statistics.judgement import counts, judge
 from scanner.errors import Refused
 from scanner.watermark.native.version2 import GreenListFormat2, GumbelFormat2, of_the_paper
@@ -44,14 +44,14 @@ def test_without_rule_2_strangers_are_named_for_text_that_fits_their_group(how, 
     monkeypatch.setattr(
         names, "search", lambda *a: (said := found_of(*a))._replace(log10_p_own=np.full_like(said.log10_p, -9))
     )
-    assert judged(NamesCase(how, GROUPS, Kind.GROUP, 200)) == "too small"
+    assert judged(NamesCase(how, GROUPS, NameQuestion.GROUP, 200)) == "too small"
 
 
 @pytest.mark.parametrize("how", FORMATS, ids=lambda how: how.name)
 def test_a_correction_that_is_left_out_is_seen(how, monkeypatch):
     monkeypatch.setattr(names, "search", lambda *a, search=names.search: _uncorrected(search(*a)))
-    assert judged(NamesCase(how, GROUPS, Kind.UNMARKED, 200)) == "too small"
-    assert judged(NamesCase(how, GROUPS, Kind.GROUP, 200)) == "too small"
+    assert judged(NamesCase(how, GROUPS, NameQuestion.UNMARKED, 200)) == "too small"
+    assert judged(NamesCase(how, GROUPS, NameQuestion.GROUP, 200)) == "too small"
 
 
 def _uncorrected(found):
@@ -60,7 +60,7 @@ def _uncorrected(found):
 
 
 def test_batches_add_up_and_are_the_same_again():
-    case = NamesCase(FORMATS[0], GROUPS, Kind.WRONG, 300, 2)
+    case = NamesCase(FORMATS[0], GROUPS, NameQuestion.WRONG, 300, 2)
     first, second = (names_counts(case, 40, number, SEED, RATES) for number in (1, 2))
     both = first.plus(second)
     assert both.sums.clusters[0] == 80
@@ -75,7 +75,7 @@ def test_batches_add_up_and_are_the_same_again():
 @pytest.mark.parametrize("how", [GreenListFormat2(window=4, gamma="1/4"), GumbelFormat2(window=4, groups=20)])
 def test_a_format_without_these_groups_is_refused(how):
     with pytest.raises(Refused, match="has no 100 groups; give one that has"):
-        names_counts(NamesCase(how, GROUPS, Kind.GROUP, 200), 1, 1, SEED, RATES)
+        names_counts(NamesCase(how, GROUPS, NameQuestion.GROUP, 200), 1, 1, SEED, RATES)
 
 
 @pytest.mark.parametrize("how", FORMATS, ids=lambda how: how.name)

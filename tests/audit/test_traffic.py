@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from scanner.audit.in_every_scan.traffic import Traffic, own_p, reserved_moments, unmarked
+from scanner.audit.in_every_scan.traffic import Traffic, reserved_moments, single_p, unmarked
 from scanner.audit.statistics.audit_rows import Audit, Question, rate_rows
 from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, THRESHOLDS, Moments
 from scanner.watermark.formats import format_of
@@ -44,7 +44,7 @@ def reserved_verdict(texts: int, flagged: int, excess: float) -> str:
     """The audit's verdict on a key whose reserved messages hit `excess` times too often in unflagged texts."""
     left = texts - flagged
     traffic = Traffic(texts, flagged, 0, 0, {}, ("s",))
-    expected = left * own_p(THRESHOLDS, KEY.messages, 1)
+    expected = left * single_p(THRESHOLDS, KEY.messages, 1)
     hits = np.random.default_rng(5).poisson(excess * expected, (reserved_count(KEY.messages), len(THRESHOLDS)))
     sums = reserved_moments(traffic, unmarked(traffic, 1e-6), KEY, [1], instead=hits)
     about = Question("reserved", "exact", "message", cluster="message")
@@ -61,7 +61,7 @@ def test_p_values_of_verdicts_that_are_a_quarter_are_seen_where_a_search_misses_
     parameters = {"window": 4, "gamma": "1/4", "groups": 325}
     key = KEY.model_copy(update={"format": "greenlist-v2", "parameters": parameters, "messages": 325**2})
     traffic = Traffic(200_000, 0, 0, 0, {}, ("s",), lengths={length: 200_000})
-    stated = own_p(np.array(THRESHOLDS), key.messages, 1) / factor
+    stated = single_p(np.array(THRESHOLDS), key.messages, 1) / factor
     found = 200_000 * reserved_count(key.messages) * format_of(key).found_chance(np.array([length]), stated)[0]
     of_messages = np.zeros((reserved_count(key.messages), len(THRESHOLDS)), np.int64)
     random = np.random.default_rng(7)

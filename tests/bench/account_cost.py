@@ -24,13 +24,13 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.demo.demo_keys import TOKENIZER, make_registry
-from scanner.cluster.passes import TABLE, AccountWorker, Unit
+from scanner.cluster.passes import TABLE, AccountUnit, AccountWorker
 from scanner.detection.accounts import by_account
 from scanner.detection.rows import TextIds
 from scanner.registry import new_key
 from scanner.results.account_posts import ROWS_A_PART, Together, part_of
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, write_file
 from schemas.tables import ACCOUNT_POSTS
 from tests.bench.real_accounts import NOW, cut, show
 from tests.bench.spans import sample
@@ -49,7 +49,7 @@ def night(folder: Path, accounts: int, posts_each: int, parts: int) -> Iterator[
     plan = replace(scanned.plan(), documents=accounts * posts_each)
     open_tables(plan.results, ["account_posts", "audit_counts", TABLE])
     shards = write_posts(plan.results, accounts, posts_each)
-    unit = Unit("night", Together(shards, None, -(-accounts * posts_each // ROWS_A_PART)), NOW, NOW.date())
+    unit = AccountUnit("night", Together(shards, None, -(-accounts * posts_each // ROWS_A_PART)), NOW, NOW.date())
     worker = AccountWorker(plan, f"{NOW:%Y%m%dT%H%M%SZ}", unit)
     yield f"{len(unit.parts)} parts; peak before the first {peak():.0f} MiB"
     for part in range(parts):
@@ -76,7 +76,7 @@ def write_posts(results: str, accounts: int, posts_each: int) -> tuple[str, ...]
         columns |= {name: [None] * len(rows) for name in ACCOUNT_POSTS.names if name not in columns}
         file = write_file(results, "account_posts", by_account([pa.RecordBatch.from_pydict(columns, ACCOUNT_POSTS)]))
         assert file is not None
-        files.append(Entry(shards[-1], (file,)))
+        files.append(TableEntry(shards[-1], (file,)))
     commit(results, "account_posts", files)
     return tuple(shards)
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan.decoy_keys import share_of
 from scanner.audit.in_every_scan.live import FAMILIES
-from scanner.audit.in_every_scan.traffic import own_p
+from scanner.audit.in_every_scan.traffic import single_p
 from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, POWER, THRESHOLDS, Count, binomial_limits, judge
 from scanner.watermark.native.version2 import GumbelFormat2, groups_for
 from schemas.audit import PARTS
@@ -112,7 +112,7 @@ def decoys_of_all(documents: int, messages: int) -> Row:
 
 def reserved(documents: int, messages: int, groups: int | None = None) -> Row:
     """Reserved messages of a key, each a test in each text; a message is a cluster."""
-    count, chance = reserved_count(messages), own_p(THRESHOLDS, messages, 1)
+    count, chance = reserved_count(messages), single_p(THRESHOLDS, messages, 1)
     if groups:
         chance = GumbelFormat2(window=4, groups=groups).found_chance(np.array([SCORED]), chance)[0]
     title = f"reserved messages, {'groups' if groups else 'no groups'}"

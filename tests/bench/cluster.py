@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scanner.cluster import Outcome, run_scan
+from scanner.cluster import ScanOutcome, run_scan
 from scanner.cluster.machines import cluster
 from scanner.detection.scan_plan import make_plan
 from scanner.input.documents import Columns, read
@@ -68,7 +68,9 @@ def _part(corpus: Path, megabytes: float, out: Path) -> Path:
     return out
 
 
-def _scan(folder: Path, tokenizer: Path, workers: int, paths: list[Path], form: dict[str, Any] = VERSION_1) -> Outcome:
+def _scan(
+    folder: Path, tokenizer: Path, workers: int, paths: list[Path], form: dict[str, Any] = VERSION_1
+) -> ScanOutcome:
     """Scan files under a new key of some form, as of `make_scan`."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         plan = make_plan(make_scan(Path(name), tokenizer, 1, workers, paths, NO_AUDIT, **form))

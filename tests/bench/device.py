@@ -20,7 +20,7 @@ import triton
 
 from scanner.gpu import runs
 from scanner.gpu.batch import devices
-from scanner.gpu.gamma import Rule
+from scanner.gpu.gamma import GreenRule
 from scanner.gpu.plain import choose, weights
 from scanner.gpu.vectors import Vectors
 from tests.bench.device_checks import Check, draw, of_vectors, on_fresh_documents
@@ -30,7 +30,7 @@ OPERATIONS = 8 * 4 * 12 + 16
 """Operations of one block: additions, exclusive ors and rotations of the rounds, and the last additions."""
 
 LENGTH = 256
-QUARTER = Rule(1, 2, 2)
+QUARTER = GreenRule(1, 2, 2)
 MODEL = {
     "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
     "num_attention_heads": 9, "num_key_value_heads": 3, "tie_word_embeddings": True,
@@ -123,7 +123,7 @@ def scores(device: torch.device, sizes: Sizes, blocks: float) -> Iterator[Speed]
             held = found.batch.ids.nbytes + found.batch.nonces.nbytes
             amount = documents * count * sizes.length
 
-            def call(found: runs.Runs = found, rule: Rule | None = rule) -> Any:
+            def call(found: runs.Runs = found, rule: GreenRule | None = rule) -> Any:
                 if rule:
                     return runs.all_counts(found, rule, 8 if sizes.length < 256 else 16).topk(2, dim=1)
                 return runs.all_sums(found).topk(2, dim=1, largest=False)

@@ -12,7 +12,7 @@ import torch
 
 from scanner.gpu import runs
 from scanner.gpu.batch import Batch
-from scanner.gpu.gamma import Rule
+from scanner.gpu.gamma import GreenRule
 from scanner.gpu.vectors import Vectors
 
 _LOW = 0xFFFFFFFF
@@ -25,7 +25,7 @@ class Documents(NamedTuple):
     ids: np.ndarray
     nonces: np.ndarray
     offsets: np.ndarray
-    rule: Rule | None
+    rule: GreenRule | None
 
     def runs(self, device: torch.device, count: int) -> runs.Runs:
         """The numbers 0 … count−1 of each document, of which the best two are asked for."""
@@ -43,7 +43,7 @@ class Check(NamedTuple):
     wrong: int
 
 
-def draw(generator: np.random.Generator, lengths: list[int], rule: Rule | None) -> Documents:
+def draw(generator: np.random.Generator, lengths: list[int], rule: GreenRule | None) -> Documents:
     offsets = np.cumsum([0, *lengths]).astype(np.int64)
     total = int(offsets[-1])
     key = generator.integers(0, 2**32, 8, dtype=np.uint32)
@@ -155,7 +155,7 @@ def compare(name: str, a: np.ndarray, b: np.ndarray, exactly: bool) -> Check:
 
 def on_fresh_documents(device: torch.device, seed: int, lengths: list[int], count: int) -> Iterator[Check]:
     generator = np.random.default_rng(seed)
-    for rule in (Rule(1, 2, 2), Rule(3, 3, 4), Rule(1, 1, 1), Rule(77, 8, 8), None):
+    for rule in (GreenRule(1, 2, 2), GreenRule(3, 3, 4), GreenRule(1, 1, 1), GreenRule(77, 8, 8), None):
         found = draw(generator, lengths, rule)
         name = f"fresh documents, {f'{rule.n}/{2**rule.bits}' if rule else 'gumbel'}, M = {count}"
         wanted = plain_best_two(found, count, device)
@@ -165,7 +165,7 @@ def on_fresh_documents(device: torch.device, seed: int, lengths: list[int], coun
 def of_vectors(device: torch.device, seed: int, vocabulary: int) -> Iterator[Check]:
     """Checks secret vectors of marking with h = 0, where all rows have the nonce of the empty string."""
     generator = np.random.default_rng(seed)
-    for rule in (Rule(1, 2, 2), None):
+    for rule in (GreenRule(1, 2, 2), None):
         found = draw(generator, [0], rule)
         sip = generator.integers(0, 2**64, 2, dtype=np.uint64)
         starts = torch.from_numpy(generator.integers(0, 2**31, 3)).to(device)

@@ -17,8 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from scanner.cluster import commits, pool
-from scanner.cluster.pieces import Busy, Counts, Piece, Report, Seconds
-from scanner.cluster.todo import Pace
+from scanner.cluster.pieces import Busy, DocumentCounts, Piece, Report, Seconds
+from scanner.cluster.todo import PiecePace
 from scanner.input.files import InputFile
 from scanner.input.shards import MAX_TEXT_BYTES, Range, Shard
 from scanner.results.tables import open_tables
@@ -102,7 +102,7 @@ class Actor:
         spent = Seconds(score=seconds)
         report = Report(
             {"verdicts": (a_file(number),), "audit_counts": (a_file(number),)},
-            counts=Counts(documents=rows),
+            counts=DocumentCounts(documents=rows),
             seconds=spent,
         )
         return [*signs, (self._free, report)]
@@ -168,7 +168,7 @@ def simulated(
     open_tables(folder)
     plan: Any = SimpleNamespace(results=folder, decides="", key_set="keys", date=None)
     committer = commits.Committer(plan, f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{driver:08x}")
-    pace = Pace(messages * SECONDS_A_MESSAGE)
+    pace = PiecePace(messages * SECONDS_A_MESSAGE)
     used, committing, flushes = pool.Pool(lambda: Actor(ray), workers, 300.0, pace=pace), 0.0, 0
     began, first = clock.monotonic(), math.inf
     for finished in used.run(shards(count, driver)):
@@ -212,7 +212,9 @@ class RealActor:
 
     def scan(self, number: int) -> Iterator[Busy | Report]:
         yield Busy(300.0)
-        yield Report({"verdicts": (a_file(number),), "audit_counts": (a_file(number),)}, counts=Counts(documents=ROWS))
+        yield Report(
+            {"verdicts": (a_file(number),), "audit_counts": (a_file(number),)}, counts=DocumentCounts(documents=ROWS)
+        )
 
 
 def cost_of_ray(pieces: int = 600, waits: int = 20) -> dict[str, float]:

@@ -28,7 +28,7 @@ from scanner.input.files import list_files
 from scanner.input.shards import Shard
 from scanner.registry import new_key, suggested_parameters
 from scanner.results.filters import SKETCHES_TABLE, with_filter, write_sketches
-from scanner.results.tables import Entry, commit, open_tables
+from scanner.results.tables import TableEntry, commit, open_tables
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark.native.version2 import groups_for
 from scanner.watermark.positions import MOST_NGRAMS
@@ -80,7 +80,7 @@ def learn(plan: Plan, texts: list[str]) -> None:
     before = (NIGHT - timedelta(days=1)).isoformat()
     about = {"scan_id": "s", "unit": "u", "night": before, "ngrams": learner.ngrams}
     file = write_sketches(plan.results, learner.sketches, learner.texts, learner.key, **about)
-    commit(plan.results, SKETCHES_TABLE, [Entry("u", (file,) if file else ())])
+    commit(plan.results, SKETCHES_TABLE, [TableEntry("u", (file,) if file else ())])
 
 
 def pair(workers: list[Worker], shard: Shard) -> list[float]:

@@ -20,7 +20,7 @@ from deltalake.transaction import AddAction
 
 from scanner import results
 from scanner.results.tables import open_tables
-from scanner.results.transactions import SCHEMAS, Entry, additions, commit, try_to_commit, write_file
+from scanner.results.transactions import SCHEMAS, TableEntry, additions, commit, try_to_commit, write_file
 from scanner.storage.delta import KeptTable, table_uri
 from tests.bench.measure import in_a_process
 from tests.support.rows import filled, verdict
@@ -55,7 +55,7 @@ def fill(folder: str, rows: int, share: float) -> int:
         total += len(flags)
         for name, table in (("flags", flags), ("shards", ranges_of(of_night)), ("scans", scan_of(begin))):
             file = write_file(folder, name, table.to_batches())
-            commit(folder, name, [Entry(f"night {begin}", (file,) if file else ())])
+            commit(folder, name, [TableEntry(f"night {begin}", (file,) if file else ())])
         of_verdicts = additions([]) + list(files_of(of_night))
         if begin == 0:
             real = write_file(folder, "verdicts", first_verdicts().to_batches())

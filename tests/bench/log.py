@@ -19,7 +19,7 @@ from deltalake.transaction import AddAction
 
 from scanner.results.newest import BESIDE, enter_beside, run_number, settle
 from scanner.results.tables import open_tables
-from scanner.results.transactions import SCHEMAS, DataFile, Entry, Tables, commit, committed
+from scanner.results.transactions import SCHEMAS, DataFile, TableEntry, Tables, commit, committed
 from scanner.storage.delta import table_uri
 
 SHARDS_A_NIGHT = 2_500
@@ -95,7 +95,7 @@ def flush(tables: Tables, first: int, pack: int = 1) -> float:
     firsts = range(first, first + SHARDS_A_FLUSH * pack, pack)
     packs = [(shard_id(number), [shard_id(number + place) for place in range(1, pack)]) for number in firsts]
     entries = [
-        Entry(name, (a_file(number),), tuple(others)) for number, (name, others) in zip(firsts, packs, strict=True)
+        TableEntry(name, (a_file(number),), tuple(others)) for number, (name, others) in zip(firsts, packs, strict=True)
     ]
     began = time.process_time()
     names = [name for entry in entries for name in entry.transactions]

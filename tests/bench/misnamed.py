@@ -16,7 +16,7 @@ from scanner.audit.statistics.judgement import binomial_limits, chances
 from scanner.watermark import Tokens
 from scanner.watermark.formats import make_format
 from scanner.watermark.native.numbered import Numbered
-from scanner.watermark.native.streams import Asked, in_two, window_nonces
+from scanner.watermark.native.streams import RunRequest, in_two, window_nonces
 from scanner.watermark.rule import corrected, passes
 from schemas.registry import MOST_NUMBERS
 
@@ -60,7 +60,7 @@ def batches(name: str, keys: int, seed: bytes) -> Iterator[tuple[NDArray[np.int6
         _, own = in_two(tokens, positions, nonces)
         groups = random.integers(0, GROUPS, A_KEY)
         none = np.full(A_KEY, np.inf)
-        _, score = mark.best_of_runs(own, Asked(np.arange(A_KEY), groups * MOST_NUMBERS, GROUPS, 1, 1, none))
+        _, score = mark.best_of_runs(own, RunRequest(np.arange(A_KEY), groups * MOST_NUMBERS, GROUPS, 1, 1, none))
         log10_p = corrected(mark.law.log10_p(score[:, 0], own.scored), GROUPS)
         hits = np.array([passes(log10_p, rate).sum() for rate in RATES], np.int64)
         distinct, count = np.unique(own.scored, return_counts=True)

@@ -24,7 +24,7 @@ from scipy import stats
 from scanner.audit.in_every_scan.decisions import REACH
 from scanner.audit.in_every_scan.decoy_keys import share_of
 from scanner.audit.in_every_scan.live import FAMILIES
-from scanner.audit.in_every_scan.traffic import own_p
+from scanner.audit.in_every_scan.traffic import single_p
 from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, THRESHOLDS, binomial_limits
 from scanner.detection.open_plan import open_detector
 from scanner.detection.under_test import Origin
@@ -113,7 +113,7 @@ class Fault:
 
     def best(self, law: Law, tests: int) -> Levels:
         """Chance that the best message passes each threshold, corrected for messages as the fault has it."""
-        own = own_p(THRESHOLDS, self.messages, tests)
+        own = single_p(THRESHOLDS, self.messages, tests)
         return np.asarray(-np.expm1(MESSAGES * np.log1p(-law(own).clip(max=0.5))), np.float64)
 
 
@@ -167,8 +167,8 @@ def controls(fault: Fault, documents: int = N) -> Iterator[tuple[str, list[tuple
         ],
     )
     count = reserved_count(MESSAGES)
-    own = own_p(THRESHOLDS, MESSAGES, KEYS * UNITS)
-    wrong = fault.verdict(own_p(THRESHOLDS, fault.messages, fault.keys * UNITS)) * REACHED
+    own = single_p(THRESHOLDS, MESSAGES, KEYS * UNITS)
+    wrong = fault.verdict(single_p(THRESHOLDS, fault.messages, fault.keys * UNITS)) * REACHED
     reserved = Row("", THRESHOLDS, documents * count, count, own * REACHED, share / (KEYS * len(THRESHOLDS)), KEY_BOUND)
     yield "reserved", [(reserved, np.minimum(wrong, 0.5))]
     ranked = np.array([*KNOCKOFFS.values()])

@@ -35,7 +35,7 @@ from scanner.detection.accounts import HALVES, AccountJudge, Posts
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
 from scanner.detection.under_test import Origin
-from scanner.registry import Named, load_registry
+from scanner.registry import NamedUser, load_registry
 from scanner.text import Tokenizer, load_tokenizer, sha256_file
 from scanner.watermark.rule import corrected, passes
 from schemas.words import Naming
@@ -57,9 +57,9 @@ Account = TypeVar("Account")
 class EachMessage:
     """Holders where every message has a user, whose name is the message's number."""
 
-    def naming(self, _key_id: str, message: int, _at: datetime) -> Named:
+    def naming(self, _key_id: str, message: int, _at: datetime) -> NamedUser:
         """The user of a message, who is named by its number."""
-        return Named(Naming.NAMED, str(message), None)
+        return NamedUser(Naming.NAMED, str(message), None)
 
 
 def read_marked(files: Sequence[Path]) -> dict[str, list[Marked]]:

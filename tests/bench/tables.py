@@ -24,7 +24,7 @@ from scanner.results import queries, retention
 from scanner.results.erasure import erase_user
 from scanner.results.newest import enter_beside, settle
 from scanner.results.tables import open_tables
-from scanner.results.transactions import SCHEMAS, Entry, commit, committed, write_file
+from scanner.results.transactions import SCHEMAS, TableEntry, commit, committed, write_file
 from scanner.results.upkeep import compact
 from tests.bench.measure import in_a_process
 from tests.support.rows import filled, verdict
@@ -66,11 +66,11 @@ def fill(folder: str, rows: int) -> int:
 def flush(folder: str, shards: list[int]) -> None:
     """Commit shards as the driver of a scan does."""
     scan_id = scan_of(shards[0])
-    parts: dict[str, dict[str, Entry]] = {name: {} for name in ("flags", "shards", "verdicts")}
+    parts: dict[str, dict[str, TableEntry]] = {name: {} for name in ("flags", "shards", "verdicts")}
     for shard in shards:
         for name, table in tables_of(shard).items():
             file = write_file(folder, name, table.to_batches())
-            parts[name][f"shard {shard}"] = Entry(f"shard {shard}", (file,) if file else ())
+            parts[name][f"shard {shard}"] = TableEntry(f"shard {shard}", (file,) if file else ())
     committed(folder, "verdicts", parts["verdicts"])
     for name in ("flags", "shards"):
         enter_beside(folder, name, list(parts[name].values()), scan_id)
@@ -118,7 +118,7 @@ def commit_scans(folder: str, shards: int) -> None:
     judged = [*((scan, [scan]) for scan in scans), ("all", scans)]
     rows = [filled(SCHEMAS["scans"], scan_id=scan, audit="no alarm", audited_scans=of) for scan, of in judged]
     file = write_file(folder, "scans", [pa.RecordBatch.from_pylist(rows, SCHEMAS["scans"])])
-    commit(folder, "scans", [Entry("scans", (file,) if file else ())])
+    commit(folder, "scans", [TableEntry("scans", (file,) if file else ())])
 
 
 def last_night(folder: str) -> pl.DataFrame:

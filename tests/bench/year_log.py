@@ -21,7 +21,7 @@ from scanner.input.shards import Range, Shard
 from scanner.results.newest import BESIDE, run_number, settle
 from scanner.results.retention import EXPIRE_AFTER, FREEZE_AFTER, done_in_frozen_nights, freeze
 from scanner.results.tables import open_tables
-from scanner.results.transactions import SCHEMAS, Entry, Tables, commit, committed, write_file
+from scanner.results.transactions import SCHEMAS, TableEntry, Tables, commit, committed, write_file
 from scanner.storage.delta import table_uri
 from tests.bench.history import BEGAN, MERGED_ROWS, SHARD_ROWS, SHARDS_A_NIGHT, about, files_of, ranges_of
 from tests.bench.log import FLUSHES, IN_A_PACK, a_file, flush, memory, shard_id
@@ -51,7 +51,7 @@ def fill(folder: str, nights: int) -> None:
     for first in range(0, nights, 50):
         some = range(first * SHARDS_A_NIGHT, min(first + 50, nights) * SHARDS_A_NIGHT)
         file = write_file(folder, "shards", ranges_of(some).to_batches())
-        commit(tables, "shards", [Entry(f"nights {first}", (file,) if file else ())])
+        commit(tables, "shards", [TableEntry(f"nights {first}", (file,) if file else ())])
     for night in range(nights):
         add = list(verdicts_of(night, nights))
         for name in (*BESIDE, "verdicts"):

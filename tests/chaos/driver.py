@@ -21,7 +21,7 @@ from jobs.cli import run
 from jobs.summary import summary
 from scanner.cluster import commits, run_scan, todo
 from scanner.detection.scan_plan import make_plan
-from scanner.input.files import Part
+from scanner.input.files import DriverShare
 from scanner.results import retention, upkeep
 from tests.chaos.worker import FaultyWorker
 
@@ -119,7 +119,7 @@ def main() -> int:
         print(f"shards={totals.shards + work.skipped}/{work.shards} at {time.monotonic()}", file=sys.stderr, flush=True)
 
     plan = make_plan(config)
-    part = Part.read(fault["part"]) if "part" in fault else None
+    part = DriverShare.read(fault["part"]) if "part" in fault else None
     outcome = run_scan(plan, watch, worker=FaultyWorker, part=part)
     print(summary(outcome, plan.results, plan.config.false_positive_rate))
     return outcome.exit_code

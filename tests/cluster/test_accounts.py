@@ -12,7 +12,7 @@ import pytest
 
 from scanner import results
 from scanner.cluster import passes, run_scan
-from scanner.cluster.passes import Unit, take_first_looks
+from scanner.cluster.passes import AccountUnit, take_first_looks
 from scanner.detection import accounts
 from scanner.errors import Refused
 from scanner.input.files import list_files
@@ -161,7 +161,7 @@ def test_the_pooled_score_flags_in_a_nights_first_look_alone(posted, marked, pla
 
 
 def test_a_killed_first_look_stays_the_first(posted):
-    plan, unit = posted.plan(), Unit("0" * 31 + "1", Together((), None, 1), datetime.now(UTC), date(2026, 3, 2))
+    plan, unit = posted.plan(), AccountUnit("0" * 31 + "1", Together((), None, 1), datetime.now(UTC), date(2026, 3, 2))
     posted.scan()
     assert take_first_looks(plan.results, unit, ["green", "gum"]) == {"green", "gum"}
     assert take_first_looks(plan.results, unit, ["green", "gum"]) == {"green", "gum"}

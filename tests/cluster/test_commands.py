@@ -12,7 +12,7 @@ import pytest
 from jobs import cli
 from jobs.scan import module, scan_and_tell
 from jobs.text import Progress
-from scanner.cluster import Counts, Totals
+from scanner.cluster import DocumentCounts, ScanTotals
 from scanner.printable import printable
 from scanner.results.tables import open_tables
 from scanner.watermark import kernel
@@ -167,8 +167,8 @@ def test_a_bar_on_a_terminal(monkeypatch):
 
     monkeypatch.setattr(sys, "stderr", Terminal())
     progress = Progress()
-    progress(work(10), Totals())
-    progress(work(10), replace(Totals(), counts=Counts(documents=7, flagged=2, text_bytes=10**6)))
+    progress(work(10), ScanTotals())
+    progress(work(10), replace(ScanTotals(), counts=DocumentCounts(documents=7, flagged=2, text_bytes=10**6)))
     progress.close()
     shown = sys.stderr.getvalue()
     assert "7.00/10.0" in shown

@@ -20,7 +20,7 @@ import pytest
 
 from jobs.text import StatusLine
 from scanner import results
-from scanner.cluster import Counts, Outcome, Totals, follow
+from scanner.cluster import DocumentCounts, ScanOutcome, ScanTotals, follow
 from scanner.cluster.follow import LOOK_SECONDS, RETRY_SECONDS, UNFINISHED_SECONDS, Landing
 from scanner.input.files import list_files
 from scanner.results.tables import read_whole
@@ -208,7 +208,7 @@ def test_an_alarm_is_told_at_once_and_is_the_exit_code_at_the_stop(monkeypatch, 
     codes = iter([0, 4, 3, 4, 143])
 
     def scan(*_, files):
-        return Outcome("s", next(codes), work(1), Totals(), 1.0, None, None, again=frozenset(files))
+        return ScanOutcome("s", next(codes), work(1), ScanTotals(), 1.0, None, None, again=frozenset(files))
 
     monkeypatch.setattr(following_module, "run_scan", scan)
     monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
@@ -222,8 +222,8 @@ def test_an_alarm_is_told_at_once_and_is_the_exit_code_at_the_stop(monkeypatch, 
 
 @pytest.mark.parametrize(("code", "late"), [(143, False), (3, True)])
 def test_a_stop_right_after_an_alarm_is_still_an_alarm(monkeypatch, tmp_path, code, late):
-    stopped = Outcome(
-        "s", code, work(1), Totals(), 1.0, None, SimpleNamespace(state="alarm", warnings=list), stopped=late
+    stopped = ScanOutcome(
+        "s", code, work(1), ScanTotals(), 1.0, None, SimpleNamespace(state="alarm", warnings=list), stopped=late
     )
     monkeypatch.setattr(following_module, "run_scan", lambda *_, files: stopped)
     monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
@@ -237,7 +237,7 @@ def test_a_stop_right_after_an_alarm_is_still_an_alarm(monkeypatch, tmp_path, co
 
 def test_possible_framing_is_told_and_no_trouble(monkeypatch, tmp_path, caplog):
     audit = SimpleNamespace(state="possible framing", warnings=lambda: ["key k: so and so"])
-    ended = Outcome("s", 0, work(1), Totals(), 1.0, None, audit, stopped=True)
+    ended = ScanOutcome("s", 0, work(1), ScanTotals(), 1.0, None, audit, stopped=True)
     monkeypatch.setattr(following_module, "run_scan", lambda *_, files: ended)
     monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
     monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
@@ -264,7 +264,7 @@ def test_a_folder_that_is_not_there_yet_is_waited_for(monkeypatch, tmp_path, cap
             Watch(folder).write()
 
     def scan(*_, files):
-        return Outcome("s", 143, work(len(files)), Totals(), 1.0, None, None)
+        return ScanOutcome("s", 143, work(len(files)), ScanTotals(), 1.0, None, None)
 
     monkeypatch.setattr(following_module, "run_scan", scan)
     monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
@@ -280,10 +280,13 @@ def test_a_status_line_at_every_interval(capsys):
     with redirect_stderr(err):
         status = StatusLine(interval=0.1)
         first, second = work(10), work(20)
-        status(first, Totals())
-        status(first, replace(Totals(), shards=1, counts=Counts(documents=7, flagged=2)))
-        status(first, replace(Totals(), shards=2, counts=Counts(documents=10, flagged=2)))
-        status(second, replace(Totals(), shards=1, counts=Counts(documents=5, quarantined=1), files_quarantined=3))
+        status(first, ScanTotals())
+        status(first, replace(ScanTotals(), shards=1, counts=DocumentCounts(documents=7, flagged=2)))
+        status(first, replace(ScanTotals(), shards=2, counts=DocumentCounts(documents=10, flagged=2)))
+        status(
+            second,
+            replace(ScanTotals(), shards=1, counts=DocumentCounts(documents=5, quarantined=1), files_quarantined=3),
+        )
         while err.getvalue().count("\n") < 4:
             time.sleep(0.01)
         status.close()

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from scanner.cluster import Totals
+from scanner.cluster import ScanTotals
 from scanner.cluster.metrics import ALARMS, Metrics
 
 
@@ -12,10 +12,10 @@ from scanner.cluster.metrics import ALARMS, Metrics
 def test_telling_costs_next_to_nothing_and_alarms_count_once():
     """A scan updates its metrics once per commit; a commit takes tens of milliseconds."""
     metrics = Metrics()
-    metrics.tell(3, Totals(), audit="not judged")
-    assert (ALARMS, "{}") not in metrics._told
+    metrics.tell(3, ScanTotals(), audit="not judged")
+    assert (ALARMS, "{}") not in metrics._reported
     began = time.process_time()
     for shards in range(200):
-        metrics.tell(300, Totals(shards=shards, retries=shards), audit="alarm")
+        metrics.tell(300, ScanTotals(shards=shards, retries=shards), audit="alarm")
     assert time.process_time() - began < 200 * 2e-3
-    assert metrics._told[ALARMS, "{}"] == 1
+    assert metrics._reported[ALARMS, "{}"] == 1

@@ -8,7 +8,7 @@ import pytest
 
 from jobs.plan import night_lines
 from scanner.cluster import night_price
-from scanner.cluster.night_price import Measured, price_night
+from scanner.cluster.night_price import MeasuredCost, price_night
 from scanner.errors import Refused
 from schemas.tables import STAGES
 from tests.support.command_line import call
@@ -20,8 +20,8 @@ def rounds(*factors: float, seconds: float) -> list[dict[str, float]]:
     return [dict.fromkeys(WORK, factor * seconds / len(WORK)) | {"prove": 0.0} for factor in factors]
 
 
-SHORT = Measured("gumbel", 1e9, 100.0, rounds(1, 3, 2, seconds=1e-3), 10)
-LONG = Measured("gumbel", 1e9, 300.0, rounds(1, 3, 2, seconds=2e-3), 10, proof=0.03)
+SHORT = MeasuredCost("gumbel", 1e9, 100.0, rounds(1, 3, 2, seconds=1e-3), 10)
+LONG = MeasuredCost("gumbel", 1e9, 300.0, rounds(1, 3, 2, seconds=2e-3), 10, proof=0.03)
 
 
 def test_a_night_is_linear_in_tokens_and_pays_for_its_proofs():
@@ -109,7 +109,7 @@ def test_it_measures_what_a_worker_does(tmp_path, monkeypatch):
     monkeypatch.setattr(night_price, "_MOST", 64)
     file = tmp_path / "new" / "bench.json"
     assert call("bench", "--quick", "--users", "100", "--figures", file)[0] == 0
-    short, long = (Measured(**row) for row in json.loads(file.read_text())["measured"])
+    short, long = (MeasuredCost(**row) for row in json.loads(file.read_text())["measured"])
     assert short.tokens < 100 < long.tokens
     assert all(set(cost) == set(WORK) and min(cost.values()) >= 0 for cost in short.rounds + long.rounds)
     assert len(short.rounds) == len(long.rounds) == 3

@@ -6,8 +6,8 @@ import pytest
 
 from jobs.summary import summary
 from scanner import results
-from scanner.cluster import Counts, Outcome, Totals, run_scan
-from scanner.cluster.work import Work, _too_much
+from scanner.cluster import DocumentCounts, ScanOutcome, ScanTotals, run_scan
+from scanner.cluster.work import ScanWork, _too_much
 from scanner.detection.scan_plan import make_plan
 from scanner.evidence.site import night_of
 from scanner.results.retention import expired
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("without_ray")
 WEEK = [date(2026, 3, day) for day in (2, 3, 4)]
 
 
-def scan(night: Night, day: date | None = None) -> Outcome:
+def scan(night: Night, day: date | None = None) -> ScanOutcome:
     return run_scan(make_plan(night.config, day), lambda work, totals: None)
 
 
@@ -96,10 +96,10 @@ def test_a_night_that_lost_a_file_is_not_green_until_it_is_allowed(night, plain)
 
 def test_rows_that_footers_promise_count_in_the_share_of_quarantine(night):
     plan = make_plan(night.configure(more="max_quarantined_share = 0.1\nmax_lost_files = 5"))
-    work = Work(20, 0, (), (), ())
+    work = ScanWork(20, 0, (), (), ())
 
     def beyond(lost: int) -> int:
-        totals = Totals(counts=Counts(documents=90), rows_lost=lost)
+        totals = ScanTotals(counts=DocumentCounts(documents=90), rows_lost=lost)
         return len([*_too_much(plan, work, totals, 1)])
 
     assert (beyond(9), beyond(10), beyond(11)) == (0, 0, 1)

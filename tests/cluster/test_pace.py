@@ -10,8 +10,26 @@ from hypothesis import strategies as st
 
 from scanner.cluster.commits import Committer
 from scanner.cluster.machines import Nodes
-from scanner.cluster.pieces import NO_TIME, Counts, Finished, FinishedPack, Pack, PackReport, PackWork, Report, Seconds
-from scanner.cluster.todo import ATTEMPTS, FIRST_DOCUMENTS, LEAST_DOCUMENTS, SECONDS_A_PIECE, SLOW_SHARD, Pace, Todo
+from scanner.cluster.pieces import (
+    NO_TIME,
+    DocumentCounts,
+    Finished,
+    FinishedPack,
+    Pack,
+    PackReport,
+    PackWork,
+    Report,
+    Seconds,
+)
+from scanner.cluster.todo import (
+    ATTEMPTS,
+    FIRST_DOCUMENTS,
+    LEAST_DOCUMENTS,
+    SECONDS_A_PIECE,
+    SLOW_SHARD,
+    PiecePace,
+    Todo,
+)
 from scanner.cluster.work import inspect_input
 from scanner.cluster.worker import Worker
 from scanner.input.documents import UNKNOWN
@@ -26,8 +44,8 @@ def shard(number: int, documents: int, text_bytes: int = 1) -> Shard:
     return Shard(f"shard {number}", file, Range(0, documents, text_bytes))
 
 
-def slow(seconds: float = 2 * SLOW_SHARD) -> Pace:
-    return Pace(seconds)  # seconds of a byte, of which these shards have one
+def slow(seconds: float = 2 * SLOW_SHARD) -> PiecePace:
+    return PiecePace(seconds)  # seconds of a byte, of which these shards have one
 
 
 def work_off(todo: Todo, seconds: float) -> tuple[list[Finished | FinishedPack], list[int]]:
@@ -38,9 +56,9 @@ def work_off(todo: Todo, seconds: float) -> tuple[list[Finished | FinishedPack],
         sizes.append(work.documents)
         spent = Seconds(score=seconds * work.documents)
         if isinstance(work, PackWork):
-            counts = tuple(Counts(documents=one.rows.stop) for one in work.pack.shards)
+            counts = tuple(DocumentCounts(documents=one.rows.stop) for one in work.pack.shards)
             finished.append(todo.unpack(work, PackReport(counts, {}, peak_memory=0, seconds=spent)))
-        elif done := todo.done(work, Report(counts=Counts(documents=work.documents), seconds=spent)):
+        elif done := todo.done(work, Report(counts=DocumentCounts(documents=work.documents), seconds=spent)):
             finished.append(done)
     return finished, sizes
 
@@ -53,7 +71,7 @@ def work_off(todo: Todo, seconds: float) -> tuple[list[Finished | FinishedPack],
 def test_each_document_is_in_one_piece(packs, seconds, begins_slow):
     numbers = iter(range(10**6))
     shards = [[shard(next(numbers), documents) for documents in pack] for pack in packs]
-    todo = Todo(Nodes(), slow() if begins_slow else Pace())
+    todo = Todo(Nodes(), slow() if begins_slow else PiecePace())
     todo.add(Pack(tuple(pack)) if len(pack) > 1 else pack[0] for pack in shards)
     finished, _ = work_off(todo, seconds)
     whole = {one.shard: one.documents for one in finished if isinstance(one, Finished)}
@@ -89,7 +107,7 @@ def test_no_piece_is_tiny_however_slow_a_key_is():
 
 
 def test_shards_stay_whole_where_nothing_says_that_they_are_slow():
-    pace = Pace(SLOW_SHARD - 1)
+    pace = PiecePace(SLOW_SHARD - 1)
     todo = Todo(Nodes(), pace)
     todo.add([shard(0, 20_000), Pack((shard(1, 10), shard(2, 10)))])
     assert todo.pieces(10) == 2
@@ -121,7 +139,7 @@ def test_one_document_of_a_slow_shard_is_to_blame():
         elif work.piece.start <= 777 < work.piece.stop:
             todo.failed(work, "failed", "row 777")
         else:
-            finished = todo.done(work, Report(counts=Counts(documents=work.documents))) or finished
+            finished = todo.done(work, Report(counts=DocumentCounts(documents=work.documents))) or finished
     assert ([lost.row for lost in finished.lost], finished.documents) == ([777], 2_000)
 
 

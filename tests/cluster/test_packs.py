@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scanner.cluster import commits, work
 from scanner.cluster.commits import Committer
-from scanner.cluster.pieces import NO_TIME, Counts, Finished, FinishedPack, Pack, PackReport, Piece, Report
+from scanner.cluster.pieces import NO_TIME, DocumentCounts, Finished, FinishedPack, Pack, PackReport, Piece, Report
 from scanner.cluster.pool import Pool
 from scanner.cluster.work import MOST_IN_A_PACK, PACKS_A_WORKER, find_work, inspect_input, packed
 from scanner.cluster.worker import Worker
@@ -186,13 +186,15 @@ class Scripted:
     def scan_pack(self, shards):
         if any(one.shard_id == self.deadly for one in shards):
             raise ZeroDivisionError
-        counts = tuple(None if one.shard_id == self.alone else Counts(documents=one.rows.stop) for one in shards)
+        counts = tuple(
+            None if one.shard_id == self.alone else DocumentCounts(documents=one.rows.stop) for one in shards
+        )
         yield PackReport(counts, {}, peak_memory=0, seconds=NO_TIME)
 
     def scan(self, piece):
         if piece.shard.shard_id == self.deadly and piece.start <= 3 < piece.stop:
             raise ZeroDivisionError
-        yield Report(counts=Counts(documents=piece.stop - piece.start))
+        yield Report(counts=DocumentCounts(documents=piece.stop - piece.start))
 
 
 @pytest.mark.costly

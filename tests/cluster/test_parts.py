@@ -8,23 +8,23 @@ import shutil
 import pytest
 
 from scanner import results
-from scanner.cluster import Outcome, commits, run_scan
+from scanner.cluster import ScanOutcome, commits, run_scan
 from scanner.errors import Refused
-from scanner.input.files import InputFile, Part
+from scanner.input.files import DriverShare, InputFile
 from scanner.registry import make_canaries
 from tests.support.command_line import call
 from tests.support.rows import same
 
 pytestmark = pytest.mark.usefixtures("without_ray")
 
-THIRDS = [Part(number, 3) for number in (1, 2, 3)]
+THIRDS = [DriverShare(number, 3) for number in (1, 2, 3)]
 
 
 class Died(BaseException):
     """The driver is gone."""
 
 
-def names_in(night, part: Part, count: int) -> list[str]:
+def names_in(night, part: DriverShare, count: int) -> list[str]:
     """Names of so many files of a part, whatever folder the test has."""
     paths = ((f"f{i}", str(night.input / f"f{i}.parquet")) for i in itertools.count())
     of_part = (name for name, path in paths if part.holds(InputFile(path, path, path, 1, 1)))
@@ -48,9 +48,9 @@ def test_three_drivers_at_once_one_of_which_dies(shared, monkeypatch):
     shutil.rmtree(night.results)
     monkeypatch.setattr(commits, "SHARDS_A_COMMIT", 1)
     monkeypatch.setattr(commits, "LEAST_SECONDS_BETWEEN_COMMITS", 0.0)
-    ended: list[Outcome] = []
+    ended: list[ScanOutcome] = []
 
-    def drive(parts: list[Part]) -> None:
+    def drive(parts: list[DriverShare]) -> None:
         left = parts[1:]
 
         def at_a_commit(_work, totals):

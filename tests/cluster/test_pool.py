@@ -13,7 +13,7 @@ import ray
 
 from scanner.cluster import pool, todo
 from scanner.cluster.machines import Gone, limit_memory, worker_memory
-from scanner.cluster.pieces import Busy, Counts, Finished, Piece, Report
+from scanner.cluster.pieces import Busy, DocumentCounts, Finished, Piece, Report
 from scanner.cluster.pool import Pool
 from scanner.cluster.todo import LARGE_ATTEMPTS, LARGE_LOST
 from scanner.errors import FileFault, Refused, ScanFailed, SecretError
@@ -102,7 +102,7 @@ class Scripted:
                     self.lost_device = True
             if self.lost_device:
                 raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        yield Report(counts=Counts(documents=len(rows) - len(large)), set_aside=tuple(large))
+        yield Report(counts=DocumentCounts(documents=len(rows) - len(large)), set_aside=tuple(large))
 
 
 def shard(start: int, stop: int) -> Shard:

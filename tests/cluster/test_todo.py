@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.cluster.machines import Gone, Nodes
-from scanner.cluster.pieces import NO_TIME, Counts, Finished, FinishedPack, Pack, PackReport, PackWork, Report, Work
+from scanner.cluster.pieces import (
+    NO_TIME,
+    DocumentCounts,
+    Finished,
+    FinishedPack,
+    Pack,
+    PackReport,
+    PackWork,
+    PieceWork,
+    Report,
+)
 from scanner.cluster.todo import ATTEMPTS, NODES_A_DOCUMENT, NODES_A_SHARD, Todo
 from scanner.input.documents import UNKNOWN
 from scanner.input.files import InputFile
@@ -20,7 +30,7 @@ def shard(start: int, stop: int) -> Shard:
     return Shard(f"shard-{start}", InputFile("/in/a", "/in/a", "/in/a", 1, 1), Range(start, stop, 1))
 
 
-class Told(Nodes):
+class SpanFindings(Nodes):
     """Nodes that are gone when a test says so."""
 
     def __init__(self) -> None:
@@ -43,7 +53,7 @@ def work_off(todo: Todo, deadly: set[int], how: Gone, most: int = 1000) -> tuple
             nodes += 1
             found = todo.node_lost(work, how)
         else:
-            found = todo.done(work, Report(counts=Counts(documents=work.piece.stop - work.piece.start)))
+            found = todo.done(work, Report(counts=DocumentCounts(documents=work.piece.stop - work.piece.start)))
         finished += [found] if found else []
     return finished, nodes
 
@@ -59,19 +69,21 @@ def stall(todo: Todo, endless: set[int], late: Callable[[int], int]) -> tuple[li
         shards = work.pack.shards if isinstance(work, PackWork) else [work.piece]
         rows = [row for one in shards for row in (range(*one.rows[:2]) if isinstance(one, Shard) else range(*one[1:3]))]
         stuck = [place for place, row in enumerate(rows) if row in endless]
-        if isinstance(work, Work) and work.lost is not None:
+        if isinstance(work, PieceWork) and work.lost is not None:
             found = [todo.lose(work, UNKNOWN)]
         elif stuck:
             stalls += 1
-            alone = isinstance(work, Work) and work.piece.one_by_one
+            alone = isinstance(work, PieceWork) and work.piece.one_by_one
             found = [todo.stalled(work, stuck[0] if alone else late(stuck[0]), rows[stuck[0]] if alone else None)]
         else:
             scored += rows
-            counts = [Counts(documents=one.rows.stop - one.rows.start) for one in shards if isinstance(one, Shard)]
+            counts = [
+                DocumentCounts(documents=one.rows.stop - one.rows.start) for one in shards if isinstance(one, Shard)
+            ]
             if isinstance(work, PackWork):
                 found = [todo.unpack(work, PackReport(tuple(counts), {}, peak_memory=0, seconds=NO_TIME))]
             else:
-                found = [todo.done(work, Report(counts=Counts(documents=len(rows))))]
+                found = [todo.done(work, Report(counts=DocumentCounts(documents=len(rows))))]
         finished += [one for one in found if one]
     return finished, scored, stalls
 
@@ -85,7 +97,7 @@ def stall(todo: Todo, endless: set[int], late: Callable[[int], int]) -> tuple[li
 def test_a_document_that_never_ends_costs_two_stalls_and_the_rest_is_scored_once(ends, places, packed, chance):
     shards = [shard(start, stop) for start, stop in pairwise([0, *ends])]
     endless = {row for row in places if row < ends[-1]}
-    todo = Todo(Told())
+    todo = Todo(SpanFindings())
     todo.add([Pack(tuple(shards))] if packed else shards)
     finished, scored, stalls = stall(todo, endless, lambda done: chance.randint(0, done))
     assert sorted(scored) == sorted({*range(ends[-1])} - endless)
@@ -101,7 +113,7 @@ def test_a_document_that_never_ends_costs_two_stalls_and_the_rest_is_scored_once
 
 def test_work_whose_worker_never_says_more_is_halved_down_to_a_document():
     """As where a page of the file cannot be decoded in any time: no document was announced."""
-    todo, finished, stalls = Todo(Told()), [], 0
+    todo, finished, stalls = Todo(SpanFindings()), [], 0
     todo.add([shard(0, 16)])
     while todo:
         work = todo.take()
@@ -110,7 +122,7 @@ def test_work_whose_worker_never_says_more_is_halved_down_to_a_document():
         elif work.piece.start <= 5 < work.piece.stop:
             stalls, found = stalls + 1, todo.stalled(work, 0, None)
         else:
-            found = todo.done(work, Report(counts=Counts(documents=work.documents)))
+            found = todo.done(work, Report(counts=DocumentCounts(documents=work.documents)))
         finished += [found] if found else []
     ((one,), (lost,)) = finished, finished[0].lost
     assert (lost.row, lost.reason, one.documents, stalls) == (5, "timed_out", 16, 6)
@@ -118,7 +130,7 @@ def test_work_whose_worker_never_says_more_is_halved_down_to_a_document():
 
 @pytest.mark.parametrize("times", [1, 10, 1000])
 def test_a_preempted_node_is_no_attempt_however_often(times):
-    todo = Todo(Told())
+    todo = Todo(SpanFindings())
     todo.add([shard(0, 5)])
     for _ in range(times):
         assert todo.node_lost(todo.take(), Gone.TAKEN) is None
@@ -129,21 +141,21 @@ def test_a_preempted_node_is_no_attempt_however_often(times):
 
 def test_waves_without_a_word_cut_a_shard_and_blame_nobody():
     """Every other piece loses its node when it begins, so that some documents lose several nodes."""
-    todo, waves, finished = Todo(Told()), 0, []
+    todo, waves, finished = Todo(SpanFindings()), 0, []
     todo.add([shard(0, 1000)])
     while todo:
         work, waves = todo.take(), waves + 1
         if waves % 2:
             assert todo.node_lost(work, Gone.DIED) is None
         else:
-            done = todo.done(work, Report(counts=Counts(documents=work.piece.stop - work.piece.start)))
+            done = todo.done(work, Report(counts=DocumentCounts(documents=work.piece.stop - work.piece.start)))
             finished += [done] if done else []
     (one,) = finished
     assert (one.documents, one.lost) == (1000, [])
 
 
 def test_a_document_that_brings_nodes_down_is_found_and_the_rest_is_scanned():
-    todo = Todo(Told())
+    todo = Todo(SpanFindings())
     todo.add([shard(0, 20_000)])
     ((finished,), nodes) = work_off(todo, {12_345}, Gone.DIED)
     assert finished.documents == 20_000
@@ -154,7 +166,7 @@ def test_a_document_that_brings_nodes_down_is_found_and_the_rest_is_scanned():
 
 
 def test_a_pack_over_which_nodes_die_is_taken_apart():
-    todo = Todo(Told())
+    todo = Todo(SpanFindings())
     todo.add([Pack((shard(0, 2), shard(2, 4)))])
     finished, nodes = work_off(todo, set(), Gone.DIED)
     assert [one.documents for one in finished] == [2, 2]
@@ -162,7 +174,7 @@ def test_a_pack_over_which_nodes_die_is_taken_apart():
 
 
 def test_nobody_is_asked_for_ever_whose_a_lost_document_is():
-    todo = Todo(Told())
+    todo = Todo(SpanFindings())
     todo.add([shard(0, 1)])
     for _ in range(ATTEMPTS):
         todo.failed(todo.take(), "failed", "")
@@ -174,7 +186,7 @@ def test_nobody_is_asked_for_ever_whose_a_lost_document_is():
 
 def test_a_worker_that_died_just_before_its_node_counts_no_more():
     """A worker may die before its node is known to be gone; Ray then says only that the worker died."""
-    nodes = Told()
+    nodes = SpanFindings()
     todo = Todo(nodes)
     todo.add([shard(0, 1)])
     for node in ("a", "b"):
@@ -188,7 +200,7 @@ def test_a_worker_that_died_just_before_its_node_counts_no_more():
 
 
 def test_a_document_whose_workers_die_with_their_nodes_is_given_up_at_last():
-    nodes = Told()
+    nodes = SpanFindings()
     todo = Todo(nodes)
     todo.add([shard(0, 1)])
     for number in range(NODES_A_DOCUMENT):

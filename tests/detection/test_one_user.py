@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.detection.attribution import Choice, Entry, Names, of_one_user
+from scanner.detection.attribution import Choice, NamedMessage, Names, of_one_user
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
 from scanner.detection.under_test import Origin
-from scanner.registry import Holders, Named, new_key, restore_users
+from scanner.registry import Holders, NamedUser, new_key, restore_users
 from scanner.watermark.format import Basis
 from scanner.watermark.rule import Found
 from schemas.tables import DOCUMENTS, USER_EVENTS
@@ -127,8 +127,8 @@ def test_a_message_that_its_user_got_later_is_not_of_one_user(registry, keys, wr
         assert (row["naming"], row["user_id"], row["named"]) == ("ambiguous", None, None)
 
 
-ALICE = Named("named", "alice", GIVEN)
-NOBODY = Named("unallocated", None, None)
+ALICE = NamedUser("named", "alice", GIVEN)
+NOBODY = NamedUser("unallocated", None, None)
 
 
 @pytest.mark.parametrize(
@@ -138,11 +138,11 @@ NOBODY = Named("unallocated", None, None)
         ([ALICE, ALICE._replace(user_id="bob"), ALICE], False, 2, 1),
         ([ALICE, NOBODY], False, 2, 0),
         ([NOBODY, NOBODY], False, 2, 0),
-        ([Named("removed", None, GIVEN)] * 2, False, 2, 0),
+        ([NamedUser("removed", None, GIVEN)] * 2, False, 2, 0),
     ],
 )
 def test_who_stands_once(who, one, once, again):
-    entries = [Entry(f"k{i}", i, -9.0 + i, each) for i, each in enumerate(who)]
+    entries = [NamedMessage(f"k{i}", i, -9.0 + i, each) for i, each in enumerate(who)]
     assert of_one_user(entries) == one
     names = Names.of_nobody(np.array(["ambiguous", "none"], object))
     names.put(0, entries, None, GIVEN_LATER)

@@ -12,7 +12,7 @@ from scanner.detection.located import Located, namings, quoted_shares
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
 from scanner.detection.shares import Weights
-from scanner.detection.under_test import Looked, Origin
+from scanner.detection.under_test import BatchResult, Origin
 from scanner.registry import Holders
 from scanner.text.quoting import parts_of
 from scanner.watermark import span_search
@@ -29,11 +29,11 @@ SPANS_TOO = Weights(document=0.5, span=0.5)
 
 
 @pytest.fixture(scope="module")
-def look(registry) -> Callable[..., Looked]:
+def look(registry) -> Callable[..., BatchResult]:
     under_test = opened(registry)
     holders = Holders.load(registry, [test.key.key_id for test in under_test])
 
-    def scan(texts: list[str], weights: Weights = SPANS_TOO) -> Looked:
+    def scan(texts: list[str], weights: Weights = SPANS_TOO) -> BatchResult:
         detector = Detector(
             under_test,
             holders,

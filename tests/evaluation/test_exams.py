@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scanner.errors import ScanFailed
-from scanner.evaluation.exams import GREEDY, Answer, Answers, Exam, exams, paired_p, utility_figures
+from scanner.evaluation.exams import GREEDY, Exam, ExamAnswer, ExamRecords, exams, paired_p, utility_figures
 from schemas.evaluation import EvaluationConfig, UtilityConfig
 
 MODEL = "0" * 64
@@ -54,11 +54,11 @@ def test_whatever_decides_answers_decides_their_digest(config, tmp_path):
 
 
 def test_answers_are_kept_and_read_back_in_order(config, tmp_path):
-    answers = Answers(tmp_path / "answers", MODEL)
+    answers = ExamRecords(tmp_path / "answers", MODEL)
     first, *others = exams(config, tmp_path)
-    answers.write(first, [Answer("a", 1, "y", False), Answer("a", 0, "", True)])
+    answers.write(first, [ExamAnswer("a", 1, "y", False), ExamAnswer("a", 0, "", True)])
     assert answers.missing([first, *others]) == others
-    assert answers.read(first) == [Answer("a", 0, "", True), Answer("a", 1, "y", False)]
+    assert answers.read(first) == [ExamAnswer("a", 0, "", True), ExamAnswer("a", 1, "y", False)]
     answers.file_of(others[0]).write_bytes(b"no Parquet")
     with pytest.raises(ScanFailed, match="delete it and run again"):
         answers.read(others[0])
@@ -80,11 +80,11 @@ def test_the_paired_test_is_mcnemars(gained, lost, both):
 
 
 def test_figures_compare_a_mark_with_its_own_decoding(config, tmp_path):
-    def answered(right: list[int]) -> list[Answer]:
-        return [Answer("a", i, "", bool(value)) for i, value in enumerate(right)]
+    def answered(right: list[int]) -> list[ExamAnswer]:
+        return [ExamAnswer("a", i, "", bool(value)) for i, value in enumerate(right)]
 
     greedy, sampled, gumbel, green, *_ = exams(config, tmp_path)
-    taken: dict[Exam, list[Answer]] = {
+    taken: dict[Exam, list[ExamAnswer]] = {
         greedy: answered([1] * 8 + [0] * 2),
         sampled: answered([0] * 10),
         gumbel: answered([0] * 9 + [1]),

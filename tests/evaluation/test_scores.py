@@ -26,7 +26,7 @@ from scanner.evaluation.scores import (
     together,
 )
 from scanner.evaluation.units import Setting, key_secret
-from scanner.registry import Named
+from scanner.registry import NamedUser
 from scanner.text import sha256_file
 from scanner.watermark import GreenList, Gumbel, Tokens, Watermark, log10_any_of, ragged, scored_positions, take
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
@@ -130,8 +130,8 @@ def test_users_are_named_as_a_scan_names_them(setting):
     )
 
     class Everybody:
-        def naming(self, key_id: str, message: int, at: datetime) -> Named:
-            return Named("named", f"user-{message}", None)
+        def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
+            return NamedUser("named", f"user-{message}", None)
 
     detector = Detector(
         [KeyUnderTest(key, mark, tokenizer)],

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner.errors import ScanFailed
-from scanner.evaluation.units import Setting, Texts, batches, folder_sha256, key_secret
+from scanner.evaluation.units import Setting, WrittenTexts, batches, folder_sha256, key_secret
 from scanner.watermark import commitment
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
 from schemas.evaluation import TEXTS
@@ -81,7 +81,7 @@ def test_more_rows_leave_the_first_units_as_they_are():
 
 
 def test_units_are_kept_whole_and_read_back(tmp_path: Path):
-    texts = Texts(tmp_path / "texts", MODEL)
+    texts = WrittenTexts(tmp_path / "texts", MODEL)
     (unit,), (plain,) = batches(GREEN, "1", ROWS, 8), batches(PLAIN, "1", ROWS, 8)
     assert texts.missing([plain, unit, plain]) == [plain, unit]
     written = [("A\n", 3), ("", 0), ("Ç", 64)]
@@ -100,7 +100,7 @@ def test_units_are_kept_whole_and_read_back(tmp_path: Path):
 
 
 def test_a_damaged_file_is_named(tmp_path: Path):
-    texts = Texts(tmp_path, MODEL)
+    texts = WrittenTexts(tmp_path, MODEL)
     (unit,) = batches(GREEN, "1", ROWS, 8)
     texts.file_of(unit).write_bytes(b"PAR1 no more")
     with pytest.raises(ScanFailed, match=r"cannot be read .*; delete it and run again"):
@@ -112,7 +112,7 @@ def test_a_damaged_file_is_named(tmp_path: Path):
         texts.read(unit)
     (tmp_path / "file").write_text("")
     with pytest.raises(ScanFailed, match="cannot be made"):
-        Texts(tmp_path / "file" / "texts", MODEL)
+        WrittenTexts(tmp_path / "file" / "texts", MODEL)
 
 
 def test_a_models_digest_is_that_of_its_files(tmp_path: Path):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.evidence.neighbours import RUN, Post, copied_of
+from scanner.evidence.neighbours import RUN, EarlierPost, copied_of
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
 
@@ -24,7 +24,7 @@ def test_it_is_the_share_of_runs_that_other_posts_hold(text, posts, reach, data)
         np.array(text, np.uint32),
         np.array(sorted(scored), np.int64),
         reach,
-        [Post(account, "/in/a", i, np.array(post, np.uint32)) for i, (account, post) in enumerate(posts)],
+        [EarlierPost(account, "/in/a", i, np.array(post, np.uint32)) for i, (account, post) in enumerate(posts)],
     )
 
     def runs(tokens: list[int]) -> list[tuple[int, ...]]:

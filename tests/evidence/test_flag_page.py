@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from jobs.evidence import _MARKS, _marked_lines
 from scanner.evidence.advice import RULES, advise, in_short
-from scanner.evidence.case import Case
-from scanner.evidence.explanation import Explanation, PartSaid, Run, Weighed
+from scanner.evidence.case import FlagCase
+from scanner.evidence.explanation import Explanation, PartSaid, ScoreRun, Weighed
 from scanner.evidence.names_then import RegistrySays
 from scanner.evidence.neighbours import Around, Copied
 from scanner.evidence.page import MOST_CHARACTERS, page, segments, visible
@@ -22,7 +22,7 @@ from tests.support.hostile_pages import HOSTILE, check
 from tests.support.rows import verdict
 
 
-def explanation(text: str, field: str = "x", runs: list[Run] | None = None) -> Explanation:
+def explanation(text: str, field: str = "x", runs: list[ScoreRun] | None = None) -> Explanation:
     row = verdict(3, path=f"/in/{field}", user=field, doc_id=field, account_id=field, created_at=None, audit=None) | {
         "held_since": datetime(2026, 1, 1, tzinfo=UTC),
         "named": [],
@@ -35,7 +35,7 @@ def explanation(text: str, field: str = "x", runs: list[Run] | None = None) -> E
     weighed = Weighed(9, 8, 1, 0, 8.0, runs or [], [])
     one = Around(1, 1, 1)
     return Explanation(
-        Case(row, None),
+        FlagCase(row, None),
         1e-6,
         None,
         text,
@@ -57,7 +57,7 @@ def explanation(text: str, field: str = "x", runs: list[Run] | None = None) -> E
 
 def test_only_text_without_a_score_is_grey():
     """A text that is not weighed, since nobody is named, is not grey: all of it was scored."""
-    weighed = explanation("some words, and more", runs=[Run(0, 10, 8, 0, -3.0)])
+    weighed = explanation("some words, and more", runs=[ScoreRun(0, 10, 8, 0, -3.0)])
     assert page(weighed).count('<span class="un">') == 2  # the legend, and the rest of the text
     unweighed = dataclasses.replace(weighed, weighed=None, not_weighed="no message is shown for this flag")
     assert '<span class="un">' not in page(unweighed)
@@ -69,7 +69,7 @@ def test_only_text_without_a_score_is_grey():
 def test_no_shade_in_a_part_whose_own_p_is_not_small(silent, p_own, p_quoted):
     """A run that speaks very strongly, by chance or since it reaches over a part's edge, shades no innocent words."""
     text = "> quoted words\nown words that are longer"
-    explained = explanation(text, runs=[Run(0, len(text), 8, 0, -5.0)])
+    explained = explanation(text, runs=[ScoreRun(0, len(text), 8, 0, -5.0)])
     said = [PartSaid("own", 25, 8, p_own, -9.0), PartSaid("quoted", 15, 8, p_quoted, -9.0)]
     explained = dataclasses.replace(explained, weighed=explained.weighed._replace(parts=said))
     levels = {"quoted" if part.quoted else "own": part.level for part in segments(explained)}
@@ -78,7 +78,7 @@ def test_no_shade_in_a_part_whose_own_p_is_not_small(silent, p_own, p_quoted):
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_hostile_fields_stay_text(hostile):
-    html = page(explanation(hostile, hostile, [Run(0, len(hostile), 8, 0, -5.0)]))
+    html = page(explanation(hostile, hostile, [ScoreRun(0, len(hostile), 8, 0, -5.0)]))
     shown = "".join(check(html).text)
     assert visible(hostile).splitlines()[0] in shown
     assert "\x1b" not in html
@@ -88,7 +88,7 @@ def test_hostile_fields_stay_text(hostile):
 @given(st.text(max_size=200))
 @example("\r\n> a\r\n")
 def test_any_text_stays_text(text):
-    html = page(explanation(text, text or "x", [Run(0, max(len(text) // 2, 1), 8, 0, -3.0)]))
+    html = page(explanation(text, text or "x", [ScoreRun(0, max(len(text) // 2, 1), 8, 0, -3.0)]))
     assert visible(text).replace("\n", "") in "".join(check(html).text).replace("\n", "")
 
 
@@ -99,7 +99,7 @@ def test_any_text_stays_text(text):
 def test_segments_are_the_text(text, drawn):
     bounds = sorted({min(at, len(text)) for at, _ in drawn})
     levels = [level for _, level in drawn]
-    runs = [Run(a, b, 8, 0, float(p)) for (a, b), p in zip(pairwise(bounds), levels, strict=False)]
+    runs = [ScoreRun(a, b, 8, 0, float(p)) for (a, b), p in zip(pairwise(bounds), levels, strict=False)]
     found = segments(explanation(text, runs=runs))
     assert "".join(part.text for part in found) == visible(text)
     at = 0
@@ -111,7 +111,7 @@ def test_segments_are_the_text(text, drawn):
 
 def test_a_long_text_is_cut_and_says_so():
     text = "word " * 20_000
-    html = page(explanation(text, runs=[Run(i, i + 40, 8, 0, -3.0) for i in range(0, len(text), 40)]))
+    html = page(explanation(text, runs=[ScoreRun(i, i + 40, 8, 0, -3.0) for i in range(0, len(text), 40)]))
     assert len(html.encode()) < 200_000
     assert f"{len(text) - MOST_CHARACTERS:,} more characters" in html
 
@@ -128,7 +128,7 @@ def test_a_page_stays_small_whatever_the_id():
 @pytest.mark.seconds
 @pytest.mark.parametrize("text", ["\U000e0001" * 50_000, "'" * 50_000, "> a\nb\n" * 9_000, "水" * 50_000])
 def test_a_page_stays_small_whatever_is_in_the_text(text):
-    html = page(explanation(text, runs=[Run(i, i + 3, 8, 0, -9.0) for i in range(0, len(text), 3)]))
+    html = page(explanation(text, runs=[ScoreRun(i, i + 3, 8, 0, -9.0) for i in range(0, len(text), 3)]))
     assert 100_000 < len(html.encode()) < 200_000
     left_out = int(re.search(r"([\d,]+) more characters", html).group(1).replace(",", ""))
     assert visible(text[:-left_out]).replace("\n", "") in "".join(check(html).text).replace("\n", "")
@@ -183,7 +183,7 @@ def test_own_words_of_an_equal_name_are():
 def test_accents_stay_on_their_letters_and_words_whole_wherever_evidence_is_cut(words, cuts, width):
     text = " ".join(words)
     bounds = [0, *sorted(cut for cut in cuts if 0 < cut < len(text)), len(text)]
-    found = segments(explanation(text, runs=[Run(a, b, 8, 0, -9.0) for a, b in pairwise(bounds)]))
+    found = segments(explanation(text, runs=[ScoreRun(a, b, 8, 0, -9.0) for a, b in pairwise(bounds)]))
     assert "".join(part.text for part in found) == text
     assert not any(combines(part.text[0]) for part in found)
     lines = [line for line in _marked_lines(found, width) if set(line) - set("".join(_MARKS) + " ")]
@@ -192,5 +192,5 @@ def test_accents_stay_on_their_letters_and_words_whole_wherever_evidence_is_cut(
 
 def test_a_pile_of_accents_is_escaped_wherever_it_is_cut():
     text = "a" + "\u0301" * 40
-    found = segments(explanation(text, runs=[Run(0, 9, 8, 0, -3.0), Run(9, len(text), 8, 0, -3.0)]))
+    found = segments(explanation(text, runs=[ScoreRun(0, 9, 8, 0, -3.0), ScoreRun(9, len(text), 8, 0, -3.0)]))
     assert "".join(part.text for part in found).count("\u0301") == 2

@@ -17,8 +17,8 @@ from scanner.evidence.site import night_of
 from scanner.registry import add_users, erase_users, head_of, list_users, new_key, remove_users
 from scanner.results.decision_log import users_of
 from scanner.results.tables import append_scan, open_tables
-from scanner.results.transactions import Entry, commit, write_file
-from scanner.review.desk import Asked, Desk
+from scanner.results.transactions import TableEntry, commit, write_file
+from scanner.review.desk import Desk, FlagRequest
 from schemas.tables import FLAGS, SCANS, SHARDS, SPANS
 from tests.support.command_line import call
 from tests.support.rows import filled, verdict
@@ -61,7 +61,7 @@ def test_a_user_who_was_written_over_is_named_nowhere(night, own_registry, marke
     index = json.loads((tmp_path / "report" / "index.json").read_text())
     assert (index["light"], index["by"]["user_id"]) == ("red", [{"value": None, "count": 1}])
     assert "zoe" not in (tmp_path / "report" / "index.html").read_text()
-    (entry,) = Desk(Explainer(night.config), "eve").list(Asked(), 0).entries
+    (entry,) = Desk(Explainer(night.config), "eve").list(FlagRequest(), 0).entries
     assert entry.line.user.startswith("nobody: this row and the registry")
     code, out, _ = call("replay", night.config, "a:0")
     assert code == 3
@@ -249,7 +249,7 @@ def asked(tmp_path):
     old = done | {"scan_id": "before", "path": "/in/old", "began_at": NOON - 3 * HOUR, "scanned_at": NOON - 2 * HOUR}
     same = done | {"path": "/in/old"}
     file = write_file(results, "shards", [pa.RecordBatch.from_pylist([done, same, old], SHARDS)])
-    commit(results, "shards", [Entry("done", (file,) if file else ())])
+    commit(results, "shards", [TableEntry("done", (file,) if file else ())])
     remove_users(registry, ["leaves", "erased"], NOON + 9 * HOUR)
     add_users(registry, None, ["during"], NOON + HOUR / 2)
     add_users(registry, None, ["backdated"], NOON - HOUR)

@@ -10,14 +10,14 @@ from deltalake import write_deltalake
 
 from scanner import results
 from scanner.evidence.advice import advise, in_short
-from scanner.evidence.case import Case, find_case
+from scanner.evidence.case import FlagCase, find_case
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.sentences import what_was_found
 from scanner.exports.records import verdict_of
 from scanner.results.decision_log import users_of
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, write_file
-from scanner.review.desk import Asked, Desk, Place
+from scanner.results.transactions import TableEntry, commit, write_file
+from scanner.review.desk import Desk, FlagRequest, Place
 from schemas.tables import ACCOUNTS, FLAGS, SPANS
 from schemas.words import OF_REGISTRY, Naming
 from tests.support.command_line import call
@@ -64,7 +64,7 @@ def changed(night, own_registry, marked):
         made = [{name: row[name] for name in schema.names if name in row} for row in made]
         open_tables(night.results, [table])
         file = write_file(night.results, table, [pa.RecordBatch.from_pylist(made, schema)])
-        commit(night.results, table, [Entry("forged", (file,) if file else ())])
+        commit(night.results, table, [TableEntry("forged", (file,) if file else ())])
     return night
 
 
@@ -108,7 +108,7 @@ def test_no_page_of_a_flag_shows_a_user_of_a_row_that_says_two_things(changed):
     night = changed
     for place in (night.config, night.results):
         explainer = Explainer(place)
-        cases = [Case(row, None) for row in results.flagged(night.results).sort("row").collect().to_dicts()]
+        cases = [FlagCase(row, None) for row in results.flagged(night.results).sort("row").collect().to_dicts()]
         for explained, way in zip(
             explainer.explain_cases(cases), ((word, kind) for word in WORDS for kind in KINDS), strict=True
         ):
@@ -123,9 +123,9 @@ def test_no_page_of_a_flag_shows_a_user_of_a_row_that_says_two_things(changed):
             assert by_rows or explained.registry.agrees is False
             assert by_rows or advise(explained).decision is None
     desk = Desk(Explainer(night.config), "eve")
-    assert all("zoe" not in entry.line.user for entry in desk.list(Asked(), 0).entries)
+    assert all("zoe" not in entry.line.user for entry in desk.list(FlagRequest(), 0).entries)
     path = cases[0].row["path"]
-    looked = desk.look(Asked("all"), Place(path, 0))
+    looked = desk.look(FlagRequest("all"), Place(path, 0))
     assert "zoe" not in in_short(looked.explained)
     assert looked.explained.row["naming"] == Naming.CONTRADICTED
     assert call("explain", night.config, "a:1")[0] == 0

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from scanner.detection.open_plan import open_keys
-from scanner.evidence.explanation import LEVELS, Run, weigh
+from scanner.evidence.explanation import LEVELS, ScoreRun, weigh
 from scanner.registry import check_secret, load_registry
 from scanner.text import load_tokenizer, sha256_file
-from scanner.text.quoting import Part
+from scanner.text.quoting import TextPart
 from scanner.watermark.formats import format_of
 from scanner.watermark.native.version2 import GumbelFormat2
 from tests import reference2
@@ -61,7 +61,7 @@ def test_a_quotation_is_told_from_own_words(registry, opened, marked, plain):
     own = plain(90, 3)
     text = f"> {quoted}\n{own}"
     cut = text.index("\n") + 1
-    found = weighed(opened, text, [Part("quoted", 0, cut), Part("own", cut, len(text))])
+    found = weighed(opened, text, [TextPart("quoted", 0, cut), TextPart("own", cut, len(text))])
     said = {part.kind: part for part in found.parts}
     assert said["quoted"].log10_p_any < -30 < said["own"].log10_p_any
     assert said["own"].log10_p_any > -2
@@ -72,7 +72,7 @@ def test_a_quotation_is_told_from_own_words(registry, opened, marked, plain):
 
 def test_a_part_without_tokens_says_nothing(opened, plain):
     text = "> \n" + plain(60, 2)
-    found = weighed(opened, text, [Part("quoted", 0, 0), Part("own", 0, len(text))])
+    found = weighed(opened, text, [TextPart("quoted", 0, 0), TextPart("own", 0, len(text))])
     assert {part.kind: (part.scored > 0, part.log10_p_any == 0) for part in found.parts}["quoted"] == (False, True)
 
 
@@ -83,7 +83,7 @@ def test_text_that_is_too_short_has_no_runs(opened):
 
 def test_levels_follow_p():
     steps = [0.0, *LEVELS, -9.0, float("nan")]
-    assert [Run(0, 1, 8, 0, p).level for p in steps] == [0, 1, 2, 3, 4, 4, 0]
+    assert [ScoreRun(0, 1, 8, 0, p).level for p in steps] == [0, 1, 2, 3, 4, 4, 0]
 
 
 def test_what_a_message_reads_alone_is_that_of_the_slow_path():

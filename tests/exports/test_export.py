@@ -20,7 +20,7 @@ import pytest
 from scanner.errors import ScanFailed
 from scanner.exports import sending
 from scanner.exports.records import COLUMNS
-from scanner.exports.sending import Answer, ozone_or_coop, sent
+from scanner.exports.sending import ReceiverAnswer, ozone_or_coop, sent
 from scanner.printable import cell
 from schemas.verdict import Verdict
 from tests.support.command_line import call
@@ -273,7 +273,7 @@ def test_a_receiver_that_fails_or_sends_elsewhere_ends_the_run_and_gets_one_repo
 
 @pytest.mark.costly
 def test_a_process_that_dies_before_or_after_it_sent_leaves_a_doubt_and_no_second_report(scanned, console, monkeypatch):
-    def dies(*_args) -> Answer:
+    def dies(*_args) -> ReceiverAnswer:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sending, "_post", dies)

@@ -20,7 +20,7 @@ from triton import knobs
 
 from scanner import results
 from scanner.cluster import Worker, run_scan
-from scanner.cluster.machines import own_device, share_gpus
+from scanner.cluster.machines import device_of_worker, share_gpus
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
 from scanner.registry import add_users, new_key
@@ -109,7 +109,7 @@ def main(folder: Path) -> None:
     found = {"gpu": scan(folder, 0.5), "cpu": scan(folder, 0)}
     found["fit"] = [share_gpus(ClusterConfig(gpus_per_worker=share), 8) for share in (0.5, 0.3, 0.1, 1.0)]
     plain = {"env_vars": {"TRITON_INTERPRET": "0"}}
-    ask = ray.remote(num_gpus=0.25, runtime_env=plain)(lambda: [str(said) for said in own_device(SHARED)])
+    ask = ray.remote(num_gpus=0.25, runtime_env=plain)(lambda: [str(said) for said in device_of_worker(SHARED)])
     found["cannot use"] = ray.get(ask.remote())
     blind = replace(make_plan(folder / "gpu.toml"), results=str(folder / "blind"))
     try:

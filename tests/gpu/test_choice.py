@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from scanner.gpu.plain import Sampling, choose, minus_ln_r, weights, weights_of_rows
+from scanner.gpu.plain import RowSampling, choose, minus_ln_r, weights, weights_of_rows
 from scanner.watermark import cheapest, cut
 from scanner.watermark import minus_ln_r as cpu_minus_ln_r
 
@@ -35,7 +35,7 @@ def test_rows_are_sampled_each_in_its_own_way():
     for seed in range(10):
         own = torch.from_numpy(logits(seed))
         temperature, top_k, top_p = (torch.tensor(c, dtype=torch.float64) for c in zip(*SAMPLING, strict=True))
-        how = Sampling(temperature, top_p, torch.zeros_like(top_p), top_k.long(), True)
+        how = RowSampling(temperature, top_p, torch.zeros_like(top_p), top_k.long(), True)
         found = weights_of_rows(own, how)
         for row, one in enumerate(SAMPLING):
             assert torch.equal(found[row], weights(own[row : row + 1], *one)[0])
@@ -45,7 +45,7 @@ def test_min_p_leaves_out_what_is_less_likely_by_so_much():
     own = torch.from_numpy(logits(1))
     least = torch.tensor([0.0, 0.1, 0.5, 0.9, 1.0, 0.01], dtype=torch.float64)
     one = torch.ones(6, dtype=torch.float64)
-    found = weights_of_rows(own, Sampling(one, one, least, torch.zeros(6, dtype=torch.int64), False))
+    found = weights_of_rows(own, RowSampling(one, one, least, torch.zeros(6, dtype=torch.int64), False))
     whole = weights(own, 1.0, 0, 1.0)
     assert torch.equal(found, torch.where(whole >= least[:, None], whole, 0.0))
     assert ((found > 0).sum(dim=1) >= 1).all()

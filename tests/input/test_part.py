@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from scanner.input.files import InputFile, Part
+from scanner.input.files import DriverShare, InputFile
 
 
 def files(count: int) -> list[InputFile]:
@@ -16,9 +16,9 @@ def files(count: int) -> list[InputFile]:
 
 @pytest.mark.parametrize("of", [1, 2, 3, 7])
 def test_each_file_is_in_one_part_and_parts_hold_about_equal_bytes(of):
-    listed, held = files(3_000), Counter[Part]()
+    listed, held = files(3_000), Counter[DriverShare]()
     for file in listed:
-        (part,) = [Part(i + 1, of) for i in range(of) if Part(i + 1, of).holds(file)]
+        (part,) = [DriverShare(i + 1, of) for i in range(of) if DriverShare(i + 1, of).holds(file)]
         held[part] += file.size
     assert len(held) == of
     assert max(held.values()) < 1.15 * sum(held.values()) / of  # four standard deviations where there are seven
@@ -26,13 +26,18 @@ def test_each_file_is_in_one_part_and_parts_hold_about_equal_bytes(of):
 
 def test_the_part_of_a_file_never_changes():
     """Drivers of two versions may share a night; the numbers are by `sha256sum`, its first 16 digits, modulo 3."""
-    found = [part.number for file in files(12) for part in (Part(1, 3), Part(2, 3), Part(3, 3)) if part.holds(file)]
+    found = [
+        part.number
+        for file in files(12)
+        for part in (DriverShare(1, 3), DriverShare(2, 3), DriverShare(3, 3))
+        if part.holds(file)
+    ]
     assert found == [2, 1, 2, 2, 3, 3, 1, 1, 3, 1, 3, 2]
 
 
 @pytest.mark.parametrize("text", ["1/1", "2/3", "16/16"])
 def test_a_part_is_written_as_it_is_read(text):
-    assert str(Part.read(text)) == text
+    assert str(DriverShare.read(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -40,4 +45,4 @@ def test_a_part_is_written_as_it_is_read(text):
 )
 def test_a_text_that_names_no_part(text):
     with pytest.raises(ValueError, match="names no part"):
-        Part.read(text)
+        DriverShare.read(text)

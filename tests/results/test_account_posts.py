@@ -9,7 +9,7 @@ from scanner.detection.accounts import by_account
 from scanner.results import account_posts
 from scanner.results.account_posts import Together, drop_posts, part_of, some_accounts
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, write_file
 from schemas.tables import ACCOUNT_POSTS
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -25,7 +25,7 @@ def posted(folder, scan_id, shard_id, path, *accounts, night=None) -> None:
         for i, who in enumerate(accounts)
     ]
     file = write_file(folder, "account_posts", by_account([pa.RecordBatch.from_pylist(rows, ACCOUNT_POSTS)]))
-    commit(folder, "account_posts", [Entry(shard_id, (file,))])
+    commit(folder, "account_posts", [TableEntry(shard_id, (file,))])
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from scanner.results.erasure import _delete_replaced, _without_names, erase_user
 from scanner.results.newest import flags
 from scanner.results.queries import ask
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, write_file
 from scanner.results.upkeep import rewrite
 from scanner.storage.delta import table_uri
 from schemas.tables import FLAGS
@@ -112,7 +112,7 @@ def test_a_query_of_flags_is_asked_again_when_an_erasure_that_was_through_with_v
     open_tables(folder)
     flag = verdict(0, user="alice") | {"keys": "set"}
     file = write_file(folder, "flags", [pa.RecordBatch.from_pylist([flag], FLAGS)])
-    commit(folder, "flags", [Entry("a", (file,))])
+    commit(folder, "flags", [TableEntry("a", (file,))])
     erase_user(folder, ["nobody"])
     asked: list[str] = []
 

@@ -11,7 +11,7 @@ from scanner import results
 from scanner.errors import Refused
 from scanner.results import false_discoveries
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, write_file
 from schemas.tables import SCANS
 from tests.support.rows import add, filled, verdict
 
@@ -53,7 +53,7 @@ def night(tmp_path) -> str:
     scans = [filled(SCANS, scan_id=scan, audited_scans=of) for scan, of in judged]
     file = write_file(folder, "scans", [pa.RecordBatch.from_pylist(scans, SCANS)])
     assert file is not None
-    commit(folder, "scans", [Entry("scans", (file,))])
+    commit(folder, "scans", [TableEntry("scans", (file,))])
     return folder
 
 

@@ -13,7 +13,7 @@ from scanner.input.files import list_files
 from scanner.registry import list_users, new_key, restore_users
 from scanner.results.first_seen import first_seen
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, write_file
 from schemas.tables import FLAGS, QUARANTINE, USER_EVENTS
 from tests.support.command_line import call
 from tests.support.night import Night
@@ -90,7 +90,7 @@ def test_a_text_is_known_that_was_flagged_for_a_message_beside_another(night, ow
     ]
     open_tables(night.results)
     file = write_file(night.results, "flags", [pa.RecordBatch.from_pylist(rows, FLAGS)])
-    commit(night.results, "flags", [Entry("all", (file,))])
+    commit(night.results, "flags", [TableEntry("all", (file,))])
     night.write("a", ["x"])
     files = list_files((str(night.input),))
     assert first_seen(night.plan(), files, datetime.now(UTC)).texts == {}
@@ -121,13 +121,13 @@ def test_a_file_that_was_scanned_before_is_as_old_as_that_scan(night, own_regist
 def test_a_copy_is_as_old_as_the_text_that_was_flagged_before(night, own_registry, marked):
     """The copy's own stated time does not matter. Nor does one copy's stated time make another copy older."""
     message, alice = free_message(own_registry), message_of(own_registry, "green", "alice")
-    seen_before, never_seen, now = marked(message, 60, 1), marked(alice, 60, 2), datetime.now(UTC)
+    known_before, never_seen, now = marked(message, 60, 1), marked(alice, 60, 2), datetime.now(UTC)
     night.configure(columns='time = "at"')
-    night.write("a", [seen_before], at=[now])
+    night.write("a", [known_before], at=[now])
     night.scan()
     give(own_registry, message, "carol")
     later = datetime.now(UTC)
-    night.write("b", [seen_before, never_seen, never_seen], at=[later, datetime(2001, 1, 1, tzinfo=UTC), later])
+    night.write("b", [known_before, never_seen, never_seen], at=[later, datetime(2001, 1, 1, tzinfo=UTC), later])
     outcome = night.scan()
     found = {name: (row["naming"], row["user_id"]) for name, row in newest(night).items()}
     assert found == {
@@ -207,7 +207,7 @@ def seen(night):
             add_scanned(night.results, f"{row['scan_id']} {row['row']}", [row], began_at=began)
         if quarantine:
             file = write_file(night.results, "quarantine", [pa.RecordBatch.from_pylist(list(quarantine), QUARANTINE)])
-            commit(night.results, "quarantine", [Entry("quarantine", (file,))])
+            commit(night.results, "quarantine", [TableEntry("quarantine", (file,))])
         night.configure(**changes)
         return first_seen(night.plan(), list_files([str(night.input)]), BEGAN)
 

@@ -25,8 +25,8 @@ from scanner.evidence.explainer import Explainer
 from scanner.registry import new_key, restore_users, set_canaries
 from scanner.results.flags import WantedFlags, by_need, newest, sums
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, write_file
-from scanner.review.desk import Asked, Desk
+from scanner.results.transactions import TableEntry, commit, write_file
+from scanner.review.desk import Desk, FlagRequest
 from schemas.registry import Canaries, Canary
 from schemas.tables import FLAGS, SCANS, SHARDS, USER_EVENTS
 from schemas.words import Naming
@@ -66,7 +66,7 @@ def put(folder: str, rows: list[dict], alarmed: tuple[str, ...] = ()) -> str:
     ]
     for name, found, schema in (("flags", rows, FLAGS), ("shards", shards, SHARDS), ("scans", scans, SCANS)):
         file = write_file(folder, name, [pa.RecordBatch.from_pylist(found, schema)])
-        commit(folder, name, [Entry("all", (file,) if file else ())])
+        commit(folder, name, [TableEntry("all", (file,) if file else ())])
     return folder
 
 
@@ -540,7 +540,7 @@ def test_a_person_who_is_named_like_a_canary_is_shown_and_told(folder):
     # nobody holds message 4
     assert [row["user_id"] for row in map(json.loads, call("export", config)[1].splitlines())] == [None, PERSON]
     desk = Desk(Explainer(Path(config)), "eve")
-    nobody, person = (entry.line.user for entry in desk.list(Asked(), 0).entries)
+    nobody, person = (entry.line.user for entry in desk.list(FlagRequest(), 0).entries)
     assert nobody.startswith("nobody: this row and the registry")
     assert person == PERSON
     without = call("flagged", folder)[1]

@@ -16,8 +16,8 @@ from scanner.results.decision_log import Made, decide, new_id
 from scanner.results.erasure import erase_user
 from scanner.results.flags import WantedFlags, by_need, count_flags
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, write_file
-from scanner.review.desk import Asked, Desk
+from scanner.results.transactions import TableEntry, commit, write_file
+from scanner.review.desk import Desk, FlagRequest
 from schemas.registry import Canaries, Canary
 from schemas.tables import FLAGS, SCANS, SHARDS, USER_EVENTS
 from tests.support.command_line import call
@@ -69,7 +69,7 @@ def night(folder) -> Path:
     ]
     for name, rows, schema in (("flags", NIGHT, FLAGS), ("shards", shards, SHARDS), ("scans", scans, SCANS)):
         file = write_file(folder, name, [pa.RecordBatch.from_pylist(rows, schema)])
-        commit(folder, name, [Entry("all", (file,) if file else ())])
+        commit(folder, name, [TableEntry("all", (file,) if file else ())])
     base = Path(folder).parent
     (base / "tokenizer.json").write_text('{"model": {}}')
     key = {"format": "greenlist", "window": 4, "gamma": "1/4", "messages": 100, "tokenizer": base / "tokenizer.json"}
@@ -111,7 +111,7 @@ def test_every_command_counts_the_same_flags_and_tells_canaries_apart(night, tmp
     found = re.search(r"(\d+) flagged, and (\d+) of canaries", err)
     counts["export"] = int(found[1]), int(found[2])
     counts["its lines"] = len(out.splitlines()), int(found[2])
-    listed = Desk(Explainer(night), "ruth").list(Asked("all"), 0)
+    listed = Desk(Explainer(night), "ruth").list(FlagRequest("all"), 0)
     counts["review"] = listed.counts.total.flagged, listed.counts.total.canaries
     counts["its list"] = len(listed.entries), listed.counts.total.canaries
     folder = Explainer(night).results
@@ -126,10 +126,10 @@ def test_every_command_counts_the_same_flags_and_tells_canaries_apart(night, tmp
 
 def test_the_list_says_what_it_hides(night):
     desk = Desk(Explainer(night), "ruth")
-    counts = desk.list(Asked("open", user="ALI"), 0).counts
+    counts = desk.list(FlagRequest("open", user="ALI"), 0).counts
     assert (counts.shown, counts.by_state, counts.by_filters, counts.total.flagged) == (3, 1, 4, FLAGGED)
-    assert desk.list(Asked("open"), 0).counts.by_filters == 0
-    assert desk.list(Asked("all"), 0).counts.by_state == 0
+    assert desk.list(FlagRequest("open"), 0).counts.by_filters == 0
+    assert desk.list(FlagRequest("all"), 0).counts.by_state == 0
 
 
 def test_what_needs_a_decision_most_comes_first(night):

@@ -14,7 +14,7 @@ from jobs.nights import WORDS
 from jobs.text import width
 from scanner.results.scan_list import Unscored, in_quarantine
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, write_file
 from schemas.tables import QUARANTINE, SHARDS
 from schemas.words import DOCUMENT_REASONS, LASTING_FILE_REASONS, PASSING_FILE_REASONS
 from tests.support.command_line import call
@@ -33,7 +33,7 @@ def put(folder: str, rows: list[dict], ranges: list[dict] | None = None) -> str:
     open_tables(folder)
     for name, found, schema in (("quarantine", rows, QUARANTINE), ("shards", ranges or [], SHARDS)):
         file = write_file(folder, name, [pa.RecordBatch.from_pylist(found, schema)])
-        commit(folder, name, [Entry("all", (file,) if file else ())])
+        commit(folder, name, [TableEntry("all", (file,) if file else ())])
     return folder
 
 

@@ -11,7 +11,7 @@ from scanner.registry import load_registry, new_key
 from scanner.results.flags import WantedFlags
 from scanner.results.flags import newest as newest_list
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, write_file
 from schemas.tables import FLAGS, SHARDS
 from tests.support.command_line import call
 from tests.support.rescanned import FLAGGED_AT, SHARDS_OF_NIGHTS, Shard, ended, write
@@ -141,7 +141,7 @@ def stored(folder: str, scans: list) -> str:
     open_tables(folder)
     for name, schema, rows in (("flags", FLAGS, [row for row, _ in scans]), ("shards", SHARDS, [r for _, r in scans])):
         file = write_file(folder, name, [pa.RecordBatch.from_pylist(rows, schema)])
-        commit(folder, name, [Entry("all", (file,))])
+        commit(folder, name, [TableEntry("all", (file,))])
     return folder
 
 

@@ -24,7 +24,7 @@ from scanner.results.erasure import erase_user
 from scanner.results.queries import ask
 from scanner.results.scan_list import readiness
 from scanner.results.tables import append_scan, open_tables
-from scanner.results.transactions import Entry, commit, committed, write_file
+from scanner.results.transactions import TableEntry, commit, committed, write_file
 from scanner.results.upkeep import compact, vacuum
 from scanner.storage.delta import make_table, table_uri
 from schemas.tables import QUARANTINE, SCANS, VERDICTS
@@ -148,8 +148,8 @@ def test_a_transaction_enters_once(folder):
 
 
 def test_a_transaction_without_rows_is_remembered(folder):
-    assert commit(folder, "verdicts", [Entry("empty", ())]) == {"empty"}
-    assert commit(folder, "verdicts", [Entry("empty", ())]) == set()
+    assert commit(folder, "verdicts", [TableEntry("empty", ())]) == {"empty"}
+    assert commit(folder, "verdicts", [TableEntry("empty", ())]) == set()
     assert rows_of(folder) == []
 
 

@@ -10,7 +10,7 @@ import pytest
 from scanner import results
 from scanner.errors import ScanFailed
 from scanner.results import retention, upkeep
-from scanner.results.first_seen import _asked, _files
+from scanner.results.first_seen import _files, _wanted_files
 from scanner.results.retention import OF_A_NIGHT, cutoff, drop_older, expired, retain
 from scanner.results.scan_list import NOTHING_READ, whole_input
 from scanner.results.tables import append_scan, open_tables
@@ -80,7 +80,7 @@ def test_old_nights_go_whole_and_others_stay(year, merged, keep_flags):
 def test_what_was_scanned_in_a_night_that_went_is_known_for_ever(year):
     """Its files count as seen then, which protects users who got a message since. A rerun finds that they were read."""
     path = f"/in/{NIGHTS - 1}"
-    wanted = _asked([(path, None, TODAY)], all_scans=True)
+    wanted = _wanted_files([(path, None, TODAY)], all_scans=True)
     sightings = _files(year, wanted).sort("path").rows()
     assert path in {sighting[0] for sighting in sightings}
     retain(year, expired(year, cutoff(1)).scans, keep_flags=False)

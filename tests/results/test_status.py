@@ -12,7 +12,7 @@ from jobs.nights import ENDED
 from scanner.cluster.scan import ExitCode
 from scanner.results.scan_list import went_on
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, write_file
 from schemas.tables import QUARANTINE, SCANS, SHARDS
 from tests.support.command_line import call
 from tests.support.rows import NOW, filled
@@ -46,7 +46,7 @@ def put(folder: str, scans: list[dict], shards: list[dict], lost: tuple[dict, ..
     tables = (("scans", scans, SCANS), ("shards", shards, SHARDS), ("quarantine", lost, QUARANTINE))
     for name, rows, schema in tables:
         file = write_file(folder, name, [pa.RecordBatch.from_pylist(list(rows), schema)])
-        commit(folder, name, [Entry("all", (file,) if file else ())])
+        commit(folder, name, [TableEntry("all", (file,) if file else ())])
     return folder
 
 

@@ -16,7 +16,7 @@ from scanner.errors import Refused, ScanFailed
 from scanner.results import tables, upkeep
 from scanner.results.erasure import erase_user
 from scanner.results.tables import append_audits, append_scan
-from scanner.results.transactions import Entry, commit, committed, write_file
+from scanner.results.transactions import TableEntry, commit, committed, write_file
 from scanner.results.upkeep import compact, vacuum
 from scanner.storage.delta import table_uri
 from schemas.audit import AUDITS
@@ -51,7 +51,7 @@ def test_small_files_become_one_and_no_row_changes(folder):
         add(folder, f"t{i}", [verdict(2 * i, user="u", created_at=NOW, log10_p_global=-float(i)), verdict(2 * i + 1)])
         refused = {k: v for k, v in verdict(i).items() if k in QUARANTINE.names} | {"reason": "failed", "detail": "é"}
         file = write_file(folder, "quarantine", [pa.RecordBatch.from_pylist([refused], QUARANTINE)])
-        commit(folder, "quarantine", [Entry(f"t{i}", (file,))])
+        commit(folder, "quarantine", [TableEntry(f"t{i}", (file,))])
         append_scan(folder, filled(SCANS, scan_id=f"scan {i}"))
     tables = ("verdicts", "quarantine", "scans")
     before = {name: pl.read_delta(table_uri(folder, name)) for name in tables}

@@ -13,7 +13,7 @@ import pytest
 
 from scanner import results
 from scanner.exports.records import item_id
-from scanner.exports.sending import Answer, Outbox, Receiver
+from scanner.exports.sending import Outbox, Receiver, ReceiverAnswer
 from scanner.watermark.stacks.shared import Held
 from tests.review.conftest import FLAGS
 from tests.support.coop import WEBHOOK, action, coop
@@ -94,7 +94,7 @@ def test_a_killed_webhook_app_loses_and_doubles_nothing(night, after):
     night.config.write_text(before.replace("[audit]", WEBHOOK + "[audit]"))
     flag = results.flagged(night.results).collect().row(0, named=True)
     receiver = Receiver("coop", "https://coop.example/api/v1/report", Held({}), drops_repeats=False)
-    Outbox(night.results, receiver, post=lambda *_: Answer(201, {})).send(item_id(flag), flag, {})
+    Outbox(night.results, receiver, post=lambda *_: ReceiverAnswer(201, {})).send(item_id(flag), flag, {})
     body = action(item_id(flag), "a-yes")
     try:
         with running("webhook", night.config, "--port", 0, code=STOPS.format(after=after)) as (app, address):

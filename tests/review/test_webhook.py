@@ -16,7 +16,7 @@ import pytest
 from scanner import results
 from scanner.errors import Refused, ScanFailed, SecretError
 from scanner.exports.records import item_id
-from scanner.exports.sending import Answer, Outbox, Receiver
+from scanner.exports.sending import Outbox, Receiver, ReceiverAnswer
 from scanner.results.flags import WantedFlags, newest
 from scanner.review import app, webhook
 from scanner.review.webhook import MOST_BYTES, Signatures, WebhookServer
@@ -33,7 +33,7 @@ def flags(scanned) -> list[dict]:
     """Standing flags; all but the last were sent to Coop."""
     found = results.flagged(scanned.results).collect().sort("path", "row").to_dicts()
     receiver = Receiver("coop", "https://coop.example/api/v1/report", Held({}), drops_repeats=False)
-    outbox = Outbox(scanned.results, receiver, post=lambda *_: Answer(201, {}))
+    outbox = Outbox(scanned.results, receiver, post=lambda *_: ReceiverAnswer(201, {}))
     assert {outbox.send(item_id(row), row, {}) for row in found[:-1]} == {"sent"}
     return found
 
@@ -176,11 +176,11 @@ def test_what_was_not_sent_to_coop_is_unknown(night, flags, hook):
 
 
 def test_a_flag_whose_text_changed_or_that_is_gone_is_not_decided_on(night, flags, hook, monkeypatch):
-    body, find = action(item_id(flags[0]), "a-yes"), webhook.flag_as_seen
+    body, find = action(item_id(flags[0]), "a-yes"), webhook.flag_as_shown
 
-    monkeypatch.setattr(webhook, "flag_as_seen", lambda folder, rate, place, _: find(folder, rate, place, "0" * 64))
+    monkeypatch.setattr(webhook, "flag_as_shown", lambda folder, rate, place, _: find(folder, rate, place, "0" * 64))
     assert hook.post(body)[0] == 409
-    monkeypatch.setattr(webhook, "flag_as_seen", lambda folder, _, place, digest: find(folder, 1e-300, place, digest))
+    monkeypatch.setattr(webhook, "flag_as_shown", lambda folder, _, place, digest: find(folder, 1e-300, place, digest))
     assert hook.post(body)[0] == 404
     assert (rows(night), hook.server.summary()) == ([], "1 text changed, 1 unknown item")
 

@@ -1,10 +1,10 @@
 """The work that a scan found, without any files."""
 
-from scanner.cluster import Work
+from scanner.cluster import ScanWork
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
 
 
-def work(documents: int) -> Work:
+def work(documents: int) -> ScanWork:
     file = InputFile("/in/a", "/in/a", "/in/a", 1, 1)
-    return Work(shards=1, skipped=0, left=(Shard("s", file, Range(0, documents, 1)),), found=(), faults=())
+    return ScanWork(shards=1, skipped=0, left=(Shard("s", file, Range(0, documents, 1)),), found=(), faults=())

@@ -20,7 +20,7 @@ TAGS = {
 }
 
 
-class Seen(HTMLParser):
+class KeyScores(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
         self.tags, self.attributes, self.text = set(), set(), []
@@ -35,8 +35,8 @@ class Seen(HTMLParser):
         self.text.append(data)
 
 
-def check(html: str) -> Seen:
-    seen = Seen(html)
+def check(html: str) -> KeyScores:
+    seen = KeyScores(html)
     assert seen.tags <= TAGS
     assert seen.attributes <= {"lang", "charset", "http-equiv", "content", "name", "class", "dir", "title"}
     assert "default-src 'none'" in html

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scanner import results
-from scanner.cluster import Outcome, run_scan
+from scanner.cluster import ScanOutcome, run_scan
 from scanner.detection.scan_plan import Plan, make_plan
 from scanner.results import newest
 from scanner.results.tables import read_whole
@@ -74,7 +74,7 @@ class Night:
     def plan(self) -> Plan:
         return make_plan(self.config)
 
-    def scan(self, **options: Any) -> Outcome:
+    def scan(self, **options: Any) -> ScanOutcome:
         return run_scan(self.plan(), lambda work, totals: None, **options)
 
     def verdicts(self) -> pl.DataFrame:

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from scanner.results.retention import OF_A_NIGHT
 from scanner.results.tables import append_scan
-from scanner.results.transactions import SCHEMAS, Entry, commit, write_file
+from scanner.results.transactions import SCHEMAS, TableEntry, commit, write_file
 from schemas.tables import SCANS
 from tests.support.rows import filled, verdict
 
@@ -54,4 +54,4 @@ def add_night(folder: str, night: int, path: str, flagged: int, keys: str = "set
 
 def enter(folder: str, name: str, transaction: str, rows: list[dict]) -> None:
     file = write_file(folder, name, [pa.RecordBatch.from_pylist(rows, SCHEMAS[name])])
-    commit(folder, name, [Entry(transaction, (file,) if file else ())])
+    commit(folder, name, [TableEntry(transaction, (file,) if file else ())])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scanner.input.shards import MAX_ROWS
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, write_file
 from schemas.tables import FLAGS, QUARANTINE, SHARDS, VERDICTS
 from tests.support.rows import NOW, filled, verdict
 
@@ -67,4 +67,4 @@ def write(folder: str, nights: Iterable[Shard]) -> None:
         tables = {"quarantine": (lost, QUARANTINE), "flags": (flags, FLAGS), "shards": ([of_shard], SHARDS)}
         for name, (rows, schema) in (tables | {"verdicts": (verdicts, VERDICTS)}).items():
             file = write_file(folder, name, [pa.RecordBatch.from_pylist(rows, schema)])
-            commit(folder, name, [Entry(f"{scan}", (file,) if file else ())])
+            commit(folder, name, [TableEntry(f"{scan}", (file,) if file else ())])

@@ -6,7 +6,7 @@ import polars as pl
 import pyarrow as pa
 
 from scanner.audit.in_every_scan.traffic import Traffic, measure
-from scanner.results.transactions import Entry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, write_file
 from scanner.storage.delta import table_uri
 from schemas.registry import is_reserved
 from schemas.tables import FLAGS, SHARDS, VERDICTS
@@ -58,10 +58,10 @@ def filled(schema: pa.Schema, **values: object) -> dict[str, object]:
     return row | ({"trial": False} if "trial" in row else {}) | values
 
 
-def entry(folder: str, transaction: str, rows: list[dict]) -> Entry:
+def entry(folder: str, transaction: str, rows: list[dict]) -> TableEntry:
     file = write_file(folder, "verdicts", [pa.RecordBatch.from_pylist(rows, VERDICTS)])
     assert file is not None
-    return Entry(transaction, (file,))
+    return TableEntry(transaction, (file,))
 
 
 def add(folder: str, transaction: str, rows: list[dict]) -> set[str]:
@@ -83,7 +83,7 @@ def add_scanned(folder: str, transaction: str, rows: list[dict], **changes: obje
     flags = [row | {"keys": row["scan_id"]} for row in rows if row["flagged"]]
     for name, found, schema in (("flags", flags, FLAGS), ("shards", beside, SHARDS), ("verdicts", rows, VERDICTS)):
         file = write_file(folder, name, [pa.RecordBatch.from_pylist(found, schema)])
-        commit(folder, name, [Entry(transaction, (file,) if file else ())])
+        commit(folder, name, [TableEntry(transaction, (file,) if file else ())])
 
 
 def measured(rows: pl.DataFrame, log10_rate: float) -> Traffic:

@@ -19,7 +19,7 @@ import pytest
 from scanner.cluster import calibrate, evaluate, look_ahead, machines, passes, scan, second_pass, work
 from scanner.cluster.in_flight import Call
 from scanner.cluster.pieces import Finished, FinishedPack, Pack, PackReport, Piece, Report
-from scanner.cluster.todo import Pace
+from scanner.cluster.todo import PiecePace
 from scanner.cluster.worker import Worker
 from scanner.errors import Refused
 from scanner.input.shards import Shard
@@ -47,7 +47,7 @@ class PoolOfOne:
         *,
         on_devices: bool = False,
         room: Callable[[], int] | None = None,
-        pace: Pace | None = None,
+        pace: PiecePace | None = None,
     ) -> None:
         assert not on_devices, "devices are given to actors"
         self._worker = start()

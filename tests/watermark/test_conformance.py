@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from scanner.watermark import Positions, formats, ragged
-from scanner.watermark.format import Commits, DrawsKeys, Proves, ProvesOwn, Searches, format_name
+from scanner.watermark.format import Commits, DrawsKeys, Proves, ProvesUserEvidence, Searches, format_name
 from scanner.watermark.formats import FORMATS, make_format
 from scanner.watermark.rule import log10_p_of
 from tests.support.key_bytes import forms
@@ -110,7 +110,7 @@ def test_what_proves_its_flags_finds_the_same(form):
             assert scored == positions.scored[0]
             fast = [float(mark.score(tokens, positions, message)[0]) for message in messages]
             assert scores == pytest.approx(fast, rel=1e-12 if form.name[:7] != "synthid" else 1e-9, abs=1e-12)
-            own = proof.own(tokens.ids, messages, dedup) if isinstance(proof, ProvesOwn) else None
+            own = proof.user_evidence(tokens.ids, messages, dedup) if isinstance(proof, ProvesUserEvidence) else None
             if own is not None:
                 alone = [float(mark.parts(tokens, positions, message)[1][0]) for message in messages]
                 steps = int((~mark.group_steps(tokens, positions)).sum())

@@ -71,7 +71,7 @@ def test_version_2(window, groups):
         assert scores == [score for score, _ in both]
         steps = [step.of_group for step in plain.steps(tokens)].count(False)
         own = (steps, [score - of_group for score, of_group in both], groups)
-        assert proof.own(np.array(tokens, np.uint32), messages, "ngram") == (own if groups else None)
+        assert proof.user_evidence(np.array(tokens, np.uint32), messages, "ngram") == (own if groups else None)
     plain = reference2.Method("gumbel", secret, window, None, groups)
     proof = GumbelProof(secret, plain.label, 2, window, groups)
     _, scores = proof.scores(np.array(tokens, np.uint32), messages, "ngram")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from scanner.watermark.format import Basis, Candidates, Own
+from scanner.watermark.format import Basis, Candidates, UserEvidence
 from scanner.watermark.laws import Floored, Gamma
 from scanner.watermark.positions import Positions, Tokens
 from scanner.watermark.pvalues import log10_any_of
@@ -136,7 +136,7 @@ def places(*scored: int) -> tuple[Tokens, Positions]:
 
 def test_a_search_gives_p_values_for_all_candidates_and_their_own_parts():
     score = [[40.0, 30.0, 29.0], [9.0, 8.0, 1000.0]]
-    own = Own(np.array([[20.0, 2.0, 9.0], [1.0, 1.0, 1.0]]), np.array([6, 0]), 50)
+    own = UserEvidence(np.array([[20.0, 2.0, 9.0], [1.0, 1.0, 1.0]]), np.array([6, 0]), 50)
     tokens, positions = places(10, 5)
     said = search(Toy(score, own), tokens, positions, 1000, keys=3)
     law = Gamma()

@@ -193,7 +193,7 @@ def test_what_a_long_text_takes_is_bounded_and_its_marked_part_is_found(name, mo
     positions = mark.rule.positions(tokens, "ngram")
     limit, scored_at_once = Limit(1e-6, 40, 2), []
     whole = search(mark, tokens, positions, limit.messages, limit.keys)
-    documents, messages = span_search.promising(mark, tokens, positions, limit, whole, Parts.windows_alone(2))
+    documents, messages = span_search.promising(mark, tokens, positions, limit, whole, Parts.only_windows(2))
     assert np.bincount(documents).tolist() == [5, 5]
     assert len(set(zip(documents.tolist(), messages.tolist(), strict=True))) == 10
     of_all = mark.terms

@@ -24,7 +24,7 @@ Params = Any
 """vLLM's SamplingParams."""
 
 
-class Asked(NamedTuple):
+class MarkRequest(NamedTuple):
     """The wishes of a request. top_k: 0 keeps all; penalties: repetition, frequency, presence, (1, 0, 0) are none."""
 
     message: int
@@ -44,7 +44,7 @@ class Refusal(Refused):
         self.why = why
 
 
-def read_request(params: Params, key: MasterKey, service_message: int | None) -> Asked:
+def read_request(params: Params, key: MasterKey, service_message: int | None) -> MarkRequest:
     """Read a request.
 
     Raises:
@@ -69,7 +69,7 @@ def read_request(params: Params, key: MasterKey, service_message: int | None) ->
     _refuse_numbers_that_cannot_be_computed_with(params)
     if key.format.startswith("gumbel"):
         _refuse_what_gumbel_cannot_mark(params)
-    return Asked(
+    return MarkRequest(
         message,
         given is None,
         params.temperature,
@@ -86,7 +86,7 @@ class Reads:
     def __init__(self, settings: Settings) -> None:
         self._settings, self._record = settings, find_key(settings)
 
-    def __call__(self, params: Params) -> Asked:
+    def __call__(self, params: Params) -> MarkRequest:
         """The reading of a request. Raises as `read_request` and `find_key` do."""
         try:
             return read_request(params, self._record, self._settings.service_message)
@@ -95,7 +95,7 @@ class Reads:
             return read_request(params, self._record, self._settings.service_message)
 
 
-def check_request_token(params: Params, key: MasterKey, asked: Asked, secret: bytes | None, now: float) -> None:
+def check_request_token(params: Params, key: MasterKey, asked: MarkRequest, secret: bytes | None, now: float) -> None:
     """Refuse a message that the gateway did not sign, where there is a secret to sign with.
 
     Raises:

@@ -37,7 +37,7 @@ OUTCOMES = ("marked", "forced", "unmarked")
 SHARES = ("all", "some", "none")
 
 
-class Counts:
+class StepCounts:
     """Counts of one worker, added up on its device: marked, forced and unmarked steps of each slot, and of all.
 
     Args:
@@ -48,7 +48,7 @@ class Counts:
     def __init__(self, slots: int, device: torch.device) -> None:
         self._of_slot = torch.zeros((slots, len(OUTCOMES)), dtype=torch.int64, device=device)
         self._totals = torch.zeros(len(OUTCOMES) + len(SHARES), dtype=torch.int64, device=device)
-        self._told = [0] * len(self._totals)
+        self._reported = [0] * len(self._totals)
         for counter, labels in ((STEPS, OUTCOMES), (FINISHED, SHARES)):
             for label in labels:
                 counter.labels(label)  # present from the first moment, at 0
@@ -82,8 +82,8 @@ class Counts:
         """Bring the metrics up to date; a line in the log reports steps that were not marked."""
         self._last_look = time.monotonic()
         now = self._totals.tolist()
-        more = [after - before for after, before in zip(now, self._told, strict=True)]
-        self._told = now
+        more = [after - before for after, before in zip(now, self._reported, strict=True)]
+        self._reported = now
         for outcome, count in zip(OUTCOMES, more[: len(OUTCOMES)], strict=True):
             STEPS.labels(outcome).inc(count)
         for share, count in zip(SHARES, more[len(OUTCOMES) :], strict=True):
@@ -182,8 +182,8 @@ def let_in(params: Params) -> None:
         ValueError: the reason for a refusal; also where settings, registry or secret are not right.
     """
     try:
-        own = door()
+        registered = door()
     except Refused as error:
         REFUSED.labels("key").inc()
         raise ValueError(str(error)) from None
-    own.check(params)
+    registered.check(params)

@@ -23,8 +23,8 @@ import torch
 
 from brickscan_vllm.settings import Settings
 from scanner.errors import Refused, SecretError, TokenizerError
-from scanner.gpu.gamma import Rule
-from scanner.gpu.plain import PlainVectors, Sampling, choose, weights_of_rows
+from scanner.gpu.gamma import GreenRule
+from scanner.gpu.plain import PlainVectors, RowSampling, choose, weights_of_rows
 from scanner.registry.secrets import read_secret
 from scanner.storage.local_files import writable_by_others
 from scanner.storage.toml import read_toml
@@ -49,7 +49,7 @@ class ServedKey:
     label: str
     version: int
     window: int
-    rule: Rule | None
+    rule: GreenRule | None
     groups: int | None
     delta: float
     sub_keys: SubKeys
@@ -121,8 +121,8 @@ def open_key(settings: Settings) -> ServedKey:
     return ServedKey(name, version, window, rule, groups, settings.delta, derive(secret, name, version))
 
 
-def _rule(gamma: Fraction) -> Rule:
-    return Rule(gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma))
+def _rule(gamma: Fraction) -> GreenRule:
+    return GreenRule(gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma))
 
 
 def check_tokenizer(key: MasterKey, file: Path | None, served: str) -> None:
@@ -175,7 +175,7 @@ class Marker:
         return f"Marker({self._key.label})"
 
     def mark(
-        self, logits: torch.Tensor, windows: torch.Tensor, messages: torch.Tensor, on: torch.Tensor, how: Sampling
+        self, logits: torch.Tensor, windows: torch.Tensor, messages: torch.Tensor, on: torch.Tensor, how: RowSampling
     ) -> torch.Tensor:
         """Mark the rows that are on, in place.
 
@@ -197,12 +197,14 @@ class Marker:
             if self._key.rule is not None:
                 forced[rows] = self._add_delta(self._key.rule, logits[rows], *some)
             else:
-                own = Sampling(how.temperature[rows], how.top_p[rows], how.min_p[rows], how.top_k[rows], how.cuts)
-                forced[rows] = self._leave_one(logits[rows], *some, own)
+                sampling = RowSampling(
+                    how.temperature[rows], how.top_p[rows], how.min_p[rows], how.top_k[rows], how.cuts
+                )
+                forced[rows] = self._leave_one(logits[rows], *some, sampling)
         return forced
 
     def _add_delta(
-        self, rule: Rule, logits: torch.Tensor, windows: torch.Tensor, messages: torch.Tensor, on: torch.Tensor
+        self, rule: GreenRule, logits: torch.Tensor, windows: torch.Tensor, messages: torch.Tensor, on: torch.Tensor
     ) -> torch.Tensor:
         """Add δ to the green tokens of rows that are on."""
         key, delta = self._key, self._key.delta
@@ -217,7 +219,7 @@ class Marker:
         return forced
 
     def _leave_one(
-        self, logits: torch.Tensor, windows: torch.Tensor, messages: torch.Tensor, on: torch.Tensor, how: Sampling
+        self, logits: torch.Tensor, windows: torch.Tensor, messages: torch.Tensor, on: torch.Tensor, how: RowSampling
     ) -> torch.Tensor:
         """Set 0 for the chosen token of each row that is on, and −∞ for all others. Other rows stay as they are."""
         weights = weights_of_rows(logits, how)

@@ -84,6 +84,6 @@ def penalised(
     prompts = torch.full((len(asked), width), logits.shape[1], dtype=torch.int64)
     for row, (prompt, _, _) in enumerate(asked):
         prompts[row, : len(prompt)] = torch.tensor(prompt)
-    repetition, frequency, presence = torch.tensor([own for _, _, own in asked]).to(device).unbind(dim=1)
+    repetition, frequency, presence = torch.tensor([of_row for _, _, of_row in asked]).to(device).unbind(dim=1)
     outputs = [output for _, output, _ in asked]
     return apply_all_penalties(logits, prompts.to(device), presence, frequency, repetition, outputs)  # type: ignore[no-any-return]

@@ -10,27 +10,27 @@ from typing import Any
 import numpy as np
 import torch
 
-from brickscan_vllm.asked import Asked
-from brickscan_vllm.door import Counts
+from brickscan_vllm.asked import MarkRequest
+from brickscan_vllm.door import StepCounts
 from brickscan_vllm.marking import Marker
-from scanner.gpu.plain import Sampling
+from scanner.gpu.plain import RowSampling
 
 _COLUMNS = ("message", "temperature", "top_p", "min_p", "top_k")
 _UNUSED = (0.0, 1.0, 1.0, 0.0, 0.0)
 
-Read = Callable[[Any], Asked]
+Read = Callable[[Any], MarkRequest]
 """Function that reads a request from vLLM's SamplingParams."""
 
 
-def _row(asked: Asked) -> tuple[float, ...]:
+def _row(asked: MarkRequest) -> tuple[float, ...]:
     """A request as numbers, exact in float64: messages lie below 2^32."""
     return tuple(float(getattr(asked, name)) for name in _COLUMNS)
 
 
-def _sampling(rows: torch.Tensor, cuts: bool) -> Sampling:
+def _sampling(rows: torch.Tensor, cuts: bool) -> RowSampling:
     """Sampling of rows float64[R, 5]."""
     _, temperature, top_p, min_p, top_k = rows.unbind(dim=1)
-    return Sampling(temperature, top_p, min_p, top_k.long(), cuts)
+    return RowSampling(temperature, top_p, min_p, top_k.long(), cuts)
 
 
 class SlotRows:
@@ -47,7 +47,7 @@ class SlotRows:
         self._host = np.tile(np.array(_UNUSED), (states.max_num_reqs, 1))
         self._device = torch.from_numpy(self._host.copy()).to(states.device)
         self._new: list[int] = []
-        self._counts = Counts(states.max_num_reqs, states.device)
+        self._counts = StepCounts(states.max_num_reqs, states.device)
 
     def add_request(self, slot: int, params: Any) -> bool:  # noqa: ANN401 - of vLLM
         """Put a request into a slot and forget the slot's previous request.
@@ -99,17 +99,17 @@ class SlotRows:
 class _Request:
     """A request of V1: its reading, prompt, output (a list that grows), slot, and length when last counted."""
 
-    def __init__(self, asked: Asked, prompt: list[int] | None, output: list[int], slot: int) -> None:
+    def __init__(self, asked: MarkRequest, prompt: list[int] | None, output: list[int], slot: int) -> None:
         self.asked, self.row, self.slot, self.counted = asked, _row(asked), slot, -1
         self.prompt, self.output = prompt, output
 
     def window(self, width: int) -> list[int] | None:
         """The last tokens before the step; None: too few. A prompt that was given as vectors has none."""
-        own = self.output[-width:] if width else []
-        missing = width - len(own)
+        tokens_out = self.output[-width:] if width else []
+        missing = width - len(tokens_out)
         if missing:
-            own = ((self.prompt or [])[-missing:]) + own
-        return own if len(own) == width else None
+            tokens_out = ((self.prompt or [])[-missing:]) + tokens_out
+        return tokens_out if len(tokens_out) == width else None
 
     def counts_now(self) -> bool:
         """Whether this step writes another token than the last one: a prompt that is read in parts comes again."""
@@ -139,7 +139,7 @@ class BatchRows:
         self._marker, self._read, self._device, self._penalise = marker, read, device, penalise
         self._rows: dict[int, _Request] = {}
         self._free = list(range(slots))
-        self._counts = Counts(slots, device)
+        self._counts = StepCounts(slots, device)
 
     def update_state(self, update: Any) -> None:  # noqa: ANN401 - vLLM's BatchUpdate, or None
         """Follow the rows of the batch: removed, added, moved, in that order."""

@@ -40,7 +40,7 @@ _STEP = 64  # so that nearly equal longest texts share a table of levels
 
 
 @dataclass(frozen=True)
-class Case:
+class LawCase:
     """A case that is tested; messages: null p-values a document."""
 
     format: Format
@@ -71,9 +71,9 @@ class LawCounts(NamedTuple):
         )
 
 
-def cases(formats: Sequence[Format], dedups: Sequence[Dedup], messages: int) -> list[Case]:
+def cases(formats: Sequence[Format], dedups: Sequence[Dedup], messages: int) -> list[LawCase]:
     """All combinations that score more than one position of a text."""
-    return [Case(format_, dedup, messages) for format_ in formats for dedup in format_.dedups(dedups)]
+    return [LawCase(format_, dedup, messages) for format_ in formats for dedup in format_.dedups(dedups)]
 
 
 def fresh_entropy(seed: bytes, label: str, documents: NDArray[np.int64]) -> list[bytes]:
@@ -93,7 +93,7 @@ def fresh_entropy(seed: bytes, label: str, documents: NDArray[np.int64]) -> list
 
 
 def law_counts(
-    case: Case,
+    case: LawCase,
     tokens: Tokens,
     documents: NDArray[np.int64],
     seed: bytes,
@@ -157,12 +157,12 @@ def admission_of(
             or not down to what is asked; fewer candidates than the table shows.
     """
     of_keys = audits.filter(_OF_KEYS)
-    own = of_keys.filter(_of(key)).sort("at")
-    if own.is_empty():
+    of_key = of_keys.filter(_of(key)).sort("at")
+    if of_key.is_empty():
         raise Refused(
             f"key {key.key_id!r} has no audit there; run `brickscan calibrate` with a section [keys] for this registry"
         )
-    newest = own.filter(pl.col("audit_id") == own["audit_id"][-1])
+    newest = of_key.filter(pl.col("audit_id") == of_key["audit_id"][-1])
     audited = set(newest.filter(pl.col("kind") == "key")["messages"])
     if audited != {key.messages}:
         raise Refused(
@@ -216,13 +216,15 @@ def admissions(rows: Sequence[Row], down_to: float) -> Iterator[str]:
         down_to: the p-value that is asked for.
     """
     for key_id in dict.fromkeys(row["key_id"] for row in rows if row["kind"] == "key"):
-        own = [row for row in rows if row["key_id"] == key_id]
-        if any(row["verdict"] == "too small" for row in own):
+        of_key = [row for row in rows if row["key_id"] == key_id]
+        if any(row["verdict"] == "too small" for row in of_key):
             yield f"{key_id} cannot be admitted: its p-values are too small"
             continue
-        held = min((row["threshold"] for row in own if row["kind"] == "key" and row["verdict"] in _HOLD), default=None)
-        without = _filter_of(own[0])
-        yield f"{key_id}{'' if without is None else f', {in_words(without)},'} {_sentence(own, held, down_to)}"
+        held = min(
+            (row["threshold"] for row in of_key if row["kind"] == "key" and row["verdict"] in _HOLD), default=None
+        )
+        without = _filter_of(of_key[0])
+        yield f"{key_id}{'' if without is None else f', {in_words(without)},'} {_sentence(of_key, held, down_to)}"
 
 
 SIGNED_AT = 1e-2

@@ -24,7 +24,7 @@ HALVES = 2
 """Halves of a corpus, each of which teaches the other."""
 
 
-class Lesson(NamedTuple):
+class CorpusLesson(NamedTuple):
     """Texts of one part of the corpus that teach: places within the part, int64[D], and the bit of each, uint8[D]."""
 
     part: int
@@ -54,7 +54,7 @@ def teaching(
 
 def lessons(
     digests: Sequence[NDArray[np.uint64]], distinct: Sequence[NDArray[np.int64]], most: int
-) -> list[list[Lesson]]:
+) -> list[list[CorpusLesson]]:
     """The texts that teach in each half: all, or those with the least digests where these are more than `most`.
 
     Args:
@@ -77,9 +77,9 @@ def lessons(
     return halves
 
 
-def _lesson(part: int, digests: NDArray[np.uint64], places: NDArray[np.int64]) -> Lesson:
+def _lesson(part: int, digests: NDArray[np.uint64], places: NDArray[np.int64]) -> CorpusLesson:
     bits = digests[places] // np.uint64(HALVES) % np.uint64(TEXTS_A_CELL)
-    return Lesson(part, places, bits.astype(np.uint8))
+    return CorpusLesson(part, places, bits.astype(np.uint8))
 
 
 def common_in(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.calibration.admission import Case, cases
+from scanner.audit.calibration.admission import LawCase, cases
 from scanner.audit.calibration.names import NamesCase, names_cases
 from scanner.errors import Refused
 from scanner.input.documents import Columns
@@ -64,7 +64,7 @@ class CalibrationPlan:
         """Digest of the configuration as it was read, as hex text."""
         return digest(self.config.model_dump(mode="json"))
 
-    def law_cases(self) -> list[Case]:
+    def law_cases(self) -> list[LawCase]:
         """All cases of the law."""
         law = self.config.law
         if law is None:
@@ -73,17 +73,20 @@ class CalibrationPlan:
 
     def names_cases(self) -> list[NamesCase]:
         """All kinds of marked text."""
-        asked = self.config.names
-        if asked is None:
+        requested = self.config.names
+        if requested is None:
             return []
         return names_cases(
-            of_the_paper([asked.gamma], [asked.window], 2, asked.groups), asked.groups, asked.users, asked.tokens
+            of_the_paper([requested.gamma], [requested.window], 2, requested.groups),
+            requested.groups,
+            requested.users,
+            requested.tokens,
         )
 
     def piece_formats(self) -> list[Format]:
         """Formats of the keys under which disjoint pieces are tested."""
-        asked = self.config.figure
-        return [] if asked is None else of_the_paper([asked.gamma], asked.windows, asked.version)
+        requested = self.config.figure
+        return [] if requested is None else of_the_paper([requested.gamma], requested.windows, requested.version)
 
     def piece_secrets(self) -> list[bytes]:
         """The master keys for disjoint pieces, 32 bytes each, drawn from the seed and fit for nothing else."""

@@ -119,7 +119,7 @@ NEARLY_ALL = 0.5
 """False-positive rate under which rule 2 is tested alone: text that fits a group passes rule 1."""
 
 
-class Kind(StrEnum):
+class NameQuestion(StrEnum):
     """The question of a case, and the kind of its rows."""
 
     UNMARKED = "names_unmarked"
@@ -137,7 +137,7 @@ class NamesCase:
 
     format: Format
     groups: int
-    kind: Kind
+    kind: NameQuestion
     tokens: int
     users: int = 0
     one_group: bool = False
@@ -180,9 +180,9 @@ def names_cases(formats: Sequence[Format], groups: int, users: Sequence[int], to
         for how in formats
         for length in tokens
         for case in (
-            NamesCase(how, groups, Kind.UNMARKED, length),
-            NamesCase(how, groups, Kind.GROUP, length),
-            *(NamesCase(how, groups, Kind.WRONG, length, count, alike) for count, alike in people),
+            NamesCase(how, groups, NameQuestion.UNMARKED, length),
+            NamesCase(how, groups, NameQuestion.GROUP, length),
+            *(NamesCase(how, groups, NameQuestion.WRONG, length, count, alike) for count, alike in people),
         )
     ]
 
@@ -218,11 +218,11 @@ def names_counts(case: NamesCase, texts: int, number: int, seed: bytes, threshol
     in_group = found.message // case.groups == messages[:, :1] // case.groups
     named = 0
     for j, rate in enumerate(thresholds):
-        decision = decide([found], NEARLY_ALL if case.kind is Kind.GROUP else rate, rate)
+        decision = decide([found], NEARLY_ALL if case.kind is NameQuestion.GROUP else rate, rate)
         of_it = decision.named[0]
-        if case.kind is Kind.UNMARKED:
+        if case.kind is NameQuestion.UNMARKED:
             hits[:, j] = decision.flagged
-        elif case.kind is Kind.GROUP:
+        elif case.kind is NameQuestion.GROUP:
             hits[:, j] = (of_it & in_group).any(axis=1)
         else:
             hits[:, j], named = (of_it & ~authors).any(axis=1), int((of_it & authors).sum())
@@ -245,14 +245,14 @@ def _written(case: NamesCase, mark: Numbered, messages: Messages, rng: np.random
     def unmarked(_: Ids, choices: Ids, __: NDArray[np.int64]) -> Ids:
         return choices[:, 0]
 
-    def shared_alone(contexts: Ids, choices: Ids, best: NDArray[np.int64]) -> Ids:
+    def only_shared(contexts: Ids, choices: Ids, best: NDArray[np.int64]) -> Ids:
         shared = mark.group_steps(*after(contexts, choices[:, :1]))
         return choices[np.arange(len(best)), best * shared]
 
-    if case.kind is not Kind.WRONG:
-        edit = unmarked if case.kind is Kind.UNMARKED else shared_alone
+    if case.kind is not NameQuestion.WRONG:
+        edit = unmarked if case.kind is NameQuestion.UNMARKED else only_shared
         return write_marked(mark, messages[:, 0], case.tokens, rng, edit)
-    of_each = [write_marked(mark, own, case.tokens // case.users, rng) for own in messages.T]
+    of_each = [write_marked(mark, held, case.tokens // case.users, rng) for held in messages.T]
     return [by_turns(texts) for texts in zip(*of_each, strict=True)]
 
 
@@ -264,9 +264,9 @@ def _chances(
     thresholds: Sequence[float],
 ) -> NDArray[np.float64]:
     """The stated chance for each text: float64[D, J]."""
-    if case.kind is Kind.WRONG:
+    if case.kind is NameQuestion.WRONG:
         stated = np.minimum((1 + case.users) * np.asarray(thresholds), 1.0)
         return np.broadcast_to(stated, (len(scored), len(stated)))
-    tests, positions = (case.messages, scored) if case.kind is Kind.UNMARKED else (case.groups, of_users)
+    tests, positions = (case.messages, scored) if case.kind is NameQuestion.UNMARKED else (case.groups, of_users)
     distinct, which = np.unique(positions, return_inverse=True)
     return chances(mark.law, distinct, thresholds, tests)[which]

@@ -17,7 +17,7 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from scanner.audit.calibration.admission import Case, LawCounts
+from scanner.audit.calibration.admission import LawCase, LawCounts
 from scanner.audit.calibration.audit_corpus import PANELS, PieceCounts, repeated
 from scanner.audit.calibration.calibration_plan import CalibrationPlan
 from scanner.audit.calibration.names import DEDUP, NAMES_AT, NamesCase, NamesCounts
@@ -164,8 +164,8 @@ def _add_ngrams(
 ) -> None:
     """Add the score above the mean that each n-gram gave to the documents that hit."""
     index = positions.index[np.repeat(hit, positions.scored)]
-    alone = Positions(index, np.arange(len(index) + 1, dtype=np.int64))  # each position as a document of its own
-    terms = np.asarray(mark.score(tokens, alone, np.full(len(index), message)), np.float64) - law.mean
+    each = Positions(index, np.arange(len(index) + 1, dtype=np.int64))  # each position as a document of its own
+    terms = np.asarray(mark.score(tokens, each, np.full(len(index), message)), np.float64) - law.mean
     for at, term in zip(index.tolist(), terms.tolist(), strict=True):
         entry = ngrams.setdefault(mark.rule.ngram(tokens, at), [0, 0.0])
         entry[0] += 1
@@ -212,8 +212,8 @@ def details(
         )
     if plan.audited is not None:
         for key in plan.audited.keys:
-            own = _Reader(str(tokenizer_path(plan.audited.registry, key))) if show_text else None
-            found["keys"][key.key_id] = _excess(keys[key.key_id], own)
+            text_reader = _Reader(str(tokenizer_path(plan.audited.registry, key))) if show_text else None
+            found["keys"][key.key_id] = _excess(keys[key.key_id], text_reader)
     return found
 
 
@@ -273,7 +273,7 @@ PIECES_JUDGED = 6
 def all_rows(
     audit: Audit,
     plan: CalibrationPlan,
-    law: Mapping[Case, LawCounts],
+    law: Mapping[LawCase, LawCounts],
     pieces: Mapping[Format, PieceCounts],
     piece_thresholds: tuple[float, ...],
     names: Mapping[NamesCase, NamesCounts],
@@ -313,7 +313,7 @@ def all_rows(
     return rows
 
 
-def _law_rows(audit: Audit, law: Mapping[Case, LawCounts]) -> list[Row]:
+def _law_rows(audit: Audit, law: Mapping[LawCase, LawCounts]) -> list[Row]:
     questions = [Question.about("law", "exact", "document", case.format, case.dedup) for case in law]
     single = list(zip(questions, (found.sums for found in law.values()), strict=True))
     best = [

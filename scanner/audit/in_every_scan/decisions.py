@@ -21,8 +21,8 @@ from scanner.audit.statistics.judgement import THRESHOLDS, Moments, Remembered, 
 from scanner.detection.detector import Detector
 from scanner.detection.scan_plan import Plan
 from scanner.detection.spans import SPAN
-from scanner.detection.under_test import Origin, Seen
-from scanner.registry import Named
+from scanner.detection.under_test import KeyScores, Origin
+from scanner.registry import NamedUser
 from scanner.text.normal_form import normalise
 from scanner.watermark import Format, Watermark
 from scanner.watermark.format import CountsHits, DrawsKeys
@@ -83,22 +83,22 @@ def _cluster(log10_p: NDArray[np.float64], chance: NDArray[np.float64]) -> Momen
     return moments(hits.sum(axis=0)[None, :], np.array([len(hits)]), chance.mean(axis=0)[None, :])
 
 
-class _Nobody:
+class _DecoyHolders:
     """Holders of decoys' messages."""
 
-    def naming(self, key_id: str, message: int, at: datetime) -> Named:
+    def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
         """Nobody holds a message of a decoy."""
         del key_id, message, at
-        return Named(Naming.UNALLOCATED, None, None)
+        return NamedUser(Naming.UNALLOCATED, None, None)
 
 
 class _Scored:
     """Witness that keeps the scores of a batch."""
 
-    def see(self, digests: Sequence[bytes], seen: Sequence[Seen], text_of: Callable[[int], str]) -> None:
+    def see(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
         """Keep the scores of each key."""
         del digests, text_of
-        self.seen = seen
+        self.seen = scores
 
 
 def draw_numbers(secret: bytes, digests: Sequence[bytes]) -> NDArray[np.uint64]:
@@ -160,7 +160,9 @@ class Decisions:
             [{"row": row, "text": text.encode()} for row, text in enumerate(texts.values())], DOCUMENTS
         )
         scored = _Scored()
-        looked = detector.under(self.marks(seed), _Nobody(), THRESHOLDS[0]).look(documents, Origin("", "", ""), scored)
+        looked = detector.under(self.marks(seed), _DecoyHolders(), THRESHOLDS[0]).look(
+            documents, Origin("", "", ""), scored
+        )
         log10_p, weights = np.full(len(texts), np.inf), self._weights
         differs = np.array([bool(weights.normalised) and normalise(text) != text for text in texts.values()])
         whole, chance = self._chance(scored.seen, differs)
@@ -173,7 +175,7 @@ class Decisions:
         return {DECISION: _cluster(log10_p, chance)} | sums
 
     def _chance(
-        self, seen: Sequence[Seen], differs: NDArray[np.bool_]
+        self, scores: Sequence[KeyScores], differs: NDArray[np.bool_]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Most that sound p-values reach of each threshold in each text, whole as written and by any look: [D, J].
 
@@ -182,7 +184,7 @@ class Decisions:
         """
         weights, whole = self._weights, np.zeros((len(differs), len(_ALPHA)))  # log of that product
         others = whole.copy()
-        for of_key in seen:
+        for of_key in scores:
             key, places = self._keys[of_key.test.key.key_id], of_key.documents
             messages, scored = of_key.test.key.messages, of_key.positions.scored
             whole[places] += np.log1p(-self._as_written(key, messages, scored))

@@ -31,7 +31,7 @@ SHADOWS = 20
 """Messages that are scored under a key of one message besides its own."""
 
 
-class Kind(NamedTuple):
+class DecoyKind(NamedTuple):
     """Keys of one format, with equal parameters, and of one tokenizer: `kind_of`, what they are."""
 
     name: str
@@ -76,14 +76,14 @@ class Decoys:
         self._limits = tuple(int(part * 2.0**63) for part in (share, all_messages_share))
         self._chances, self._critical = Remembered(), Remembered()
         # keys of one kind share their decoys: the first of each kind brings tokens and positions
-        self.kinds: dict[str, Kind] = {}
+        self.kinds: dict[str, DecoyKind] = {}
         self.one: set[str] = set()
         self.all: set[str] = set()
         self.shadowed: dict[str, Law] = {}
         self.holders = holders
         self.ranked, self.decisions = ranked, decisions
         self.held: dict[str, int] = {}
-        of_name: dict[str, Kind] = {}
+        of_name: dict[str, DecoyKind] = {}
         kinds_and_messages: set[tuple[str, int]] = set()
         for key in keys:
             how, name = format_of(key), kind_of(key)
@@ -91,7 +91,7 @@ class Decoys:
             if law is None or not isinstance(how, DrawsKeys):
                 continue
             if name not in of_name:
-                of_name[name] = Kind(name, len(of_name), how, law, how.draw_key)
+                of_name[name] = DecoyKind(name, len(of_name), how, law, how.draw_key)
                 self.one.add(key.key_id)
             if (name, key.messages) not in kinds_and_messages and key.messages > 1:
                 self.all.add(key.key_id)

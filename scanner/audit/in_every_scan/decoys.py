@@ -34,10 +34,10 @@ from scanner.audit.in_every_scan.traffic import strata
 from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Moments, moments
 from scanner.detection.accounts import Pooled, Posts
 from scanner.detection.detector import Detector
-from scanner.detection.under_test import KeyUnderTest, Origin, Seen
+from scanner.detection.under_test import KeyScores, KeyUnderTest, Origin
 from scanner.watermark import only
 from scanner.watermark.accounts import by_post, log10_evidence
-from scanner.watermark.format import Columns, CountsHits, ScoresParts, StandsIn
+from scanner.watermark.format import CountsHits, ScoresParts, StandsIn, UnlabelledColumns
 from scanner.watermark.rule import log10_p_best, log10_p_of, search
 from scanner.watermark.span_search import Limit, least_of_parts, spans_of
 from scanner.watermark.spans import log10_in_document, running_sums, totals
@@ -47,19 +47,19 @@ _LOG10_ALPHA = np.log10(THRESHOLDS)
 
 
 @dataclass(frozen=True)
-class Asked:
+class HitSubject:
     """The subject of a set of hits; columns of AUDIT_COUNTS."""
 
     kind: str
     messages: int
     decoy: int | None
-    columns: Columns
+    columns: UnlabelledColumns
     label: str
     stratum: str | None = None
     key_id: str | None = None
 
 
-class Counts:
+class HitCounts:
     """Hits of decoys, and how many the law expects, in sums that add up.
 
     Args:
@@ -69,7 +69,7 @@ class Counts:
 
     def __init__(self, decoys: Decoys, origin: Origin) -> None:
         self._decoys, self._origin = decoys, origin
-        self._found: dict[Asked, Moments] = {}
+        self._found: dict[HitSubject, Moments] = {}
 
     def _count(
         self,
@@ -84,27 +84,27 @@ class Counts:
         key_id: str | None = None,
     ) -> None:
         how = self._decoys.kinds[test.key.key_id].format
-        asked = Asked(kind, messages, decoy, how.columns(), how.label(), stratum, key_id)
-        self._add_sums(asked, moments(hits, tests, chance))
+        subject = HitSubject(kind, messages, decoy, how.columns(), how.label(), stratum, key_id)
+        self._add_sums(subject, moments(hits, tests, chance))
 
-    def _add_sums(self, asked: Asked, sums: Moments) -> None:
-        self._found[asked] = self._found[asked].plus(sums) if asked in self._found else sums
+    def _add_sums(self, subject: HitSubject, sums: Moments) -> None:
+        self._found[subject] = self._found[subject].plus(sums) if subject in self._found else sums
 
     def rows(self) -> list[pa.RecordBatch]:
         """The counts, as rows of AUDIT_COUNTS."""
         shared = self._origin._asdict() | {"dedup": self._decoys.dedup, "scanned_at": datetime.now(UTC)}
         rows: list[dict[str, Any]] = []
-        for asked, sums in self._found.items():
-            about = {"kind": asked.kind, "messages": asked.messages, "decoy": asked.decoy, "label": asked.label}
-            about |= {"stratum": asked.stratum, "key_id": asked.key_id}
-            thresholds = [KNOCKOFFS[asked.kind]] if asked.kind in KNOCKOFFS else DEEP[: len(sums.hits)]
+        for subject, sums in self._found.items():
+            about = {"kind": subject.kind, "messages": subject.messages, "decoy": subject.decoy, "label": subject.label}
+            about |= {"stratum": subject.stratum, "key_id": subject.key_id}
+            thresholds = [KNOCKOFFS[subject.kind]] if subject.kind in KNOCKOFFS else DEEP[: len(sums.hits)]
             columns = {"threshold": thresholds, **sums.columns()}
-            same = shared | asked.columns._asdict() | about
+            same = shared | subject.columns._asdict() | about
             rows += [same | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
 
 
-class PieceDecoys(Counts):
+class PieceDecoys(HitCounts):
     """Counts the decoys' hits in one piece of a shard; scanner.detection.detector shows it every batch.
 
     Args:
@@ -121,12 +121,12 @@ class PieceDecoys(Counts):
         self._detector, self._decided = detector, set[bytes]()
         self._undecided: dict[bytes, str] = {}
 
-    def see(self, digests: Sequence[bytes], seen: Sequence[Seen], text_of: Callable[[int], str]) -> None:
+    def see(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
         """Score the drawn documents of a batch.
 
         Args:
             digests: SHA-256 of the D texts.
-            seen: the scores of each key.
+            scores: the scores of each key.
             text_of: the texts, by place.
         """
         seeds: dict[int, bytes] = {}
@@ -135,7 +135,7 @@ class PieceDecoys(Counts):
             if digests[d] not in self._known:
                 self._known.add(digests[d])
                 seeds[d], kinds[d], every[d] = self._decoys.seed(self._piece, digests[d]), kind, all_messages
-        self._score(seen, seeds, kinds, every, text_of)
+        self._score(scores, seeds, kinds, every, text_of)
         if self._detector is not None and self._decoys.decisions:
             for d in self._decoys.decisions.drawn(self._piece, digests).tolist():
                 if digests[d] not in self._decided:
@@ -146,14 +146,14 @@ class PieceDecoys(Counts):
 
     def _score(
         self,
-        seen: Sequence[Seen],
+        scores: Sequence[KeyScores],
         seeds: dict[int, bytes],
         kinds: NDArray[np.int64],
         every: NDArray[np.bool_],
         text_of: Callable[[int], str],
     ) -> None:
         """Score D documents: under decoys of a kind with one message (−1: none), and under every message of one."""
-        for of_key in seen:
+        for of_key in scores:
             key_id = of_key.test.key.key_id
             if key_id in self._decoys.one:
                 number = self._decoys.kinds[key_id].number
@@ -175,35 +175,37 @@ class PieceDecoys(Counts):
         if not self._undecided or self._detector is None or self._decoys.decisions is None:
             return
         for kind, sums in self._decoys.decisions.decide(self._detector, self._piece, self._undecided).items():
-            self._add_sums(Asked(kind, self._decoys.decisions.messages, None, Columns("all", 0), "all"), sums)
+            self._add_sums(
+                HitSubject(kind, self._decoys.decisions.messages, None, UnlabelledColumns("all", 0), "all"), sums
+            )
         self._undecided = {}
 
     def _score_one(
-        self, seen: Seen, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
+        self, scores: KeyScores, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
     ) -> None:
-        key, scored = seen.test.key, seen.positions.scored[places]
+        key, scored = scores.test.key, scores.positions.scored[places]
         kind, score, best = self._decoys.kinds[key.key_id], [], []
         for place in places.tolist():
-            seed = seeds[int(seen.documents[place])]
+            seed = seeds[int(scores.documents[place])]
             message = int.from_bytes(seed[:8], "little") % key.messages
-            mark, positions = kind.open(key.messages, seed), only(seen.positions, [place])
-            if seen.parts is not None and isinstance(mark, ScoresParts):
-                sums = running_sums(mark.terms(seen.tokens, positions, message), positions.offsets)
+            mark, positions = kind.open(key.messages, seed), only(scores.positions, [place])
+            if scores.parts is not None and isinstance(mark, ScoresParts):
+                sums = running_sums(mark.terms(scores.tokens, positions, message), positions.offsets)
                 score.append(totals(sums, positions)[0])
-                best.append(least_of_parts(kind.law, sums, positions, seen.parts.only(np.array([place])))[0])
+                best.append(least_of_parts(kind.law, sums, positions, scores.parts.only(np.array([place])))[0])
             else:
-                score.append(mark.score(seen.tokens, positions, message)[0])
+                score.append(mark.score(scores.tokens, positions, message)[0])
         if len(places):
             law = kind.law
             hits = log10_p_best(law, np.array(score), scored, 1)[:, None] <= _LOG10_ALPHA[None, :]
             chance = self._decoys.chances(law, scored, 1)
-            self._count_parts("decoy", seen, places, hits, np.ones(len(scored)), chance, text_of)
-        self._add_spans(seen, places, best, 1)
+            self._count_parts("decoy", scores, places, hits, np.ones(len(scored)), chance, text_of)
+        self._add_spans(scores, places, best, 1)
 
     def _count_parts(
         self,
         kind: str,
-        seen: Seen,
+        scores: KeyScores,
         places: NDArray[np.int64],
         hits: NDArray[np.generic],
         tests: NDArray[np.generic],
@@ -211,77 +213,77 @@ class PieceDecoys(Counts):
         text_of: Callable[[int], str],
     ) -> None:
         """Count hits of single messages, and once more by parts of the traffic; the arguments are as of `moments`."""
-        self._count(kind, seen.test, hits, tests, chance, 1)
-        scored, documents = seen.positions.scored[places], seen.documents[places].tolist()
-        for part, names in strata(scored, seen.test.tokenizer, text_of, documents):
+        self._count(kind, scores.test, hits, tests, chance, 1)
+        scored, documents = scores.positions.scored[places], scores.documents[places].tolist()
+        for part, names in strata(scored, scores.test.tokenizer, text_of, documents):
             for name in np.unique(names).tolist():
                 of = names == name
-                self._count(f"{kind}_{part}", seen.test, hits[of], tests[of], chance[of], 1, stratum=name)
+                self._count(f"{kind}_{part}", scores.test, hits[of], tests[of], chance[of], 1, stratum=name)
 
-    def _score_shadows(self, seen: Seen, places: NDArray[np.int64]) -> None:
+    def _score_shadows(self, scores: KeyScores, places: NDArray[np.int64]) -> None:
         """Score messages that a key of one message does not have, which no text can be marked with."""
         if not len(places):
             return
-        key, law = seen.test.key, self._decoys.shadowed[seen.test.key.key_id]
+        key, law = scores.test.key, self._decoys.shadowed[scores.test.key.key_id]
         messages = np.arange(key.messages, key.messages + SHADOWS)
-        positions = only(seen.positions, np.tile(places, SHADOWS))
-        score = seen.test.watermark.score(seen.tokens, positions, np.repeat(messages, len(places)))
+        positions = only(scores.positions, np.tile(places, SHADOWS))
+        score = scores.test.watermark.score(scores.tokens, positions, np.repeat(messages, len(places)))
         hits = log10_p_best(law, score, positions.scored, 1)[:, None] <= _LOG10_ALPHA[None, :]
-        chance, one = self._decoys.chances(law, seen.positions.scored[places], 1), np.ones(len(places))
+        chance, one = self._decoys.chances(law, scores.positions.scored[places], 1), np.ones(len(places))
         for message, hit in zip(messages.tolist(), hits.reshape(SHADOWS, len(places), -1), strict=True):
-            self._count("shadow", seen.test, hit, one, chance, 1, message, key_id=key.key_id)
+            self._count("shadow", scores.test, hit, one, chance, 1, message, key_id=key.key_id)
 
-    def _rank_held(self, seen: Seen, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
+    def _rank_held(self, scores: KeyScores, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         """Rank users' messages among some that nobody has (scanner.audit.in_every_scan.reserved)."""
-        key, how = seen.test.key, self._decoys.kinds[seen.test.key.key_id].format
+        key, how = scores.test.key, self._decoys.kinds[scores.test.key.key_id].format
         if not len(places) or self._decoys.holders is None or not isinstance(how, StandsIn):
             return
-        numbers = self._decoys.numbers(key.key_id, [seeds[d] for d in seen.documents[places].tolist()])
+        numbers = self._decoys.numbers(key.key_id, [seeds[d] for d in scores.documents[places].tolist()])
         kept = numbers[:, 3] < self._decoys.ranked * 2.0**64
         places, numbers = places[kept], numbers[kept]
         if not len(places):
             return
-        own, held = self._decoys.holders.some(key.key_id, numbers[:, 0]), self._decoys.held[key.key_id]
-        positions = only(seen.positions, places)
-        ranked = rank(seen.test.watermark, how, key.messages, seen.tokens, positions, own, numbers[:, 1:3])
+        holders_of, held = self._decoys.holders.some(key.key_id, numbers[:, 0]), self._decoys.held[key.key_id]
+        positions = only(scores.positions, places)
+        ranked = rank(scores.test.watermark, how, key.messages, scores.tokens, positions, holders_of, numbers[:, 1:3])
         for kind, (hits, tests, chance) in counted(ranked, held).items():
             for cluster in np.unique(ranked.cluster).tolist():
                 of = ranked.cluster == cluster
                 about = hits[of, None], tests[of], chance[of, None], key.messages, cluster
-                self._count(kind, seen.test, *about, key_id=key.key_id)
+                self._count(kind, scores.test, *about, key_id=key.key_id)
 
     def _score_all(
-        self, seen: Seen, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
+        self, scores: KeyScores, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
     ) -> None:
-        key, scored = seen.test.key, seen.positions.scored[places]
+        key, scored = scores.test.key, scores.positions.scored[places]
         if not len(places):
             return
         kind = self._decoys.kinds[key.key_id]
-        of_places = [seeds[int(seen.documents[place])] for place in places.tolist()]
+        of_places = [seeds[int(scores.documents[place])] for place in places.tolist()]
         score, best = [], []
         for place, seed in zip(places.tolist(), of_places, strict=True):
-            mark, positions = seen.test.to_device(kind.open(key.messages, seed)), only(seen.positions, [place])
-            found = search(mark, seen.tokens, positions, key.messages)
+            mark, positions = scores.test.to_device(kind.open(key.messages, seed)), only(scores.positions, [place])
+            found = search(mark, scores.tokens, positions, key.messages)
             score.append(found.score[0, 0])
-            if seen.parts is not None and isinstance(mark, ScoresParts):
-                limit, parts = Limit(THRESHOLDS[0], key.messages, 1), seen.parts.only(np.array([place]))
-                spans = spans_of(mark, seen.tokens, positions, limit, found, parts=parts)
+            if scores.parts is not None and isinstance(mark, ScoresParts):
+                limit, parts = Limit(THRESHOLDS[0], key.messages, 1), scores.parts.only(np.array([place]))
+                spans = spans_of(mark, scores.tokens, positions, limit, found, parts=parts)
                 best.append(min((span.log10_p for span in spans), default=0.0))
-        self._add("decoy_best", seen, scored, np.array(score), key.messages)
-        self._add_spans(seen, places, best, key.messages)
+        self._add("decoy_best", scores, scored, np.array(score), key.messages)
+        self._add_spans(scores, places, best, key.messages)
         if isinstance(kind.format, CountsHits):
             secrets = [kind.draw_key(entropy_of(kind.name, key.messages, seed)) for seed in of_places]
             critical = self._decoys.critical(kind.law, scored)
-            positions = only(seen.positions, places)
-            hits = kind.format.count_all(secrets, seen.tokens, positions, key.messages, critical)
+            positions = only(scores.positions, places)
+            hits = kind.format.count_all(secrets, scores.tokens, positions, key.messages, critical)
             chance = self._decoys.chances(kind.law, scored, 1, DEEP)
             counted = np.full(len(scored), kind.format.counted(key.messages))
-            self._count_parts("decoy_all", seen, places, hits, counted, chance, text_of)
+            self._count_parts("decoy_all", scores, places, hits, counted, chance, text_of)
 
     def _add(
         self,
         kind: str,
-        seen: Seen,
+        scores: KeyScores,
         scored: NDArray[np.int64],
         score: NDArray[np.generic],
         messages: int,
@@ -289,27 +291,27 @@ class PieceDecoys(Counts):
         """Count one score of each document, by the p-value that a verdict would have."""
         if not len(scored):
             return
-        law = self._decoys.kinds[seen.test.key.key_id].law
+        law = self._decoys.kinds[scores.test.key.key_id].law
         log10_p = log10_p_best(law, score, scored, messages)
         chance = self._decoys.chances(law, scored, messages)
         hit = log10_p[:, None] <= _LOG10_ALPHA[None, :]
-        self._count(kind, seen.test, hit, np.ones(len(scored)), chance, messages)
+        self._count(kind, scores.test, hit, np.ones(len(scored)), chance, messages)
 
-    def _add_spans(self, seen: Seen, places: NDArray[np.int64], best: Sequence[float], messages: int) -> None:
+    def _add_spans(self, scores: KeyScores, places: NDArray[np.int64], best: Sequence[float], messages: int) -> None:
         """Count the smallest p of any part of each document, log10, by the p-value that a span would have.
 
         The law bounds the chance of a pass: parts that share draws pass together. The bound is 0 where no part can
         pass.
         """
-        if not best or seen.parts is None:
+        if not best or scores.parts is None:
             return
-        law = self._decoys.kinds[seen.test.key.key_id].law
-        scored = seen.positions.scored[places]
-        looks = seen.parts.only(places).looks(scored)
+        law = self._decoys.kinds[scores.test.key.key_id].law
+        scored = scores.positions.scored[places]
+        looks = scores.parts.only(places).looks(scored)
         least = log10_in_document(log10_p_of(law, law.largest(scored), scored), looks, messages)
         chance = np.where(least[:, None] <= _LOG10_ALPHA[None, :], np.array(THRESHOLDS)[None, :], 0.0)
         hit = log10_in_document(best, looks, messages)[:, None] <= _LOG10_ALPHA[None, :]
-        self._count("decoy_spans", seen.test, hit, np.ones(len(scored)), chance, messages)
+        self._count("decoy_spans", scores.test, hit, np.ones(len(scored)), chance, messages)
 
 
 class Rehearsal(PieceDecoys):
@@ -318,14 +320,14 @@ class Rehearsal(PieceDecoys):
     def __init__(self, decoys: Decoys) -> None:
         super().__init__(decoys, Origin("", "", ""), 0)
 
-    def see(self, digests: Sequence[bytes], seen: Sequence[Seen], text_of: Callable[[int], str]) -> None:
+    def see(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
         """Score all texts under every kind of key, as some text of the scan will be."""
         seeds, every = dict(enumerate(digests)), np.full(len(digests), self._decoys.draws_all)
         for number in range(len(self._decoys.one)):
-            self._score(seen, seeds, np.full(len(digests), number), every & (number == 0), text_of)
+            self._score(scores, seeds, np.full(len(digests), number), every & (number == 0), text_of)
 
 
-class AccountDecoys(Counts):
+class AccountDecoys(HitCounts):
     """Counts the decoys' hits of the accounts of one part; scanner.detection.accounts shows it some at a time.
 
     Args:
@@ -342,29 +344,31 @@ class AccountDecoys(Counts):
         """Score those accounts that are drawn."""
         digests = [hashlib.sha256(name.encode()).digest() for name in posts.account_ids]
         drawn = [(account, kind) for account, kind, _ in self._decoys.drawn(self._piece, digests)]
-        for asked in pooled:
-            key_id = asked.test.key.key_id
+        for subject in pooled:
+            key_id = subject.test.key.key_id
             if key_id in self._decoys.one:
                 number = self._decoys.kinds[key_id].number
                 accounts = [account for account, kind in drawn if kind == number]
                 if accounts:
-                    self._score(asked, posts, accounts, [self._decoys.seed(self._piece, digests[i]) for i in accounts])
+                    self._score(
+                        subject, posts, accounts, [self._decoys.seed(self._piece, digests[i]) for i in accounts]
+                    )
 
-    def _score(self, asked: Pooled, posts: Posts, accounts: Sequence[int], seeds: Sequence[bytes]) -> None:
+    def _score(self, subject: Pooled, posts: Posts, accounts: Sequence[int], seeds: Sequence[bytes]) -> None:
         """Score accounts, each under the decoy key of its seed, and count the hits of all of them at once."""
-        key, kind = asked.test.key, self._decoys.kinds[asked.test.key.key_id]
+        key, kind = subject.test.key, self._decoys.kinds[subject.test.key.key_id]
         of_accounts, of_posts, scored = [], [], []
         for account, seed in zip(accounts, seeds, strict=True):
             mark, message = kind.open(key.messages, seed), int.from_bytes(seed[:8], "little") % key.messages
-            positions = only(asked.positions, [account])
-            each = by_post(positions, asked.posts, *posts.begins[account : account + 2].tolist())
-            of_accounts.append(mark.score(asked.posts, positions, message))
-            of_posts.append(mark.score(asked.posts, each, message))
+            positions = only(subject.positions, [account])
+            each = by_post(positions, subject.posts, *posts.begins[account : account + 2].tolist())
+            of_accounts.append(mark.score(subject.posts, positions, message))
+            of_posts.append(mark.score(subject.posts, each, message))
             scored.append(each.scored)
-        self._count_pooled(asked.test, np.concatenate(of_accounts), asked.positions.scored[accounts])
+        self._count_pooled(subject.test, np.concatenate(of_accounts), subject.positions.scored[accounts])
         nights = np.concatenate([posts.nights[posts.begins[i] : posts.begins[i + 1]] for i in accounts])
         begins = np.cumsum([0, *map(len, scored)])
-        self._count_evidence(asked.test, np.concatenate(of_posts), np.concatenate(scored), begins, nights)
+        self._count_evidence(subject.test, np.concatenate(of_posts), np.concatenate(scored), begins, nights)
 
     def _count_pooled(self, test: KeyUnderTest, score: NDArray[np.generic], scored: NDArray[np.int64]) -> None:
         """Count how often the pooled scores of accounts, [A], reach the levels."""

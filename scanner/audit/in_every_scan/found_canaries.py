@@ -57,15 +57,15 @@ def count(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int) -> Count
     texts = verdicts.filter(pl.col("account_id").is_in(ids))
     # under keys other than its own a canary is not flagged, in separate rows
     texts = texts.sort("flagged", descending=True).unique("text_id", keep="first")
-    named, own = pl.col("naming") == Naming.NAMED, pl.col("user_id") == pl.col("account_id")
+    named, by_itself = pl.col("naming") == Naming.NAMED, pl.col("user_id") == pl.col("account_id")
     found = (pl.col("flagged") & pl.col("names").is_not_null()).fill_null(value=False)
     sums = (
         texts.join(made, on=["account_id", "key_id", "message"], how="left")
         .select(
             came=pl.len(),
             found=found.sum(),
-            right=(found & (~pl.col("names") | (named & own))).sum(),
-            wrong=(named & ~own).sum(),
+            right=(found & (~pl.col("names") | (named & by_itself))).sum(),
+            wrong=(named & ~by_itself).sum(),
         )
         .collect(engine="streaming")
     )
@@ -98,14 +98,14 @@ def planned_of(plan: Plan, canaries: Canaries, risk: float) -> Planned:
         risk: probability that the limits of a share are wrong.
     """
     config, shares = plan.config, []
-    own_rate = config.misnaming_rate or config.false_positive_rate
+    rate_of_names = config.misnaming_rate or config.false_positive_rate
     keys = {key.key_id: key for key in plan.keys}
     for of_key in canaries.measured:
         if key := keys.get(of_key.key_id):
             tests = plan.tested_among(key)[0]
             hits = passes(corrected(of_key.log10_p, key.messages, tests), config.false_positive_rate)
             hits &= np.array(of_key.scored) >= config.min_scored
-            named = hits & passes(corrected(of_key.log10_p_own, 1, tests), own_rate)
+            named = hits & passes(corrected(of_key.log10_p_own, 1, tests), rate_of_names)
             shares.append([binomial_limits(int(of.sum()), len(of), risk).low for of in (hits, named)])
     if not shares:
         return Planned(canaries.power, canaries.power)

@@ -24,8 +24,8 @@ from scanner.audit.in_every_scan.traffic import (
     columns_of,
     fresh_answers,
     measure,
-    own_p,
     reserved_moments,
+    single_p,
     strata_answers,
     unheld_moments,
     unmarked,
@@ -201,15 +201,15 @@ def _fewest(plan: Plan, audit: Audit, traffic: Traffic, key_id: str) -> int | No
 
 
 def _reserved_answers(
-    plan: Plan, traffic: Traffic, instead: Mapping[str, NDArray[np.int64]] = MappingProxyType({})
+    plan: Plan, traffic: Traffic, replaced: Mapping[str, NDArray[np.int64]] = MappingProxyType({})
 ) -> list[tuple[Question, Moments]]:
-    """Hits of reserved messages of each key that has any; `instead` holds hits, by key, in place of the traffic's."""
+    """Hits of reserved messages of each key that has any; `replaced` holds hits, by key, in place of the traffic's."""
     texts = unmarked(traffic, plan.config.false_positive_rate)
     return [
         (
             Question.about("reserved", "exact", "message", how, plan.config.dedup, **columns_of(key)),
             reserved_moments(
-                traffic, texts, key, plan.tested_among(key), instead.get(key.key_id), _by_spans(plan, key)
+                traffic, texts, key, plan.tested_among(key), replaced.get(key.key_id), _by_spans(plan, key)
             ),
         )
         for key, how in ((key, format_of(key)) for key in plan.keys)
@@ -222,7 +222,7 @@ def _by_spans(plan: Plan, key: MasterKey) -> NDArray[np.float64] | float:
     tests = plan.weights.tests_of_spans(key, plan.keys_tested)
     if tests is None:
         return 0.0
-    return own_p(np.minimum(THRESHOLDS, plan.config.false_positive_rate).tolist(), key.messages, tests)
+    return single_p(np.minimum(THRESHOLDS, plan.config.false_positive_rate).tolist(), key.messages, tests)
 
 
 def audit_scan(
@@ -257,7 +257,7 @@ def audit_scan(
     made = plan.canaries.made if plan.canaries else ()
     accounts = [canary.account_id for canary in made]
 
-    def asked() -> tuple[pl.DataFrame, Traffic, Counted | None]:
+    def read_counts() -> tuple[pl.DataFrame, Traffic, Counted | None]:
         judged = queries.scans(plan.results).filter(pl.col("audit") != AuditState.NOT_JUDGED)
         verdicts = queries.verdicts_of(plan.results, [*shards, *earlier], judged.select("scan_id"))
         # another driver's counts of a shard stand there until they are settled: only those of the verdicts' scan count
@@ -274,7 +274,7 @@ def audit_scan(
             verdicts = verdicts.filter(~pl.col("account_id").is_in(accounts).fill_null(value=False))
         return decoys.collect(engine="streaming"), measure(verdicts, rate, reserved), of_canaries
 
-    return judge_scan(plan, scan_id, *queries.ask(plan.results, asked))
+    return judge_scan(plan, scan_id, *queries.ask(plan.results, read_counts))
 
 
 def judge_scan(

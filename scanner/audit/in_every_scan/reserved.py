@@ -199,7 +199,7 @@ def rank(
     messages: int,
     tokens: Tokens,
     positions: Positions,
-    own: NDArray[np.int64],
+    of_users: NDArray[np.int64],
     numbers: NDArray[np.uint64],
 ) -> Ranked:
     """Rank users' messages among others.
@@ -212,17 +212,17 @@ def rank(
         messages: M.
         tokens: tokens of a batch.
         positions: scored positions of D texts of the batch.
-        own: a user's message for each text, int64[D].
+        of_users: a user's message for each text, int64[D].
         numbers: two for each text, uniform and blind to all scores: uint64[D, 2].
     """
-    stand_ins = [how.stand_ins(message, messages) for message in own.tolist()]
+    stand_ins = [how.stand_ins(message, messages) for message in of_users.tolist()]
     begin, step, size = np.array([(m.start, m.step, len(m)) for _, m in stand_ins], np.int64).reshape(-1, 3).T
     others, size = np.minimum(size, OTHERS), np.maximum(size, 1)
     first, place = (numbers % np.stack([size, others + 1], axis=1).astype(np.uint64)).astype(np.int64).T
-    score, beaten = np.asarray(mark.score(tokens, positions, own), np.float64), np.zeros(len(own), np.int64)
+    score, beaten = np.asarray(mark.score(tokens, positions, of_users), np.float64), np.zeros(len(of_users), np.int64)
     for number in range(int(others.max(initial=0))):
         among = number < others
-        other = np.where(among, begin + step * ((first + number) % size), own)
+        other = np.where(among, begin + step * ((first + number) % size), of_users)
         against = np.asarray(mark.score(tokens, positions, other), np.float64)
         beaten += among & ((score > against) | ((score == against) & (number < place)))
     return Ranked(beaten, others, np.array([one.cluster for one in stand_ins]) % CLUSTERS)

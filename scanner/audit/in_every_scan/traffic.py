@@ -196,7 +196,7 @@ def _hits(reserved: pl.LazyFrame) -> pl.DataFrame:
     return hits.with_columns((pl.col("p") <= np.log10(a) + _ROOM).cast(pl.Int64).alias(str(a)) for a in THRESHOLDS)
 
 
-def own_p(alpha: Sequence[float], messages: int, keys: float) -> NDArray[np.float64]:
+def single_p(alpha: Sequence[float], messages: int, keys: float) -> NDArray[np.float64]:
     """The one message's p that the corrections for M messages and K keys take to α: float64[J]."""
     return np.asarray(-np.expm1(np.log1p(-np.asarray(alpha)) / (messages * keys)), np.float64)
 
@@ -216,11 +216,11 @@ def _found(traffic: Traffic, key: MasterKey, tests: float) -> NDArray[np.float64
 
     A text's number of scored positions is that under the key of its row, which may differ under another tokenizer.
     """
-    own = own_p(THRESHOLDS, key.messages, tests)
+    levels = single_p(THRESHOLDS, key.messages, tests)
     if not traffic.lengths:
-        return own
+        return levels
     scored, texts = np.array(sorted((t, n) for t, n in traffic.lengths.items() if t > 0), np.int64).T
-    return np.asarray(texts @ format_of(key).found_chance(scored, own) / texts.sum(), np.float64)
+    return np.asarray(texts @ format_of(key).found_chance(scored, levels) / texts.sum(), np.float64)
 
 
 def reserved_moments(
@@ -228,7 +228,7 @@ def reserved_moments(
     texts: float,
     key: MasterKey,
     tested: Sequence[float],
-    instead: NDArray[np.int64] | None = None,
+    replaced: NDArray[np.int64] | None = None,
     besides: NDArray[np.float64] | float = 0.0,
 ) -> Moments:
     """Hits of a key's reserved messages against the most that is expected; the messages are the clusters.
@@ -240,10 +240,10 @@ def reserved_moments(
         texts: how many may meet a reserved message by chance, above 0.
         key: the key of the messages.
         tested: K of SPEC §3, of each variant of a text that the key scores.
-        instead: hits in place of the traffic's, if given: int64[R, J].
+        replaced: hits in place of the traffic's, if given: int64[R, J].
         besides: chance that a text has a message in another way, as by a span that is flagged: float64[J].
     """
-    counted = traffic.hits.get(key.key_id, np.zeros((0, len(THRESHOLDS)), np.int64)) if instead is None else instead
+    counted = traffic.hits.get(key.key_id, np.zeros((0, len(THRESHOLDS)), np.int64)) if replaced is None else replaced
     hits = counted.astype(np.float64)
     count = np.full(len(THRESHOLDS), float(reserved_count(key.messages)))
     each = texts * (np.sum([_found(traffic, key, tests) for tests in tested], axis=0) + besides)

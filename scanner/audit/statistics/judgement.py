@@ -295,13 +295,13 @@ def counts(sums: Moments) -> list[Count]:
     Args:
         sums: over clusters, each [J].
     """
-    own = np.maximum(design_effect(sums), 1.0)
+    factors = np.maximum(design_effect(sums), 1.0)
     found, carried = [], 1.0
-    for j in range(len(own)):
+    for j in range(len(factors)):
         if sums.hits[j] >= ENOUGH_HITS:
-            carried = float(own[j])
+            carried = float(factors[j])
         tests, hits, expected, clusters = map(float, (sums.tests[j], sums.hits[j], sums.expected[j], sums.clusters[j]))
-        found.append(Count(tests, hits, expected, clusters, max(carried, float(own[j]))))
+        found.append(Count(tests, hits, expected, clusters, max(carried, float(factors[j]))))
     return found
 
 

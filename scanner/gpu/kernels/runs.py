@@ -106,10 +106,12 @@ def count_runs(
                 rows = rows + (below(found, i, N, BITS, HEIGHT) & kept,)
         added = ()
         for i in tl.static_range(HEIGHT):
-            own = ()
+            sums = ()
             for level in tl.static_range(LEVELS):
-                own = own + (counters[i * LEVELS + level],)
-            added = added + add_rows(own, rows[i], rows[HEIGHT + i], rows[2 * HEIGHT + i], rows[3 * HEIGHT + i], LEVELS)
+                sums = sums + (counters[i * LEVELS + level],)
+            added = added + add_rows(
+                sums, rows[i], rows[HEIGHT + i], rows[2 * HEIGHT + i], rows[3 * HEIGHT + i], LEVELS
+            )
         counters = added
     for i in tl.static_range(HEIGHT):
         totals = ()

@@ -120,9 +120,9 @@ def cheapest(
         # −ln r ≥ 1 − r: most tokens are out without a logarithm
         rest = (4294967295.5 - float(draws[i])) * (2.0**-32 * _SLACK)
         if rest < cost * weights[i]:
-            own = _minus_ln_r_of(draws[i]) / weights[i]
-            if own < cost:
-                chosen, cost = first + i, own
+            of_row = _minus_ln_r_of(draws[i]) / weights[i]
+            if of_row < cost:
+                chosen, cost = first + i, of_row
     return chosen, cost
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes
 from scanner.watermark.native.one_message import below
-from scanner.watermark.native.streams import Asked, Steps, begin_run, log2, next_block
+from scanner.watermark.native.streams import RunRequest, ScoredSteps, begin_run, log2, next_block
 
 
 @kernel
@@ -106,26 +106,26 @@ TILE = 16
 
 @kernel
 def best_of_runs(
-    key: NDArray[np.uint32], steps: Steps, asked: Asked, rule: tuple[int, int, int]
+    key: NDArray[np.uint32], steps: ScoredSteps, request: RunRequest, rule: tuple[int, int, int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The numbers of largest counts of each run, best first, ties to the smaller: int64[R, most], counts likewise.
 
     −1 and 0 where there are fewer. rule: n, b and planes of γ = n / 2^b.
     """
-    shape = len(asked.first), asked.most
+    shape = len(request.first), request.most
     numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
-    counters = np.empty((levels_of(steps.offsets), words_of(asked.length, rule)), np.uint32)
+    counters = np.empty((levels_of(steps.offsets), words_of(request.length, rule)), np.uint32)
     left, candidates = np.empty(counters.shape[1] // 2, np.uint64), np.empty(counters.shape[1] // 2, np.uint64)
-    for r in range(len(asked.first)):
-        begin, end = steps.offsets[asked.documents[r]], steps.offsets[asked.documents[r] + 1]
+    for r in range(len(request.first)):
+        begin, end = steps.offsets[request.documents[r]], steps.offsets[request.documents[r] + 1]
         used = counters[: max(1, bit_length(end - begin))]
-        count_run(key, steps.ids[begin:end], steps.nonces[begin:end], asked.first[r], rule, used)
+        count_run(key, steps.ids[begin:end], steps.nonces[begin:end], request.first[r], rule, used)
         pairs = used.view(np.uint64)
-        first_bits(left, asked.length)
-        for place in range(min(asked.most, asked.length)):
+        first_bits(left, request.length)
+        for place in range(min(request.most, request.length)):
             candidates[:] = left
             score, at = largest(pairs, candidates)
-            if place >= asked.least and score < asked.floors[r]:
+            if place >= request.least and score < request.floors[r]:
                 break
             numbers[r, place], scores[r, place] = at, score
             left[at >> 6] &= ~(uint64(1) << uint64(at & 63))
@@ -258,10 +258,10 @@ def _add_rows(rows: NDArray[np.uint32], sums: NDArray[np.uint32], carry: NDArray
         s3[i], b = s3[i] ^ a, s3[i] & a
         s4[i], carry[i] = s4[i] ^ b, s4[i] & b
     for level in range(5, len(sums)):
-        own = sums[level]
+        plane = sums[level]
         for i in range(len(carry)):
-            old = own[i]
-            own[i] = old ^ carry[i]
+            old = plane[i]
+            plane[i] = old ^ carry[i]
             carry[i] &= old
 
 
@@ -284,10 +284,10 @@ def _add_lanes(row: NDArray[np.uint32], levels: int, sums: NDArray[np.uint32], c
             sums[3 * LANES + i], b = sums[3 * LANES + i] ^ a, sums[3 * LANES + i] & a
             sums[4 * LANES + i], carry[i] = sums[4 * LANES + i] ^ b, sums[4 * LANES + i] & b
         for level in range(5, levels):
-            own = sums[LANES * level :]
+            plane = sums[LANES * level :]
             for i in range(LANES):
-                old = own[i]
-                own[i] = old ^ carry[i]
+                old = plane[i]
+                plane[i] = old ^ carry[i]
                 carry[i] &= old
 
 
@@ -299,9 +299,9 @@ def _fold_lanes(sums: NDArray[np.uint32], levels: int, carry: NDArray[np.uint32]
         for i in range(half):
             carry[i] = uint32(0)
         for level in range(levels):
-            own = sums[LANES * level :]
+            plane = sums[LANES * level :]
             for i in range(half):
-                own[i], carry[i] = add3(own[i], own[half + i], carry[i])
+                plane[i], carry[i] = add3(plane[i], plane[half + i], carry[i])
         for i in range(half):
             sums[LANES * levels + i] = carry[i]
         levels += 1

@@ -16,7 +16,7 @@ from scanner.watermark.laws import Binomial
 from scanner.watermark.native import secret
 from scanner.watermark.native.ciphers import LANES, chacha8_group
 from scanner.watermark.native.green_runs import add3, bit_length, first_bits, largest
-from scanner.watermark.native.keyed import Best, Keyed
+from scanner.watermark.native.keyed import BestMessages, Version1Mark
 from scanner.watermark.native.one_message import NOT_ASKED, below, count_green
 from scanner.watermark.positions import Positions, Tokens
 
@@ -27,7 +27,7 @@ ROWS = 8
 """Positions that one pass of the carry-save adders takes."""
 
 
-class GreenList(Keyed):
+class GreenList(Version1Mark):
     """The green-list watermark under one master key.
 
     Args:
@@ -55,13 +55,13 @@ class GreenList(Keyed):
         keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)
         return count_green(keys.chacha, keys.sip, *where, wanted, self.window, self._rule, 1, terms)
 
-    def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
+    def best_two(self, tokens: Tokens, positions: Positions, count: int) -> BestMessages:
         """Best and second best of the messages 0 … count−1."""
         self._check_count(count)
         if count == 1:
-            return Best.of_one(self.score(tokens, positions, 0))
+            return BestMessages.of_one(self.score(tokens, positions, 0))
         nonces, ids = self._nonces(tokens, positions), tokens.ids[positions.index]
-        return Best(*_best_two(self._keys.chacha, ids, nonces, positions.offsets, count, *self._rule))
+        return BestMessages(*_best_two(self._keys.chacha, ids, nonces, positions.offsets, count, *self._rule))
 
     def green(self, nonces: NDArray[np.uint64], starts: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
         """Entries start … start+count−1 of the secret vector of each step: bool[R, count], true = green."""

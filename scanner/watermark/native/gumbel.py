@@ -19,7 +19,7 @@ from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_group
 from scanner.watermark.native.ciphers import GROUP as GROUP
 from scanner.watermark.native.gumbel_runs import LONGEST, largest_sum_of, sum_bits
 from scanner.watermark.native.gumbel_runs import TILE as BOUND_TILE
-from scanner.watermark.native.keyed import Best, Keyed
+from scanner.watermark.native.keyed import BestMessages, Version1Mark
 from scanner.watermark.native.one_message import NOT_ASKED, draws_of_chunk, log_term, score_under, term
 from scanner.watermark.positions import Positions, Tokens
 
@@ -40,7 +40,7 @@ _Q0, _Q1, _Q2 = float32(0.4426888535372961), float32(-0.27820167313290567), floa
 _Q3, _Q4, _Q5 = float32(-0.13144653928966485), float32(0.06407293987417571), float32(-0.015125446952598732)
 
 
-class Gumbel(Keyed):
+class Gumbel(Version1Mark):
     """The Gumbel watermark under one master key.
 
     Args:
@@ -61,13 +61,13 @@ class Gumbel(Keyed):
         """Score Σ −ln(1−r) of each document under its message: float64[D] (SPEC §3)."""
         return self._score(tokens, positions, self._each(messages, positions), NOT_ASKED)
 
-    def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
+    def best_two(self, tokens: Tokens, positions: Positions, count: int) -> BestMessages:
         """Best and second best of the messages 0 … count−1."""
         self._check_count(count)
         if count == 1:
-            return Best.of_one(self.score(tokens, positions, 0))
+            return BestMessages.of_one(self.score(tokens, positions, 0))
         nonces, ids = self._nonces(tokens, positions), tokens.ids[positions.index]
-        return Best(*_best_two(self._keys.chacha, ids, nonces, positions.offsets, count))
+        return BestMessages(*_best_two(self._keys.chacha, ids, nonces, positions.offsets, count))
 
     def draws(self, nonces: NDArray[np.uint64], starts: NDArray[np.int64], count: int) -> NDArray[np.uint32]:
         """Draws start … start+count−1 of the secret vector of each step: uint32[R, count] (SPEC §1)."""

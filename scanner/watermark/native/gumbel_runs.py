@@ -31,7 +31,7 @@ from scanner.watermark.native.ciphers import (
     three_columns,
 )
 from scanner.watermark.native.one_message import term
-from scanner.watermark.native.streams import Asked, Steps, begin_run, blocks_of_runs
+from scanner.watermark.native.streams import RunRequest, ScoredSteps, begin_run, blocks_of_runs
 
 LONGEST = 2048
 """Most positions for which the bound is used: sums fit 32 bits, and few messages reach an exact score by mistake."""
@@ -258,29 +258,31 @@ def units_of(score: float, scored: int) -> int:
 
 
 @kernel
-def best_of_runs(key: NDArray[np.uint32], steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def best_of_runs(
+    key: NDArray[np.uint32], steps: ScoredSteps, request: RunRequest
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The numbers of largest scores of each run, best first, ties to the smaller: int64[R, most], float64[R, most].
 
     −1 and 0 where there are fewer; `least` is 1 or 2.
     """
-    shape = len(asked.first), asked.most
+    shape = len(request.first), request.most
     numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape)
-    bounds = np.empty(((asked.length - 1) >> BITS) + 1 << BITS, np.int64)
-    for r in range(len(asked.first)):
-        begin, end = steps.offsets[asked.documents[r]], steps.offsets[asked.documents[r] + 1]
-        ids, nonces, first = steps.ids[begin:end], steps.nonces[begin:end], asked.first[r]
+    bounds = np.empty(((request.length - 1) >> BITS) + 1 << BITS, np.int64)
+    for r in range(len(request.first)):
+        begin, end = steps.offsets[request.documents[r]], steps.offsets[request.documents[r] + 1]
+        ids, nonces, first = steps.ids[begin:end], steps.nonces[begin:end], request.first[r]
         bound_run(key, ids, nonces, first, bounds)
-        a, b = _largest_two(bounds[: asked.length])
+        a, b = _largest_two(bounds[: request.length])
         best = reached = score_of_number(key, ids, nonces, first + a)
-        if asked.least > 1 and b >= 0:
+        if request.least > 1 and b >= 0:
             reached = min(best, score_of_number(key, ids, nonces, first + b))
-        enough = units_of(min(reached, asked.floors[r]), len(ids))
-        for number in range(asked.length):
+        enough = units_of(min(reached, request.floors[r]), len(ids))
+        for number in range(request.length):
             if bounds[number] >= enough:
                 score = best if number == a else score_of_number(key, ids, nonces, first + number)
                 _insert(number, score, numbers[r], scores[r])
-        for place in range(asked.least, asked.most):
-            if scores[r, place] < asked.floors[r]:
+        for place in range(request.least, request.most):
+            if scores[r, place] < request.floors[r]:
                 numbers[r, place], scores[r, place] = -1, 0.0
     return numbers, scores
 

@@ -13,7 +13,7 @@ from scanner.watermark.native import secret, streams
 from scanner.watermark.positions import Positions, Tokens, WholeWindows
 
 
-class Best(NamedTuple):
+class BestMessages(NamedTuple):
     """Best and second best message of each document: largest score, ties to the smallest message.
 
     message, second_message: int64[D] (second_message is -1 when there is one message only);
@@ -26,7 +26,7 @@ class Best(NamedTuple):
     second_score: NDArray[np.generic]
 
     @classmethod
-    def of_one(cls, score: NDArray[np.generic]) -> "Best":
+    def of_one(cls, score: NDArray[np.generic]) -> "BestMessages":
         """The best message of a key that has one message: there is no second."""
         message = np.zeros(len(score), np.int64)
         return cls(message, score, message - 1, np.zeros_like(score))
@@ -98,7 +98,7 @@ class Sealed:
             raise ValueError(f"{count} messages cannot be searched; at least 1 is needed")
 
 
-class Keyed(Sealed, ABC):
+class Version1Mark(Sealed, ABC):
     """A native watermark of version 1.
 
     Raises:
@@ -124,15 +124,15 @@ class Keyed(Sealed, ABC):
         self._score(tokens, positions, self._each(messages, positions), added)
         return added
 
-    def alone(self, score: NDArray[np.generic]) -> Candidates:
+    def single_message(self, score: NDArray[np.generic]) -> Candidates:
         """See ScoresParts."""
-        return Best.of_one(score).candidates()
+        return BestMessages.of_one(score).candidates()
 
-    def own(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> None:
+    def user_evidence(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> None:
         """See ScoresParts: names need nothing besides."""
 
     @abstractmethod
-    def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
+    def best_two(self, tokens: Tokens, positions: Positions, count: int) -> BestMessages:
         """Best and second best of the messages 0 … count−1."""
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:

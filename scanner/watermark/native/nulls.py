@@ -124,11 +124,11 @@ def pair_hits(
     Returns:
         int64[D, J], of as many pairs as `Paired` says.
     """
-    shared, own = in_two(tokens, positions, _nonces(keys, tokens, positions, window))
+    shared, users = in_two(tokens, positions, _nonces(keys, tokens, positions, window))
     size = run_nulls.Paired.of(groups)
     if gamma is None:
-        return run_nulls.gumbel_pairs(keys.chacha, shared, own, size, critical)
-    return run_nulls.greenlist_pairs(keys.chacha, shared, own, size, _rule(gamma), _whole(critical))
+        return run_nulls.gumbel_pairs(keys.chacha, shared, users, size, critical)
+    return run_nulls.greenlist_pairs(keys.chacha, shared, users, size, _rule(gamma), _whole(critical))
 
 
 def _of_group_0(
@@ -141,10 +141,10 @@ def _of_group_0(
 ) -> Hits:
     """What group steps add, once, then what users need beside it: of real numbers off in the last bit, perhaps."""
     every, of_group = Positions(np.arange(len(ids)), offsets), is_group_step(nonces)
-    shared, own = chosen(every, of_group), chosen(every, ~of_group)
+    shared, users = chosen(every, of_group), chosen(every, ~of_group)
     base = counted(ids[of_group], nonces[of_group], shared.offsets, 1, critical).first
     rest = np.maximum(critical - base[:, None], 0)
-    found = counted(ids[~of_group], nonces[~of_group], own.offsets, messages, rest)
+    found = counted(ids[~of_group], nonces[~of_group], users.offsets, messages, rest)
     return Hits(found.hits, base + found.first)  # type: ignore[operator]
 
 
@@ -161,8 +161,8 @@ def _nonces(keys: FreshKeys, tokens: Tokens, positions: Positions, window: int) 
     """Nonces of all scored positions, those of a document under its own key: uint64[P]."""
     nonces = np.empty(len(positions.index), np.uint64)
     for d, (chacha, sip) in enumerate(zip(keys.chacha, keys.sip, strict=True)):
-        own = slice(positions.offsets[d], positions.offsets[d + 1])
-        nonces[own] = window_nonces(SubKeys(chacha, sip), tokens.ids, positions.index[own], window)
+        users = slice(positions.offsets[d], positions.offsets[d + 1])
+        nonces[users] = window_nonces(SubKeys(chacha, sip), tokens.ids, positions.index[users], window)
     return nonces
 
 

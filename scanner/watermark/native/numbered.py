@@ -16,17 +16,26 @@ import numpy as np
 from numpy import uint64
 from numpy.typing import NDArray
 
-from scanner.watermark.format import Candidates, Own
+from scanner.watermark.format import Candidates, UserEvidence
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Gamma, Law, NegativeGamma, least_score
 from scanner.watermark.native import green_runs, gumbel_runs, secret
 from scanner.watermark.native.choice import cheapest
 from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
 from scanner.watermark.native.gumbel_runs import BITS, PER_LN2
-from scanner.watermark.native.keyed import Best, Sealed
+from scanner.watermark.native.keyed import BestMessages, Sealed
 from scanner.watermark.native.one_message import NOT_ASKED, below, count_green, score_under
-from scanner.watermark.native.streams import Asked, Steps, begin_run, chosen, in_two, is_group_step, log2, steps_of
-from scanner.watermark.native.windows import Keyed, Windows, best_green, best_gumbel, standing_out
+from scanner.watermark.native.streams import (
+    RunRequest,
+    ScoredSteps,
+    begin_run,
+    chosen,
+    in_two,
+    is_group_step,
+    log2,
+    steps_of,
+)
+from scanner.watermark.native.windows import WindowKey, Windows, best_green, best_gumbel, standing_out
 from scanner.watermark.positions import Positions, Tokens
 from schemas.registry import MOST_NUMBERS
 
@@ -42,7 +51,7 @@ _ROOM = 1e-9
 _REMEMBERED = 1 << 16
 
 
-BestOfRuns = Callable[[Steps, Asked], tuple[NDArray[np.int64], NDArray[np.generic]]]
+BestOfRuns = Callable[[ScoredSteps, RunRequest], tuple[NDArray[np.int64], NDArray[np.generic]]]
 """Function that finds the best numbers of runs and their scores: [R, most], −1 and 0 where there are fewer."""
 
 
@@ -96,7 +105,7 @@ class Numbered(Sealed, ABC):
 
     @abstractmethod
     def best_of_windows(
-        self, steps: Steps, windows: Windows, count: int
+        self, steps: ScoredSteps, windows: Windows, count: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """See scanner.watermark.native.windows.BestOfWindows."""
 
@@ -106,20 +115,20 @@ class Numbered(Sealed, ABC):
         """See SearchesWindows."""
         self._check_count(count)
 
-        def best_of_group(steps: Steps, group: NDArray[np.int64]) -> NDArray[np.int64]:
+        def best_of_group(steps: ScoredSteps, group: NDArray[np.int64]) -> NDArray[np.int64]:
             rows = np.arange(len(group))
-            asked = Asked(rows, group * MOST_NUMBERS, self.groups or 0, 1, 1, np.full(len(rows), np.inf))
-            return self._best(steps, asked)[0][:, 0]
+            request = RunRequest(rows, group * MOST_NUMBERS, self.groups or 0, 1, 1, np.full(len(rows), np.inf))
+            return self._best(steps, request)[0][:, 0]
 
-        key = Keyed(self.law, self._nonces(tokens, positions), self.groups, self.best_of_windows, best_of_group)
+        key = WindowKey(self.law, self._nonces(tokens, positions), self.groups, self.best_of_windows, best_of_group)
         return standing_out(key, tokens, positions, windows, count, share)
 
     @abstractmethod
-    def best_of_runs(self, steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
+    def best_of_runs(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
         """Best numbers of runs and their scores: [R, most], −1 and 0 where there are fewer."""
 
-    def _best(self, steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
-        return self._elsewhere[0](steps, asked) if self._elsewhere else self.best_of_runs(steps, asked)
+    def _best(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
+        return self._elsewhere[0](steps, request) if self._elsewhere else self.best_of_runs(steps, request)
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
         """Score of one message a document, or of one for all: int64[D] or float64[D], S_G + S_U.
@@ -160,17 +169,17 @@ class Numbered(Sealed, ABC):
             added[mask] = of_these
         return added
 
-    def alone(self, score: NDArray[np.generic]) -> Candidates:
+    def single_message(self, score: NDArray[np.generic]) -> Candidates:
         """See ScoresParts."""
-        return Best.of_one(score).candidates()._replace(independent=True)
+        return BestMessages.of_one(score).candidates()._replace(independent=True)
 
-    def own(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> Own | None:
+    def user_evidence(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> UserEvidence | None:
         """See ScoresParts: the score of the user steps, among the users of a group."""
         if self.groups is None:
             return None
         _, of_user = self.parts(tokens, positions, messages)
         scored = chosen(positions, ~self.group_steps(tokens, positions)).scored
-        return Own(of_user[:, None], scored, self.groups)
+        return UserEvidence(of_user[:, None], scored, self.groups)
 
     def numbers(self, nonces: NDArray[np.uint64], messages: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which number each step's message reads there: int64[R] for nonces of R steps and their messages (SPEC_2 §2).
@@ -203,7 +212,7 @@ class Numbered(Sealed, ABC):
         """
         self._check_count(count)
         if self.groups is None and count == 1:
-            return self.alone(self.score(tokens, positions, 0))
+            return self.single_message(self.score(tokens, positions, 0))
         if self.groups is None:
             return self._among_all(steps_of(tokens, positions, self._nonces(tokens, positions)), count)
         if count != self.groups**2:
@@ -221,17 +230,17 @@ class Numbered(Sealed, ABC):
         shared, own = in_two(tokens, positions, self._nonces(tokens, positions))
         return self._in_groups(shared, own, groups, self.groups)
 
-    def _among_all(self, steps: Steps, count: int) -> Candidates:
+    def _among_all(self, steps: ScoredSteps, count: int) -> Candidates:
         """The best two of each document, and all others that p alone puts beyond what the best of all reaches."""
         documents = np.arange(len(steps.scored))
         message, score = self._candidates(steps, documents, self._floors_of(steps.scored, count), count, _AT_FIRST)
         return Candidates(message, score, independent=True)
 
     def _candidates(
-        self, steps: Steps, documents: NDArray[np.int64], floors: NDArray[np.float64], count: int, most: int
+        self, steps: ScoredSteps, documents: NDArray[np.int64], floors: NDArray[np.float64], count: int, most: int
     ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
         """Candidates of some documents, `most` of each at first, and more where a document has as many."""
-        message, score = self._best(steps, Asked(documents, np.zeros_like(documents), count, 2, most, floors))
+        message, score = self._best(steps, RunRequest(documents, np.zeros_like(documents), count, 2, most, floors))
         full = np.flatnonzero(message[:, -1] >= 0)
         if most < count and len(full):
             more = self._candidates(steps, documents[full], floors[full], count, 8 * most)
@@ -241,12 +250,12 @@ class Numbered(Sealed, ABC):
         width = max(2, int((message >= 0).sum(axis=1).max(initial=0)))
         return message[:, :width], score[:, :width]
 
-    def _in_groups(self, shared: Steps, own: Steps, groups: int, users: int) -> Candidates:
+    def _in_groups(self, shared: ScoredSteps, own: ScoredSteps, groups: int, users: int) -> Candidates:
         """The best user of each group that is looked into (SPEC_2 §3); users: B, by which messages are numbered."""
         documents = np.arange(len(shared.scored))
         floors = self._floors_of(shared.scored, groups)
-        asked = Asked(documents, np.zeros_like(documents), groups, 1, MOST_GROUPS_SEARCHED, floors)
-        group, score_group = self._best(shared, asked)
+        request = RunRequest(documents, np.zeros_like(documents), groups, 1, MOST_GROUPS_SEARCHED, floors)
+        group, score_group = self._best(shared, request)
         log10_p = self.law.log10_p(score_group, shared.scored[:, None])
         looked_into = (group >= 0) & (log10_p <= _ROOM - np.log10(groups))
         looked_into[:, 0] = True
@@ -254,14 +263,16 @@ class Numbered(Sealed, ABC):
         looked_into, group, score_group = looked_into[:, :width], group[:, :width], score_group[:, :width]
         rows = np.nonzero(looked_into)[0]
         none = np.full(len(rows), np.inf)
-        user, score_user = self._best(own, Asked(rows, group[looked_into] * MOST_NUMBERS, groups, 1, 1, none))
-        message, score_own = np.full(group.shape, -1), np.zeros_like(score_group)
+        user, score_user = self._best(own, RunRequest(rows, group[looked_into] * MOST_NUMBERS, groups, 1, 1, none))
+        message, score_of_user = np.full(group.shape, -1), np.zeros_like(score_group)
         message[looked_into] = group[looked_into] * users + user[:, 0]
-        score_own[looked_into] = score_user[:, 0]
-        total = np.where(looked_into, score_group + score_own, 0)
+        score_of_user[looked_into] = score_user[:, 0]
+        total = np.where(looked_into, score_group + score_of_user, 0)
         best_first = np.lexsort((message, np.where(looked_into, -total, np.inf)), axis=1)
-        message, total, score_own = (np.take_along_axis(a, best_first, axis=1) for a in (message, total, score_own))
-        return Candidates(message, total, Own(score_own, own.scored, groups), independent=True)
+        message, total, score_of_user = (
+            np.take_along_axis(a, best_first, axis=1) for a in (message, total, score_of_user)
+        )
+        return Candidates(message, total, UserEvidence(score_of_user, own.scored, groups), independent=True)
 
     def _floors_of(self, scored: NDArray[np.int64], count: int) -> NDArray[np.float64]:
         """Least score whose p is 1/count or less, for each document: float64[D]."""
@@ -382,12 +393,12 @@ class NumberedGreenList(Numbered):
         keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)
         return count_green(keys.chacha, keys.sip, *where, numbers, self.window, self._rule, 2, terms)
 
-    def best_of_runs(self, steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def best_of_runs(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Best numbers of runs and their counts: int64[R, most] both."""
-        return green_runs.best_of_runs(self._keys.chacha, steps, asked, self._rule)
+        return green_runs.best_of_runs(self._keys.chacha, steps, request, self._rule)
 
     def best_of_windows(
-        self, steps: Steps, windows: Windows, count: int
+        self, steps: ScoredSteps, windows: Windows, count: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Counts are no bounds, but exact."""
         number, counted = best_green(self._keys.chacha, steps, *windows, count, self._rule)
@@ -443,12 +454,12 @@ class NumberedGumbel(Numbered):
         keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)
         return score_under(keys.chacha, keys.sip, *where, numbers, self.window, self._unweighted, 2, terms)
 
-    def best_of_runs(self, steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def best_of_runs(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Best numbers of runs, int64[R, most], and their scores, float64[R, most]."""
-        return gumbel_runs.best_of_runs(self._keys.chacha, steps, asked)
+        return gumbel_runs.best_of_runs(self._keys.chacha, steps, request)
 
     def best_of_windows(
-        self, steps: Steps, windows: Windows, count: int
+        self, steps: ScoredSteps, windows: Windows, count: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """By the leading bits of draws, which bound scores."""
         number, units = best_gumbel(self._keys.chacha, steps, *windows, count)

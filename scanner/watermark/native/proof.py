@@ -100,11 +100,11 @@ class _Proof(ABC):
     def scores(
         self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
     ) -> tuple[int, list[float]]:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.format.ProofPath."""
         _, _, terms = self._each(tokens, messages, dedup, left_out)
         return terms.shape[1], [math.fsum(of_one) for of_one in terms.tolist()]
 
-    def own(
+    def user_evidence(
         self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
     ) -> tuple[int, list[float], int] | None:
         """See scanner.watermark.format.ProvesOwn: scores of the user steps, among the users of a group."""
@@ -179,7 +179,7 @@ class GreenListProof(_Proof):
         return (number < self._gamma.numerator).astype(np.float64)
 
     def log10_p(self, score: float, scored: int) -> float:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.format.ProofPath."""
         return log10_binomial(round(score), scored, self._gamma)
 
 
@@ -191,5 +191,5 @@ class GumbelProof(_Proof):
         return np.array([-math.log1p(-word / 2**32) for word in words.tolist()])
 
     def log10_p(self, score: float, scored: int) -> float:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.format.ProofPath."""
         return log10_gamma(score, scored)

@@ -16,7 +16,7 @@ from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
 from scanner.watermark.native.green_runs import at_least, count_run, first_bits, levels_of, words_of
 from scanner.watermark.native.gumbel import TERM_ERROR, UNIT, approximate_terms
 from scanner.watermark.native.gumbel_runs import BITS, score_of_number
-from scanner.watermark.native.streams import Steps, begin_run, next_block
+from scanner.watermark.native.streams import ScoredSteps, begin_run, next_block
 from schemas.registry import MOST_NUMBERS
 
 
@@ -81,9 +81,9 @@ def gumbel_hits(
     sums = np.empty(((count - 1) >> BITS) + 1 << BITS, np.int64)
     for d in range(documents):
         begin, end = offsets[d], offsets[d + 1]
-        own_ids, own_nonces, scored = ids[begin:end], nonces[begin:end], end - begin
-        first_score[d] = score_of_number(chacha[d], own_ids, own_nonces, 0)
-        sum_run(chacha[d], own_ids, own_nonces, 0, sums)
+        ids_of_user, nonces_of_user, scored = ids[begin:end], nonces[begin:end], end - begin
+        first_score[d] = score_of_number(chacha[d], ids_of_user, nonces_of_user, 0)
+        sum_run(chacha[d], ids_of_user, nonces_of_user, 0, sums)
         for j in range(critical.shape[1]):
             limit = critical[d, j]
             if limit == np.inf:
@@ -95,7 +95,7 @@ def gumbel_hits(
                 if sums[number] >= surely:
                     hits[d, j] += 1
                 elif sums[number] >= perhaps:
-                    score = score_of_number(chacha[d], own_ids, own_nonces, number)
+                    score = score_of_number(chacha[d], ids_of_user, nonces_of_user, number)
                     hits[d, j] += np.int64(score >= limit)
     return hits, first_score
 
@@ -150,8 +150,8 @@ class Paired(NamedTuple):
 @kernel
 def greenlist_pairs(
     chacha: NDArray[np.uint32],
-    shared: Steps,
-    own: Steps,
+    shared: ScoredSteps,
+    users: ScoredSteps,
     size: Paired,
     rule: tuple[int, int, int],
     critical: NDArray[np.int64],
@@ -161,7 +161,7 @@ def greenlist_pairs(
     Args:
         chacha: uint32[D, 8].
         shared: group steps.
-        own: user steps.
+        users: user steps.
         size: which groups and users.
         rule: n, b and planes of γ = n / 2^b.
         critical: int64[D, J].
@@ -172,14 +172,14 @@ def greenlist_pairs(
     hits = np.zeros(critical.shape, np.int64)
     of_group, of_user = np.empty(size.groups, np.int64), np.empty(size.runs * size.length, np.int64)
     group_bits = np.empty((levels_of(shared.offsets), words_of(size.groups, rule)), np.uint32)
-    user_bits = np.empty((levels_of(own.offsets), words_of(size.length, rule)), np.uint32)
+    user_bits = np.empty((levels_of(users.offsets), words_of(size.length, rule)), np.uint32)
     for d in range(len(hits)):
         begin, end = shared.offsets[d], shared.offsets[d + 1]
         count_run(chacha[d], shared.ids[begin:end], shared.nonces[begin:end], 0, rule, group_bits)
         _counts_of(group_bits, of_group)
-        begin, end = own.offsets[d], own.offsets[d + 1]
+        begin, end = users.offsets[d], users.offsets[d + 1]
         for g in range(size.runs):
-            count_run(chacha[d], own.ids[begin:end], own.nonces[begin:end], g * MOST_NUMBERS, rule, user_bits)
+            count_run(chacha[d], users.ids[begin:end], users.nonces[begin:end], g * MOST_NUMBERS, rule, user_bits)
             _counts_of(user_bits, of_user[g * size.length : (g + 1) * size.length])
         of_group.sort()
         of_user.sort()
@@ -190,7 +190,7 @@ def greenlist_pairs(
 
 @kernel
 def gumbel_pairs(
-    chacha: NDArray[np.uint32], shared: Steps, own: Steps, size: Paired, critical: NDArray[np.float64]
+    chacha: NDArray[np.uint32], shared: ScoredSteps, users: ScoredSteps, size: Paired, critical: NDArray[np.float64]
 ) -> NDArray[np.int64]:
     """Like `greenlist_pairs`; pairs near a critical score are computed in double precision. critical: float64[D, J]."""
     hits = np.zeros(critical.shape, np.int64)
@@ -202,8 +202,8 @@ def gumbel_pairs(
         group_ids, group_nonces, scored = shared.ids[begin:end], shared.nonces[begin:end], end - begin
         sum_run(chacha[d], group_ids, group_nonces, 0, group_sums)
         of_group[:] = group_sums[: size.groups]
-        begin, end = own.offsets[d], own.offsets[d + 1]
-        user_ids, user_nonces, scored = own.ids[begin:end], own.nonces[begin:end], scored + end - begin
+        begin, end = users.offsets[d], users.offsets[d + 1]
+        user_ids, user_nonces, scored = users.ids[begin:end], users.nonces[begin:end], scored + end - begin
         for g in range(size.runs):
             sum_run(chacha[d], user_ids, user_nonces, g * MOST_NUMBERS, user_sums)
             of_user[g * size.length : (g + 1) * size.length] = user_sums[: size.length]
@@ -239,11 +239,11 @@ def _counts_of(counters: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
 
 
 @kernel
-def _reaching(shared: NDArray[np.int64], own: NDArray[np.int64], least: np.int64) -> np.int64:
+def _reaching(shared: NDArray[np.int64], users: NDArray[np.int64], least: np.int64) -> np.int64:
     """How many sums of one number of each array, both sorted, are `least` or more."""
-    reaching, place = np.int64(0), len(own)
+    reaching, place = np.int64(0), len(users)
     for score in shared:
-        while place > 0 and own[place - 1] + score >= least:
+        while place > 0 and users[place - 1] + score >= least:
             place -= 1
-        reaching += np.int64(len(own) - place)
+        reaching += np.int64(len(users) - place)
     return reaching

@@ -298,7 +298,7 @@ def log2(power: int) -> int:
     return bits
 
 
-class Steps(NamedTuple):
+class ScoredSteps(NamedTuple):
     """Scored positions of D documents, document by document and in order.
 
     ids: uint32[P], tokens; nonces: uint64[P], of their windows; offsets: int64[D+1].
@@ -314,7 +314,7 @@ class Steps(NamedTuple):
         return np.diff(self.offsets)
 
 
-class Asked(NamedTuple):
+class RunRequest(NamedTuple):
     """Which runs of numbers are searched, R of them, and what of each is wanted.
 
     documents: int64[R], over whose steps; first: int64[R], the run's first number, the first of a block; length: how
@@ -335,9 +335,9 @@ def is_group_step(nonces: NDArray[np.uint64]) -> NDArray[np.bool_]:
     return np.asarray((nonces >> np.uint64(32)) * np.uint64(3) >> np.uint64(32) == 0)
 
 
-def steps_of(tokens: Tokens, positions: Positions, nonces: NDArray[np.uint64]) -> Steps:
+def steps_of(tokens: Tokens, positions: Positions, nonces: NDArray[np.uint64]) -> ScoredSteps:
     """All scored positions, with the nonces of their windows."""
-    return Steps(tokens.ids[positions.index], nonces, positions.offsets)
+    return ScoredSteps(tokens.ids[positions.index], nonces, positions.offsets)
 
 
 def chosen(positions: Positions, mask: NDArray[np.bool_]) -> Positions:
@@ -347,10 +347,10 @@ def chosen(positions: Positions, mask: NDArray[np.bool_]) -> Positions:
     return Positions(positions.index[mask], before[positions.offsets])
 
 
-def in_two(tokens: Tokens, positions: Positions, nonces: NDArray[np.uint64]) -> tuple[Steps, Steps]:
+def in_two(tokens: Tokens, positions: Positions, nonces: NDArray[np.uint64]) -> tuple[ScoredSteps, ScoredSteps]:
     """Scored positions that are group steps, and those that are user steps, each with the nonces of their windows."""
     of_group, of_user = _in_two(tokens.ids, positions.index, positions.offsets, nonces)
-    return Steps(*of_group), Steps(*of_user)
+    return ScoredSteps(*of_group), ScoredSteps(*of_user)
 
 
 @kernel

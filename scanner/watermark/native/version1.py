@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from scanner.watermark.format import Answers, Columns, Format, Hits, Proof
+from scanner.watermark.format import Format, Hits, KnownAnswers, ProofPath, UnlabelledColumns
 from scanner.watermark.laws import Binomial, Gamma, Law
 from scanner.watermark.native import nulls, secret
 from scanner.watermark.native.greenlist import GreenList
@@ -40,7 +40,7 @@ class Native(Format):
 
     version: ClassVar = 1
     suggested: ClassVar = {"window": 4}
-    answers = Answers(files(__package__) / "known_answers.json", GROUPS)
+    answers = KnownAnswers(files(__package__) / "known_answers.json", GROUPS)
     window: int = Field(ge=0, le=MAX_WINDOW)
 
     def rule(self) -> WholeWindows:
@@ -148,16 +148,16 @@ class GreenListFormat(Native):
         """See Format."""
         return GreenList(secret_bytes, self.window, parse_gamma(self.gamma))
 
-    def proof(self, secret_bytes: bytes) -> Proof:
+    def proof(self, secret_bytes: bytes) -> ProofPath:
         """See Proves."""
         from scanner.watermark.native.proof import GreenListProof  # flags alone need mpmath
 
         gamma = parse_gamma(self.gamma)
         return GreenListProof(secret_bytes, self.label(), self.version, self.window, gamma, self._groups)
 
-    def columns(self) -> Columns:
+    def columns(self) -> UnlabelledColumns:
         """See Format."""
-        return Columns(self.name, self.window, self.gamma)
+        return UnlabelledColumns(self.name, self.window, self.gamma)
 
     def count_hits(
         self,
@@ -190,15 +190,15 @@ class GumbelFormat(Native):
         """See Format."""
         return Gumbel(secret_bytes, self.window)
 
-    def proof(self, secret_bytes: bytes) -> Proof:
+    def proof(self, secret_bytes: bytes) -> ProofPath:
         """See Proves."""
         from scanner.watermark.native.proof import GumbelProof
 
         return GumbelProof(secret_bytes, self.label(), self.version, self.window, self._groups)
 
-    def columns(self) -> Columns:
+    def columns(self) -> UnlabelledColumns:
         """See Format."""
-        return Columns(self.name, self.window)
+        return UnlabelledColumns(self.name, self.window)
 
     def count_hits(
         self,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from scanner.watermark.format import Answers, Format, StandIns
+from scanner.watermark.format import Format, KnownAnswers, StandIns
 from scanner.watermark.laws import Law, least_score
 from scanner.watermark.native import secret
 from scanner.watermark.native.known_answers import GROUPS
@@ -47,7 +47,7 @@ class _Native2(Native):
     """What both share."""
 
     version: ClassVar = 2
-    answers = Answers(files(__package__) / "known_answers_2.json", GROUPS)
+    answers = KnownAnswers(files(__package__) / "known_answers_2.json", GROUPS)
 
     groups: int | None = Field(default=None, ge=2, le=MOST_NUMBERS)
 

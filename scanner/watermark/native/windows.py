@@ -20,7 +20,7 @@ from scanner.watermark.laws import Law
 from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
 from scanner.watermark.native.gumbel_runs import BITS, MOST_OF_A_TERM
 from scanner.watermark.native.one_message import below
-from scanner.watermark.native.streams import Steps, begin_run, in_two, is_group_step, log2, steps_of
+from scanner.watermark.native.streams import ScoredSteps, begin_run, in_two, is_group_step, log2, steps_of
 from scanner.watermark.positions import Positions, Tokens, places
 
 GROUPS_BY_CHANCE = 0.1
@@ -32,14 +32,14 @@ MOST_WINDOWS = 2
 Windows = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """first: int64[D+1], which windows each document has; begin and end: int64[W], among the positions of all documents."""
 
-BestOfWindows = Callable[[Steps, Windows, int], tuple[NDArray[np.int64], NDArray[np.float64]]]
+BestOfWindows = Callable[[ScoredSteps, Windows, int], tuple[NDArray[np.int64], NDArray[np.float64]]]
 """The number of 0 … count−1 that scores most in each window, and a bound on that score: int64[W], float64[W]."""
 
-BestOfGroup = Callable[[Steps, NDArray[np.int64]], NDArray[np.int64]]
+BestOfGroup = Callable[[ScoredSteps, NDArray[np.int64]], NDArray[np.int64]]
 """The best user of one group a document, int64[R], over steps of users: int64[R]."""
 
 
-class Keyed(NamedTuple):
+class WindowKey(NamedTuple):
     """What a key brings: its law, nonces of positions, B (None: no groups), and what finds best numbers and users."""
 
     law: Law
@@ -50,7 +50,7 @@ class Keyed(NamedTuple):
 
 
 def standing_out(
-    key: Keyed, tokens: Tokens, positions: Positions, windows: Windows, count: int, share: float
+    key: WindowKey, tokens: Tokens, positions: Positions, windows: Windows, count: int, share: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Windows, and the message of each that may be as good as it is by chance in a share of windows: int64[Q] each.
 
@@ -67,7 +67,7 @@ def standing_out(
         number, bound = key.best_of_windows(steps_of(tokens, positions, key.nonces), windows, count)
         kept = np.flatnonzero(key.law.log10_p(bound, end - begin) <= np.log10(share) - np.log10(count))
         return kept, number[kept]
-    shared, own = in_two(tokens, positions, key.nonces)
+    shared, users = in_two(tokens, positions, key.nonces)
     before = np.append(0, np.cumsum(is_group_step(key.nonces)))
     begins, ends = before[begin], before[end]
     group, bound = key.best_of_windows(shared, (first, begins, ends), key.groups)
@@ -76,7 +76,7 @@ def standing_out(
     whose = np.searchsorted(first, kept, side="right") - 1
     kept = kept[_best_of_each(whose * key.groups + group[kept], log10_p[kept])]
     of_user = places((begin - begins)[kept], (end - begin - ends + begins)[kept])
-    steps = Steps(own.ids[of_user.index], own.nonces[of_user.index], of_user.offsets)
+    steps = ScoredSteps(users.ids[of_user.index], users.nonces[of_user.index], of_user.offsets)
     return kept, group[kept] * key.groups + key.best_of_group(steps, group[kept])
 
 
@@ -94,7 +94,7 @@ WIDTH = 32
 @kernel
 def best_green(
     key: NDArray[np.uint32],
-    steps: Steps,
+    steps: ScoredSteps,
     first: NDArray[np.int64],
     begin: NDArray[np.int64],
     end: NDArray[np.int64],
@@ -152,7 +152,7 @@ def best_green(
 @kernel
 def best_gumbel(
     key: NDArray[np.uint32],
-    steps: Steps,
+    steps: ScoredSteps,
     first: NDArray[np.int64],
     begin: NDArray[np.int64],
     end: NDArray[np.int64],
@@ -174,16 +174,16 @@ def best_gumbel(
                 begin_run(steps.ids[p : p + lanes], steps.nonces[p : p + lanes], run, BITS, inputs)
                 chacha8_lanes(key, inputs, lanes, block)
                 for k in range(1 << BITS):
-                    draws, own = block[k * CHUNK : k * CHUNK + lanes], sums[k, p - at : p - at + lanes + 1]
+                    draws, users = block[k * CHUNK : k * CHUNK + lanes], sums[k, p - at : p - at + lanes + 1]
                     for i in range(lanes):
                         rest = float32(uint32(~draws[i] | uint32(1)))
                         draws[i] = uint32(MOST_OF_A_TERM) - uint32(rest.view(np.uint32) >> uint32(12))
                     for i in range(lanes):
-                        own[i + 1] = uint32(own[i] + draws[i])
+                        users[i + 1] = uint32(users[i] + draws[i])
             for k in range(min(1 << BITS, count - run)):
-                own = sums[k]
+                users = sums[k]
                 for w in range(first[d], first[d + 1]):
-                    bound = np.int64(uint32(own[end[w] - at] - own[begin[w] - at]))
+                    bound = np.int64(uint32(users[end[w] - at] - users[begin[w] - at]))
                     if bound > scores[w]:
                         scores[w], numbers[w] = bound, run + k
     return numbers, scores

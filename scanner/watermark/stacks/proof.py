@@ -57,7 +57,7 @@ class KgwProof:
     def scores(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
     ) -> tuple[int, list[float]]:
-        """See scanner.watermark.format.Proof; the mark has one message."""
+        """See scanner.watermark.format.ProofPath; the mark has one message."""
         ids, before = tokens.tolist(), self._width if self._left else self._width - 1
         places = [t for t in range(before, len(ids)) if not self._left or ids[t - 1] != 0]
         seeds = [self._seed(ids[t - before : t + 1]) % 2**32 for t in places]
@@ -66,7 +66,7 @@ class KgwProof:
         return len(kept), [float(sum(ids[places[i]] in lists[seeds[i]] for i in kept))] * len(messages)
 
     def log10_p(self, score: float, scored: int) -> float:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.format.ProofPath."""
         return floored(log10_binomial(int(score), scored, Fraction(self._green, self._size)), 32)
 
     def _seed(self, window: list[int]) -> int:
@@ -90,7 +90,7 @@ class ThreeBricksProof:
     def scores(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
     ) -> tuple[int, list[float]]:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.format.ProofPath."""
         ids, h = tokens.tolist(), self._window
         places = [t for t in range(h + 1, len(ids)) if ids[t] < self._size and self._keyed(ids[t - h : t])]
         seeds = [self._seed(ids[t - h : t]) % 2**32 for t in places]
@@ -112,7 +112,7 @@ class ThreeBricksProof:
         return seed != self._table[0] if self._table else self._key.value[0] != 0 or seed >= self._size
 
     def log10_p(self, score: float, scored: int) -> float:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.format.ProofPath."""
         if self._green:
             return floored(log10_binomial(int(score), scored, Fraction(self._green, self._size)), 32)
         return floored(log10_gamma(score, scored), 32)
@@ -169,7 +169,7 @@ class SynthIdProof:
     def scores(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
     ) -> tuple[int, list[float]]:
-        """See scanner.watermark.format.Proof; the mark has one message, and its score is −ln p."""
+        """See scanner.watermark.format.ProofPath; the mark has one message, and its score is −ln p."""
         ids, before = tokens.tolist(), self._length - 1
         places = range(before, len(ids))
         contexts = [tuple(ids[t - before : t]) for t in places]
@@ -184,7 +184,7 @@ class SynthIdProof:
         return len(kept), [self._surprise(score, states)] * len(messages)
 
     def log10_p(self, score: float, scored: int) -> float:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.format.ProofPath."""
         return floored(-score / math.log(10.0), self._bits) if scored else 0.0
 
     def _hash(self, state: int, values: list[int]) -> int:
@@ -333,7 +333,7 @@ class VllmProof:
     def scores(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
     ) -> tuple[int, list[float]]:
-        """See scanner.watermark.format.Proof; the mark has one message."""
+        """See scanner.watermark.format.ProofPath; the mark has one message."""
         ids, width = tokens.tolist(), self._width
         padded = [-1] * width + ids
         places = range(0 if self._opening else width, len(ids))
@@ -348,7 +348,7 @@ class VllmProof:
         return len(kept), [score] * len(messages)
 
     def log10_p(self, score: float, scored: int) -> float:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.format.ProofPath."""
         weight = self._weights[1] if len(self._weights) == 2 else 0.0
         return floored(log10_two_gammas(score, scored, weight), self._bits)
 
@@ -395,7 +395,7 @@ class SglangProof:
     def scores(
         self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
     ) -> tuple[int, list[float]]:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.format.ProofPath."""
         width = self._width
         met = tokens[width:]
         if not len(met):
@@ -419,7 +419,7 @@ class SglangProof:
         return math.fsum(-math.log1p(-draw / 2**32) for draw in chosen.tolist())
 
     def log10_p(self, score: float, scored: int) -> float:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.format.ProofPath."""
         return floored(log10_gamma(score, scored), self._bits)
 
 

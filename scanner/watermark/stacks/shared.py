@@ -78,7 +78,7 @@ class VocabularyFormat(StackFormat):
         return 0
 
 
-class GreenListFormat(VocabularyFormat):
+class ShuffledGreenFormat(VocabularyFormat):
     """A format that shuffles a vocabulary and makes its first tokens green."""
 
     def share(self) -> float:
@@ -97,7 +97,7 @@ class GreenListFormat(VocabularyFormat):
         return self
 
 
-class Opened:
+class OpenedFormat:
     """A format under one secret, less its score (scanner.watermark.format.Watermark).
 
     Args:
@@ -171,7 +171,7 @@ Seeds = Callable[[Tokens], NDArray[np.uint32]]
 """Function from a batch to the seed of the draw at each place: uint32[N]."""
 
 
-def told_apart(name: str, secret: bytes) -> str:
+def key_fingerprint(name: str, secret: bytes) -> str:
     """A text that differs for different keys of a format; outside of this process nobody can try keys on it."""
     return hashlib.blake2b(name.encode("ascii") + b"\0" + secret, key=_OF_PROCESS, digest_size=16).hexdigest()
 
@@ -204,8 +204,8 @@ class BySeed:
         """See PositionRule."""
         seeds = self.seeds.value(tokens)
         found = seeded_positions(tokens, seeds, self.skipped, dedup)
-        own, first, end = seeds[found.index], self.keyless.start, self.keyless.stop
-        left_out = ((own >= first) & (own < end)) | (tokens.ids[found.index] >= self.size)
+        of_positions, first, end = seeds[found.index], self.keyless.start, self.keyless.stop
+        left_out = ((of_positions >= first) & (of_positions < end)) | (tokens.ids[found.index] >= self.size)
         return without(found, left_out) if left_out.any() else found
 
     def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from scanner.gpu.batch import Batch
 from scanner.gpu.marks import BEST_OF_RUNS, on_device, rule_of
 from scanner.gpu.runs import FRACTION, bound, limit
 from scanner.watermark.native.gumbel_runs import score_of_number
-from scanner.watermark.native.streams import Asked, steps_of
+from scanner.watermark.native.streams import RunRequest, steps_of
 from tests.gpu.interpreted.sides import CPU
 from tests.watermark.native2.known2 import SECRET, Pair, marked, pair
 from tests.watermark.pairs import greenlist, gumbel, ragged, sum_error
@@ -35,10 +35,10 @@ def assert_searched_alike(one: Pair, documents, count: int, dedup: str = "ngram"
     for name in ("message", "score"):
         np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), err_msg=name)
         assert getattr(found, name).dtype == getattr(wanted, name).dtype
-    assert (found.own is None) == (wanted.own is None)
-    if wanted.own is not None:
-        np.testing.assert_array_equal(found.own.score, wanted.own.score)
-        assert found.own.scored.tolist() == wanted.own.scored.tolist()
+    assert (found.user_evidence is None) == (wanted.user_evidence is None)
+    if wanted.user_evidence is not None:
+        np.testing.assert_array_equal(found.user_evidence.score, wanted.user_evidence.score)
+        assert found.user_evidence.scored.tolist() == wanted.user_evidence.scored.tolist()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_run_that_begins_far_on_and_what_reaches_its_floor():
     one = pair("greenlist", 1, 65_536)
     tokens = ragged(random_documents(2, [9]))
     steps = steps_of(tokens, one.fast.rule.positions(tokens, "ngram"), np.arange(8, dtype=np.uint64) << np.uint64(40))
-    asked = Asked(np.zeros(2, np.int64), np.array([0, 65_535 << 16]), 300, 2, 5, np.array([3.0, np.inf]))
+    asked = RunRequest(np.zeros(2, np.int64), np.array([0, 65_535 << 16]), 300, 2, 5, np.array([3.0, np.inf]))
     mark = on_device(one.fast, CPU)
     for found, wanted in zip(mark._best(steps, asked), one.fast.best_of_runs(steps, asked), strict=True):
         np.testing.assert_array_equal(found, wanted)

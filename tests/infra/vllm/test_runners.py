@@ -12,7 +12,7 @@ from brickscan_vllm.marking import Marker, find_key, open_key
 from brickscan_vllm.runners import BatchRows, SlotRows
 
 from scanner.generation import GreenListProcessor, GumbelProcessor
-from scanner.gpu.plain import Sampling
+from scanner.gpu.plain import RowSampling
 from scanner.registry import load_registry
 from scanner.registry import open_key as open_registered
 from scanner.watermark import GreenList
@@ -251,7 +251,7 @@ def test_large_batches_are_marked_in_parts(settings, monkeypatch):
         marker, logits = Marker(open_key(settings("gumbel")), CPU), logits_of(5)
         windows = torch.arange(15).view(5, 3)
         one = torch.ones(5, dtype=torch.float64)
-        how = Sampling(one, 0.9 * one, 0 * one, torch.arange(5), True)
+        how = RowSampling(one, 0.9 * one, 0 * one, torch.arange(5), True)
         marker.mark(logits, windows, torch.arange(5), torch.arange(5) != 3, how)
         found.append(logits)
     assert torch.equal(*found)

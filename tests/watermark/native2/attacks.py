@@ -82,11 +82,11 @@ def collage(
 def group_steps_alone(mark: Numbered, messages: Messages, rng: np.random.Generator) -> Case:
     """Texts marked only in the steps that a group shares: they are nobody's, and fit the whole group."""
 
-    def shared_alone(contexts: Ids, choices: Ids, best: NDArray[np.int64]) -> Ids:
+    def only_shared(contexts: Ids, choices: Ids, best: NDArray[np.int64]) -> Ids:
         shared = mark.group_steps(*after(contexts, choices[:, :1]))
         return choices[np.arange(len(best)), best * shared]
 
-    texts = write(mark, messages[:, 0], 500, rng, shared_alone)
+    texts = write(mark, messages[:, 0], 500, rng, only_shared)
     return Case(texts, messages[:, 1], [set() for _ in texts])
 
 

@@ -33,7 +33,7 @@ def candidates_by_hand(mark, tokens, positions, count):
 def assert_found(mark, tokens, positions, count):
     found = mark.search(tokens, positions, count)
     assert found.independent
-    assert found.own is None
+    assert found.user_evidence is None
     for d, (messages, scores) in enumerate(candidates_by_hand(mark, tokens, positions, count)):
         there = int((found.message[d] >= 0).sum())
         assert there == min(len(messages), count)
@@ -134,15 +134,15 @@ def test_with_groups(method, groups):
     tokens = ragged(docs)
     found = one.fast.search(tokens, scored_positions(tokens, 1, "ngram"), groups**2)
     assert found.independent
-    assert found.own.tests == groups
+    assert found.user_evidence.tests == groups
     for d, doc in enumerate(docs):
         wanted = one.plain.search(doc)
         there = found.message[d] >= 0
         assert found.message[d][there].tolist() == [candidate.message for candidate in wanted]
         assert found.score[d][there].tolist() == pytest.approx([candidate.score for candidate in wanted], rel=1e-12)
         own = [candidate.score - candidate.score_group for candidate in wanted]
-        assert found.own.score[d][there].tolist() == pytest.approx(own, rel=1e-12)
-        assert found.own.scored[d] == sum(not step.of_group for step in one.plain.steps(doc))
+        assert found.user_evidence.score[d][there].tolist() == pytest.approx(own, rel=1e-12)
+        assert found.user_evidence.scored[d] == sum(not step.of_group for step in one.plain.steps(doc))
     if groups > 2:
         assert found.message[4, 0] == last
 

@@ -17,20 +17,20 @@ from numpy import int64, uint32, uint64
 from numpy.typing import NDArray
 from pydantic import Field
 
-from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
+from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Floored, Law
 from scanner.watermark.positions import WIDEST, Dedup, PositionRule, Positions, Tokens, ragged
 from scanner.watermark.stacks.random_numbers import first_of_permutation, is_among_first, permutation, product_mod
 from scanner.watermark.stacks.shared import (
     BySeed,
-    GreenListFormat,
     Held,
-    Opened,
+    OpenedFormat,
     Seeds,
+    ShuffledGreenFormat,
     check_message,
+    key_fingerprint,
     seeded_positions,
-    told_apart,
     without,
 )
 
@@ -158,7 +158,7 @@ class AfterOneToken:
         return tuple(tokens.ids[place - 1 : place + 1].tolist())
 
 
-class _KgwFormat(GreenListFormat):
+class _KgwFormat(ShuffledGreenFormat):
     """What both seedings share."""
 
     secret_bytes = range(8, 9)
@@ -183,9 +183,9 @@ class _KgwFormat(GreenListFormat):
         """32 bits of a seed, drawn by a generator that is no cipher."""
         return Basis(SEED_BITS, assumed=True)
 
-    def columns(self) -> Columns:
+    def columns(self) -> UnlabelledColumns:
         """See Format."""
-        return Columns(self.name, self.context_width, str(self.greenlist_ratio))
+        return UnlabelledColumns(self.name, self.context_width, str(self.greenlist_ratio))
 
     def decoy_key(self, entropy: bytes) -> bytes:
         """An odd number below 2^63, as 8 bytes."""
@@ -199,13 +199,13 @@ class _KgwFormat(GreenListFormat):
     def under(self, secret: bytes, table: NDArray[np.int32]) -> "Kgw":
         """The format opened with a secret and a selfhash table: the key's own table or, for a decoy, another key's."""
 
-    def _proof(self, secret: bytes) -> Proof:
+    def _proof(self, secret: bytes) -> ProofPath:
         from scanner.watermark.stacks.proof import KgwProof  # flags alone need mpmath
 
         return KgwProof(secret, self.seeding, self.context_width, self.vocab_size, self.green)
 
 
-class Kgw(Opened):
+class Kgw(OpenedFormat):
     """A key of either seeding.
 
     Args:
@@ -274,7 +274,7 @@ class KgwLefthashFormat(_KgwFormat):
     name = "hf-lefthash"
     title = "Hugging Face transformers, green list, lefthash"
     seeding = "lefthash"
-    answers = Answers(files(__package__) / "hf_lefthash.json", {"hf_lefthash": _detection})
+    answers = KnownAnswers(files(__package__) / "hf_lefthash.json", {"hf_lefthash": _detection})
 
     def rule(self) -> AfterOneToken:
         """Which positions are scored."""
@@ -289,7 +289,7 @@ class KgwLefthashFormat(_KgwFormat):
         key = uint64(key_of(secret))
         return Kgw(self, self.rule(), secret, lambda tokens: left_seeds(tokens.ids, key), table)
 
-    def proof(self, secret: bytes) -> Proof:
+    def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
         return self._proof(secret)
 
@@ -300,7 +300,7 @@ class KgwSelfhashFormat(_KgwFormat):
     name = "hf-selfhash"
     title = "Hugging Face transformers, green list, selfhash"
     seeding = "selfhash"
-    answers = Answers(files(__package__) / "hf_selfhash.json", {"hf_selfhash": _detection})
+    answers = KnownAnswers(files(__package__) / "hf_selfhash.json", {"hf_selfhash": _detection})
 
     def rule(self) -> BySeed:
         """The rule under hashing key 1; each opened key has its own."""
@@ -316,14 +316,14 @@ class KgwSelfhashFormat(_KgwFormat):
         rule = self._rule(secret, table)
         return Kgw(self, rule, secret, rule.seeds.value, table)
 
-    def proof(self, secret: bytes) -> Proof:
+    def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
         return self._proof(secret)
 
     def _rule(self, secret: bytes, table: NDArray[np.int32]) -> BySeed:
         key, before = key_of(secret), self.context_width - 1
         seeds = Held[Seeds](lambda tokens: self_seeds(tokens.ids, int64(key), table, before + 1))
-        return BySeed(before, before, told_apart(self.name, secret), seeds)
+        return BySeed(before, before, key_fingerprint(self.name, secret), seeds)
 
 
 def key_of(secret: bytes) -> int:

@@ -14,12 +14,12 @@ from numpy import uint32, uint64
 from numpy.typing import NDArray
 from pydantic import Field
 
-from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
+from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Floored, Gamma, Law
 from scanner.watermark.native.gumbel import sum_scores
 from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, ragged, scored_positions, with_opening
-from scanner.watermark.stacks.shared import DrawnFormat, Held, Opened, check_message, seeded_positions
+from scanner.watermark.stacks.shared import DrawnFormat, Held, OpenedFormat, check_message, seeded_positions
 
 KEY_BITS = 32
 """Bits of a key's 64 that count."""
@@ -150,7 +150,7 @@ class AnswerPositions:
         return tuple(tokens.ids[place - self.width : place + 1].tolist())
 
 
-class Sglang(Opened):
+class Sglang(OpenedFormat):
     """One key, or two keys with a coin that names one of them at each context; both keys decide the coin."""
 
     def __init__(self, form: "SglangFormat", secret: bytes, keys: tuple[int, ...], share: float) -> None:
@@ -198,9 +198,9 @@ class SglangFormat(DrawnFormat):
         """Whatever is hashed, one state of 32 bits decides it."""
         return Basis(KEY_BITS)
 
-    def columns(self) -> Columns:
+    def columns(self) -> UnlabelledColumns:
         """See Format."""
-        return Columns(self.name, self.context_window)
+        return UnlabelledColumns(self.name, self.context_window)
 
     def seconds(self, messages: int) -> float:
         """Five times the measured time."""
@@ -255,7 +255,7 @@ class SglangOneKeyFormat(SglangFormat):
 
     name = "sglang-one-key"
     title = "SGLang, one key"
-    answers = Answers(
+    answers = KnownAnswers(
         files(__package__) / "sglang_one_key.json", {"sglang_hashes": _hashes, "sglang_one_key": _detection}
     )
     secret_bytes = range(8, 9)
@@ -264,7 +264,7 @@ class SglangOneKeyFormat(SglangFormat):
         """A secret is the key's 8 bytes, big-endian: its 16 hexadecimal digits."""
         return Sglang(self, secret, keys_of(secret, 1), 1.0)
 
-    def proof(self, secret: bytes) -> Proof:
+    def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
         from scanner.watermark.stacks.proof import SglangProof  # flags alone need mpmath
 
@@ -276,7 +276,7 @@ class SglangTwoKeysFormat(SglangFormat):
 
     name = "sglang-two-keys"
     title = "SGLang, two keys"
-    answers = Answers(
+    answers = KnownAnswers(
         files(__package__) / "sglang_two_keys.json", {"sglang_coins": _coins, "sglang_two_keys": _detection}
     )
     secret_bytes = range(16, 17)
@@ -290,7 +290,7 @@ class SglangTwoKeysFormat(SglangFormat):
         """A secret is the 8 bytes of A and the 8 of B, big-endian."""
         return Sglang(self, secret, keys_of(secret, 2), self.mixing_probability)
 
-    def proof(self, secret: bytes) -> Proof:
+    def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
         from scanner.watermark.stacks.proof import SglangProof
 

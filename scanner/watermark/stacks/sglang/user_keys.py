@@ -12,7 +12,7 @@ import numpy as np
 from numpy import uint32
 from numpy.typing import NDArray
 
-from scanner.watermark.format import Answers, Candidates, Case, Pairs, Proof
+from scanner.watermark.format import Candidates, Case, KnownAnswers, Pairs, ProofPath
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.one_message import term
 from scanner.watermark.positions import Positions, Tokens, ragged
@@ -27,7 +27,7 @@ from scanner.watermark.stacks.sglang.format import (
     state_of,
     taken_in,
 )
-from scanner.watermark.stacks.shared import Held, Opened
+from scanner.watermark.stacks.shared import Held, OpenedFormat
 
 _PURPOSE = b"brickscan sglang user key v1"
 _TILE = 1024  # states at a time, whose products stay in the first-level cache
@@ -135,7 +135,7 @@ def best_two(
     return message, score
 
 
-class SglangUsers(Opened):
+class SglangUsers(OpenedFormat):
     """A key for each message, derived from a master key."""
 
     def __init__(self, form: "SglangUserKeysFormat", secret: bytes) -> None:
@@ -206,7 +206,7 @@ class SglangUserKeysFormat(SglangFormat):
 
     name = "sglang-user-keys"
     title = "SGLang, a key a request"
-    answers = Answers(
+    answers = KnownAnswers(
         files(__package__) / "sglang_user_keys.json", {"sglang_user_keys": _user_keys, "sglang_user_texts": _texts}
     )
 
@@ -214,7 +214,7 @@ class SglangUserKeysFormat(SglangFormat):
         """A secret is the master key, of which the users' keys are derived."""
         return SglangUsers(self, secret)
 
-    def proof(self, secret: bytes) -> Proof:
+    def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
         from scanner.watermark.stacks.proof import SglangUsersProof  # flags alone need mpmath
 

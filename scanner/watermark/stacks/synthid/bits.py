@@ -181,11 +181,13 @@ class MixedBits:
         narrow, *far = (log10_normal(sums, scored, weights, 0.5, v) for v in (1.0, UNMEASURED, 1.0 / UNMEASURED))
         surprise = -_LN10 * np.maximum(*far)
         for d in np.flatnonzero((narrow <= MEASURED_BELOW) & (scored > 0)):
-            own = states[offsets[d] : offsets[d + 1]]
+            of_document = states[offsets[d] : offsets[d + 1]]
             if narrow[d] <= EXACT_BELOW:
-                surprise[d] = -log_tail(int(sums[d]), weights, wide_law(len(own), variance_limit(own, MANY)))
+                surprise[d] = -log_tail(
+                    int(sums[d]), weights, wide_law(len(of_document), variance_limit(of_document, MANY))
+                )
             else:
-                variance = variance_limit(own, FEW)
+                variance = variance_limit(of_document, FEW)
                 surprise[d] = -_LN10 * log10_normal(sums[d : d + 1], scored[d : d + 1], weights, 0.5, variance)[0]
         return np.where(scored > 0, surprise, 0.0)
 

@@ -19,11 +19,11 @@ from numpy import uint64
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
+from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
 from scanner.watermark.laws import Floored, Law, Surprise
 from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, ragged, scored_positions
 from scanner.watermark.stacks.random_numbers import bits
-from scanner.watermark.stacks.shared import CPU, DrawnFormat, Held, Opened, StackFormat, check_message
+from scanner.watermark.stacks.shared import CPU, DrawnFormat, Held, OpenedFormat, StackFormat, check_message
 from scanner.watermark.stacks.synthid.bits import Bits, MixedBits, TableBits, hashes
 
 PUBLISHED = (
@@ -56,7 +56,7 @@ class EachContextOnce:
         return tuple(tokens.ids[place - self.width : place + 1].tolist())
 
 
-class SynthId(Opened):
+class SynthId(OpenedFormat):
     """A list of keys, one a layer."""
 
     def __init__(self, form: "_SynthIdFormat", secret: bytes, start: int, bits: Bits) -> None:
@@ -111,9 +111,9 @@ class _SynthIdFormat(StackFormat):
         """Each layer of 16 bits can be searched by itself in marked text."""
         return True
 
-    def columns(self) -> Columns:
+    def columns(self) -> UnlabelledColumns:
         """See Format."""
-        return Columns(self.name, self.ngram_len - 1)
+        return UnlabelledColumns(self.name, self.ngram_len - 1)
 
     def decoy_key(self, entropy: bytes) -> bytes:
         """Eight bytes a layer, of a number below 2^63."""
@@ -176,7 +176,7 @@ class SynthIdTableFormat(_SynthIdFormat, DrawnFormat):
         self._checked(secret)
         return SynthId(self, secret, 1, TableBits(bits(self.sampling_table_seed, self.sampling_table_size)))
 
-    def proof(self, secret: bytes) -> Proof:
+    def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
         from scanner.watermark.stacks.proof import SynthIdProof
 
@@ -210,7 +210,7 @@ class SynthIdMixedFormat(_SynthIdFormat):
         """A secret is 8 bytes a key, big-endian."""
         return SynthId(self, secret, start_of(self._checked(secret)), MixedBits())
 
-    def proof(self, secret: bytes) -> Proof:
+    def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
         from scanner.watermark.stacks.proof import SynthIdProof
 
@@ -267,5 +267,5 @@ def _detection(case: Case) -> Pairs:
         yield "hash_iv", int(out["hash_iv"]), start
 
 
-SynthIdTableFormat.answers = Answers(files(__package__) / "synthid_table.json", {"synthid_table": _detection})
-SynthIdMixedFormat.answers = Answers(files(__package__) / "synthid_mixed.json", {"synthid_mixed": _detection})
+SynthIdTableFormat.answers = KnownAnswers(files(__package__) / "synthid_table.json", {"synthid_table": _detection})
+SynthIdMixedFormat.answers = KnownAnswers(files(__package__) / "synthid_mixed.json", {"synthid_mixed": _detection})

@@ -16,7 +16,7 @@ from numpy import int64, uint32, uint64
 from numpy.typing import NDArray
 from pydantic import Field
 
-from scanner.watermark.format import Answers, Basis, Candidates, Case, Columns, Pairs, Proof
+from scanner.watermark.format import Basis, Candidates, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Floored, Gamma, Law
 from scanner.watermark.positions import WIDEST, Positions, Tokens, ragged
@@ -29,7 +29,15 @@ from scanner.watermark.stacks.random_numbers import (
     term,
     word_at,
 )
-from scanner.watermark.stacks.shared import BySeed, GreenListFormat, Held, Opened, Seeds, VocabularyFormat, told_apart
+from scanner.watermark.stacks.shared import (
+    BySeed,
+    Held,
+    OpenedFormat,
+    Seeds,
+    ShuffledGreenFormat,
+    VocabularyFormat,
+    key_fingerprint,
+)
 
 SEED_BITS = 32
 """Bits of a generator's seed."""
@@ -155,7 +163,7 @@ def _all_greens(
                 out[m] += 1
 
 
-class ThreeBricks(Opened):
+class ThreeBricks(OpenedFormat):
     """A seed and a salt; its messages are payloads."""
 
     def __init__(self, form: "_ThreeBricksFormat", rule: BySeed, secret: bytes) -> None:
@@ -186,12 +194,12 @@ class ThreeBricks(Opened):
         documents, kind = len(offsets) - 1, np.int64 if self._first else np.float64
         message, score = np.full((documents, 2), -1, np.int64), np.zeros((documents, 2), kind)
         for d in range(documents):
-            own = slice(offsets[d], offsets[d + 1])
+            of_document = slice(offsets[d], offsets[d + 1])
             sums: NDArray[Any] = np.zeros(count, kind)
             if self._first:
-                _all_greens(seeds[own], ids[own], sums, self._size, self._first)
+                _all_greens(seeds[of_document], ids[of_document], sums, self._size, self._first)
             else:
-                _all_sums(seeds[own], ids[own], sums, self._size)
+                _all_sums(seeds[of_document], ids[of_document], sums, self._size)
             for place in range(min(2, count)):
                 best = int(sums.argmax())  # the first of equals
                 message[d, place], score[d, place] = best, sums[best]
@@ -216,9 +224,9 @@ class _ThreeBricksFormat(VocabularyFormat):
         """32 bits of a seed, drawn by a generator that is no cipher."""
         return Basis(SEED_BITS, assumed=True)
 
-    def columns(self) -> Columns:
+    def columns(self) -> UnlabelledColumns:
         """See Format."""
-        return Columns(self.name, self.window)
+        return UnlabelledColumns(self.name, self.window)
 
     def check_messages(self, count: int) -> None:
         """See Format: payloads from |V| on are smaller ones again."""
@@ -247,7 +255,7 @@ class _ThreeBricksFormat(VocabularyFormat):
         # hands on its last token, and one in many thousands of other windows falls on the same entry.
         first = 0 if self.seeding == "hash" else int(_table(self.table_seed)[0])
         keyless = range(first, first + 1 if self.seeding != "hash" else self.vocab_size if seed == 0 else first)
-        of_key = told_apart(self.label(), secret)
+        of_key = key_fingerprint(self.label(), secret)
         seeds = Held(self._seeds(seed, salt))
         return BySeed(self.window, self.window + 1, of_key, seeds, keyless, self.vocab_size)
 
@@ -258,7 +266,7 @@ class _ThreeBricksFormat(VocabularyFormat):
         of, table = ("additive", "skip", "min").index(self.seeding), _table(self.table_seed)
         return lambda tokens: table_seeds(tokens.ids, window, int64(salt), table, of)
 
-    def _proof(self, secret: bytes, green: int) -> Proof:
+    def _proof(self, secret: bytes, green: int) -> ProofPath:
         from scanner.watermark.stacks.proof import ThreeBricksProof  # flags alone need mpmath
 
         return ThreeBricksProof(secret, self.window, self.seeding, self.table_seed, self.vocab_size, green)
@@ -290,12 +298,12 @@ class ThreeBricksOpenaiFormat(_ThreeBricksFormat):
         """The law of 24-bit draws at the lower end of their cells."""
         return Floored(Gamma(), SEED_BITS)
 
-    def proof(self, secret: bytes) -> Proof:
+    def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
         return self._proof(secret, 0)
 
 
-class ThreeBricksMarylandFormat(_ThreeBricksFormat, GreenListFormat):
+class ThreeBricksMarylandFormat(_ThreeBricksFormat, ShuffledGreenFormat):
     """`maryland`: a count of green tokens."""
 
     name = "three-bricks-maryland"
@@ -310,15 +318,15 @@ class ThreeBricksMarylandFormat(_ThreeBricksFormat, GreenListFormat):
         """See Format."""
         return f"{super().label()};gamma={self.gamma!r}"
 
-    def columns(self) -> Columns:
+    def columns(self) -> UnlabelledColumns:
         """See Format."""
-        return Columns(self.name, self.window, str(self.gamma))
+        return UnlabelledColumns(self.name, self.window, str(self.gamma))
 
     def law(self) -> Law:
         """The law of draws without replacement within a seed; its tail is below the binomial's where it matters."""
         return Floored(Binomial(Fraction(self.green, self.vocab_size)), SEED_BITS)
 
-    def proof(self, secret: bytes) -> Proof:
+    def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
         return self._proof(secret, self.green)
 
@@ -339,11 +347,11 @@ def _detection(case: Case) -> Pairs:
     rule = BySeed(form.window, form.window + 1, "", Held(seeds))
     tuples = {"none": 2, "v1": 0, "v2": 1}[case["scoring_method"]]  # tokens after the window
     index: list[int] = []
-    seen: set[object] = set()
+    known: set[object] = set()
     for t in range(form.window + 1, len(case["tokens"])):
         what: object = t if tuples > 1 else tuple(case["tokens"][t - form.window : t + tuples])
-        index += [t] * (what not in seen)
-        seen.add(what)
+        index += [t] * (what not in known)
+        known.add(what)
     positions = Positions(np.array(index, np.int64), np.array([0, len(index)]))
     mark, out = ThreeBricks(form, rule, bytes(16)), case["out"]
     yield "num_token", out["num_token"], len(index)
@@ -358,9 +366,9 @@ def _detection(case: Case) -> Pairs:
         yield what, True, math.isclose(score, out[what], rel_tol=_OF_FLOATS)
 
 
-ThreeBricksOpenaiFormat.answers = Answers(
+ThreeBricksOpenaiFormat.answers = KnownAnswers(
     files(__package__) / "three_bricks_openai.json", {"three_bricks_openai": _detection}
 )
-ThreeBricksMarylandFormat.answers = Answers(
+ThreeBricksMarylandFormat.answers = KnownAnswers(
     files(__package__) / "three_bricks_maryland.json", {"three_bricks_maryland": _detection}
 )

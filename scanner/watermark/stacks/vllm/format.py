@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
+from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
 from scanner.watermark.laws import Floored, Gamma, Law, WeightedGamma, checked_weight
 from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, ragged, scored_positions, with_opening
 from scanner.watermark.stacks.random_numbers import MISSING, sum_terms, words_of_positions
-from scanner.watermark.stacks.shared import DrawnFormat, Held, Opened, check_message
+from scanner.watermark.stacks.shared import DrawnFormat, Held, OpenedFormat, check_message
 
 GRID_BITS = 24
 """Bits of a uniform: vLLM drops the low 8 bits of a word."""
@@ -76,7 +76,7 @@ class ResponsePositions:
         return (-1,) * (self.width + 1 - len(there)) + tuple(there)
 
 
-class Vllm(Opened):
+class Vllm(OpenedFormat):
     """A key of either format. Its score is (1−a)·S_A + a·S_B; where a is 0 or 1, one key alone is scored."""
 
     def __init__(self, form: "_VllmFormat", secret: bytes, keys: tuple[int, ...], weight: float) -> None:
@@ -122,15 +122,15 @@ class _VllmFormat(DrawnFormat):
         """Philox is no cipher, and its key has 64 bits."""
         return Basis(64)
 
-    def columns(self) -> Columns:
+    def columns(self) -> UnlabelledColumns:
         """See Format."""
-        return Columns(self.name, self.context_width)
+        return UnlabelledColumns(self.name, self.context_width)
 
     def seconds(self, messages: int) -> float:
         """Five times the measured time with its p-value."""
         return 2e-7
 
-    def _proof(self, secret: bytes, weight: float | None) -> Proof:
+    def _proof(self, secret: bytes, weight: float | None) -> ProofPath:
         from scanner.watermark.stacks.proof import VllmProof  # flags alone need mpmath
 
         opening = self.partial_contexts == "scored"
@@ -178,7 +178,7 @@ class VllmGumbelFormat(_VllmFormat):
 
     name = "vllm-gumbel"
     title = "vLLM, gumbel"
-    answers = Answers(files(__package__) / "vllm_gumbel.json", {"vllm_words": _words, "vllm_gumbel": _detection})
+    answers = KnownAnswers(files(__package__) / "vllm_gumbel.json", {"vllm_words": _words, "vllm_gumbel": _detection})
 
     def law(self) -> Law:
         """The law of 24-bit draws at the lower end of their cells."""
@@ -188,7 +188,7 @@ class VllmGumbelFormat(_VllmFormat):
         """A secret is the key's 8 bytes, big-endian."""
         return Vllm(self, secret, (key_of(secret),), 0.0)
 
-    def proof(self, secret: bytes) -> Proof:
+    def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
         return self._proof(secret, None)
 
@@ -198,7 +198,7 @@ class VllmDualKeyFormat(_VllmFormat):
 
     name = "vllm-dual-key"
     title = "vLLM, dual_key_gumbel"
-    answers = Answers(
+    answers = KnownAnswers(
         files(__package__) / "vllm_dual_key.json", {"vllm_sub_keys": _sub_keys, "vllm_dual_key": _detection}
     )
     alpha: Annotated[float, AfterValidator(checked_weight)] = 0.1
@@ -215,7 +215,7 @@ class VllmDualKeyFormat(_VllmFormat):
         """A secret is the master key's 8 bytes, big-endian."""
         return Vllm(self, secret, sub_keys(key_of(secret)), self.alpha)
 
-    def proof(self, secret: bytes) -> Proof:
+    def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
         return self._proof(secret, self.alpha)
 

@@ -1,0 +1,122 @@
+"""The tree as a reader meets it: one class a name, no function written twice, functions and files that can be read."""
+
+import ast
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FILES = {
+    str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
+    for package in ("schemas", "scanner", "jobs", "infra")
+    for path in sorted((ROOT / package).rglob("*.py"))
+    if not {"build", ".venv"} & set(path.parts)
+}
+TAKE_MANY = {"kernel", "jit", "command", "option", "argument"}
+"""Words of decorators of functions that may take more than eight parameters: kernels and commands."""
+
+MANY = {
+    "scanner/audit/in_every_scan/decoys.py: _count": 9,
+    "scanner/audit/statistics/audit_rows.py: row_of": 9,
+    "scanner/evidence/explanation.py: weigh": 9,
+    "scanner/generation/mark.py: __init__": 10,
+    "scanner/generation/processor.py: __init__": 11,
+    "scanner/registry/keys.py: new_key": 10,
+}
+"""Functions that take more than eight parameters for now, and how many: each shall get a value for some of them."""
+
+
+class WithoutNames(ast.NodeTransformer):
+    """Replaces every name by the number of its first use, and drops annotations."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, str] = {}
+
+    def number(self, name: str) -> str:
+        return self.numbers.setdefault(name, f"_{len(self.numbers)}")
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        node.id = self.number(node.id)
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.arg, node.annotation = self.number(node.arg), None
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        node.attr = self.number("." + node.attr)
+        return node
+
+    def visit_keyword(self, node: ast.keyword) -> ast.AST:
+        self.generic_visit(node)
+        node.arg = self.number(node.arg) if node.arg else None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        self.generic_visit(node)
+        node.annotation = ast.Constant(0)
+        return node
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for file, tree in FILES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{file}: {node.name}", node
+
+
+def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    every = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+    return [one.arg for one in every if one.arg not in ("self", "cls")]
+
+
+def body_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
+    return node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
+
+
+def test_a_class_name_stands_for_one_class():
+    found = defaultdict(list)
+    for file, tree in FILES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(file)
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}
+
+
+def test_no_function_is_written_twice():
+    """No two bodies of eight statements and more are equal up to names."""
+    found = defaultdict(list)
+    for name, node in functions():
+        body = body_of(node)
+        if sum(isinstance(one, ast.stmt) for statement in body for one in ast.walk(statement)) >= 8:
+            without = WithoutNames()
+            for parameter in parameters(node):
+                without.number(parameter)
+            text = ";".join(ast.dump(without.visit(ast.parse(ast.unparse(one)).body[0])) for one in body)
+            found[hashlib.sha256(text.encode()).hexdigest()].append(name)
+    assert len(found) > 500
+    assert [names for names in found.values() if len(names) > 1] == []
+
+
+def test_functions_take_eight_parameters_at_most():
+    many = {}
+    for name, node in functions():
+        decorated = {
+            one.id for decorator in node.decorator_list for one in ast.walk(decorator) if isinstance(one, ast.Name)
+        }
+        decorated |= {
+            one.attr
+            for decorator in node.decorator_list
+            for one in ast.walk(decorator)
+            if isinstance(one, ast.Attribute)
+        }
+        if len(parameters(node)) > 8 and not decorated & TAKE_MANY:
+            many[name] = len(parameters(node))
+    assert many == MANY
+
+
+def test_a_file_is_read_in_one_sitting():
+    long = {file: n for file in FILES if (n := len((ROOT / file).read_text(encoding="utf-8").splitlines())) > 500}
+    assert long == {}
