@@ -297,14 +297,14 @@ def mark(
 
     os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
     try:
-        from scanner.generation import CompletionSampling, check_prompts, complete, load_model
+        from scanner.generation import Sampling, check_prompts, complete, load_model
     except ModuleNotFoundError as error:
         raise Refused(
             f"marking needs torch and transformers, and {error.name} is missing: "
             "run `make model`, or pip install 'brickscan[model]'"
         ) from None
 
-    how = CompletionSampling(max_new_tokens, temperature, top_k, top_p, delta, skip_used_windows)
+    how = Sampling(max_new_tokens, temperature, top_k, top_p, delta, skip_used_windows)
     watermark = open_key(registry, key)
     model = load_model(folder)
     if model.tokenizer_sha256 != key.tokenizer.sha256:

@@ -45,7 +45,7 @@ def make_canary_users(registry: Path) -> None:
 def canary_rows(folder: Path, registry: Path, seed: int) -> Iterator[tuple[SampleRow, str]]:
     """Texts that the model wrote, each with the canary whom it was marked for, in turns."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
-    from scanner.generation import CompletionSampling, complete, load_model
+    from scanner.generation import Sampling, complete, load_model
 
     model = load_model(folder)
     prompts = (HERE / "prompts.txt").read_text(encoding="utf-8").splitlines()
@@ -55,7 +55,7 @@ def canary_rows(folder: Path, registry: Path, seed: int) -> Iterator[tuple[Sampl
     for number, (key_id, how) in enumerate(SETTINGS.items()):
         turns = [canary for canary in made if canary.key_id == key_id] * (TEXTS // CANARIES)
         those = np.random.default_rng(seed + number).permutation(prompts)[: len(turns)].tolist()
-        sampling = CompletionSampling(max_new_tokens=MOST_TOKENS, top_p=TOP_P, **how)  # type: ignore[arg-type]
+        sampling = Sampling(max_new_tokens=MOST_TOKENS, top_p=TOP_P, **how)  # type: ignore[arg-type]
         messages = [canary.message for canary in turns]
         done = complete(model, those, sampling, seed + number, open_key(registry, keys[key_id]), messages)
         print(f"{key_id}: {len(done)} texts of {[completion.tokens for completion in done]} tokens", flush=True)

@@ -201,7 +201,7 @@ def model_rows(
 ) -> Iterator[SampleRow]:
     """Documents that the model wrote: marked with each key for users in turn, and unmarked."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
-    from scanner.generation import CompletionSampling, complete, load_model
+    from scanner.generation import Sampling, complete, load_model
 
     model = load_model(folder)
     random = np.random.default_rng(seed)
@@ -216,7 +216,7 @@ def model_rows(
         if key_id is not None:
             truth = marked_for(registry, key_id, [users[i % len(users)] for i in turns])
             watermark, messages = open_key(registry, keys[key_id]), [facts["message"] for facts in truth]
-        sampling = CompletionSampling(max_new_tokens=length, top_p=TOP_P, **how)  # type: ignore[arg-type]
+        sampling = Sampling(max_new_tokens=length, top_p=TOP_P, **how)  # type: ignore[arg-type]
         done = complete(model, those, sampling, seed + number, watermark, messages)
         kept = [completion.tokens >= MIN_TOKENS for completion in done]
         print(f"{key_id or 'unmarked'} {how}, at most {length} tokens: {sum(kept)} of {BATCH} kept", flush=True)

@@ -1,15 +1,15 @@
 """Marking text: logits processors for transformers, and completions of a local model. Imports torch: import it late."""
 
-from scanner.generation.mark import Completion, CompletionSampling, complete, marking_of
+from scanner.generation.mark import Completion, Sampling, complete, marking_of
 from scanner.generation.model import LocalModel, load_model, prompt_lengths, token_log_probabilities
 from scanner.generation.processor import GreenListProcessor, GumbelProcessor, check_prompts
 
 __all__ = [
     "Completion",
-    "CompletionSampling",
     "GreenListProcessor",
     "GumbelProcessor",
     "LocalModel",
+    "Sampling",
     "check_prompts",
     "complete",
     "load_model",

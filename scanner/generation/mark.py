@@ -164,7 +164,7 @@ class SglangProcessor(_StackProcessor[Sglang | SglangUsers]):
 
 
 @dataclass(frozen=True)
-class CompletionSampling:
+class Sampling:
     """How completions are sampled. The defaults are those of the paper's experiments (three bricks, sections 4 and 6).
 
     Raises:
@@ -228,7 +228,7 @@ def marking_of(mark: Watermark) -> Marking:
 def complete(
     model: LocalModel,
     prompts: Sequence[str],
-    sampling: CompletionSampling,
+    sampling: Sampling,
     seed: int,
     mark: Watermark | Sequence[Watermark] | None = None,
     messages: Sequence[int] = (),
@@ -295,7 +295,7 @@ def _marking(
     messages: Sequence[int],
     lengths: list[int],
     width: int,
-    sampling: CompletionSampling,
+    sampling: Sampling,
     seed: int,
 ) -> tuple[LogitsProcessorList, dict[str, Any]]:
     """Processors of a batch, and how `generate` is to sample after them."""
@@ -317,7 +317,7 @@ def _marking_each(
     messages: Sequence[int],
     lengths: list[int],
     width: int,
-    sampling: CompletionSampling,
+    sampling: Sampling,
     seed: int,
 ) -> tuple[LogitsProcessorList, dict[str, Any]]:
     """As `_marking`, with a watermark for each row: rows of one watermark are marked together."""

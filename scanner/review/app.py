@@ -68,33 +68,33 @@ def app_of(desk: Desk) -> Starlette:
 
 async def _list(desk: Desk, request: Request) -> Response:
     _leave(desk, request)
-    request_of_flags, first = _request_of_flags(request.query_params), _number(request.query_params.get("first", "0"))
-    listed = await run_in_threadpool(desk.list, request_of_flags, first)
+    flag_request, first = _flag_request(request.query_params), _number(request.query_params.get("first", "0"))
+    listed = await run_in_threadpool(desk.list, flag_request, first)
     more = first + len(listed.entries) < listed.counts.shown
     return _page(
         "review_list.html.j2",
         title="Flags to review",
         by=printable(desk.by),
-        request_of_flags=request_of_flags,
+        flag_request=flag_request,
         states=list(STATES),
         listed=listed,
         in_need=IN_NEED,
-        earlier=request_of_flags.address("/", first=max(0, first - LINES_A_PAGE)) if first else None,
-        later=request_of_flags.address("/", first=first + LINES_A_PAGE) if more else None,
-        **await _just_recorded(desk, request_of_flags, request),
+        earlier=flag_request.address("/", first=max(0, first - LINES_A_PAGE)) if first else None,
+        later=flag_request.address("/", first=first + LINES_A_PAGE) if more else None,
+        **await _just_recorded(desk, flag_request, request),
     )
 
 
 async def _flag(desk: Desk, request: Request) -> Response:
     _leave(desk, request)
-    request_of_flags, place, form_id = _request_of_flags(request.query_params), _place(request.query_params), new_id()
-    looked = await run_in_threadpool(desk.look, request_of_flags, place)
+    flag_request, place, form_id = _flag_request(request.query_params), _place(request.query_params), new_id()
+    looked = await run_in_threadpool(desk.look, flag_request, place)
     return _page(
         "review_flag.html.j2",
         **await run_in_threadpool(about, looked.explained),
         by=printable(desk.by),
-        request_of_flags=request_of_flags,
-        flag=request_of_flags.address("", **place._asdict())[1:],
+        flag_request=flag_request,
+        flag=flag_request.address("", **place._asdict())[1:],
         looked=looked,
         text_sha256=looked.explained.row["text_sha256"].hex(),
         decision_id=form_id,
@@ -103,10 +103,10 @@ async def _flag(desk: Desk, request: Request) -> Response:
         MOST_NAMED=_MOST_NAMED,
         longest=LONGEST_NOTE,
         copied_from=_copied_from(looked, form_id),
-        back=request_of_flags.address("/", left=form_id),
-        before=looked.before and request_of_flags.address("/flag", **looked.before._asdict(), left=form_id),
-        after=looked.after and request_of_flags.address("/flag", **looked.after._asdict(), left=form_id),
-        **await _just_recorded(desk, request_of_flags, request, form_id),
+        back=flag_request.address("/", left=form_id),
+        before=looked.before and flag_request.address("/flag", **looked.before._asdict(), left=form_id),
+        after=looked.after and flag_request.address("/flag", **looked.after._asdict(), left=form_id),
+        **await _just_recorded(desk, flag_request, request, form_id),
     )
 
 
@@ -155,30 +155,28 @@ def _leave(desk: Desk, request: Request) -> None:
 async def _decide(desk: Desk, request: Request) -> Response:
     form = await _form(request)
     on = _query(form.get("flag", ""))
-    request_of_flags, place = _request_of_flags(on), _place(on)
+    flag_request, place = _flag_request(on), _place(on)
     note = form.get("note", "").replace("\r\n", "\n").strip()
     made = Made(form.get("decision_id", ""), desk.by, "app", form.get("decision", ""), note)
     if made.decision == ReviewDecision.CONFIRMED and form.get("sure") != "yes":
         advice = await run_in_threadpool(desk.advice, place, form.get("text_sha256", ""))
         if advice.decision != ReviewDecision.CONFIRMED:
-            here = request_of_flags.address("/flag", **place._asdict(), left=made.decision_id)
+            here = flag_request.address("/flag", **place._asdict(), left=made.decision_id)
             title = "Confirm against the advice?"
             return _page("review_sure.html.j2", title=title, form=form, advice=advice, here=here)
     row = await run_in_threadpool(desk.decide, place, form.get("text_sha256", ""), made)
     after = form.get("next", "")
-    address = after if after.startswith("/flag?") else request_of_flags.address("/")
+    address = after if after.startswith("/flag?") else flag_request.address("/")
     return RedirectResponse(f"{address}&recorded={row['decision_id']}", 303)
 
 
-async def _just_recorded(
-    desk: Desk, request_of_flags: FlagRequest, request: Request, form_id: str = ""
-) -> dict[str, Any]:
+async def _just_recorded(desk: Desk, flag_request: FlagRequest, request: Request, form_id: str = "") -> dict[str, Any]:
     """The decision that the form before this page recorded, in words."""
     row = await run_in_threadpool(recorded, desk.results, request.query_params.get("recorded", ""))
     if row is None:
         return {"recorded": None}
     name = printable(row["doc_id"] or f"{row['path']}:{row['row']}", _SHOWN)
-    again = request_of_flags.address("/flag", path=row["path"], row=row["row"], left=form_id)
+    again = flag_request.address("/flag", path=row["path"], row=row["row"], left=form_id)
     return {"recorded": {"name": name, "decision": row["decision"], "again": again}}
 
 
@@ -202,7 +200,7 @@ def _wrong(request: Request, error: Exception) -> Response:
     return _page("review_wrong.html.j2", status, title="This was not done", said=safe(message))
 
 
-def _request_of_flags(given: Mapping[str, str]) -> FlagRequest:
+def _flag_request(given: Mapping[str, str]) -> FlagRequest:
     return FlagRequest(given.get("state", "open"), *(given.get(name, "") for name in ("user", "account", "key")))
 
 

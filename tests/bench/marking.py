@@ -29,7 +29,7 @@ GUMBEL = Gumbel(SECRET, WINDOW), NumberedGumbel(SECRET, WINDOW, GROUPS)
 
 def beside_unmarked(options: Namespace) -> Iterator[Comparison]:
     from jobs.demo.get_model import DEFAULT_FOLDER
-    from scanner.generation import CompletionSampling, complete, load_model
+    from scanner.generation import Sampling, complete, load_model
 
     if not Path(DEFAULT_FOLDER).exists():
         print("row 8 is left out: run `make model` first")
@@ -37,7 +37,7 @@ def beside_unmarked(options: Namespace) -> Iterator[Comparison]:
     model = load_model(DEFAULT_FOLDER)
     prompts = [f"Write a story about the number {i}." for i in range(ROWS)]
     for top_p in TOP_P:
-        how = CompletionSampling(TOKENS, top_p=top_p, delta=DELTA)
+        how = Sampling(TOKENS, top_p=top_p, delta=DELTA)
         unmarked = Work(f"unmarked, top-p {top_p}", ROWS * TOKENS, partial(complete, model, prompts, how, 1))
         for mark in (*GUMBEL, *GREEN):
             call = partial(complete, model, prompts, how, 1, mark, list(range(ROWS)))

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import stats
 
 from jobs.demo.get_model import DEFAULT_FOLDER
-from scanner.generation import CompletionSampling, LocalModel, complete, load_model, token_log_probabilities
+from scanner.generation import LocalModel, Sampling, complete, load_model, token_log_probabilities
 from scanner.watermark import Gumbel, LogGumbel, Positions, Tokens, neyman_pearson, ragged, scored_positions
 
 PROMPTS = (Path(__file__).parents[2] / "jobs" / "demo" / "prompts.txt").read_text(encoding="utf-8").splitlines()
@@ -45,7 +45,7 @@ class Row(NamedTuple):
     log10_p: np.ndarray
 
 
-def write(model: LocalModel, texts: int, sampling: CompletionSampling) -> list[Text]:
+def write(model: LocalModel, texts: int, sampling: Sampling) -> list[Text]:
     found = []
     for start in range(0, texts, BATCH):
         messages = [APART * (i + 1) for i in range(start, min(start + BATCH, texts))]
@@ -65,7 +65,7 @@ def replace(model: LocalModel, tokens: list[int], generator: np.random.Generator
     return model.tokenizer.encode(model.decode(mixed.tolist()), add_special_tokens=False).ids
 
 
-def compare(model: LocalModel, texts: list[Text], sampling: CompletionSampling) -> list[Row]:
+def compare(model: LocalModel, texts: list[Text], sampling: Sampling) -> list[Row]:
     generator = np.random.default_rng(5)
     attacked = {
         "clean": [t.tokens for t in texts],
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=DEFAULT_FOLDER)
     options = parser.parse_args()
     model = load_model(options.model)
-    sampling = CompletionSampling(options.tokens, temperature=options.temperature, top_p=options.top_p)
+    sampling = Sampling(options.tokens, temperature=options.temperature, top_p=options.top_p)
     texts = write(model, options.texts, sampling)
     lengths = [len(text.tokens) for text in texts]
     print(f"{len(texts)} texts of {min(lengths)} to {max(lengths)} tokens (mean {np.mean(lengths):.0f}), h = {WINDOW}")

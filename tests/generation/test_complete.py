@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer, models
 
 from scanner.errors import Refused, TokenizerError
-from scanner.generation import CompletionSampling, LocalModel, complete, load_model
+from scanner.generation import LocalModel, Sampling, complete, load_model
 from scanner.watermark import GreenList, Gumbel, LogGumbel, Watermark, ragged, scored_positions
 
 SECRET = bytes(range(40))
@@ -32,7 +32,7 @@ def ids_of(model: LocalModel, text: str) -> list[int]:
 
 @pytest.mark.parametrize("mark", MARKS, ids=lambda mark: mark.label)
 def test_marked_text_names_its_message(tiny: LocalModel, mark: Watermark) -> None:
-    done = complete(tiny, PROMPTS, CompletionSampling(max_new_tokens=120), 1, mark, MESSAGES)
+    done = complete(tiny, PROMPTS, Sampling(max_new_tokens=120), 1, mark, MESSAGES)
     tokens = ragged([ids_of(tiny, completion.text) for completion in done])
     positions = scored_positions(tokens, mark.window, "ngram")
     best = mark.best_two(tokens, positions, 100)
@@ -47,7 +47,7 @@ def test_the_same_seed_gives_the_same_text(tiny: LocalModel, mark: Watermark | N
     def texts(seed: int) -> list[str]:
         torch.manual_seed(seed + 100)  # the seed decides, whatever the global generator's state
         messages = MESSAGES if mark else []
-        return [completion.text for completion in complete(tiny, PROMPTS, CompletionSampling(24), seed, mark, messages)]
+        return [completion.text for completion in complete(tiny, PROMPTS, Sampling(24), seed, mark, messages)]
 
     assert texts(1) == texts(1)
     if mark is None or mark.label.startswith("greenlist"):
@@ -58,7 +58,7 @@ def test_the_same_seed_gives_the_same_text(tiny: LocalModel, mark: Watermark | N
 def test_used_windows_can_be_left_unmarked(tiny: LocalModel, mark: Watermark) -> None:
     """At h = 1 windows repeat soon; from the first repeat on the two texts differ."""
     texts = [
-        complete(tiny, PROMPTS, CompletionSampling(150, temperature=0.5, skip_used_windows=skip), 1, mark, MESSAGES)
+        complete(tiny, PROMPTS, Sampling(150, temperature=0.5, skip_used_windows=skip), 1, mark, MESSAGES)
         for skip in (False, True)
     ]
     assert texts[0] != texts[1]
@@ -70,17 +70,16 @@ def test_used_windows_can_be_left_unmarked(tiny: LocalModel, mark: Watermark) ->
 def test_the_global_generator_is_left_alone(tiny: LocalModel) -> None:
     torch.manual_seed(8)
     state = torch.get_rng_state()
-    complete(tiny, PROMPTS, CompletionSampling(3), 1)
+    complete(tiny, PROMPTS, Sampling(3), 1)
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_row_does_not_depend_on_its_neighbours(tiny: LocalModel) -> None:
     """Left padding and the messages of other rows change nothing."""
     mark = MARKS[2]
-    together = complete(tiny, PROMPTS[:1] + PROMPTS[2:], CompletionSampling(20), 1, mark, [3, 41])
+    together = complete(tiny, PROMPTS[:1] + PROMPTS[2:], Sampling(20), 1, mark, [3, 41])
     alone = [
-        complete(tiny, [prompt], CompletionSampling(20), 1, mark, [m])[0]
-        for prompt, m in ((PROMPTS[0], 3), (PROMPTS[2], 41))
+        complete(tiny, [prompt], Sampling(20), 1, mark, [m])[0] for prompt, m in ((PROMPTS[0], 3), (PROMPTS[2], 41))
     ]
     assert together == alone
 
@@ -89,7 +88,7 @@ def test_a_completion_ends_before_the_end_of_turn(tiny: LocalModel) -> None:
     ends = LocalModel(tiny.model, tiny.tokenizer, tiny.tokenizer_sha256, None, eos_ids=(2,))
     tiny.model.generation_config.eos_token_id = 2
     try:
-        done = complete(ends, PROMPTS * 10, CompletionSampling(100, top_p=1.0), 3)
+        done = complete(ends, PROMPTS * 10, Sampling(100, top_p=1.0), 3)
     finally:
         tiny.model.generation_config.eos_token_id = None
     assert min(completion.tokens for completion in done) < 100
@@ -110,20 +109,20 @@ def test_chats_are_written_with_the_models_template(tiny_folder: Path, tmp_path:
 
 def test_what_cannot_be_completed_is_refused(tiny: LocalModel) -> None:
     with pytest.raises(Refused, match=r"prompt 1 \(of 0 to [12]\) has no tokens"):
-        complete(tiny, ["w3", " "], CompletionSampling(), 0)
+        complete(tiny, ["w3", " "], Sampling(), 0)
     with pytest.raises(Refused, match=r"prompt 1 \(of 0 to [12]\) has 3 tokens, fewer than the window of 4"):
-        complete(tiny, [PROMPTS[0], "w3 w4 w5"], CompletionSampling(2), 0, MARKS[0], [1, 2])
+        complete(tiny, [PROMPTS[0], "w3 w4 w5"], Sampling(2), 0, MARKS[0], [1, 2])
     with pytest.raises(Refused, match="max_new_tokens = 256 do not fit the model's 256 positions"):
-        complete(tiny, ["w3"], CompletionSampling(max_new_tokens=256), 0)
+        complete(tiny, ["w3"], Sampling(max_new_tokens=256), 0)
     with pytest.raises(Refused, match="max_new_tokens = 0"):
-        CompletionSampling(max_new_tokens=0)
+        Sampling(max_new_tokens=0)
     with pytest.raises(Refused, match="delta = 0"):
-        CompletionSampling(delta=0)
+        Sampling(delta=0)
     with pytest.raises(Refused, match="3 messages but 1 prompt lengths"):
-        complete(tiny, PROMPTS[:1], CompletionSampling(2), 0, MARKS[0], MESSAGES)
+        complete(tiny, PROMPTS[:1], Sampling(2), 0, MARKS[0], MESSAGES)
     few = Tokenizer(models.WordLevel({"<unk>": 0, "w3": 1}, unk_token="<unk>"))
     with pytest.raises(Refused, match="97 different tokens, but the key's tokenizer knows 2"):
-        complete(replace(tiny, tokenizer=few), ["w3"], CompletionSampling(2), 0, Gumbel(SECRET, 0), [0])
+        complete(replace(tiny, tokenizer=few), ["w3"], Sampling(2), 0, Gumbel(SECRET, 0), [0])
 
 
 def test_folders_that_hold_no_model_are_refused(tiny_folder: Path, tmp_path: Path) -> None:
@@ -150,7 +149,7 @@ def test_folders_that_hold_no_model_are_refused(tiny_folder: Path, tmp_path: Pat
 
 
 def test_the_unweighted_score_reads_what_gumbel_marked(tiny: LocalModel) -> None:
-    done = complete(tiny, PROMPTS, CompletionSampling(max_new_tokens=120), 1, Gumbel(SECRET, 4), MESSAGES)
+    done = complete(tiny, PROMPTS, Sampling(max_new_tokens=120), 1, Gumbel(SECRET, 4), MESSAGES)
     tokens = ragged([ids_of(tiny, completion.text) for completion in done])
     positions = scored_positions(tokens, 4, "ngram")
     score = LogGumbel(SECRET, 4).score(tokens, positions, np.array(MESSAGES))

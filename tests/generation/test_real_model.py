@@ -8,7 +8,7 @@ import pytest
 
 from jobs.demo.demo_keys import TOKENIZER
 from jobs.demo.get_model import DEFAULT_FOLDER
-from scanner.generation import CompletionSampling, LocalModel, complete, load_model
+from scanner.generation import LocalModel, Sampling, complete, load_model
 from scanner.text import load_tokenizer
 from scanner.watermark import GreenList, Gumbel, Watermark, scored_positions
 from tests.generation import compare_scores
@@ -34,7 +34,7 @@ def model() -> LocalModel:
 
 @pytest.mark.parametrize("mark", [GreenList(SECRET, 4, Fraction(1, 4)), Gumbel(SECRET, 4)], ids=lambda mark: mark.label)
 def test_marked_text_names_its_message_among_a_hundred_thousand(model: LocalModel, mark: Watermark) -> None:
-    done = complete(model, PROMPTS, CompletionSampling(max_new_tokens=160), 1, mark, MESSAGES)
+    done = complete(model, PROMPTS, Sampling(max_new_tokens=160), 1, mark, MESSAGES)
     assert all("<|im_" not in completion.text for completion in done)
     tokens = load_tokenizer(TOKENIZER, model.tokenizer_sha256).encode([completion.text for completion in done])
     positions = scored_positions(tokens, 4, "ngram")
@@ -46,7 +46,7 @@ def test_marked_text_names_its_message_among_a_hundred_thousand(model: LocalMode
 
 
 def test_unmarked_text_scores_like_chance(model: LocalModel) -> None:
-    done = complete(model, PROMPTS, CompletionSampling(max_new_tokens=80), 1)
+    done = complete(model, PROMPTS, Sampling(max_new_tokens=80), 1)
     tokens = load_tokenizer(TOKENIZER, model.tokenizer_sha256).encode([completion.text for completion in done])
     for mark in (GreenList(SECRET, 4, Fraction(1, 4)), Gumbel(SECRET, 4)):
         positions = scored_positions(tokens, 4, "ngram")
@@ -60,7 +60,7 @@ def test_neyman_pearson_is_strong_on_clean_text_and_fragile(model: LocalModel) -
     On clean text, with the prompt, Neyman-Pearson has the lowest p of the three scores, and ln r the highest. Once
     tokens are replaced, the original score is best and Neyman-Pearson finds nothing. Another message's p is not small.
     """
-    sampling = CompletionSampling(max_new_tokens=64)
+    sampling = Sampling(max_new_tokens=64)
     rows = compare_scores.compare(model, compare_scores.write(model, 8, sampling), sampling)
     median = {row[:3]: float(np.median(row.log10_p)) for row in rows}
     with_prompt, without = "with prompt, as sampled", "without prompt, as sampled"

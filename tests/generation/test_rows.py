@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from scanner.errors import Refused
-from scanner.generation import CompletionSampling, LocalModel, complete
+from scanner.generation import LocalModel, Sampling, complete
 from scanner.generation.processor import RowsProcessor
 from scanner.watermark import GreenList, Gumbel, ragged, scored_positions
 
@@ -18,15 +18,15 @@ MESSAGES = [3, 17, 41]
 
 def test_rows_of_several_gumbel_keys_are_those_of_each_key_alone(tiny: LocalModel):
     one, two = Gumbel(FIRST, 2), Gumbel(SECOND, 2)
-    together = complete(tiny, PROMPTS, CompletionSampling(30), 1, [one, two, one], MESSAGES)
+    together = complete(tiny, PROMPTS, Sampling(30), 1, [one, two, one], MESSAGES)
     for row, mark in enumerate([one, two, one]):
-        alone = complete(tiny, PROMPTS[row : row + 1], CompletionSampling(30), 1, mark, MESSAGES[row : row + 1])
+        alone = complete(tiny, PROMPTS[row : row + 1], Sampling(30), 1, mark, MESSAGES[row : row + 1])
         assert together[row] == alone[0]
 
 
 def test_rows_of_several_green_lists_are_found_under_their_own_key(tiny: LocalModel):
     marks = [GreenList(secret, 2, Fraction(1, 4)) for secret in (FIRST, SECOND)]
-    done = complete(tiny, PROMPTS, CompletionSampling(100), 1, [marks[0], marks[1], marks[0]], MESSAGES)
+    done = complete(tiny, PROMPTS, Sampling(100), 1, [marks[0], marks[1], marks[0]], MESSAGES)
     tokens = ragged([tiny.tokenizer.encode(completion.text).ids for completion in done])
     positions = scored_positions(tokens, 2, "ngram")
     p = np.array(
@@ -40,9 +40,9 @@ def test_rows_of_several_green_lists_are_found_under_their_own_key(tiny: LocalMo
 def test_marks_that_do_not_fit_the_prompts_are_refused(tiny: LocalModel):
     one = Gumbel(FIRST, 2)
     with pytest.raises(Refused, match="2 marks and 3 messages for 3 prompts"):
-        complete(tiny, PROMPTS, CompletionSampling(2), 1, [one, one], MESSAGES)
+        complete(tiny, PROMPTS, Sampling(2), 1, [one, one], MESSAGES)
     with pytest.raises(Refused, match="marked with one method"):
-        complete(tiny, PROMPTS, CompletionSampling(2), 1, [one, one, GreenList(FIRST, 2, Fraction(1, 4))], MESSAGES)
+        complete(tiny, PROMPTS, Sampling(2), 1, [one, one, GreenList(FIRST, 2, Fraction(1, 4))], MESSAGES)
 
 
 def test_rows_that_no_group_names_stay_as_they_are():

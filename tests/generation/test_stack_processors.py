@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from scanner.errors import Refused
-from scanner.generation import CompletionSampling, complete, marking_of
+from scanner.generation import Sampling, complete, marking_of
 from scanner.watermark import ragged
 from scanner.watermark.formats import make_format
 from scanner.watermark.rule import log10_p_of
@@ -96,8 +96,8 @@ def test_what_is_marked_is_read(tiny, name: str) -> None:
     messages = [0, 3, 7, 11] if name == "sglang-user-keys" else [0] * 4
     mark, other = form.open(secret), form.open(form.draw_key(bytes(range(1, 33))))
     prompts = ["w3 w4 w5 w6 w7", "w8 w9 w10 w11", "w12 w13 w14 w15 w16", "w17 w18 w19 w20"]
-    done = complete(tiny, prompts, CompletionSampling(max_new_tokens=60, top_p=1.0), 1, mark, messages)
-    again = complete(tiny, prompts, CompletionSampling(max_new_tokens=60, top_p=1.0), 1, mark, messages)
+    done = complete(tiny, prompts, Sampling(max_new_tokens=60, top_p=1.0), 1, mark, messages)
+    again = complete(tiny, prompts, Sampling(max_new_tokens=60, top_p=1.0), 1, mark, messages)
     assert [one.text for one in done] == [one.text for one in again]
     tokens = ragged([tiny.tokenizer.encode(one.text).ids for one in done])
     for opened, low in ((mark, True), (other, False)):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from scanner.generation import GreenListProcessor, GumbelProcessor
-from scanner.generation.mark import CompletionSampling, complete
+from scanner.generation.mark import Sampling, complete
 from scanner.watermark import ragged, scored_positions
 from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
 from scanner.watermark.rule import search
@@ -80,7 +80,7 @@ def test_many_tokens_with_few_that_can_be_written():
 def test_what_a_model_writes_is_found(tiny, method, groups):
     mark = NumberedGreenList(SECRET, 2, GAMMA, groups) if method == "greenlist" else NumberedGumbel(SECRET, 2, groups)
     messages = [17, 1599]
-    written = complete(tiny, ["w5 w6 w7", "w9 w3 w40"], CompletionSampling(150, delta=6.0), 1, mark, messages)
+    written = complete(tiny, ["w5 w6 w7", "w9 w3 w40"], Sampling(150, delta=6.0), 1, mark, messages)
     ids = [[int(word[1:]) for word in one.text.split()] for one in written]
     assert min(map(len, ids)) > 100
     tokens = ragged(ids)
