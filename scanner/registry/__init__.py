@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         users_named,
         users_of,
     )
+    from scanner.registry.audit_secret import set_audit_secret
     from scanner.registry.keys import (
         TRIAL_BEGAN,
         admit_key,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
         tokenizer_path,
     )
     from scanner.registry.keys_file import find_key, load_registry, registry_sha256
-    from scanner.registry.secrets import read_secret, set_audit_secret
+    from scanner.registry.secrets import read_secret
     from scanner.registry.users import (
         Allocation,
         add_users,
@@ -93,6 +94,7 @@ __all__ = [
 _MODULES = (
     "keys_file",
     "secrets",
+    "audit_secret",
     "keys",
     "answers",
     "users",

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from scanner.errors import Refused, SecretError
+from scanner.registry.audit_secret import audit_secret_beside
 from scanner.registry.keys_file import (
     KEYS_FILE,
     change_registry,
@@ -31,7 +32,7 @@ from scanner.registry.keys_file import (
     model_of,
     write_registry,
 )
-from scanner.registry.secrets import audit_secret_beside, new_secret_file, read_secret, secret_path
+from scanner.registry.secrets import new_secret_file, read_secret, secret_path
 from scanner.registry.tokenizer_files import pin_tokenizer, refuse_narrow
 from scanner.storage.local_files import make_private
 from scanner.storage.locations import is_uri
