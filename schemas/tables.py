@@ -99,6 +99,9 @@ A key can be learned from exact scores of a few texts, or from the best key and 
 only what follows from `flagged`, a coarse class of p, and the text (scanner.detection.rows).
 """
 
+NAMED_LISTS = ("named", "named_again")
+"""Columns of VERDICTS that list names, as NAMED."""
+
 DECADES = 6
 """Powers of ten of p that share a class of the column `p_class`.
 

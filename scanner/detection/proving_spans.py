@@ -27,9 +27,6 @@ class Which(NamedTuple):
     segments: bool
 
 
-WINDOWS = Which(windows=True, segments=False)
-
-
 def parts_of(
     which: Which, tokenizer: HuggingFaceTokenizer, text: str, places: NDArray[np.int64]
 ) -> list[tuple[int, int, int]]:

@@ -22,7 +22,7 @@ from scanner.errors import Refused
 from scanner.evidence.case import FlagCase
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.explanation import LEVELS, RUN
-from scanner.evidence.names_then import RegistrySays, as_the_registry_says
+from scanner.evidence.names_then import CHANGED_ROW, RegistrySays, as_the_registry_says
 from scanner.evidence.page import LEVEL_WORDS, LONGEST_TITLE, environment, visible
 from scanner.evidence.sentences import DOES_NOT_SAY, WHY_NOBODY, name
 from scanner.input.documents import read_text
@@ -129,7 +129,7 @@ def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], says: Regi
         if not read or len(read) != row["posts"]:
             return says
         posts = _of_account(row, read, [read_text(post["text"])[0] or "" for post in read])
-        again = _judge(explainer, row, _scan_of(explainer, row), _Recorded(row)).judge(posts, row["scanned_at"])
+        again = _judge(explainer, row, _scan_of(explainer, row)).judge(posts, row["scanned_at"])
     except Refused:
         return says
     if not again:
@@ -144,7 +144,7 @@ def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], says: Regi
         why = f"have corrected log10 p {again[0]['log10_p_global']:g}, and the row says {row['log10_p_global']:g}"
     else:
         return says
-    return RegistrySays(False, f"not asked: its posts, judged again, {why}. Name nobody by this row: it was changed")
+    return RegistrySays(False, f"not asked: its posts, judged again, {why}. {CHANGED_ROW}")
 
 
 def accounts_unread(explainer: Explainer) -> list[AccountExplained]:
@@ -232,7 +232,7 @@ def _weighed(
 ) -> tuple[float, float, list[tuple[int, int | None, int | None]]]:
     """log10 p of all posts and of own words alone; and of each post its scored tokens, and its two levels."""
     posts = _of_account(row, read, texts)
-    judge = _judge(explainer, row, scan, _Recorded(row))
+    judge = _judge(explainer, row, scan)
     of_all = judge.look(posts)
     unquoted = judge.look(posts._replace(texts=[unquoted_words(text) for text in texts]))
     best, message = of_all.choice, row["message"]
@@ -262,16 +262,14 @@ def _of_account(row: Mapping[str, Any], read: Sequence[Mapping[str, Any]], texts
     )
 
 
-def _judge(
-    explainer: Explainer, row: Mapping[str, Any], scan: Mapping[str, Any] | None, holders: "_Recorded"
-) -> AccountJudge:
+def _judge(explainer: Explainer, row: Mapping[str, Any], scan: Mapping[str, Any] | None) -> AccountJudge:
     """What judges an account as its scan did, under the row's key alone."""
     if scan is None:
         raise Refused("its scan did not end, so that its settings are not on record")
     return AccountJudge(
         [explainer.open_key(row["key_id"])],
         [row["tests"]],
-        holders,
+        _Recorded(row),
         Rules.recorded(scan, 1),
         nights=row["nights"],
         first_looks=[row["key_id"]] if row["first_look"] in (None, True) else [],

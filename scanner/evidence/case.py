@@ -43,7 +43,6 @@ OF_FILE = {"doc_id": "id", "account_id": "account", "created_at": "time"}
 
 _SHOWN = 10
 _NUMBERS = ("score", "log10_p", "log10_p_global", "messages_tested", "keys_tested")  # of every flagged row
-_COUNTS = ("messages_tested", "keys_tested", "tests")  # 1 or more
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from scanner.evidence.case import (
 )
 from scanner.evidence.explanation import RUN, Explanation, Weighed, log10_p_in, weigh
 from scanner.evidence.names_then import (
+    CHANGED_ROW,
     NOT_ASKED,
     RegistrySays,
     as_the_registry_says,
@@ -80,7 +81,6 @@ from schemas.words import Naming
 MOST_TEXTS = 256
 """Earlier posts that are held, since many flags may share runs with the same ones."""
 
-_NOBODY = "Name nobody by this row: it was changed"
 _OF_POST = ("path", "row", "text_sha256", "variant", "key_id")
 _DOCUMENT = ("scan_id", "shard_id", "path", "row")
 
@@ -159,7 +159,7 @@ def _as_filed(row: Mapping[str, Any], says: RegistrySays, beside: Mapping[str, A
     for name, value in beside.items():
         if row[name] is not None and row[name] != value and says.agrees is not False:
             why = f"the row says that {name} is {printable(str(row[name]))}, and its file, {printable(str(value))}"
-            return RegistrySays(False, f"not asked: {why}. {_NOBODY}")
+            return RegistrySays(False, f"not asked: {why}. {CHANGED_ROW}")
     return says
 
 
@@ -287,7 +287,7 @@ class Explainer:
                 law = test.watermark.law
                 if law and log10_p_in(test.watermark, test.tokenizer.reference, *about) > math.log10(stated):
                     why = f"neither its text nor a part of it speaks for message {message} of key {key_id}"
-                    return RegistrySays(False, f"not asked: {why}, and names stand by it. {_NOBODY}")
+                    return RegistrySays(False, f"not asked: {why}, and names stand by it. {CHANGED_ROW}")
         return says
 
     def held_against(self, rows: Sequence[Mapping[str, Any]]) -> list[RegistrySays]:

@@ -36,7 +36,7 @@ _TWO_THINGS = (
     "not asked: the row says two things, that it names somebody and that it does not, as no scan writes it. Name "
     "nobody by this row: it was changed"
 )
-_BY_NOBODY = "Name nobody by this row: it was changed"
+CHANGED_ROW = "Name nobody by this row: it was changed"
 _NO_SCAN = "neither `scans` nor `shards` has the scan of this row, so that nothing tells when it was. Name nobody by it"
 
 
@@ -179,7 +179,7 @@ def _of_row(row: Row, ran: Ran, numbers: Mapping[str, int], given: Mapping[tuple
         return RegistrySays(False, _NO_SCAN) if any(_entries(row)) else RegistrySays(None, "nobody is named")
     if not then.began - _CLOCKS <= row["scanned_at"] <= (ran.ended or then.ended) + _CLOCKS:
         when = f"{row['scanned_at']:%Y-%m-%d %H:%M:%S} UTC"
-        return RegistrySays(False, f"the row was scanned at {when}, and its scan did not run then. {_BY_NOBODY}")
+        return RegistrySays(False, f"the row was scanned at {when}, and its scan did not run then. {CHANGED_ROW}")
     for one in _entries(row):
         held = given.get((one["key_id"], one["message"]))
         possible = list(_possible(one["message"], held, then))

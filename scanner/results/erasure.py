@@ -19,10 +19,8 @@ from scanner.results.tables import read_whole
 from scanner.results.transactions import ORPHANS_AFTER_HOURS, SCHEMAS
 from scanner.results.upkeep import Anew, rewrite
 from scanner.storage.delta import attempts, open_table, table_uri
+from schemas.tables import NAMED_LISTS
 from schemas.words import Naming
-
-_LISTS = ("named", "named_again")
-"""Columns that list names."""
 
 
 def erase_user(
@@ -108,13 +106,13 @@ def _accounts_of(results: str, user_ids: Sequence[str]) -> list[str]:
 
 
 def _lists(name: str) -> list[str]:
-    return [column for column in _LISTS if column in SCHEMAS[name].names]
+    return [column for column in NAMED_LISTS if column in SCHEMAS[name].names]
 
 
 def _anywhere(rows: pa.Table, user_ids: Sequence[str]) -> pl.Series:
     """Whether each row names one of these users, alone or among others."""
     one_of = pl.element().struct.field("user_id").is_in(list(user_ids))
-    lists = [column for column in _LISTS if column in rows.column_names]
+    lists = [column for column in NAMED_LISTS if column in rows.column_names]
     of_each = (pl.col(column).list.eval(one_of.fill_null(value=False)).list.any() for column in lists)
     among = pl.any_horizontal(pl.lit(value=False), *(listed.fill_null(value=False) for listed in of_each))
     erased = pl.col("user_id").is_in(list(user_ids)).fill_null(value=False)
@@ -123,7 +121,7 @@ def _anywhere(rows: pa.Table, user_ids: Sequence[str]) -> pl.Series:
 
 
 def _others(rows: pa.Table, column: str, user_ids: Sequence[str]) -> pa.ChunkedArray:
-    """One of _LISTS without these names."""
+    """One of NAMED_LISTS without these names."""
     gone = pl.field("user_id").is_in(list(user_ids)).fill_null(value=False)
     without = pl.element().struct.with_fields(
         user_id=pl.when(~gone).then(pl.field("user_id")),

@@ -27,12 +27,11 @@ from scanner.results.newest import EVERY
 from scanner.results.queries import ask, scanned_and_one_of, standing_flags, with_audit
 from scanner.results.strength import LOG10_P_SHOWN
 from schemas.registry import CANARY_ID, Canary
+from schemas.tables import NAMED_LISTS
 from schemas.words import AuditState, Naming, Proof
 
 OF_ENTRY = ("key_id", "message", "user_id", "naming", "log10_p_global")
 """Fields of NAMED for each user who is named."""
-
-_LISTS = ("named", "named_again")
 
 
 class WantedFlags(NamedTuple):
@@ -86,7 +85,7 @@ class WantedFlags(NamedTuple):
         of_requested = pl.element().filter(self._is_of(field))
         once = (field("user_id").is_not_null() & field("user_id").is_first_distinct()) | (pl.int_range(pl.len()) == 0)
         surest_first = pl.element().sort_by(field("log10_p_global"), maintain_order=True)
-        named = pl.concat_list(pl.col(name).fill_null([]) for name in _LISTS).list.eval(surest_first)
+        named = pl.concat_list(pl.col(name).fill_null([]) for name in NAMED_LISTS).list.eval(surest_first)
         entries = pl.concat_list(pl.concat_list(pl.struct(OF_ENTRY)), named)
         users = entries.list.eval(of_requested).list.eval(pl.element().filter(once))
         return [users.alias("asked"), self._is_of(pl.col).not_().alias("beside")]

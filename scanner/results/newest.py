@@ -30,7 +30,7 @@ from scanner.input.shards import MAX_ROWS
 from scanner.results.tables import read_whole
 from scanner.results.transactions import SCHEMAS, TableEntry, Tables, additions, kept_tables, try_to_commit, write_file
 from scanner.storage.delta import attempts, table_uri
-from schemas.tables import DECADES
+from schemas.tables import DECADES, NAMED_LISTS
 from schemas.words import Naming
 
 CONTESTED = 0
@@ -147,8 +147,6 @@ EVERY = pl.lit(value=True)
 
 _NAMES_NOBODY = [str(why) for why in (Naming.NONE, Naming.AMBIGUOUS, Naming.UNDECIDED, Naming.ASSUMED, Naming.UNPROVED)]
 """Namings of rows in which no message may be named."""
-
-_LISTS = ("named", "named_again")
 
 _OF_SHARD = ["shard_id", "scan_id"]
 _OF_RANGE = [*_OF_SHARD, "path"]
@@ -271,13 +269,13 @@ def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     again = _rescanned(ranges)
     of_range = ranges.select(*_OF_RANGE, "keys", "file", own_at="scanned_at")
     twice = rows.join(again, on="path", how="semi").join(of_range, on=_OF_RANGE, how="left")
-    exact_flags = flags(results).select(*_ROW, "log10_p_global", *_LISTS)
+    exact_flags = flags(results).select(*_ROW, "log10_p_global", *NAMED_LISTS)
     twice = twice.join(exact_flags, on=_ROW, how="left", suffix="_exact")
-    twice = twice.with_columns(pl.coalesce(f"{name}_exact", name).alias(name) for name in _LISTS)
+    twice = twice.with_columns(pl.coalesce(f"{name}_exact", name).alias(name) for name in NAMED_LISTS)
     by_age = twice.sort(pl.coalesce("own_at", "scanned_at"), "scan_id")  # as flags: by the range's end
     same_file = (pl.col("file") == pl.col("file").last().over(_DOCUMENT)).fill_null(value=True)
     newest = by_age.filter(same_file).unique([*_DOCUMENT, "keys"], keep="last", maintain_order=True)
-    best = _best(newest, pl.coalesce("log10_p_global_exact", largest_p())).with_columns(map(_published, _LISTS))
+    best = _best(newest, pl.coalesce("log10_p_global_exact", largest_p())).with_columns(map(_published, NAMED_LISTS))
     return pl.concat([rows.join(again, on="path", how="anti"), best.select(SCHEMAS["verdicts"].names)])
 
 
@@ -314,8 +312,8 @@ def _best(rows: pl.LazyFrame, p: pl.Expr) -> pl.LazyFrame:
         descending=[False, False, True, True],
         nulls_last=True,
     )
-    each = pl.concat_list(pl.col(column).fill_null([]) for column in _LISTS)
-    rest = pl.all().exclude(*_DOCUMENT, *_LISTS, "each").first()
+    each = pl.concat_list(pl.col(column).fill_null([]) for column in NAMED_LISTS)
+    rest = pl.all().exclude(*_DOCUMENT, *NAMED_LISTS, "each").first()
     best = (
         ranked.with_columns(each=each)
         .group_by(_DOCUMENT, maintain_order=True)
@@ -324,7 +322,7 @@ def _best(rows: pl.LazyFrame, p: pl.Expr) -> pl.LazyFrame:
     once, again = (pl.col("each").list.eval(_entries(again=again)) for again in (False, True))
     return best.with_columns(
         pl.when(names.list.len() > 0).then(names).alias(column)
-        for column, names in zip(_LISTS, (once, again), strict=True)
+        for column, names in zip(NAMED_LISTS, (once, again), strict=True)
     )
 
 

@@ -15,10 +15,10 @@ from scanner.results.newest import EVERY, exact, flags, newest_flags, newest_ver
 from scanner.results.newest import standing_flags as of_every_set_of_keys
 from scanner.results.tables import read_whole
 from scanner.storage.delta import open_table, table_uri
+from schemas.tables import NAMED_LISTS
 from schemas.words import OF_REGISTRY, AuditState, Naming
 
 _ATTEMPTS = 10
-_LISTS = ("named", "named_again")
 
 Answer = TypeVar("Answer")
 
@@ -136,7 +136,7 @@ def flagged(
 def standing_flags(results: str, false_positive_rate: float, wanted: pl.Expr = EVERY) -> pl.LazyFrame:
     """Rows of `flagged` in any order, without the state of their audit."""
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
-    return _without_contradictions(newest_flags(results, flags(results).filter(strict), wanted), _LISTS)
+    return _without_contradictions(newest_flags(results, flags(results).filter(strict), wanted), NAMED_LISTS)
 
 
 def of_a_scan() -> pl.Expr:
@@ -206,7 +206,7 @@ def accounts(results: str, false_positive_rate: float = 1.0, night: date | None 
     if night is not None:
         rows = rows.filter(pl.col("night") == night.isoformat())
     newest = rows.sort("scanned_at", "scan_id").unique(["account_id", "keys"], keep="last", maintain_order=True)
-    return _without_contradictions(newest, _LISTS)
+    return _without_contradictions(newest, NAMED_LISTS)
 
 
 def with_audit(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
