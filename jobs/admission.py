@@ -1,9 +1,4 @@
-"""`brickscan keys admit`, `audit-secret`, `publish` and `verify`: what makes keys reliable, and known to others.
-
-`brickscan keys admit` and `brickscan keys audit-secret`: what makes a key's false-positive rate reliable.
-
-`brickscan keys publish` and `brickscan keys verify`: the public list of commitments, which is only appended to.
-"""
+"""`brickscan keys admit`, `audit-secret`, `publish` and `verify`: what makes keys reliable, and known to others."""
 
 from pathlib import Path
 

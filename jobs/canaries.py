@@ -121,8 +121,8 @@ def _measured(file: Path, registry: Path) -> list[CanaryStrength]:
 def _power(registry: Path, measured: list[CanaryStrength]) -> float:
     """Share of the measured texts that pass at 1e-6 among the registry's keys with one look, from 0.01 to 0.99."""
     from scanner.audit.calibration.admission import ASKED
-    from scanner.detection.scan_plan import keys_tested
     from scanner.registry import find_key, load_registry
+    from scanner.scan_plan import keys_tested
     from scanner.watermark.rule import corrected, passes
 
     known, shares = load_registry(registry), []

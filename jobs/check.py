@@ -67,9 +67,8 @@ def check(
     if date is not None and config is None:
         raise click.UsageError("--date goes with CONFIG; --registry has no filter.")
     from scanner.detection.one_text import Check, check_text
-    from scanner.detection.scan_plan import lacks
-    from scanner.detection.shares import NO_VARIANTS
     from scanner.results.filters import filter_of_config
+    from scanner.scan_plan import NO_VARIANTS, lacks
     from scanner.watermark.formats import format_of
 
     found = None

@@ -1,13 +1,4 @@
-"""`brickscan review`, `webhook`, `decide`: where people decide on flags.
-
-Functions shared by the commands that run an app until they are interrupted.
-
-`brickscan decide CONFIG|RESULTS DOC DECISION`: a decision on a flag, recorded for good.
-
-`brickscan review CONFIG|RESULTS`: a web app of this machine in which somebody decides on flags.
-
-`brickscan webhook CONFIG`: decisions that moderators make in ROOST Coop come back as rows of `decisions`.
-"""
+"""`brickscan review`, `webhook`, `decide`: where people decide on flags."""
 
 import contextlib
 import getpass

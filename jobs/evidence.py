@@ -1,11 +1,4 @@
-"""`brickscan explain`, `replay`, `report`: flags explained, scored anew, and as pages.
-
-`brickscan explain CONFIG|RESULTS DOC|ACCOUNT`: one flag or marked account, in words that all can follow.
-
-`brickscan replay CONFIG DOC`: one verdict computed again, and whether it comes out equal, field by field.
-
-`brickscan report CONFIG|RESULTS --out DIR`: a night and its flags as pages for a browser.
-"""
+"""`brickscan explain`, `replay`, `report`: flags explained, scored anew, and as pages."""
 
 import json
 import math

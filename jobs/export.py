@@ -70,7 +70,7 @@ def export(
     if again and not send:
         raise click.UsageError("--again goes with --send.")
     from scanner.evidence.explainer import Explainer
-    from scanner.exports.records import csv_lines
+    from scanner.exports import csv_lines
     from scanner.results.flags import WantedFlags, count_flags
     from scanner.results.queries import of_trial
 
@@ -99,7 +99,7 @@ def export(
 
 def _verdicts(explainer: "Explainer", config: Path, wanted: "WantedFlags") -> "Iterator[tuple[Explanation, Verdict]]":
     from scanner.evidence.case import FlagCase
-    from scanner.exports.records import verdict_of
+    from scanner.exports import verdict_of
     from scanner.results import scans
     from scanner.results.flags import newest
     from scanner.results.queries import ask
@@ -116,7 +116,7 @@ def _verdicts(explainer: "Explainer", config: Path, wanted: "WantedFlags") -> "I
 def _accounts(explainer: "Explainer", config: Path, form: str, since: datetime | None, before: datetime | None) -> None:
     """Print marked accounts that were scanned since and before these times."""
     from scanner.evidence.accounts import accounts_unread
-    from scanner.exports.records import account_csv_lines, account_verdict_of
+    from scanner.exports import account_csv_lines, account_verdict_of
 
     found = (account_verdict_of(explained, str(config)) for explained in accounts_unread(explainer))
     users = [
@@ -132,7 +132,7 @@ def _accounts(explainer: "Explainer", config: Path, form: str, since: datetime |
 
 def _tasks(found: "Iterator[tuple[Explanation, Verdict]]") -> int:
     """Print tasks; a flag whose text cannot be read keeps no other from being printed."""
-    from scanner.exports.records import label_studio_task
+    from scanner.exports import label_studio_task
 
     tasks, code = [], 0
     for explained, verdict in found:
@@ -154,7 +154,7 @@ def _reports(
     send: bool,
     again: bool,
 ) -> int:
-    from scanner.exports.sending import Outbox, ozone_or_coop
+    from scanner.exports import Outbox, ozone_or_coop
 
     body_of, receiver = ozone_or_coop(config, form)
     outbox = Outbox(explainer.results, receiver(), again=again) if send else None

@@ -1,11 +1,4 @@
-"""`brickscan flagged CONFIG|RESULTS`: flags in words for people, and the worth of their p-values.
-
-Flags in words for people: the user a text was marked for, or why nobody is named, and how small its p-value is.
-
-The worth of flags' p-values, in words for people: what chance explains, and what follows for a prior opinion.
-
-`brickscan flagged CONFIG|RESULTS`: the flagged documents that are asked for, in words for people (SPEC §4).
-"""
+"""`brickscan flagged CONFIG|RESULTS`: flags in words for people, and the worth of their p-values."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

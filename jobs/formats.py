@@ -1,11 +1,4 @@
-"""`brickscan formats`, `selftest`, `schema`: what this installation reads, whether it does so, and configurations.
-
-`brickscan formats`: which watermarks are read, over what their p-values hold, and what each can do.
-
-`brickscan selftest`: does this installation compute every format as its makers do?
-
-`brickscan schema`: the fields of a configuration as JSON Schema, for editors and checks before a deployment.
-"""
+"""`brickscan formats`, `selftest`, `schema`: what this installation reads, whether it does so, and configurations."""
 
 import json
 from pathlib import Path

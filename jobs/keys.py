@@ -1,13 +1,4 @@
-"""`brickscan keys …`: the master keys of a registry from the command line.
-
-Words about a master key that several `brickscan keys` commands say: what it is, and who else can make its marks.
-
-`brickscan keys new`: a master key of the native watermark.
-
-`brickscan keys add`: a key that another stack marks with.
-
-`brickscan keys …`: the master keys of a registry from the command line.
-"""
+"""`brickscan keys …`: the master keys of a registry from the command line."""
 
 import math
 import os
@@ -289,7 +280,7 @@ def _parameters(words: tuple[str, ...]) -> dict[str, Any]:
 def _floor(registry: Path | str, key: MasterKey) -> list[str]:
     """What a key's few bits mean for its flags; empty if they are many."""
     from scanner.audit.calibration.admission import ASKED
-    from scanner.detection.scan_plan import keys_tested
+    from scanner.scan_plan import keys_tested
     from scanner.watermark.formats import format_of
     from scanner.watermark.rule import corrected
 

@@ -1,11 +1,4 @@
-"""`brickscan mark`: completes prompts with a local model, marked for users, and writes the texts with the truth.
-
-Prompts that commands are given in files: a line each, or Parquet, which may name the user of each.
-
-Rows that `brickscan mark` writes: kept batch by batch while it runs, and one whole Parquet file at the end.
-
-`brickscan mark`: completes prompts with a local model, marked for users, and writes the texts with the truth.
-"""
+"""`brickscan mark`: completes prompts with a local model, marked for users, and writes the texts with the truth."""
 
 import contextlib
 import dataclasses
@@ -340,9 +333,9 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     from jobs.mark import MARKED
     from scanner.audit.calibration.admission import ASKED
     from scanner.detection.one_text import strengths_of
-    from scanner.detection.scan_plan import keys_tested
     from scanner.power import LEAST_SCORED, Aim, MeasuredTexts
     from scanner.registry import load_registry
+    from scanner.scan_plan import keys_tested
     from scanner.watermark.rule import corrected, log10_p_of
 
     places = {name: MARKED.names.index(name) for name in MARKED.names}

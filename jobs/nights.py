@@ -1,9 +1,4 @@
-"""`brickscan status` and `quarantine`: nights as people ask for them.
-
-`brickscan status CONFIG|RESULTS`: the last scans, how they ended and were audited, and what needs a hand.
-
-`brickscan quarantine CONFIG|RESULTS`: what could not be scored to this day, by reason, account or document.
-"""
+"""`brickscan status` and `quarantine`: nights as people ask for them."""
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping

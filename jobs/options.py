@@ -1,9 +1,4 @@
-"""Parts that several commands share: arguments, questions before what cannot be undone, and lists.
-
-Lists for people and programs: as a table, as JSON or as CSV. The totals stand below, or on stderr.
-
-Parts that several commands share: kinds of arguments, and the question before what cannot be undone.
-"""
+"""Parts that several commands share: arguments, questions before what cannot be undone, and lists."""
 
 import csv
 import io
@@ -217,7 +212,7 @@ def results_at(place: str) -> Results:
     Raises:
         Refused: neither is there.
     """
-    from scanner.detection.scan_plan import read_config, results_of
+    from scanner.scan_plan import read_config, results_of
 
     if Path(place).is_file():
         settings = read_config(Path(place))

@@ -1,11 +1,4 @@
-"""`brickscan plan` and `brickscan bench`: how many tokens a mark needs, and what a night costs.
-
-`brickscan plan --night`: what a night would cost on machines like the one that was measured.
-
-`brickscan bench`: what a document costs on this machine, for `brickscan plan --night`.
-
-`brickscan plan`: how many tokens a mark needs to be detected, with what that assumes, as a table and a plot.
-"""
+"""`brickscan plan` and `brickscan bench`: how many tokens a mark needs, and what a night costs."""
 
 import importlib.util
 import io

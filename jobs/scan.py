@@ -1,11 +1,4 @@
-"""`brickscan scan CONFIG`, the same as `python -m jobs.scan --config CONFIG`: a night's files in, verdicts out.
-
-The result of `brickscan scan` as one line of JSON, for schedulers; refusals and failures too.
-
-`brickscan scan --check`: a scan's plan, a line for each thing as it is looked at; nothing is written.
-
-`brickscan scan CONFIG`, the same as `python -m jobs.scan --config CONFIG`: a night's files in, verdicts out.
-"""
+"""`brickscan scan CONFIG`, the same as `python -m jobs.scan --config CONFIG`: a night's files in, verdicts out."""
 
 import contextlib
 import dataclasses
@@ -29,8 +22,8 @@ from scanner.interrupts import interrupts_noted
 if TYPE_CHECKING:
     from scanner.audit.in_every_scan.live import LiveAudit
     from scanner.cluster import ScanOutcome
-    from scanner.detection.scan_plan import Plan
     from scanner.input.files import DriverShare
+    from scanner.scan_plan import Plan
 
 
 Form = Literal["text", "json"]
@@ -271,7 +264,7 @@ def scan_and_tell(
     progress = Progress()
     progress.waits("loading numba and Ray")
     from scanner.cluster import run_scan
-    from scanner.detection.scan_plan import make_plan
+    from scanner.scan_plan import make_plan
     from scanner.watermark.kernel import compiled_before
 
     plan = make_plan(config, None if date is None else date.date())
@@ -301,7 +294,7 @@ def follow_and_tell(config: Path, date: datetime.datetime | None, form: Form = "
     """
     from jobs.text import StatusLine
     from scanner.cluster import follow
-    from scanner.detection.scan_plan import make_plan
+    from scanner.scan_plan import make_plan
 
     day = None if date is None else date.date()
     results = make_plan(config, day).results

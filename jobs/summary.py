@@ -1,9 +1,4 @@
-"""The summary of a scan and of its audit, for people who have ten seconds.
-
-The audit of a scan in words and figures for people, none of which claims more than was measured.
-
-The summary of a scan, for people who have ten seconds: what was read, what was flagged, what needs a hand.
-"""
+"""The summary of a scan and of its audit, for people who have ten seconds."""
 
 import math
 import shlex

@@ -1,9 +1,4 @@
-"""Output to a terminal or a log: everything goes through here, printable, also progress.
-
-Output to a terminal or a log: everything goes through here, printable (scanner.printable).
-
-Progress of a command, on stderr: for a scan a bar on a terminal, elsewhere lines of key=value pairs.
-"""
+"""Output to a terminal or a log: everything goes through here, printable, also progress."""
 
 import contextlib
 import logging

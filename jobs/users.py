@@ -1,9 +1,4 @@
-"""`brickscan users …`: who holds which message, from the command line.
-
-`brickscan users list`, `show`, `who`, `verify`: what the registry says of its users, from the command line.
-
-`brickscan users …`: who holds which message, from the command line.
-"""
+"""`brickscan users …`: who holds which message, from the command line."""
 
 import io
 from collections.abc import Iterator, Sequence

@@ -1,11 +1,7 @@
 """The power of a mark: how many scored tokens it needs, and how strong it is in texts that were measured.
 
-How many scored tokens a mark needs: thresholds, laws and bounds of marked scores, and a simulation that checks them.
-
 Power is the chance that the right message's corrected p-value passes. Tokens are taken to be independent under the
 assumptions of each model below, and repeats are left out before tokens are counted.
-
-How strongly texts are marked, measured on the texts themselves, and the power that texts like them have.
 """
 
 import math

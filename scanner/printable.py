@@ -1,14 +1,135 @@
-"""Text from outside made printable: a terminal, a log or a page shows all of it, and is not steered by it.
+"""Text from outside: characters that pass for others, and text that is made printable.
 
 Ids, paths, column names and the messages of libraries are written by strangers. None of them may steer a terminal,
 forge a line of a log, vanish, or pass for another column.
+
+Characters that pass for others have one table of each kind: what shows nothing, other blanks, styles and look-alikes.
+`scanner.text.normal_form` takes a disguise off a text by these tables, `skeleton` compares names by them. Imports the
+standard library alone, since every command imports it.
 """
 
+import functools
 import math
 import re
 import unicodedata
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
-from scanner.characters import UNSEEN
+UNSEEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
+    "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Characters that show nothing: Default_Ignorable_Code_Point (DerivedCoreProperties.txt), and annotations' marks."""
+
+CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
+"""Control characters but for blanks and line ends."""
+
+BLANKS = re.compile("[\u000b\u000c\u00a0\u1680\u2000-\u200a\u202f\u205f\u2800\u3000]")
+"""Other blanks than the usual one and tabs: spaces (general category Zs), vertical tabs and empty Braille."""
+
+LINE_ENDS = re.compile("\r\n?|[\u0085\u2028\u2029]")
+"""Other line ends than the usual one."""
+
+LINES = re.compile("[\u0305\u0332\u0333\u0335-\u0337\u033f]")
+"""Combining lines over, under and through a letter, which no orthography needs."""
+
+Script = Literal["Latin", "Cyrillic", "Greek", "Armenian", "Cherokee", "Coptic", "Lisu"]
+
+SCRIPTS: Mapping[Script, tuple[range, ...]] = {
+    "Latin": (
+        range(0x41, 0x5B), range(0x61, 0x7B), range(0xC0, 0x250), range(0x1E00, 0x1F00), range(0x2C60, 0x2C80),
+        range(0xA720, 0xA800),
+    ),
+    "Cyrillic": (range(0x400, 0x530), range(0x1C80, 0x1C90), range(0xA640, 0xA6A0)),
+    "Greek": (range(0x370, 0x400), range(0x1F00, 0x2000)),
+    "Armenian": (range(0x531, 0x590),),
+    "Cherokee": (range(0x13A0, 0x1400), range(0xAB70, 0xABC0)),
+    "Coptic": (range(0x2C80, 0x2D00),),
+    "Lisu": (range(0xA4D0, 0xA500),),
+}  # fmt: skip
+"""Blocks of the scripts that have letters which look Latin, and of Latin itself (Blocks.txt of Unicode)."""
+
+_LOOK_ALIKES: Mapping[Script, tuple[str, str]] = {
+    "Cyrillic": ("ЅІЈАВЕКМНОРСТУХЬагеорсухѕіјѡѴѵҮүһҽӀӏԁԌԛԜԝꙇ", "SIJABEKMHOPCTYXbareopcyxsijwVvYyhelidGqWwi"),
+    "Greek": ("ͿΑΒΕΖΗΙΚΜΝΟΡΤΥΧαγινορσυϒϜϱϲϳϹϺκχ", "JABEZHIKMNOPTYXayivopouYFpcjCMkx"),
+    "Armenian": ("ՍՏՕագզհոռսցքօ", "USOwqqhnnugfo"),
+    "Cherokee": ("ᎠᎡᎢᎥᎩᎪᎫᎬᎳᎷᎻᎽᏀᏂᏃᏏᏒᏔᏕᏙᏚᏞᏟᏢᏦᏧᏳᏴꭵꮁꮃꮓꮩꮪꮯ", "DRTiYAJEWMHYGhZbRWSVSLCPKdGBirwzvsc"),
+    "Coptic": ("ⲅⲎⲒⲔⲘⲚⲞⲟⲢⲣⲤⲥⲦⲨⲬⳐ", "rHIKMNOoPpCcTYXL"),
+    "Lisu": ("ꓐꓑꓒꓓꓔꓖꓗꓙꓚꓜꓝꓟꓠꓡꓢꓣꓦꓧꓪꓫꓬꓮꓰꓲꓳꓴ", "BPdDTGKJCZFMNLSRVHWXYAElOU"),
+}
+LOOK_ALIKES: Mapping[str, str] = {
+    other: latin for others, latins in _LOOK_ALIKES.values() for other, latin in zip(others, latins, strict=True)
+}
+"""Letters of other scripts with the Latin letter that they look like.
+
+Those letters of the scripts above whose prototype in Unicode's confusables.txt (UTS 39) is one of A-Z or a-z, except
+the two forms of iota below a letter (U+037A, U+1FBE). Where it is l and the letter a capital of an alphabet, I stands
+here, as in words. The Greek kappa and chi are added. The source is PyPI's confusable-homoglyphs 3.3.1, made on 30
+January 2024 of what was then the latest version, 15.1: its Scripts.txt of the same minute has characters of 15.1 and
+none of 16.0.
+"""
+
+AS_FOREIGN: Mapping[Script, Mapping[str, str]] = {
+    "Cyrillic": {LOOK_ALIKES[letter]: letter for letter in "асеорхуіјѕАВЕКМНОРСТУХІЈЅ"},
+    "Greek": {LOOK_ALIKES[letter]: letter for letter in "οναιΑΒΕΖΗΙΚΜΝΟΡΤΥΧ"},
+}
+"""Latin letters with the letter of everyday Cyrillic or Greek that looks the same."""
+
+
+def _styled() -> Iterator[tuple[str, str]]:
+    for code in (
+        *range(0x2B0, 0x2B9), *range(0x2E1, 0x2E4), *range(0x1D2C, 0x1D6B), *range(0x1D9B, 0x1DC0), 0x2071, 0x207F,
+        *range(0x2090, 0x209D),
+        *range(0x2102, 0x2139), *range(0x249C, 0x24EA), *range(0xFB00, 0xFB07), *range(0xFF10, 0xFF1A),
+        *range(0xFF21, 0xFF3B), *range(0xFF41, 0xFF5B), *range(0x1D400, 0x1D800), *range(0x1F110, 0x1F12A),
+        *range(0x1F130, 0x1F14A),
+    ):  # fmt: skip
+        plain = unicodedata.normalize("NFKC", chr(code)).strip("()")
+        if plain.isascii() and plain.isalnum() and (len(plain) == 1 or 0xFB00 <= code <= 0xFB06):
+            yield chr(code), plain
+    for first in (0x1F150, 0x1F170):  # white on black, in circles and in squares
+        yield from ((chr(first + i), chr(ord("A") + i)) for i in range(26))
+
+
+STYLED: Mapping[str, str] = {
+    **dict(_styled()),
+    **dict(zip("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘꞯʀꜱᴛᴜᴠᴡʏᴢɑɡ", "abcdefghijklmnopqrstuvwyzag", strict=True)),
+}
+"""Letters and digits in other styles, with the plain ones.
+
+Those of Unicode with a compatible form (NFKC): mathematical, full-width, circled, parenthesised, squared, raised,
+lowered and joined ones; white on black; small capitals (UnicodeData.txt calls them LATIN LETTER SMALL CAPITAL), and the
+a and the g of phonetics.
+"""
+
+MOST_COMBINING = 30
+"""Most combining marks in a row, as in Unicode's stream-safe text format (UAX #15, section 13)."""
+
+
+@functools.cache
+def _long_runs_of_marks() -> re.Pattern[str]:
+    marks = "".join(chr(code) for code in range(0x300, 0x1E94B) if unicodedata.combining(chr(code)))
+    return re.compile(f"([{marks}]{{{MOST_COMBINING}}})[{marks}]+")
+
+
+def composed(text: str, form: Literal["NFC", "NFKC"] = "NFC") -> str:
+    """A text in a normal form of Unicode, without the marks that come after 30 on one letter.
+
+    Putting a run of marks in order takes time by the square of its length. Where the stream-safe format begins a new
+    run by an invisible character, which a normalised text must not have, the marks beyond are left out: no letter has
+    them.
+    """
+    return unicodedata.normalize(form, text if text.isascii() else _long_runs_of_marks().sub(r"\1", text))
+
+
+def skeleton(name: str) -> str:
+    """The common form of names that look alike: case, blanks at the ends and letters' scripts make no difference."""
+    visible = UNSEEN.sub("", composed(name.translate(_AS_LATIN), "NFKC")).translate(_AS_LATIN)
+    return " ".join(visible.casefold().split())
+
+
+_AS_LATIN = str.maketrans(dict(LOOK_ALIKES))
+
 
 MOST_MARKS = 2
 """Most combining characters on one letter that are shown; more of them paint over the lines above."""

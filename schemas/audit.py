@@ -1,8 +1,6 @@
 """Audits: the configuration of `brickscan calibrate`, and the Arrow schemas of what was counted and judged.
 
 Configuration of `brickscan calibrate`: one TOML file, read into frozen models, as in schemas.config.
-
-Arrow schemas of audits: what decoys counted, and what was judged.
 """
 
 from typing import Annotated, Literal

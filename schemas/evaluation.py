@@ -1,9 +1,4 @@
-"""The paper's experiments: their configuration, and the Arrow schemas of what they write.
-
-The configuration of `brickscan evaluate`: the paper's experiments, their sizes and strengths.
-
-Arrow schemas of the paper's experiments: texts, answers and figures.
-"""
+"""The paper's experiments: their configuration, and the Arrow schemas of what they write."""
 
 from typing import Annotated, Literal
 

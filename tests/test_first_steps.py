@@ -20,9 +20,9 @@ import pytest
 
 from jobs.cli import brickscan
 from jobs.options import TRIAL, Day
-from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
 from scanner.registry import load_registry, open_key
+from scanner.scan_plan import make_plan
 from scanner.storage.toml import read_toml_text
 from scanner.watermark import Positions, Tokens
 from schemas.config import ScanConfig
@@ -189,6 +189,7 @@ def test_the_other_schemas_are_schemas(command):
     jsonschema.Draft202012Validator.check_schema(json.loads(call("schema", command)[1]))
 
 
+@pytest.mark.costly
 def test_the_shell_completes_commands_and_options():
     line = [sys.executable, "-c", "import sys; sys.argv = ['brickscan']; from jobs.cli import main; main()"]
 
@@ -219,6 +220,7 @@ def test_every_help_shows_an_example():
     assert len(commands) > 20
 
 
+@pytest.mark.costly
 def test_no_sentence_names_a_file_of_a_checkout():
     """A wheel has no `docs`: sentences of the product name a guide by its title, or a command that prints the same."""
     sources = [path for folder in ("jobs", "scanner", "schemas") for path in Path(folder).rglob("*.py")]
@@ -290,6 +292,7 @@ def trial(tmp_path) -> Path:
     return made
 
 
+@pytest.mark.costly
 def test_a_trial_names_its_users_in_text_of_last_week_and_says_everywhere_that_it_is_one(
     trial, without_ray, opened_once, tmp_path
 ):
@@ -307,6 +310,7 @@ def test_a_trial_names_its_users_in_text_of_last_week_and_says_everywhere_that_i
     assert (code, out, "results of a trial" in err) == (2, "", True)
 
 
+@pytest.mark.costly
 def test_a_trial_is_never_mixed_with_real_keys_users_or_results(trial, without_ray, opened_once, tmp_path):
     registry, config = trial / "registry", trial / "scan.toml"
     code, _, err = call("users", "add", "alice", "--registry", registry)
@@ -325,6 +329,7 @@ def test_a_scan_that_finds_nothing_says_what_it_could_find(trial, without_ray, o
     assert "a scan finds only text that was marked under a key of its registry" in call("scan", trial / "scan.toml")[1]
 
 
+@pytest.mark.costly
 def test_init_gives_the_date_of_the_folder(tmp_path):
     (tmp_path / "2026-11-18").mkdir()
     pq.write_table(pa.table({"text": [LONG * 20]}), tmp_path / "2026-11-18" / "a.parquet")

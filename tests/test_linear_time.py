@@ -23,8 +23,8 @@ from re import _parser  # type: ignore[attr-defined]
 
 import pytest
 
-from scanner.characters import skeleton
 from scanner.errors import BrickscanError
+from scanner.printable import skeleton
 from tests.support.opened import demo_tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -202,7 +202,7 @@ def parsers() -> dict[str, Callable[[str], object]]:
             if wanted and others <= 0 and None not in node.args.kw_defaults:
                 function = getattr(importlib.import_module(name), node.name)
                 found[f"{name}.{node.name}"] = as_text(inspect.unwrap(function), kind.startswith("bytes"))
-    return {**found, "scanner.characters.skeleton": skeleton}
+    return {**found, "scanner.printable.skeleton": skeleton}
 
 
 def as_text(function: Callable[..., object], binary: bool) -> Callable[[str], object]:

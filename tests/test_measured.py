@@ -18,8 +18,6 @@ from scanner.detection.detector import Detector
 from scanner.detection.one_text import NOWHERE, ScannedKey, strengths_of
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
-from scanner.detection.scan_plan import read_config
-from scanner.detection.shares import Weights
 from scanner.errors import Refused
 from scanner.power import (
     Aim,
@@ -33,6 +31,7 @@ from scanner.power import (
     tokens_needed,
 )
 from scanner.registry import Holders, find_key, load_registry, new_key, open_key
+from scanner.scan_plan import Weights, read_config
 from scanner.watermark.laws import Binomial, Gamma
 from schemas.tables import DOCUMENTS
 from tests.fixed import fix_secrets

@@ -16,8 +16,8 @@ from scanner.audit.in_every_scan.traffic import Traffic
 from scanner.audit.statistics.judgement import Limits
 from scanner.cluster import DocumentCounts, ScanOutcome, ScanTotals, ScanWork
 from scanner.cluster.work import Unread
-from scanner.detection.scan_plan import UnsupportedKey
 from scanner.results.scan_list import Reason, WholeInput, whole_input
+from scanner.scan_plan import UnsupportedKey
 from schemas.words import AuditState
 from tests.support.rescanned import Shard, write
 
@@ -271,7 +271,7 @@ def test_it_is_what_the_command_prints(monkeypatch, tmp_path):
     plan = SimpleNamespace(
         results="/srv/results", config=SimpleNamespace(false_positive_rate=1e-6), cautions=["under a: x"]
     )
-    monkeypatch.setattr("scanner.detection.scan_plan.make_plan", lambda *_: plan)
+    monkeypatch.setattr("scanner.scan_plan.make_plan", lambda *_: plan)
     monkeypatch.setattr("scanner.cluster.run_scan", lambda *_, **_options: replace(outcome(), audit=None))
     shown = summary(replace(outcome(), audit=None), "/srv/results", 1e-6, ["under a: x"], verbose=True)
     assert "\ncareful      under a: x\n" in shown

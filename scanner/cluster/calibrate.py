@@ -49,7 +49,6 @@ from scanner.cluster.corpus import (
 )
 from scanner.cluster.in_flight import Call, spread
 from scanner.cluster.machines import cluster
-from scanner.detection.sketches import reach_of
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.interrupts import sigterm_interrupts
 from scanner.registry import open_key, tokenizer_path
@@ -57,7 +56,7 @@ from scanner.storage.locations import filesystem_of
 from scanner.storage.toml import digest
 from scanner.watermark import Format
 from scanner.watermark.formats import format_of
-from scanner.watermark.positions import LEAST_REACH, CommonNgrams, hash_key
+from scanner.watermark.positions import LEAST_REACH, CommonNgrams, hash_key, reach_of
 from schemas.audit import LawConfig, PiecesConfig
 from schemas.registry import AuditedFilter, MasterKey
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from scanner.cluster.pieces import NO_TIME, NOTHING, DocumentCounts, Files, Finished, FinishedPack, Seconds
 from scanner.cluster.worker import quarantine_rows
-from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
 from scanner.errors import FileFault
 from scanner.input.documents import UNKNOWN
@@ -19,6 +18,7 @@ from scanner.input.files import InputFile
 from scanner.input.shards import Shard, key_set, shard_id
 from scanner.results.newest import BESIDE, enter_beside, run_number, settle
 from scanner.results.transactions import TableEntry, Tables, commit, committed, write_file
+from scanner.scan_plan import Plan
 from schemas.tables import SHARDS
 
 

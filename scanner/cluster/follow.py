@@ -14,12 +14,12 @@ from scanner.cluster.commits import ScanTotals
 from scanner.cluster.machines import cluster
 from scanner.cluster.scan import ExitCode, ScanOutcome, exit_code_of, run_scan, worse_of
 from scanner.cluster.work import ScanWork
-from scanner.detection.scan_plan import Plan
 from scanner.errors import FileFault
 from scanner.input.columns import Columns
 from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Answer, Inspector
 from scanner.interrupts import interrupts_noted, sigterm_interrupts
+from scanner.scan_plan import Plan
 
 LOOK_SECONDS = 5.0
 """Seconds between two looks. A file is scanned when it was the same at two of them: a writer may still be at work on

@@ -40,7 +40,6 @@ from scanner.cluster.work import (
 )
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import check_secrets, check_tokenizers, check_users, open_detector
-from scanner.detection.scan_plan import Plan, make_plan
 from scanner.detection.second_score import check_second
 from scanner.detection.under_test import Origin, Witness
 from scanner.errors import FileFault, Refused, ScanFailed
@@ -52,6 +51,7 @@ from scanner.registry import open_key
 from scanner.results.filters import with_filter
 from scanner.results.ledger_records import verified
 from scanner.results.scan_list import readiness
+from scanner.scan_plan import Plan, make_plan
 from scanner.watermark.formats import format_of
 from scanner.watermark.price import price
 

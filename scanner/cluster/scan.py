@@ -24,13 +24,14 @@ from scanner.cluster.passes import (
     AccountUnit,
     account_pass,
     filter_pass,
+    flagged_without,
     is_learnt,
     lesson_of,
     parts_left,
+    second_pass,
     unit_of,
 )
 from scanner.cluster.pool import Pool
-from scanner.cluster.second_pass import flagged_without, second_pass
 from scanner.cluster.todo import PiecePace, seconds_a_byte
 from scanner.cluster.work import (
     ALL_READ,
@@ -47,7 +48,6 @@ from scanner.cluster.work import (
 from scanner.cluster.worker import Worker
 from scanner.detection.attribution import Sightings
 from scanner.detection.open_plan import check_plan
-from scanner.detection.scan_plan import Plan, UnsupportedKey
 from scanner.detection.second_score import check_second
 from scanner.errors import Refused, ScanFailed
 from scanner.input.files import DriverShare, InputFile, list_files
@@ -61,6 +61,7 @@ from scanner.results.retention import drop_older, freeze
 from scanner.results.scan_list import refuse_mixed
 from scanner.results.tables import append_audits, append_scan, open_tables
 from scanner.results.upkeep import merge_bookkeeping
+from scanner.scan_plan import Plan, UnsupportedKey
 from schemas.words import AuditState
 
 

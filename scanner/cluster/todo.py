@@ -29,9 +29,9 @@ from scanner.cluster.pieces import (
     Seconds,
     whole_shard,
 )
-from scanner.detection.scan_plan import Plan
 from scanner.input.documents import UNKNOWN, Identity
 from scanner.input.shards import Shard
+from scanner.scan_plan import Plan
 from scanner.watermark.formats import format_of
 from scanner.watermark.span_search import MOST_SEARCHES
 

@@ -4,8 +4,6 @@ Shards that were scanned under other keys before meet only the keys that came si
 one key depends on no other key. So a shard that is done under some of the keys under test is scanned under the others
 alone. The rows of both stand beside each other, and the best row of each document is its verdict
 (scanner.results.newest). Keys are tried as runs of neighbours in the registry's order, which new keys extend.
-
-What was not read is counted over all of the scan's input, whichever scans read it: after a resume, the whole night.
 """
 
 import logging
@@ -22,7 +20,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from scanner.cluster.pieces import Pack
-from scanner.detection.scan_plan import Plan
 from scanner.errors import FileFault, Refused
 from scanner.input.files import InputFile
 from scanner.input.footers import RowGroup
@@ -36,6 +33,7 @@ from scanner.results.queries import scans
 from scanner.results.retention import cutoff, done_in_frozen_nights
 from scanner.results.scan_list import MOST_TOLD, NOTHING_READ, Reason, WholeInput, in_words, reasons, whole_input
 from scanner.results.transactions import Tables, committed
+from scanner.scan_plan import Plan
 from schemas.registry import MasterKey
 
 if TYPE_CHECKING:

@@ -30,13 +30,13 @@ from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_detector, open_text_ids
 from scanner.detection.proving import MOST_TOKENS, SECONDS_A_TOKEN
 from scanner.detection.rows import TextIds, flagged_rows, for_everybody, span_rows, with_canaries, with_ids
-from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
 from scanner.errors import FileFault
 from scanner.input.documents import MEMORY_A_BYTE, Identity, Reader, Unreadable, identify, identities
 from scanner.input.shards import Shard
 from scanner.results.filters import open_filter
 from scanner.results.transactions import write_file
+from scanner.scan_plan import Plan
 from scanner.watermark.formats import format_of
 from scanner.watermark.rule import DECOYS, SECONDS
 from schemas.tables import FLAG_TEXTS, QUARANTINE

@@ -25,13 +25,12 @@ from scanner.detection.attribution import Choice, NamedMessage, Names, WhoOfPlac
 from scanner.detection.filter import NO_FILTER, Filter
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import Rules
-from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest, NamesUsers
 from scanner.input.documents import read_text
 from scanner.text.quoting import unquoted_words
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.accounts import by_post, log10_evidence, pooled_positions
-from scanner.watermark.positions import PositionRule
+from scanner.watermark.positions import PositionRule, reach_of
 from scanner.watermark.rule import Found, corrected, long_enough, search
 from schemas.tables import ACCOUNT_POSTS, ACCOUNTS
 from schemas.words import Naming

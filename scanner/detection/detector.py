@@ -19,7 +19,7 @@ from scanner.detection.attribution import Choice, Names, OfFile, WhoOfPlace, who
 from scanner.detection.proving import Prover
 from scanner.detection.rows import columns_of_faults, plain_lengths, table_of, verdict_columns
 from scanner.detection.rules import Rules
-from scanner.detection.sketches import reach_of, sketch
+from scanner.detection.sketches import sketch
 from scanner.detection.spans import ScoredBatch, SpanKey, located_spans, with_spans
 from scanner.detection.tokenising import TokenisedTexts, read_texts, segments_of_stored
 from scanner.detection.under_test import BatchResult, KeyScores, KeyUnderTest, NamesUsers, Origin, Witness
@@ -28,7 +28,7 @@ from scanner.text import Standing
 from scanner.text.normal_form import normalise
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.formats import format_of
-from scanner.watermark.positions import PositionRule
+from scanner.watermark.positions import PositionRule, reach_of
 from scanner.watermark.rule import Found, long_enough, most_ranked, ranked, search
 from scanner.watermark.span_search import Limit, Parts, Segments, Span, of_positions, search_parts
 from schemas.tables import QUARANTINE, SPANS, VERDICTS

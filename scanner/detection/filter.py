@@ -14,11 +14,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.detection.rows import TextIds
-from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest
 from scanner.input.documents import read_text
 from scanner.watermark import Positions, Tokens
-from scanner.watermark.positions import LEAST_REACH, TEXTS_A_CELL, CommonNgrams, Dedup, PositionRule, Sketch, hash_key
+from scanner.watermark.positions import (
+    LEAST_REACH,
+    TEXTS_A_CELL,
+    CommonNgrams,
+    Dedup,
+    PositionRule,
+    Sketch,
+    hash_key,
+    reach_of,
+)
 
 
 class Filter(NamedTuple):

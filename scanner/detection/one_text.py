@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rules import Rules
-from scanner.detection.scan_plan import keys_tested, keys_under_test, read_config
-from scanner.detection.shares import Weights
 from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.errors import Refused
 from scanner.power import Strengths, measure
 from scanner.registry import Holders, load_registry
+from scanner.scan_plan import Weights, keys_tested, keys_under_test, read_config
 from scanner.storage.locations import absolute
 from scanner.watermark.laws import Law
 from scanner.watermark.rule import long_enough, search

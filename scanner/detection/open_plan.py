@@ -10,9 +10,9 @@ from scanner.detection.filter import NO_FILTER, Filter
 from scanner.detection.proving import ProvedKey, Prover
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import Rules
-from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import KeyUnderTest, as_it_is
 from scanner.registry import Holders, check_secret, open_key, read_secret, tokenizer_path
+from scanner.scan_plan import Plan
 from scanner.text import Tokenizer, load_tokenizer
 from scanner.watermark import Watermark
 from scanner.watermark.format import Proves

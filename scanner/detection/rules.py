@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scanner.detection.filter import NO_FILTER, Filter
-from scanner.detection.shares import NO_VARIANTS, Weights
+from scanner.scan_plan import NO_VARIANTS, Weights
 from schemas.config import Dedup, ScanConfig
 
 

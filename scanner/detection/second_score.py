@@ -17,9 +17,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.detection.filter import NO_FILTER, Filter
-from scanner.detection.scan_plan import Plan
 from scanner.errors import Refused, TokenizerError
 from scanner.registry import open_key, tokenizer_path
+from scanner.scan_plan import Plan
 from scanner.storage.toml import canonical
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Gumbel, LogGumbel, Positions, Tokens, neyman_pearson

@@ -3,13 +3,8 @@
 Two texts agree in a place of their sketches with a probability of |A∩B|/|A∪B|, A and B being their sets of n-grams.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from scanner.watermark.positions import PositionRule
 
 PLACES = 64
 """Places of a sketch, 4 bytes each."""
@@ -17,11 +12,6 @@ PLACES = 64
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # constants of splitmix64
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _SEEDS = (np.arange(1, PLACES + 1, dtype=np.uint64) * _STEP)[:, None]
-
-
-def reach_of(rule: "PositionRule") -> int:
-    """How many previous tokens decide a token's draw: the whole width, even if openings are scored with less."""
-    return max(rule.context, int(getattr(rule, "width", 0)))
 
 
 def sketch(ids: NDArray[np.uint32], context: int) -> bytes | None:

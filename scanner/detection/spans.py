@@ -18,11 +18,12 @@ import pyarrow as pa
 from scanner.detection.attribution import NamedMessage, Names, OfFile, WhoOfPlace, each_user_once
 from scanner.detection.located import Located, locate, namings, quoted_shares
 from scanner.detection.proving import Prover
-from scanner.detection.shares import columns_of_tests
-from scanner.detection.sketches import reach_of, sketch
+from scanner.detection.sketches import sketch
 from scanner.detection.under_test import KeyScores
+from scanner.scan_plan import columns_of_tests
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import segments_of
+from scanner.watermark.positions import reach_of
 from schemas.registry import MasterKey
 from schemas.tables import SPANS, VERDICTS
 from schemas.words import Naming, Proof

@@ -1,7 +1,5 @@
 """The experiments for readers: tables in Markdown beside the paper's own figures, and plots.
 
-The paper's own figures, beside which ours are shown (three bricks, Tables 1 to 3).
-
 Plots of the experiments as PNG bytes. Needs matplotlib, which the extra `audit` installs.
 
 The experiments as Markdown: the paper's tables, each figure with its 95 % interval, beside the paper's own.

@@ -4,8 +4,6 @@ Attacks on a marked text before it is scanned: pure functions of the text, a gen
 
 Tokens are replaced, deleted and inserted among the tokens of the model's own tokenizer, which is the best that an
 attacker can have. Then they become text again, and detection tokenises that text, as it does any text of a platform.
-
-The paper's Table 2: similarity to unmarked text, and detection before and after attacks, of one cell at a time.
 """
 
 import functools

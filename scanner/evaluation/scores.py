@@ -1,9 +1,5 @@
 """Figures of texts whose key and message are known: scores, shares and means with intervals, and users found.
 
-Shares and means with their 95 % intervals, and the rows that keep them.
-
-Shares and means of texts that come in clusters, with 95 % intervals.
-
 Texts of one prompt, one key or one user are alike. Their variance is estimated from sums over clusters; with two
 clusterings at once as V₁ + V₂ − V₁₂ (Cameron, Gelbach and Miller, Robust Inference with Multiway Clustering, 2011), and
 never below either alone. A share has the limits of Clopper and Pearson at the effective number of texts (Korn and
@@ -11,8 +7,6 @@ Graubard 1998; see scanner.audit.statistics.judgement), a mean has Student's lim
 clusters gives the degrees of freedom.
 
 Rows of schemas.evaluation.FIGURES: one measured number each, with its n and its 95 % interval.
-
-Results of a scan for texts whose key and message are known: the same tokens, positions, scores and p-values.
 
 The paper's Table 3: how often, among how many users, the user is found whom a text was marked for.
 """

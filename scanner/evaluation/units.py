@@ -1,7 +1,5 @@
 """Texts of an evaluation: batches of prompts that are written in one go, and the files that keep what was written.
 
-Texts that are to be written: batches of prompts under one setting, each with a digest of what decides its texts.
-
 The texts that were written, kept for good: one Parquet file a unit, so that a rerun writes nothing twice.
 """
 

@@ -1,12 +1,8 @@
 """Advice on a flag: the decision that its page recommends, and how often such flags were right.
 
-How often flags were right, by what people decided on them, with an interval.
-
 A flag is right where the mark is there, whoever posted it: `confirmed`, `quoted` and `allowed` say so, `dismissed` says
 that it is not. Distinct texts are counted, since copies of one text are one piece of evidence. A text on which
 decisions differ, or that was left unclear, counts for neither, and the words say how many such texts there are.
-
-The decision that a flag's page recommends, and why: the first row of one table that fits what the page shows.
 
 It recommends and decides nothing. Whose account it is, and what a platform allows, only its own records tell.
 """

@@ -1,7 +1,5 @@
 """One flagged document found again: its row, scan and text, texts that were kept, and the filter of its night.
 
-One flagged document found again: its row, its scan, and its text, which must be the one that was scanned.
-
 Texts that scans kept of their flags (`[evidence] keep_text`), for flags whose input file is gone or was changed.
 
 The n-grams that a scan left out, for whoever computes its verdicts again.

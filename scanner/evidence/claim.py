@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.detection.alike import alike
-from scanner.detection.proving_spans import parts_of
-from scanner.detection.shares import recorded_tests
+from scanner.detection.proving import parts_of
 from scanner.errors import Refused
 from scanner.evidence.case import FlagCase
 from scanner.evidence.check_claim import WEAK, Mark, any_of
 from scanner.evidence.explainer import Explainer
 from scanner.registry import check_secret
+from scanner.scan_plan import recorded_tests
 from scanner.watermark.formats import format_of
 
 _README = """\

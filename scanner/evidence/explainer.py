@@ -20,11 +20,8 @@ from numpy.typing import NDArray
 from scanner.detection.alike import alike
 from scanner.detection.filter import Filter
 from scanner.detection.open_plan import open_keys
-from scanner.detection.proving_spans import Which
+from scanner.detection.proving import Which
 from scanner.detection.rows import TextIds
-from scanner.detection.scan_plan import read_config, results_of
-from scanner.detection.shares import Weights, recorded_tests
-from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest
 from scanner.errors import Refused
 from scanner.evidence.case import (
@@ -68,11 +65,12 @@ from scanner.results.decision_log import users_of
 from scanner.results.false_discoveries import OF
 from scanner.results.queries import ask, spans
 from scanner.results.strength import log10_p_shown
+from scanner.scan_plan import Weights, read_config, recorded_tests, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
 from scanner.text.quoting import TextPart, parts_of
 from scanner.watermark import Tokens
-from scanner.watermark.positions import CommonNgrams
+from scanner.watermark.positions import CommonNgrams, reach_of
 from scanner.watermark.rule import corrected
 from schemas.config import ScanConfig
 from schemas.registry import Canary, MasterKey, Registry

@@ -1,11 +1,7 @@
 """An explanation: how strongly one text speaks for one message, and what a person must know about the flag.
 
-How strongly one text speaks for one message: its tokens' places, the scored ones, and p-values of runs and parts.
-
 All of it decides nothing and names nobody: the verdict goes by the whole text. The message was chosen by these very
 positions, so the p-value of a run or a part of them is told as that of the best of all messages.
-
-What a person must know about one flag: the finding, how likely chance makes it, and where it stands in the text.
 
 Nothing here decides: the verdict was given by the scan.
 """
@@ -18,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.detection.shares import recorded_tests
 from scanner.evidence.case import FlagCase
 from scanner.evidence.names_then import NOT_ASKED, RegistrySays
 from scanner.evidence.neighbours import Around, Copied
+from scanner.scan_plan import recorded_tests
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import Kind, TextPart
 from scanner.watermark import Positions, Tokens, Watermark

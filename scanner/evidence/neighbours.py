@@ -1,9 +1,5 @@
 """Flags beside one: of its user, account or text, and earlier posts that it may have copied.
 
-Other flags beside one: of its user, message, account and very text, and of near-duplicates of its text.
-
-N-grams of a flagged text that stand in earlier flagged posts of other accounts: what it may have copied.
-
 Whoever strings runs of others' marked text together is flagged for their mark. Earlier posts are found by their
 sketches, so that a run that is short beside its posts may be missed: the share is a lower bound.
 """

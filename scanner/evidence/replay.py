@@ -19,8 +19,6 @@ from scanner.detection.detector import Detector
 from scanner.detection.filter import Filter, plainly_left_out
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rules import Rules
-from scanner.detection.scan_plan import read_config, results_of
-from scanner.detection.shares import Weights, recorded_tests
 from scanner.detection.under_test import Origin, log10_reach
 from scanner.errors import Refused
 from scanner.evidence.case import OF_FILE, FlagCase, StoredTexts, filter_of, find_case
@@ -33,6 +31,7 @@ from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
 from scanner.results.first_seen import Before, known_before
 from scanner.results.queries import ask
+from scanner.scan_plan import Weights, read_config, recorded_tests, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
 from scanner.watermark.format import Proves
@@ -200,7 +199,7 @@ def _keys_tested(keys: Sequence[MasterKey], row: Mapping[str, Any], weights: Wei
 def _by_slow_path(folder: str, registry: Registry, case: FlagCase, raw: bytes, without: Filter) -> dict[str, Any]:
     """Score and p-value of the verdict's message, where its format has a slow path.
 
-    Score and p-value of a part of the text are proved as the part is found again (scanner.detection.proving_spans).
+    Score and p-value of a part of the text are proved as the part is found again (scanner.detection.proving).
     """
     row = case.row
     key = find_key(registry, row["key_id"])

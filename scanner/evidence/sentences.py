@@ -1,8 +1,6 @@
 """A flag in sentences, and as JSON.
 
 A flag in sentences that a moderator, a user and a court can follow, and nothing beyond what the numbers say.
-
-A flag explained, in the form of JSON: the numbers, the sentences, and where in the text the evidence stands.
 """
 
 import math
@@ -10,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scanner.detection.proving import LONGEST
-from scanner.detection.shares import recorded_tests
 from scanner.evidence.explanation import Explanation, PartSaid
 from scanner.evidence.neighbours import Around, Copied
 from scanner.printable import at_most, one_in, printable, safe
 from scanner.results.decision_log import users_of
 from scanner.results.strength import log10_p_shown
+from scanner.scan_plan import recorded_tests
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
 from schemas.words import AuditState, Naming, Proof

@@ -1,10 +1,6 @@
 """The report of a night: its totals, and pages for it, its flags and its accounts.
 
-Totals of a night's scans for a report: what they read, flagged and could not read.
-
 A night is a date of the data, as in schemas.tables.SCANS, whenever its scans ran.
-
-The report of a night: one page for it, one a flag and one a marked account, each with a JSON twin, in a folder.
 
 Links are relative and stable: the page of a flag is named by a digest of its file and row. Pages load nothing and run
 nothing (scanner.evidence.page). Pages of flags beyond MOST_FLAGS are made on request (`brickscan explain --html`).

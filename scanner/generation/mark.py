@@ -5,8 +5,6 @@ Choosing a token as vLLM and SGLang choose it under their own marks: for trials,
 Both take the token of smallest −ln(u)/p, where u is its keyed draw and p the distribution without the mark. They differ
 in the context that the draw depends on, and in which contexts they mark. They are computed in double precision, where
 the stacks take float32. So another token comes out now and then, which is marked alike.
-
-Completing prompts: one batch through `model.generate`, marked with a message per prompt, or not marked at all.
 """
 
 from abc import abstractmethod

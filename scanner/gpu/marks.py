@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from scanner.gpu import runs
 from scanner.gpu.batch import Batch
-from scanner.gpu.gamma import GreenRule
+from scanner.gpu.plain import GreenRule
 from scanner.gpu.vectors import Vectors
 from scanner.watermark import GreenList, Watermark, ragged
 from scanner.watermark.format import format_name

@@ -10,7 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scanner.gpu.gamma import GreenRule
+
+class GreenRule(NamedTuple):
+    """γ = n / 2^bits in lowest terms, and how many planes a block carries (SPEC §1)."""
+
+    n: int
+    bits: int
+    planes: int
 
 
 def minus_ln_r(draws: torch.Tensor) -> torch.Tensor:

@@ -23,8 +23,8 @@ import torch
 from numpy.typing import NDArray
 
 from scanner.gpu.batch import Batch
-from scanner.gpu.gamma import GreenRule
-from scanner.gpu.kernels.runs import count_runs, sum_runs
+from scanner.gpu.kernels import count_runs, sum_runs
+from scanner.gpu.plain import GreenRule
 
 LONGEST_SUM = 1 << 22
 """Most positions of a document: sums fit 31 bits, and double-precision sums miss by less than 1e-9 of themselves."""

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scanner.gpu.gamma import GreenRule
-from scanner.gpu.kernels.vectors import draw_entries, draws_of_runs, green_entries, green_of_runs
+from scanner.gpu.kernels import draw_entries, draws_of_runs, green_entries, green_of_runs
+from scanner.gpu.plain import GreenRule
 
 GROUPS = 2
 """Groups of blocks that a program computes, one block a thread."""

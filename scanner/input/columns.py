@@ -3,8 +3,6 @@
 Times as files hold them: timestamps with a zone or without one, dates, ISO 8601 as text, seconds since 1970.
 
 They are read into UTC. A time that cannot be read is null, and costs its document nothing.
-
-The columns of a file that are scanned: the types they may have, and how their values become DOCUMENTS.
 """
 
 from collections.abc import Callable

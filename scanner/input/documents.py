@@ -2,8 +2,6 @@
 
 A Parquet file that is open to be read, with what its footer says of the columns that are read.
 
-Documents out of Parquet files, a few at a time: for every row a document, or a reason why there is none.
-
 Read with pyarrow, since texts may be invalid UTF-8. Batches are small, because a text of 10 MB may stand in any row.
 
 Whose document could not be scored: as much of its id, its account and its text as can be read.

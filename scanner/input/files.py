@@ -1,10 +1,6 @@
 """The files of the input: found, recognised when they change, shared among drivers; tables' folders are refused.
 
-Folders of Delta, Iceberg and Hudi tables in the input, which are refused.
-
 A table's log says which of its files count. Read as loose files, they hold deleted rows, and rows that stand twice.
-
-The files of the input: found on any filesystem that pyarrow reads, and recognised when they change later.
 
 A file is listed once, with its size and modification mark. Whoever reads it later checks these before and after, so
 that no verdict rests on a file that changed in between.

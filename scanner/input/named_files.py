@@ -1,7 +1,5 @@
 """Parquet files that somebody names: opened as the input is, their columns guessed and described.
 
-Parquet files that somebody names on a command line, opened as a scan opens its input.
-
 Guesses which columns of a user's own file are to be scanned, for people to check.
 
 The configured columns of a file, for people: their types, and whether they can be read.

@@ -15,8 +15,8 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.characters import skeleton
 from scanner.errors import Refused
+from scanner.printable import skeleton
 from scanner.registry import ledger
 from scanner.registry.answers import messages_held
 from scanner.registry.index import ALLOCATED, REMOVED_EVENT
@@ -159,7 +159,7 @@ def give_messages(
 
 
 def look_alikes(folder: Path | str, user_ids: Sequence[str | None] | pl.Series) -> list[tuple[str, str]]:
-    """Users to be added, each with another one, known or among them, that looks the same (scanner.characters.skeleton).
+    """Users to be added, each with another one, known or among them, that looks the same (scanner.printable.skeleton).
 
     Where more than COMPARED users are known, the users to be added are compared with each other alone. Raises Refused
     as `add_users` does.

@@ -11,8 +11,6 @@ Benjamini and Hochberg's q-values of the distinct texts of a scan, in memory tha
 Only the p-values of all texts are held, 16 bytes a text with their q-values. Texts are told apart a share of their
 digests at a time, and the rows are then read again a range of p-values at a time.
 
-False discoveries among flags, estimated by messages that nobody is ever given, without a law of p-values.
-
 In a text that nobody marked, every message is as likely to be the best one, whatever the law says. So a known share of
 false flags is for reserved messages, while marked text has a message that is not reserved. Going from the smallest p
 on, r flags for reserved messages stand for (r + 1)·(1 − s)/s false ones among the others, where s is the share of

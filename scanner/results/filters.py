@@ -1,11 +1,7 @@
 """Filters of nights in the results, and the sketches that they are learnt from.
 
-Sketches of the n-grams of nights in the results, from which filters of later nights are made.
-
 Sketches of several nights are merged by OR. Where a night has several, the one that learnt most counts.
 Each scan samples the whole input anew, and together they would hold more n-grams than a sketch has room for.
-
-Filters of nights in the results: learnt from sketches of earlier nights, fixed by the first scan of a night.
 
 A night is the date of its input. Its filter never knows its own texts, whenever a scan of it is resumed or repeated: it
 is read from the table once it is there, and made from earlier dates alone (scanner.results.filters).
@@ -30,7 +26,12 @@ from numpy.typing import NDArray
 from scanner.detection.filter import NO_FILTER, Filter
 from scanner.detection.open_plan import open_text_ids
 from scanner.detection.rows import TextIds
-from scanner.detection.scan_plan import (
+from scanner.errors import Refused
+from scanner.registry import load_registry, read_secret
+from scanner.results.tables import open_tables, read_whole
+from scanner.results.transactions import SCHEMAS, DataFile, TableEntry, commit, write_file
+from scanner.results.upkeep import Anew, rewrite
+from scanner.scan_plan import (
     LeftOut,
     Plan,
     UnsupportedKey,
@@ -39,11 +40,6 @@ from scanner.detection.scan_plan import (
     results_of,
     supported_keys,
 )
-from scanner.errors import Refused
-from scanner.registry import load_registry, read_secret
-from scanner.results.tables import open_tables, read_whole
-from scanner.results.transactions import SCHEMAS, DataFile, TableEntry, commit, write_file
-from scanner.results.upkeep import Anew, rewrite
 from scanner.storage.delta import table_uri
 from scanner.storage.locations import absolute
 from scanner.storage.toml import digest

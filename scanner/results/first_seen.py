@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from scanner.detection.attribution import Sightings, moment, written
-from scanner.detection.scan_plan import Plan
 from scanner.input.files import InputFile
 from scanner.registry import given_at
 from scanner.results.newest import flags, ranges_ever
 from scanner.results.queries import ask, quarantine, scans
+from scanner.scan_plan import Plan
 from schemas.words import Naming
 
 _BEGAN = pl.col("scan_id").str.head(16).str.to_datetime("%Y%m%dT%H%M%SZ", time_zone="UTC", strict=False)

@@ -6,8 +6,6 @@ How many flags there are, which every command counts alike, and the order in whi
 
 A canary's text that was found and named right is no flag to decide on: it is counted apart, everywhere.
 
-The flags that somebody asks for: the newest texts with their copies, or sums by user, account or text.
-
 Filters go into the read of the table `flags`. A digest, a message and a count are kept for each distinct text that was
 asked for; whole rows are read only for texts that are shown.
 """

@@ -1,15 +1,11 @@
 """Rows that count: whose rows of a shard that several drivers finished, and the newest of a document's.
 
-Whose rows of a shard stand, when several drivers finished it, or one died over it.
-
 There is no transaction across tables, and two runs may end differently: a document that killed a worker by accident is
 in one run's quarantine and among the other's verdicts. So the first run whose verdicts are committed stands, for good,
 and the shard's transaction in `verdicts` names it: its version is the run's number. Before that, each run's rows enter
 the tables beside it, where the shard's version is the number of the only run there, or CONTESTED; where it is another
 than that of `verdicts`, `settle` takes out the rows of other runs. Anyone may settle, at any time, however often: who
 wins does that at once, who loses does too, and the next scan does it for one that died before.
-
-The rows that stand for a document scanned more than once: the newest row of each set of keys, and the best of these.
 
 A key that is added later and scans alone hides no older flag: a document's verdict is the row of smallest corrected
 p-value among the newest rows of each set of keys. Rows of a file that replaced another under its name hide the rows of

@@ -1,9 +1,5 @@
 """Scans as people ask for them: the last ones and how they ended, totals, and what is in quarantine.
 
-Scans: the last ones and how they ended, totals of whole inputs, and whether one could write.
-
-The last scans and how they ended, scans that left no row, and how much each of them finished.
-
 Totals of all shards of an input, whichever scans read them.
 
 Whether a scan could write its tables into a folder of results. Nothing is made or changed for that.

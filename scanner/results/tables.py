@@ -1,9 +1,4 @@
-"""The tables of results as a whole: where they are, making them, reading one, and its single rows.
-
-Where results are: a folder, a URI, or the file of the scan's configuration that names them.
-
-The tables of results as a whole: making them, reading one, and its single rows.
-"""
+"""The tables of results as a whole: where they are, making them, reading one, and its single rows."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +31,7 @@ def folder_of(place: Place) -> str:
         Refused: it is a file, and no configuration of a scan.
     """
     if Path(place).is_file():
-        from scanner.detection.scan_plan import read_config, results_of  # it brings kernels, which take a second
+        from scanner.scan_plan import read_config, results_of  # it brings kernels, which take a second
 
         return results_of(read_config(Path(place)), Path(place))
     return os.fspath(place)

@@ -1,9 +1,5 @@
 """Commits to the tables of results that happen exactly once, and the files that they add.
 
-Parquet files of the tables of results: workers write them under unique names, and the driver commits them.
-
-Commits to the tables of results that happen exactly once.
-
 Every shard's rows enter a table together with an application transaction of the shard's id. Delta does not refuse an id
 that was committed before, so the id is looked up on a snapshot of the table and the commit made through that same
 snapshot, without retries: when anyone committed in between, Delta refuses it, and the look-up is done again. The tables

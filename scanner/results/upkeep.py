@@ -7,8 +7,6 @@ holds all of these, and Delta refuses the commit when anyone committed since tha
 are offered again, which takes a moment, so that it succeeds even while a scan commits all the time. When two replace
 the same file, one finds it gone, and looks at its replacement.
 
-Upkeep of the tables of results, safe while scans run: small files are merged, and unneeded files removed.
-
 Merging goes through commits of our own (scanner.results.upkeep). Delta's `optimize.compact` must not be used: two
 at once, from one snapshot, both commit, and every row stands twice (deltalake 1.6.6). Transactions of shards are in
 Delta's log, not in files: what is committed stays committed.

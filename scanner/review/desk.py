@@ -1,11 +1,4 @@
-"""A reviewer's desk: which flags they ask for, the list, one flag as they saw it, and decisions on it.
-
-The flag that a decider saw: the same document, with the same text.
-
-Which flags a reviewer asked for: the address of each page holds it, and a page without flags says it in words.
-
-A reviewer's desk: the list of flags that they ask for, one flag, and the decisions on it.
-"""
+"""A reviewer's desk: which flags they ask for, the list, one flag as they saw it, and decisions on it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

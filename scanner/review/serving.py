@@ -1,7 +1,5 @@
 """Apps on a port of this machine, and who may use the review app.
 
-Who may use the review app: whoever has its address, in a browser of this machine, and no page of other sites.
-
 The app listens on 127.0.0.1. Another user of the machine, or a page that a reviewer has open, can send requests to it
 too, so each request is checked:
 
@@ -11,8 +9,6 @@ too, so each request is checked:
 - where it changes something, for its Origin, which must be the app itself: pages of other ports are "the same site".
 
 Pages may load the app's own style and script, run nothing that stands in them, and stand in no frame.
-
-Apps on a port of this machine, among them the review app for one reviewer.
 """
 
 import asyncio

@@ -4,14 +4,10 @@ Signatures of ROOST Coop's posts: RSASSA-PKCS1-v1_5 with SHA-256 over the body, 
 
 Source: docs/development/api-auth.md of roostorg/coop, 2026. Nothing here is secret: a verifier holds the public key.
 
-Decisions made in ROOST Coop, as rows of `decisions`: a signed body is one decision, however often it comes.
-
 Coop's bodies carry neither a time nor a number, and its signature covers the body alone. So the body's digest is the
 decision's id. Somebody who kept a body and sends it again changes nothing, since its row exists. A moderator who
 decides otherwise, and then the first way again in the same words, also sends the first body again. Nobody can tell the
 two cases apart, so the body is refused with a message.
-
-The app that takes signed webhooks of ROOST Coop: one address, which answers with the outcome of a delivery.
 
 Whoever can reach the address can send to it; a body that Coop did not sign costs one verification and is counted. Coop
 repeats a delivery that got no answer or a 5xx, and shows a 4xx as failed.
@@ -41,9 +37,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from scanner.detection.scan_plan import read_config, results_of
 from scanner.errors import BrickscanError, Refused
-from scanner.exports.sending import sent
+from scanner.exports import sent
 from scanner.printable import printable
 from scanner.registry.secrets import read_public_key
 from scanner.results.decision_log import LONGEST_NAME, LONGEST_NOTE, Made, decide, on_documents, recorded
@@ -51,6 +46,7 @@ from scanner.results.queries import ask
 from scanner.review.app import body_of
 from scanner.review.desk import Changed, Place, flag_as_shown
 from scanner.review.serving import Server
+from scanner.scan_plan import read_config, results_of
 from schemas.config import CoopConfig, CoopWebhookConfig
 from schemas.verdict import CoopCallback
 

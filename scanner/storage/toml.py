@@ -1,9 +1,4 @@
-"""TOML files read into the models of schemas, and one text of a JSON value for its digest.
-
-TOML files read into the models of schemas. An error names file, field, value and what is allowed.
-
-One text for a JSON value, whatever the order of its keys, and the digest of that text.
-"""
+"""TOML files read into the models of schemas, and one text of a JSON value for its digest."""
 
 import hashlib
 import json

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner import characters as characters
-from scanner.characters import AS_FOREIGN, LOOK_ALIKES, SCRIPTS, STYLED, Script, composed
+from scanner import printable as characters
+from scanner.printable import AS_FOREIGN, LOOK_ALIKES, SCRIPTS, STYLED, Script, composed
 from scanner.text.quoting import Utf8
 from scanner.watermark.kernel import inlined, kernel
 

@@ -1,18 +1,10 @@
 """Quoted lines, own words and paragraphs of a text, by characters and by bytes, and the tokens that begin in each.
 
-Quoted lines, own words and paragraphs of a text: by characters, and the same for a batch of texts by bytes.
-
-The parts of a text, by its form alone: lines that quote others, own words, and paragraphs of these.
-
 A quoted line begins with `>` (mail, Markdown); text between `<blockquote>` and its end is quoted too. The form is
 chosen without a look at any key, so a p-value of a part holds as a text's does.
 
-Segments of a batch of texts by their bytes: quotations, and paragraphs of own words.
-
 The functions above define the same segments. A scan cuts every text, and Python would take longer for a paragraph than
 a tokenizer does; so kernels go from newline to newline of the whole batch.
-
-Which tokens begin in which segment of a text.
 
 The reference tells where each token stands, in ten times what tokenising takes. Where a tokenizer's tokens are the
 bytes of the text, one after the other, their lengths tell it too; a text whose tokens are not as long as it is asked
@@ -29,7 +21,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.text.reference import HuggingFaceTokenizer
+from scanner.text.tokenizers import HuggingFaceTokenizer
 from scanner.watermark import Tokens
 from scanner.watermark.kernel import kernel
 from scanner.watermark.span_search import Segments

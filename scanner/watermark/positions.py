@@ -1,12 +1,8 @@
 """Ragged batches of tokens, which of their positions are scored, and n-grams that are left out of scoring.
 
-Ragged batches of tokens, which of their positions are scored, and by what rule (SPEC §3).
-
 Repeats are found by comparing the tuples themselves. A hash under a key that is drawn anew in every process finds the
 place, so that no text can be written that makes the search slow: two tuples meet in Σ key[i]·token[i] mod 2^64 with
 probability 2^-33 at most over the draw of the key (multilinear hashing; Carter and Wegman 1979), and are mixed then.
-
-N-grams that many texts hold: learnt from texts of earlier nights, and left out of scoring.
 
 Signatures, licences and templates give the same draws to every text that holds them. So hits under one key come
 together: they vary more than chance, although each p-value holds. A filter leaves such positions out. It depends on
@@ -107,6 +103,11 @@ class WholeWindows:
     def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
         """See PositionRule."""
         return tuple(tokens.ids[place - self.window : place + 1].tolist())
+
+
+def reach_of(rule: PositionRule) -> int:
+    """How many previous tokens decide a token's draw: the whole width, even if openings are scored with less."""
+    return max(rule.context, int(getattr(rule, "width", 0)))
 
 
 def take(tokens: Tokens, documents: NDArray[np.int64] | Sequence[int]) -> Tokens:

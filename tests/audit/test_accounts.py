@@ -13,11 +13,11 @@ from scanner.detection import accounts
 from scanner.detection.accounts import AccountJudge, Pooled, Posts
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
-from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
 from scanner.registry import Holders
 from scanner.results.tables import open_tables
 from scanner.results.transactions import TableEntry, commit, write_file
+from scanner.scan_plan import Plan
 from scanner.watermark.accounts import log10_evidence, pooled_positions
 from scanner.watermark.positions import Positions, Tokens
 from schemas.words import AuditState

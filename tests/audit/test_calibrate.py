@@ -132,6 +132,7 @@ def test_an_unmarked_corpus_passes(tmp_path, human_texts, capsys):
     assert not list((tmp_path / "audit").glob(".tokens-*"))
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_a_corpus_with_marked_text_ends_with_code_3_and_a_sentence(tmp_path, human_texts, capsys):
     registry = tmp_path / "registry"
@@ -219,6 +220,7 @@ def test_sigterm_ends_it_with_143_a_sentence_and_nothing_written(tmp_path, human
     assert not list((tmp_path / "audit").glob(".tokens-*"))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -20,7 +20,6 @@ from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.statistics.audit_rows import Audit
 from scanner.cluster.scan import ExitCode, exit_code_of, worse_of
 from scanner.detection.one_text import canary_strength
-from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
 from scanner.registry import (
     add_users,
@@ -32,6 +31,7 @@ from scanner.registry import (
     restore_users,
     set_canaries,
 )
+from scanner.scan_plan import make_plan
 from schemas.audit import CANARY_KINDS
 from schemas.registry import Canaries, Canary
 from schemas.tables import USER_EVENTS
@@ -96,6 +96,7 @@ def night(tmp_path, serving, words, plain) -> Callable[..., "object"]:
     return make
 
 
+@pytest.mark.costly
 def test_canaries_that_are_marked_as_they_should_be_are_found_and_named(night, tmp_path):
     audit = night()
     assert results.flagged(tmp_path / "results").collect().height == 0
@@ -139,6 +140,7 @@ def another_users_table(registry: Path, serving: Path, byte_tokenizer: Path, tmp
     return serving
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("sabotage", "found", "words_said"),
     [
@@ -158,6 +160,7 @@ def test_what_made_a_quiet_night_is_an_alarm(night, tmp_path, serving, byte_toke
     assert words_said.lower() in audit.alarms()[-1].lower()
 
 
+@pytest.mark.costly
 def test_canaries_that_do_not_come_are_an_alarm(night):
     audit = night(come=10)
     assert audit.canaries == Counted(TEXTS, 10, 10, 10, 0)

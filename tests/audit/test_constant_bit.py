@@ -69,6 +69,7 @@ def run(folder: Path, code: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.costly
 def test_a_constant_bit_is_caught(broken):
     assert run(broken, AUDIT + "print(*verdicts, sep=',')").split(",") == ["too small", "too small", "too small"]
 

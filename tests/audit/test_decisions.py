@@ -4,12 +4,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from scanner import results
+from scanner import results, scan_plan
 from scanner.audit.in_every_scan.decisions import TOGETHER, Decisions
 from scanner.audit.statistics.judgement import THRESHOLDS, Moments, counts, judge
-from scanner.detection import shares
 from scanner.detection.open_plan import open_detector
-from scanner.detection.shares import Weights
+from scanner.scan_plan import Weights
 from scanner.watermark import log10_any_of, rule, span_search
 from schemas.audit import DECISION, DECISION_WHOLE
 from schemas.registry import MasterKey
@@ -47,6 +46,7 @@ def too_small(sums: Moments) -> bool:
     return any(said.verdict == AuditVerdict.TOO_SMALL for said in judge(counts(sums), ERROR))
 
 
+@pytest.mark.costly
 def test_sound_decisions_reach_much_of_what_is_expected_and_no_more(tmp_path, texts):
     """At 0.1, 800 texts are expected to hit 80 times at most, and hit half as often at least."""
     sums = counted(tmp_path, texts)
@@ -65,12 +65,13 @@ DROPPED = {
     "messages": (ALL_LOOKS, rule, "corrected", lambda p, _, keys=1: log10_any_of(p, keys)),
     "keys": (ALL_LOOKS, MasterKey, "tested_among", lambda self, keys_tested: 1),
     "variants": (VARIANTS, Weights, "tests", _no_variants),
-    "units": ("weights = { document = 0.2 }", shares, "as_written", lambda weight: 1),
+    "units": ("weights = { document = 0.2 }", scan_plan, "as_written", lambda weight: 1),
     "parts": (SPANS, span_search, "log10_in_document", lambda p, looks, messages: log10_any_of(p, messages)),
     "messages of parts": (SPANS, span_search, "log10_in_document", lambda p, looks, messages: log10_any_of(p, looks)),
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("correction", DROPPED)
 def test_each_correction_that_is_dropped_is_seen(tmp_path, texts, monkeypatch, correction):
     looks, *fault = DROPPED[correction]
@@ -95,6 +96,7 @@ def test_a_factor_of_two_between_two_keys_is_seen_by_whole_texts_where_all_looks
     assert too_small(counted(tmp_path / "whole", texts, kind=DECISION_WHOLE))
 
 
+@pytest.mark.costly
 def test_a_scan_that_drops_a_correction_ends_in_alarm_which_other_controls_do_not_raise(tmp_path, texts, monkeypatch):
     """Keys are corrected for as if each were the only one: p-values of one key at a time are as they should be."""
     keys = [Key(1, format="gumbel-v2")] * 4

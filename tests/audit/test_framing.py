@@ -15,7 +15,7 @@ from scanner.audit.in_every_scan.reserved import AT_MOST, FEW
 from scanner.audit.statistics.judgement import THRESHOLDS
 from scanner.cluster import worker as written
 from scanner.detection import open_plan as plan_module
-from scanner.detection.scan_plan import Plan
+from scanner.scan_plan import Plan
 from scanner.watermark import GreenList
 from scanner.watermark.native.version1 import GreenListFormat
 from scanner.watermark.native.version2 import GreenListFormat2
@@ -76,6 +76,7 @@ def judged(night: Night, framed: list[str | None], others: str | None = None) ->
     return judge_scan(night.plan, "scan", night.decoys, measured(rows, -6.0))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("framed", "accounts"),
     [

@@ -18,11 +18,11 @@ from scanner.audit.in_every_scan.live import LiveAudit
 from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, levels
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
-from scanner.detection.scan_plan import make_plan
 from scanner.detection.under_test import KeyScores, Origin
 from scanner.errors import Refused
 from scanner.registry import load_registry, set_audit_secret
 from scanner.results.transactions import SCHEMAS, TableEntry, commit
+from scanner.scan_plan import make_plan
 from scanner.watermark import GreenList, Tokens, log10_any_of, log10_greenlist, log10_gumbel, rule, scored_positions
 from scanner.watermark.laws import Normal
 from scanner.watermark.native.version1 import GreenListFormat
@@ -41,6 +41,7 @@ def alarming(audit: LiveAudit) -> set[str]:
     return {row["kind"] for row in audit.rows if row["verdict"] == "too small" and row["kind"] in live.ALARMING}
 
 
+@pytest.mark.costly
 def test_real_text_raises_no_alarm(tmp_path, human_texts):
     """Decoys are drawn anew in every run, so that the test fails by chance once in a million runs at most."""
     plan = make(tmp_path, [*human_texts, *human_texts], Key(1000), Key(50, 1, "gumbel"))
@@ -202,6 +203,7 @@ def test_reserved_messages_are_expected_as_often_as_brute_force_finds_them(tmp_p
         assert texts * alpha / 20 < expected < texts * alpha / 20 * 1.4
 
 
+@pytest.mark.costly
 def test_marked_text_is_told_from_a_broken_law(tmp_path, human_texts):
     """One text in 100 is marked: its key flags it, decoys and reserved messages stay where they should."""
     secret = tmp_path / "seen.key"
@@ -244,6 +246,7 @@ def test_dedup_switched_off_is_caught(tmp_path, human_texts, monkeypatch):
     assert "Act on no flag of this scan" in said[-1]
 
 
+@pytest.mark.costly
 def test_a_z_test_is_caught(tmp_path, human_texts, monkeypatch):
     monkeypatch.setattr(rule, "log10_p_of", lambda law, s, t: Normal(law).log10_p(s, t))
     audit, without = sabotaged(tmp_path, human_texts, Key(1))

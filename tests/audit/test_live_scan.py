@@ -16,9 +16,9 @@ from jobs.summary import summary
 from scanner import results
 from scanner.cluster import ScanOutcome, Worker, run_scan
 from scanner.cluster.pieces import Busy, Piece, Report
-from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
 from scanner.registry import admit_key, load_registry, new_key, read_secret
+from scanner.scan_plan import make_plan
 from scanner.watermark import rule
 from scanner.watermark.laws import Normal
 from schemas.registry import Admission
@@ -83,6 +83,7 @@ def told(outcome: ScanOutcome, config: Path) -> str:
     return summary(outcome, str(config.parent / "results"), 0.3)
 
 
+@pytest.mark.costly
 def test_a_broken_law_ends_with_code_3_a_sentence_and_a_state_beside_every_flag(config, human_texts):
     write(config, "a", short(human_texts, 9000))
     plan = make_plan(config)
@@ -105,6 +106,7 @@ def test_a_broken_law_ends_with_code_3_a_sentence_and_a_state_beside_every_flag(
     assert again.exit_code == 3
 
 
+@pytest.mark.costly
 def test_a_resumed_night_is_judged_as_a_whole_and_counts_each_shard_once(config, human_texts):
     for name in "abcd":
         write(config, name, [f"{name} {text}" for text in short(human_texts, 40)])

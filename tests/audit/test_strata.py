@@ -93,6 +93,7 @@ def test_one_sick_host_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, 
     assert "`brickscan selftest` there" in advice
 
 
+@pytest.mark.costly
 def test_p_of_long_texts_that_is_a_little_too_small_is_seen_under_all_messages(tmp_path, texts, monkeypatch):
     """p × 0.7 of 64 tokens and more, one text in ten: 400 scores of one message say nothing, 3,200,000 of pairs do."""
     key = Key(400, format="gumbel-v2", groups=20)
@@ -123,6 +124,7 @@ def test_one_wrong_length_is_lost_in_the_whole_and_seen_by_itself(tmp_path, text
     assert "of texts of scored length 64-127 they are too small" in audit.alarms()[-1]
 
 
+@pytest.mark.costly
 def test_a_key_of_one_message_is_tested_by_messages_that_nobody_has(tmp_path, texts, monkeypatch):
     """A key whose own secret fits the traffic too well is seen, though its decoys hit as often as they should."""
     plan = make(tmp_path / "sound", texts[:500], Key(1, format="greenlist-v2"), Key(1, format="gumbel-v2"))

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.demo.demo_keys import TOKENIZER, make_registry
-from scanner.cluster.passes import TABLE, AccountUnit, AccountWorker
+from scanner.cluster.passes import ACCOUNTS_TABLE, AccountUnit, AccountWorker
 from scanner.detection.accounts import by_account
 from scanner.detection.rows import TextIds
 from scanner.registry import new_key
@@ -47,7 +47,7 @@ def night(folder: Path, accounts: int, posts_each: int, parts: int) -> Iterator[
     scanned = Night(folder, folder / "registry")
     scanned.configure(more=ACCOUNTS, columns='account = "who"')
     plan = replace(scanned.plan(), documents=accounts * posts_each)
-    open_tables(plan.results, ["account_posts", "audit_counts", TABLE])
+    open_tables(plan.results, ["account_posts", "audit_counts", ACCOUNTS_TABLE])
     shards = write_posts(plan.results, accounts, posts_each)
     unit = AccountUnit("night", Together(shards, None, -(-accounts * posts_each // ROWS_A_PART)), NOW, NOW.date())
     worker = AccountWorker(plan, f"{NOW:%Y%m%dT%H%M%SZ}", unit)

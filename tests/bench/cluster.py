@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 
 from scanner.cluster import ScanOutcome, run_scan
 from scanner.cluster.machines import cluster
-from scanner.detection.scan_plan import make_plan
 from scanner.input.documents import Columns, read
 from scanner.input.files import list_files
+from scanner.scan_plan import make_plan
 from scanner.text import load_tokenizer, sha256_file
 from schemas.config import ClusterConfig
 from tests.bench.configured import ASKED, FOR_USERS, GROUPS, NO_AUDIT, ONE_MESSAGE, VERSION_1, VERSION_2, make_scan

@@ -30,8 +30,8 @@ from scanner.audit.statistics.judgement import (
     smallest_excess,
 )
 from scanner.detection.open_plan import open_detector
-from scanner.detection.scan_plan import make_plan
 from scanner.input.shards import MAX_ROWS
+from scanner.scan_plan import make_plan
 from schemas.config import ScanAuditConfig
 from tests.bench.configured import FOR_USERS, ONE_MESSAGE, VERSION_2, make_scan
 

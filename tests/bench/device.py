@@ -20,8 +20,7 @@ import triton
 
 from scanner.gpu import runs
 from scanner.gpu.batch import devices
-from scanner.gpu.gamma import GreenRule
-from scanner.gpu.plain import choose, weights
+from scanner.gpu.plain import GreenRule, choose, weights
 from scanner.gpu.vectors import Vectors
 from tests.bench.device_checks import Check, draw, of_vectors, on_fresh_documents
 from tests.bench.device_kernels import core

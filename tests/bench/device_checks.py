@@ -12,7 +12,7 @@ import torch
 
 from scanner.gpu import runs
 from scanner.gpu.batch import Batch
-from scanner.gpu.gamma import GreenRule
+from scanner.gpu.plain import GreenRule
 from scanner.gpu.vectors import Vectors
 
 _LOW = 0xFFFFFFFF

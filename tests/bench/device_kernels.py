@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from scanner.gpu.kernels.ciphers import chacha8, load_key
+from scanner.gpu.kernels import chacha8, load_key
 
 
 @triton.jit(do_not_specialize=["rounds"])

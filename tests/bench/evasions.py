@@ -17,9 +17,9 @@ from scipy import stats
 from jobs.demo.demo_keys import HERE, make_registry
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
-from scanner.detection.shares import Weights
 from scanner.detection.under_test import Origin
 from scanner.registry import Holders
+from scanner.scan_plan import Weights
 from schemas.tables import DOCUMENTS
 from tests.support.evasions import EVASIONS
 from tests.support.opened import opened

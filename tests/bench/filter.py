@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 
 from jobs.demo.demo_keys import TOKENIZER
 from scanner.audit.statistics.judgement import chances
-from scanner.detection.sketches import reach_of
 from scanner.registry import find_key, load_registry, open_key
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Positions, Tokens, Watermark, only
 from scanner.watermark.formats import make_format
-from scanner.watermark.positions import MOST_NGRAMS, CommonNgrams, Sketch, hash_key, places
+from scanner.watermark.positions import MOST_NGRAMS, CommonNgrams, Sketch, hash_key, places, reach_of
 from scanner.watermark.rule import log10_p_best
 from tests.bench.spans import opened, sample
 

@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
-from scanner.detection.scan_plan import Plan, make_plan
 from scanner.input.documents import Unreadable, read
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
 from scanner.results.tables import open_tables
+from scanner.scan_plan import Plan, make_plan
 from scanner.text import load_tokenizer, sha256_file
-from scanner.text.fast import SAMPLE_TEXTS
+from scanner.text.tokenizers import SAMPLE_TEXTS
 from tests.bench import cluster
 from tests.bench.configured import (
     ASKED,

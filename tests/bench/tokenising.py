@@ -11,9 +11,9 @@ import numpy as np
 
 from scanner.errors import BackendMissing, BackendUnlike
 from scanner.text import FastTokenizer, HuggingFaceTokenizer
-from scanner.text.fast import SAMPLE_TEXTS
 from scanner.text.normal_form import normal_forms, normalise
 from scanner.text.quoting import Utf8
+from scanner.text.tokenizers import SAMPLE_TEXTS
 from tests.bench.inputs import size, texts
 from tests.bench.measure import Comparison, Work, compare, rate
 

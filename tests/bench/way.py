@@ -19,10 +19,10 @@ from scanner.cluster.pieces import Piece
 from scanner.cluster.work import inspect_input
 from scanner.cluster.worker import Worker
 from scanner.detection.open_plan import open_keys
-from scanner.detection.scan_plan import make_plan
 from scanner.input.files import list_files
 from scanner.registry import new_key, suggested_parameters
 from scanner.results.tables import open_tables
+from scanner.scan_plan import make_plan
 from scanner.watermark import ragged
 from scanner.watermark.rule import search
 

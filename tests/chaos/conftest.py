@@ -11,7 +11,7 @@ import pytest
 
 from scanner.cluster import run_scan
 from scanner.cluster.machines import cluster
-from scanner.detection.scan_plan import make_plan
+from scanner.scan_plan import make_plan
 from schemas.config import ClusterConfig
 from tests.chaos.night import Night, make_input, make_registry
 from tests.chaos.nodes import Nodes

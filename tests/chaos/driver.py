@@ -20,9 +20,9 @@ from deltalake import DeltaTable
 from jobs.cli import run
 from jobs.summary import summary
 from scanner.cluster import commits, run_scan, todo
-from scanner.detection.scan_plan import make_plan
 from scanner.input.files import DriverShare
 from scanner.results import retention, upkeep
+from scanner.scan_plan import make_plan
 from tests.chaos.worker import FaultyWorker
 
 MOMENTS = ("before the commit", "between the commits", "during the commit")

@@ -11,7 +11,7 @@ import pytest
 import ray
 
 from scanner.cluster import run_scan
-from scanner.detection.scan_plan import make_plan
+from scanner.scan_plan import make_plan
 from tests.chaos.driver import MOMENTS
 from tests.chaos.processes import output_of
 from tests.chaos.worker import REASONS, FaultyWorker

@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow as pa
 
 from scanner.cluster import Worker
-from scanner.cluster.second_pass import SecondWorker
+from scanner.cluster.passes import SecondWorker
 from scanner.detection.detector import Detector
-from scanner.detection.scan_plan import Plan
 from scanner.detection.second_score import SecondScorer, Verdict
 from scanner.detection.under_test import Origin
+from scanner.scan_plan import Plan
 from schemas.config import SecondScoreConfig
 
 PLAN = "faults.json"

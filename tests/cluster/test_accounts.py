@@ -50,6 +50,7 @@ def write(night, name, alice, marked, plain, seeds) -> None:
     night.write(name, texts, who=pl.Series(who, dtype=pl.String).to_arrow(), at=[datetime.now(UTC)] * len(rows))
 
 
+@pytest.mark.costly
 def test_short_posts_are_found_together(posted):
     night, began = posted, datetime.now(UTC) - timedelta(minutes=5)
     assert night.scan(files=list_files(night.plan().locations)).accounts is None  # as `--follow` scans what landed
@@ -79,11 +80,12 @@ def test_short_posts_are_found_together(posted):
 RUN = ("scan_id", "scanned_at")
 
 
+@pytest.mark.costly
 def test_a_pass_that_dies_between_its_commits_is_gone_on_with(posted, monkeypatch):
     night, real = posted, passes.commit
 
     def dies(results, name, entries, run=None):
-        if name == passes.TABLE and run is None:
+        if name == passes.ACCOUNTS_TABLE and run is None:
             raise OSError("the disk is gone")
         return real(results, name, entries, run)
 
@@ -107,6 +109,7 @@ def test_a_pass_that_dies_between_its_commits_is_gone_on_with(posted, monkeypatc
     assert accounts_in(night).drop(RUN).equals(resumed)
 
 
+@pytest.mark.costly
 def test_posts_of_a_window_are_looked_at_together_and_dropped_with_it(posted, monkeypatch):
     night = posted
     night.configure(more="accounts = { nights = 30 }", columns='account = "who"', paths=["in/a.parquet"])
@@ -142,6 +145,7 @@ def test_accounts_need_a_column_and_a_weight(night):
     assert kept.decides != with_accounts.decides
 
 
+@pytest.mark.costly
 def test_the_pooled_score_flags_in_a_nights_first_look_alone(posted, marked, plain, registry, monkeypatch):
     """A night that is scanned again with more files looks again, and only evidence pays for that look."""
     night, alice = posted, message_of(registry, "green", "alice")

@@ -23,6 +23,7 @@ from tests.support.rows import add_scanned
 from tests.support.two_keys import message_of
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_scan_and_flagged(night, marked, plain, registry):
     code, out, _ = call("flagged", night.config)

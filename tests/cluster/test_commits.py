@@ -13,12 +13,12 @@ from scanner.cluster import Worker, commits
 from scanner.cluster.commits import Committer
 from scanner.cluster.pieces import Finished, Lost, Piece
 from scanner.cluster.work import find_work, inspect_input
-from scanner.detection.scan_plan import Plan
 from scanner.errors import FileFault
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
 from scanner.results import transactions
 from scanner.results.tables import open_tables
+from scanner.scan_plan import Plan
 from scanner.storage.delta import table_uri
 from tests.support.inspection import inspect
 from tests.support.night import Night

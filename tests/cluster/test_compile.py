@@ -15,7 +15,7 @@ from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
 from scanner.input.inspector import Inspector
 from scanner.input.files import list_files
-from scanner.detection.scan_plan import make_plan
+from scanner.scan_plan import make_plan
 from scanner.input.shards import Shard, cut
 from scanner.watermark.kernel import Kernel
 

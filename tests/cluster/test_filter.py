@@ -19,7 +19,6 @@ from scanner.cluster import passes, run_scan, work
 from scanner.cluster.look_ahead import look_ahead
 from scanner.cluster.passes import MOST_SHARDS, lesson_of
 from scanner.detection.one_text import Check, check_text
-from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
 from scanner.evidence import check_claim
 from scanner.evidence.explainer import Explainer
@@ -30,6 +29,7 @@ from scanner.registry import admit_key, load_registry
 from scanner.results import filters
 from scanner.results.strength import scored_documents
 from scanner.results.tables import read_whole
+from scanner.scan_plan import make_plan
 from scanner.storage.delta import table_uri
 from scanner.watermark import positions
 from schemas.registry import Admission, AuditedFilter
@@ -126,6 +126,7 @@ def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, mark
         scan(nightly, SECOND)
 
 
+@pytest.mark.costly
 def test_texts_that_the_filter_made_too_short_have_a_status_of_their_own(nightly, plain, tmp_path):
     """A text with enough n-grams before the filter and too few after it is `filtered`, and counted with its scan."""
     write(nightly, FIRST, "a", signed(plain, 1000))
@@ -155,6 +156,7 @@ def test_texts_that_the_filter_made_too_short_have_a_status_of_their_own(nightly
     assert "too short to be scored without its common n-grams" in said
 
 
+@pytest.mark.costly
 def test_a_night_whose_filter_is_lost_is_given_no_other(nightly, plain):
     write(nightly, FIRST, "a", signed(plain, 1000))
     scan(nightly, FIRST)
@@ -190,6 +192,7 @@ def test_no_filter_knows_texts_of_its_own_night(nightly, plain, marked, registry
     assert sorted(learnt["night"].to_list()) == sorted(map(str, [FIRST, SECOND, SECOND, SECOND, THIRD]))
 
 
+@pytest.mark.costly
 def test_a_filter_learnt_from_tonight_would_lose_what_goes_round(nightly, plain, marked, registry, monkeypatch):
     """The sabotage that the test above catches: a filter is made as if its night were over."""
     write(nightly, SECOND, "a", viral(marked, plain, registry, 3000))
@@ -205,6 +208,7 @@ def test_a_filter_learnt_from_tonight_would_lose_what_goes_round(nightly, plain,
     assert scan(nightly, SECOND).totals.counts.flagged == 0
 
 
+@pytest.mark.costly
 def test_a_second_rule_for_the_same_texts_is_refused(nightly, plain):
     write(nightly, FIRST, "a", signed(plain, 1000))
     scan(nightly, FIRST)

@@ -7,8 +7,8 @@ import pytest
 
 from scanner.cluster import passes, run_scan
 from scanner.detection.accounts import Posts
-from scanner.detection.scan_plan import make_plan
 from scanner.results.tables import read_whole
+from scanner.scan_plan import make_plan
 from scanner.watermark import positions
 from tests.support.two_keys import message_of
 
@@ -56,6 +56,7 @@ def two_nights(night, registry, marked, plain, monkeypatch):
     return scan
 
 
+@pytest.mark.costly
 def test_each_post_is_scored_under_the_filter_of_its_own_night(two_nights):
     assert two_nights("filter = {}") == 2 * POSTS * OWN + SHARED  # the first night, of no filter, keeps its signature
     posts = read_whole(two_nights.night.results, "account_posts").collect()
@@ -64,12 +65,14 @@ def test_each_post_is_scored_under_the_filter_of_its_own_night(two_nights):
     assert {"decoy_accounts", "decoy_evidence"} <= set(kinds)
 
 
+@pytest.mark.costly
 def test_without_a_filter_all_positions_of_posts_are_scored(two_nights):
     assert two_nights("") == 2 * POSTS * OWN + 2 * SHARED
     posts = read_whole(two_nights.night.results, "account_posts").collect()
     assert posts["filter_sha256"].null_count() == len(posts)
 
 
+@pytest.mark.costly
 def test_a_filter_of_tonight_for_earlier_posts_would_change_what_was_looked_at(two_nights, monkeypatch):
     """The sabotage that the first test catches: evidence over nights is no longer one process."""
     real, seen = Posts.of_rows.__func__, []

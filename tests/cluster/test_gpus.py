@@ -29,6 +29,7 @@ def test_it_scores_on_cpus_and_says_so_once(night, plain, caplog):
     assert "cluster.gpus_per_worker = 0.25: the cluster has 0 GPUs" in said[0]
 
 
+@pytest.mark.costly
 def test_it_refuses_where_gpus_are_required(night, plain):
     night.write("f", [plain(30, 1)])
     ask(night, "gpus_per_worker = 1.0\nrequire_gpus = true\n")

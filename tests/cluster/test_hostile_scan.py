@@ -39,6 +39,7 @@ def outcome_of(night) -> dict[str, tuple[list[int], list[int | None]]]:
     return found
 
 
+@pytest.mark.costly
 def test_no_file_ends_a_night_and_no_document_is_lost_or_doubled(night):
     for name, make in WHOLE.items():
         make(night.input / f"{name}.parquet")

@@ -60,6 +60,7 @@ def test_workers_of_an_embedded_cluster_are_as_nice_as_this_process():
     assert list(spread([Call("a", niceness, ())], 1)) == [("a", niceness())]
 
 
+@pytest.mark.costly
 def test_every_call_gives_its_result():
     assert dict(spread((Call(i, double, (i,)) for i in range(23)), 2)) == {i: 2 * i for i in range(23)}
     assert list(spread([], 2)) == []
@@ -83,6 +84,7 @@ def wait(seconds: float) -> None:
     time.sleep(seconds)
 
 
+@pytest.mark.costly
 def test_somebody_is_called_while_nothing_ends(monkeypatch):
     monkeypatch.setattr(in_flight, "_WAIT_SECONDS", 0.1)
     called = []

@@ -182,6 +182,7 @@ def test_a_key_of_the_first_day_changes_the_share_of_all(night, own_registry, pl
     assert {shard.keys for shard in night.scan().work.left} == {()}
 
 
+@pytest.mark.costly
 def test_the_audit_counts_texts_once_and_canaries_under_their_own_key(night, own_registry, marked, plain):
     """Decoys drawn again for the same texts are no new evidence; a canary is counted by the row of its own key."""
     make_canaries(own_registry, ["green"], 6, 0.9)

@@ -8,9 +8,9 @@ from jobs.summary import summary
 from scanner import results
 from scanner.cluster import DocumentCounts, ScanOutcome, ScanTotals, run_scan
 from scanner.cluster.work import ScanWork, _too_much
-from scanner.detection.scan_plan import make_plan
 from scanner.evidence.site import night_of
 from scanner.results.retention import expired
+from scanner.scan_plan import make_plan
 from tests.support.command_line import call
 from tests.support.night import Night
 
@@ -34,6 +34,7 @@ def backfilled(night, plain) -> Night:
     return night
 
 
+@pytest.mark.costly
 def test_a_night_is_the_date_of_its_data(backfilled):
     folder = backfilled.results
     found = results.nights(folder).sort("night").collect()
@@ -44,6 +45,7 @@ def test_a_night_is_the_date_of_its_data(backfilled):
     assert [f" {day} " in call("status", backfilled.config)[1] for day in WEEK] == [True] * 3
 
 
+@pytest.mark.costly
 def test_a_backfilled_night_ages_from_its_scan(backfilled):
     today = datetime.now(UTC).date()
     assert expired(backfilled.results, today - timedelta(days=1)).nights == ()
@@ -56,6 +58,7 @@ def test_a_scan_without_a_date_is_of_the_day_on_which_it_began(night, plain):
     assert night.last_scan()["night"] == f"{datetime.strptime(outcome.scan_id[:8], '%Y%m%d'):%Y-%m-%d}"
 
 
+@pytest.mark.costly
 def test_a_date_that_was_stated_wrong_is_corrected_and_stays_on_record(backfilled, tmp_path):
     scan_id = backfilled.last_scan()["scan_id"]
     for _ in range(2):  # a second call changes nothing
@@ -74,6 +77,7 @@ def test_a_date_that_was_stated_wrong_is_corrected_and_stays_on_record(backfille
     assert (code, "no scan of that id has ended" in err) == (2, True)
 
 
+@pytest.mark.costly
 def test_a_night_that_lost_a_file_is_not_green_until_it_is_allowed(night, plain):
     night.write("a", [plain(40, 1)])
     path = night.write("b", [plain(40, seed) for seed in range(8)])

@@ -52,6 +52,7 @@ def test_a_part_of_a_key_is_found(way):
     assert found({"it": secret}, {"log": b"... " + WAYS[way](secret[8:20]) + b" ..."})
 
 
+@pytest.mark.costly
 def test_refused_scans_show_no_key(night, own_registry, plain):
     secrets = secrets_of(own_registry)
     night.write("a", [plain(60, i) for i in range(3)])

@@ -80,6 +80,7 @@ OVER = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 @pytest.mark.parametrize("day", DAYS, ids=lambda day: day.__name__)
 def test_a_night_that_read_nothing_is_not_green(night, plain, day):

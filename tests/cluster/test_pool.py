@@ -142,6 +142,7 @@ def documents(finished: Finished) -> int:
     return sum(report.counts.documents for report in finished.reports)
 
 
+@pytest.mark.costly
 def test_every_shard_is_finished(run):
     shards = [shard(i, i + 10) for i in range(0, 100, 10)]
     found = run({}, *shards)
@@ -153,6 +154,7 @@ def test_nothing_to_do(run):
     assert run({}) == {}
 
 
+@pytest.mark.costly
 def test_a_document_that_kills_is_found_and_the_rest_is_scanned(run, tmp_path):
     found = run({1: "die"}, shard(0, 4), shard(4, 8))
     assert [(lost.row, lost.reason) for lost in found["shard-0"].lost] == [(1, "killed_worker")]
@@ -181,6 +183,7 @@ def test_nobody_knows_whose_a_document_is_that_kills_whoever_looks(run):
     assert documents(finished) == 1
 
 
+@pytest.mark.costly
 def test_large_documents_come_last_and_alone(run, tmp_path):
     found = run({1: "large", 2: "large", 5: "large"}, shard(0, 4), shard(4, 8), shard(8, 12), workers=1)
     assert [documents(finished) for finished in found.values()] == [4, 4, 4]
@@ -286,6 +289,7 @@ def test_it_says_when_no_worker_can_start(run, monkeypatch, caplog):
     assert "no worker could start for" in caplog.text
 
 
+@pytest.mark.costly
 def test_it_says_what_workers_do_that_are_not_ready(run, monkeypatch, caplog):
     monkeypatch.setattr(pool, "_COMPLAIN_EVERY", 1)
     monkeypatch.setattr(pool, "_WAIT_SECONDS", 0.3)

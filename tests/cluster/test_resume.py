@@ -76,6 +76,7 @@ def wait_for_a_commit(night: Night, process: "subprocess.Popen[str]") -> None:
     pytest.fail(f"no commit was seen: {process.communicate()}")
 
 
+@pytest.mark.costly
 def test_a_killed_driver_loses_nothing_and_doubles_nothing(night, full):
     process = start(night)
     wait_for_a_commit(night, process)

@@ -64,6 +64,7 @@ def test_a_scan_ends_by_dropping_old_nights_once_a_day(night, plain, keep_flags)
     assert night.scan().dropped > 0
 
 
+@pytest.mark.costly
 def test_a_file_that_is_older_than_results_are_kept_is_refused_unless_it_is_done(night, plain):
     made_old(night.write("done", [plain(40, 1)]), 5)
     night.scan()

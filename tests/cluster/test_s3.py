@@ -19,13 +19,13 @@ from pyarrow import fs
 
 from scanner import results
 from scanner.detection.open_plan import open_detector
-from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused, SecretError
 from scanner.registry import Holders, add_users, head_of, ledger, list_users, load_registry, new_key, retire_key
 from scanner.results import upkeep
 from scanner.results.erasure import erase_user
 from scanner.results.tables import open_tables
 from scanner.results.transactions import committed
+from scanner.scan_plan import make_plan
 from scanner.storage.delta import table_uri
 from schemas.tables import VERDICTS
 from tests.support import encodings
@@ -70,6 +70,7 @@ def s3(tmp_path_factory) -> Iterator[fs.S3FileSystem]:
         patch.undo()
 
 
+@pytest.mark.costly
 def test_of_two_commits_to_one_snapshot_one_wins(s3):
     """Commits on S3 stand on the conditional put."""
     folder = f"{BUCKET}/put"

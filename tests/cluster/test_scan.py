@@ -19,12 +19,12 @@ from scanner.cluster import Worker, run_scan, todo
 from scanner.cluster import scan as scan_module
 from scanner.cluster import work as work_module
 from scanner.cluster.pieces import Piece
-from scanner.detection.scan_plan import make_plan
 from scanner.errors import ScanFailed
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut
 from scanner.registry import add_users, head_of, verify_users
 from scanner.results import tables, transactions
+from scanner.scan_plan import make_plan
 from schemas.tables import STAGES
 from tests.support.inspection import inspect
 from tests.support.two_keys import message_of
@@ -236,6 +236,7 @@ def test_documents_that_kill_their_worker(night, plain, monkeypatch):
     assert night.scan().totals.shards == 0
 
 
+@pytest.mark.costly
 def test_too_much_quarantine(night, plain):
     night.configure(more="max_quarantined_share = 0.2")
     night.write("a", [plain(30, 1)] * 7 + [None] * 2)

@@ -68,6 +68,7 @@ def test_a_later_key_finds_its_own_quotations_and_those_of_others_stand(night, o
     assert spans_in(night).equals(told)
 
 
+@pytest.mark.costly
 def test_texts_that_are_cut_and_no_utf8_have_their_segments_where_they_stand(night, registry, quoting, monkeypatch):
     alice = message_of(registry, "green", "alice")
     text = "é" * 10 + "\r\n\r\n" + quoting(alice, 30)

@@ -31,6 +31,7 @@ def spans_in(night) -> pl.DataFrame:
     return read_whole(night.results, "spans").collect().sort("path", "row", "log10_p")
 
 
+@pytest.mark.costly
 def test_a_night_with_spans(scanned):
     night = scanned
     verdicts, spans = night.verdicts(), spans_in(night)

@@ -13,7 +13,7 @@ from ray import cloudpickle
 
 from scanner import results
 from scanner.cluster.metrics import NAMES
-from scanner.detection.scan_plan import make_plan
+from scanner.scan_plan import make_plan
 from tests.support.encodings import found
 from tests.support.faulty_scan import PLANTED
 

@@ -36,6 +36,7 @@ def test_a_row_that_is_taken_back_leaves_every_table(added):
             assert sum(map(len, batches)) == 9, name
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_rows_that_a_reader_takes_back_are_in_quarantine_only(night, registry, marked, plain, monkeypatch):
     """Marked posts whose page breaks at its end, under a scan that fills every table."""

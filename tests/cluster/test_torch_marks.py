@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tokenizers
 
-from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
 from scanner.registry import add_users, admit_key, load_registry, new_key, open_key
+from scanner.scan_plan import make_plan
 from scanner.watermark import Positions, ragged
 from scanner.watermark.formats import make_format
 from scanner.watermark.stacks.shared import Held

@@ -31,6 +31,7 @@ def toy(tmp_path: Path, monkeypatch) -> Night:
     return Night(folder, folder / "registry")
 
 
+@pytest.mark.costly
 def test_a_night_of_a_format_that_nothing_outside_of_it_knows(toy, words, plain):
     (key,) = load_registry(toy.registry).keys
     mark = open_key(toy.registry, key)

@@ -11,12 +11,12 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scanner import results
-from scanner.cluster import second_pass, todo
+from scanner.cluster import passes, todo
 from scanner.cluster.work import find_work, inspect_input
-from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused, ScanFailed, TokenizerError
 from scanner.generation import load_model, token_log_probabilities
 from scanner.input.files import list_files
+from scanner.scan_plan import make_plan
 from scanner.text.normal_form import normalise
 from scanner.watermark import LogGumbel, neyman_pearson, scored_positions
 from tests import reference2
@@ -116,6 +116,7 @@ def test_a_hidden_mark_is_found_in_the_normalised_text_whose_second_score_it_get
     assert {0, 1} <= set(results.flagged(night.results).filter(hidden).collect()["row"])
 
 
+@pytest.mark.costly
 def test_flagged_documents_get_their_ln_r_score_once_and_verdicts_stay(mixed, gum):
     mixed.scan()
     before = mixed.verdicts()
@@ -123,7 +124,7 @@ def test_flagged_documents_get_their_ln_r_score_once_and_verdicts_stay(mixed, gu
     mixed.configure(more=LN_R)
     shards = find_work(mixed.plan(), inspect_input(mixed.plan(), list_files(mixed.plan().locations))).found
     plan = mixed.plan()
-    flagged = second_pass.flagged_without(plan, plan.second, shards)  # as a driver that comes too late
+    flagged = passes.flagged_without(plan, plan.second, shards)  # as a driver that comes too late
     outcome = mixed.scan()
     assert (outcome.totals.shards, outcome.second_scores) == (0, 3)  # nothing is scanned again
     rows = scores(mixed)
@@ -140,7 +141,7 @@ def test_flagged_documents_get_their_ln_r_score_once_and_verdicts_stay(mixed, gu
     assert (rows["log10_p_not_independent"] < -3).all()
     assert rows["fault"].null_count() == 3
     assert mixed.scan().second_scores == 0
-    assert second_pass.second_pass(plan, plan.second, "late", shards, flagged) == 0
+    assert passes.second_pass(plan, plan.second, "late", shards, flagged) == 0
     assert scores(mixed).equals(rows)
 
 
@@ -196,9 +197,10 @@ def test_neyman_pearson_asks_the_model_and_shows_no_key(mixed, gum, byte_model, 
     assert found(secrets_of(mixed.registry), {k: v.encode() for k, v in shown.items()} | tables | logs) == set()
 
 
+@pytest.mark.costly
 def test_an_interrupted_pass_goes_on_from_what_was_committed(mixed, monkeypatch):
     mixed.configure(more=LN_R)
-    commit, calls = second_pass.commit, []
+    commit, calls = passes.commit, []
 
     def interrupted(*arguments):
         if calls:
@@ -206,7 +208,7 @@ def test_an_interrupted_pass_goes_on_from_what_was_committed(mixed, monkeypatch)
         calls.append(arguments)
         return commit(*arguments)
 
-    monkeypatch.setattr(second_pass, "commit", interrupted)
+    monkeypatch.setattr(passes, "commit", interrupted)
     assert mixed.scan().exit_code == 130
     assert 0 < scores(mixed).height < 3
     monkeypatch.undo()
@@ -218,7 +220,7 @@ def test_an_interrupted_pass_goes_on_from_what_was_committed(mixed, monkeypatch)
         def prepare(self) -> None:
             raise Refused("no model on this machine")
 
-    monkeypatch.setattr(second_pass, "SecondWorker", Refusing)
+    monkeypatch.setattr(passes, "SecondWorker", Refusing)
     with pytest.raises(ScanFailed, match="a worker cannot begin: no model on this machine"):  # of the second pass
         mixed.scan()
     assert mixed.last_scan()["exit_code"] == 1
@@ -227,7 +229,7 @@ def test_an_interrupted_pass_goes_on_from_what_was_committed(mixed, monkeypatch)
     def no_table(*_) -> None:
         raise Refused("no table here")
 
-    monkeypatch.setattr(second_pass, "open_tables", no_table)
+    monkeypatch.setattr(passes, "open_tables", no_table)
     with pytest.raises(ScanFailed, match="no table here"):
         mixed.scan()
     monkeypatch.undo()
@@ -244,7 +246,7 @@ def test_a_text_that_eats_memory_or_never_ends_gets_a_fault_and_the_others_a_sco
     night.configure(more=LN_R)
     night.config.write_text(night.config.read_text() + "stall_seconds = 5\nworker_memory_mb = 1024\n")
     (night.folder / PLAN).write_text(json.dumps({"documents": {"a.parquet:1": "memory", "a.parquet:2": "endless"}}))
-    monkeypatch.setattr(second_pass, "SecondWorker", FaultySecondWorker)
+    monkeypatch.setattr(passes, "SecondWorker", FaultySecondWorker)
     monkeypatch.setattr(todo, "ATTEMPTS", 1)
     outcome = night.scan()
     assert (outcome.exit_code, outcome.second_scores) == (0, 3)

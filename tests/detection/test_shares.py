@@ -10,12 +10,11 @@ import pytest
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
-from scanner.detection.scan_plan import make_plan
-from scanner.detection.shares import Weights, recorded_tests
 from scanner.detection.under_test import Origin
 from scanner.errors import Refused
 from scanner.evidence.replay import replay
 from scanner.registry import Holders
+from scanner.scan_plan import Weights, make_plan, recorded_tests
 from scanner.text.normal_form import normalise
 from scanner.watermark.rule import corrected, passes
 from schemas.tables import DOCUMENTS
@@ -79,6 +78,7 @@ def test_the_variant_of_smallest_corrected_p_is_told(said, plain):
     assert switched > 0
 
 
+@pytest.mark.costly
 def test_a_text_that_nobody_marked_is_flagged_at_the_rate_whatever_the_weights():
     """10^6 texts, 2 keys, both variants, independent p-values; at 0.1 the count has a standard deviation of 300."""
     draws = np.random.default_rng(17).random((10**6, 2, 2))
@@ -141,6 +141,7 @@ def test_equal_shares_are_what_shard_ids_were_made_of(night):
     assert json.loads(before[6])["weights"] == {"document": 1.0, "as_written": 0.9}
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_flags_of_unequal_weights_are_replayed_and_can_be_claimed(night, registry, marked, tmp_path):
     alice = message_of(registry, "green", "alice")

@@ -11,9 +11,9 @@ from scanner.detection.detector import Detector
 from scanner.detection.located import Located, namings, quoted_shares
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
-from scanner.detection.shares import Weights
 from scanner.detection.under_test import BatchResult, Origin
 from scanner.registry import Holders
+from scanner.scan_plan import Weights
 from scanner.text.quoting import parts_of
 from scanner.watermark import span_search
 from scanner.watermark.rule import corrected

@@ -128,6 +128,7 @@ def test_no_page_is_wider_than_its_window(context, report, media):
             assert wide <= width, (path.name, width)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("media", "scheme"), [("screen", "light"), ("screen", "dark"), ("print", "dark")])
 def test_text_stands_out_from_what_is_behind_it(context, report, media, scheme):
     """4.5 to 1, as WCAG 2.2 asks (1.4.3); printed pages are dark on light whatever the screen has."""
@@ -142,6 +143,7 @@ def test_text_stands_out_from_what_is_behind_it(context, report, media, scheme):
         assert (max(ink) < 60) == (media == "print" or scheme == "light")
 
 
+@pytest.mark.costly
 def test_ears_are_told_what_eyes_see(context, report):
     page = context.new_page()
     page.goto((report / "index.html").as_uri())

@@ -72,6 +72,7 @@ def test_a_long_text_is_checked_in_seconds():
     assert found == pytest.approx(float(law.log10_p(30_000.0, 50_000)) + 5, rel=1e-9)
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_a_claim_holds_the_text_that_was_posted(night, registry, marked, tmp_path):
     """Invalid UTF-8 is scored as U+FFFD, but the claim's digest is that of the posted bytes."""
@@ -89,6 +90,7 @@ def test_a_claim_holds_the_text_that_was_posted(night, registry, marked, tmp_pat
     assert "a part of it alone was looked at (invalid_utf8)" in call("explain", night.config, "a:0")[1]
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_a_claim_is_checked_without_brickscan(night, registry, marked, plain, tmp_path):
     night.write("a", [marked(message_of(registry, "green", "alice"), 80, 1), plain(80, 1)])
@@ -478,6 +480,7 @@ def test_a_list_with_dates_that_are_none_is_refused(forger, tmp_path, date):
     assert forger.checked(published=(tmp_path / "dates.txt", head))[0] == 1
 
 
+@pytest.mark.costly
 def test_a_scored_text_of_its_own_is_told(forger, plain):
     forger.claim()
     honest = (forger.folder / "text.txt").read_text()

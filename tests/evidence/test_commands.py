@@ -27,6 +27,7 @@ def scanned(night, own_registry, marked, plain):
     return night
 
 
+@pytest.mark.costly
 def test_a_flag_is_explained(scanned, tmp_path):
     code, out, _ = call("explain", scanned.config, "a:0")
     said = re.sub(r"\s+", " ", out)
@@ -56,6 +57,7 @@ def test_a_flag_is_explained(scanned, tmp_path):
     assert "The text is not shown: name the scan's configuration" in out
 
 
+@pytest.mark.costly
 def test_accounts_that_posted_one_text_are_counted(night, registry, marked):
     """Copies and an edited copy of one text are one piece of evidence, whoever posts them."""
     text = marked(message_of(registry, "green", "alice"), 80, 1)
@@ -84,6 +86,7 @@ def test_a_quotation_is_said_to_be_one(scanned):
     assert "whoever posted this quotes marked text" in sentence
 
 
+@pytest.mark.costly
 def test_every_flag_comes_out_equal(scanned):
     for document in ("a:0", "a:1", f"{scanned.input}/a.parquet:2", f"{scanned.input}/b.parquet:0"):
         code, out, _ = call("replay", scanned.config, document)
@@ -159,6 +162,7 @@ def test_nobody_is_slipped_into_a_row(scanned, monkeypatch, field, value):
     assert re.search(rf"^{field} .*DIFFERS", out, re.MULTILINE), out
 
 
+@pytest.mark.costly
 def test_an_id_that_reads_as_a_place_hides_no_flag(night, own_registry, marked):
     alice = message_of(own_registry, "green", "alice")
     path = night.write("a", [marked(alice, 80, 1)])
@@ -169,6 +173,7 @@ def test_an_id_that_reads_as_a_place_hides_no_flag(night, own_registry, marked):
     assert (code, record["path"], record["row"]) == (0, str(path), 0)
 
 
+@pytest.mark.costly
 def test_flags_of_normalised_texts_come_out_equal(night, own_registry, marked):
     """With both variants each key counts as two tests; replay counts the same."""
     alice = message_of(own_registry, "green", "alice")

@@ -13,7 +13,6 @@ from scanner.cluster import Worker, commits
 from scanner.cluster.commits import Committer
 from scanner.cluster.pieces import Finished, FinishedPack, Piece
 from scanner.cluster.work import inspect_input
-from scanner.detection.scan_plan import Plan
 from scanner.errors import Refused
 from scanner.evidence.case import StoredTexts, find_case
 from scanner.evidence.explainer import Explainer
@@ -24,6 +23,7 @@ from scanner.results.retention import FREEZE_AFTER, freeze, retain
 from scanner.results.tables import open_tables
 from scanner.results.upkeep import compact
 from scanner.review.desk import Desk, FlagRequest
+from scanner.scan_plan import Plan
 from scanner.storage.delta import table_uri
 from tests.support.command_line import call
 from tests.support.hostile_files import FATAL
@@ -52,6 +52,7 @@ def said(*arguments: object) -> tuple[int, str]:
     return code, re.sub(r"\s+", " ", out + err)
 
 
+@pytest.mark.costly
 def test_texts_are_kept_once_and_nothing_else_changes(night, texts):
     """Rows and shards are the same with and without kept texts; a rerun adds none; files are for owner and group."""
     night.write("a", texts)
@@ -75,6 +76,7 @@ def test_texts_are_kept_once_and_nothing_else_changes(night, texts):
     assert (night.folder / "other" / "flag_texts").stat().st_mode & 0o007 == 0
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("gone", [True, False])
 def test_a_flag_is_explained_when_its_file_is_gone(night, texts, tmp_path, gone):
     night.configure(more=KEEP)

@@ -36,6 +36,7 @@ def overwrite(results: str, **values: object) -> None:
     write_deltalake(table, rows.to_arrow().cast(FLAGS), mode="overwrite")
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_a_user_who_was_written_over_is_named_nowhere(night, own_registry, marked, tmp_path):
     night.configure(columns='account = "account"')
@@ -69,6 +70,7 @@ def test_a_user_who_was_written_over_is_named_nowhere(night, own_registry, marke
     assert "the users table changed since" not in out
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_a_message_that_was_written_over_with_its_user_is_named_on_no_page(night, own_registry, marked):
     """The registry gave bob that message, so that it has nothing against the row; the text has something against it."""
@@ -101,6 +103,7 @@ def test_a_night_whose_flags_were_taken_out_or_doubled_is_red(night, own_registr
     assert told == counts[times]
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_a_flag_that_a_changed_value_takes_out_of_the_list_is_counted(night, own_registry, marked):
     """A row without its text or p-value, or with a p-value above 1, was left out of lists without a word."""
@@ -124,6 +127,7 @@ def test_a_flag_that_a_changed_value_takes_out_of_the_list_is_counted(night, own
         assert (name, value, found.light, told) == (name, value, "red", [gone])
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 @pytest.mark.parametrize("where", ["named", "spans"])
 def test_no_user_is_put_beside_another(night, own_registry, marked, where):
@@ -148,6 +152,7 @@ def test_no_user_is_put_beside_another(night, own_registry, marked, where):
     assert "bob" not in json.dumps(explained)
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_a_post_that_is_dated_to_the_end_of_time_hides_no_flag(night, own_registry, marked, tmp_path):
     """A poster may choose the date: 9999-12-31 is what many systems write for never."""
@@ -199,6 +204,7 @@ def test_a_row_with_a_value_that_no_scan_writes_is_refused_in_a_sentence(night, 
     assert (code, "'no key' is none that its scan tested" in err) == (2, True)
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 @pytest.mark.parametrize(
     "smaller",
@@ -217,6 +223,7 @@ def test_nobody_is_named_by_a_p_value_that_was_made_smaller(night, own_registry,
     assert (record["user_id"], record["registry_agrees"]) == (None, False)
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 @pytest.mark.parametrize("kept", [True, False])
 def test_whose_post_it_is_stands_in_its_file(night, own_registry, marked, kept):

@@ -13,7 +13,7 @@ from scanner.evidence.advice import advise, in_short
 from scanner.evidence.case import FlagCase, find_case
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.sentences import what_was_found
-from scanner.exports.records import verdict_of
+from scanner.exports import verdict_of
 from scanner.results.decision_log import users_of
 from scanner.results.tables import open_tables
 from scanner.results.transactions import TableEntry, commit, write_file

@@ -17,8 +17,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from scanner.gpu.kernels.runs import count_runs, sum_runs
-from scanner.gpu.kernels.vectors import draw_entries, draws_of_runs, green_entries, green_of_runs
+from scanner.gpu.kernels import count_runs, draw_entries, draws_of_runs, green_entries, green_of_runs, sum_runs
 from scanner.gpu.runs import FRACTION
 from scanner.gpu.vectors import TOKENS
 from tests.bench.device_kernels import core

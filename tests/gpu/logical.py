@@ -21,11 +21,11 @@ from triton import knobs
 from scanner import results
 from scanner.cluster import Worker, run_scan
 from scanner.cluster.machines import device_of_worker, share_gpus
-from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
 from scanner.registry import add_users, new_key
 from scanner.results import newest
 from scanner.results.tables import read_whole
+from scanner.scan_plan import make_plan
 from schemas.config import ClusterConfig
 from tests.fixed import fix_secrets
 

@@ -115,6 +115,7 @@ def test_a_process_that_is_killed_from_outside_again_and_again_is_no_fault_of_th
     assert (fault.value.reason, fault.value.lasting) == ("io_error", False)
 
 
+@pytest.mark.costly
 def test_no_process_outlives_the_inspector(sound):
     with Inspector() as inspector:
         inspector.inspect(sound, COLUMNS)
@@ -143,6 +144,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.costly
 def test_no_process_outlives_a_driver_that_is_killed(sound):
     done = subprocess.run([sys.executable, "-c", AND_DIES, sound.path], capture_output=True, text=True, check=False)
     processes = [int(pid) for pid in done.stdout.split()]

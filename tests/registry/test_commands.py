@@ -17,8 +17,8 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from scanner.detection.scan_plan import make_plan
 from scanner.registry import Holders, find_key, list_users, load_registry, open_key, registry_sha256
+from scanner.scan_plan import make_plan
 from scanner.storage.toml import digest
 from scanner.watermark.formats import format_of
 from tests import reference2

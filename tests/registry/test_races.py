@@ -43,6 +43,7 @@ def run_at_once(target, folder, processes):
     assert [worker.exitcode for worker in workers] == [0] * processes
 
 
+@pytest.mark.costly
 @HOW_MANY
 def test_processes_that_add_users_give_distinct_messages(folder, make_key, processes):
     make_key(messages=1500)

@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scanner.characters import skeleton
 from scanner.errors import Refused, ScanFailed
+from scanner.printable import skeleton
 from scanner.registry import (
     Allocation,
     Holders,

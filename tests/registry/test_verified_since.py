@@ -39,6 +39,7 @@ def grown(folder, make_key, small_index):
     return folder, record
 
 
+@pytest.mark.costly
 def test_what_brickscan_does_is_no_change(grown):
     folder, record = grown
     for _ in range(3):

@@ -11,11 +11,11 @@ from scanner.detection.detector import Detector
 from scanner.detection.one_text import Check, check_text
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rules import Rules
-from scanner.detection.scan_plan import keys_tested
 from scanner.detection.under_test import Origin
 from scanner.errors import Refused
 from scanner.registry import Holders, add_users, keys, load_registry, new_key, registry_sha256
 from scanner.registry.keys import SETTING_UP, with_weights
+from scanner.scan_plan import keys_tested
 from scanner.watermark import log10_greenlist
 from scanner.watermark.rule import corrected
 from schemas.registry import MasterKey, TokenizerFile

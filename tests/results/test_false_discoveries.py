@@ -70,6 +70,7 @@ def by_hand() -> list[tuple]:
     return [(*(row[name] for name in COLUMNS), value) for row, value in zip(ordered, q, strict=True)]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("at_a_time", [1 << 21, 40, 1])
 def test_the_parts_are_the_whole(night, monkeypatch, at_a_time):
     monkeypatch.setattr(false_discoveries, "TEXTS_AT_A_TIME", at_a_time)

@@ -167,6 +167,7 @@ def test_a_time_to_come_is_told_and_counts_as_now(night, own_registry, marked, p
     assert "- 4 documents of a time to come, which counts as now" in out
 
 
+@pytest.mark.costly
 def test_a_date_is_compared_by_its_last_moment_in_the_zone(night, own_registry, marked):
     """The message was given at two in the morning by UTC: in New York, at nine in the evening of the day before."""
     message = free_message(own_registry)

@@ -521,6 +521,7 @@ def with_registry(folder: str, *canaries: Canary) -> str:
     return str(config)
 
 
+@pytest.mark.costly
 def test_a_person_who_is_named_like_a_canary_is_shown_and_told(folder):
     """The registry alone knows canaries: not their names, and not the names of accounts."""
     rows = [

@@ -90,6 +90,7 @@ def night(folder) -> Path:
     return config
 
 
+@pytest.mark.costly
 def test_every_command_counts_the_same_flags_and_tells_canaries_apart(night, tmp_path):
     def said(*arguments: object) -> tuple[str, str]:
         code, out, err = call(*arguments)
@@ -124,6 +125,7 @@ def test_every_command_counts_the_same_flags_and_tells_canaries_apart(night, tmp
     assert counts == dict.fromkeys(counts, (FLAGGED, CANARIES))
 
 
+@pytest.mark.costly
 def test_the_list_says_what_it_hides(night):
     desk = Desk(Explainer(night), "ruth")
     counts = desk.list(FlagRequest("open", user="ALI"), 0).counts

@@ -158,6 +158,7 @@ def test_what_a_young_night_did_goes_by_its_transactions_while_a_row_of_a_dead_r
     assert set(contents(plan)["shards"]["scan_id"]) == {"again"}
 
 
+@pytest.mark.costly
 def test_rows_that_come_after_a_night_was_frozen_go_by_their_transactions(plan, monkeypatch):
     """A driver whose clock is a month ahead freezes a running night, whose driver then dies before its verdicts."""
     scan(plan, "first", ("a",)).flush()

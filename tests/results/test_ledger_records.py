@@ -21,6 +21,7 @@ from tests.support.two_keys import message_of
 pytestmark = pytest.mark.usefixtures("without_ray")
 
 
+@pytest.mark.costly
 def test_a_registry_that_is_older_than_its_own_results_names_nobody(night, own_registry, marked):
     before = shutil.copytree(own_registry, night.folder / "backup")
     add_users(own_registry, ["green"], ["zoe"])
@@ -45,6 +46,7 @@ def test_a_registry_that_is_older_than_its_own_results_names_nobody(night, own_r
     assert call("scan", night.config)[0] == 2  # a users table that is gone is older, too
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("scanned_before", [True, False])
 def test_two_names_that_were_swapped_in_the_ledger_name_nobody(
     night, own_registry, marked, monkeypatch, scanned_before
@@ -70,6 +72,7 @@ def test_two_names_that_were_swapped_in_the_ledger_name_nobody(
     assert call("users", "verify", "--registry", own_registry)[0] == 3
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "when",
     [
@@ -99,6 +102,7 @@ def test_no_forged_verification_speaks_for_an_edited_registry(night, own_registr
     assert call("scan", night.config, "--check")[0] == 2
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("gone", [True, False])
 def test_evidence_names_nobody_from_an_edited_ledger(night, own_registry, marked, monkeypatch, gone):
     """Only the files of the messages that are asked are read again; without a record, the chain is followed."""

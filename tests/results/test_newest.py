@@ -56,6 +56,7 @@ def test_verdicts_and_flags_are_those_of_the_plain_rule_in_many_nights(tmp_path_
     assert_plain_rule(tmp_path_factory, nights)
 
 
+@pytest.mark.costly
 @example(PUT_BACK)
 @example(OUTRUN)
 @settings(max_examples=30)
@@ -76,6 +77,7 @@ def assert_plain_rule(tmp_path_factory, nights: list[Shard]) -> None:
     assert sorted(flagged) == sorted(wanted)
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_a_key_that_is_added_and_scans_alone_hides_no_older_flag(night, own_registry, marked, plain):
     night.write("a", [marked(message_of(own_registry, "green", "alice"), 60, 1), plain(60, 2)])

@@ -4,11 +4,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from scanner.detection.sketches import PLACES, reach_of, sketch
+from scanner.detection.sketches import PLACES, sketch
 from scanner.results import false_discoveries as pieces_module
 from scanner.results.false_discoveries import ALIKE, OF, pieces
 from scanner.watermark.formats import FORMATS
-from scanner.watermark.positions import WholeWindows
+from scanner.watermark.positions import WholeWindows, reach_of
 
 CONTEXT = 4
 

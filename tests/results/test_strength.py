@@ -175,6 +175,7 @@ def test_how_often_a_copy_is_flagged_again_is_as_the_page_says():
     assert found == [0.44, 0.47, 0.30, 0.32]
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_people_are_told(night, own_registry, marked, plain):
     night.write("a", [marked(41, 60, 1), *(plain(60, seed) for seed in range(9)), "too short"])

@@ -12,8 +12,7 @@ from http.client import HTTPConnection
 import pytest
 
 from scanner import results
-from scanner.exports.records import item_id
-from scanner.exports.sending import Outbox, Receiver, ReceiverAnswer
+from scanner.exports import Outbox, Receiver, ReceiverAnswer, item_id
 from scanner.watermark.stacks.shared import Held
 from tests.review.conftest import FLAGS
 from tests.support.coop import WEBHOOK, action, coop

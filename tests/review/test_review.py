@@ -164,6 +164,7 @@ def test_no_decision_falls_on_a_flag_that_was_left(browser, night, left_by):
     assert decided(night) == []
 
 
+@pytest.mark.costly
 def test_confirmed_against_the_advice_asks_again(night):
     with serving(night, "ruth") as app:
         asking = Asking(app)
@@ -175,6 +176,7 @@ def test_confirmed_against_the_advice_asks_again(night):
     assert [row[2] for row in decided(night)] == ["confirmed"]
 
 
+@pytest.mark.costly
 def test_the_app_refuses_a_decision_on_a_flag_that_was_left(night):
     """By plain requests, as of a browser whose scripts are off: each of the page's links leaves the flag."""
     with serving(night, "ruth") as app:
@@ -281,6 +283,7 @@ def test_a_kill_in_the_middle_of_a_decision_loses_and_doubles_nothing(browser, n
     assert [row[1:] for row in decided(night)] == [("ruth", "quoted", "a long reason")]
 
 
+@pytest.mark.costly
 def test_only_who_has_the_address_gets_in(night):
     with serving(night, "ruth") as app:
         asking = Asking(app)

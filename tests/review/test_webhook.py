@@ -15,8 +15,7 @@ import pytest
 
 from scanner import results
 from scanner.errors import Refused, ScanFailed, SecretError
-from scanner.exports.records import item_id
-from scanner.exports.sending import Outbox, Receiver, ReceiverAnswer
+from scanner.exports import Outbox, Receiver, ReceiverAnswer, item_id
 from scanner.results.flags import WantedFlags, newest
 from scanner.review import app, webhook
 from scanner.review.webhook import MOST_BYTES, Signatures, WebhookServer

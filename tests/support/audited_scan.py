@@ -14,11 +14,11 @@ from scanner.cluster.commits import Committer
 from scanner.cluster.pieces import Finished, Piece
 from scanner.cluster.worker import Worker
 from scanner.detection import open_plan
-from scanner.detection.scan_plan import Plan, make_plan
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
 from scanner.registry import new_key
 from scanner.results.tables import open_tables
+from scanner.scan_plan import Plan, make_plan
 from tests.audit.conftest import DEMO
 from tests.fixed import fix_secrets
 from tests.support.inspection import inspect

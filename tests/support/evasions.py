@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from string import ascii_letters, ascii_lowercase, ascii_uppercase
 
-from scanner.characters import STYLED
+from scanner.printable import STYLED
 
 Evasion = Callable[[str], str]
 

@@ -16,7 +16,7 @@ from ray.util.metrics import Gauge
 
 from jobs.text import Progress
 from scanner.cluster import Worker, run_scan
-from scanner.detection.scan_plan import make_plan
+from scanner.scan_plan import make_plan
 from scanner.watermark import Tokens
 
 PLANTED = bytes(range(7, 256, 8))

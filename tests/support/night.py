@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 
 from scanner import results
 from scanner.cluster import ScanOutcome, run_scan
-from scanner.detection.scan_plan import Plan, make_plan
 from scanner.results import newest
 from scanner.results.tables import read_whole
+from scanner.scan_plan import Plan, make_plan
 
 CONFIG = """\
 version = 0

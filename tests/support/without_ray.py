@@ -16,16 +16,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scanner.cluster import calibrate, evaluate, look_ahead, machines, passes, scan, second_pass, work
+from scanner.cluster import calibrate, evaluate, look_ahead, machines, passes, scan, work
 from scanner.cluster.in_flight import Call
 from scanner.cluster.pieces import Finished, FinishedPack, Pack, PackReport, Piece, Report
 from scanner.cluster.todo import PiecePace
 from scanner.cluster.worker import Worker
 from scanner.errors import Refused
 from scanner.input.shards import Shard
-from scanner.text import fast
-from scanner.text.fast import FastTokenizer
-from scanner.text.reference import HuggingFaceTokenizer
+from scanner.text import tokenizers
+from scanner.text.tokenizers import FastTokenizer, HuggingFaceTokenizer
 from tests.support.inspection import INSPECTOR
 
 
@@ -113,11 +112,11 @@ def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
     for module in (passes, evaluate, passes):
         patch.setattr(module, "on_actors", _on_actors)
     asked = SimpleNamespace(remote=lambda **_options: _Actor, put=lambda value: value, get_gpu_ids=list)
-    for module in (scan, second_pass):
+    for module in (scan, passes):
         patch.setattr(module, "Pool", PoolOfOne)
         patch.setattr(module, "ray", asked)
         patch.setattr(module, "worker_memory", lambda _config: None)  # a limit would bind the tests' process
-    patch.setattr(second_pass, "limit_memory", lambda *_given, **_more: None)
+    patch.setattr(passes, "limit_memory", lambda *_given, **_more: None)
     patch.setattr(pa, "set_cpu_count", lambda _count: None)  # meant for a worker's process
 
 
@@ -139,12 +138,12 @@ def _on_actors(
 
 def open_once(patch: pytest.MonkeyPatch) -> None:
     """Open each tokenizer once, since its check takes half a second, and make one inspector."""
-    patch.setattr(fast, "HuggingFaceTokenizer", _reference)
-    patch.setattr(fast, "FastTokenizer", _fast)
+    patch.setattr(tokenizers, "HuggingFaceTokenizer", _reference)
+    patch.setattr(tokenizers, "FastTokenizer", _fast)
     patch.setattr(work, "Inspector", lambda: contextlib.nullcontext(INSPECTOR))
 
 
-_REAL = fast.HuggingFaceTokenizer, fast.FastTokenizer
+_REAL = tokenizers.HuggingFaceTokenizer, tokenizers.FastTokenizer
 
 
 @functools.cache

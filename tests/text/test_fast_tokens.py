@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scanner.text import FastTokenizer, HuggingFaceTokenizer, load_tokenizer, sha256_file
-from scanner.text.fast import golden_strings
+from scanner.text.tokenizers import golden_strings
 from tests.support.two_keys import TOKENIZER
 
 

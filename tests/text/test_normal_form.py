@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.characters import LOOK_ALIKES, SCRIPTS, composed, skeleton
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
-from scanner.detection.shares import Weights
 from scanner.detection.under_test import KeyUnderTest, Origin
+from scanner.printable import LOOK_ALIKES, SCRIPTS, composed, skeleton
 from scanner.registry import Holders
+from scanner.scan_plan import Weights
 from scanner.text.normal_form import counts_of, normalise
 from scanner.text.quoting import Utf8
 from schemas.tables import DOCUMENTS

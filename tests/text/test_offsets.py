@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from jobs.demo.demo_keys import TOKENIZER
 from scanner.text import HuggingFaceTokenizer, Standing
-from scanner.text.fast import golden_strings
 from scanner.text.quoting import Utf8, lengths_of
+from scanner.text.tokenizers import golden_strings
 from scanner.watermark.span_search import Segments
 
 DEMO = TOKENIZER.read_bytes()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from scanner.errors import TokenizerError
 from scanner.text import HuggingFaceTokenizer, load_tokenizer, sha256_file
-from scanner.text import reference as module
+from scanner.text import tokenizers as module
 from tests.support.opened import demo_tokenizer
 from tests.support.two_keys import TOKENIZER
 

@@ -181,6 +181,7 @@ def test_what_a_key_is_made_of(form):
         assert float(law.log10_p(min(1e5, law.largest(100)), 100)) == pytest.approx(-form.basis().bits * np.log10(2.0))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("form", ALL, ids=lambda form: form.label())
 def test_p_is_uniform_over_drawn_keys(form):
     """One text with repeats: Kolmogorov-Smirnov at 1e-7, with the randomised p where the law is discrete.

@@ -79,6 +79,7 @@ def null_batch(documents: int, scored: int, seed: int) -> tuple[np.ndarray, np.n
     return draws, log_p, np.arange(0, documents * scored + 1, scored)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("scored", "documents"), [(1, 40_000), (3, 40_000), (30, 40_000)])
 def test_null_texts_are_at_or_above_their_p(scored: int, documents: int) -> None:
     """Share of null texts with p ≤ α: at most α, by one-sided exact binomial tests; error rate 1e-4 together."""
@@ -134,6 +135,7 @@ def test_it_reads_a_mark_better_than_the_main_score_and_worse_when_probabilities
     assert np.median(wrong) > np.median(main)
 
 
+@pytest.mark.costly
 def test_the_second_scores_use_the_same_draws() -> None:
     """Second scores are no independent evidence: where the main score's p is small, theirs is too, even for null texts.
 

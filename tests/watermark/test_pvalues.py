@@ -36,6 +36,7 @@ def test_greenlist(scored, gamma):
         assert_right(value, reference.log10_greenlist(score, scored, gamma))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("scored", SCORED)
 def test_gumbel_and_gumbel_log(scored):
     scores = [score for score in around(scored, math.sqrt(scored)) if score > 0]

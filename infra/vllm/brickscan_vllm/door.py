@@ -4,8 +4,6 @@ Counts of marked and unmarked steps, so that an operator sees a server that stop
 
 They are metrics of Prometheus and a line in the log. Workers are other processes than the one that answers /metrics.
 With PROMETHEUS_MULTIPROC_DIR set before vLLM starts, it answers with their counts too.
-
-The door for requests, in the process that answers HTTP: each request is checked before anything is computed.
 """
 
 import logging

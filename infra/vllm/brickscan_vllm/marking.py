@@ -1,7 +1,5 @@
 """Logits in, marked logits out, under the key that a server marks with.
 
-The key that a server marks with: its record in the registry and its sub-keys, checked before anything is served.
-
 The file keys.toml is read as `brickscan` reads it; the secret never leaves the worker that marks.
 
 Logits in, marked logits out: all rows of a step at once, on the device that holds them (SPEC §2, SPEC_2 §1).
@@ -23,8 +21,7 @@ import torch
 
 from brickscan_vllm.settings import Settings
 from scanner.errors import Refused, SecretError, TokenizerError
-from scanner.gpu.gamma import GreenRule
-from scanner.gpu.plain import PlainVectors, RowSampling, choose, weights_of_rows
+from scanner.gpu.plain import GreenRule, PlainVectors, RowSampling, choose, weights_of_rows
 from scanner.registry.secrets import read_secret
 from scanner.storage.local_files import writable_by_others
 from scanner.storage.toml import read_toml

@@ -1,9 +1,5 @@
 """Settings in the environment of a server, and the token that shows that a message comes from the gateway.
 
-Settings in the environment of a server: the key that marks, how strongly, and who may ask for whom.
-
-The token that shows that a message comes from the gateway, so that others who reach the server mark for nobody.
-
 `EXPIRES.MAC`: seconds since 1970, and HMAC-SHA256 of `brickscan-token-v1|KEY|MESSAGE|EXPIRES` under the gateway's
 secret, as hexadecimal digits. It holds for one message of one key until it expires, whatever the prompt.
 """

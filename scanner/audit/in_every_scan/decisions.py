@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from scanner.audit.statistics.judgement import THRESHOLDS, Moments, Remembered, chances, moments
 from scanner.detection.detector import Detector
-from scanner.detection.scan_plan import Plan
 from scanner.detection.spans import SPAN
 from scanner.detection.under_test import KeyScores, Origin
 from scanner.registry import NamedUser
+from scanner.scan_plan import Plan
 from scanner.text.normal_form import normalise
 from scanner.watermark import Format, Watermark
 from scanner.watermark.format import CountsHits, DrawsKeys

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan.decisions import Decisions, draw_numbers
 from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Remembered, chances, levels
-from scanner.detection.scan_plan import Plan
 from scanner.registry import Holders, read_secret
+from scanner.scan_plan import Plan
 from scanner.watermark import Format, Watermark
 from scanner.watermark.format import DrawsKeys, StandsIn
 from scanner.watermark.formats import format_of

@@ -1,14 +1,10 @@
 """Decoys: documents and accounts scored once more under keys that mark nothing.
 
-Decoys: a sample of the scanned documents, scored once more under keys that mark nothing, by the code of the scan.
-
 A decoy key is made for one document of one shard, so its p-values are independent draws of the law on this very
 traffic, marked or not, whatever is duplicated in it. It is derived from the audit secret, the shard's id and the
 text's digest. The shard's id stands for the scan: it hashes the file and the keys under test and is the same in every
 run that scans the shard, so that a resumed scan, a second attempt or a second driver counts the same hits, and a copy
 of the text in another shard, or in another night's scan, meets another key. A text counts once in its shard.
-
-Decoys of accounts: a sample of accounts is scored once more under keys that mark nothing, as documents are.
 
 A decoy key is made for one account and one set of scans whose posts are tested together, so that a resumed pass makes
 the same key again. Two

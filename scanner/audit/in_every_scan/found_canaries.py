@@ -13,7 +13,7 @@ import polars as pl
 
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, number, row_of
 from scanner.audit.statistics.judgement import Limits, binomial_limits, binomial_tail
-from scanner.detection.scan_plan import Plan
+from scanner.scan_plan import Plan
 from scanner.watermark.rule import corrected, passes
 from schemas.audit import CANARY_KINDS as KINDS
 from schemas.registry import Canaries, Canary

@@ -32,8 +32,8 @@ from scanner.audit.in_every_scan.traffic import (
 )
 from scanner.audit.statistics.audit_rows import HOLD, Audit, Question, Row, failing, rate_rows
 from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, THRESHOLDS, Limits, Moments, counts, poisson_limits
-from scanner.detection.scan_plan import Plan
 from scanner.results import queries
+from scanner.scan_plan import Plan
 from scanner.watermark.formats import format_of
 from schemas.audit import DECISION, DECISION_WHOLE, KNOCKOFFS, RESERVED_TEXT, STRATA
 from schemas.registry import MasterKey, reserved_count

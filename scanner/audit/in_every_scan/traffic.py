@@ -1,11 +1,7 @@
 """Counts over distinct texts, answers of shards, and parts of the traffic that are judged alone.
 
-Parts of the traffic that are judged alone, since one sick host, or one length of texts, is lost in the whole.
-
 Each document that is scored under a decoy, with one message or with all of them one by one, falls into a stratum of
 every kind: by scored length, host, tokenizer backend, and script.
-
-Counts over distinct texts that the verdicts themselves give, and flags that are known to be false.
 
 A document whose best message is reserved names nobody. For text that nobody marked, its probability is the share of
 reserved messages. P(best message reserved and p ≤ α) ≤ Σ over reserved messages of P(that message's own p ≤ a, and the
@@ -15,8 +11,6 @@ marked text has its own message as the best, so it adds nothing here and hides n
 
 A text posted a million times is one piece of evidence: rows are joined by the digest of their text, over all shards.
 Memory stays flat: digests are taken a share at a time.
-
-Answers that the counts of a scan's shards give, question by question: sums over clusters that can be judged.
 """
 
 import functools
@@ -35,7 +29,7 @@ from numpy.typing import NDArray
 from scanner.audit.in_every_scan.reserved import AT_MOST, WithoutFew, without_few
 from scanner.audit.statistics.audit_rows import Question
 from scanner.audit.statistics.judgement import THRESHOLDS, Moments
-from scanner.detection.scan_plan import Plan
+from scanner.scan_plan import Plan
 from scanner.text import Tokenizer
 from scanner.watermark.formats import format_of
 from schemas.audit import DECISION, DECISION_WHOLE, PARTS, STRATA

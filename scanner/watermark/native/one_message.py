@@ -1,6 +1,6 @@
 """One message a document: its green positions, or its Gumbel score, everything but the text in the first-level cache.
 
-One pass over the scored positions, CHUNK at a time (lanes.py): nonces, entries, blocks, scores.
+One pass over the scored positions, CHUNK at a time: nonces, entries, blocks, scores.
 """
 
 import math

@@ -114,6 +114,7 @@ def test_version_2_makes_what_the_reference_makes(settings, keys, key_id):
             assert found[row].tolist() == [0.0 if v == slow.chosen(draws, p) else -np.inf for v in range(VOCABULARY)]
 
 
+@pytest.mark.costly
 def test_rows_follow_their_requests(settings):
     """Requests come, go, move and change places for 60 steps; each row is marked as if its request were alone."""
     chosen = settings("greenlist")

@@ -17,10 +17,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from scanner import exports
 from scanner.errors import ScanFailed
-from scanner.exports import sending
-from scanner.exports.records import COLUMNS
-from scanner.exports.sending import ReceiverAnswer, ozone_or_coop, sent
+from scanner.exports import COLUMNS, ReceiverAnswer, ozone_or_coop, sent
 from scanner.printable import cell
 from schemas.verdict import Verdict
 from tests.support.command_line import call
@@ -208,6 +207,7 @@ def test_no_part_of_a_cell_is_a_formula_where_semicolons_part_cells(value):
         assert not [part for part in parted if part.strip(' "')[:1] in set("=+@-＝＋－＠")]
 
 
+@pytest.mark.costly
 def test_label_studio_gets_characters_of_the_text(scanned):
     code, out, _ = export(scanned, "label-studio")
     tasks = json.loads(out)
@@ -276,7 +276,7 @@ def test_a_process_that_dies_before_or_after_it_sent_leaves_a_doubt_and_no_secon
     def dies(*_args) -> ReceiverAnswer:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sending, "_post", dies)
+    monkeypatch.setattr(exports, "_post", dies)
     assert export(scanned, "coop", "--send")[0] == 130
     monkeypatch.undo()
     monkeypatch.setenv("OZONE_TOKEN", TOKEN)
@@ -312,7 +312,7 @@ def test_a_wrong_token_and_a_wrong_place_are_told_and_mended(scanned, console):
 
 
 def test_a_redirect_takes_the_token_nowhere():
-    answered = sending._NoRedirect().redirect_request(None, None, 302, "", {}, "http://evil.example")
+    answered = exports._NoRedirect().redirect_request(None, None, 302, "", {}, "http://evil.example")
     assert answered is None
     with pytest.raises(ScanFailed, match="cannot be sent to"):
-        sending._post("http://127.0.0.1:1/", {}, {})
+        exports._post("http://127.0.0.1:1/", {}, {})

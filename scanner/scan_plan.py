@@ -1,22 +1,23 @@
-"""A scan before it begins: its plan, and whether an audit supports the keys in it.
+"""A scan before it begins: its plan, whether an audit supports its keys, and shares of its rate.
 
 An audit supports a key down to a rate, over the positions that it scores. An audit that left common n-grams out says
 nothing of scans that score them. So its admission holds for scans that leave out as much: as many texts or fewer make
 an n-gram common, and the filter was learnt from as many texts or more. An admission over all positions holds for every
-scan, since common n-grams make hits under one key come together.
+scan, since common n-grams make hits under one key come together. Everything that can be refused is checked here.
 
-Everything that can be refused is checked here, while nothing has been done yet.
+Each way to test a text under a key has a share of the false-positive rate (SPEC §3): a p-value is corrected by
+1/(weight of the key · weight of the unit · weight of the variant). The weights of each kind sum to 1 at most, so that
+P(flagged falsely in any way) stays within the rate, also when another way is turned on later.
 """
 
 import datetime
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from scanner.detection.shares import Weights
-from scanner.detection.sketches import reach_of
 from scanner.errors import Refused
 from scanner.input.documents import Columns
 from scanner.input.files import resolve
@@ -27,8 +28,105 @@ from scanner.registry.keys_file import gives_p_values
 from scanner.storage.locations import absolute, real_location
 from scanner.storage.toml import digest, read_toml
 from scanner.watermark.formats import format_of
-from schemas.config import ScanConfig, SecondScoreConfig
+from scanner.watermark.positions import reach_of
+from schemas.config import ScanConfig, SecondScoreConfig, as_written
 from schemas.registry import Canaries, Canary, MasterKey, Registry
+
+
+class Weights(NamedTuple):
+    """Weights of units and of variants of texts.
+
+    document: weight of a document as a whole; as_written: of its text as it stands; normalised: of its normalised text,
+    None: not scored; span: of its parts together, None: not tested; windows, segments: which parts; account: of all
+    posts of an account together, None: not tested.
+    """
+
+    document: float = 1.0
+    as_written: float = 1.0
+    normalised: float | None = None
+    span: float | None = None
+    windows: bool = True
+    segments: bool = False
+    account: float | None = None
+
+    @classmethod
+    def of(cls, config: ScanConfig) -> "Weights":
+        """Weights as a configuration states them, else equal shares of the units and variants that it turns on."""
+        stated, normalised, spans = config.weights, config.variants.normalised, config.spans.tested
+        accounts = config.accounts is not None
+        equal = cls.equal(normalised=normalised, spans=spans, accounts=accounts)
+        return cls(
+            document=equal.document if stated.document is None else stated.document,
+            span=stated.span if spans and stated.span is not None else equal.span,
+            account=stated.account if accounts and stated.account is not None else equal.account,
+            as_written=equal.as_written if stated.as_written is None else stated.as_written,
+            normalised=stated.normalised if normalised and stated.normalised is not None else equal.normalised,
+            windows=config.spans.windows or not spans,
+            segments=config.spans.segments,
+        )
+
+    @classmethod
+    def equal(cls, *, normalised: bool, spans: bool = False, accounts: bool = False) -> "Weights":
+        """Equal shares of the units and of the variants that are on."""
+        unit, variant = round(1 / (1 + spans + accounts), 4), 0.5 if normalised else 1.0  # 3 · 0.3333 ≤ 1
+        of_span, of_account = unit if spans else None, unit if accounts else None
+        return cls(unit, variant, 0.5 if normalised else None, of_span, account=of_account)
+
+    def decide(self) -> dict[str, float]:
+        """The weights' part of shard ids: empty for equal shares, since ids existed before weights.
+
+        Where spans or accounts are tested, their weight stands in it, and the kinds of spans unless these are windows
+        alone, since ids are older than segments.
+        """
+        if self == self.equal(normalised=self.normalised is not None):
+            return {}
+        of_units = {name: weight for name, weight in self._asdict().items() if weight is not None}
+        of_parts = {name: of_units.pop(name) for name in ("windows", "segments")}
+        return of_units | of_parts if self.segments else of_units
+
+    def tests(self, key: MasterKey, keys_tested: int) -> tuple[float, ...]:
+        """K of SPEC §3 for a key: for texts as they stand and, where these are scored, for normalised texts.
+
+        Args:
+            key: the key whose p-values are corrected.
+            keys_tested: how many keys share equally, for a key without a weight of its own.
+        """
+        variants = [weight for weight in (self.as_written, self.normalised) if weight is not None]
+        of_key = key.tested_among(keys_tested) / as_written(self.document)
+        return tuple(float(of_key / as_written(weight)) for weight in variants)
+
+    def tests_of_spans(self, key: MasterKey, keys_tested: int) -> float | None:
+        """K of SPEC §3 for the spans of a key. None: spans are not tested.
+
+        Spans are looked for only in texts as they stand.
+        """
+        return None if self.span is None else float(key.tested_among(keys_tested) / as_written(self.span))
+
+    def tests_of_accounts(self, key: MasterKey, keys_tested: int) -> float:
+        """K of SPEC §3 for the posts of accounts under a key.
+
+        Raises:
+            ValueError: accounts are not tested.
+        """
+        if self.account is None:
+            raise ValueError("accounts have no weight: they are not tested")
+        return float(key.tested_among(keys_tested) / as_written(self.account))
+
+
+NO_VARIANTS = Weights()
+"""Weights of documents as they stand alone."""
+
+
+def columns_of_tests(tests: float) -> dict[str, float | None]:
+    """K in the form of the columns of VERDICTS."""
+    whole = math.ceil(tests)
+    return {"keys_tested": whole, "tests": None if whole == tests else tests}
+
+
+def recorded_tests(row: Mapping[str, Any]) -> float:
+    """K of a flagged row of VERDICTS or FLAGS."""
+    tests: float = row["keys_tested"] if row.get("tests") is None else row["tests"]
+    return tests
 
 
 class LeftOut(NamedTuple):

@@ -1,0 +1,382 @@
+"""Kernels in Triton: both ciphers, scores of all numbers of runs, and secret vectors. Only constants have annotations.
+
+ChaCha with 8 rounds and SipHash-2-4 (SPEC §1) stay in registers; tensors have any shape: a block, or a hash, an entry.
+
+Runs of version 2 (scanner.gpu.runs): a thread has a block of a run, one step after another, and where a run has fewer
+blocks than a warp has threads, several take turns at its steps. Every run begins with a block, so that nothing is
+shifted and threads share nothing until their counts are added up.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _quarter_round(a, b, c, d):
+    a = a + b
+    d = d ^ a
+    d = (d << 16) | (d >> 16)
+    c = c + d
+    b = b ^ c
+    b = (b << 12) | (b >> 20)
+    a = a + b
+    d = d ^ a
+    d = (d << 8) | (d >> 24)
+    c = c + d
+    b = b ^ c
+    b = (b << 7) | (b >> 25)
+    return a, b, c, d
+
+
+@triton.jit
+def load_key(key):
+    """Eight words of a ChaCha key (int32[8]) as a tuple."""
+    k0, k1, k2, k3 = tl.load(key), tl.load(key + 1), tl.load(key + 2), tl.load(key + 3)
+    k4, k5, k6, k7 = tl.load(key + 4), tl.load(key + 5), tl.load(key + 6), tl.load(key + 7)
+    return (
+        k0.to(tl.uint32, bitcast=True), k1.to(tl.uint32, bitcast=True), k2.to(tl.uint32, bitcast=True),
+        k3.to(tl.uint32, bitcast=True), k4.to(tl.uint32, bitcast=True), k5.to(tl.uint32, bitcast=True),
+        k6.to(tl.uint32, bitcast=True), k7.to(tl.uint32, bitcast=True),
+    )  # fmt: skip
+
+
+@triton.jit
+def chacha8(key, counter, n0, n1, high=None):
+    """Blocks of the stream: a tuple of 16 uint32 tensors shaped as `counter`.
+
+    key: from load_key; counter: uint32, the low word; high: the high one, which tokens of 32 bits and messages of 31
+    never reach in version 1; n0, n1: uint32, low and high word of the nonces, of counter's shape or broadcast to it.
+    """
+    none = counter ^ counter
+    s0, s1, s2, s3 = none + 0x61707865, none + 0x3320646E, none + 0x79622D32, none + 0x6B206574
+    s4, s5, s6, s7 = none + key[0], none + key[1], none + key[2], none + key[3]
+    s8, s9, sa, sb = none + key[4], none + key[5], none + key[6], none + key[7]
+    sc, sd, se, sf = counter, none, none + n0, none + n1
+    if high is not None:
+        sd = none + high
+    x0, x1, x2, x3, x4, x5, x6, x7 = s0, s1, s2, s3, s4, s5, s6, s7
+    x8, x9, xa, xb, xc, xd, xe, xf = s8, s9, sa, sb, sc, sd, se, sf
+    for _ in tl.static_range(4):
+        x0, x4, x8, xc = _quarter_round(x0, x4, x8, xc)
+        x1, x5, x9, xd = _quarter_round(x1, x5, x9, xd)
+        x2, x6, xa, xe = _quarter_round(x2, x6, xa, xe)
+        x3, x7, xb, xf = _quarter_round(x3, x7, xb, xf)
+        x0, x5, xa, xf = _quarter_round(x0, x5, xa, xf)
+        x1, x6, xb, xc = _quarter_round(x1, x6, xb, xc)
+        x2, x7, x8, xd = _quarter_round(x2, x7, x8, xd)
+        x3, x4, x9, xe = _quarter_round(x3, x4, x9, xe)
+    return (
+        x0 + s0, x1 + s1, x2 + s2, x3 + s3, x4 + s4, x5 + s5, x6 + s6, x7 + s7,
+        x8 + s8, x9 + s9, xa + sa, xb + sb, xc + sc, xd + sd, xe + se, xf + sf,
+    )  # fmt: skip
+
+
+@triton.jit
+def _rotate64(x, by: tl.constexpr):
+    return (x << by) | (x >> (64 - by))
+
+
+@triton.jit
+def _sip_round(a, b, c, d):
+    a = a + b
+    b = _rotate64(b, 13) ^ a
+    a = _rotate64(a, 32)
+    c = c + d
+    d = _rotate64(d, 16) ^ c
+    a = a + d
+    d = _rotate64(d, 21) ^ a
+    c = c + b
+    b = _rotate64(b, 17) ^ c
+    c = _rotate64(c, 32)
+    return a, b, c, d
+
+
+@triton.jit
+def siphash(key, tokens, WINDOW: tl.constexpr):
+    """SipHash-2-4 of WINDOW tokens (4 little-endian bytes each): one uint64.
+
+    key: int64[2]; tokens: pointer to int64, the window's first token.
+    """
+    k0, k1 = tl.load(key).to(tl.uint64, bitcast=True), tl.load(key + 1).to(tl.uint64, bitcast=True)
+    a, b = k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D
+    c, d = k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573
+    for pair in tl.static_range(WINDOW // 2 + 1):
+        word = k0 ^ k0
+        if 2 * pair < WINDOW:
+            word = tl.load(tokens + 2 * pair).to(tl.uint64) & 0xFFFFFFFF
+        if 2 * pair + 1 < WINDOW:
+            word = word | (tl.load(tokens + 2 * pair + 1).to(tl.uint64) << 32)
+        if pair == WINDOW // 2:  # the length in bytes, in the top byte of the last word
+            word = word | ((4 * WINDOW) << 56)
+        d = d ^ word
+        a, b, c, d = _sip_round(a, b, c, d)
+        a, b, c, d = _sip_round(a, b, c, d)
+        a = a ^ word
+    c = c ^ 0xFF
+    for _ in tl.static_range(4):
+        a, b, c, d = _sip_round(a, b, c, d)
+    return a ^ b ^ c ^ d
+
+
+@triton.jit
+def below(block, k: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, HEIGHT: tl.constexpr):
+    """Green bits of word k: where the integer whose digits stand in the planes is < N (odd), from the last digit up."""
+    out = ~block[(BITS - 1) * HEIGHT + k]
+    for q in tl.static_range(1, BITS):
+        plane = ~block[(BITS - 1 - q) * HEIGHT + k]
+        if (N >> q) & 1:
+            out = plane | out
+        else:
+            out = plane & out
+    return out
+
+
+@triton.jit
+def _add3(a, b, c):
+    half = a ^ b
+    return half ^ c, (a & b) | (half & c)
+
+
+@triton.jit
+def add_rows(counters, r0, r1, r2, r3, LEVELS: tl.constexpr):
+    """Add four rows of bits into vertical counters: carry-save adders, then the carry ripples up."""
+    ones, a = _add3(counters[0], r0, r1)
+    ones, b = _add3(ones, r2, r3)
+    twos, carry = _add3(counters[1], a, b)
+    added = (ones, twos)
+    for level in tl.static_range(2, LEVELS):
+        old = counters[level]
+        added = added + (old ^ carry,)
+        carry = old & carry
+    return added
+
+
+@triton.jit
+def _run(begins, ends, firsts, tiles, STEPS: tl.constexpr, BLOCKS: tl.constexpr):
+    """Which run a program has, its steps, its blocks and their places in a stream, and zeros for each thread."""
+    run, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    block = tile * BLOCKS + tl.arange(0, BLOCKS)
+    place = (tl.load(firsts + run) + block).to(tl.uint32)
+    step = tl.arange(0, STEPS)
+    zero = ((step ^ step)[:, None] + (block ^ block)[None, :]).to(tl.uint32)
+    return run.to(tl.int64), tl.load(begins + run), tl.load(ends + run), block, place, zero
+
+
+@triton.jit
+def _blocks(k, ids, nonces, at, end, place, SHIFT: tl.constexpr):
+    """Which steps there are, and for each of them the blocks at these places of its token's run."""
+    on = at < end
+    token = tl.load(ids + at, mask=on, other=0).to(tl.uint32, bitcast=True)
+    n0 = tl.load(nonces + 2 * at, mask=on, other=0).to(tl.uint32, bitcast=True)
+    n1 = tl.load(nonces + 2 * at + 1, mask=on, other=0).to(tl.uint32, bitcast=True)
+    counter = (token << (32 - SHIFT))[:, None] | place[None, :]
+    return on[:, None], chacha8(k, counter, n0[:, None], n1[:, None], (token >> SHIFT)[:, None])
+
+
+@triton.jit
+def _store_rows(out, rows, block, blocks, ROWS: tl.constexpr):
+    """Write rows of 32-bit words, `blocks` apart, by one store: compiling takes time for each store's whole history."""
+    place = tl.arange(0, ROWS)[:, None]
+    words = tl.zeros((ROWS, block.shape[0]), tl.uint32)
+    for row in tl.static_range(ROWS):
+        words = tl.where(place == row, rows[row].to(tl.uint32)[None, :], words)
+    within = (block < blocks)[None, :]
+    tl.store(out + place * blocks + block[None, :], words.to(tl.int32, bitcast=True), mask=within)
+
+
+@triton.jit(do_not_specialize=["blocks", "tiles"])
+def count_runs(
+    key, ids, nonces, begins, ends, firsts, out, blocks, tiles,
+    N: tl.constexpr, BITS: tl.constexpr, PLANES: tl.constexpr, SHIFT: tl.constexpr, LEVELS: tl.constexpr,
+    FIELD: tl.constexpr, STEPS: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Green steps of each number: several counts a word, FIELD bits each.
+
+    key … ends: a Batch, a document for each run; firsts: int32[R], the first block; blocks: of a run; tiles: programs a
+    run; LEVELS: digits of a count, FIELD at most. out: int32[R, HEIGHT, FIELD, blocks], written: field f of
+    [r, i, s, b] is the count of number 32 · (b · HEIGHT + i) + f · FIELD + s.
+    """
+    HEIGHT: tl.constexpr = 16 // PLANES
+    ONES: tl.constexpr = 0xFFFFFFFF // ((1 << FIELD) - 1)  # the lowest bit of each field
+    k = load_key(key)
+    run, begin, end, block, place, zero = _run(begins, ends, firsts, tiles, STEPS, BLOCKS)
+    step = tl.arange(0, STEPS)
+    counters = ()
+    for _ in tl.static_range(HEIGHT * LEVELS):
+        counters = counters + (zero,)
+    for t in range(begin, end, 4 * STEPS):
+        rows = ()
+        for r in tl.static_range(4):
+            on, found = _blocks(k, ids, nonces, t + r * STEPS + step, end, place, SHIFT)
+            kept = tl.where(on, 0xFFFFFFFF, 0).to(tl.uint32)
+            for i in tl.static_range(HEIGHT):
+                rows = rows + (below(found, i, N, BITS, HEIGHT) & kept,)
+        added = ()
+        for i in tl.static_range(HEIGHT):
+            sums = ()
+            for level in tl.static_range(LEVELS):
+                sums = sums + (counters[i * LEVELS + level],)
+            added = added + add_rows(
+                sums, rows[i], rows[HEIGHT + i], rows[2 * HEIGHT + i], rows[3 * HEIGHT + i], LEVELS
+            )
+        counters = added
+    for i in tl.static_range(HEIGHT):
+        totals = ()
+        for s in tl.static_range(FIELD):
+            fields = zero
+            for level in tl.static_range(LEVELS):
+                fields += ((counters[i * LEVELS + level] >> s) & ONES) << level
+            totals = totals + (tl.sum(fields, axis=0),)
+        _store_rows(out + (run * HEIGHT + i) * FIELD * blocks, totals, block, blocks, FIELD)
+
+
+@triton.jit(do_not_specialize=["blocks", "tiles"])
+def sum_runs(
+    key, ids, nonces, begins, ends, firsts, out, blocks, tiles,
+    FRACTION: tl.constexpr, STEPS: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Σ log2 v of each number, from below, in units of 2^-FRACTION; why they are bounds: scanner.gpu.runs.
+
+    Arguments as for count_runs. out: int32[R, 16, blocks], written: [r, i, b] is the sum of number 16 · b + i.
+    """
+    START: tl.constexpr = 63 << 23  # 2^-64: four factors of up to 2^32 neither overflow nor underflow
+    k = load_key(key)
+    run, begin, end, block, place, zero = _run(begins, ends, firsts, tiles, STEPS, BLOCKS)
+    step = tl.arange(0, STEPS)
+    exponents, bits = (), ()
+    for _ in tl.static_range(16):
+        exponents = exponents + (zero,)
+        bits = bits + (zero + START,)
+    for t in range(begin, end, 4 * STEPS):
+        products = ()
+        for i in tl.static_range(16):
+            products = products + (bits[i].to(tl.float32, bitcast=True),)
+        for r in tl.static_range(4):
+            on, found = _blocks(k, ids, nonces, t + r * STEPS + step, end, place, 4)
+            longer = ()
+            for i in tl.static_range(16):
+                v = tl.where(on, (~found[i] | 1).to(tl.float32), 1.0)
+                longer = longer + (products[i] * v,)
+            products = longer
+        higher, rest = (), ()
+        for i in tl.static_range(16):
+            product = products[i].to(tl.uint32, bitcast=True)
+            higher = higher + (exponents[i] + ((product >> 23) - 63),)
+            rest = rest + ((product & 0x7FFFFF) | START,)
+        exponents, bits = higher, rest
+    totals = ()
+    for i in tl.static_range(16):
+        total = (exponents[i] << FRACTION) + ((bits[i] & 0x7FFFFF) >> (23 - FRACTION))
+        totals = totals + (tl.sum(total, axis=0),)
+    _store_rows(out + run * 16 * blocks, totals, block, blocks, 16)
+
+
+@triton.jit
+def _vector_blocks(
+    sip, key, windows, starts,
+    WIDTH: tl.constexpr, ENTRIES: tl.constexpr, WINDOW: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    """Blocks of one row and chunk, and where the first entry of each one's first word stands in the row's vector."""
+    row, chunk = tl.program_id(0), tl.program_id(1)
+    nonce = siphash(sip, windows + row * WINDOW, WINDOW)
+    start = tl.load(starts + row)
+    first = start // (WIDTH * ENTRIES) + chunk * GROUPS
+    lane = tl.arange(0, GROUPS * 16)
+    counter = lane.to(tl.uint32) + 16 * first.to(tl.uint32)
+    block = chacha8(load_key(key), counter, nonce.to(tl.uint32), (nonce >> 32).to(tl.uint32))
+    place = (first * WIDTH + (lane // 16) * WIDTH + lane % 16) * ENTRIES - start
+    return block, place
+
+
+@triton.jit(do_not_specialize=["count"])
+def green_entries(
+    sip, key, windows, starts, strips, out, count,
+    N: tl.constexpr, BITS: tl.constexpr, PLANES: tl.constexpr, WINDOW: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    """Green (1) or not (0), entries start … start+count−1 of each row's vector.
+
+    sip: int64[2]; key: int32[8]; windows: int64[R, h]; starts: int64[R]; strips: int32[R, chunks · WORDS], scratch;
+    out: int8[R, count], written.
+    """
+    HEIGHT: tl.constexpr = 16 // PLANES
+    WORDS: tl.constexpr = GROUPS * 16 * HEIGHT
+    AT_ONCE: tl.constexpr = 256
+    block, place = _vector_blocks(sip, key, windows, starts, 16 * HEIGHT, 32, WINDOW, GROUPS)
+    first = tl.min(place, axis=0)
+    strip = strips + (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * WORDS
+    word = ((place - first) // 32).to(tl.int32)
+    for i in tl.static_range(HEIGHT):
+        tl.store(strip + (word + 16 * i), below(block, i, N, BITS, HEIGHT).to(tl.int32, bitcast=True))
+    tl.debug_barrier()
+    row = out + tl.program_id(0).to(tl.int64) * count
+    for begin in range(0, 32 * WORDS, AT_ONCE):
+        bit = begin + tl.arange(0, AT_ONCE)
+        green = (tl.load(strip + bit // 32) >> (bit % 32)) & 1
+        entry = first + bit
+        tl.store(row + entry, green.to(tl.int8), mask=(entry >= 0) & (entry < count))
+
+
+@triton.jit(do_not_specialize=["count"])
+def draw_entries(
+    sip, key, windows, starts, out, count, WINDOW: tl.constexpr, GROUPS: tl.constexpr
+):  # fmt: skip
+    """Draws start … start+count−1 of each row's vector; out: int32[R, count], written; the rest as in green_entries."""
+    block, place = _vector_blocks(sip, key, windows, starts, 256, 1, WINDOW, GROUPS)
+    row = out + tl.program_id(0).to(tl.int64) * count
+    for i in tl.static_range(16):
+        entry = place + 16 * i
+        tl.store(row + entry, block[i].to(tl.int32, bitcast=True), mask=(entry >= 0) & (entry < count))
+
+
+@triton.jit
+def _run_blocks(
+    sip, key, windows, messages, users,
+    SHIFT: tl.constexpr, GROUPED: tl.constexpr, WINDOW: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """Tokens of one row and chunk, their blocks of version 2, and the number that the row's message reads there."""
+    row = tl.program_id(0)
+    token = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
+    nonce = siphash(sip, windows + row * WINDOW, WINDOW)
+    number = tl.load(messages + row)
+    if GROUPED:
+        group = number // users
+        number = tl.where(((nonce >> 32) * 3) >> 32 == 0, group, group * 65536 + number % users)
+    counter = (token.to(tl.int64) << (32 - SHIFT)) | (number >> SHIFT)
+    low, high = counter.to(tl.uint32), (counter >> 32).to(tl.uint32)
+    block = chacha8(load_key(key), low, nonce.to(tl.uint32), (nonce >> 32).to(tl.uint32), high)
+    return token, block, number
+
+
+@triton.jit(do_not_specialize=["users", "count"])
+def green_of_runs(
+    sip, key, windows, messages, out, users, count,
+    N: tl.constexpr, BITS: tl.constexpr, PLANES: tl.constexpr, SHIFT: tl.constexpr, GROUPED: tl.constexpr,
+    WINDOW: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """Green (1) or not (0), tokens 0 … count−1 of each row, in version 2.
+
+    sip: int64[2]; key: int32[8]; windows: int64[R, h]; messages: int64[R]; out: int8[R, count], written; users: B where
+    GROUPED; SHIFT: log2 of the entries of a block.
+    """
+    HEIGHT: tl.constexpr = 16 // PLANES
+    token, block, number = _run_blocks(sip, key, windows, messages, users, SHIFT, GROUPED, WINDOW, AT_ONCE)
+    word = (number >> 5) % HEIGHT
+    green = below(block, 0, N, BITS, HEIGHT)
+    for k in tl.static_range(1, HEIGHT):
+        green = tl.where(word == k, below(block, k, N, BITS, HEIGHT), green)
+    bit = (green >> (number % 32).to(tl.uint32)) & 1
+    tl.store(out + tl.program_id(0).to(tl.int64) * count + token, bit.to(tl.int8), mask=token < count)
+
+
+@triton.jit(do_not_specialize=["users", "count"])
+def draws_of_runs(
+    sip, key, windows, messages, out, users, count,
+    GROUPED: tl.constexpr, WINDOW: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """Draws of version 2; out: int32[R, count], written; the rest as in green_of_runs."""
+    token, block, number = _run_blocks(sip, key, windows, messages, users, 4, GROUPED, WINDOW, AT_ONCE)
+    draw = block[0]
+    for k in tl.static_range(1, 16):
+        draw = tl.where(number % 16 == k, block[k], draw)
+    row = out + tl.program_id(0).to(tl.int64) * count
+    tl.store(row + token, draw.to(tl.int32, bitcast=True), mask=token < count)

@@ -1,1 +1,0 @@
-"""The kernels themselves, in Triton. Only constants have annotations, which the compiler reads."""
