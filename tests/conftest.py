@@ -75,8 +75,8 @@ def same_messages() -> Iterator[None]:
 
     draw = users.draw
 
-    def draw_again(book, key, free, count, _rng):
-        return draw(book, key, free, count, default_rng([*key.key_id.encode(), free, count]))
+    def draw_again(snapshot, key, free, count, _rng):
+        return draw(snapshot, key, free, count, default_rng([*key.key_id.encode(), free, count]))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(users, "draw", draw_again)

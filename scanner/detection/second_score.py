@@ -24,7 +24,7 @@ from scanner.storage.toml import canonical
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Gumbel, LogGumbel, Positions, Tokens, neyman_pearson
 from scanner.watermark.native.gumbel import sum_log_scores
-from scanner.watermark.native.numbered import NumberedGumbel
+from scanner.watermark.native.version2_marks import Version2Gumbel
 from scanner.watermark.rule import log10_p_of
 from schemas.config import SecondScoreConfig
 from schemas.registry import MasterKey
@@ -49,7 +49,7 @@ def transaction(shard_id: str, second: SecondScoreConfig) -> str:
 
 DRAWS: Mapping[str, Callable[..., NDArray[np.uint32]]] = {
     "gumbel": Gumbel.draws_of,
-    "gumbel-v2": NumberedGumbel.draws_of,
+    "gumbel-v2": Version2Gumbel.draws_of,
 }
 """Formats whose scored tokens meet uniform draws, with the function that gives the draws: uint32[P] under a message for
 each document.

@@ -12,7 +12,7 @@ from scanner.input.documents import read_text
 from scanner.text import Standing
 from scanner.text.normal_form import normal_forms
 from scanner.text.quoting import Utf8, segments_of_texts
-from scanner.watermark import Tokens, joined
+from scanner.watermark import Tokens, join_batches
 from scanner.watermark.span_search import Segments, joined_segments
 
 FEW_BYTES = 2**18
@@ -108,7 +108,7 @@ def _utf8(stored: pa.LargeBinaryArray) -> Utf8:
 
 
 def _joined(parts: Sequence[Mapping[str, Tokens]]) -> dict[str, Tokens]:
-    return {name: joined([part[name] for part in parts]) for name in parts[0]} if parts else {}
+    return {name: join_batches([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
 
 def _few_at_a_time(stored: pa.LargeBinaryArray) -> Iterator[tuple[int, pa.LargeBinaryArray]]:

@@ -23,9 +23,9 @@ from scipy import special  # type: ignore[import-untyped]
 from scanner.audit.statistics.judgement import binomial_limits, few_clusters
 from scanner.evaluation.units import Setting, key_secret
 from scanner.text import Tokenizer
-from scanner.watermark import Dedup, Tokens, Watermark, take
+from scanner.watermark import Dedup, Tokens, Watermark, select_documents
 from scanner.watermark.format import Basis
-from scanner.watermark.native.numbered import Numbered
+from scanner.watermark.native.version2_marks import Version2Mark
 from scanner.watermark.rule import Found, corrected, decide, found_of, log10_p_of
 from scanner.watermark.rule import search as search_key
 from schemas.evaluation import FIGURES
@@ -207,7 +207,7 @@ def score_each(marks: Sequence[Watermark], tokens: Tokens, message: int, min_sco
     log10_p, scored = np.zeros(len(marks)), np.zeros(len(marks), np.int64)
     for mark in {id(mark): mark for mark in marks}.values():
         rows = np.flatnonzero([other is mark for other in marks])
-        log10_p[rows], scored[rows] = score_one(mark, take(tokens, rows), message, min_scored)
+        log10_p[rows], scored[rows] = score_one(mark, select_documents(tokens, rows), message, min_scored)
     return OneMessage(log10_p, scored)
 
 
@@ -232,7 +232,7 @@ def search(mark: Watermark, tokens: Tokens, own: NDArray[np.int64], count: int, 
         at = np.flatnonzero(rows)
         if not len(at):
             continue
-        mine = take(tokens, at)
+        mine = select_documents(tokens, at)
         places = mark.rule.positions(mine, DEDUP)
         best = search_key(mark, mine, places, others)
         p_own = log10_p_of(mark.law, mark.score(mine, places, own[at]), places.scored)
@@ -244,7 +244,9 @@ def search(mark: Watermark, tokens: Tokens, own: NDArray[np.int64], count: int, 
     return Search(found["own"], found["first"], found["second"], positions.scored)
 
 
-def search_groups(mark: Numbered, tokens: Tokens, own: NDArray[np.int64], groups: int, min_scored: int) -> GroupSearch:
+def search_groups(
+    mark: Version2Mark, tokens: Tokens, own: NDArray[np.int64], groups: int, min_scored: int
+) -> GroupSearch:
     """Search each text among the first so many groups of a key, and as many users of each, by the rules of a scan.
 
     All groups are alike, and all users of one, so that texts of one key count for every smaller number of users.
@@ -348,7 +350,7 @@ def search_texts(
     if mark is None:
         raise ValueError("texts that nobody marked are of no user")
     messages = np.array(own, np.int64)
-    if isinstance(mark, Numbered) and mark.groups is not None:
+    if isinstance(mark, Version2Mark) and mark.groups is not None:
         return [search_groups(mark, tokens, messages, groups_of(count), min_scored) for count in counts]
     return [search(mark, tokens, messages, count, min_scored) for count in counts]
 

@@ -23,7 +23,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from scanner.errors import Refused
 from scanner.watermark import GreenList, Gumbel, cut
-from scanner.watermark.native.numbered import Numbered, NumberedGreenList, NumberedGumbel
+from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel, Version2Mark
 
 if TYPE_CHECKING:
     from scanner.gpu.vectors import Vectors
@@ -85,7 +85,7 @@ class _Marking(OneBatch):
 
     def __init__(
         self,
-        mark: GreenList | Gumbel | Numbered,
+        mark: GreenList | Gumbel | Version2Mark,
         messages: Sequence[int],
         prompt_lengths: Sequence[int],
         prompt_width: int | None,
@@ -138,7 +138,7 @@ class _Marking(OneBatch):
         rows, width = input_ids.shape
         self._check_rows(rows, width)
         if self._on_device is None or self._on_device[1].device != input_ids.device:
-            if isinstance(self._mark, Numbered):
+            if isinstance(self._mark, Version2Mark):
                 self._mark.numbers(np.zeros(rows, np.uint64), self._messages)  # checks that the key has these messages
             keys, messages = self._mark.sub_keys, torch.from_numpy(self._messages).to(input_ids.device)
             self._on_device = Vectors(keys.chacha, keys.sip, input_ids.device), messages
@@ -194,7 +194,7 @@ class GreenListProcessor(_Marking):
 
     def __init__(
         self,
-        mark: GreenList | NumberedGreenList,
+        mark: GreenList | Version2GreenList,
         messages: Sequence[int],
         prompt_lengths: Sequence[int],
         prompt_width: int | None = None,
@@ -225,7 +225,7 @@ class GreenListProcessor(_Marking):
 
         vectors, windows, messages = self._vectors(input_ids)
         rule = rule_of(self._green)
-        if isinstance(self._green, NumberedGreenList):
+        if isinstance(self._green, Version2GreenList):
             return vectors.green_runs(windows, messages, self._green.groups, rule, scores > -torch.inf)
         return vectors.green(windows, messages, scores.shape[1], rule)
 
@@ -252,7 +252,7 @@ class GumbelProcessor(_Marking):
 
     def __init__(
         self,
-        mark: Gumbel | NumberedGumbel,
+        mark: Gumbel | Version2Gumbel,
         messages: Sequence[int],
         prompt_lengths: Sequence[int],
         prompt_width: int | None = None,
@@ -289,7 +289,7 @@ class GumbelProcessor(_Marking):
 
         vectors, windows, messages = self._vectors(input_ids)
         found = weights(scores, self._temperature, self._top_k, self._top_p)
-        if isinstance(self._gumbel, NumberedGumbel):
+        if isinstance(self._gumbel, Version2Gumbel):
             return choose(vectors.draw_runs(windows, messages, self._gumbel.groups, found > 0), found)
         return choose(vectors.draws(windows, messages, scores.shape[1]), found)
 

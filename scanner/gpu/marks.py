@@ -17,28 +17,28 @@ from scanner.gpu import runs
 from scanner.gpu.batch import Batch
 from scanner.gpu.plain import GreenRule
 from scanner.gpu.vectors import Vectors
-from scanner.watermark import GreenList, Watermark, ragged
+from scanner.watermark import GreenList, Watermark, batch_tokens
 from scanner.watermark.format import format_name
 from scanner.watermark.formats import GroupResult
 from scanner.watermark.native import secret
 from scanner.watermark.native.gumbel import sum_scores
 from scanner.watermark.native.gumbel_runs import draws_at as draws_of_numbers
 from scanner.watermark.native.known_answers import method_of
-from scanner.watermark.native.numbered import Numbered, NumberedGreenList
 from scanner.watermark.native.secret import planes_of
 from scanner.watermark.native.streams import RunRequest, ScoredSteps
+from scanner.watermark.native.version2_marks import Version2GreenList, Version2Mark
 from scanner.watermark.positions import places
 from scanner.watermark.rule import candidates
 
 
-def rule_of(mark: GreenList | NumberedGreenList) -> GreenRule:
+def rule_of(mark: GreenList | Version2GreenList) -> GreenRule:
     """γ as the kernels need it."""
     gamma = mark.gamma
     return GreenRule(gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma))
 
 
 BestOfThese = tuple[NDArray[np.int64], NDArray[np.generic]]
-"""Best numbers of runs and their scores, as scanner.watermark.native.numbered.BestOfRuns finds them."""
+"""Best numbers of runs and their scores, as scanner.watermark.native.version2_marks.BestOfRuns finds them."""
 
 
 def _green_runs(
@@ -86,7 +86,7 @@ BEST_OF_RUNS: Mapping[str, BestOfRuns] = {
 """Formats whose runs, and so all of whose messages, are searched on a device."""
 
 
-def _runs_on(mark: Numbered, device: torch.device) -> Numbered:
+def _runs_on(mark: Version2Mark, device: torch.device) -> Version2Mark:
     """The same watermark; runs of documents without steps, or with too many for the device, stay on the CPU."""
     search, keys = BEST_OF_RUNS[format_name(mark.label)], mark.sub_keys
 
@@ -112,7 +112,7 @@ def _some(request: RunRequest, mask: NDArray[np.bool_]) -> RunRequest:
 
 def on_device(mark: Watermark, device: torch.device) -> Watermark:
     """The same watermark, searched on a device if its format can be; any other watermark unchanged."""
-    if isinstance(mark, Numbered) and format_name(mark.label) in BEST_OF_RUNS:
+    if isinstance(mark, Version2Mark) and format_name(mark.label) in BEST_OF_RUNS:
         return _runs_on(mark, device)
     return mark
 
@@ -156,7 +156,7 @@ def _stream(case: Case, device: torch.device) -> bool:
 
 def _search(case: Case, device: torch.device) -> bool:
     """The candidates, best first, and their scores."""
-    mark, tokens = on_device(method_of(case), device), ragged([case["tokens"]])
+    mark, tokens = on_device(method_of(case), device), batch_tokens([case["tokens"]])
     found = candidates(mark, tokens, mark.rule.positions(tokens, case["dedup"]), case["groups"] ** 2)
     there = found.message[0] >= 0
     found_there = list(zip(found.message[0][there].tolist(), found.score[0][there].tolist(), strict=True))

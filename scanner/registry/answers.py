@@ -15,7 +15,7 @@ from scanner.registry import ledger
 from scanner.registry.index import missing
 from scanner.registry.keys_file import find_key, load_registry
 from scanner.registry.ledger import open_book
-from scanner.registry.snapshot import Book, Given
+from scanner.registry.snapshot import Given, UsersSnapshot
 from scanner.registry.sorted_files import BELOW, MOST
 from schemas.registry import is_reserved
 from schemas.tables import USER_LIST
@@ -68,9 +68,9 @@ def list_users(folder: Path | str, key_ids: Sequence[str] | None = None) -> pl.D
     """
     _refuse_unknown(folder, key_ids)
 
-    def listed(book: Book) -> pl.DataFrame:
-        wanted = book.key_ids if key_ids is None else sorted(set(key_ids))
-        return pl.concat([_nobody(), *(book.between(key_id).select(_LISTED) for key_id in wanted)])
+    def listed(users_snapshot: UsersSnapshot) -> pl.DataFrame:
+        wanted = users_snapshot.key_ids if key_ids is None else sorted(set(key_ids))
+        return pl.concat([_nobody(), *(users_snapshot.between(key_id).select(_LISTED) for key_id in wanted)])
 
     return ledger.ask(folder, listed)
 
@@ -84,7 +84,11 @@ def pages(folder: Path | str, wanted: WantedUsers) -> Iterator[pl.DataFrame]:
         Refused: there is no such registry or key, or the table gives a message twice.
     """
     _refuse_unknown(folder, wanted.key_ids)
-    for key_id in ledger.ask(folder, lambda book: book.key_ids) if wanted.key_ids is None else sorted(wanted.key_ids):
+    for key_id in (
+        ledger.ask(folder, lambda users_snapshot: users_snapshot.key_ids)
+        if wanted.key_ids is None
+        else sorted(wanted.key_ids)
+    ):
         if wanted.after is not None and key_id < wanted.after[0]:
             continue
         low = wanted.after[1] if wanted.after is not None and key_id == wanted.after[0] else BELOW
@@ -96,9 +100,9 @@ def pages(folder: Path | str, wanted: WantedUsers) -> Iterator[pl.DataFrame]:
 def _page(folder: Path | str, key_id: str, low: int) -> tuple[pl.DataFrame, int]:
     """Rows of messages above one, and the last message that was looked at."""
 
-    def after(book: Book) -> tuple[pl.DataFrame, int]:
-        high = book.page_end(key_id, low)
-        return book.between(key_id, low, high), high
+    def after(users_snapshot: UsersSnapshot) -> tuple[pl.DataFrame, int]:
+        high = users_snapshot.page_end(key_id, low)
+        return users_snapshot.between(key_id, low, high), high
 
     return ledger.ask(folder, after)
 
@@ -106,7 +110,7 @@ def _page(folder: Path | str, key_id: str, low: int) -> tuple[pl.DataFrame, int]
 def users_of(folder: Path | str, user_ids: Sequence[str]) -> pl.DataFrame:
     """Rows of `list_users` for some users, found without reading the others; erased users are left out."""
     _refuse_unknown(folder)
-    return ledger.ask(folder, lambda book: book.of_users(user_ids)).select(_LISTED)
+    return ledger.ask(folder, lambda users_snapshot: users_snapshot.of_users(user_ids)).select(_LISTED)
 
 
 def unknown_users(folder: Path | str, user_ids: Sequence[str]) -> list[str]:
@@ -124,20 +128,22 @@ def holder_of(folder: Path | str, key_id: str, message: int) -> pl.DataFrame:
     limit = find_key(load_registry(folder), key_id).messages
     if not 0 <= message < limit:
         raise Refused(f"message {message}: key {key_id!r} has the messages 0 to {limit - 1}; name one of these")
-    return ledger.ask(folder, lambda book: book.given(key_id, np.array([message]))).select(_LISTED)
+    return ledger.ask(folder, lambda users_snapshot: users_snapshot.given(key_id, np.array([message]))).select(_LISTED)
 
 
 def messages_held(folder: Path | str, key_id: str, user_ids: Sequence[str]) -> dict[str, int]:
     """The message of a key that each of some users holds, where they hold one."""
     _refuse_unknown(folder, [key_id])
-    rows = ledger.ask(folder, lambda book: book.of_users(user_ids, [key_id])).filter(pl.col("removed_at").is_null())
+    rows = ledger.ask(folder, lambda users_snapshot: users_snapshot.of_users(user_ids, [key_id])).filter(
+        pl.col("removed_at").is_null()
+    )
     return dict(rows.select("user_id", "message").iter_rows())
 
 
 def users_named(folder: Path | str, key_id: str, messages: Sequence[int]) -> dict[int, str]:
     """The user who holds each of these messages of a key, where somebody does."""
     _refuse_unknown(folder, [key_id])
-    rows = ledger.ask(folder, lambda book: book.given(key_id, np.array(messages, np.int64)))
+    rows = ledger.ask(folder, lambda users_snapshot: users_snapshot.given(key_id, np.array(messages, np.int64)))
     held = rows.filter(pl.col("removed_at").is_null() & pl.col("user_id").is_not_null())
     return dict(held.select("message", "user_id").iter_rows())
 
@@ -156,10 +162,10 @@ def given_rows(folder: Path | str, messages: pl.DataFrame) -> pl.DataFrame:
         Refused: the table gives a message twice.
     """
 
-    def found(book: Book) -> pl.DataFrame:
+    def found(users_snapshot: UsersSnapshot) -> pl.DataFrame:
         parts = messages.group_by("key_id")
-        given = (book.given(str(key_id), part["message"].to_numpy()) for (key_id,), part in parts)
-        return pl.concat([book.given("", np.zeros(0, np.int64)), *given])
+        given = (users_snapshot.given(str(key_id), part["message"].to_numpy()) for (key_id,), part in parts)
+        return pl.concat([users_snapshot.given("", np.zeros(0, np.int64)), *given])
 
     return ledger.ask(folder, found)
 
@@ -175,8 +181,8 @@ def numbers_of_heads(folder: Path | str, heads: Collection[str]) -> dict[str, in
 
 def head_of(folder: Path | str) -> str | None:
     """The head of the users table's hash chain, as hex text; None: no user was ever added, or it has no chain yet."""
-    book = ledger.open_book(folder)
-    return book.head.hex() if book.head is not None and book.events else None
+    users_snapshot = ledger.open_book(folder)
+    return users_snapshot.head.hex() if users_snapshot.head is not None and users_snapshot.events else None
 
 
 def _refuse_unknown(folder: Path | str, key_ids: Sequence[str] | None = None) -> None:
@@ -204,8 +210,8 @@ class Holders:
     Once names are erased or index files merged, it may go on with the newer table.
     """
 
-    def __init__(self, folder: Path | str, key_ids: Sequence[str], book: Book) -> None:
-        self._folder, self._key_ids, self._book = folder, frozenset(key_ids), book
+    def __init__(self, folder: Path | str, key_ids: Sequence[str], users_snapshot: UsersSnapshot) -> None:
+        self._folder, self._key_ids, self._book = folder, frozenset(key_ids), users_snapshot
 
     @classmethod
     def load(cls, folder: Path | str, key_ids: Sequence[str]) -> "Holders":
@@ -257,15 +263,15 @@ class Holders:
             ScanFailed: a file of the index is missing.
         """
 
-        def chosen(book: Book) -> NDArray[np.int64]:
-            return book.nth(key_id, (numbers % np.uint64(book.count(key_id)[0])).astype(np.int64))
+        def chosen(users_snapshot: UsersSnapshot) -> NDArray[np.int64]:
+            return users_snapshot.nth(key_id, (numbers % np.uint64(users_snapshot.count(key_id)[0])).astype(np.int64))
 
         return self._ask(chosen)
 
     def _given(self, key_id: str, message: int) -> Given | None:
-        return self._ask(lambda book: book.one(key_id, message))
+        return self._ask(lambda users_snapshot: users_snapshot.one(key_id, message))
 
-    def _ask(self, question: Callable[[Book], Answer]) -> Answer:
+    def _ask(self, question: Callable[[UsersSnapshot], Answer]) -> Answer:
         for _ in range(_TRIES):
             try:
                 return question(self._book)

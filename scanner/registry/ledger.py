@@ -35,7 +35,7 @@ from scanner.registry.index import (
     with_heads,
 )
 from scanner.registry.keys_file import USERS_FOLDER
-from scanner.registry.snapshot import Book
+from scanner.registry.snapshot import UsersSnapshot
 from schemas.tables import USERS
 
 _APP, _INDEX_APP = "users", "users-index"
@@ -51,12 +51,12 @@ _WRITER = WriterProperties(max_row_group_size=65_536)  # so that few rows are re
 Result = TypeVar("Result")
 
 
-def open_book(folder: Path | str) -> Book:
+def open_book(folder: Path | str) -> UsersSnapshot:
     """The users table of a registry as it is now. A later read may miss files that were erased meanwhile: see `ask`."""
     return _retry(lambda: _book(folder, open_table(folder))[0])
 
 
-def ask(folder: Path | str, question: Callable[[Book], Result]) -> Result:
+def ask(folder: Path | str, question: Callable[[UsersSnapshot], Result]) -> Result:
     """The answer of a registry's users table now. It is asked again if index files go meanwhile, merged or erased.
 
     Raises:
@@ -65,9 +65,9 @@ def ask(folder: Path | str, question: Callable[[Book], Result]) -> Result:
 
     def attempt() -> Result:
         table = open_table(folder)
-        book, _ = _book(folder, table)
+        users_snapshot, _ = _book(folder, table)
         with reading(table):
-            return question(book)
+            return question(users_snapshot)
 
     return _retry(attempt)
 
@@ -92,12 +92,12 @@ def numbers_of_heads(folder: Path | str, heads: Sequence[bytes]) -> dict[str, in
 
 
 class Whole(NamedTuple):
-    """A users table as it was at one moment: its book, its index with the folder of that, and its chained events.
+    """A users table as it was at one moment: its content, its index with the folder of that, and its chained events.
 
     windows: gives events in order of their numbers, from one number on, so many at a time.
     """
 
-    book: Book
+    users_snapshot: UsersSnapshot
     indexed: Index
     files: IndexFolder
     windows: Callable[[int, int], Iterator[pl.DataFrame]]
@@ -112,9 +112,9 @@ def whole(folder: Path | str, question: Callable[[Whole], Result]) -> Result:
 
     def attempt() -> Result:
         table = open_table(folder)
-        book, index = _book(folder, table)
+        users_snapshot, index = _book(folder, table)
         with reading(table):
-            return question(Whole(book, index, _index_folder(folder), partial(_windows, table)))
+            return question(Whole(users_snapshot, index, _index_folder(folder), partial(_windows, table)))
 
     return _retry(attempt)
 
@@ -129,7 +129,7 @@ def _windows(table: DeltaTable | None, first: int, rows: int) -> Iterator[pl.Dat
         yield events.drop_nulls("seq").sort("seq")
 
 
-def append(folder: Path | str, decide: Callable[[Book], tuple[pl.DataFrame, Result]]) -> Result:
+def append(folder: Path | str, decide: Callable[[UsersSnapshot], tuple[pl.DataFrame, Result]]) -> Result:
     """Append what `decide` makes of the state so far, events of schemas.tables.USER_EVENTS; return its result.
 
     `decide` is called again when another process was faster. Nothing is written when it returns no event or raises.
@@ -140,18 +140,18 @@ def append(folder: Path | str, decide: Callable[[Book], tuple[pl.DataFrame, Resu
 
     def attempt() -> tuple[Result, bool]:
         table = open_table(folder)
-        book, index = _book(folder, table)
+        users_snapshot, index = _book(folder, table)
         with reading(table):
-            new, result = decide(book)
+            new, result = decide(users_snapshot)
         if new.is_empty():
             return result, False
         if table is None:
             create(folder)
             raise TooLate  # another process may have made it, and written to it
-        events = chained(new, book.events, _head(book)).to_arrow().cast(USERS)
+        events = chained(new, users_snapshot.events, _head(users_snapshot)).to_arrow().cast(USERS)
         write_deltalake(table, events, mode="append", commit_properties=_next(table), writer_properties=_WRITER)
         files = files_of(table).filter(pl.col("last").fill_null(index.seq) >= index.seq).height
-        return result, files >= _MOST_NEW_FILES or book.events + len(events) - index.seq > _MOST_NEW_EVENTS
+        return result, files >= _MOST_NEW_FILES or users_snapshot.events + len(events) - index.seq > _MOST_NEW_EVENTS
 
     result, full = _retry(attempt)
     if full:
@@ -159,8 +159,8 @@ def append(folder: Path | str, decide: Callable[[Book], tuple[pl.DataFrame, Resu
     return result
 
 
-def erase_names(folder: Path | str, choose: Callable[[Book], pl.DataFrame]) -> int:
-    """Take the names out of all events of the rows that `choose` picks out of a book; returns events changed.
+def erase_names(folder: Path | str, choose: Callable[[UsersSnapshot], pl.DataFrame]) -> int:
+    """Take the names out of all events of the rows that `choose` picks out of a snapshot; returns events changed.
 
     The files that drop out of the index and the table are deleted. The Delta log holds no names: none stand in
     statistics or predicates.
@@ -171,12 +171,12 @@ def erase_names(folder: Path | str, choose: Callable[[Book], pl.DataFrame]) -> i
 
     def attempt() -> int:
         table = open_table(folder)
-        book, index = _book(folder, table)
+        users_snapshot, index = _book(folder, table)
         with reading(table):
-            chosen = choose(book)
+            chosen = choose(users_snapshot)
             if table is None or chosen.is_empty():
                 return 0
-            _head(book)
+            _head(users_snapshot)
             return _erase(folder, table, index, chosen)
 
     rows = _retry(attempt)
@@ -217,10 +217,10 @@ def _fold(folder: Path | str) -> None:
         return
     index_folder = _index_folder(folder)
     try:
-        book, index = _book(folder, table)
-        if book.head is None or not book.tail.height:
+        users_snapshot, index = _book(folder, table)
+        if users_snapshot.head is None or not users_snapshot.tail.height:
             return
-        new = index_folder.added(index, book.tail)
+        new = index_folder.added(index, users_snapshot.tail)
     except (TooLate, FileNotFoundError):
         return
     try:
@@ -267,10 +267,10 @@ def _index_folder(folder: Path | str) -> IndexFolder:
     return IndexFolder(f"{folder}/{USERS_FOLDER}")
 
 
-def _book(folder: Path | str, table: DeltaTable | None) -> tuple[Book, Index]:
-    """A snapshot's content as a book, and its index."""
+def _book(folder: Path | str, table: DeltaTable | None) -> tuple[UsersSnapshot, Index]:
+    """A snapshot's content and its index."""
     if table is None:
-        return Book.empty(START), NOTHING
+        return UsersSnapshot.empty(START), NOTHING
     index_folder = _index_folder(folder)
     number = table.transaction_version(_INDEX_APP)
     index = index_folder.read(number) or NOTHING
@@ -285,18 +285,18 @@ def _book(folder: Path | str, table: DeltaTable | None) -> tuple[Book, Index]:
     tail = events.filter(pl.col("seq") >= index.seq).sort("seq")
     head = bytes(tail["head"][-1] or b"") if tail.height else index.head
     whole = len(head) == len(START)
-    return Book(index_folder.runs(index), tail, index.seq + tail.height, head if whole else None), index
+    return UsersSnapshot(index_folder.runs(index), tail, index.seq + tail.height, head if whole else None), index
 
 
-def _head(book: Book) -> bytes:
+def _head(users_snapshot: UsersSnapshot) -> bytes:
     """The head that the next event goes on from.
 
     Raises:
         ScanFailed: the last event has none.
     """
-    if book.head is None:
+    if users_snapshot.head is None:
         raise _edited("its last event has no head")
-    return book.head
+    return users_snapshot.head
 
 
 def _edited(what: str) -> ScanFailed:

@@ -40,7 +40,7 @@ class Given(NamedTuple):
     removed: bool
 
 
-class Book:
+class UsersSnapshot:
     """The content of a users table when it was opened.
 
     Args:
@@ -58,8 +58,8 @@ class Book:
         self._runs = [run_of(tail), *runs] if tail.height else list(runs)
 
     @classmethod
-    def empty(cls, head: bytes) -> "Book":
-        """The book of a registry that has no users table yet."""
+    def empty(cls, head: bytes) -> "UsersSnapshot":
+        """The snapshot of a registry that has no users table yet."""
         return cls((), pl.DataFrame(schema=pl.Schema(USERS)), 0, head)
 
     @property

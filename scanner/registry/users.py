@@ -22,7 +22,7 @@ from scanner.registry.answers import messages_held
 from scanner.registry.index import ALLOCATED, REMOVED_EVENT
 from scanner.registry.keys import TRIAL_BEGAN, refuse_real_name
 from scanner.registry.keys_file import change_registry, find_key, load_registry
-from scanner.registry.snapshot import Book
+from scanner.registry.snapshot import UsersSnapshot
 from scanner.registry.sorted_files import Ints
 from schemas.registry import (
     CANARY_ID,
@@ -39,11 +39,13 @@ from schemas.registry import (
 from schemas.tables import USER_EVENTS, USERS
 
 
-def draw(book: Book, key: MasterKey, free: int, count: int, rng: np.random.Generator) -> Ints:
+def draw(users_snapshot: UsersSnapshot, key: MasterKey, free: int, count: int, rng: np.random.Generator) -> Ints:
     """Draw `count` of a key's `free` messages in random order, all orders of all messages equally likely."""
     if 2 * free >= key.messages and 2 * count <= free:  # at least every fourth draw succeeds
-        return _drawn_by_trial(lambda messages: ~book.is_given(key.key_id, messages), key.messages, count, rng)
-    return _drawn_by_rank(lambda messages: book.given_up_to(key.key_id, messages), free, count, rng)
+        return _drawn_by_trial(
+            lambda messages: ~users_snapshot.is_given(key.key_id, messages), key.messages, count, rng
+        )
+    return _drawn_by_rank(lambda messages: users_snapshot.given_up_to(key.key_id, messages), free, count, rng)
 
 
 def _drawn_by_trial(
@@ -150,8 +152,8 @@ def give_messages(
         for name in users["user_id"]:
             refuse_real_name("user", name)
 
-    def decide(book: Book) -> tuple[pl.DataFrame, list[Allocation]]:
-        parts = [_allocate(key, book, users) for key in keys]
+    def decide(users_snapshot: UsersSnapshot) -> tuple[pl.DataFrame, list[Allocation]]:
+        parts = [_allocate(key, users_snapshot, users) for key in keys]
         new = pl.concat(part for part, _ in parts)
         return _as_events(new, ALLOCATED, time), [done for _, done in parts]
 
@@ -166,7 +168,7 @@ def look_alikes(folder: Path | str, user_ids: Sequence[str | None] | pl.Series) 
     """
     users = _checked_users(user_ids)["user_id"]
     load_registry(folder)
-    new, others = ledger.ask(folder, lambda book: _compared(book, users))
+    new, others = ledger.ask(folder, lambda users_snapshot: _compared(users_snapshot, users))
     looks = {skeleton(name) for name in new}
     by_look: dict[str, list[str]] = {}
     for name in sorted(_candidates(others, looks)):
@@ -177,12 +179,12 @@ def look_alikes(folder: Path | str, user_ids: Sequence[str | None] | pl.Series) 
     return [(name, next(other for other in names if other != name)) for names in alike for name in names if name in new]
 
 
-def _compared(book: Book, users: pl.Series) -> tuple[set[str], pl.Series]:
+def _compared(users_snapshot: UsersSnapshot, users: pl.Series) -> tuple[set[str], pl.Series]:
     """The users who are new, and all users whom they are compared with."""
-    if any(book.count(key_id)[0] > COMPARED for key_id in book.key_ids):
-        new = set(users) - set(book.of_users(users)["user_id"])
+    if any(users_snapshot.count(key_id)[0] > COMPARED for key_id in users_snapshot.key_ids):
+        new = set(users) - set(users_snapshot.of_users(users)["user_id"])
         return new, pl.Series(sorted(new), dtype=pl.String)
-    names = [book.between(key_id)["user_id"].drop_nulls() for key_id in book.key_ids]
+    names = [users_snapshot.between(key_id)["user_id"].drop_nulls() for key_id in users_snapshot.key_ids]
     known = pl.concat([users.clear(), *names]).unique()
     new = set(users.filter(~users.is_in(known.implode())))
     return new, pl.concat([known, pl.Series(sorted(new), dtype=pl.String)])
@@ -204,8 +206,8 @@ def remove_users(folder: Path | str, user_ids: Sequence[str], at: datetime | Non
     load_registry(folder)
     time = at or datetime.now(UTC)
 
-    def decide(book: Book) -> tuple[pl.DataFrame, int]:
-        rows = book.of_users(user_ids)
+    def decide(users_snapshot: UsersSnapshot) -> tuple[pl.DataFrame, int]:
+        rows = users_snapshot.of_users(user_ids)
         unknown = _unknown(rows, user_ids)
         if unknown:
             raise Refused(f"user {unknown[0]!r} holds no message in this registry; see `brickscan users list`")
@@ -222,8 +224,8 @@ def erase_users(folder: Path | str, user_ids: Sequence[str]) -> int:
         Refused: a user still holds a message: remove the user first.
     """
 
-    def choose(book: Book) -> pl.DataFrame:
-        rows = book.of_users(user_ids)
+    def choose(users_snapshot: UsersSnapshot) -> pl.DataFrame:
+        rows = users_snapshot.of_users(user_ids)
         held = rows.filter(pl.col("removed_at").is_null())
         if held.height:
             raise Refused(f"user {held['user_id'][0]!r} still holds a message; remove the user before erasing the name")
@@ -252,18 +254,18 @@ def restore_users(folder: Path | str, events: pa.Table) -> None:
         if len(wrong):
             raise Refused(f"users to restore: message {wrong[0]} of key {key_id!r} is reserved or not below {limit}")
 
-    def decide(book: Book) -> tuple[pl.DataFrame, None]:
-        _refuse_unfitting(book, new)
+    def decide(users_snapshot: UsersSnapshot) -> tuple[pl.DataFrame, None]:
+        _refuse_unfitting(users_snapshot, new)
         return new, None
 
     ledger.append(folder, decide)
 
 
-def _refuse_unfitting(book: Book, new: pl.DataFrame) -> None:
+def _refuse_unfitting(users_snapshot: UsersSnapshot, new: pl.DataFrame) -> None:
     """Raise Refused unless existing events and new ones, of the same messages and users, make sense together."""
-    known = [book.of_users(new["user_id"].drop_nulls().unique())]
+    known = [users_snapshot.of_users(new["user_id"].drop_nulls().unique())]
     for (key_id,), part in new.group_by("key_id"):
-        known.append(book.given(str(key_id), part["message"].to_numpy()))
+        known.append(users_snapshot.given(str(key_id), part["message"].to_numpy()))
     rows = pl.concat(known).unique()
     removed = rows.filter(pl.col("removed_at").is_not_null())
     old = [_as_events(rows, ALLOCATED), _as_events(removed, REMOVED_EVENT)]
@@ -291,10 +293,10 @@ def given_messages(events: pl.DataFrame) -> pl.DataFrame:
     return rows
 
 
-def _allocate(key: MasterKey, book: Book, users: pl.DataFrame) -> tuple[pl.DataFrame, Allocation]:
-    held = book.of_users(users["user_id"], [key.key_id]).filter(pl.col("removed_at").is_null())
+def _allocate(key: MasterKey, users_snapshot: UsersSnapshot, users: pl.DataFrame) -> tuple[pl.DataFrame, Allocation]:
+    held = users_snapshot.of_users(users["user_id"], [key.key_id]).filter(pl.col("removed_at").is_null())
     new = users.join(held, on="user_id", how="anti", maintain_order="left")
-    taken = int(book.given_up_to(key.key_id, np.array([key.messages - 1]))[0])
+    taken = int(users_snapshot.given_up_to(key.key_id, np.array([key.messages - 1]))[0])
     free = key.messages - reserved_count(key.messages) - taken
     if new.height > free:
         raise Refused(
@@ -302,7 +304,7 @@ def _allocate(key: MasterKey, book: Book, users: pl.DataFrame) -> tuple[pl.DataF
             "nobody was added. Name other keys with --key, or make a key with more messages"
         )
     rng = np.random.default_rng()  # seeded by the operating system
-    given = new.with_columns(key_id=pl.lit(key.key_id), message=draw(book, key, free, new.height, rng))
+    given = new.with_columns(key_id=pl.lit(key.key_id), message=draw(users_snapshot, key, free, new.height, rng))
     return given, Allocation(key.key_id, new.height, users.height - new.height, free - new.height)
 
 

@@ -19,7 +19,7 @@ from scanner.registry import ledger
 from scanner.registry.chain import START, follow
 from scanner.registry.index import ALLOCATED, NAMES, REMOVED_EVENT
 from scanner.registry.keys_file import load_registry
-from scanner.registry.snapshot import Book
+from scanner.registry.snapshot import UsersSnapshot
 from scanner.registry.sorted_files import Ints, SortedFile
 
 _WINDOW = 2**20  # events at a time
@@ -59,15 +59,15 @@ def verify_users(folder: Path | str, heads: Collection[str] = ()) -> Verified:
         ScanFailed: names were erased all the while, or a file is missing.
     """
     load_registry(folder)
-    return ledger.whole(folder, lambda now: _verified(now.book, now.windows(0, _WINDOW), set(heads)))
+    return ledger.whole(folder, lambda now: _verified(now.users_snapshot, now.windows(0, _WINDOW), set(heads)))
 
 
-def _verified(book: Book, windows: Iterator[pl.DataFrame], wanted: set[str]) -> Verified:
+def _verified(users_snapshot: UsersSnapshot, windows: Iterator[pl.DataFrame], wanted: set[str]) -> Verified:
     events, head, faults, counts = 0, None, list[str](), Counter[tuple[str, str]]()
 
     def counted() -> Iterator[pl.DataFrame]:
         for window in windows:
-            faults.extend(_unlike(book, window))
+            faults.extend(_unlike(users_snapshot, window))
             for key_id, event, rows in window.group_by("key_id", "event").len().iter_rows():
                 counts[key_id, event] += rows
             yield window
@@ -78,18 +78,18 @@ def _verified(book: Book, windows: Iterator[pl.DataFrame], wanted: set[str]) -> 
         wanted.discard(head or "")
         if block.fault:
             faults.append(f"events {block.first} to {block.last}: {block.fault}")
-    faults += _too_many(book, counts)
+    faults += _too_many(users_snapshot, counts)
     return Verified(events, head, tuple(faults[:_MOST_FAULTS]), tuple(sorted(wanted)))
 
 
-def _unlike(book: Book, events: pl.DataFrame) -> Iterator[str]:
+def _unlike(users_snapshot: UsersSnapshot, events: pl.DataFrame) -> Iterator[str]:
     """Differences between the index and the events."""
     for (key_id, event), part in events.group_by("key_id", "event", maintain_order=True):
-        rows = book.given(str(key_id), part["message"].to_numpy())
+        rows = users_snapshot.given(str(key_id), part["message"].to_numpy())
         if event == ALLOCATED:
             of_events, of_index = part.rename({"at": "allocated_at"}).select(_GIVEN), rows.select(_GIVEN)
             named = part.drop_nulls("user_id")
-            by_name = book.of_users(named["user_id"], [str(key_id)])
+            by_name = users_snapshot.of_users(named["user_id"], [str(key_id)])
             unknown = named.join(by_name, on=["user_id", "message"], how="anti").select("message")
         elif event == REMOVED_EVENT:
             of_events, of_index = part.select("message", removed_at="at", removed_seq="seq"), rows.select(_REMOVED)
@@ -101,10 +101,10 @@ def _unlike(book: Book, events: pl.DataFrame) -> Iterator[str]:
             yield f"key {key_id}, message {message}: the index says something else than the events"
 
 
-def _too_many(book: Book, counts: Counter[tuple[str, str]]) -> Iterator[str]:
+def _too_many(users_snapshot: UsersSnapshot, counts: Counter[tuple[str, str]]) -> Iterator[str]:
     """Keys for which the index has more or fewer messages than the events give."""
-    for key_id in sorted({*book.key_ids, *(key_id for key_id, _ in counts)}):
-        for event, indexed in zip((ALLOCATED, REMOVED_EVENT), book.count(key_id), strict=True):
+    for key_id in sorted({*users_snapshot.key_ids, *(key_id for key_id, _ in counts)}):
+        for event, indexed in zip((ALLOCATED, REMOVED_EVENT), users_snapshot.count(key_id), strict=True):
             if indexed != counts[key_id, event]:
                 what = f"{indexed:,} messages are {event}, by the events {counts[key_id, event]:,}"
                 yield f"key {key_id}: by the index {what}"
@@ -167,13 +167,13 @@ def _since(folder: str, now: ledger.Whole, record: Record, wanted: Mapping[str, 
     if edited:
         raise _changed(folder, f"the file {edited[0]} of its index is not as it was when it was last verified")
     moved = {*parts} - record.parts if wanted is not None else {*parts} ^ record.parts
-    oldest = min([now.indexed.seq, now.book.events, *(part.first_event for part in moved)])
+    oldest = min([now.indexed.seq, now.users_snapshot.events, *(part.first_event for part in moved)])
     begin, head = max(point for point in record.checkpoints if point[0] <= oldest)
     heads, faults = {begin: head}, list[str]()
 
     def unlike() -> Iterator[pl.DataFrame]:
         for window in now.windows(begin, _WINDOW):
-            faults.extend(_unlike(now.book, window))
+            faults.extend(_unlike(now.users_snapshot, window))
             yield window
 
     for block in follow(unlike(), bytes.fromhex(head)):
@@ -189,7 +189,7 @@ def _since(folder: str, now: ledger.Whole, record: Record, wanted: Mapping[str, 
     ]
     if faults:
         raise _changed(folder, faults[0])
-    ends = {(events, heads[events]) for events in (now.indexed.seq, now.book.events)}
+    ends = {(events, heads[events]) for events in (now.indexed.seq, now.users_snapshot.events)}
     return Record(record.checkpoints | ends, frozenset(parts))
 
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scanner.errors import BackendMissing, BackendUnlike, TokenizerError
 from scanner.storage.local_files import MOST_TOKENIZER, read_named
 from scanner.storage.locations import filesystem_of, is_uri
-from scanner.watermark import Tokens, joined
+from scanner.watermark import Tokens, join_batches
 
 CHUNK_CHARACTERS = 1_000_000
 """Characters that are tokenised at a time: beside the token ids, the encodings of one chunk at most are held."""
@@ -329,7 +329,7 @@ class FastTokenizer:
             if len(texts) == 1:
                 return self.reference.encode(texts)
             half = len(texts) // 2
-            return joined([self._encode(texts[:half]), self._encode(texts[half:])])
+            return join_batches([self._encode(texts[:half]), self._encode(texts[half:])])
         return Tokens(_array(ids, np.uint32), _array(offsets, np.int64))
 
     def _compare(self, texts: Sequence[str]) -> None:

@@ -7,7 +7,16 @@ from scanner.watermark.native.gumbel import Gumbel, LogGumbel
 from scanner.watermark.native.keyed import BestMessages
 from scanner.watermark.native.secret import commitment, label
 from scanner.watermark.neyman_pearson import Weighted, log10_chernoff, neyman_pearson
-from scanner.watermark.positions import Dedup, Positions, Tokens, joined, only, ragged, scored_positions, take
+from scanner.watermark.positions import (
+    Dedup,
+    Positions,
+    Tokens,
+    batch_tokens,
+    join_batches,
+    scored_positions,
+    select_documents,
+    select_positions,
+)
 from scanner.watermark.pvalues import log10_any_of, log10_greenlist, log10_gumbel, log10_gumbel_log, log10_z
 
 __all__ = [
@@ -22,10 +31,11 @@ __all__ = [
     "Tokens",
     "Watermark",
     "Weighted",
+    "batch_tokens",
     "cheapest",
     "commitment",
     "cut",
-    "joined",
+    "join_batches",
     "label",
     "log10_any_of",
     "log10_chernoff",
@@ -35,8 +45,7 @@ __all__ = [
     "log10_z",
     "minus_ln_r",
     "neyman_pearson",
-    "only",
-    "ragged",
     "scored_positions",
-    "take",
+    "select_documents",
+    "select_positions",
 ]

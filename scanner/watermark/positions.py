@@ -110,13 +110,13 @@ def reach_of(rule: PositionRule) -> int:
     return max(rule.context, int(getattr(rule, "width", 0)))
 
 
-def take(tokens: Tokens, documents: NDArray[np.int64] | Sequence[int]) -> Tokens:
+def select_documents(tokens: Tokens, documents: NDArray[np.int64] | Sequence[int]) -> Tokens:
     """The given documents of a batch, int64[d], in that order."""
     ids, offsets = _runs(tokens.ids, tokens.offsets, np.asarray(documents, np.int64))
     return Tokens(ids, offsets)
 
 
-def only(positions: Positions, documents: NDArray[np.int64] | Sequence[int]) -> Positions:
+def select_positions(positions: Positions, documents: NDArray[np.int64] | Sequence[int]) -> Positions:
     """The scored positions of the given documents, int64[d], in that order; they remain places in the whole batch.
 
     Those of all documents as they are, without a copy.
@@ -171,14 +171,14 @@ def _copy_runs(
         first = i + 1
 
 
-def ragged(documents: list[list[int]]) -> Tokens:
+def batch_tokens(documents: list[list[int]]) -> Tokens:
     """Flatten lists of token ids."""
     offsets = np.zeros(len(documents) + 1, np.int64)
     np.cumsum([len(document) for document in documents], out=offsets[1:])
     return Tokens(np.array([token for document in documents for token in document], np.uint32), offsets)
 
 
-def joined(parts: Sequence[Tokens]) -> Tokens:
+def join_batches(parts: Sequence[Tokens]) -> Tokens:
     """Several batches, at least one, joined in order; a single batch is not copied."""
     if len(parts) == 1:
         return parts[0]

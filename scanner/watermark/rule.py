@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scanner.watermark.format import Basis, Candidates, RanksAmongDecoys, Searches, Watermark
 from scanner.watermark.laws import Law
-from scanner.watermark.positions import Positions, Tokens, only, spread_out
+from scanner.watermark.positions import Positions, Tokens, select_positions, spread_out
 from scanner.watermark.pvalues import log10_any_of
 from schemas.words import Naming
 
@@ -113,7 +113,7 @@ def long_enough(positions: Positions, least: int) -> tuple[NDArray[np.int64], Po
     """The documents of at least so many scored positions, int64[d], and their positions: others cost nothing."""
     enough = positions.scored >= least
     documents = np.flatnonzero(enough)
-    return documents, positions if enough.all() else only(positions, documents)
+    return documents, positions if enough.all() else select_positions(positions, documents)
 
 
 def log10_p_of(law: Law | None, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
@@ -342,12 +342,12 @@ def ranked(
         positions, score = spread_out(positions, most), score.copy()
         for c in range(left.shape[1]):
             some = long[left[long, c]]
-            score[some, c] = mark.score(tokens, only(positions, some), found.message[some, c])
+            score[some, c] = mark.score(tokens, select_positions(positions, some), found.message[some, c])
     for number in range(1, DECOYS + 1):
         documents = np.flatnonzero(left.any(axis=1))
         if not len(documents):
             break
-        best = candidates(mark.decoy(number), tokens, only(positions, documents), messages).score[:, :1]
+        best = candidates(mark.decoy(number), tokens, select_positions(positions, documents), messages).score[:, :1]
         beaten = left[documents] & (best.astype(np.float64) >= score[documents])
         p_rank[documents] = np.where(beaten, 1.0 / number, p_rank[documents])
         left[documents] &= ~beaten

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scanner.watermark.format import ScoresParts, SearchesWindows, Watermark
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law, least_score
-from scanner.watermark.positions import Positions, Tokens, only
+from scanner.watermark.positions import Positions, Tokens, select_positions
 from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import Found, corrected, found_of, log10_p_of, passes, search
 from scanner.watermark.spans import (
@@ -68,7 +68,7 @@ class Segments(NamedTuple):
         """Document of each segment: int64[S]."""
         return np.repeat(np.arange(len(self.offsets) - 1), self.many)
 
-    def only(self, documents: NDArray[np.int64]) -> "Segments":
+    def of_documents(self, documents: NDArray[np.int64]) -> "Segments":
         """Segments of some documents, int64[d], in their order."""
         count = self.many[documents]
         offsets = np.concatenate([[0], np.cumsum(count)])
@@ -87,9 +87,9 @@ class Parts(NamedTuple):
         """Windows of so many documents."""
         return cls(True, Segments.none(documents))
 
-    def only(self, documents: NDArray[np.int64]) -> "Parts":
+    def of_documents(self, documents: NDArray[np.int64]) -> "Parts":
         """Parts of some documents, int64[d]."""
-        return Parts(self.windows, self.segments.only(documents))
+        return Parts(self.windows, self.segments.of_documents(documents))
 
     def looks(self, scored: NDArray[np.int64]) -> NDArray[np.int64]:
         """Number of parts of documents with so many scored positions, int64[D], the whole counted: int64[D]."""
@@ -103,7 +103,7 @@ class Parts(NamedTuple):
         windows.
         """
         of_windows = windows(scored) if self.windows else np.array([[0, scored]])
-        own = self.segments.only(np.array([document]))
+        own = self.segments.of_documents(np.array([document]))
         number = np.concatenate([own.number, np.full(len(of_windows), -1)])
         return np.concatenate([np.stack([own.begin, own.end], axis=1), of_windows]), number
 
@@ -124,7 +124,7 @@ def of_positions(segments: Segments, tokens: Tokens, positions: Positions, docum
         positions: of some of its documents.
         documents: int64[D], places of these documents in the batch.
     """
-    of_these = segments.only(documents)
+    of_these = segments.of_documents(documents)
     begin, end = _scored_before(of_these, tokens.offsets[documents], positions.index, positions.offsets)
     kept = (end - begin >= SHORTEST) & (end - begin < positions.scored[of_these.whose])
     offsets = np.concatenate([[0], np.cumsum(kept)])[of_these.offsets]
@@ -235,7 +235,7 @@ def passing_spans(
     among: Among, documents: NDArray[np.int64], messages: NDArray[np.int64], sums: NDArray[np.float64]
 ) -> list[Span]:
     """Spans of Q pairs of a document and a message, int64[Q] each, from the running sums of each pair."""
-    kept, parts = only(among.positions, documents), among.parts.only(documents)
+    kept, parts = select_positions(among.positions, documents), among.parts.of_documents(documents)
     found = []
     for pair in np.flatnonzero(_may_pass(among, kept, parts, sums)).tolist():
         own = sums[kept.offsets[pair] + pair : kept.offsets[pair + 1] + pair + 1]
@@ -303,7 +303,7 @@ def _spans(
     of_parts = ranges(positions, first + chosen[:, 0], first + chosen[:, 1])
     of_message = np.full(len(chosen), message)
     score = mark.score(tokens, of_parts, of_message).astype(np.float64)
-    looks = int(parts.only(np.array([document])).looks(positions.scored[document : document + 1])[0])
+    looks = int(parts.of_documents(np.array([document])).looks(positions.scored[document : document + 1])[0])
     log10_p = log10_p_of(mark.law, score, of_parts.scored)
     of_all = log10_in_document(log10_p, looks, limit.messages)
     own = mark.user_evidence(tokens, of_parts, of_message)
@@ -370,7 +370,7 @@ def spans_of(
     documents, messages = promising(mark, tokens, positions, limit, whole, parts)
     found = []
     for some in _few(positions.scored[documents]):
-        kept = only(positions, documents[some])
+        kept = select_positions(positions, documents[some])
         sums = running_sums(mark.terms(tokens, kept, messages[some]), kept.offsets)
         found += passing_spans(among, documents[some], messages[some], sums)
     return sorted(found, key=_best_first)
@@ -443,7 +443,7 @@ def promising(
         if isinstance(mark, SearchesWindows) and short.any():
             found.append(_in_windows(mark, tokens, positions, np.flatnonzero(short), least, limit.messages))
         others = np.flatnonzero(~short)
-        for part, documents in coarse(only(positions, others), least):
+        for part, documents in coarse(select_positions(positions, others), least):
             found.append(standing_out(others[documents], search(mark, tokens, part, limit.messages)))
     return _best_of(_Pairs(*map(np.concatenate, zip(*found, strict=True))))
 
@@ -452,7 +452,7 @@ def _in_windows(
     mark: SearchesWindows, tokens: Tokens, positions: Positions, documents: NDArray[np.int64], least: int, messages: int
 ) -> "_Pairs":
     """Messages that stand out in windows of some documents, int64[d], which are searched all at once."""
-    of_these = only(positions, documents)
+    of_these = select_positions(positions, documents)
     first, begin, end = coarse_of(of_these, least)
     window, message = mark.in_windows(tokens, of_these, (first, begin, end), messages, PROMISING)
     there = ranges(of_these, begin[window], end[window])

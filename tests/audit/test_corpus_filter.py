@@ -17,7 +17,7 @@ from scanner.cluster.calibrate import learn_filter
 from scanner.cluster.corpus import Encoding, make_scratch
 from scanner.registry import load_registry, new_key
 from scanner.text import sha256_file
-from scanner.watermark import GreenList, Tokens, joined, positions, ragged, scored_positions
+from scanner.watermark import GreenList, Tokens, batch_tokens, join_batches, positions, scored_positions
 from scanner.watermark.positions import places
 from tests.audit.conftest import DEMO
 
@@ -68,11 +68,11 @@ def test_no_text_is_scored_without_what_its_own_half_taught(tmp_path):
     texts = [[*random.integers(200, 49_000, 20).tolist(), *(template if of else [])] for of in half.tolist()]
     encoding = Encoding("tokenizer.json", "a" * 64, str(tmp_path / "scratch"))
     make_scratch(encoding.scratch)
-    tokens = ragged(texts)
+    tokens = batch_tokens(texts)
     np.savez(encoding.file_of(0), ids=tokens.ids, offsets=tokens.offsets)
     found = learn_filter(encoding, 2, lessons([digests], [np.arange(200)], 10**6), b"1", 1024, 16)
     assert (found.about.texts, found.about.learnt) == (16, np.bincount(half).min())
-    one = ragged([[9] * 5 + template])
+    one = batch_tokens([[9] * 5 + template])
     stays = [found.against(of).without(one, places(np.array([0]), np.array([35]))).scored[0] for of in range(HALVES)]
     assert stays == [7, 35]  # the first half has no template, and the second taught it
     again = learn_filter(encoding, 2, lessons([digests], [np.arange(200)], 10**6), b"1", 1024, 16)
@@ -100,7 +100,7 @@ def test_a_key_that_signatures_keep_from_admission_is_admitted_with_a_filter(tmp
     texts = [plain(40, 100 + i) + signature for i in range(TEXTS)]
     texts += [plain(10, 10_000 + i) for i in range(TEXTS)]  # too short to teach
     pq.write_table(pa.table({"text": texts}), tmp_path / "corpus.parquet")
-    (tmp_path / "keys.txt").write_text(unlucky(joined([tokenizer.encode([signature])])).hex())
+    (tmp_path / "keys.txt").write_text(unlucky(join_batches([tokenizer.encode([signature])])).hex())
     (tmp_path / "keys.txt").chmod(0o600)
     registry = tmp_path / "registry"
     new_key(

@@ -8,7 +8,7 @@ import pytest
 from scanner.audit.calibration.audit_corpus import PANELS, piece_counts, pieces, repeated
 from scanner.audit.calibration.calibration_plots import law_png, pieces_png
 from scanner.audit.statistics.judgement import THRESHOLDS
-from scanner.watermark import GreenList, Gumbel, log10_greenlist, log10_gumbel, log10_z, ragged, scored_positions
+from scanner.watermark import GreenList, Gumbel, batch_tokens, log10_greenlist, log10_gumbel, log10_z, scored_positions
 from scanner.watermark.positions import WholeWindows
 from tests.watermark.pairs import format_for
 
@@ -18,7 +18,7 @@ SECRETS = [bytes([i] * 32) for i in range(10)]
 
 
 def test_pieces_are_disjoint_and_exact():
-    tokens = ragged([list(range(10)), list(range(100, 103)), list(range(200, 208))])
+    tokens = batch_tokens([list(range(10)), list(range(100, 103)), list(range(200, 208))])
     cut = pieces(tokens, np.array([2, 0, 1]), 4)
     assert cut.ids.reshape(-1, 4).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [200, 201, 202, 203]]
     assert cut.offsets.tolist() == [0, 4, 8, 12]
@@ -74,7 +74,7 @@ def test_a_vanilla_text_whose_p_is_tiny_when_repeats_are_scored():
     """One line over and over: with repeats scored, p is tiny under some key; without, it is above 1e-3."""
     generator = np.random.default_rng(2)
     line = generator.integers(0, 30_000, 12).tolist()
-    tokens = ragged([(line * 30)[:256], generator.integers(0, 30_000, 256).tolist()])
+    tokens = batch_tokens([(line * 30)[:256], generator.integers(0, 30_000, 256).tolist()])
     worst = piece_counts(format_for(QUARTER, 2), SECRETS, tokens, ALPHAS).worst
     assert worst.log10_p < -10
     assert worst.log10_p_ngram > -3

@@ -10,7 +10,16 @@ from scanner.audit.calibration.audit_corpus import pieces
 from scanner.audit.calibration.one_key import key_counts, sampled_messages
 from scanner.audit.statistics import judgement
 from scanner.audit.statistics.judgement import THRESHOLDS, counts, judge
-from scanner.watermark import GreenList, Gumbel, Tokens, log10_any_of, log10_greenlist, ragged, rule, scored_positions
+from scanner.watermark import (
+    GreenList,
+    Gumbel,
+    Tokens,
+    batch_tokens,
+    log10_any_of,
+    log10_greenlist,
+    rule,
+    scored_positions,
+)
 from tests.audit.conftest import DEMO, sample_texts
 from tests.watermark.pairs import format_for, law_of
 
@@ -134,6 +143,6 @@ def test_marked_text_in_the_corpus_is_caught_and_told_from_a_broken_law(human, t
 
 
 def test_an_empty_text_is_no_hit():
-    found = count(GreenList(SECRET, 4, QUARTER), ragged([[], [1, 2]]), messages=10, sample=2)
+    found = count(GreenList(SECRET, 4, QUARTER), batch_tokens([[], [1, 2]]), messages=10, sample=2)
     assert found.by_cluster().hits.tolist() == [0] * 8
     assert found.ngrams == {}

@@ -16,7 +16,7 @@ from scanner.registry import Holders, add_users, list_users
 from scanner.watermark import Tokens
 from scanner.watermark.format import StandsIn
 from scanner.watermark.formats import make_format
-from scanner.watermark.native.numbered import NumberedGreenList
+from scanner.watermark.native.version2_marks import Version2GreenList
 from schemas.audit import KNOCKOFFS
 from schemas.registry import is_reserved
 from tests import reference2
@@ -132,7 +132,7 @@ def test_a_sound_night_is_quiet_and_counts_what_was_drawn(tmp_path, texts):
 def test_scores_that_favour_users_are_seen_by_ranks_alone(tmp_path, texts, monkeypatch, more, share, seen):
     """Users score one green token more in each text, or twenty more in a fifth; only ranks show it."""
     plan = with_users(tmp_path, texts)
-    held, plain = set(list_users(plan.registry)["message"]), NumberedGreenList.score
+    held, plain = set(list_users(plan.registry)["message"]), Version2GreenList.score
     (key,) = plan_module.open_keys(plan.registry, plan.keys)
     own = key.watermark.commitment
 
@@ -142,7 +142,7 @@ def test_scores_that_favour_users_are_seen_by_ranks_alone(tmp_path, texts, monke
         gets = np.isin(each, [*held]) & (np.arange(len(score)) % 10 < 10 * share)
         return np.where(gets, np.minimum(score + more, positions.scored), score) if self.commitment == own else score
 
-    monkeypatch.setattr(NumberedGreenList, "score", favouring)
+    monkeypatch.setattr(Version2GreenList, "score", favouring)
     audit = scan(plan)
     assert audit.state == "alarm"
     assert seen in wrong(audit) <= set(KNOCKOFFS)

@@ -23,7 +23,7 @@ from jobs.demo.demo_keys import TOKENIZER
 from scanner.audit.statistics.judgement import chances
 from scanner.registry import find_key, load_registry, open_key
 from scanner.text import load_tokenizer, sha256_file
-from scanner.watermark import Positions, Tokens, Watermark, only
+from scanner.watermark import Positions, Tokens, Watermark, select_positions
 from scanner.watermark.formats import make_format
 from scanner.watermark.positions import MOST_NGRAMS, CommonNgrams, Sketch, hash_key, places, reach_of
 from scanner.watermark.rule import log10_p_best
@@ -93,7 +93,7 @@ def measured(earlier: Half, tonight: Half, window: int, texts: int, keys: int) -
     form = make_format("greenlist-v2", {"window": window, "gamma": "1/4"})
     positions = form.rule().positions(tonight.tokens, "ngram")
     kept = filter_of(earlier, window, texts).without(tonight.tokens, positions) if texts else positions
-    some = only(kept, np.flatnonzero(kept.scored >= LEAST))
+    some = select_positions(kept, np.flatnonzero(kept.scored >= LEAST))
     out = 1.0 - kept.scored.sum() / positions.scored.sum()
     short = int((positions.scored >= LEAST).sum() - len(some.scored))
     yield (

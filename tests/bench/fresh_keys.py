@@ -23,7 +23,7 @@ from scipy import stats
 from scipy.fft import next_fast_len
 
 from scanner.text import load_tokenizer, sha256_file
-from scanner.watermark import Tokens, ragged
+from scanner.watermark import Tokens, batch_tokens
 from scanner.watermark.formats import make_format
 from scanner.watermark.laws import Law, least_score, log10_normal
 from scanner.watermark.stacks.synthid.bits import (
@@ -106,7 +106,7 @@ def piece(tokens: Tokens, number: int) -> Tokens:
 
 def pieces(tokens: Tokens, first: int, count: int) -> Tokens:
     """So many of the pieces, around and around."""
-    return ragged([piece(tokens, number).ids for number in range(first, first + count)])
+    return batch_tokens([piece(tokens, number).ids for number in range(first, first + count)])
 
 
 def by_payload(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: int) -> Tally:
@@ -279,7 +279,7 @@ def widest(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: int) -
     positions = mark.rule.positions(some, "ngram")
     states, cuts = mark.states(some, positions), positions.offsets
     limits = [variance_limit(states[cuts[d] : cuts[d + 1]], MANY) for d in range(AMONG)]
-    few = ragged([piece(some, int(d)).ids for d in np.argsort(limits)[-WIDEST:]])
+    few = batch_tokens([piece(some, int(d)).ids for d in np.argsort(limits)[-WIDEST:]])
     return mixed(name, parameters, few, wanted)
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scanner.watermark import GreenList, Gumbel
-from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
 from scanner.watermark.native.version2 import groups_for
+from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
 from tests.bench.inputs import SECRET, WINDOW
 from tests.bench.measure import Comparison, Work, compare
 
@@ -23,8 +23,8 @@ ROWS, TOKENS = 32, 12
 GAMMA, DELTA = Fraction(1, 4), 2.0
 TOP_P = (0.95, 1.0)
 GROUPS = groups_for(1e9)
-GREEN = GreenList(SECRET, WINDOW, GAMMA), NumberedGreenList(SECRET, WINDOW, GAMMA, GROUPS)
-GUMBEL = Gumbel(SECRET, WINDOW), NumberedGumbel(SECRET, WINDOW, GROUPS)
+GREEN = GreenList(SECRET, WINDOW, GAMMA), Version2GreenList(SECRET, WINDOW, GAMMA, GROUPS)
+GUMBEL = Gumbel(SECRET, WINDOW), Version2Gumbel(SECRET, WINDOW, GROUPS)
 
 
 def beside_unmarked(options: Namespace) -> Iterator[Comparison]:

@@ -15,8 +15,8 @@ from scanner.audit.calibration.admission import fresh_entropy
 from scanner.audit.statistics.judgement import binomial_limits, chances
 from scanner.watermark import Tokens
 from scanner.watermark.formats import make_format
-from scanner.watermark.native.numbered import Numbered
 from scanner.watermark.native.streams import RunRequest, in_two, window_nonces
+from scanner.watermark.native.version2_marks import Version2Mark
 from scanner.watermark.rule import corrected, passes
 from schemas.registry import MOST_NUMBERS
 
@@ -51,7 +51,7 @@ def batches(name: str, keys: int, seed: bytes) -> Iterator[tuple[NDArray[np.int6
     form = make_format(name, {"window": 4, "groups": GROUPS} | ({"gamma": "1/4"} if name == "greenlist-v2" else {}))
     for number, entropy in enumerate(fresh_entropy(seed, form.label(), np.arange(keys))):
         mark = form.open(form.draw_key(entropy))
-        assert isinstance(mark, Numbered)
+        assert isinstance(mark, Version2Mark)
         random = np.random.default_rng([*seed, number])
         ids = random.integers(0, VOCABULARY, A_KEY * TOKENS, np.uint32)
         tokens = Tokens(ids, np.arange(0, A_KEY * TOKENS + 1, TOKENS, dtype=np.int64))

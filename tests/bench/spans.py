@@ -33,7 +33,7 @@ from scanner.scan_plan import make_plan
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Tokens
 from scanner.watermark.formats import make_format
-from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
+from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
 from scanner.watermark.rule import corrected, passes, search
 from scanner.watermark.span_search import (
     Among,
@@ -199,7 +199,7 @@ def cost(corpus: Path, documents: int, pairs: int) -> Iterator[str]:
     chosen = texts(corpus, 200.0)[:: max(1, 100_000 // documents)][:documents]
     groups = {"one message": None, "100,000 users": 316}
     for name, of_groups in groups.items():
-        marks = NumberedGreenList(bytes(32), 4, Fraction(1, 4), of_groups), NumberedGumbel(bytes(32), 4, of_groups)
+        marks = Version2GreenList(bytes(32), 4, Fraction(1, 4), of_groups), Version2Gumbel(bytes(32), 4, of_groups)
         for mark in marks:
             messages = 1 if of_groups is None else of_groups**2
             spent: list[list[float]] = [[], []]
@@ -274,7 +274,7 @@ def main() -> None:
     for line in of_draws(asked.draws) if asked.draws else ():
         print(line, flush=True)
     if asked.null:
-        for mark in (NumberedGreenList(bytes(32), 4, Fraction(1, 4)), NumberedGumbel(bytes(32), 4)):
+        for mark in (Version2GreenList(bytes(32), 4, Fraction(1, 4)), Version2Gumbel(bytes(32), 4)):
             for line in null(mark, int(asked.null)):
                 print(line, flush=True)
     for line in whole_scan(asked.scan, 7) if asked.scan else ():

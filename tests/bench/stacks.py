@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from scanner.text import load_tokenizer, sha256_file
-from scanner.watermark import ragged
+from scanner.watermark import batch_tokens
 from scanner.watermark.formats import make_format
 from scanner.watermark.rule import log10_p_of
 
@@ -99,7 +99,7 @@ def ours(name: str, texts: list[list[int]]) -> tuple[list[Said], list[float]]:
     """Scored positions by context as the stack does, scores and p-values of verdicts; and the stack's own scores."""
     form = make_format(name, FORMS[name])
     mark: Any = form.open(b"".join(key.to_bytes(8, "big") for key in KEYS)[: form.secret_bytes.stop - 1])
-    tokens = ragged(texts)
+    tokens = batch_tokens(texts)
     positions = mark.rule.positions(tokens, "context")
     score = mark.score(tokens, positions, 0)
     log10_p = log10_p_of(form.law(), score, positions.scored)
@@ -116,7 +116,7 @@ def marked(name: str, count: int, length: int) -> list[list[int]]:
     texts = [random.integers(0, 30_000, 4).tolist() for _ in range(count)]
     for _ in range(length):
         pairs = [[*text, token] for text in texts for token in random.integers(0, 30_000, 2).tolist()]
-        tails = ragged([pair[-5:] for pair in pairs])
+        tails = batch_tokens([pair[-5:] for pair in pairs])
         terms = mark.stack_terms(tails, mark.rule.positions(tails, "none"))
         best = terms.reshape(2 * count, -1)[:, -1].reshape(count, 2).argmax(axis=1)
         texts = [pairs[2 * i + int(which)] for i, which in enumerate(best)]

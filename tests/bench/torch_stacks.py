@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from scanner.text import load_tokenizer, sha256_file
-from scanner.watermark import Positions, Tokens, ragged, scored_positions
+from scanner.watermark import Positions, Tokens, batch_tokens, scored_positions
 from scanner.watermark.formats import make_format
 from scanner.watermark.pvalues import log10_greenlist
 from scanner.watermark.rule import log10_p_of
@@ -77,7 +77,7 @@ class GreenDetector:
 
 def green_rows(scheme: str, kind: str, texts: list[list[int]], width: int) -> Iterator[dict[str, Any]]:
     """Two rows: every window counts each time, or once."""
-    mark, theirs, batch = opened(scheme, width), GreenDetector(scheme, width), ragged(texts)
+    mark, theirs, batch = opened(scheme, width), GreenDetector(scheme, width), batch_tokens(texts)
     ours = mark.rule.positions(batch, "ngram")
     log10_p = log10_p_of(mark.law, mark.score(batch, ours, 0), ours.scored)
     for repeats in (True, False):
@@ -152,7 +152,7 @@ def _packaged(wheel: Path) -> tuple[Any, Any]:
 
 def synthid_rows(kind: str, texts: list[list[int]], wheel: Path | None) -> Iterator[dict[str, Any]]:
     """A row for each of the two scores."""
-    theirs, batch = SynthId(wheel), ragged(texts)
+    theirs, batch = SynthId(wheel), batch_tokens(texts)
     began = process_time()
     said = np.array([theirs.asked(ids) for ids in texts])
     seconds = process_time() - began

@@ -23,7 +23,7 @@ from scanner.input.files import list_files
 from scanner.registry import new_key, suggested_parameters
 from scanner.results.tables import open_tables
 from scanner.scan_plan import make_plan
-from scanner.watermark import ragged
+from scanner.watermark import batch_tokens
 from scanner.watermark.rule import search
 
 ROOT = f"{Path(__file__).parents[2]}/"
@@ -97,7 +97,7 @@ def main() -> None:
         print("a text, from Parquet to its row:", traced(scan))
         (key,) = open_keys(plan.registry, plan.keys)
         opened = traced(lambda: open_keys(plan.registry, plan.keys))
-        tokens = ragged([list(range(300))])
+        tokens = batch_tokens([list(range(300))])
         positions = key.watermark.rule.positions(tokens, "ngram")
         scored = traced(lambda: search(key.watermark, tokens, positions, 100))
         both = Way(opened.calls + scored.calls)

@@ -12,7 +12,7 @@ import tokenizers
 from scanner.errors import Refused
 from scanner.registry import add_users, admit_key, load_registry, new_key, open_key
 from scanner.scan_plan import make_plan
-from scanner.watermark import Positions, ragged
+from scanner.watermark import Positions, batch_tokens
 from scanner.watermark.formats import make_format
 from scanner.watermark.stacks.shared import Held
 from schemas.registry import Admission
@@ -50,7 +50,7 @@ def marked_letters(mark, tokenizer: tokenizers.Tokenizer, seed: int) -> str:
     random, ids = np.random.default_rng(seed), list(letters)[:6]
     while len(ids) < SIZE:
         some = random.choice(list(letters), 8, replace=False).tolist()
-        tokens = ragged([[*ids[-6:], letter] for letter in some])
+        tokens = batch_tokens([[*ids[-6:], letter] for letter in some])
         last = Positions(tokens.offsets[1:] - 1, np.arange(len(some) + 1))
         gain = mark.ones(tokens, last) @ mark._weights if hasattr(mark, "ones") else mark.score(tokens, last, 0)
         ids.append(some[int(np.argmax(gain))])

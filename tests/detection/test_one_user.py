@@ -18,7 +18,7 @@ from scanner.watermark.rule import Found
 from schemas.tables import DOCUMENTS, USER_EVENTS
 from tests.support.opened import opened
 from tests.support.two_keys import TOKENIZER, words_of_one_token
-from tests.watermark.pairs import ragged
+from tests.watermark.pairs import batch_tokens
 
 GIVEN = datetime(2026, 1, 1, tzinfo=UTC)
 GIVEN_LATER = GIVEN + timedelta(days=300)
@@ -72,7 +72,7 @@ def write(keys):
         chosen = generator.integers(len(words.words), size=2).tolist()
         while len(chosen) < length:
             drawn = generator.integers(len(words.words), size=20).tolist()
-            tokens = ragged([words.tokens[[*chosen[-2:], one]] for one in drawn])
+            tokens = batch_tokens([words.tokens[[*chosen[-2:], one]] for one in drawn])
             scores = mark.score(tokens, mark.rule.positions(tokens, "none"), MESSAGES[key_id, user])
             chosen.append(drawn[int(scores.argmax())])
         return "".join(" " + words.words[i] for i in chosen)

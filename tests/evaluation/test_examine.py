@@ -15,7 +15,7 @@ from jobs.demo.tasks.check_code import process_results
 from jobs.evaluate import evaluate
 from scanner.errors import Refused
 from scanner.evaluation.exams import Exam, exams
-from scanner.watermark import ragged, scored_positions
+from scanner.watermark import batch_tokens, scored_positions
 from schemas.evaluation import EvaluationConfig, UtilityConfig
 
 pytestmark = [pytest.mark.utility, pytest.mark.filterwarnings("default")]  # warnings of packages that are not ours
@@ -107,7 +107,7 @@ def test_marked_answers_carry_their_mark_and_unmarked_ones_do_not(examiner, task
         assert mark is not None
         for taken, marked in ((exam, True), (greedy, False), (sampled, False)):
             answers = [answer.answer for answer in examiner.take(taken)]
-            tokens = ragged([[int(word[1:]) for word in answer.split() if word[0] == "w"] for answer in answers])
+            tokens = batch_tokens([[int(word[1:]) for word in answer.split() if word[0] == "w"] for answer in answers])
             positions = scored_positions(tokens, mark.window, "ngram")
             log10_p = mark.law.log10_p(mark.score(tokens, positions, 0), positions.scored)
             assert ((log10_p < -5).mean() > 0.5) == marked

@@ -28,7 +28,16 @@ from scanner.evaluation.scores import (
 from scanner.evaluation.units import Setting, key_secret
 from scanner.registry import NamedUser
 from scanner.text import sha256_file
-from scanner.watermark import GreenList, Gumbel, Tokens, Watermark, log10_any_of, ragged, scored_positions, take
+from scanner.watermark import (
+    GreenList,
+    Gumbel,
+    Tokens,
+    Watermark,
+    batch_tokens,
+    log10_any_of,
+    scored_positions,
+    select_documents,
+)
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
 from scanner.watermark.native.version2 import GreenListFormat2, GumbelFormat2
 from schemas.registry import MasterKey, TokenizerFile
@@ -55,14 +64,16 @@ def marked_tokens(mark: Watermark, message: int, length: int, random: np.random.
     ids = random.integers(1000, 20_000, 2).tolist()
     while len(ids) < length:
         tries = random.integers(1000, 20_000, of)
-        texts = ragged([[*ids[-2:], int(token)] for token in tries])
+        texts = batch_tokens([[*ids[-2:], int(token)] for token in tries])
         ids.append(int(tries[mark.score(texts, scored_positions(texts, 2, "ngram"), message).argmax()]))
     return ids
 
 
 def texts_of(mark: Watermark, own: list[int], lengths: list[int]) -> Tokens:
     random = np.random.default_rng(3)
-    return ragged([marked_tokens(mark, message, length, random) for message, length in zip(own, lengths, strict=True)])
+    return batch_tokens(
+        [marked_tokens(mark, message, length, random) for message, length in zip(own, lengths, strict=True)]
+    )
 
 
 def every_message(mark: Watermark, tokens: Tokens, own: int, count: int) -> tuple[float, list[float]]:
@@ -87,7 +98,7 @@ def test_a_search_finds_what_trying_every_message_finds(method, count):
     said = search(mark, tokens, np.array(own), count, MIN_SCORED)
     rates = [0.3, 1e-1, 1e-2, 1e-6]
     for row, message in enumerate(own):
-        text = take(tokens, np.array([row]))
+        text = select_documents(tokens, np.array([row]))
         mine, others = every_message(mark, text, message, count)
         assert said.own[row] == pytest.approx(mine, rel=1e-12)
         assert said.first[row] == pytest.approx(others[0], rel=1e-12)
@@ -167,7 +178,7 @@ def test_fewer_groups_are_searched_as_all_of_a_key_are(method, groups):
     positions = mark.rule.positions(tokens, "ngram")
     of_group = mark.group_steps(tokens, positions)
     for row, message in enumerate(own):
-        text = take(tokens, np.array([row]))
+        text = select_documents(tokens, np.array([row]))
         here = mark.rule.positions(text, "ngram")
         scored = int(positions.scored[row])
         if scored < MIN_SCORED:
@@ -202,7 +213,7 @@ def test_no_more_groups_are_searched_than_a_key_has():
     for setting in (SETTINGS["gumbel-v2"], IN_GROUPS["gumbel-v2"]):
         mark = setting.watermark(key_secret(SEED, 0))
         with pytest.raises(ValueError, match=r"31 groups cannot be searched; this key has (30|none)"):
-            search_groups(mark, ragged([list(range(30))]), np.array([0]), GROUPS + 1, MIN_SCORED)
+            search_groups(mark, batch_tokens([list(range(30))]), np.array([0]), GROUPS + 1, MIN_SCORED)
 
 
 def test_texts_under_keys_of_their_own_are_scored_as_one_by_one():
@@ -210,10 +221,12 @@ def test_texts_under_keys_of_their_own_are_scored_as_one_by_one():
     chosen = [marks[i] for i in (0, 1, 2, 1, 0)]
     random = np.random.default_rng(1)
     lengths = [30, 12, 50, 0, 22]
-    tokens = ragged([marked_tokens(mark, 0, max(n, 2), random)[:n] for mark, n in zip(chosen, lengths, strict=True)])
+    tokens = batch_tokens(
+        [marked_tokens(mark, 0, max(n, 2), random)[:n] for mark, n in zip(chosen, lengths, strict=True)]
+    )
     said = score_each(chosen, tokens, 0, MIN_SCORED)
     for row, mark in enumerate(chosen):
-        alone = score_one(mark, take(tokens, np.array([row])), 0, MIN_SCORED)
+        alone = score_one(mark, select_documents(tokens, np.array([row])), 0, MIN_SCORED)
         assert (said.log10_p[row], said.scored[row]) == (alone.log10_p[0], alone.scored[0])
     assert said.log10_p[[1, 3]].tolist() == [0.0, 0.0]
     assert (said.log10_p[[0, 2]] < -5).all()
@@ -223,7 +236,7 @@ def test_a_text_marked_for_nobody_there_is_seldom_named():
     """400 texts under another key at a rate of 0.05: more than 39 are named or ambiguous with probability 2e-4."""
     mark, other = Gumbel(key_secret(SEED, 0), 2), Gumbel(key_secret(SEED, 1), 2)
     random = np.random.default_rng(9)
-    tokens = ragged([random.integers(1000, 9000, 24).tolist() for _ in range(400)])
+    tokens = batch_tokens([random.integers(1000, 9000, 24).tolist() for _ in range(400)])
     for under in (mark, other):
         named = name(search(under, tokens, np.arange(400), 30, MIN_SCORED), 30, 0.05)
         assert sum(int(hits.sum()) for hits in named) <= 39

@@ -4,7 +4,7 @@ from scanner.evaluation.scores import score_each
 from scanner.evaluation.units import Setting, batches
 from scanner.evaluation.write import write_texts
 from scanner.generation import LocalModel
-from scanner.watermark import ragged
+from scanner.watermark import batch_tokens
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
 
 PROMPT = "w3 w4 w5 w6 w7"
@@ -28,7 +28,7 @@ def test_each_row_carries_the_mark_of_its_key(tiny: LocalModel):
     ):
         (unit,) = batches(setting, "1", rows, 8)
         texts = [completion.text for completion in write_texts(tiny, unit)]
-        tokens = ragged([[int(word[1:]) for word in text.split() if word[0] == "w"] for text in texts])
+        tokens = batch_tokens([[int(word[1:]) for word in text.split() if word[0] == "w"] for text in texts])
         marks = unit.watermarks()
         assert (score_each(marks, tokens, 0, 16).log10_p < -5).all()
         assert (score_each([*marks[1:], marks[0]], tokens, 0, 16).log10_p > -5).all()

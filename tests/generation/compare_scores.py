@@ -14,7 +14,7 @@ from scipy import stats
 
 from jobs.demo.get_model import DEFAULT_FOLDER
 from scanner.generation import LocalModel, Sampling, complete, load_model, token_log_probabilities
-from scanner.watermark import Gumbel, LogGumbel, Positions, Tokens, neyman_pearson, ragged, scored_positions
+from scanner.watermark import Gumbel, LogGumbel, Positions, Tokens, batch_tokens, neyman_pearson, scored_positions
 
 PROMPTS = (Path(__file__).parents[2] / "jobs" / "demo" / "prompts.txt").read_text(encoding="utf-8").splitlines()
 SECRET = hashlib.sha256(b"compare scores").digest()
@@ -76,7 +76,7 @@ def compare(model: LocalModel, texts: list[Text], sampling: Sampling) -> list[Ro
     all_tokens = as_sampled | {"top_k": 0, "top_p": 1.0}
     rows = []
     for attack, lists in attacked.items():
-        tokens = ragged(lists)
+        tokens = batch_tokens(lists)
         positions = scored_positions(tokens, WINDOW, "ngram")
         for name, mark in (("original", Gumbel(SECRET, WINDOW)), ("ln r", LogGumbel(SECRET, WINDOW))):
             rows.append(

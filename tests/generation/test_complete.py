@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models
 
 from scanner.errors import Refused, TokenizerError
 from scanner.generation import LocalModel, Sampling, complete, load_model
-from scanner.watermark import GreenList, Gumbel, LogGumbel, Watermark, ragged, scored_positions
+from scanner.watermark import GreenList, Gumbel, LogGumbel, Watermark, batch_tokens, scored_positions
 
 SECRET = bytes(range(40))
 MARKS = [
@@ -33,7 +33,7 @@ def ids_of(model: LocalModel, text: str) -> list[int]:
 @pytest.mark.parametrize("mark", MARKS, ids=lambda mark: mark.label)
 def test_marked_text_names_its_message(tiny: LocalModel, mark: Watermark) -> None:
     done = complete(tiny, PROMPTS, Sampling(max_new_tokens=120), 1, mark, MESSAGES)
-    tokens = ragged([ids_of(tiny, completion.text) for completion in done])
+    tokens = batch_tokens([ids_of(tiny, completion.text) for completion in done])
     positions = scored_positions(tokens, mark.window, "ngram")
     best = mark.best_two(tokens, positions, 100)
     assert best.message.tolist() == MESSAGES
@@ -62,7 +62,7 @@ def test_used_windows_can_be_left_unmarked(tiny: LocalModel, mark: Watermark) ->
         for skip in (False, True)
     ]
     assert texts[0] != texts[1]
-    tokens = ragged([ids_of(tiny, completion.text) for completion in texts[1]])
+    tokens = batch_tokens([ids_of(tiny, completion.text) for completion in texts[1]])
     positions = scored_positions(tokens, 1, "ngram")
     assert mark.best_two(tokens, positions, 100).message.tolist() == MESSAGES
 
@@ -150,7 +150,7 @@ def test_folders_that_hold_no_model_are_refused(tiny_folder: Path, tmp_path: Pat
 
 def test_the_unweighted_score_reads_what_gumbel_marked(tiny: LocalModel) -> None:
     done = complete(tiny, PROMPTS, Sampling(max_new_tokens=120), 1, Gumbel(SECRET, 4), MESSAGES)
-    tokens = ragged([ids_of(tiny, completion.text) for completion in done])
+    tokens = batch_tokens([ids_of(tiny, completion.text) for completion in done])
     positions = scored_positions(tokens, 4, "ngram")
     score = LogGumbel(SECRET, 4).score(tokens, positions, np.array(MESSAGES))
     assert (LogGumbel(SECRET, 4).law.log10_p(score, np.diff(positions.offsets)) < -4).all()

@@ -18,7 +18,7 @@ from scanner.detection.one_text import Check, check_text
 from scanner.errors import Refused
 from scanner.generation import LocalModel
 from scanner.registry import add_users, list_users, load_registry, new_key, open_key, remove_users, retire_key
-from scanner.watermark import ragged, scored_positions
+from scanner.watermark import batch_tokens, scored_positions
 from tests.fixed import fix_secrets
 
 USERS = ["ada", "bob", "cy"]
@@ -75,7 +75,7 @@ def test_texts_are_marked_for_users_in_turn(
     message_of = dict(list_users(registry, [key_id]).select("user_id", "message").iter_rows())
     assert rows["message"].to_list() == [message_of[user] for user in rows["user_id"]]
 
-    tokens = ragged([tiny.tokenizer.encode(text, add_special_tokens=False).ids for text in rows["text"]])
+    tokens = batch_tokens([tiny.tokenizer.encode(text, add_special_tokens=False).ids for text in rows["text"]])
     assert rows["tokens"].to_list() == [150] * 5
     assert (np.diff(tokens.offsets) > 100).all()  # control tokens that the model wrote are not in the text
     (key,) = (key for key in load_registry(registry).keys if key.key_id == key_id)

@@ -7,7 +7,7 @@ import torch
 from scanner.errors import Refused
 from scanner.generation import GumbelProcessor, LocalModel, token_log_probabilities
 from scanner.generation import model as module
-from scanner.watermark import Gumbel, neyman_pearson, ragged, scored_positions
+from scanner.watermark import Gumbel, batch_tokens, neyman_pearson, scored_positions
 from tests.generation import slow
 
 TEXTS = [[5, 9, 9, 40], [7], [], list(range(3, 90))]
@@ -66,7 +66,7 @@ def test_marked_text_has_extremely_low_p_where_the_model_is_asked_as_it_wrote(ti
         prompts, attention_mask=mask, logits_processor=[marking], max_new_tokens=100, do_sample=False, pad_token_id=0
     )
     texts = written[:, 5:].tolist()
-    tokens = ragged(texts)
+    tokens = batch_tokens(texts)
     positions = scored_positions(tokens, 2, "ngram")
     draws = mark.draws_of(tokens, positions, np.array([4, 8]))
     asked = token_log_probabilities(tiny, texts, prompts.tolist(), **how)

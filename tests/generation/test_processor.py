@@ -9,7 +9,7 @@ import torch
 
 from scanner.errors import Refused
 from scanner.generation import GreenListProcessor, GumbelProcessor, LocalModel
-from scanner.watermark import GreenList, Gumbel, cheapest, cut, ragged, scored_positions
+from scanner.watermark import GreenList, Gumbel, batch_tokens, cheapest, cut, scored_positions
 from tests.generation import slow
 from tests.generation.batches import LENGTHS, SAMPLING, SECRET, batch
 from tests.generation.conftest import VOCABULARY
@@ -215,7 +215,7 @@ def test_a_green_list_marks_beams(tiny: LocalModel) -> None:
 
     def green(**how: object) -> list[int]:
         written = tiny.model.generate(**inputs, num_beams=2, do_sample=False, max_new_tokens=60, pad_token_id=0, **how)
-        rows = ragged([row[max(LENGTHS) - 1 :] for row in written.tolist()])
+        rows = batch_tokens([row[max(LENGTHS) - 1 :] for row in written.tolist()])
         return mark.score(rows, scored_positions(rows, 1, "none"), np.array(MESSAGES)).tolist()
 
     processor = GreenListProcessor(mark, list(np.repeat(MESSAGES, 2)), list(np.repeat(LENGTHS, 2)), delta=8.0)
@@ -301,7 +301,7 @@ def test_the_share_of_green_tokens_on_flat_logits(gamma: Fraction, delta: float)
         mark = GreenList(bytes([number]) * 32, 1, gamma)
         biased = GreenListProcessor(mark, [number] * steps, [1] * steps, delta=delta)(ids, torch.zeros(steps, 2048))
         written = torch.multinomial(biased.softmax(1), 1, generator=random)
-        pairs = ragged(torch.cat([ids, written], dim=1).tolist())
+        pairs = batch_tokens(torch.cat([ids, written], dim=1).tolist())
         hits += int(mark.score(pairs, scored_positions(pairs, 1, "none"), number).sum())
     green = float(gamma) * np.exp(delta)
     share = green / (1 - float(gamma) + green)

@@ -9,7 +9,7 @@ import torch
 from scanner.errors import Refused
 from scanner.generation import LocalModel, Sampling, complete
 from scanner.generation.processor import RowsProcessor
-from scanner.watermark import GreenList, Gumbel, ragged, scored_positions
+from scanner.watermark import GreenList, Gumbel, batch_tokens, scored_positions
 
 FIRST, SECOND = bytes(range(32)), bytes(range(1, 33))
 PROMPTS = ["w3 w4 w5 w6 w7", "w9 w10 w11", "w20 w21 w22 w23"]
@@ -27,7 +27,7 @@ def test_rows_of_several_gumbel_keys_are_those_of_each_key_alone(tiny: LocalMode
 def test_rows_of_several_green_lists_are_found_under_their_own_key(tiny: LocalModel):
     marks = [GreenList(secret, 2, Fraction(1, 4)) for secret in (FIRST, SECOND)]
     done = complete(tiny, PROMPTS, Sampling(100), 1, [marks[0], marks[1], marks[0]], MESSAGES)
-    tokens = ragged([tiny.tokenizer.encode(completion.text).ids for completion in done])
+    tokens = batch_tokens([tiny.tokenizer.encode(completion.text).ids for completion in done])
     positions = scored_positions(tokens, 2, "ngram")
     p = np.array(
         [mark.law.log10_p(mark.score(tokens, positions, np.array(MESSAGES)), positions.scored) for mark in marks]

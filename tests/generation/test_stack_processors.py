@@ -8,7 +8,7 @@ import torch
 
 from scanner.errors import Refused
 from scanner.generation import Sampling, complete, marking_of
-from scanner.watermark import ragged
+from scanner.watermark import batch_tokens
 from scanner.watermark.formats import make_format
 from scanner.watermark.rule import log10_p_of
 from scanner.watermark.stacks.sglang.user_keys import user_key
@@ -99,7 +99,7 @@ def test_what_is_marked_is_read(tiny, name: str) -> None:
     done = complete(tiny, prompts, Sampling(max_new_tokens=60, top_p=1.0), 1, mark, messages)
     again = complete(tiny, prompts, Sampling(max_new_tokens=60, top_p=1.0), 1, mark, messages)
     assert [one.text for one in done] == [one.text for one in again]
-    tokens = ragged([tiny.tokenizer.encode(one.text).ids for one in done])
+    tokens = batch_tokens([tiny.tokenizer.encode(one.text).ids for one in done])
     for opened, low in ((mark, True), (other, False)):
         positions = opened.rule.positions(tokens, "ngram")
         score = opened.score(tokens, positions, np.array(messages))

@@ -8,8 +8,8 @@ import torch
 
 from scanner.generation import GreenListProcessor, GumbelProcessor
 from scanner.generation.mark import Sampling, complete
-from scanner.watermark import ragged, scored_positions
-from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
+from scanner.watermark import batch_tokens, scored_positions
+from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
 from scanner.watermark.rule import search
 from tests import reference, reference2
 from tests.generation import slow
@@ -31,7 +31,7 @@ def terms(plain: reference2.Method, previous: list[int], message: int, tokens: i
 def test_green_list_adds_delta_to_green_tokens_only(groups, extra):
     ids, own, logits = batch(1, extra)
     plain = reference2.Method("greenlist", SECRET, 2, GAMMA, groups)
-    mark, messages = NumberedGreenList(SECRET, 2, GAMMA, groups), MESSAGES[groups]
+    mark, messages = Version2GreenList(SECRET, 2, GAMMA, groups), MESSAGES[groups]
     found = GreenListProcessor(mark, messages, LENGTHS, delta=2.5)(ids, logits)
     for row, (previous, message) in enumerate(zip(own, messages, strict=True)):
         read = terms(plain, previous, message, logits.shape[1])
@@ -43,7 +43,7 @@ def test_green_list_adds_delta_to_green_tokens_only(groups, extra):
 @pytest.mark.parametrize(("temperature", "top_k", "top_p"), SAMPLING)
 def test_gumbel_chooses_as_specified(groups, temperature, top_k, top_p):
     plain = reference2.Method("gumbel", SECRET, 2, groups=groups)
-    mark, messages = NumberedGumbel(SECRET, 2, groups), MESSAGES[groups]
+    mark, messages = Version2Gumbel(SECRET, 2, groups), MESSAGES[groups]
     for seed in range(5):
         ids, own, logits = batch(seed, 1)
         how = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
@@ -57,7 +57,7 @@ def test_gumbel_chooses_as_specified(groups, temperature, top_k, top_p):
 
 def test_many_tokens_with_few_that_can_be_written():
     """Vocabularies of sizes around a chunk of 256 draws; ties and weights of 0."""
-    mark, plain = NumberedGumbel(SECRET, 1), reference2.Method("gumbel", SECRET, 1)
+    mark, plain = Version2Gumbel(SECRET, 1), reference2.Method("gumbel", SECRET, 1)
     nonce = mark.window_nonces(np.array([[5]], np.uint32))[0]
     generator = np.random.default_rng(3)
     for size in (255, 256, 257, 700):
@@ -78,12 +78,12 @@ def test_many_tokens_with_few_that_can_be_written():
 @pytest.mark.parametrize("groups", [None, 40])
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
 def test_what_a_model_writes_is_found(tiny, method, groups):
-    mark = NumberedGreenList(SECRET, 2, GAMMA, groups) if method == "greenlist" else NumberedGumbel(SECRET, 2, groups)
+    mark = Version2GreenList(SECRET, 2, GAMMA, groups) if method == "greenlist" else Version2Gumbel(SECRET, 2, groups)
     messages = [17, 1599]
     written = complete(tiny, ["w5 w6 w7", "w9 w3 w40"], Sampling(150, delta=6.0), 1, mark, messages)
     ids = [[int(word[1:]) for word in one.text.split()] for one in written]
     assert min(map(len, ids)) > 100
-    tokens = ragged(ids)
+    tokens = batch_tokens(ids)
     found = search(mark, tokens, scored_positions(tokens, 2, "ngram"), 1600)
     assert found.message[:, 0].tolist() == messages
     assert (found.log10_p_global[:, 0] < -6).all()
@@ -92,6 +92,6 @@ def test_what_a_model_writes_is_found(tiny, method, groups):
 @pytest.mark.parametrize(("groups", "message"), [(None, 2**32), (40, 1600)])
 def test_a_message_that_the_key_does_not_have_is_refused(groups, message):
     ids, _, logits = batch(1)
-    processor = GreenListProcessor(NumberedGreenList(SECRET, 2, GAMMA, groups), [message] * 4, LENGTHS, delta=2.5)
+    processor = GreenListProcessor(Version2GreenList(SECRET, 2, GAMMA, groups), [message] * 4, LENGTHS, delta=2.5)
     with pytest.raises(ValueError, match=f"message {message} is out of range"):
         processor(ids, logits)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scanner.registry import find_key, load_registry
 from scanner.registry.chain import START, chained
-from scanner.registry.snapshot import Book
+from scanner.registry.snapshot import UsersSnapshot
 from scanner.registry.users import draw
 from schemas.tables import USER_EVENTS
 
@@ -20,7 +20,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 def book_of(messages):
     events = [("k1", message, f"u{message}", "allocated", NOON) for message in messages]
     rows = pl.DataFrame(events, schema=pl.Schema(USER_EVENTS), orient="row")
-    return Book((), chained(rows, 0, START), len(messages), START)
+    return UsersSnapshot((), chained(rows, 0, START), len(messages), START)
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +60,12 @@ def test_drawn_messages_are_free_and_distinct(key_of, count, taken, share, seed)
     ids=["by trial", "by rank, since many are drawn", "by rank, since few are free"],
 )
 def test_every_free_message_is_equally_likely_at_every_place(key_of, taken, size):
-    rng, book, key = np.random.default_rng(5), book_of(taken), key_of(60)
+    rng, users_snapshot, key = np.random.default_rng(5), book_of(taken), key_of(60)
     free = [m for m in range(60) if m % 20 != 19 and m not in taken]
     rounds = 4_000
     counts = np.zeros((size, 60), np.int64)
     for _ in range(rounds):
-        counts[np.arange(size), draw(book, key, len(free), size, rng)] += 1
+        counts[np.arange(size), draw(users_snapshot, key, len(free), size, rng)] += 1
     assert counts[:, free].sum() == counts.sum() == rounds * size
     for place in (counts[0], counts[-1], counts.sum(0)):
         expected = place.sum() / len(free)

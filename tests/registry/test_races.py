@@ -73,9 +73,9 @@ def test_adding_removing_erasing_and_merging_files_at_once(folder, make_key, pro
     }
 
 
-def late_event(book):
+def late_event(snapshot):
     """Events that give message 990 to a user `late`."""
-    rows = book.between("k1").head(1)
+    rows = snapshot.between("k1").head(1)
     return rows.select(
         "key_id",
         message=pl.lit(990, pl.Int64),
@@ -92,8 +92,8 @@ def test_what_was_decided_on_an_old_state_is_decided_again(folder, make_key, mon
     add_users(folder, None, ["alice", "bob"])
     seen = []
 
-    def decide(book):
-        names, event = set(book.between("k1")["user_id"]), late_event(book)
+    def decide(snapshot):
+        names, event = set(snapshot.between("k1")["user_id"]), late_event(snapshot)
         if not seen:
             add_users(folder, None, ["faster"])
         seen.append(names)
@@ -111,8 +111,8 @@ def test_an_erasure_whose_files_were_erased_meanwhile_is_done_again(folder, make
     remove_users(folder, ["alice", "bob"])
     seen = []
 
-    def choose(book):
-        names, rows = set(book.between("k1")["user_id"]), book.of_users(["bob"])
+    def choose(snapshot):
+        names, rows = set(snapshot.between("k1")["user_id"]), snapshot.of_users(["bob"])
         if not seen:
             erase_users(folder, ["alice"])  # deletes files of this snapshot too
         seen.append(names)
@@ -129,9 +129,9 @@ def test_losing_every_time_ends_and_writes_nothing(folder, make_key, monkeypatch
     make_key()
     add_users(folder, None, ["alice"])
 
-    def decide(book):
-        add_users(folder, None, [f"rival-{book.events}"])
-        return late_event(book), None
+    def decide(snapshot):
+        add_users(folder, None, [f"rival-{snapshot.events}"])
+        return late_event(snapshot), None
 
     with pytest.raises(ScanFailed, match="changed it first 50 times"):
         ledger.append(folder, decide)
@@ -146,12 +146,12 @@ def test_a_reader_whose_files_were_merged_meanwhile_reads_the_merged_ones(folder
     message = list_users(folder).filter(pl.col("user_id") == "alice")["message"][0]
     asked = []
 
-    def question(book):
-        asked.append(book)
+    def question(snapshot):
+        asked.append(snapshot)
         if len(asked) == 1:
             for n in range(3):  # each merges the earlier files and deletes them
                 add_users(folder, None, [f"u{n}"])
-        return book.of_users(["alice"])["message"].to_list()
+        return snapshot.of_users(["alice"])["message"].to_list()
 
     assert ledger.ask(folder, question) == [message]
     assert len(asked) == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scanner.registry import load_registry, open_key
-from scanner.watermark import ragged
+from scanner.watermark import batch_tokens
 from scanner.watermark.formats import FORMATS
 from tests.support.command_line import call
 from tests.support.key_bytes import forms
@@ -57,7 +57,7 @@ def test_a_stacks_own_configuration_is_enough(folder):
         assert "trials find a key that makes the same marks" in out
     tokens = list(range(40))
     mark = open_key(folder / "registry", load_registry(folder / "registry").keys[0])
-    batch = ragged([tokens])
+    batch = batch_tokens([tokens])
     positions = mark.rule.positions(batch, "ngram")
     assert float(mark.score(batch, positions, 0)[0]) == pytest.approx(float(safe_score(tokens, range(40), KEY, 5)))
 

@@ -8,12 +8,12 @@ import pyarrow as pa
 
 from scanner.detection.under_test import KeyUnderTest
 from scanner.registry import list_users, new_key, restore_users
-from scanner.watermark.native.numbered import Numbered
+from scanner.watermark.native.version2_marks import Version2Mark
 from schemas.registry import is_reserved
 from schemas.tables import USER_EVENTS
 from tests.support.opened import opened
 from tests.support.two_keys import TOKENIZER
-from tests.watermark.pairs import ragged
+from tests.watermark.pairs import batch_tokens
 
 GROUPS = 40
 USERS = [f"user-{i:04}" for i in range(600)]
@@ -44,14 +44,14 @@ def make_key(folder, form: str, **parameters) -> tuple[str, KeyUnderTest]:
 def writer(key, words):
     """Writes text of so many words for a message, each the best of 20; `shared`: marked only in steps of the group."""
     mark = key[1].watermark
-    assert isinstance(mark, Numbered)
+    assert isinstance(mark, Version2Mark)
 
     def make(message: int, length: int, seed: int, shared: bool = False) -> str:
         generator = np.random.default_rng(seed)
         chosen = generator.integers(len(words.words), size=2).tolist()
         while len(chosen) < length:
             drawn = generator.integers(len(words.words), size=20).tolist()
-            tokens = ragged([words.tokens[[*chosen[-2:], one]] for one in drawn])
+            tokens = batch_tokens([words.tokens[[*chosen[-2:], one]] for one in drawn])
             positions = mark.rule.positions(tokens, "none")
             best = int(mark.score(tokens, positions, message).argmax())
             chosen.append(drawn[best if not shared or mark.group_steps(tokens, positions)[0] else 0])

@@ -11,14 +11,14 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from scanner.registry import list_users, new_key, restore_users, set_canaries
-from scanner.watermark.native.numbered import Numbered
+from scanner.watermark.native.version2_marks import Version2Mark
 from schemas.registry import Canaries, Canary, is_reserved
 from schemas.tables import FLAGS, USER_EVENTS
 from tests.fixed import fix_secrets
 from tests.support.night import Night
 from tests.support.opened import opened
 from tests.support.two_keys import TOKENIZER, Words, marked_text, plain_text
-from tests.watermark.pairs import ragged
+from tests.watermark.pairs import batch_tokens
 
 WINDOW, LENGTH = 3, 110
 CANARY = "canary-00112233445566ff"
@@ -106,14 +106,14 @@ def _lines(text: str) -> list[str]:
 def _writer(registry: Path, words: Words) -> Callable[[int, int], str]:
     """Writes LENGTH words for a message of `new`, each the best of 20."""
     mark = next(key.watermark for key in opened(registry) if key.key.key_id == "new")
-    assert isinstance(mark, Numbered)
+    assert isinstance(mark, Version2Mark)
 
     def write(message: int, seed: int) -> str:
         generator = np.random.default_rng(seed)
         chosen = generator.integers(len(words.words), size=WINDOW).tolist()
         while len(chosen) < LENGTH:
             drawn = generator.integers(len(words.words), size=20).tolist()
-            tokens = ragged([words.tokens[[*chosen[-WINDOW:], one]] for one in drawn])
+            tokens = batch_tokens([words.tokens[[*chosen[-WINDOW:], one]] for one in drawn])
             chosen.append(drawn[int(mark.score(tokens, mark.rule.positions(tokens, "none"), message).argmax())])
         return "".join(" " + words.words[i] for i in chosen)
 

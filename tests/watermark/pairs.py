@@ -51,7 +51,7 @@ def both(window: int) -> list[Pair]:
     return [greenlist(window, Fraction(3, 8)), gumbel(window)]
 
 
-def ragged(documents: Iterable[Sequence[int]]) -> Tokens:
+def batch_tokens(documents: Iterable[Sequence[int]]) -> Tokens:
     """Documents as one batch: ids uint32[N], offsets int64[D + 1]."""
     documents = [np.asarray(document, np.uint32) for document in documents]
     offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)

@@ -4,10 +4,10 @@ from fractions import Fraction
 
 import pytest
 
-from scanner.watermark import GreenList, Gumbel, ragged, scored_positions
+from scanner.watermark import GreenList, Gumbel, batch_tokens, scored_positions
 
 SECRET = bytes(range(32))
-TOKENS = ragged([[1, 2, 3]])
+TOKENS = batch_tokens([[1, 2, 3]])
 MARKS = [GreenList(SECRET, 1, Fraction(1, 4)), Gumbel(SECRET, 1)]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scanner.watermark.native.greenlist import TILE
 from tests.watermark import brute_force
 from tests.watermark.one_message_path import assert_best_of_the_one_message_path
-from tests.watermark.pairs import both, greenlist, gumbel, ragged, split, sum_error
+from tests.watermark.pairs import batch_tokens, both, greenlist, gumbel, split, sum_error
 from tests.watermark.strategies import DEDUPS, GAMMAS, documents, few, many, random_documents, windows
 
 COUNTS = [1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 1000, 4095, 4096, 4097, 5000]
@@ -18,7 +18,7 @@ COUNTS = [1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 1000, 4095, 4096, 4097, 5000]
 
 def assert_same_best(pair, batch, count, dedup="ngram", scores=None):
     """`scores`: all messages' scores of a document; the plain reference's own unless given."""
-    tokens = ragged(batch)
+    tokens = batch_tokens(batch)
     positions = pair.positions(tokens, dedup)
     best = pair.fast.best_two(tokens, positions, count)
     assert best.message.dtype == best.second_message.dtype == np.int64
@@ -120,7 +120,7 @@ def test_one_message_has_no_second():
 
 
 def batch_of(pair, batch):
-    tokens = ragged(batch)
+    tokens = batch_tokens(batch)
     return tokens, pair.positions(tokens)
 
 

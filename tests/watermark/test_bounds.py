@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scanner.watermark.native import gumbel_runs
 from scanner.watermark.native.ciphers import GROUP
 from tests.watermark.one_message_path import assert_best_of_the_one_message_path
-from tests.watermark.pairs import gumbel, ragged, scores_of_all
+from tests.watermark.pairs import batch_tokens, gumbel, scores_of_all
 from tests.watermark.strategies import documents, few, random_documents
 
 UNIT = np.log(2) / 2**11
@@ -57,7 +57,7 @@ def sums_of(pair, tokens, positions, count, first=0):
     st.integers(0, 2**33),
 )
 def test_sums_are_those_of_the_draws(text, count, first):
-    pair, tokens = gumbel(1), ragged([text])
+    pair, tokens = gumbel(1), batch_tokens([text])
     sums, nonces, ids = sums_of(pair, tokens, pair.positions(tokens), count, first)
     wanted = np.zeros(count, np.uint32)
     if len(ids):
@@ -71,7 +71,7 @@ def test_sums_are_those_of_the_draws(text, count, first):
 def test_no_message_that_reaches_a_score_is_left_out(batch, count):
     pair = gumbel(0)
     for document in batch:
-        tokens = ragged([document])
+        tokens = batch_tokens([document])
         positions = pair.positions(tokens, "none")
         sums, _, ids = sums_of(pair, tokens, positions, count)
         for score, own in zip(scores_of_all(pair, tokens, positions, count)[0], sums, strict=True):
@@ -79,7 +79,7 @@ def test_no_message_that_reaches_a_score_is_left_out(batch, count):
 
 
 def test_most_messages_are_left_out():
-    pair, tokens = gumbel(4), ragged(random_documents(3, [260]))
+    pair, tokens = gumbel(4), batch_tokens(random_documents(3, [260]))
     positions = pair.positions(tokens)
     best = pair.fast.best_two(tokens, positions, 20_000)
     sums, _, ids = sums_of(pair, tokens, positions, 20_000)

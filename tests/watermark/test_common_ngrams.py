@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from scanner.watermark import Positions, ragged
+from scanner.watermark import Positions, batch_tokens
 from scanner.watermark.positions import CommonNgrams, Sketch, hash_key, least_bits, places
 from scanner.watermark.proof import common_places
 
@@ -23,13 +23,13 @@ def corpus(texts: int, seed: int = 1) -> list[list[int]]:
 
 def learnt(documents: list[list[int]], bits: np.ndarray, reach: int) -> Sketch:
     sketch = Sketch(reach)
-    sketch.learn(KEY, ragged(documents), bits.astype(np.uint8))
+    sketch.learn(KEY, batch_tokens(documents), bits.astype(np.uint8))
     return sketch
 
 
 def filtered(sketch: Sketch, documents: list[list[int]], texts: int = 16) -> list[list[int]]:
     """Places within each document that stay, of all places."""
-    tokens = ragged(documents)
+    tokens = batch_tokens(documents)
     all_of_them = places(tokens.offsets[:-1], np.diff(tokens.offsets))
     kept = CommonNgrams(sketch.reach, KEY, sketch.common(texts)).without(tokens, all_of_them)
     parts = np.split(kept.index, kept.offsets[1:-1])
@@ -82,7 +82,7 @@ def test_the_plain_path_of_proofs_leaves_out_the_same_places(reach):
 
 def test_no_position_goes_but_the_common_ones():
     texts = corpus(40)
-    tokens = ragged(texts)
+    tokens = batch_tokens(texts)
     scored = Positions(tokens.offsets[:-1] + 25, np.arange(41))
     common = CommonNgrams(2, KEY, learnt(texts, np.arange(40), 2).common(16))
     assert common.without(tokens, scored).scored.sum() == 0
@@ -99,6 +99,6 @@ def test_other_secrets_hash_otherwise():
     texts = corpus(40)
     sketch = learnt(texts, np.arange(40), 2)
     other = CommonNgrams(2, hash_key(b"another secret.."), sketch.common(16))
-    tokens = ragged(texts)
+    tokens = batch_tokens(texts)
     all_of_them = places(tokens.offsets[:-1], np.diff(tokens.offsets))
     assert np.array_equal(other.without(tokens, all_of_them).index, all_of_them.index)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.watermark import Positions, formats, ragged
+from scanner.watermark import Positions, batch_tokens, formats
 from scanner.watermark.format import Commits, DrawsKeys, Proves, ProvesUserEvidence, Searches, format_name
 from scanner.watermark.formats import FORMATS, make_format
 from scanner.watermark.rule import log10_p_of
@@ -82,7 +82,7 @@ def secret_of(form, number: int = 0) -> bytes:
 def test_nothing_of_the_key_is_shown(form):
     secret = secret_of(form)
     mark = form.open(secret)
-    tokens = ragged([list(range(30))])
+    tokens = batch_tokens([list(range(30))])
     mark.score(tokens, mark.rule.positions(tokens, "ngram"), 0)
     whole = [str(int.from_bytes(secret[i : i + 8], "big")) for i in range(0, len(secret), 8)]
     hidden = forms(secret) + whole + [hex(int(number))[2:] for number in whole]
@@ -103,7 +103,7 @@ def test_what_proves_its_flags_finds_the_same(form):
     last = 129 if form.model_dump().get("groups") is None else form.groups**2 - 1
     messages = [0, 3, last] if isinstance(mark, Searches) else [0]
     for length in (0, 3, 20, 90):
-        tokens = ragged([random.integers(0, 2**15, length).tolist() + [5, 6, 7, 5, 6, 7, 5, 6] * (length > 3)])
+        tokens = batch_tokens([random.integers(0, 2**15, length).tolist() + [5, 6, 7, 5, 6, 7, 5, 6] * (length > 3)])
         for dedup in form.dedups(["ngram", "context", "none"]):
             positions = mark.rule.positions(tokens, dedup)
             scored, scores = proof.scores(tokens.ids, messages, dedup)
@@ -189,7 +189,7 @@ def test_p_is_uniform_over_drawn_keys(form):
     SynthID's sums are whole numbers too, but its score does not show them: its p is tested for being too small alone.
     """
     rng = np.random.default_rng(3)
-    tokens = ragged([rng.integers(0, 40, 90).tolist()])
+    tokens = batch_tokens([rng.integers(0, 40, 90).tolist()])
     keys = SLOWLY_OPENED.get(form.name, KEYS)
     scores, scored = np.empty(keys), np.empty(keys, np.int64)
     for number in range(keys):
@@ -213,7 +213,7 @@ def test_a_search_finds_what_scoring_message_by_message_finds(form):
             form.check_messages(2)
         return
     rng = np.random.default_rng(5)
-    tokens = ragged([rng.integers(0, 60, length).tolist() for length in (5, 9, 30, 200)])
+    tokens = batch_tokens([rng.integers(0, 60, length).tolist() for length in (5, 9, 30, 200)])
     positions, count = mark.rule.positions(tokens, "ngram"), 130
     found = mark.search(tokens, positions, count)
     each = np.array([mark.score(tokens, positions, message) for message in range(count)], np.float64)

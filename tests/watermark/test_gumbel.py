@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scanner.watermark import minus_ln_r
 from tests import reference
 from tests.watermark import brute_force
-from tests.watermark.pairs import gumbel, ragged, scores_of_all, sum_error
+from tests.watermark.pairs import batch_tokens, gumbel, scores_of_all, sum_error
 from tests.watermark.strategies import DEDUPS, documents, few, many, random_documents, windows
 
 CORNERS = [0, 1, 2, 2**31 - 2, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 129, 2**32 - 3, 2**32 - 2, 2**32 - 1]
@@ -41,7 +41,7 @@ def test_minus_ln_r_never_reaches_zero_and_falls():
 
 
 def assert_best_is_that_of_the_one_message_path(pair, batch, count, dedup="ngram"):
-    tokens = ragged(batch)
+    tokens = batch_tokens(batch)
     positions = pair.positions(tokens, dedup)
     best = pair.fast.best_two(tokens, positions, count)
     for d, row in enumerate(scores_of_all(pair, tokens, positions, count)):
@@ -70,7 +70,7 @@ def test_one_sum_per_message_in_the_order_of_positions():
     """The sums of a text and of its reverse differ in the last bits; both agree with the plain loop."""
     pair, text = gumbel(0), random_documents(2, [3000], vocabulary=2**32 - 1)[0]
     for document in (text, text[::-1]):
-        tokens = ragged([document])
+        tokens = batch_tokens([document])
         score = pair.fast.score(tokens, pair.positions(tokens), 3)[0]
         wanted = pair.plain.score(document, 3)
         assert abs(score - wanted) <= sum_error(3000, wanted)
@@ -85,7 +85,7 @@ def test_repeats_without_a_window(dedup):
 
 def test_many_short_documents():
     """Short sums crowd together: the closest best and second of 20,000 are about 1e-5 apart."""
-    pair, tokens = gumbel(1), ragged(random_documents(11, [4] * 20_000))
+    pair, tokens = gumbel(1), batch_tokens(random_documents(11, [4] * 20_000))
     positions = pair.positions(tokens)
     best = pair.fast.best_two(tokens, positions, 100)
     scores = scores_of_all(pair, tokens, positions, 100)
@@ -104,7 +104,7 @@ EQUAL_SECOND = [(207, 65_322, 2833, 656_032), (913, 750_898, 30_317, 853_650), (
 
 @pytest.mark.parametrize(("window_token", "smaller", "larger"), EQUAL_BEST)
 def test_equal_scores_go_to_the_smaller_message(window_token, smaller, larger):
-    pair, tokens = gumbel(1), ragged([[window_token, 0]])
+    pair, tokens = gumbel(1), batch_tokens([[window_token, 0]])
     assert pair.plain.score([window_token, 0], smaller) == pair.plain.score([window_token, 0], larger)
     for count in (larger + 1, 1_000_000):
         best = pair.fast.best_two(tokens, pair.positions(tokens), count)
@@ -115,7 +115,7 @@ def test_equal_scores_go_to_the_smaller_message(window_token, smaller, larger):
 
 @pytest.mark.parametrize(("window_token", "first", "smaller", "larger"), EQUAL_SECOND)
 def test_equal_second_scores_go_to_the_smaller_message(window_token, first, smaller, larger):
-    pair, tokens = gumbel(1), ragged([[window_token, 0]])
+    pair, tokens = gumbel(1), batch_tokens([[window_token, 0]])
     assert pair.plain.score([window_token, 0], smaller) == pair.plain.score([window_token, 0], larger)
     best = pair.fast.best_two(tokens, pair.positions(tokens), 1_000_000)
     assert (best.message[0], best.second_message[0]) == (first, smaller)
@@ -142,7 +142,7 @@ WRONG_WAY_ROUND = [
 
 @pytest.mark.parametrize(("text", "first", "second"), CLOSE_BEST)
 def test_a_lead_that_32_bits_can_not_tell(text, first, second):
-    pair, tokens = gumbel(1), ragged([text])
+    pair, tokens = gumbel(1), batch_tokens([text])
     lead = pair.plain.score(text, first) - pair.plain.score(text, second)
     assert 0 < lead < 3e-6
     best = pair.fast.best_two(tokens, pair.positions(tokens), 1000)
@@ -152,7 +152,7 @@ def test_a_lead_that_32_bits_can_not_tell(text, first, second):
 
 @pytest.mark.parametrize(("text", "second"), WRONG_WAY_ROUND)
 def test_the_shortlist_keeps_what_32_bits_put_third(text, second):
-    pair, tokens = gumbel(0), ragged([text])
+    pair, tokens = gumbel(0), batch_tokens([text])
     assert [message for message, _ in pair.plain.best_two(text, 3)] == [0, second]
     assert 0 < pair.plain.score(text, second) - pair.plain.score(text, 3 - second) < 2e-7
     best = pair.fast.best_two(tokens, pair.positions(tokens), 3)
@@ -163,7 +163,7 @@ def test_the_shortlist_keeps_what_32_bits_put_third(text, second):
 def test_the_largest_draw_over_and_over(repeats):
     """Token 574,926,154 meets the draw 2^32 − 1 at h = 0: the sum is as large as so many terms allow."""
     pair, text = gumbel(0), [574_926_154] * repeats
-    tokens = ragged([text])
+    tokens = batch_tokens([text])
     best = pair.fast.best_two(tokens, pair.positions(tokens, "none"), 300)
     assert best.message.tolist() == [0]
     assert best.score[0] == pytest.approx(repeats * 32 * np.log(2), rel=1e-13)

@@ -12,7 +12,7 @@ import scanner.watermark
 from scanner.watermark import minus_ln_r
 from scanner.watermark.native import secret as primitives
 from scanner.watermark.native import streams
-from tests.watermark.pairs import Pair, greenlist, gumbel, log_gumbel, ragged
+from tests.watermark.pairs import Pair, batch_tokens, greenlist, gumbel, log_gumbel
 
 KNOWN = json.loads(
     (Path(scanner.watermark.__file__).parent / "native" / "known_answers.json").read_text(encoding="utf-8")
@@ -66,7 +66,7 @@ def pair_of(case) -> Pair:
 
 @pytest.mark.parametrize("case", DOCUMENTS, ids=lambda case: f"{case['method']}-{case['dedup']}-h{case['window']}")
 def test_documents(case):
-    pair, tokens = pair_of(case), ragged([case["tokens"]])
+    pair, tokens = pair_of(case), batch_tokens([case["tokens"]])
     positions = pair.positions(tokens, case["dedup"])
     assert np.diff(positions.offsets).tolist() == [case["scored"]]
     score = pair.fast.score(tokens, positions, case["message"])
@@ -82,7 +82,7 @@ def test_documents(case):
 @pytest.mark.parametrize("case", [case for case in DOCUMENTS if case["method"] != "gumbel-log"])
 def test_the_search_over_messages_publishes_the_same_score(case):
     """A search up to the vector's message finds its score among the best two, or a second that is no lower."""
-    pair, tokens = pair_of(case), ragged([case["tokens"]])
+    pair, tokens = pair_of(case), batch_tokens([case["tokens"]])
     positions = pair.positions(tokens, case["dedup"])
     best = pair.fast.best_two(tokens, positions, case["message"] + 1)
     found = {int(best.message[0]): best.score[0], int(best.second_message[0]): best.second_score[0]}

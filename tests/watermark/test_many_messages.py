@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.watermark import brute_force
-from tests.watermark.pairs import greenlist, gumbel, ragged, sum_error
+from tests.watermark.pairs import batch_tokens, greenlist, gumbel, sum_error
 from tests.watermark.strategies import random_documents
 
 PAIRS = {
@@ -18,7 +18,7 @@ PAIRS = {
 
 
 def assert_best_of(pair, batch, count):
-    tokens = ragged(batch)
+    tokens = batch_tokens(batch)
     positions = pair.positions(tokens)
     best = pair.fast.best_two(tokens, positions, count)
     found = zip(best.message.tolist(), best.second_message.tolist(), strict=True)
@@ -68,7 +68,7 @@ def test_the_last_message_can_be_the_best():
         scores = brute_force.scores(pair.plain, document, 200_000)
         records = np.flatnonzero(scores > np.maximum.accumulate(np.concatenate([[-1], scores[:-1]])))
         for message in records[1:].tolist():
-            tokens = ragged([document])
+            tokens = batch_tokens([document])
             positions = pair.positions(tokens)
             assert pair.fast.best_two(tokens, positions, message + 1).message.tolist() == [message]
             assert pair.fast.best_two(tokens, positions, message).message[0] < message

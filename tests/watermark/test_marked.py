@@ -8,7 +8,7 @@ import pytest
 
 from scanner.watermark.pvalues import log10_any_of
 from tests import reference
-from tests.watermark.pairs import greenlist, gumbel, ragged
+from tests.watermark.pairs import batch_tokens, greenlist, gumbel
 
 VOCABULARY = range(60)
 
@@ -42,7 +42,7 @@ def mark_gumbel(pair, message: int, length: int, seed: int) -> list[int]:
 
 
 def assert_found(pair, texts: list[list[int]], messages: list[int], count: int) -> None:
-    tokens = ragged(texts)
+    tokens = batch_tokens(texts)
     positions = pair.positions(tokens)
     best = pair.fast.best_two(tokens, positions, count)
     scored = np.diff(positions.offsets)
@@ -81,7 +81,7 @@ def test_among_a_million():
 def test_another_key_finds_nothing():
     for make, mark in ((greenlist, mark_greenlist), (gumbel, mark_gumbel)):
         text = mark(make(2), 5, 80, 0)
-        other, tokens = make(2, secret=b"another secret of 32 bytes......"), ragged([text])
+        other, tokens = make(2, secret=b"another secret of 32 bytes......"), batch_tokens([text])
         positions = other.positions(tokens)
         best = other.fast.best_two(tokens, positions, 1000)
         log10_p = other.fast.law.log10_p(best.score, np.diff(positions.offsets))

@@ -10,7 +10,7 @@ from scanner.audit.calibration.admission import fresh_entropy
 from scanner.audit.statistics.judgement import levels
 from scanner.watermark import GreenList, Gumbel, label, scored_positions
 from scanner.watermark.native.nulls import greenlist_hits, gumbel_hits, keys_of
-from tests.watermark.pairs import law_of, ragged
+from tests.watermark.pairs import batch_tokens, law_of
 from tests.watermark.strategies import random_documents
 
 SEED = b"seed of the tests"
@@ -42,7 +42,7 @@ def expected(make, tokens, positions, name, messages, critical):
 @pytest.mark.parametrize("gamma", [Fraction(1, 2), Fraction(1, 4), Fraction(77, 256)], ids=str)
 @pytest.mark.parametrize(("window", "messages"), [(0, 1), (2, 64), (4, 331)])
 def test_greenlist(window, messages, gamma):
-    tokens = ragged(random_documents(1, LENGTHS))
+    tokens = batch_tokens(random_documents(1, LENGTHS))
     positions = scored_positions(tokens, window, "ngram")
     name = label("greenlist", window, gamma)
     critical = levels(law_of(gamma), positions.scored, THRESHOLDS).critical
@@ -56,7 +56,7 @@ def test_greenlist(window, messages, gamma):
 
 @pytest.mark.parametrize("critical", [0, 1, 255, 256, 257, 10**9])
 def test_critical_counts_at_the_edges_of_the_counters(critical):
-    tokens = ragged([[7] * 256])
+    tokens = batch_tokens([[7] * 256])
     positions = scored_positions(tokens, 0, "none")  # one token: its count is 0 or 256
     name = label("greenlist", 0, Fraction(1, 2))
     found = greenlist_hits(
@@ -69,7 +69,7 @@ def test_critical_counts_at_the_edges_of_the_counters(critical):
 
 @pytest.mark.parametrize(("window", "messages"), [(0, 1), (4, 331)])
 def test_gumbel(window, messages):
-    tokens = ragged(random_documents(1, LENGTHS))
+    tokens = batch_tokens(random_documents(1, LENGTHS))
     positions = scored_positions(tokens, window, "ngram")
     name = label("gumbel", window)
     critical = levels(law_of(None), positions.scored, THRESHOLDS).critical
@@ -81,7 +81,7 @@ def test_gumbel(window, messages):
 
 def test_gumbel_edges_are_exact():
     """Critical scores are scores or the next double, which approximate sums alone could not tell apart."""
-    tokens = ragged(random_documents(1, [50]))
+    tokens = batch_tokens(random_documents(1, [50]))
     positions = scored_positions(tokens, 1, "ngram")
     name = label("gumbel", 1)
     mark = Gumbel(secret_of(name, 5), 1)
@@ -92,7 +92,7 @@ def test_gumbel_edges_are_exact():
 
 
 def test_more_messages_than_a_tile():
-    tokens = ragged(random_documents(1, [20]))
+    tokens = batch_tokens(random_documents(1, [20]))
     positions = scored_positions(tokens, 1, "ngram")
     many, gamma = 70_000, Fraction(1, 4)
     keys = fresh_keys(label("greenlist", 1, gamma), NUMBERS[:1])

@@ -11,9 +11,9 @@ from scipy import integrate, stats
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.watermark.accounts import SHARES, by_post, log10_evidence, pooled_positions
 from scanner.watermark.laws import GREENER, RATES, Binomial, Gamma, NegativeGamma
-from scanner.watermark.native.numbered import NumberedGreenList
+from scanner.watermark.native.version2_marks import Version2GreenList
 from scanner.watermark.positions import WholeWindows
-from tests.watermark.pairs import SECRET, ragged
+from tests.watermark.pairs import SECRET, batch_tokens
 
 GREEN = Binomial(Fraction(1, 4))
 POSTS = [[1, 2, 3, 4, 5], [1, 2, 3, 9], [], [7], [2, 3, 4, 8], [1, 2, 3, 4], [6, 6, 6, 6, 6]]
@@ -39,7 +39,7 @@ def plain_pooled(window: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("window", [0, 1, 2])
 def test_what_posts_repeat_counts_once_for_their_account(window):
-    posts = ragged(POSTS)
+    posts = batch_tokens(POSTS)
     positions = pooled_positions(WholeWindows(window), window, posts, ACCOUNTS, "ngram")
     of_accounts = [
         positions.index[a:b].tolist() for a, b in zip(positions.offsets, positions.offsets[1:], strict=False)
@@ -52,8 +52,8 @@ def test_what_posts_repeat_counts_once_for_their_account(window):
 
 
 def test_posts_together_score_what_they_score_one_by_one():
-    mark, generator = NumberedGreenList(SECRET, 2, Fraction(1, 4)), np.random.default_rng(1)
-    posts = ragged([generator.integers(50_000, size=20) for _ in range(30)])
+    mark, generator = Version2GreenList(SECRET, 2, Fraction(1, 4)), np.random.default_rng(1)
+    posts = batch_tokens([generator.integers(50_000, size=20) for _ in range(30)])
     accounts = np.array([0, 10, 30])
     positions = pooled_positions(mark.rule, 2, posts, accounts, "ngram")
     whole = mark.score(posts._replace(offsets=posts.offsets[accounts]), positions, 3)

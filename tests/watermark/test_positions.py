@@ -9,7 +9,7 @@ from hypothesis import given
 from scanner.watermark import Tokens, scored_positions
 from scanner.watermark import positions as module
 from tests import reference
-from tests.watermark.pairs import ragged, split
+from tests.watermark.pairs import batch_tokens, split
 from tests.watermark.strategies import DEDUPS, documents, many, random_documents, windows
 
 
@@ -18,7 +18,7 @@ def wanted(batch, window, dedup):
 
 
 def got(batch, window, dedup):
-    tokens = ragged(batch)
+    tokens = batch_tokens(batch)
     return split(scored_positions(tokens, window, dedup), tokens)
 
 
@@ -26,7 +26,7 @@ def got(batch, window, dedup):
 @many
 @given(documents, windows)
 def test_they_are_those_of_the_reference(dedup, batch, window):
-    positions = scored_positions(ragged(batch), window, dedup)
+    positions = scored_positions(batch_tokens(batch), window, dedup)
     assert (positions.index.dtype, positions.offsets.dtype) == (np.int64, np.int64)
     assert len(positions.offsets) == len(batch) + 1
     assert got(batch, window, dedup) == wanted(batch, window, dedup)
@@ -61,7 +61,7 @@ def test_documents_do_not_see_each_other():
 
 def test_an_unknown_choice_is_refused():
     with pytest.raises(ValueError, match=r"'twice'.*ngram, context, none"):
-        scored_positions(ragged([[1, 2]]), 0, "twice")
+        scored_positions(batch_tokens([[1, 2]]), 0, "twice")
 
 
 KEYS = {
@@ -119,13 +119,13 @@ def seconds(tokens: Tokens, dedup: str) -> float:
 def test_no_text_makes_it_slow(name, dedup):
     """A quadratic search would take a hundred thousand times as long; other processes on the machine take a few."""
     text = adversarial_texts(200_000)[name]
-    usual = seconds(ragged(random_documents(0, [200_000])), dedup)
-    assert seconds(ragged([text]), dedup) < 20 * usual + 0.05
+    usual = seconds(batch_tokens(random_documents(0, [200_000])), dedup)
+    assert seconds(batch_tokens([text]), dedup) < 20 * usual + 0.05
     assert got([text], 4, dedup) == wanted([text], 4, dedup)
 
 
 def test_many_short_documents_take_no_longer_than_one_long_one():
     """The table is as long as the document in hand needs, not as long as the longest of the batch needs."""
     long, short = random_documents(0, [200_000])[0], random_documents(1, [10] * 20_000)
-    usual = seconds(ragged([long]), "ngram")
-    assert seconds(ragged([long, *short]), "ngram") < 20 * usual + 0.05
+    usual = seconds(batch_tokens([long]), "ngram")
+    assert seconds(batch_tokens([long, *short]), "ngram") < 20 * usual + 0.05

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from scanner.watermark import Positions, Tokens, ragged
+from scanner.watermark import Positions, Tokens, batch_tokens
 from scanner.watermark.format import Basis, RanksAmongDecoys
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.laws import Gamma
@@ -125,7 +125,7 @@ def test_where_no_rank_is_asked():
 def test_decoys_of_the_formats(form):
     """Decoys are different keys, the same every time, and have the law of the key."""
     secret = form.decoy_key(bytes(range(32)))
-    tokens = ragged([list(range(100, 180))])
+    tokens = batch_tokens([list(range(100, 180))])
     marks = [form.open(secret) for _ in range(2)]
     whole = marks[0].rule.positions(tokens, "ngram")
     positions = Positions(whole.index, np.arange(len(whole.index) + 1))
@@ -173,7 +173,7 @@ class Counting:
 
 def test_of_a_long_text_some_positions_are_ranked():
     """A long text under a public key would keep a worker busy for hours: 999 decoys score every position."""
-    tokens = ragged([[1] * 10_000 + [3] * 10_000, [1, 3] * 100])
+    tokens = batch_tokens([[1] * 10_000 + [3] * 10_000, [1, 3] * 100])
     mark, positions = Counting(), WholeWindows(0).positions(tokens, "none")
     found = ranked(search(mark, tokens, positions, 1), mark, tokens, positions, 1, 0.5, most=500)
     assert found.p_rank[:, 0].tolist() == [LEAST_RANK, LEAST_RANK]

@@ -10,7 +10,7 @@ from scanner.watermark.laws import Floored, Gamma
 from scanner.watermark.positions import Positions, Tokens
 from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import Found, choose, corrected, decide, long_enough, passes, search
-from tests.watermark.pairs import ragged
+from tests.watermark.pairs import batch_tokens
 
 RATE = 1e-6
 NAN = math.nan
@@ -130,7 +130,7 @@ class Toy:
 
 
 def places(*scored: int) -> tuple[Tokens, Positions]:
-    tokens = ragged([range(t) for t in scored])
+    tokens = batch_tokens([range(t) for t in scored])
     return tokens, Positions(np.arange(sum(scored)), tokens.offsets)
 
 

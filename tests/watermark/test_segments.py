@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
-from scanner.watermark.positions import only
+from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
+from scanner.watermark.positions import select_positions
 from scanner.watermark.rule import search
 from scanner.watermark.span_search import (
     Limit,
@@ -21,12 +21,12 @@ from scanner.watermark.span_search import (
 )
 from scanner.watermark.spans import log10_in_document, looks, running_sums
 from tests.watermark.marked_tokens import marked_tokens, plain_tokens
-from tests.watermark.pairs import SECRET, ragged
+from tests.watermark.pairs import SECRET, batch_tokens
 
 MARKS = {
-    "greenlist-v2": lambda: NumberedGreenList(SECRET, 2, Fraction(1, 4)),
-    "gumbel-v2": lambda: NumberedGumbel(SECRET, 2),
-    "greenlist-v2 with groups": lambda: NumberedGreenList(SECRET, 2, Fraction(1, 4), 30),
+    "greenlist-v2": lambda: Version2GreenList(SECRET, 2, Fraction(1, 4)),
+    "gumbel-v2": lambda: Version2Gumbel(SECRET, 2),
+    "greenlist-v2 with groups": lambda: Version2GreenList(SECRET, 2, Fraction(1, 4), 30),
 }
 every_mark = pytest.mark.parametrize("name", MARKS)
 
@@ -49,7 +49,7 @@ def tail(edges: list[int]) -> list[int]:
 
 def batch(seed: int, lengths: list[int]):
     generator = np.random.default_rng(seed)
-    return ragged([plain_tokens(generator, length) for length in lengths])
+    return batch_tokens([plain_tokens(generator, length) for length in lengths])
 
 
 def test_segments_of_positions_are_those_of_a_plain_count():
@@ -60,12 +60,12 @@ def test_segments_of_positions_are_those_of_a_plain_count():
     of_tokens = cut(lengths, [[40], [49, 52, 100, 300, 399], [], [], [60, 60, 84]])
     whole = mark.rule.positions(tokens, "ngram")
     documents = np.array([0, 1, 3, 4])
-    positions = only(whole, documents)
+    positions = select_positions(whole, documents)
     found = of_positions(of_tokens, tokens, positions, documents)
     wanted = []
     for place, d in enumerate(documents.tolist()):
         at = (positions.index[positions.offsets[place] : positions.offsets[place + 1]] - tokens.offsets[d]).tolist()
-        own = of_tokens.only(np.array([d]))
+        own = of_tokens.of_documents(np.array([d]))
         for number, (first, last) in enumerate(zip(own.begin.tolist(), own.end.tolist(), strict=True)):
             inside = [i for i, token in enumerate(at) if first <= token < last]
             if 24 <= len(inside) < len(at):
@@ -74,7 +74,7 @@ def test_segments_of_positions_are_those_of_a_plain_count():
         tuple(map(int, one)) for one in zip(found.whose, found.begin, found.end, found.number, strict=True)
     ] == wanted
     assert len(wanted) > 4
-    halves = [of_tokens.only(np.arange(2)), of_tokens.only(np.arange(2, 5))]
+    halves = [of_tokens.of_documents(np.arange(2)), of_tokens.of_documents(np.arange(2, 5))]
     assert all((a == b).all() for a, b in zip(joined_segments(halves), of_tokens, strict=True))
 
 
@@ -91,7 +91,7 @@ def test_the_best_part_is_that_of_a_plain_search(name):
         counted = []
         for d, scored in enumerate(positions.scored.tolist()):
             where, _ = parts.places(d, scored)
-            terms = mark.terms(tokens, only(positions, [d]), 5)
+            terms = mark.terms(tokens, select_positions(positions, [d]), 5)
             scores = [math.fsum(terms[begin:end]) for begin, end in where.tolist()]
             assert least[d] == pytest.approx(mark.law.log10_p(scores, where[:, 1] - where[:, 0]).min(), rel=1e-9)
             counted.append(len(where))
@@ -104,7 +104,7 @@ def test_a_marked_segment_is_one_look_that_fits(name, windows):
     mark, generator = MARKS[name](), np.random.default_rng(3)
     messages = 900 if "groups" in name else 40
     text = [*plain_tokens(generator, 700), *marked_tokens(mark, 31, 100, generator), *plain_tokens(generator, 500)]
-    tokens = ragged([plain_tokens(generator, 200), text])
+    tokens = batch_tokens([plain_tokens(generator, 200), text])
     positions = mark.rule.positions(tokens, "ngram")
     segments = of_positions(cut([200, 1_300], [[100], [300, 700, 800]]), tokens, positions, np.arange(2))
     limit, parts = Limit(1e-6, messages, 2), Parts(windows, segments)
@@ -130,7 +130,7 @@ def test_no_segment_that_passes_is_missed_under_one_message():
     _, spans = search_parts(mark, tokens, positions, 1, 1, limit, Parts(False, segments))
     wanted = set()
     for d, begin, end in zip(segments.whose.tolist(), segments.begin.tolist(), segments.end.tolist(), strict=True):
-        terms = mark.terms(tokens, only(positions, [d]), 0)
+        terms = mark.terms(tokens, select_positions(positions, [d]), 0)
         p = 10.0 ** mark.law.log10_p(math.fsum(terms[begin:end]), end - begin)
         if 1 - (1 - p) ** 6 <= limit.rate:
             wanted.add((d, begin, end))

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from scanner.watermark import GreenList, Gumbel, span_search
-from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
-from scanner.watermark.positions import Positions, only
+from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
+from scanner.watermark.positions import Positions, select_positions
 from scanner.watermark.rule import search
 from scanner.watermark.span_search import Limit, Parts, spans_of
 from scanner.watermark.spans import (
@@ -22,15 +22,15 @@ from scanner.watermark.spans import (
     windows,
 )
 from tests.watermark.marked_tokens import marked_tokens, plain_tokens
-from tests.watermark.pairs import SECRET, ragged
+from tests.watermark.pairs import SECRET, batch_tokens
 
 MARKS = {
     "greenlist": lambda: GreenList(SECRET, 2, Fraction(1, 4)),
     "gumbel": lambda: Gumbel(SECRET, 2),
-    "greenlist-v2": lambda: NumberedGreenList(SECRET, 2, Fraction(1, 4)),
-    "gumbel-v2": lambda: NumberedGumbel(SECRET, 2),
-    "greenlist-v2 with groups": lambda: NumberedGreenList(SECRET, 2, Fraction(1, 4), 30),
-    "gumbel-v2 with groups": lambda: NumberedGumbel(SECRET, 2, 30),
+    "greenlist-v2": lambda: Version2GreenList(SECRET, 2, Fraction(1, 4)),
+    "gumbel-v2": lambda: Version2Gumbel(SECRET, 2),
+    "greenlist-v2 with groups": lambda: Version2GreenList(SECRET, 2, Fraction(1, 4), 30),
+    "gumbel-v2 with groups": lambda: Version2Gumbel(SECRET, 2, 30),
 }
 MESSAGES = {"greenlist-v2 with groups": 900, "gumbel-v2 with groups": 900}
 every_mark = pytest.mark.parametrize("name", MARKS)
@@ -68,7 +68,7 @@ def test_a_short_document_has_one_window():
 
 def batch(seed: int, lengths: list[int]):
     generator = np.random.default_rng(seed)
-    return ragged([plain_tokens(generator, length) for length in lengths])
+    return batch_tokens([plain_tokens(generator, length) for length in lengths])
 
 
 @every_mark
@@ -86,7 +86,7 @@ def test_what_positions_add_comes_to_the_score_whatever_their_order(name):
     order = np.random.default_rng(2).permutation(700 - 2)
     shuffled = Positions(positions.index[order], np.array([0, len(order)]))
     assert mark.terms(tokens, shuffled, np.array([7])).tolist() == terms[order].tolist()
-    twice = only(positions, [3, 0, 0])
+    twice = select_positions(positions, [3, 0, 0])
     assert mark.score(tokens, twice, messages[[3, 0, 0]]).tolist() == score[[3, 0, 0]].tolist()
 
 
@@ -149,7 +149,7 @@ def test_two_marked_parts_are_two_spans(name):
     text: list[int] = []
     for message, length in parts:
         text += plain_tokens(generator, length) if message is None else marked_tokens(mark, message, length, generator)
-    tokens = ragged([text, plain_tokens(generator, 400)])
+    tokens = batch_tokens([text, plain_tokens(generator, 400)])
     positions = mark.rule.positions(tokens, "ngram")
     limit = Limit(1e-6, count, 2)
     found = found_by(mark, tokens, positions, limit)
@@ -174,7 +174,7 @@ def test_many_marked_parts_are_told_up_to_a_number(monkeypatch):
     text: list[int] = []
     for _ in range(4):
         text += marked_tokens(mark, 0, 60, generator, 40) + plain_tokens(generator, 1_000)
-    tokens = ragged([text])
+    tokens = batch_tokens([text])
     found = found_by(mark, tokens, mark.rule.positions(tokens, "ngram"), Limit(1e-6, 1, 1))
     assert len(found) == 2
     assert {span.end - span.begin < 100 for span in found} == {True}
@@ -187,7 +187,7 @@ def test_what_a_long_text_takes_is_bounded_and_its_marked_part_is_found(name, mo
     monkeypatch.setattr(span_search, "AT_A_TIME", 12_000)
     mark, generator = MARKS[name](), np.random.default_rng(10)
     part = marked_tokens(mark, 31, 150, generator)
-    tokens = ragged(
+    tokens = batch_tokens(
         [plain_tokens(generator, 3_000) + part + plain_tokens(generator, 2_000), plain_tokens(generator, 4_000)]
     )
     positions = mark.rule.positions(tokens, "ngram")

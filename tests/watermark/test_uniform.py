@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from scanner.watermark.pvalues import log10_any_of
-from tests.watermark.pairs import greenlist, gumbel, log_gumbel, ragged
+from tests.watermark.pairs import batch_tokens, greenlist, gumbel, log_gumbel
 from tests.watermark.strategies import random_documents
 
 KEYS, PER_KEY, LENGTH = 40, 500, 60
@@ -34,7 +34,7 @@ def interval(count: int, chance: float) -> tuple[int, int]:
 
 def fresh_documents(seed: int):
     """Tokens from all of 32 bits, so that no window comes twice and the documents of a key are independent."""
-    return ragged(random_documents(seed, [LENGTH] * PER_KEY, vocabulary=2**32 - 1))
+    return batch_tokens(random_documents(seed, [LENGTH] * PER_KEY, vocabulary=2**32 - 1))
 
 
 def secret_of(seed: int) -> bytes:

@@ -20,7 +20,7 @@ from scanner.audit.statistics.judgement import Moments, chances, moments
 from scanner.errors import Refused
 from scanner.watermark import Dedup, Format, Positions, Tokens, Watermark
 from scanner.watermark.format import DrawsKeys
-from scanner.watermark.native.numbered import Numbered
+from scanner.watermark.native.version2_marks import Version2Mark
 from scanner.watermark.rule import decide, search
 
 TOKENS = 8192, 16384
@@ -203,7 +203,7 @@ def names_counts(case: NamesCase, texts: int, number: int, seed: bytes, threshol
     how = case.format
     [entropy] = fresh_entropy(seed, f"{how.label()};names", np.array([number]))
     mark = how.open(how.draw_key(entropy)) if isinstance(how, DrawsKeys) else None
-    if not isinstance(mark, Numbered) or mark.groups != case.groups:
+    if not isinstance(mark, Version2Mark) or mark.groups != case.groups:
         raise Refused(f"names: format {how.label()!r} has no {case.groups} groups; give one that has")
     rng = np.random.default_rng([*seed, number])
     messages = _people(max(case.users, 1), texts, case.groups, rng, one_group=case.one_group)
@@ -239,7 +239,7 @@ def _people(users: int, texts: int, groups: int, rng: np.random.Generator, *, on
     return (of_groups[:, :1] if one_group else of_groups) * groups + of_users
 
 
-def _written(case: NamesCase, mark: Numbered, messages: Messages, rng: np.random.Generator) -> list[Ids]:
+def _written(case: NamesCase, mark: Version2Mark, messages: Messages, rng: np.random.Generator) -> list[Ids]:
     """The texts of a case. Several users' texts stand in pieces by turns, as much of each."""
 
     def unmarked(_: Ids, choices: Ids, __: NDArray[np.int64]) -> Ids:
@@ -258,7 +258,7 @@ def _written(case: NamesCase, mark: Numbered, messages: Messages, rng: np.random
 
 def _chances(
     case: NamesCase,
-    mark: Numbered,
+    mark: Version2Mark,
     scored: NDArray[np.int64],
     of_users: NDArray[np.int64],
     thresholds: Sequence[float],

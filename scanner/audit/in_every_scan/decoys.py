@@ -31,7 +31,7 @@ from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Moments, moment
 from scanner.detection.accounts import Pooled, Posts
 from scanner.detection.detector import Detector
 from scanner.detection.under_test import KeyScores, KeyUnderTest, Origin
-from scanner.watermark import only
+from scanner.watermark import select_positions
 from scanner.watermark.accounts import by_post, log10_evidence
 from scanner.watermark.format import CountsHits, ScoresParts, StandsIn, UnlabelledColumns
 from scanner.watermark.rule import log10_p_best, log10_p_of, search
@@ -184,11 +184,11 @@ class PieceDecoys(HitCounts):
         for place in places.tolist():
             seed = seeds[int(scores.documents[place])]
             message = int.from_bytes(seed[:8], "little") % key.messages
-            mark, positions = kind.open(key.messages, seed), only(scores.positions, [place])
+            mark, positions = kind.open(key.messages, seed), select_positions(scores.positions, [place])
             if scores.parts is not None and isinstance(mark, ScoresParts):
                 sums = running_sums(mark.terms(scores.tokens, positions, message), positions.offsets)
                 score.append(totals(sums, positions)[0])
-                best.append(least_of_parts(kind.law, sums, positions, scores.parts.only(np.array([place])))[0])
+                best.append(least_of_parts(kind.law, sums, positions, scores.parts.of_documents(np.array([place])))[0])
             else:
                 score.append(mark.score(scores.tokens, positions, message)[0])
         if len(places):
@@ -222,7 +222,7 @@ class PieceDecoys(HitCounts):
             return
         key, law = scores.test.key, self._decoys.shadowed[scores.test.key.key_id]
         messages = np.arange(key.messages, key.messages + SHADOWS)
-        positions = only(scores.positions, np.tile(places, SHADOWS))
+        positions = select_positions(scores.positions, np.tile(places, SHADOWS))
         score = scores.test.watermark.score(scores.tokens, positions, np.repeat(messages, len(places)))
         hits = log10_p_best(law, score, positions.scored, 1)[:, None] <= _LOG10_ALPHA[None, :]
         chance, one = self._decoys.chances(law, scores.positions.scored[places], 1), np.ones(len(places))
@@ -240,7 +240,7 @@ class PieceDecoys(HitCounts):
         if not len(places):
             return
         holders_of, held = self._decoys.holders.some(key.key_id, numbers[:, 0]), self._decoys.held[key.key_id]
-        positions = only(scores.positions, places)
+        positions = select_positions(scores.positions, places)
         ranked = rank(scores.test.watermark, how, key.messages, scores.tokens, positions, holders_of, numbers[:, 1:3])
         for kind, (hits, tests, chance) in counted(ranked, held).items():
             for cluster in np.unique(ranked.cluster).tolist():
@@ -258,11 +258,14 @@ class PieceDecoys(HitCounts):
         of_places = [seeds[int(scores.documents[place])] for place in places.tolist()]
         score, best = [], []
         for place, seed in zip(places.tolist(), of_places, strict=True):
-            mark, positions = scores.test.to_device(kind.open(key.messages, seed)), only(scores.positions, [place])
+            mark, positions = (
+                scores.test.to_device(kind.open(key.messages, seed)),
+                select_positions(scores.positions, [place]),
+            )
             found = search(mark, scores.tokens, positions, key.messages)
             score.append(found.score[0, 0])
             if scores.parts is not None and isinstance(mark, ScoresParts):
-                limit, parts = Limit(THRESHOLDS[0], key.messages, 1), scores.parts.only(np.array([place]))
+                limit, parts = Limit(THRESHOLDS[0], key.messages, 1), scores.parts.of_documents(np.array([place]))
                 spans = spans_of(mark, scores.tokens, positions, limit, found, parts=parts)
                 best.append(min((span.log10_p for span in spans), default=0.0))
         self._add("decoy_best", scores, scored, np.array(score), key.messages)
@@ -270,7 +273,7 @@ class PieceDecoys(HitCounts):
         if isinstance(kind.format, CountsHits):
             secrets = [kind.draw_key(entropy_of(kind.name, key.messages, seed)) for seed in of_places]
             critical = self._decoys.critical(kind.law, scored)
-            positions = only(scores.positions, places)
+            positions = select_positions(scores.positions, places)
             hits = kind.format.count_all(secrets, scores.tokens, positions, key.messages, critical)
             chance = self._decoys.chances(kind.law, scored, 1, DEEP)
             counted = np.full(len(scored), kind.format.counted(key.messages))
@@ -303,7 +306,7 @@ class PieceDecoys(HitCounts):
             return
         law = self._decoys.kinds[scores.test.key.key_id].law
         scored = scores.positions.scored[places]
-        looks = scores.parts.only(places).looks(scored)
+        looks = scores.parts.of_documents(places).looks(scored)
         least = log10_in_document(log10_p_of(law, law.largest(scored), scored), looks, messages)
         chance = np.where(least[:, None] <= _LOG10_ALPHA[None, :], np.array(THRESHOLDS)[None, :], 0.0)
         hit = log10_in_document(best, looks, messages)[:, None] <= _LOG10_ALPHA[None, :]
@@ -356,7 +359,7 @@ class AccountDecoys(HitCounts):
         of_accounts, of_posts, scored = [], [], []
         for account, seed in zip(accounts, seeds, strict=True):
             mark, message = kind.open(key.messages, seed), int.from_bytes(seed[:8], "little") % key.messages
-            positions = only(subject.positions, [account])
+            positions = select_positions(subject.positions, [account])
             each = by_post(positions, subject.posts, *posts.begins[account : account + 2].tolist())
             of_accounts.append(mark.score(subject.posts, positions, message))
             of_posts.append(mark.score(subject.posts, each, message))

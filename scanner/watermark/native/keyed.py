@@ -41,7 +41,7 @@ class BestMessages(NamedTuple):
         )
 
 
-class Sealed:
+class NativeMark:
     """A native watermark of whatever version: sub-keys of one label, shown in no repr and never pickled.
 
     Raises:
@@ -98,7 +98,7 @@ class Sealed:
             raise ValueError(f"{count} messages cannot be searched; at least 1 is needed")
 
 
-class Version1Mark(Sealed, ABC):
+class Version1Mark(NativeMark, ABC):
     """A native watermark of version 1.
 
     Raises:

@@ -11,9 +11,9 @@ import numpy as np
 from scanner.watermark.format import Case, Pairs, Watermark
 from scanner.watermark.native import choice, gumbel, secret, streams
 from scanner.watermark.native.greenlist import GreenList
-from scanner.watermark.native.numbered import Numbered, NumberedGreenList, NumberedGumbel, NumberedLogGumbel
 from scanner.watermark.native.streams import is_group_step
-from scanner.watermark.positions import ragged, scored_positions
+from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel, Version2LogGumbel, Version2Mark
+from scanner.watermark.positions import batch_tokens, scored_positions
 from scanner.watermark.rule import log10_p_of, search
 
 
@@ -48,12 +48,12 @@ def _draws(case: Case) -> Pairs:
 
 def _documents(case: Case) -> Pairs:
     mark = method_of(case)
-    tokens = ragged([case["tokens"]])
+    tokens = batch_tokens([case["tokens"]])
     positions = scored_positions(tokens, case["window"], case["dedup"])
     score = mark.score(tokens, positions, case["message"])
     yield "scored", case["scored"], int(positions.scored[0])
     yield "score", *_scores(case["score"], score[0])
-    if isinstance(mark, Numbered):
+    if isinstance(mark, Version2Mark):
         yield "scored_group", case["scored_group"], int(mark.group_steps(tokens, positions).sum())
         of_group = mark.parts(tokens, positions, case["message"])[0][0]
         yield "score_group", *_scores(case["score_group"], of_group)
@@ -62,9 +62,9 @@ def _documents(case: Case) -> Pairs:
 
 def _searches(case: Case) -> Pairs:
     mark = method_of(case)
-    if not isinstance(mark, Numbered) or mark.groups is None:
+    if not isinstance(mark, Version2Mark) or mark.groups is None:
         raise ValueError("searches are of version 2, with groups")
-    tokens = ragged([case["tokens"]])
+    tokens = batch_tokens([case["tokens"]])
     positions = scored_positions(tokens, case["window"], case["dedup"])
     found = search(mark, tokens, positions, mark.groups**2)
     there = found.message[0] >= 0
@@ -91,8 +91,8 @@ def method_of(case: Case) -> Watermark:
     name, key, window = case["method"], bytes.fromhex(case["secret"]), case["window"]
     if case.get("version", 1) == 2:
         if name == "greenlist":
-            return NumberedGreenList(key, window, Fraction(case["gamma"]), case["groups"])
-        return {"gumbel": NumberedGumbel, "gumbel-log": NumberedLogGumbel}[name](key, window, case["groups"])
+            return Version2GreenList(key, window, Fraction(case["gamma"]), case["groups"])
+        return {"gumbel": Version2Gumbel, "gumbel-log": Version2LogGumbel}[name](key, window, case["groups"])
     if name == "greenlist":
         return GreenList(key, window, Fraction(case["gamma"]))
     return {"gumbel": gumbel.Gumbel, "gumbel-log": gumbel.LogGumbel}[name](key, window)

@@ -15,7 +15,7 @@ from scanner.watermark.native import nulls, secret
 from scanner.watermark.native.greenlist import GreenList
 from scanner.watermark.native.gumbel import Gumbel
 from scanner.watermark.native.known_answers import GROUPS
-from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
+from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
 from scanner.watermark.positions import Dedup, Positions, Tokens, WholeWindows
 from schemas.registry import MAX_WINDOW, parse_gamma
 from schemas.registry import Gamma as GammaText
@@ -144,7 +144,7 @@ class GreenListFormat(Native):
         """The law of S green tokens among T."""
         return Binomial(parse_gamma(self.gamma))
 
-    def open(self, secret_bytes: bytes) -> GreenList | NumberedGreenList:
+    def open(self, secret_bytes: bytes) -> GreenList | Version2GreenList:
         """See Format."""
         return GreenList(secret_bytes, self.window, parse_gamma(self.gamma))
 
@@ -186,7 +186,7 @@ class GumbelFormat(Native):
         """The law of a sum of T exponential variables."""
         return Gamma()
 
-    def open(self, secret_bytes: bytes) -> Gumbel | NumberedGumbel:
+    def open(self, secret_bytes: bytes) -> Gumbel | Version2Gumbel:
         """See Format."""
         return Gumbel(secret_bytes, self.window)
 

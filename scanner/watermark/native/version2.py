@@ -21,9 +21,9 @@ from scanner.watermark.format import Format, KnownAnswers, StandIns
 from scanner.watermark.laws import Law, least_score
 from scanner.watermark.native import secret
 from scanner.watermark.native.known_answers import GROUPS
-from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
 from scanner.watermark.native.run_nulls import Paired
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat, Native
+from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
 from schemas.registry import MOST_NUMBERS, RESERVED_EVERY, parse_gamma, reserved_among
 
 CLUSTERS = 32
@@ -117,9 +117,9 @@ class GreenListFormat2(_Native2, GreenListFormat):
         """The label of SPEC_2 §1."""
         return secret.label(self.name, self.window, parse_gamma(self.gamma), self.groups)
 
-    def open(self, secret_bytes: bytes) -> NumberedGreenList:
+    def open(self, secret_bytes: bytes) -> Version2GreenList:
         """See Format."""
-        return NumberedGreenList(secret_bytes, self.window, parse_gamma(self.gamma), self.groups)
+        return Version2GreenList(secret_bytes, self.window, parse_gamma(self.gamma), self.groups)
 
 
 class GumbelFormat2(_Native2, GumbelFormat):
@@ -132,9 +132,9 @@ class GumbelFormat2(_Native2, GumbelFormat):
         """The label of SPEC_2 §1."""
         return secret.label(self.name, self.window, groups=self.groups)
 
-    def open(self, secret_bytes: bytes) -> NumberedGumbel:
+    def open(self, secret_bytes: bytes) -> Version2Gumbel:
         """See Format."""
-        return NumberedGumbel(secret_bytes, self.window, self.groups)
+        return Version2Gumbel(secret_bytes, self.window, self.groups)
 
 
 def of_the_paper(

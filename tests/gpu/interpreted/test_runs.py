@@ -13,7 +13,7 @@ from scanner.watermark.native.gumbel_runs import score_of_number
 from scanner.watermark.native.streams import RunRequest, steps_of
 from tests.gpu.interpreted.sides import CPU
 from tests.watermark.native2.known2 import SECRET, Pair, marked, pair
-from tests.watermark.pairs import greenlist, gumbel, ragged, sum_error
+from tests.watermark.pairs import batch_tokens, greenlist, gumbel, sum_error
 from tests.watermark.strategies import random_documents
 
 GREENS = [Fraction(1, 4), Fraction(3, 8), Fraction(1, 2), Fraction(77, 256)]
@@ -28,7 +28,7 @@ def test_the_longest_texts_on_a_device_fit_its_integers():
 
 
 def assert_searched_alike(one: Pair, documents, count: int, dedup: str = "ngram") -> None:
-    tokens = ragged(documents)
+    tokens = batch_tokens(documents)
     positions = one.fast.rule.positions(tokens, dedup)
     found = on_device(one.fast, CPU).search(tokens, positions, count)
     wanted = one.fast.search(tokens, positions, count)
@@ -70,7 +70,7 @@ def test_with_groups(method, groups):
 def test_the_plain_reference_finds_the_same(method):
     one = pair(method, 2, 19)
     document = [int(token) for token in marked(one.fast, 200, 40, 5)]
-    tokens = ragged([document])
+    tokens = batch_tokens([document])
     found = on_device(one.fast, CPU).search(tokens, one.fast.rule.positions(tokens, "ngram"), 19**2)
     wanted = one.plain.search(document)
     there = found.message[0] >= 0
@@ -88,7 +88,7 @@ def test_more_blocks_than_a_program_has(monkeypatch):
 
 def test_a_run_that_begins_far_on_and_what_reaches_its_floor():
     one = pair("greenlist", 1, 65_536)
-    tokens = ragged(random_documents(2, [9]))
+    tokens = batch_tokens(random_documents(2, [9]))
     steps = steps_of(tokens, one.fast.rule.positions(tokens, "ngram"), np.arange(8, dtype=np.uint64) << np.uint64(40))
     asked = RunRequest(np.zeros(2, np.int64), np.array([0, 65_535 << 16]), 300, 2, 5, np.array([3.0, np.inf]))
     mark = on_device(one.fast, CPU)
@@ -97,7 +97,7 @@ def test_a_run_that_begins_far_on_and_what_reaches_its_floor():
 
 
 def laid_out(one: Pair, documents, count: int) -> device_runs.Runs:
-    tokens = ragged(documents)
+    tokens = batch_tokens(documents)
     positions = one.fast.rule.positions(tokens, "none")
     steps = steps_of(tokens, positions, one.fast._nonces(tokens, positions))
     batch = Batch.put(one.fast.sub_keys.chacha, *steps, CPU)

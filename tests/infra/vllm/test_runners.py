@@ -16,7 +16,7 @@ from scanner.gpu.plain import RowSampling
 from scanner.registry import load_registry
 from scanner.registry import open_key as open_registered
 from scanner.watermark import GreenList
-from scanner.watermark.native.numbered import NumberedGreenList
+from scanner.watermark.native.version2_marks import Version2GreenList
 from tests import reference, reference2
 from tests.generation import slow
 from tests.infra.vllm.conftest import KINDS
@@ -58,7 +58,7 @@ def by_transformers(registry, key_id, tokens, asked, logits):
     key = next(key for key in load_registry(registry).keys if key.key_id == key_id)
     mark = open_registered(registry, key)
     ids, message = torch.tensor([tokens]), [asked.extra_args["brickscan_message"]]
-    if isinstance(mark, GreenList | NumberedGreenList):
+    if isinstance(mark, GreenList | Version2GreenList):
         return GreenListProcessor(mark, message, [len(tokens)], delta=2.5)(ids, logits[None])[0]
     how = {"temperature": asked.temperature, "top_k": asked.top_k, "top_p": asked.top_p}
     return GumbelProcessor(mark, message, [len(tokens)], **how)(ids, logits[None])[0]

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scanner.audit.calibration.names import Ids, Messages, after, by_turns
 from scanner.audit.calibration.names import write_marked as write
 from scanner.watermark import Watermark
-from scanner.watermark.native.numbered import Numbered
+from scanner.watermark.native.version2_marks import Version2Mark
 from scanner.watermark.rule import decide, search
-from tests.watermark.pairs import ragged
+from tests.watermark.pairs import batch_tokens
 
 
 class Case(NamedTuple):
@@ -79,7 +79,7 @@ def collage(
     return Case(texts, messages[:, 0], [set(row.tolist()) for row in messages])
 
 
-def group_steps_alone(mark: Numbered, messages: Messages, rng: np.random.Generator) -> Case:
+def group_steps_alone(mark: Version2Mark, messages: Messages, rng: np.random.Generator) -> Case:
     """Texts marked only in the steps that a group shares: they are nobody's, and fit the whole group."""
 
     def only_shared(contexts: Ids, choices: Ids, best: NDArray[np.int64]) -> Ids:
@@ -94,7 +94,7 @@ def named(
     mark: Watermark, texts: list[Ids], messages: int, rate: float, misnaming_rate: float
 ) -> tuple[list[set[int]], NDArray[np.bool_]]:
     """Messages that a scan under one key names for each text, and whether the text is flagged: bool[D]."""
-    tokens = ragged(texts)
+    tokens = batch_tokens(texts)
     found = search(mark, tokens, mark.rule.positions(tokens, "ngram"), messages)
     decided = decide([found], rate, misnaming_rate)
     of_each = [set(row[of_it].tolist()) for row, of_it in zip(found.message, decided.named[0], strict=True)]

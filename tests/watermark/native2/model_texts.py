@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from scanner.watermark import GreenList, Gumbel
-from scanner.watermark.native.numbered import Numbered, NumberedGreenList, NumberedGumbel
+from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel, Version2Mark
 from tests.watermark.pairs import SECRET
 
 STORED = Path(__file__).with_name("model_texts.parquet")
@@ -49,14 +49,14 @@ class Cell(NamedTuple):
     groups: int | None
     kind: str
 
-    def mark(self) -> GreenList | Gumbel | Numbered:
+    def mark(self) -> GreenList | Gumbel | Version2Mark:
         """The opened key."""
         green = self.method == "greenlist"
         if self.version == 1:
             return GreenList(SECRET, self.window, Fraction(1, 4)) if green else Gumbel(SECRET, self.window)
         if green:
-            return NumberedGreenList(SECRET, self.window, Fraction(1, 4), self.groups)
-        return NumberedGumbel(SECRET, self.window, self.groups)
+            return Version2GreenList(SECRET, self.window, Fraction(1, 4), self.groups)
+        return Version2Gumbel(SECRET, self.window, self.groups)
 
     @property
     def messages(self) -> int:

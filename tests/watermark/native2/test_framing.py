@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from scanner.watermark import GreenList, Gumbel
-from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
+from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
 from tests.watermark.native2 import attacks
 from tests.watermark.native2.known2 import SECRET
 
@@ -38,8 +38,8 @@ def version_1(method: str, window: int):
 
 def version_2(method: str, window: int, groups: int | None):
     if method == "greenlist":
-        return NumberedGreenList(SECRET, window, QUARTER, groups)
-    return NumberedGumbel(SECRET, window, groups)
+        return Version2GreenList(SECRET, window, QUARTER, groups)
+    return Version2Gumbel(SECRET, window, groups)
 
 
 def people(count: int, groups: int | None, rng: np.random.Generator, *, one_group: bool) -> np.ndarray:

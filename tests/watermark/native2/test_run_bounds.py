@@ -13,7 +13,7 @@ from scanner.watermark.native.ciphers import LANES
 from scanner.watermark.native.gumbel_runs import PER_LN2, PRODUCT, STEPS, bound_run, units_of
 from scanner.watermark.native.streams import steps_of
 from tests.watermark.native2.known2 import pair
-from tests.watermark.pairs import ragged
+from tests.watermark.pairs import batch_tokens
 from tests.watermark.strategies import few, many, random_documents, token_ids
 
 WASTE = LANES * 0.0861 * math.log(2.0)
@@ -26,7 +26,7 @@ draws = st.one_of(
 
 def bounds_of(mark, document, blocks, first=0):
     """Bounds of a document's first positions under so many blocks of numbers, and how many positions these are."""
-    tokens = ragged([document])
+    tokens = batch_tokens([document])
     positions = scored_positions(tokens, mark.window, "ngram")
     steps = steps_of(tokens, positions, mark._nonces(tokens, positions))
     bounds = np.empty(blocks << gumbel_runs.BITS, np.int64)
@@ -52,7 +52,7 @@ def test_no_score_is_larger_and_none_smaller_by_much(scored):
     mark = pair("gumbel", 1).fast
     (document,) = random_documents(scored, (scored + 1,))
     bounds, _ = bounds_of(mark, document, 3)
-    copies = ragged([document] * len(bounds))
+    copies = batch_tokens([document] * len(bounds))
     scores = mark.score(copies, scored_positions(copies, 1, "none"), np.arange(len(bounds)))
     parts = -(-scored // STEPS)
     for score, bound in zip(scores.tolist(), bounds.tolist(), strict=True):
@@ -85,7 +85,7 @@ def test_hardly_a_number_is_scored_in_vain():
     mark, kept = pair("gumbel", 1).fast, 0
     for document in random_documents(7, (300,) * 60):
         bounds, scored = bounds_of(mark, document, 20)
-        copies = ragged([document])
+        copies = batch_tokens([document])
         best = mark.score(copies, scored_positions(copies, 1, "ngram"), int(bounds.argmax()))[0]
         kept += int((bounds >= units_of(best, scored)).sum())
     assert 60 <= kept <= 80

@@ -14,7 +14,7 @@ from scanner.watermark.native.gumbel import TERM_ERROR, UNIT
 from scanner.watermark.native.run_nulls import sum_run
 from scanner.watermark.native.streams import steps_of
 from tests.watermark.native2.known2 import pair
-from tests.watermark.pairs import ragged
+from tests.watermark.pairs import batch_tokens
 from tests.watermark.strategies import random_documents
 
 NUMBERS = np.array([5, 0, 2, 900_000, 7])
@@ -41,7 +41,7 @@ def counted(form, tokens, positions, messages, critical):
 def test_hits(window, messages, gamma):
     parameters = {"window": window} | ({} if gamma is None else {"gamma": str(gamma)})
     form = make_format("gumbel-v2" if gamma is None else "greenlist-v2", parameters)
-    tokens = ragged(random_documents(1, [70, 3, 0, 257, 40]))
+    tokens = batch_tokens(random_documents(1, [70, 3, 0, 257, 40]))
     positions = scored_positions(tokens, window, "ngram")
     hits = counted(form, tokens, positions, messages, levels(form.law(), positions.scored, THRESHOLDS).critical)
     assert hits[:, 0].any()
@@ -51,7 +51,7 @@ def test_hits(window, messages, gamma):
 def test_the_users_of_the_first_group(gamma):
     parameters = {"window": 1, "groups": 20} | ({} if gamma is None else {"gamma": gamma})
     form = make_format("gumbel-v2" if gamma is None else "greenlist-v2", parameters)
-    tokens = ragged(random_documents(1, [70, 3, 0, 257, 2]))
+    tokens = batch_tokens(random_documents(1, [70, 3, 0, 257, 2]))
     positions = scored_positions(tokens, 1, "ngram")
     hits = counted(form, tokens, positions, 20, levels(form.law(), positions.scored, THRESHOLDS).critical)
     assert hits[:, 0].any()
@@ -62,7 +62,7 @@ def test_edges_are_exact():
     form = make_format("gumbel-v2", {"window": 1})
     secret = fresh_entropy(b"seed of the tests", form.label(), NUMBERS[:1])[0]
     for length in (50, 2100):
-        tokens = ragged(random_documents(1, [length]))
+        tokens = batch_tokens(random_documents(1, [length]))
         positions = scored_positions(tokens, 1, "ngram")
         scores = np.array([form.open(secret).score(tokens, positions, m)[0] for m in range(100)])
         critical = np.concatenate([scores, np.nextafter(scores, np.inf), [np.inf]])[None, :]
@@ -71,7 +71,7 @@ def test_edges_are_exact():
 
 @pytest.mark.parametrize("critical", [0, 1, 255, 256, 257, 10**9])
 def test_critical_counts_at_the_edges_of_the_counters(critical):
-    tokens = ragged([[7] * 256])
+    tokens = batch_tokens([[7] * 256])
     positions = scored_positions(tokens, 0, "none")  # one token: a count is 0 or 256
     counted(
         make_format("greenlist-v2", {"window": 0, "gamma": "1/2"}),
@@ -85,7 +85,7 @@ def test_critical_counts_at_the_edges_of_the_counters(critical):
 def test_sums_are_as_near_to_scores_as_they_say():
     """Beside the one-message path: 4 documents of 1 to 2,100 positions, 48 numbers each."""
     mark = pair("gumbel", 1).fast
-    tokens = ragged(random_documents(6, (1, 40, 700, 2100)))
+    tokens = batch_tokens(random_documents(6, (1, 40, 700, 2100)))
     positions = scored_positions(tokens, 1, "ngram")
     steps = steps_of(tokens, positions, mark._nonces(tokens, positions))
     exact = np.stack([mark.score(tokens, positions, number) for number in range(48)], axis=1)
@@ -105,7 +105,7 @@ def test_pairs_of_groups_and_users(gamma, most, monkeypatch):
     parameters = {"window": 1, "groups": 20} | ({} if gamma is None else {"gamma": gamma})
     form = make_format("gumbel-v2" if gamma is None else "greenlist-v2", parameters)
     assert form.counted(400) == (20**3 if most[0] == 512 else 7 * 9)
-    tokens = ragged(random_documents(1, [70, 3, 0, 257, 2]))
+    tokens = batch_tokens(random_documents(1, [70, 3, 0, 257, 2]))
     positions = scored_positions(tokens, 1, "ngram")
     secrets = fresh_entropy(b"seed of the tests", form.label(), NUMBERS)
     every, critical = np.arange(400), levels(form.law(), positions.scored, THRESHOLDS).critical

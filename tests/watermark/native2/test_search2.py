@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from scanner.watermark import scored_positions
-from scanner.watermark.native import numbered
+from scanner.watermark.native import version2_marks
 from scanner.watermark.native.green_runs import MANY, SIDE, bit_length, count_run, words_of
 from scanner.watermark.native.gumbel_runs import STEPS
 from scanner.watermark.native.secret import planes_of
 from scanner.watermark.native.streams import chosen, in_two, is_group_step, steps_of
 from tests.watermark.native2.known2 import SECRET, marked, pair
-from tests.watermark.pairs import ragged
+from tests.watermark.pairs import batch_tokens
 from tests.watermark.strategies import random_documents
 
 LENGTHS = (0, 1, 3, 15, 16, 17, 63, 64, 65, 70, 257, 300)
@@ -47,17 +47,19 @@ def assert_found(mark, tokens, positions, count):
 @pytest.mark.parametrize("gamma", [*GREEN, None], ids=str)
 def test_without_groups(gamma, count):
     mark = pair("gumbel", 1).fast if gamma is None else pair("greenlist", 1, gamma=gamma).fast
-    tokens = ragged([*random_documents(1, LENGTHS), marked(mark, count - 1, 60, 4), marked(mark, count // 2, 60, 2)])
+    tokens = batch_tokens(
+        [*random_documents(1, LENGTHS), marked(mark, count - 1, 60, 4), marked(mark, count // 2, 60, 2)]
+    )
     assert_found(mark, tokens, scored_positions(tokens, 1, "ngram"), count)
 
 
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
 def test_more_numbers_than_stay_in_the_cache_and_more_positions_than_are_multiplied_at_once(method):
     mark = pair(method, 0).fast
-    tokens = ragged(random_documents(2, (STEPS + 300, STEPS, 40), 2**32))
+    tokens = batch_tokens(random_documents(2, (STEPS + 300, STEPS, 40), 2**32))
     positions = scored_positions(tokens, 0, "none")
     assert_found(mark, tokens, positions, 40)
-    short = ragged(random_documents(3, (30, 5)))
+    short = batch_tokens(random_documents(3, (30, 5)))
     assert_found(mark, short, scored_positions(short, 0, "ngram"), 9000)
 
 
@@ -69,7 +71,7 @@ def test_long_runs_count_as_each_number_alone(gamma, blocks):
     count = blocks * 32 * (16 // planes) - 5
     first = 5 << 16  # the sixth group's run
     for length in (1, 8, 43):
-        tokens = ragged(random_documents(length, (length + 1,)))
+        tokens = batch_tokens(random_documents(length, (length + 1,)))
         positions = scored_positions(tokens, 1, "ngram")
         steps = steps_of(tokens, positions, mark._nonces(tokens, positions))
         rule = (gamma.numerator, gamma.denominator.bit_length() - 1, planes)
@@ -78,14 +80,14 @@ def test_long_runs_count_as_each_number_alone(gamma, blocks):
         bits = np.unpackbits(counters.view(np.uint8), axis=1, bitorder="little")[:, :count]
         found = (bits.astype(np.int64) << np.arange(len(counters))[:, None]).sum(axis=0)
         drawn = np.unique([*range(300), *np.random.default_rng(blocks).integers(0, count, 700), count - 1])
-        copies = ragged([tokens.ids] * len(drawn))
+        copies = batch_tokens([tokens.ids] * len(drawn))
         alone = mark.score(copies, scored_positions(copies, 1, "ngram"), first + drawn)
         np.testing.assert_array_equal(found[drawn], alone)
 
 
 def test_group_steps_and_user_steps_are_parted_in_one_pass():
     mark = pair("greenlist", 2, groups=7).fast
-    tokens = ragged(random_documents(6, (0, 5, 90, 2, 40)))
+    tokens = batch_tokens(random_documents(6, (0, 5, 90, 2, 40)))
     positions = scored_positions(tokens, 2, "ngram")
     nonces = mark._nonces(tokens, positions)
     masks = [is_group_step(nonces), ~is_group_step(nonces)]
@@ -101,7 +103,7 @@ def test_group_steps_and_user_steps_are_parted_in_one_pass():
 def test_ties_go_to_the_smaller_message(method):
     """All messages tie where nothing is scored; under a green list with one position nearly all do."""
     mark = pair(method, 2).fast
-    tokens = ragged([[], [1], [1, 2], [5, 6, 7]])
+    tokens = batch_tokens([[], [1], [1, 2], [5, 6, 7]])
     positions = scored_positions(tokens, 2, "ngram")
     found = mark.search(tokens, positions, 500)
     assert found.message[:3].tolist() == [[0, 1]] * 3
@@ -115,7 +117,7 @@ def test_everybody_whose_text_a_document_holds_is_a_candidate(method):
     mark = pair(method, 1).fast
     users = list(range(3, 123, 3))
     pieces = [marked(mark, user, 300, 12, seed=user) for user in users]
-    tokens = ragged([list(chain(*pieces)), *random_documents(4, (50, 60))])
+    tokens = batch_tokens([list(chain(*pieces)), *random_documents(4, (50, 60))])
     positions = scored_positions(tokens, 1, "ngram")
     found = mark.search(tokens, positions, 130)
     assert set(users) <= set(found.message[0].tolist())
@@ -131,7 +133,7 @@ def test_with_groups(method, groups):
     last = groups**2 - 1
     pieces = [marked(one.fast, user, 60, 8, seed=user) for user in (last, last - 1, 0)]
     docs = [*random_documents(5, (0, 1, 9, 40), 60), pieces[0], pieces[0] + pieces[1], list(chain(*pieces))]
-    tokens = ragged(docs)
+    tokens = batch_tokens(docs)
     found = one.fast.search(tokens, scored_positions(tokens, 1, "ngram"), groups**2)
     assert found.independent
     assert found.user_evidence.tests == groups
@@ -149,16 +151,18 @@ def test_with_groups(method, groups):
 
 def test_a_key_with_groups_is_searched_for_all_its_messages():
     with pytest.raises(ValueError, match="360 messages cannot be searched; this key has 361"):
-        pair("gumbel", 1, 19).fast.search(ragged([[1, 2]]), scored_positions(ragged([[1, 2]]), 1, "ngram"), 360)
+        pair("gumbel", 1, 19).fast.search(
+            batch_tokens([[1, 2]]), scored_positions(batch_tokens([[1, 2]]), 1, "ngram"), 360
+        )
 
 
 def test_no_key_of_a_law_searches_for_a_floor_again(monkeypatch):
     """Each decoy is a key of its own, which searches one text; keys differ in which steps are group steps."""
-    found, plain = [], numbered.least_score
-    monkeypatch.setattr(numbered, "least_score", lambda *given: found.append(given) or plain(*given))
-    tokens = ragged([*random_documents(1, LENGTHS)])
+    found, plain = [], version2_marks.least_score
+    monkeypatch.setattr(version2_marks, "least_score", lambda *given: found.append(given) or plain(*given))
+    tokens = batch_tokens([*random_documents(1, LENGTHS)])
     positions = scored_positions(tokens, 4, "ngram")
-    first, second = (numbered.NumberedGreenList(bytes([i]) * 32, 4, Fraction(1, 8), 23) for i in range(2))
+    first, second = (version2_marks.Version2GreenList(bytes([i]) * 32, 4, Fraction(1, 8), 23) for i in range(2))
     for mark in (first, second, first):
         mark.search(tokens, positions, 23**2)
     lengths = np.concatenate([scored for _, scored, _ in found])

@@ -7,24 +7,24 @@ import pytest
 
 from scanner.watermark.format import SearchesWindows
 from scanner.watermark.native import windows as kernels
-from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
 from scanner.watermark.native.streams import steps_of
-from scanner.watermark.positions import only
+from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
+from scanner.watermark.positions import select_positions
 from scanner.watermark.spans import coarse_of, ranges
 from tests.watermark.marked_tokens import marked_tokens, plain_tokens
-from tests.watermark.pairs import SECRET, ragged
+from tests.watermark.pairs import SECRET, batch_tokens
 
 MARKS = {
-    "greenlist-v2": lambda groups: NumberedGreenList(SECRET, 2, Fraction(1, 4), groups),
-    "greenlist-v2, eight bits": lambda groups: NumberedGreenList(SECRET, 2, Fraction(3, 8), groups),
-    "gumbel-v2": lambda groups: NumberedGumbel(SECRET, 2, groups),
+    "greenlist-v2": lambda groups: Version2GreenList(SECRET, 2, Fraction(1, 4), groups),
+    "greenlist-v2, eight bits": lambda groups: Version2GreenList(SECRET, 2, Fraction(3, 8), groups),
+    "gumbel-v2": lambda groups: Version2Gumbel(SECRET, 2, groups),
 }
 every_mark = pytest.mark.parametrize("name", MARKS)
 
 
 def texts(seed: int, lengths: list[int]):
     generator = np.random.default_rng(seed)
-    return ragged([plain_tokens(generator, length) for length in lengths])
+    return batch_tokens([plain_tokens(generator, length) for length in lengths])
 
 
 def test_windows_are_of_every_other_scale_and_half_a_length_apart():
@@ -70,7 +70,7 @@ def test_a_marked_window_is_told_with_its_message(name, groups):
     count = 900 if groups else 300
     assert isinstance(mark, SearchesWindows)
     text = [*plain_tokens(generator, 300), *marked_tokens(mark, 31, 110, generator), *plain_tokens(generator, 200)]
-    tokens = ragged([plain_tokens(generator, 400), text])
+    tokens = batch_tokens([plain_tokens(generator, 400), text])
     positions = mark.rule.positions(tokens, "ngram")
     windows = coarse_of(positions, 0)
     window, message = mark.in_windows(tokens, positions, windows, count, 0.1)
@@ -93,7 +93,7 @@ def test_a_document_says_the_same_whatever_stands_beside_it(name, groups, monkey
     window, message = mark.in_windows(tokens, positions, windows, count, 1.0)
     found = []
     for d in range(4):
-        alone = only(positions, [d])
+        alone = select_positions(positions, [d])
         if len(alone.index) <= 24:
             continue
         own, its = mark.in_windows(tokens, alone, coarse_of(alone, 0), count, 1.0)

@@ -16,8 +16,8 @@ from jobs.demo.demo_keys import HERE
 from jobs.demo.get_model import DEFAULT_FOLDER
 from scanner.generation import GreenListProcessor, GumbelProcessor, LocalModel, load_model
 from scanner.generation.processor import RowsProcessor, sampling_weights
-from scanner.watermark.native.numbered import Numbered
 from scanner.watermark.native.streams import is_group_step
+from scanner.watermark.native.version2_marks import Version2Mark
 from tests.watermark.native2.model_texts import QUERIED, SHARED, STORED, TOKENS, VOCABULARY, Cell, cells, read, write
 
 BATCH = 80
@@ -54,7 +54,7 @@ class Moved(LogitsProcessor):
 class InGroupSteps(LogitsProcessor):
     """Marks the steps alone that a group shares."""
 
-    def __init__(self, mark: Numbered, marking: LogitsProcessor) -> None:
+    def __init__(self, mark: Version2Mark, marking: LogitsProcessor) -> None:
         self._mark, self._marking = mark, marking
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
@@ -73,7 +73,7 @@ def writing(cell: Cell, places: list[int], count: int, lengths: list[int], width
     else:
         marking = GumbelProcessor(mark, own.tolist(), lengths, width, temperature=temperature, top_p=TOP_P)
     if cell.kind == SHARED:
-        assert isinstance(mark, Numbered)
+        assert isinstance(mark, Version2Mark)
         marking = InGroupSteps(mark, marking)
     chosen = [marking]
     if cell.method == "greenlist" or cell.kind == SHARED:  # Gumbel chooses by itself

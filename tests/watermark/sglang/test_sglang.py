@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scanner.watermark import Positions, only, ragged
+from scanner.watermark import Positions, batch_tokens, select_positions
 from scanner.watermark.stacks.sglang.format import (
     AnswerPositions,
     SglangOneKeyFormat,
@@ -48,7 +48,7 @@ def test_a_wrong_answer_is_noticed():
 @settings(max_examples=60, deadline=None)
 @given(key=KEYS, width=WIDTHS, documents=st.lists(TOKENS, min_size=1, max_size=4))
 def test_positions_draws_and_scores(key, width, documents):
-    tokens, mark = ragged(documents), SglangOneKeyFormat(context_window=width).open(key.to_bytes(8, "big"))
+    tokens, mark = batch_tokens(documents), SglangOneKeyFormat(context_window=width).open(key.to_bytes(8, "big"))
     positions = mark.rule.positions(tokens, "context")
     score, draws = mark.score(tokens, positions, 0), mark.draws(tokens, positions)
     for d, document in enumerate(documents):
@@ -65,7 +65,7 @@ def test_positions_draws_and_scores(key, width, documents):
 @settings(max_examples=60, deadline=None)
 @given(a=KEYS, b=KEYS, share=st.sampled_from([0.001, 0.3, 0.5, 0.999]), document=TOKENS)
 def test_the_coin_names_the_key(a, b, share, document):
-    tokens, form = ragged([document]), SglangTwoKeysFormat(context_window=2, mixing_probability=share)
+    tokens, form = batch_tokens([document]), SglangTwoKeysFormat(context_window=2, mixing_probability=share)
     mark = form.open(a.to_bytes(8, "big") + b.to_bytes(8, "big"))
     positions = mark.rule.positions(tokens, "context")
     theirs = reference.detect(document, f"{a:x}", 2, key_b=f"{b:x}", mixing=share)
@@ -78,7 +78,7 @@ def test_the_coin_names_the_key(a, b, share, document):
 @given(width=st.integers(1, 4), document=st.lists(st.integers(0, 2), max_size=60))
 def test_each_seed_and_token_once(width, document):
     """`ngram`, which scans use, counts each seed and token once; `none` counts every position."""
-    tokens, seen, wanted = ragged([document]), set(), []
+    tokens, seen, wanted = batch_tokens([document]), set(), []
     for i in range(width, len(document)):
         pair = reference.context_hash(document[i - width : i]), document[i]
         if pair not in seen:
@@ -93,11 +93,11 @@ def test_contexts_of_one_hash_count_once():
     """Such contexts can be made without the key; the same token after each meets the same draw."""
     a, b = COLLISION[:2], COLLISION[3:5]
     assert reference.context_hash(a) == reference.context_hash(b)
-    twice = ragged([[*a, 17, *b, 17]])
+    twice = batch_tokens([[*a, 17, *b, 17]])
     rule = AnswerPositions(2)
     assert rule.positions(twice, "context").index.tolist() == [2, 3, 4]
     assert rule.positions(twice, "ngram").index.tolist() == [2, 3, 4]
-    other = ragged([COLLISION])
+    other = batch_tokens([COLLISION])
     assert rule.positions(other, "ngram").index.tolist() == [2, 3, 4, 5]
     assert rule.positions(other, "context").index.tolist() == [2, 3, 4]
 
@@ -105,7 +105,7 @@ def test_contexts_of_one_hash_count_once():
 def test_a_document_of_repeats_alone_costs_no_more():
     """20,000 equal tokens, or 20,000 different ones: both end at once."""
     for document in ([7] * 20_000, list(range(20_000))):
-        got = AnswerPositions(4).positions(ragged([document]), "ngram")
+        got = AnswerPositions(4).positions(batch_tokens([document]), "ngram")
         assert got.scored.tolist() == [1 if document[0] == 7 else len(document) - 4]
 
 
@@ -113,7 +113,7 @@ def test_keys_of_one_state_are_one_key():
     """Only 32 of a key's 64 bits count."""
     keys = [parse_key("0123456789abcdef"), parse_key("0x1D971A02deadbeef")]
     assert state_of(np.array(keys[:1], np.uint64)) == state_of(np.array(keys[1:], np.uint64))
-    tokens = ragged([list(range(100))])
+    tokens = batch_tokens([list(range(100))])
     marks = [SglangOneKeyFormat().open(key.to_bytes(8, "big")) for key in keys]
     positions = marks[0].rule.positions(tokens, "ngram")
     assert marks[0].score(tokens, positions, 0) == marks[1].score(tokens, positions, 0)
@@ -122,13 +122,13 @@ def test_keys_of_one_state_are_one_key():
 
 def test_a_score_depends_on_its_document_alone():
     documents = [[1, 2, 3] * 5, [], list(range(700)), [9], list(range(40, 90))]
-    tokens, mark = ragged(documents), SglangTwoKeysFormat().open(bytes(range(16)))
+    tokens, mark = batch_tokens(documents), SglangTwoKeysFormat().open(bytes(range(16)))
     positions = mark.rule.positions(tokens, "ngram")
     all_of_them = mark.score(tokens, positions, 0)
     for d, document in enumerate(documents):
-        alone = ragged([document])
+        alone = batch_tokens([document])
         assert mark.score(alone, mark.rule.positions(alone, "ngram"), 0)[0] == all_of_them[d]
-    assert mark.score(tokens, only(positions, [4, 2]), 0).tolist() == all_of_them[[4, 2]].tolist()
+    assert mark.score(tokens, select_positions(positions, [4, 2]), 0).tolist() == all_of_them[[4, 2]].tolist()
     each = Positions(positions.index, np.arange(len(positions.index) + 1))
     assert math.isclose(mark.score(tokens, each, 0).sum(), all_of_them.sum(), rel_tol=1e-13)
 

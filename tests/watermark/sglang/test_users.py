@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scanner.watermark import ragged
+from scanner.watermark import batch_tokens
 from scanner.watermark.stacks.sglang.user_keys import (
     SglangUserKeysFormat,
     best_two,
@@ -43,7 +43,7 @@ def test_user_keys():
 @settings(max_examples=30, deadline=None)
 @given(documents=st.lists(TOKENS, min_size=1, max_size=3), count=st.integers(1, 7))
 def test_the_search_finds_the_best_two(documents, count):
-    tokens, mark = ragged(documents), SglangUserKeysFormat(context_window=2).open(SECRET)
+    tokens, mark = batch_tokens(documents), SglangUserKeysFormat(context_window=2).open(SECRET)
     positions = mark.rule.positions(tokens, "ngram")
     found = mark.search(tokens, positions, count)
     assert found.independent
@@ -87,7 +87,7 @@ def test_two_users_of_one_state_name_nobody():
     """Their scores are equal, so neither passes alone."""
     mark = SglangUserKeysFormat().open(SECRET)
     mark.states(10)
-    tokens = ragged([list(range(50))])
+    tokens = batch_tokens([list(range(50))])
     positions = mark.rule.positions(tokens, "ngram")
     assert mark.search(tokens, positions, 10).independent
     same = mark.states(10).copy()
@@ -104,6 +104,6 @@ def test_how_many_users():
     for count in (0, 10**5 + 1):
         with pytest.raises(ValueError, match="allowed: 1 to 100,000"):
             form.check_messages(count)
-    mark, tokens = form.open(SECRET), ragged([[1, 2]])
+    mark, tokens = form.open(SECRET), batch_tokens([[1, 2]])
     with pytest.raises(ValueError, match="messages count from 0"):
         mark.score(tokens, mark.rule.positions(tokens, "ngram"), -1)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.watermark import ragged
+from scanner.watermark import batch_tokens
 from scanner.watermark.formats import make_format
 from tests.bench import fresh_keys, one_key
 
-TEXT = ragged([np.random.default_rng(3).integers(1, 300, 60).tolist() * 2])
+TEXT = batch_tokens([np.random.default_rng(3).integers(1, 300, 60).tolist() * 2])
 
 
 @pytest.mark.parametrize("name", ["three-bricks-openai", "three-bricks-maryland"])
@@ -25,7 +25,7 @@ def test_all_payloads_at_once(name):
 def test_green_tokens_of_many_pieces(name, more):
     """Pieces share draws, and each draw is looked up once."""
     form = make_format(name, {"vocab_size": 300} | more)
-    text = fresh_keys.pieces(ragged([*np.random.default_rng(4).integers(0, 9, (5, 40)).tolist(), [7] * 9]), 4, 8)
+    text = fresh_keys.pieces(batch_tokens([*np.random.default_rng(4).integers(0, 9, (5, 40)).tolist(), [7] * 9]), 4, 8)
     counts, scored = fresh_keys.green_counts(form.open(form.decoy_key(bytes(32))), text)
     mark = form.open(form.decoy_key(bytes(32)))
     positions = mark.rule.positions(text, "ngram")
@@ -95,5 +95,5 @@ def test_how_much_more_the_count_of_a_key_varies(name, more):
     """A text that is given twice meets every draw twice, so that the variance of a sum is twice as large."""
     form = make_format(name, more)
     mark, ids = form.open(form.decoy_key(bytes(32))), list(range(1, 60))
-    assert one_key.met_again(mark, ragged([ids])) == 1.0
-    assert one_key.met_again(mark, ragged([ids, ids])) == 2.0
+    assert one_key.met_again(mark, batch_tokens([ids])) == 1.0
+    assert one_key.met_again(mark, batch_tokens([ids, ids])) == 2.0

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers.generation.logits_process import SynthIDTextWatermarkLogitsProcessor, WatermarkLogitsProcessor
 
-from scanner.watermark import Positions, ragged
+from scanner.watermark import Positions, batch_tokens
 from scanner.watermark.formats import make_format
 from scanner.watermark.stacks.huggingface.format import CACHE_BYTES, KgwLefthashFormat, KgwSelfhashFormat
 from scanner.watermark.stacks.synthid.format import PUBLISHED, SynthIdMixedFormat, SynthIdTableFormat
@@ -50,7 +50,7 @@ def test_green_lists_are_those_of_transformers(seeding):
     form = (KgwLefthashFormat if seeding == "lefthash" else KgwSelfhashFormat)(vocab_size=size, context_width=width)
     mark = form.open(key.to_bytes(8, "big"))
     ids = np.random.default_rng(4).integers(1, size, 60).tolist()
-    tokens = ragged([[1, 2], ids])
+    tokens = batch_tokens([[1, 2], ids])
     positions = mark.rule.positions(tokens, "none")
     wanted = []
     for place in positions.index.tolist():
@@ -64,7 +64,7 @@ def test_green_lists_are_those_of_transformers(seeding):
 def test_green_lists_that_are_kept_are_those_that_are_not():
     form = KgwLefthashFormat(vocab_size=49152)
     mark = form.open((15485863).to_bytes(8, "big"))
-    tokens = ragged([np.random.default_rng(1).integers(1, 60000, 3000).tolist()])
+    tokens = batch_tokens([np.random.default_rng(1).integers(1, 60000, 3000).tolist()])
     positions = mark.rule.positions(tokens, "none")
     together = mark.green(tokens, positions)
     assert mark._lists._lists is not None
@@ -80,12 +80,12 @@ def test_bits_are_those_of_transformers():
     mark = form.open(b"".join(key.to_bytes(8, "big") for key in keys))
     ids = np.random.default_rng(2).integers(0, 10**5, 40)
     each = Positions(np.arange(2, 40), np.arange(39))
-    ours = mark.ones(ragged([ids.tolist()]), each).tolist()
+    ours = mark.ones(batch_tokens([ids.tolist()]), each).tolist()
     assert ours == theirs.compute_g_values(torch.tensor(ids[None]))[0].tolist()
 
 
 def test_positions_whose_draw_no_key_changes_are_left_out():
-    tokens = ragged([[5, 0, 7, 8, 0, 9, 5, 6]])
+    tokens = batch_tokens([[5, 0, 7, 8, 0, 9, 5, 6]])
     left = KgwLefthashFormat(vocab_size=100).rule().positions(tokens, "ngram")
     assert left.index.tolist() == [1, 3, 4, 6, 7]
     form = ThreeBricksMarylandFormat(vocab_size=100, window=1, seeding="skip")
@@ -95,7 +95,7 @@ def test_positions_whose_draw_no_key_changes_are_left_out():
 
 def test_windows_of_one_seed_count_once():
     """Under lefthash the token before decides alone, whatever the context width, so a pair of tokens counts once."""
-    tokens = ragged([[1, 2, 3, 9, 2, 3, 8, 2, 4]])
+    tokens = batch_tokens([[1, 2, 3, 9, 2, 3, 8, 2, 4]])
     rule = KgwLefthashFormat(vocab_size=100, context_width=2).rule()
     assert rule.positions(tokens, "ngram").index.tolist() == [2, 3, 4, 6, 7, 8]
 
@@ -125,7 +125,7 @@ def test_payloads_are_fewer_than_the_vocabulary_and_published_keys_are_nobodys()
     form.check_messages(100)
     with pytest.raises(ValueError, match="give 1 to 100"):
         form.check_messages(101)
-    mark, tokens = form.open(form.decoy_key(bytes(32))), ragged([list(range(50))])
+    mark, tokens = form.open(form.decoy_key(bytes(32))), batch_tokens([list(range(50))])
     with pytest.raises(ValueError, match="0 to 99"):
         mark.score(tokens, mark.rule.positions(tokens, "ngram"), 100)
     assert SynthIdTableFormat(published=True).basis().assumed
@@ -148,7 +148,7 @@ def test_what_no_key_decides_is_not_scored(name):
     """Under seed 0 a window of zeros hands on its last token under every salt; tokens beyond the vocabulary alias."""
     form = make_format(name, {"vocab_size": 100, "window": 2})
     salted = [form.open(bytes(8) + salt.to_bytes(8, "big")) for salt in (35317, 99991)]
-    tokens = ragged([[5, 0, 7, 8, 0, 9, 10, 105, 11, 12]])
+    tokens = batch_tokens([[5, 0, 7, 8, 0, 9, 10, 105, 11, 12]])
     for mark in salted:
         scored = mark.rule.positions(tokens, "ngram").index.tolist()
         assert scored == [4, 5, 8, 9]  # not 3 and 6, after zeros, and not 7, which is token 105

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.watermark import ragged
+from scanner.watermark import batch_tokens
 from scanner.watermark.formats import make_format
 from scanner.watermark.stacks.proof import SynthIdProof, log_urn
 from scanner.watermark.stacks.synthid.bits import (
@@ -31,11 +31,11 @@ SAME_HASH = np.array(
 """Differences of five tokens that change no hash: the sum of d[i]·FACTOR^(4−i) is 0 mod 2^64 (found by LLL)."""
 
 BLOCKS = 16_000 + np.array(list(product(range(3), repeat=3))) @ SAME_HASH
-COLLIDING = ragged([BLOCKS.ravel().tolist()])
+COLLIDING = batch_tokens([BLOCKS.ravel().tolist()])
 """Blocks that collide: 27 of its 130 scored n-grams have one bit in every layer."""
 
 VARIANCE = (27**2 + 103) / 130
-ORDINARY = ragged([np.random.default_rng(7).integers(0, 32_000, 60).tolist()])
+ORDINARY = batch_tokens([np.random.default_rng(7).integers(0, 32_000, 60).tolist()])
 
 
 def states_of(tokens, start=0):

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from scanner.watermark import ragged
+from scanner.watermark import batch_tokens
 from scanner.watermark.laws import log_tail
 from scanner.watermark.stacks.synthid.bits import layer_law
 from scanner.watermark.stacks.synthid.format import SynthIdMixedFormat, SynthIdTableFormat
@@ -50,7 +50,7 @@ def test_p_is_exact_over_every_key():
     """Three layers of 2^12 places: all 2^36 keys on one text, counted, beside p where it is at most 1e-3."""
     size = 2**12
     form = SynthIdTableFormat(depth=3, ngram_len=3, sampling_table_size=size, sampling_table_seed=3, published=True)
-    tokens = ragged([np.random.default_rng(8).integers(0, 1000, 70).tolist()])
+    tokens = batch_tokens([np.random.default_rng(8).integers(0, 1000, 70).tolist()])
     # keys of one remainder mod the size draw the same bits
     marks = [form.open(key.to_bytes(8, "big") + bytes(16)) for key in range(size)]
     positions = marks[0].rule.positions(tokens, "ngram")
@@ -74,7 +74,7 @@ def test_p_is_exact_over_every_key():
 def test_above_a_thousandth_p_is_not_below_the_exact_one():
     """Above 1e-3 p is by the normal law: over keys no more than a share p reaches it, up to five standard errors."""
     form = SynthIdTableFormat(depth=5, sampling_table_seed=1)
-    tokens = ragged([np.random.default_rng(9).integers(0, 1000, 150).tolist()])
+    tokens = batch_tokens([np.random.default_rng(9).integers(0, 1000, 150).tolist()])
     scores = []
     for number in range(3000):
         mark = form.open(form.draw_key(number.to_bytes(32, "big")))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scanner.watermark import Positions, Tokens, only, ragged
+from scanner.watermark import Positions, Tokens, batch_tokens, select_positions
 from scanner.watermark.stacks.random_numbers import sum_terms, words_of_positions
 from scanner.watermark.stacks.vllm.format import (
     ResponsePositions,
@@ -47,7 +47,7 @@ def test_a_wrong_answer_is_noticed():
 @settings(max_examples=60, deadline=None)
 @given(key=KEYS, width=WIDTHS, documents=st.lists(TOKENS, min_size=1, max_size=4), opening=st.booleans())
 def test_words_positions_and_scores(key, width, documents, opening):
-    tokens = ragged(documents)
+    tokens = batch_tokens(documents)
     mark = VllmGumbelFormat(context_width=width, partial_contexts="scored" if opening else "dropped").open(
         key.to_bytes(8, "big")
     )
@@ -66,7 +66,7 @@ def test_words_positions_and_scores(key, width, documents, opening):
 @given(width=st.integers(1, 5), document=TOKENS, dedup=st.sampled_from(["ngram", "none"]))
 def test_other_choices_of_repeats(width, document, dedup):
     """`ngram`: each (context, token) once; `none`: every position."""
-    got = ResponsePositions(width, opening=True).positions(ragged([document]), dedup).index.tolist()
+    got = ResponsePositions(width, opening=True).positions(batch_tokens([document]), dedup).index.tolist()
     seen, wanted = set(), []
     for i, context in reference.scored(document, width, dedup=False):
         if dedup == "none" or (context, document[i]) not in seen:
@@ -78,7 +78,7 @@ def test_other_choices_of_repeats(width, document, dedup):
 @pytest.mark.seconds
 @given(documents=st.lists(TOKENS, min_size=2, max_size=5), alpha=st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]))
 def test_two_keys(documents, alpha):
-    tokens, key = ragged(documents), 0x0123456789ABCDEF
+    tokens, key = batch_tokens(documents), 0x0123456789ABCDEF
     mark = VllmDualKeyFormat(context_width=2, alpha=alpha).open(key.to_bytes(8, "big"))
     positions = mark.rule.positions(tokens, "context")
     for d, document in enumerate(documents):
@@ -90,13 +90,13 @@ def test_two_keys(documents, alpha):
 def test_a_score_depends_on_its_document_alone():
     """A score is the same in any batch, for any choice of its documents, and position by position."""
     documents = [[1, 2, 3] * 5, [], list(range(700)), [9], list(range(40, 90))]
-    tokens, mark = ragged(documents), VllmGumbelFormat().open(bytes(range(8)))
+    tokens, mark = batch_tokens(documents), VllmGumbelFormat().open(bytes(range(8)))
     positions = mark.rule.positions(tokens, "ngram")
     all_of_them = mark.score(tokens, positions, 0)
     for d, document in enumerate(documents):
-        alone = ragged([document])
+        alone = batch_tokens([document])
         assert mark.score(alone, mark.rule.positions(alone, "ngram"), 0)[0] == all_of_them[d]
-    assert mark.score(tokens, only(positions, [4, 2]), 0).tolist() == all_of_them[[4, 2]].tolist()
+    assert mark.score(tokens, select_positions(positions, [4, 2]), 0).tolist() == all_of_them[[4, 2]].tolist()
     each = Positions(positions.index, np.arange(len(positions.index) + 1))
     terms = mark.score(tokens, each, 0)
     assert np.allclose(np.add.reduceat(terms, positions.offsets[[2, 3]])[0], all_of_them[2], rtol=1e-13)
@@ -121,7 +121,7 @@ def test_sub_keys():
 
 
 def test_the_ngram_of_a_position_stops_at_its_document():
-    tokens = ragged([[5, 6, 7], [8, 9]])
+    tokens = batch_tokens([[5, 6, 7], [8, 9]])
     rule = ResponsePositions(2, opening=True)
     assert [rule.ngram(tokens, place) for place in range(5)] == [
         (-1, -1, 5), (-1, 5, 6), (5, 6, 7), (-1, -1, 8), (-1, 8, 9),
@@ -143,7 +143,7 @@ def test_what_is_refused():
     for alpha in (-0.1, 0.005, 0.995, 1.1, math.nan):
         with pytest.raises(ValueError, match="alpha"):
             VllmDualKeyFormat(alpha=alpha)
-    mark, tokens = VllmGumbelFormat().open(bytes(8)), ragged([[1, 2]])
+    mark, tokens = VllmGumbelFormat().open(bytes(8)), batch_tokens([[1, 2]])
     for message in (1, -1):
         with pytest.raises(ValueError, match="carries none"):
             mark.score(tokens, mark.rule.positions(tokens, "ngram"), message)

@@ -20,7 +20,7 @@ from pydantic import Field
 from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Floored, Law
-from scanner.watermark.positions import WIDEST, Dedup, PositionRule, Positions, Tokens, ragged
+from scanner.watermark.positions import WIDEST, Dedup, PositionRule, Positions, Tokens, batch_tokens
 from scanner.watermark.stacks.random_numbers import first_of_permutation, is_among_first, permutation, product_mod
 from scanner.watermark.stacks.shared import (
     BySeed,
@@ -250,7 +250,7 @@ def _detection(case: Case) -> Pairs:
     form = (KgwLefthashFormat if left else KgwSelfhashFormat)(
         vocab_size=case["vocab_size"], greenlist_ratio=case["greenlist_ratio"], context_width=width
     )
-    mark, tokens = form.open(int(case["hashing_key"]).to_bytes(8, "big")), ragged([case["tokens"]])
+    mark, tokens = form.open(int(case["hashing_key"]).to_bytes(8, "big")), batch_tokens([case["tokens"]])
     skip = width if left else width - 1
     index = np.arange(skip, len(tokens.ids))
     if case["ignore_repeated_ngrams"]:

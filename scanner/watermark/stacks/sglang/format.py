@@ -18,7 +18,7 @@ from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Floored, Gamma, Law
 from scanner.watermark.native.gumbel import sum_scores
-from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, ragged, scored_positions, with_opening
+from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, batch_tokens, scored_positions, with_opening
 from scanner.watermark.stacks.shared import DrawnFormat, Held, OpenedFormat, check_message, seeded_positions
 
 KEY_BITS = 32
@@ -234,7 +234,7 @@ def _detection(case: Case) -> Pairs:
         form = SglangTwoKeysFormat(context_window=width, mixing_probability=case["mixing_probability"])
     mark = form.open(b"".join(parse_key(key).to_bytes(8, "big") for key in keys))
     prompt = case["prompt_token_ids"][-width:]
-    tokens = ragged([prompt + case["token_ids"]])
+    tokens = batch_tokens([prompt + case["token_ids"]])
     positions = scored_positions(tokens, width, "context")
     if prompt:
         positions = with_opening(tokens, positions, width, len(prompt))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scanner.watermark.format import Candidates, Case, KnownAnswers, Pairs, ProofPath
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.one_message import term
-from scanner.watermark.positions import Positions, Tokens, ragged
+from scanner.watermark.positions import Positions, Tokens, batch_tokens
 from scanner.watermark.stacks.sglang.format import (
     KEY_BITS,
     Sglang,
@@ -195,7 +195,7 @@ def _user_keys(case: Case) -> Pairs:
 def _texts(case: Case) -> Pairs:
     """The score of one user that verdicts go by, of answers alone."""
     mark = SglangUserKeysFormat(context_window=case["context_window"]).open(bytes.fromhex(case["secret"]))
-    tokens = ragged([case["token_ids"]])
+    tokens = batch_tokens([case["token_ids"]])
     positions = mark.rule.positions(tokens, "ngram")
     yield "scored", case["scored"], int(positions.scored[0])
     yield "score", case["score"], float(mark.score(tokens, positions, case["message"])[0])

@@ -21,7 +21,7 @@ from pydantic import Field, field_validator
 
 from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
 from scanner.watermark.laws import Floored, Law, Surprise
-from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, ragged, scored_positions
+from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, batch_tokens, scored_positions
 from scanner.watermark.stacks.random_numbers import bits
 from scanner.watermark.stacks.shared import CPU, DrawnFormat, Held, OpenedFormat, StackFormat, check_message
 from scanner.watermark.stacks.synthid.bits import Bits, MixedBits, TableBits, hashes
@@ -245,7 +245,7 @@ def _detection(case: Case) -> Pairs:
     if table:
         drawn = {name: case[name] for name in ("sampling_table_size", "sampling_table_seed")}
         form = SynthIdTableFormat(**shape, **drawn)
-    mark, tokens = form.open(b"".join(key.to_bytes(8, "big") for key in keys)), ragged([case["tokens"]])
+    mark, tokens = form.open(b"".join(key.to_bytes(8, "big") for key in keys)), batch_tokens([case["tokens"]])
     each = scored_positions(tokens, length - 1, "none")
     each = Positions(each.index, np.arange(len(each.index) + 1))
     ones, out = mark.ones(tokens, each), case["out"]

@@ -19,7 +19,7 @@ from pydantic import Field
 from scanner.watermark.format import Basis, Candidates, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Floored, Gamma, Law
-from scanner.watermark.positions import WIDEST, Positions, Tokens, ragged
+from scanner.watermark.positions import WIDEST, Positions, Tokens, batch_tokens
 from scanner.watermark.stacks.random_numbers import (
     first_of_permutation,
     first_words,
@@ -342,7 +342,7 @@ def _detection(case: Case) -> Pairs:
     form: ThreeBricksOpenaiFormat | ThreeBricksMarylandFormat = ThreeBricksOpenaiFormat(**shape)
     if case["method"].startswith("maryland"):
         form = ThreeBricksMarylandFormat(**shape, gamma=case["gamma"])
-    tokens = ragged([case["tokens"]])
+    tokens = batch_tokens([case["tokens"]])
     seeds = form._seeds(case["seed"], case["salt_key"])
     rule = BySeed(form.window, form.window + 1, "", Held(seeds))
     tuples = {"none": 2, "v1": 0, "v2": 1}[case["scoring_method"]]  # tokens after the window

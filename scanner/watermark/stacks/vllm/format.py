@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field
 
 from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
 from scanner.watermark.laws import Floored, Gamma, Law, WeightedGamma, checked_weight
-from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, ragged, scored_positions, with_opening
+from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, batch_tokens, scored_positions, with_opening
 from scanner.watermark.stacks.random_numbers import MISSING, sum_terms, words_of_positions
 from scanner.watermark.stacks.shared import DrawnFormat, Held, OpenedFormat, check_message
 
@@ -140,7 +140,7 @@ class _VllmFormat(DrawnFormat):
 def _words(case: Case) -> Pairs:
     """The PRF on contexts that stand alone."""
     contexts, width = case["contexts"], len(case["contexts"][0])
-    tokens = ragged(
+    tokens = batch_tokens(
         [[c & MISSING for c in [*context, token]] for context, token in zip(contexts, case["token_ids"], strict=True)]
     )
     index = tokens.offsets[1:] - 1
@@ -158,7 +158,7 @@ def _detection(case: Case) -> Pairs:
     """What vLLM's detector reports, and its p-value where that is exact."""
     parameters = {name: case[name] for name in ("context_width", "alpha") if name in case}
     form = (VllmDualKeyFormat if "alpha" in case else VllmGumbelFormat)(**parameters)
-    mark, tokens = form.open(int(case["key"]).to_bytes(8, "big")), ragged([case["token_ids"]])
+    mark, tokens = form.open(int(case["key"]).to_bytes(8, "big")), batch_tokens([case["token_ids"]])
     positions = mark.rule.positions(tokens, "context" if case["deduplicate_contexts"] else "none")
     terms = mark.stack_terms(tokens, positions)
     score, scored = math.fsum(terms), len(terms)

@@ -23,7 +23,7 @@ from scanner.watermark.native import green_runs, gumbel_runs, secret
 from scanner.watermark.native.choice import cheapest
 from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
 from scanner.watermark.native.gumbel_runs import BITS, PER_LN2
-from scanner.watermark.native.keyed import BestMessages, Sealed
+from scanner.watermark.native.keyed import BestMessages, NativeMark
 from scanner.watermark.native.one_message import NOT_ASKED, below, count_green, score_under
 from scanner.watermark.native.streams import (
     RunRequest,
@@ -55,7 +55,7 @@ BestOfRuns = Callable[[ScoredSteps, RunRequest], tuple[NDArray[np.int64], NDArra
 """Function that finds the best numbers of runs and their scores: [R, most], −1 and 0 where there are fewer."""
 
 
-class Numbered(Sealed, ABC):
+class Version2Mark(NativeMark, ABC):
     """A native watermark of version 2 under one master key.
 
     Args:
@@ -359,7 +359,7 @@ def choose_token(key: NDArray[np.uint32], nonce: uint64, number: int, weights: N
     return chosen
 
 
-class NumberedGreenList(Numbered):
+class Version2GreenList(Version2Mark):
     """The green list of version 2.
 
     Args:
@@ -405,7 +405,7 @@ class NumberedGreenList(Numbered):
         return number, counted.astype(np.float64)
 
 
-class NumberedGumbel(Numbered):
+class Version2Gumbel(Version2Mark):
     """The Gumbel mark of version 2.
 
     Args:
@@ -466,7 +466,7 @@ class NumberedGumbel(Numbered):
         return number, units / PER_LN2
 
 
-class NumberedLogGumbel(NumberedGumbel):
+class Version2LogGumbel(Version2Gumbel):
     """The unweighted score Σ ln r over the same streams. One message only: it is not searched."""
 
     law: Law = NegativeGamma()
