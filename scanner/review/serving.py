@@ -112,6 +112,14 @@ _AT_ONCE = 64
 are taken, and beyond these the app answers 503.
 """
 
+_IN_A_ROW = 32
+"""Most connections that are taken before the oldest ones give way: with those that end just then and `_AT_ONCE`, fewer
+than the 256 files that some systems let a process open.
+"""
+
+_WAITING = 2048
+"""Most connections that the system holds until they are taken."""
+
 SECONDS_FOR_A_HEAD = 10.0
 """Longest time in which the head of a request must come in whole, on a new connection or on a kept one."""
 
@@ -197,6 +205,14 @@ class Connection(H11Protocol):
             self.transport.abort()
 
 
+class _Listening(socket.socket):
+    """A socket at which more connections wait than are taken in a row: asyncio has one number for both."""
+
+    def listen(self, _most: int = 0) -> None:
+        """Let connections come."""
+        super().listen(_WAITING)
+
+
 class UnambiguousRequests:
     """An app behind a guard that refuses requests of two lengths, which a proxy in front may have cut elsewhere."""
 
@@ -227,7 +243,7 @@ class Server:
     def __init__(self, host: str, port: int, app_on: Callable[[int], ASGIApp]) -> None:
         try:
             family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            self._socket = socket.socket(family, kind)
+            self._socket = _Listening(family, kind)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind(place)
             self._socket.listen()  # connections wait from now on, so that the address works before the app runs
@@ -244,6 +260,7 @@ class Server:
             server_header=False,
             lifespan="off",
             ws="none",
+            backlog=_IN_A_ROW,  # asyncio takes as many before it runs anything else
             limit_concurrency=2 * _AT_ONCE,  # answers of connections that gave way count until they end
             timeout_graceful_shutdown=_SECONDS_TO_END,
         )

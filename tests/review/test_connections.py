@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -56,6 +57,31 @@ def test_idle_connections_give_way(server, begun):
             assert status(server, HEAD + b"Connection: close\r\n\r\n") == 200
         with suppress(ConnectionResetError):
             assert idle[0].recv(1) == b""  # the oldest ended
+
+
+def test_a_burst_of_connections_opens_no_more_files_than_a_process_may(caplog):
+    """They come while the app is busy: asyncio would take all at once, and log an error for each beyond the limit."""
+    busy = Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/busy":
+            busy.set()
+            time.sleep(0.2)  # not asyncio's, so that nothing else runs
+        await PlainTextResponse("well")(scope, receive, send)
+
+    burst = Server("127.0.0.1", 0, lambda _port: app)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with running(burst), ExitStack() as stack:
+        stack.enter_context(connected(burst, HEAD.replace(b"/", b"/busy", 1) + b"\r\n"))
+        assert busy.wait(30)
+        waiting = [stack.enter_context(socket.socket()) for _ in range(600)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(one.fileno() for one in waiting) + 240, hard))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for one in waiting:
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.1", burst.port))
+        assert status(burst, HEAD + b"Connection: close\r\n\r\n") == 200
+    assert not caplog.records
 
 
 def test_bodies_that_never_come_keep_nobody_out():
