@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import polars as pl
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
-from scanner.errors import ScanFailed
+from scanner.errors import ScanFailed, in_a_line
 from scanner.results.newest import EVERY, exact, flags, newest_flags, newest_verdicts, shards
 from scanner.results.newest import standing_flags as of_every_set_of_keys
 from scanner.results.tables import read_whole
@@ -35,15 +36,21 @@ def ask(results: str, question: Callable[[], Answer]) -> Answer:
 
     Raises:
         Refused: there are no results.
-        ScanFailed: names were erased whenever it was asked.
+        ScanFailed: names were erased whenever it was asked, or a table or one of its files cannot be read.
     """
-    for _ in range(_ATTEMPTS):
-        before = _versions(results)
-        try:
-            return question()
-        except (OSError, pl.exceptions.PolarsError):
-            if _versions(results) == before:
-                raise
+    try:
+        for _ in range(_ATTEMPTS):
+            before = _versions(results)
+            try:
+                return question()
+            except (OSError, pl.exceptions.PolarsError):
+                if _versions(results) == before:
+                    raise
+    except (OSError, DeltaError, pl.exceptions.ComputeError) as error:
+        raise ScanFailed(
+            f"results: {results} cannot be read: {in_a_line(error)[:300]}; look whether all of it is there and may be "
+            "read, and put back what is missing from a copy"
+        ) from error
     raise ScanFailed(f"results: {results} cannot be read while names are erased from it; run again later")
 
 

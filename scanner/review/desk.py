@@ -284,7 +284,7 @@ class Desk:
         with self._explaining:
             rows = marked_accounts(self._explainer)
         rows.sort(key=lambda row: row["naming"] != Naming.NAMED)
-        trial = bool(of_trial(self.results))
+        trial = bool(ask(self.results, lambda: of_trial(self.results)))
         lines = [
             line_of_account(row, f"/account?{urlencode({'id': row['account_id'], 'night': row['night']})}", trial=trial)
             for row in rows[first : first + LINES_A_PAGE]

@@ -3,6 +3,7 @@ import os
 import shutil
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -372,6 +373,31 @@ def test_a_query_is_asked_again_when_an_erasure_took_its_files(folder):
         ask(folder, lambda: question(20))
     with pytest.raises(pl.exceptions.ColumnNotFoundError):  # an error without any erasure
         ask(folder, lambda: results.verdicts(folder).select("nothing").collect())
+
+
+DAMAGES = {
+    "files gone": ("*.parquet", Path.unlink),
+    "files torn": ("*.parquet", lambda file: file.write_bytes(bytes(file.stat().st_size))),
+    "log gone": ("_delta_log/*.json", Path.unlink),
+    "log torn": ("_delta_log/*.json", lambda file: file.write_text("{torn")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["verdicts", "flags", "shards", "scans", "decisions"])
+def test_a_damaged_table_is_told_in_a_sentence_to_whoever_asks_it(folder, name, damage):
+    """Commands and pages that ask get the rows, or an error of ours."""
+    add(folder, "a", [verdict(1, user="alice", flagged=True)])
+    open_tables(folder, ["decisions"])
+    pattern, harm = DAMAGES[damage]
+    for file in Path(table_uri(folder, name)).glob(pattern):
+        harm(file)
+    for query in (results.verdicts, results.flagged, results.scans, results.decisions):
+        with suppress(Refused, ScanFailed):
+            ask(folder, lambda query=query: query(folder).collect())
+    if damage == "log torn":
+        with pytest.raises(ScanFailed, match=r"^results: .* cannot be read: .*; look whether all of it is there"):
+            ask(folder, lambda: DeltaTable(table_uri(folder, name)))
 
 
 def test_without_results_it_says_what_to_do(tmp_path):

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from urllib.parse import urljoin
 
 import pytest
@@ -378,3 +379,25 @@ def collected(sent: list[Message]) -> Send:
         sent.append(message)
 
     return send
+
+
+@pytest.mark.costly
+def test_results_that_vanish_or_break_while_the_app_runs_are_said_on_the_page(night, caplog):
+    """And are read again once they are back; nobody's decision was taken meanwhile."""
+    scans = Path(night.results) / "scans" / "_delta_log" / f"{0:020}.json"
+    kept = scans.read_bytes()
+    with serving(night, by="ruth") as app:
+        asking = Asking(app)
+        form = asking.form()
+        scans.write_text("{torn")
+        try:
+            answers = [asking.ask("GET", path, Cookie=asking.cookie) for path in ("/", "/accounts")] + [
+                asking.post(form)
+            ]
+        finally:
+            scans.write_bytes(kept)
+        assert [status for status, _, _ in answers] == [503] * 3
+        assert all("cannot be read" in page for _, _, page in answers)
+        assert asking.ask("GET", "/", Cookie=asking.cookie)[0] == 200
+    assert not decided(night)
+    assert not caplog.records
