@@ -17,14 +17,11 @@ TAKE_MANY = {"kernel", "jit", "command", "option", "argument"}
 """Words of decorators of functions that may take more than eight parameters: kernels and commands."""
 
 MANY = {
-    "scanner/audit/in_every_scan/decoys.py: _count": 9,
-    "scanner/audit/statistics/audit_rows.py: row_of": 9,
-    "scanner/evidence/explanation.py: weigh": 9,
     "scanner/generation/mark.py: __init__": 10,
     "scanner/generation/processor.py: __init__": 11,
     "scanner/registry/keys.py: new_key": 10,
 }
-"""Functions that take more than eight parameters for now, and how many: each shall get a value for some of them."""
+"""Functions that users call by keywords, each of which documentation names, and how many parameters they take."""
 
 
 class WithoutNames(ast.NodeTransformer):

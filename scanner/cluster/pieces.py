@@ -4,18 +4,19 @@ The states of work, which scanner.cluster.todo moves it through:
 
     shard or pack ── cut to the pace ──► pieces ──► reported
       a pack that fails, or whose third node dies ──► each shard a piece, given alone
-      a piece that fails ATTEMPTS times, or whose third node dies ──► halves (halved), given alone
+      a piece that fails ATTEMPTS times, or whose third node dies ──► halves (HALF), given alone
       a half that fails, or whose node dies ──► halves, down to single documents
       a piece without progress ──► rows before its last word in batches, the rest one_by_one; announced rows alone
-      a document that its worker set aside for its size ──► a piece of one document (large), given alone
-      a single document: out of ATTEMPTS (large: LARGE_ATTEMPTS), of nodes, or of time ──► lost: only identified
-      lost, once identified, or once that failed too ──► in its shard's list of lost documents
+      a document that its worker set aside for its size ──► a piece of one document (LARGE), given alone
+      a single document: out of ATTEMPTS (LARGE: LARGE_ATTEMPTS), of nodes, or of time ──► Lost: only identified
+      Lost, once identified, or once that failed too ──► in its shard's list of lost documents
 
 A shard is finished when none of its pieces is open.
 """
 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, replace
+from enum import Enum, auto
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -195,23 +196,28 @@ class FinishedPack:
         return sum(counts.documents for counts in self.shards.values())
 
 
+class Scored(Enum):
+    """States of a piece that is to be scored: as the pace cut it, half of one that failed, or one large document."""
+
+    CUT = auto()
+    HALF = auto()
+    LARGE = auto()
+
+
 @dataclass
 class PieceWork:
-    """A piece, the shard that it belongs to, and whether its actor may hold nothing else.
+    """A piece, the shard that it belongs to, its state, and whether its actor may hold nothing else.
 
-    failed_on: for each failed attempt, the node whose worker died, None where none died; large: the document was set
-    aside for its size; lost: it is no longer scored, only identified; nodes: how many nodes died over it; halved: it is
-    a part of a piece that failed.
+    state: Lost: its one document is no longer scored, only identified; failed_on: for each failed attempt, the node
+    whose worker died, None where none died; nodes: how many nodes died over it.
     """
 
     piece: Piece
     shard: "OpenShard"
+    state: Scored | Lost = Scored.CUT
     failed_on: list[str | None] = field(default_factory=list)
     alone: bool = False
-    large: bool = False
-    lost: Lost | None = None
     nodes: int = 0
-    halved: bool = False
 
     @property
     def path(self) -> str:

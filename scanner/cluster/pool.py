@@ -25,7 +25,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
 from scanner.cluster.machines import Gone, Nodes, node_of, node_of_actor
-from scanner.cluster.pieces import Busy, Finished, FinishedPack, Pack, PackWork, PieceWork
+from scanner.cluster.pieces import Busy, Finished, FinishedPack, Lost, Pack, PackWork, PieceWork
 from scanner.cluster.todo import PiecePace, Todo
 from scanner.errors import BrickscanError, Refused, ScanFailed
 from scanner.input.shards import Shard
@@ -94,7 +94,7 @@ class _Slot:
         if isinstance(work, PackWork):
             ref = self.actor.scan_pack.options(**streams).remote(work.pack.shards)
         else:
-            ask = self.actor.scan if work.lost is None else self.actor.identify
+            ask = self.actor.identify if isinstance(work.state, Lost) else self.actor.scan
             ref = ask.options(**streams).remote(work.piece)
         self.given.append((ref, work))
 
@@ -253,7 +253,9 @@ class Pool:
             return None
         if isinstance(work, PackWork):
             return self._todo.unpack(work, found)
-        return self._todo.done(work, found) if work.lost is None else self._todo.lose(work, found)
+        if isinstance(work.state, Lost):
+            return self._todo.lose(work, work.state, found)
+        return self._todo.done(work, found)
 
     def _begin_next(self, slot: _Slot) -> None:
         slot.given.popleft()

@@ -26,6 +26,7 @@ from scanner.cluster.pieces import (
     Piece,
     PieceWork,
     Report,
+    Scored,
     Seconds,
     whole_shard,
 )
@@ -156,7 +157,9 @@ class Todo:
     @staticmethod
     def _failed_before(work: PieceWork | PackWork) -> bool:
         """Whether work is cut by its failures alone."""
-        return isinstance(work, PieceWork) and bool(work.failed_on or work.lost or work.halved or work.piece.one_by_one)
+        if isinstance(work, PackWork):
+            return False
+        return bool(work.failed_on) or work.state is not Scored.CUT or work.piece.one_by_one
 
     def pieces(self, most: int) -> int:
         """How many pieces the work that waits would be cut into now, counted up to so many."""
@@ -184,11 +187,11 @@ class Todo:
         if isinstance(work, PackWork):
             self._take_apart(work, detail)
             return None
-        if work.lost is not None:
-            return self.lose(work, UNKNOWN)
+        if isinstance(work.state, Lost):
+            return self.lose(work, work.state, UNKNOWN)
         work.failed_on.append(node_id)
         failures = sum(self._nodes.gone(node_id) is None for node_id in work.failed_on)
-        attempts = LARGE_ATTEMPTS if work.large else 1 if work.halved and not work.single else ATTEMPTS
+        attempts = self._attempts(work)
         if failures < attempts and len(work.failed_on) < NODES_A_DOCUMENT:
             self._again(work)
         elif work.single:
@@ -207,8 +210,8 @@ class Todo:
         """
         if isinstance(work, PackWork):
             self._take_apart(work, _NO_PROGRESS, behind)
-        elif work.lost is not None:
-            return self.lose(work, UNKNOWN)
+        elif isinstance(work.state, Lost):
+            return self.lose(work, work.state, UNKNOWN)
         elif row is not None:
             self._split(work, row, row + 1)
         elif not work.piece.one_by_one:
@@ -228,10 +231,10 @@ class Todo:
                 self.put_back([work])
             else:
                 self._take_apart(work, detail)
-        elif work.nodes < (NODES_A_DOCUMENT if work.single else 1 if work.halved else NODES_A_SHARD):
+        elif work.nodes < (NODES_A_DOCUMENT if work.single else 1 if work.state is Scored.HALF else NODES_A_SHARD):
             self._again(work)
-        elif work.lost is not None:
-            return self.lose(work, UNKNOWN)
+        elif isinstance(work.state, Lost):
+            return self.lose(work, work.state, UNKNOWN)
         elif work.single:
             self._give_up(work, "killed_worker", f"{detail} alone")
         else:
@@ -247,10 +250,9 @@ class Todo:
         self._waiting.extend(whole_shard(shard) for shard in work.pack.shards if shard not in done)
         return FinishedPack(done, report)
 
-    def lose(self, work: PieceWork, whose: Identity) -> Finished | None:
+    def lose(self, work: PieceWork, lost: Lost, whose: Identity) -> Finished | None:
         """Count a document as lost, now that everything about it is known."""
-        assert work.lost is not None  # noqa: S101
-        work.shard.finished.lost.append(work.lost._replace(whose=whose))
+        work.shard.finished.lost.append(lost._replace(whose=whose))
         self.in_parts += 1
         return self._close(work)
 
@@ -260,15 +262,20 @@ class Todo:
         finished.reports.append(report)
         finished.fault = finished.fault or report.fault
         self.in_parts += report.counts.documents
-        if self._pace and not work.large and not work.piece.one_by_one:
+        if self._pace and work.state is not Scored.LARGE and not work.piece.one_by_one:
             self._pace.measured(report.counts.documents, report.seconds)
         work.shard.open_pieces += len(report.set_aside)
-        self._waiting.extend(
-            PieceWork(Piece(work.piece.shard, row, row + 1, work.piece.one_by_one), work.shard, alone=True, large=True)
-            for row in report.set_aside
-        )
+        for row in report.set_aside:
+            piece = work.piece._replace(start=row, stop=row + 1)
+            self._waiting.append(PieceWork(piece, work.shard, Scored.LARGE, alone=True))
         self._give_up_large(work.path)
         return self._close(work)
+
+    @staticmethod
+    def _attempts(work: PieceWork) -> int:
+        if work.state is Scored.LARGE:
+            return LARGE_ATTEMPTS
+        return 1 if work.state is Scored.HALF and not work.single else ATTEMPTS
 
     def _again(self, work: PieceWork) -> None:
         work.shard.finished.retries += 1
@@ -310,13 +317,13 @@ class Todo:
         middle = (start + stop) // 2
         work.shard.open_pieces += 1
         halves = ((start, middle), (middle, stop))
-        self.put_back(PieceWork(Piece(shard, *rows, one_by_one), work.shard, halved=True) for rows in halves)
+        self.put_back(PieceWork(Piece(shard, *rows, one_by_one), work.shard, Scored.HALF) for rows in halves)
 
     def _give_up(self, work: PieceWork, reason: str, detail: str) -> None:
         """Give a document up: an actor is asked only for its identity."""
-        work.lost, work.nodes = Lost(work.piece.start, reason, detail), 0
+        self._large_lost[work.path] += work.state is Scored.LARGE
+        work.state, work.nodes = Lost(work.piece.start, reason, detail), 0
         self.put_back([work])
-        self._large_lost[work.path] += work.large
         self._give_up_large(work.path)
 
     def _give_up_large(self, path: str) -> None:
@@ -325,8 +332,8 @@ class Todo:
             return
         what = f"{LARGE_LOST} documents of this file that are as large could not be scored; it was not tried"
         for work in self._waiting:
-            if isinstance(work, PieceWork) and work.large and work.lost is None and work.path == path:
-                work.lost = Lost(work.piece.start, "out_of_memory", what)
+            if isinstance(work, PieceWork) and work.state is Scored.LARGE and work.path == path:
+                work.state = Lost(work.piece.start, "out_of_memory", what)
 
     def _close(self, work: PieceWork) -> Finished | None:
         finished = work.shard.finished

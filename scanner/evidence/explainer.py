@@ -34,7 +34,7 @@ from scanner.evidence.case import (
     refuse_impossible,
     text_ids_of,
 )
-from scanner.evidence.explanation import RUN, Explanation, Weighed, log10_p_in, weigh
+from scanner.evidence.explanation import RUN, Explanation, Omissions, Weighed, log10_p_in, weigh
 from scanner.evidence.names_then import (
     CHANGED_ROW,
     NOT_ASKED,
@@ -281,7 +281,7 @@ class Explainer:
             places = [(0, len(text)), *((part["char_from"], part["char_to"]) for part in named_parts)]
             with contextlib.suppress(Refused):  # a missing key keeps no other flag from being explained
                 test, common = self.open_key(key_id), self.common(replace(case, row={**row, "key_id": key_id}))
-                about = text, message, dedup, common, places
+                about = text, message, Omissions(dedup, common), places
                 law = test.watermark.law
                 if law and log10_p_in(test.watermark, test.tokenizer.reference, *about) > math.log10(stated):
                     why = f"neither its text nor a part of it speaks for message {message} of key {key_id}"
@@ -461,6 +461,6 @@ class Explainer:
             return _Said(text, None, found.not_from_file, parts, None, str(error), beside)
         dedup = case.scan["dedup"] if case.scan else self._config.dedup
         tokenizer = test.tokenizer.reference
-        about = text, message, test.key.messages, dedup, parts
-        weighed = weigh(test.watermark, tokenizer, *about, self._run, common)
+        about = text, message, test.key.messages, Omissions(dedup, common), parts
+        weighed = weigh(test.watermark, tokenizer, *about, self._run)
         return _Said(text, None, found.not_from_file, parts, weighed, None, beside)

@@ -98,16 +98,22 @@ class Weighed(NamedTuple):
     log10_p: float = math.nan
 
 
+class Omissions(NamedTuple):
+    """What is left out of scoring: repeats, and n-grams that many texts hold; None: none of these."""
+
+    dedup: Dedup
+    common: CommonNgrams | None = None
+
+
 def weigh(
     mark: Watermark,
     tokenizer: HuggingFaceTokenizer,
     text: str,
     message: int,
     messages: int,
-    dedup: Dedup,
+    omissions: Omissions,
     parts: Sequence[TextPart],
     run: int = RUN,
-    common: CommonNgrams | None = None,
 ) -> Weighed:
     """Weigh a text.
 
@@ -117,15 +123,14 @@ def weigh(
         text: the text as it was scored.
         message: the verdict's message.
         messages: the key's M.
-        dedup: which repeats are left out.
+        omissions: what is left out of scoring.
         parts: the parts of the text.
         run: scored tokens that are shown as one.
-        common: n-grams that are left out of scoring; None: none are.
     """
     ids, stand = tokenizer.places(text)
     tokens = Tokens(ids, np.array([0, len(ids)], np.int64))
-    once = mark.rule.positions(tokens, dedup)
-    positions = once if common is None else common.without(tokens, once)
+    once = mark.rule.positions(tokens, omissions.dedup)
+    positions = once if omissions.common is None else omissions.common.without(tokens, once)
     all_positions = mark.rule.positions(tokens, "none")
     score = mark.score(tokens, positions, message)
     return Weighed(
@@ -147,8 +152,7 @@ def log10_p_in(
     tokenizer: HuggingFaceTokenizer,
     text: str,
     message: int,
-    dedup: Dedup,
-    common: CommonNgrams | None,
+    omissions: Omissions,
     places: Sequence[tuple[int, int]],
 ) -> float:
     """The smallest log10 p of one message, not corrected, in some places of a text; 0 where nothing is scored.
@@ -157,8 +161,8 @@ def log10_p_in(
     """
     ids, stand = tokenizer.places(text)
     tokens = Tokens(ids, np.array([0, len(ids)], np.int64))
-    positions = mark.rule.positions(tokens, dedup)
-    index = positions.index if common is None else common.without(tokens, positions).index
+    positions = mark.rule.positions(tokens, omissions.dedup)
+    index = positions.index if omissions.common is None else omissions.common.without(tokens, positions).index
     each = [0.0]
     for begin, end in places:
         chosen = index[(stand[index, 0] >= begin) & (stand[index, 1] <= end)]

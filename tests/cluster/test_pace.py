@@ -15,10 +15,12 @@ from scanner.cluster.pieces import (
     DocumentCounts,
     Finished,
     FinishedPack,
+    Lost,
     Pack,
     PackReport,
     PackWork,
     Report,
+    Scored,
     Seconds,
 )
 from scanner.cluster.todo import (
@@ -124,7 +126,7 @@ def test_a_piece_is_tried_as_often_as_a_shard_and_then_halved():
         assert piece.documents == FIRST_DOCUMENTS
         assert todo.failed(piece, "failed", "") is None
     half = todo.take()
-    assert (half.documents, half.halved) == (FIRST_DOCUMENTS // 2, True)
+    assert (half.documents, half.state) == (FIRST_DOCUMENTS // 2, Scored.HALF)
     todo.failed(half, "failed", "")
     assert todo.first.documents == FIRST_DOCUMENTS // 4  # a half is halved at once
 
@@ -134,8 +136,8 @@ def test_one_document_of_a_slow_shard_is_to_blame():
     todo.add([shard(0, 2_000)])
     while todo:
         work = todo.take()
-        if work.lost is not None:
-            finished = todo.lose(work, UNKNOWN) or finished
+        if isinstance(work.state, Lost):
+            finished = todo.lose(work, work.state, UNKNOWN) or finished
         elif work.piece.start <= 777 < work.piece.stop:
             todo.failed(work, "failed", "row 777")
         else:

@@ -14,6 +14,7 @@ from scanner.cluster.pieces import (
     DocumentCounts,
     Finished,
     FinishedPack,
+    Lost,
     Pack,
     PackReport,
     PackWork,
@@ -30,7 +31,7 @@ def shard(start: int, stop: int) -> Shard:
     return Shard(f"shard-{start}", InputFile("/in/a", "/in/a", "/in/a", 1, 1), Range(start, stop, 1))
 
 
-class SpanFindings(Nodes):
+class ScriptedNodes(Nodes):
     """Nodes that are gone when a test says so."""
 
     def __init__(self) -> None:
@@ -47,8 +48,8 @@ def work_off(todo: Todo, deadly: set[int], how: Gone, most: int = 1000) -> tuple
     while todo:
         work = todo.take()
         assert nodes < most, "a document is tried for ever"
-        if not isinstance(work, PackWork) and work.lost is not None:
-            found = todo.lose(work, UNKNOWN)
+        if not isinstance(work, PackWork) and isinstance(work.state, Lost):
+            found = todo.lose(work, work.state, UNKNOWN)
         elif isinstance(work, PackWork) or deadly & set(range(work.piece.start, work.piece.stop)):
             nodes += 1
             found = todo.node_lost(work, how)
@@ -69,8 +70,8 @@ def stall(todo: Todo, endless: set[int], late: Callable[[int], int]) -> tuple[li
         shards = work.pack.shards if isinstance(work, PackWork) else [work.piece]
         rows = [row for one in shards for row in (range(*one.rows[:2]) if isinstance(one, Shard) else range(*one[1:3]))]
         stuck = [place for place, row in enumerate(rows) if row in endless]
-        if isinstance(work, PieceWork) and work.lost is not None:
-            found = [todo.lose(work, UNKNOWN)]
+        if isinstance(work, PieceWork) and isinstance(work.state, Lost):
+            found = [todo.lose(work, work.state, UNKNOWN)]
         elif stuck:
             stalls += 1
             alone = isinstance(work, PieceWork) and work.piece.one_by_one
@@ -97,7 +98,7 @@ def stall(todo: Todo, endless: set[int], late: Callable[[int], int]) -> tuple[li
 def test_a_document_that_never_ends_costs_two_stalls_and_the_rest_is_scored_once(ends, places, packed, chance):
     shards = [shard(start, stop) for start, stop in pairwise([0, *ends])]
     endless = {row for row in places if row < ends[-1]}
-    todo = Todo(SpanFindings())
+    todo = Todo(ScriptedNodes())
     todo.add([Pack(tuple(shards))] if packed else shards)
     finished, scored, stalls = stall(todo, endless, lambda done: chance.randint(0, done))
     assert sorted(scored) == sorted({*range(ends[-1])} - endless)
@@ -113,12 +114,12 @@ def test_a_document_that_never_ends_costs_two_stalls_and_the_rest_is_scored_once
 
 def test_work_whose_worker_never_says_more_is_halved_down_to_a_document():
     """As where a page of the file cannot be decoded in any time: no document was announced."""
-    todo, finished, stalls = Todo(SpanFindings()), [], 0
+    todo, finished, stalls = Todo(ScriptedNodes()), [], 0
     todo.add([shard(0, 16)])
     while todo:
         work = todo.take()
-        if work.lost is not None:
-            found = todo.lose(work, UNKNOWN)
+        if isinstance(work.state, Lost):
+            found = todo.lose(work, work.state, UNKNOWN)
         elif work.piece.start <= 5 < work.piece.stop:
             stalls, found = stalls + 1, todo.stalled(work, 0, None)
         else:
@@ -130,7 +131,7 @@ def test_work_whose_worker_never_says_more_is_halved_down_to_a_document():
 
 @pytest.mark.parametrize("times", [1, 10, 1000])
 def test_a_preempted_node_is_no_attempt_however_often(times):
-    todo = Todo(SpanFindings())
+    todo = Todo(ScriptedNodes())
     todo.add([shard(0, 5)])
     for _ in range(times):
         assert todo.node_lost(todo.take(), Gone.TAKEN) is None
@@ -141,7 +142,7 @@ def test_a_preempted_node_is_no_attempt_however_often(times):
 
 def test_waves_without_a_word_cut_a_shard_and_blame_nobody():
     """Every other piece loses its node when it begins, so that some documents lose several nodes."""
-    todo, waves, finished = Todo(SpanFindings()), 0, []
+    todo, waves, finished = Todo(ScriptedNodes()), 0, []
     todo.add([shard(0, 1000)])
     while todo:
         work, waves = todo.take(), waves + 1
@@ -155,7 +156,7 @@ def test_waves_without_a_word_cut_a_shard_and_blame_nobody():
 
 
 def test_a_document_that_brings_nodes_down_is_found_and_the_rest_is_scanned():
-    todo = Todo(SpanFindings())
+    todo = Todo(ScriptedNodes())
     todo.add([shard(0, 20_000)])
     ((finished,), nodes) = work_off(todo, {12_345}, Gone.DIED)
     assert finished.documents == 20_000
@@ -166,7 +167,7 @@ def test_a_document_that_brings_nodes_down_is_found_and_the_rest_is_scanned():
 
 
 def test_a_pack_over_which_nodes_die_is_taken_apart():
-    todo = Todo(SpanFindings())
+    todo = Todo(ScriptedNodes())
     todo.add([Pack((shard(0, 2), shard(2, 4)))])
     finished, nodes = work_off(todo, set(), Gone.DIED)
     assert [one.documents for one in finished] == [2, 2]
@@ -174,7 +175,7 @@ def test_a_pack_over_which_nodes_die_is_taken_apart():
 
 
 def test_nobody_is_asked_for_ever_whose_a_lost_document_is():
-    todo = Todo(SpanFindings())
+    todo = Todo(ScriptedNodes())
     todo.add([shard(0, 1)])
     for _ in range(ATTEMPTS):
         todo.failed(todo.take(), "failed", "")
@@ -186,7 +187,7 @@ def test_nobody_is_asked_for_ever_whose_a_lost_document_is():
 
 def test_a_worker_that_died_just_before_its_node_counts_no_more():
     """A worker may die before its node is known to be gone; Ray then says only that the worker died."""
-    nodes = SpanFindings()
+    nodes = ScriptedNodes()
     todo = Todo(nodes)
     todo.add([shard(0, 1)])
     for node in ("a", "b"):
@@ -194,20 +195,20 @@ def test_a_worker_that_died_just_before_its_node_counts_no_more():
         nodes.told[node] = Gone.TAKEN
     for node in ("c", "d", "e"):
         work = todo.take()
-        assert work.lost is None
+        assert not isinstance(work.state, Lost)
         assert todo.failed(work, "killed_worker", "", node) is None
-    assert todo.take().lost is not None  # it died on three live nodes
+    assert isinstance(todo.take().state, Lost)  # it died on three live nodes
 
 
 def test_a_document_whose_workers_die_with_their_nodes_is_given_up_at_last():
-    nodes = SpanFindings()
+    nodes = ScriptedNodes()
     todo = Todo(nodes)
     todo.add([shard(0, 1)])
     for number in range(NODES_A_DOCUMENT):
         nodes.told[str(number)] = Gone.DIED
-        assert todo.first.lost is None
+        assert not isinstance(todo.first.state, Lost)
         todo.failed(todo.take(), "killed_worker", "", str(number))
-    assert todo.take().lost.reason == "killed_worker"
+    assert todo.take().state.reason == "killed_worker"
 
 
 @pytest.mark.parametrize(("reason", "how"), [(0, "died"), (1, "taken"), (2, "died"), (3, "taken"), (4, "taken")])

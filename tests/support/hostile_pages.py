@@ -20,7 +20,7 @@ TAGS = {
 }
 
 
-class KeyScores(HTMLParser):
+class ParsedPage(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
         self.tags, self.attributes, self.text = set(), set(), []
@@ -35,8 +35,8 @@ class KeyScores(HTMLParser):
         self.text.append(data)
 
 
-def check(html: str) -> KeyScores:
-    seen = KeyScores(html)
+def check(html: str) -> ParsedPage:
+    seen = ParsedPage(html)
     assert seen.tags <= TAGS
     assert seen.attributes <= {"lang", "charset", "http-equiv", "content", "name", "class", "dir", "title"}
     assert "default-src 'none'" in html

@@ -71,9 +71,7 @@ class HitCounts:
         self,
         kind: str,
         test: KeyUnderTest,
-        hits: NDArray[np.generic],
-        tests: NDArray[np.generic],
-        chance: NDArray[np.float64],
+        sums: Moments,
         messages: int,
         decoy: int | None = None,
         stratum: str | None = None,
@@ -81,7 +79,7 @@ class HitCounts:
     ) -> None:
         how = self._decoys.kinds[test.key.key_id].format
         subject = HitSubject(kind, messages, decoy, how.columns(), how.label(), stratum, key_id)
-        self._add_sums(subject, moments(hits, tests, chance))
+        self._add_sums(subject, sums)
 
     def _add_sums(self, subject: HitSubject, sums: Moments) -> None:
         self._found[subject] = self._found[subject].plus(sums) if subject in self._found else sums
@@ -209,12 +207,13 @@ class PieceDecoys(HitCounts):
         text_of: Callable[[int], str],
     ) -> None:
         """Count hits of single messages, and once more by parts of the traffic; the arguments are as of `moments`."""
-        self._count(kind, scores.test, hits, tests, chance, 1)
+        self._count(kind, scores.test, moments(hits, tests, chance), 1)
         scored, documents = scores.positions.scored[places], scores.documents[places].tolist()
         for part, names in strata(scored, scores.test.tokenizer, text_of, documents):
             for name in np.unique(names).tolist():
                 of = names == name
-                self._count(f"{kind}_{part}", scores.test, hits[of], tests[of], chance[of], 1, stratum=name)
+                sums = moments(hits[of], tests[of], chance[of])
+                self._count(f"{kind}_{part}", scores.test, sums, 1, stratum=name)
 
     def _score_shadows(self, scores: KeyScores, places: NDArray[np.int64]) -> None:
         """Score messages that a key of one message does not have, which no text can be marked with."""
@@ -227,7 +226,7 @@ class PieceDecoys(HitCounts):
         hits = log10_p_best(law, score, positions.scored, 1)[:, None] <= _LOG10_ALPHA[None, :]
         chance, one = self._decoys.chances(law, scores.positions.scored[places], 1), np.ones(len(places))
         for message, hit in zip(messages.tolist(), hits.reshape(SHADOWS, len(places), -1), strict=True):
-            self._count("shadow", scores.test, hit, one, chance, 1, message, key_id=key.key_id)
+            self._count("shadow", scores.test, moments(hit, one, chance), 1, message, key_id=key.key_id)
 
     def _rank_held(self, scores: KeyScores, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         """Rank users' messages among some that nobody has (scanner.audit.in_every_scan.reserved)."""
@@ -245,8 +244,8 @@ class PieceDecoys(HitCounts):
         for kind, (hits, tests, chance) in counted(ranked, held).items():
             for cluster in np.unique(ranked.cluster).tolist():
                 of = ranked.cluster == cluster
-                about = hits[of, None], tests[of], chance[of, None], key.messages, cluster
-                self._count(kind, scores.test, *about, key_id=key.key_id)
+                sums = moments(hits[of, None], tests[of], chance[of, None])
+                self._count(kind, scores.test, sums, key.messages, cluster, key_id=key.key_id)
 
     def _score_all(
         self, scores: KeyScores, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
@@ -294,7 +293,7 @@ class PieceDecoys(HitCounts):
         log10_p = log10_p_best(law, score, scored, messages)
         chance = self._decoys.chances(law, scored, messages)
         hit = log10_p[:, None] <= _LOG10_ALPHA[None, :]
-        self._count(kind, scores.test, hit, np.ones(len(scored)), chance, messages)
+        self._count(kind, scores.test, moments(hit, np.ones(len(scored)), chance), messages)
 
     def _add_spans(self, scores: KeyScores, places: NDArray[np.int64], best: Sequence[float], messages: int) -> None:
         """Count the smallest p of any part of each document, log10, by the p-value that a span would have.
@@ -310,7 +309,7 @@ class PieceDecoys(HitCounts):
         least = log10_in_document(log10_p_of(law, law.largest(scored), scored), looks, messages)
         chance = np.where(least[:, None] <= _LOG10_ALPHA[None, :], np.array(THRESHOLDS)[None, :], 0.0)
         hit = log10_in_document(best, looks, messages)[:, None] <= _LOG10_ALPHA[None, :]
-        self._count("decoy_spans", scores.test, hit, np.ones(len(scored)), chance, messages)
+        self._count("decoy_spans", scores.test, moments(hit, np.ones(len(scored)), chance), messages)
 
 
 class Rehearsal(PieceDecoys):
@@ -373,7 +372,8 @@ class AccountDecoys(HitCounts):
         """Count how often the pooled scores of accounts, [A], reach the levels."""
         law = self._decoys.kinds[test.key.key_id].law
         hit = log10_p_best(law, score, scored, 1)[:, None] <= _LOG10_ALPHA
-        self._count("decoy_accounts", test, hit, np.ones(len(hit)), self._decoys.chances(law, scored, 1), 1)
+        sums = moments(hit, np.ones(len(hit)), self._decoys.chances(law, scored, 1))
+        self._count("decoy_accounts", test, sums, 1)
 
     def _count_evidence(
         self,
@@ -389,4 +389,5 @@ class AccountDecoys(HitCounts):
             log10_evidence(law, given, scored, begins, nights)[:, None] >= -_LOG10_ALPHA
             for given in (score, law.largest(scored))
         )
-        self._count("decoy_evidence", test, hit, np.ones(len(hit)), np.where(possible, THRESHOLDS, 0.0), 1)
+        sums = moments(hit, np.ones(len(hit)), np.where(possible, THRESHOLDS, 0.0))
+        self._count("decoy_evidence", test, sums, 1)

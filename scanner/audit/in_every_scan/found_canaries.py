@@ -5,6 +5,7 @@ marked text. The serving side marks canaries on its real path, and their account
 came, were found, and were named for the right user (scanner.registry.users makes them).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, number, row_of
-from scanner.audit.statistics.judgement import Limits, binomial_limits, binomial_tail
+from scanner.audit.statistics.judgement import Judged, binomial_limits, binomial_tail
 from scanner.scan_plan import Plan
 from scanner.watermark.rule import corrected, passes
 from schemas.audit import CANARY_KINDS as KINDS
@@ -140,10 +141,10 @@ def judge_canaries(audit: Audit, counted: Counted, planned: Planned, false_posit
             verdict = AuditVerdict.TOO_MANY
         elif not wrong and high < share:
             verdict = AuditVerdict.TOO_FEW
-        limits = Limits(low * counted.due, high * counted.due)
         about = Question(kind, "exact", "all", "document")
         p_value = above if wrong else below
-        rows.append(row_of(audit, about, len(KINDS), counted.due, hits, share, limits, p_value, verdict))
+        judged = Judged(p_value, low * counted.due, high * counted.due, math.nan, verdict)
+        rows.append(row_of(audit, about, len(KINDS), counted.due, hits, share, judged))
     return rows
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from scanner.audit.statistics.judgement import Count, Limits, Moments, counts, holm, judge, uniformity
+from scanner.audit.statistics.judgement import Count, Judged, Moments, counts, holm, judge, uniformity
 from scanner.watermark import Format
 from schemas.words import AuditVerdict
 
@@ -99,17 +99,7 @@ def rate_rows(
     ]
 
 
-def row_of(
-    audit: Audit,
-    question: Question,
-    family: int,
-    tests: int,
-    hits: int,
-    chance: float,
-    limits: Limits,
-    p_value: float,
-    verdict: AuditVerdict,
-) -> Row:
+def row_of(audit: Audit, question: Question, family: int, tests: int, hits: int, chance: float, judged: Judged) -> Row:
     """A row on independent tests that were judged elsewhere.
 
     Args:
@@ -119,9 +109,7 @@ def row_of(
         tests: how many.
         hits: how many tests hit.
         chance: expected or planned chance of a hit in a test.
-        limits: limits of the mean of hits.
-        p_value: the p-value of hits as far from the plan.
-        verdict: the row's verdict.
+        judged: the judgement; its p-value is that of hits as far from the plan.
     """
     return _shared(audit, question, family) | {
         "measure": "rate",
@@ -129,11 +117,11 @@ def row_of(
         "clusters": tests,
         "hits": hits,
         "expected": tests * chance,
-        "low": limits.low,
-        "high": limits.high,
+        "low": judged.low,
+        "high": judged.high,
         "design_effect": 1.0,
-        "p_value": p_value,
-        "verdict": verdict,
+        "p_value": judged.p_value,
+        "verdict": judged.verdict,
     }
 
 
