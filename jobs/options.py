@@ -252,7 +252,13 @@ def scanned(place: Results) -> bool:
         return True
     if place.config is None:
         raise Refused(f"results: there are no tables of a scan in {place.folder}; name the folder of a scan's results")
-    tell(f"There are no results in {place.folder} yet: run `brickscan scan {place.config}` first.")
+    from scanner.input.files import newest_date
+    from scanner.scan_plan import read_config
+
+    paths = read_config(place.config).input.paths
+    dated = next((path for path in paths if "{date}" in path), None)
+    date = f" --date {newest_date(dated, place.config.absolute().parent)}" if dated else ""
+    tell(f"There are no results in {place.folder} yet: run `brickscan scan {place.config}{date}` first.")
     return False
 
 

@@ -336,6 +336,8 @@ def test_init_gives_the_date_of_the_folder(tmp_path):
     out = call("init", tmp_path / "2026-11-18" / "a.parquet", "--tokenizer", TOKENIZER, "--folder", tmp_path)[1]
     assert f"brickscan scan {tmp_path / 'scan.toml'} --date 2026-11-18\n" in out
     assert "have a model mark text under key first" in out
+    for command in ("status", "flagged", "accounts"):
+        assert call(command, tmp_path / "scan.toml")[1].endswith("scan.toml --date 2026-11-18` first.\n")
 
 
 def test_the_command_by_itself_prints_its_help_in_lines():

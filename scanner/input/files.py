@@ -10,6 +10,7 @@ A part of the input: the files that one of several drivers scans, chosen by a ha
 
 import contextlib
 import datetime
+import glob
 import hashlib
 import os
 import posixpath
@@ -178,12 +179,23 @@ def resolve(path: str, base: Path, date: datetime.date | None) -> str:
     """
     if "{date}" in path:
         if date is None:
-            raise Refused(f"input.paths: {path!r} holds {{date}}; say which with --date 2026-08-31")
+            raise Refused(f"input.paths: {path!r} holds {{date}}; say which with --date {newest_date(path, base)}")
         path = path.replace("{date}", date.isoformat())
     if "://" not in path:
         return posixpath.normpath((base / path).absolute().as_posix())
     refuse_password("input.paths", path)
     return posixpath.normpath(filesystem_of(path)[1]) if path.startswith("file://") else path
+
+
+def newest_date(path: str, base: Path) -> str:
+    """The newest date whose files are there, for advice: a path with {date}; "yesterday" where none is, or of a URI."""
+    if is_uri(path):
+        return "yesterday"
+    before, *rest = (base / path).absolute().as_posix().split("{date}")
+    digits = "-".join("[0-9]" * n for n in (4, 2, 2))
+    found = glob.iglob(glob.escape(before) + "".join(digits + glob.escape(part) for part in rest))
+    dates = sorted(name.removeprefix(before)[:10] for name in found)
+    return next((date for date in reversed(dates) if (base / path.replace("{date}", date)).exists()), "yesterday")
 
 
 def list_files(

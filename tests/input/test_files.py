@@ -34,8 +34,18 @@ def test_a_plain_path_starts_at_the_configuration():
 def test_a_date_fills_in():
     assert resolve("/data/{date}/x-{date}", Path("/"), DATE) == "/data/2026-08-31/x-2026-08-31"
     assert resolve("/data/all", Path("/"), DATE) == "/data/all"
-    with pytest.raises(Refused, match=r"'/data/\{date\}' holds \{date\}; say which with --date"):
+    with pytest.raises(Refused, match=r"'/data/\{date\}' holds \{date\}; say which with --date yesterday"):
         resolve("/data/{date}", Path("/"), None)
+
+
+def test_a_refusal_names_the_newest_date_that_is_there(tmp_path):
+    for name in ("2026-11-14", "2026-11-20", "2026-11-21", "2026-11-22.old", "latest"):
+        touch(tmp_path / "[in]" / name / ("part" if name == "2026-11-21" else f"{name}.parquet"))
+    for path, date in (("[in]/{date}", "2026-11-21"), ("[in]/{date}/{date}.parquet", "2026-11-20")):
+        with pytest.raises(Refused, match=f"say which with --date {date}$"):
+            resolve(path, tmp_path, None)
+    with pytest.raises(Refused, match=r"say which with --date yesterday$"):
+        resolve("s3://bucket/{date}", tmp_path, None)
 
 
 @pytest.mark.parametrize("location", ["s3://bucket/x?nosuch=1", "nosuch://host/x"])
