@@ -6,6 +6,7 @@ While one worker tokenises or copies, the GPU works for the others.
 """
 
 import contextlib
+import gc
 import logging
 import os
 import resource
@@ -14,6 +15,8 @@ import signal
 import socket
 import sys
 import tempfile
+import traceback
+import warnings
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
@@ -234,23 +237,32 @@ def _join(address: str) -> None:
 
 def _start(options: dict[str, Any]) -> None:
     """Start a cluster in this process. Ray gives its processes 30 s to start, too few where others use the CPUs."""
-    for attempt in range(1, _STARTS + 1):
+    for _ in range(_STARTS):
         before = _children()
         try:
             ray.init(**_QUIET, **options)
         except Exception as error:  # Ray raises Exception itself when it is too slow to start
-            ray.shutdown()
-            for process in _children() - before:  # what Ray started and forgets, which would go on
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
-            if attempt == _STARTS:
-                raise ScanFailed(
-                    f"Ray: the embedded cluster did not start, tried {_STARTS} times: {in_a_line(error)}; run it again "
-                    "when fewer processes use this machine, or start a cluster before (`ray start --head`), and name "
-                    'it by `address = "auto"` in [cluster]'
-                ) from None
+            said = in_a_line(error)
+            _end_start(error, before)
         else:
             return
+    raise ScanFailed(
+        f"Ray: the embedded cluster did not start, tried {_STARTS} times: {said}; run it again when fewer processes "
+        'use this machine, or start a cluster before (`ray start --head`), and name it by `address = "auto"` in '
+        "[cluster]"
+    )
+
+
+def _end_start(error: Exception, before: set[int]) -> None:
+    """End what Ray started and forgets, which would go on; before: children of this process before the start."""
+    ray.shutdown()
+    for process in _children() - before:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # Ray's objects go here, and waited for none of these
+        traceback.clear_frames(error.__traceback__)
+        gc.collect()
 
 
 def _children() -> set[int]:

@@ -1,5 +1,6 @@
 """The start of an embedded Ray on a machine whose CPUs others use: tried again, then an end with advice."""
 
+import gc
 import subprocess
 import sys
 
@@ -37,6 +38,32 @@ def test_a_ray_that_starts_too_late_is_started_again_and_nothing_of_it_stays(mon
         assert started[2].poll() is None
     started[2].kill()
     started[2].wait()
+
+
+def test_a_ray_that_starts_too_late_leaves_no_handles_that_warn_later(monkeypatch):
+    """Ray's objects warn of processes that go on: those of its frames, and a circle that the collector finds later."""
+    started = late_starts(monkeypatch, 0)
+    warned: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", warned.append)
+
+    class Circle:
+        def __init__(self) -> None:
+            self.circle, self.process = self, subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+
+    def late(**_options):
+        monkeypatch.setattr(ray, "init", soon)
+        Circle()
+        forgotten = Circle()
+        forgotten.circle = None
+        raise SLOW
+
+    soon = ray.init
+    monkeypatch.setattr(ray, "init", late)
+    with cluster(ClusterConfig(workers=3)):
+        gc.collect()
+    assert not warned
+    started[0].kill()
+    started[0].wait()
 
 
 def test_a_ray_that_never_starts_ends_with_advice(monkeypatch):
