@@ -71,10 +71,6 @@ def moment(modified: int) -> datetime:
     return _EPOCH + timedelta(microseconds=modified // 1000)
 
 
-Who = Callable[[str, int, datetime], NamedUser]
-"""Function that gives whom a message of a key names, for a document that existed at a time."""
-
-
 class NamedMessage(NamedTuple):
     """A message that may be named: its key's id, its corrected log10 p, and whom it names."""
 

@@ -14,7 +14,7 @@ from scanner.errors import Refused
 from scanner.registry import ledger
 from scanner.registry.index import missing
 from scanner.registry.keys_file import find_key, load_registry
-from scanner.registry.ledger import open_book
+from scanner.registry.ledger import open_users
 from scanner.registry.snapshot import Given, UsersSnapshot
 from scanner.registry.sorted_files import BELOW, MOST
 from schemas.registry import is_reserved
@@ -181,7 +181,7 @@ def numbers_of_heads(folder: Path | str, heads: Collection[str]) -> dict[str, in
 
 def head_of(folder: Path | str) -> str | None:
     """The head of the users table's hash chain, as hex text; None: no user was ever added, or it has no chain yet."""
-    users_snapshot = ledger.open_book(folder)
+    users_snapshot = ledger.open_users(folder)
     return users_snapshot.head.hex() if users_snapshot.head is not None and users_snapshot.events else None
 
 
@@ -211,7 +211,7 @@ class Holders:
     """
 
     def __init__(self, folder: Path | str, key_ids: Sequence[str], users_snapshot: UsersSnapshot) -> None:
-        self._folder, self._key_ids, self._book = folder, frozenset(key_ids), users_snapshot
+        self._folder, self._key_ids, self._snapshot = folder, frozenset(key_ids), users_snapshot
 
     @classmethod
     def load(cls, folder: Path | str, key_ids: Sequence[str]) -> "Holders":
@@ -220,7 +220,7 @@ class Holders:
         Raises:
             Refused: the table gives a message to two users, in the part that was read.
         """
-        return cls(folder, key_ids, open_book(folder))
+        return cls(folder, key_ids, open_users(folder))
 
     def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
         """Whom a message names, for a document that existed at `at`, a time with a zone.
@@ -254,7 +254,7 @@ class Holders:
 
     def count(self, key_id: str) -> int:
         """How many messages of a key were ever given."""
-        return self._book.count(key_id)[0]
+        return self._snapshot.count(key_id)[0]
 
     def some(self, key_id: str, numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Messages that were given, removed since or not: one for each number, uniform where the numbers are.
@@ -274,8 +274,8 @@ class Holders:
     def _ask(self, question: Callable[[UsersSnapshot], Answer]) -> Answer:
         for _ in range(_TRIES):
             try:
-                return question(self._book)
+                return question(self._snapshot)
             except FileNotFoundError as error:
                 lost = error
-                self._book = open_book(self._folder)
+                self._snapshot = open_users(self._folder)
         raise missing(lost)

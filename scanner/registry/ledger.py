@@ -51,9 +51,9 @@ _WRITER = WriterProperties(max_row_group_size=65_536)  # so that few rows are re
 Result = TypeVar("Result")
 
 
-def open_book(folder: Path | str) -> UsersSnapshot:
+def open_users(folder: Path | str) -> UsersSnapshot:
     """The users table of a registry as it is now. A later read may miss files that were erased meanwhile: see `ask`."""
-    return _retry(lambda: _book(folder, open_table(folder))[0])
+    return _retry(lambda: _snapshot(folder, open_table(folder))[0])
 
 
 def ask(folder: Path | str, question: Callable[[UsersSnapshot], Result]) -> Result:
@@ -65,16 +65,11 @@ def ask(folder: Path | str, question: Callable[[UsersSnapshot], Result]) -> Resu
 
     def attempt() -> Result:
         table = open_table(folder)
-        users_snapshot, _ = _book(folder, table)
+        users_snapshot, _ = _snapshot(folder, table)
         with reading(table):
             return question(users_snapshot)
 
     return _retry(attempt)
-
-
-def read_events(folder: Path | str) -> pl.DataFrame:
-    """All events of a registry's users, columns of schemas.tables.USERS; no rows when it has no table yet."""
-    return _retry(lambda: all_events(open_table(folder)))
 
 
 def numbers_of_heads(folder: Path | str, heads: Sequence[bytes]) -> dict[str, int]:
@@ -112,7 +107,7 @@ def whole(folder: Path | str, question: Callable[[Whole], Result]) -> Result:
 
     def attempt() -> Result:
         table = open_table(folder)
-        users_snapshot, index = _book(folder, table)
+        users_snapshot, index = _snapshot(folder, table)
         with reading(table):
             return question(Whole(users_snapshot, index, _index_folder(folder), partial(_windows, table)))
 
@@ -140,7 +135,7 @@ def append(folder: Path | str, decide: Callable[[UsersSnapshot], tuple[pl.DataFr
 
     def attempt() -> tuple[Result, bool]:
         table = open_table(folder)
-        users_snapshot, index = _book(folder, table)
+        users_snapshot, index = _snapshot(folder, table)
         with reading(table):
             new, result = decide(users_snapshot)
         if new.is_empty():
@@ -171,7 +166,7 @@ def erase_names(folder: Path | str, choose: Callable[[UsersSnapshot], pl.DataFra
 
     def attempt() -> int:
         table = open_table(folder)
-        users_snapshot, index = _book(folder, table)
+        users_snapshot, index = _snapshot(folder, table)
         with reading(table):
             chosen = choose(users_snapshot)
             if table is None or chosen.is_empty():
@@ -217,7 +212,7 @@ def _fold(folder: Path | str) -> None:
         return
     index_folder = _index_folder(folder)
     try:
-        users_snapshot, index = _book(folder, table)
+        users_snapshot, index = _snapshot(folder, table)
         if users_snapshot.head is None or not users_snapshot.tail.height:
             return
         new = index_folder.added(index, users_snapshot.tail)
@@ -267,7 +262,7 @@ def _index_folder(folder: Path | str) -> IndexFolder:
     return IndexFolder(f"{folder}/{USERS_FOLDER}")
 
 
-def _book(folder: Path | str, table: DeltaTable | None) -> tuple[UsersSnapshot, Index]:
+def _snapshot(folder: Path | str, table: DeltaTable | None) -> tuple[UsersSnapshot, Index]:
     """A snapshot's content and its index."""
     if table is None:
         return UsersSnapshot.empty(START), NOTHING

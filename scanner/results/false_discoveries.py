@@ -35,6 +35,7 @@ from scanner.results.newest import exact, flags, largest_p
 from scanner.results.queries import scans
 from scanner.results.tables import read_whole
 from scanner.results.transactions import SCHEMAS
+from scanner.watermark.pvalues import LN10
 from schemas.registry import is_reserved, reserved_count
 from schemas.tables import SCORED
 
@@ -145,7 +146,6 @@ def _join(parent: NDArray[np.int64], a: int, b: int) -> None:
 TEXTS_AT_A_TIME = 1 << 21
 """Rows that are gone through at a time, about."""
 
-_LN10 = math.log(10.0)
 _COLUMNS_OF_Q = ("text_id", "text_sha256", "log10_p_global", "key_id", "message", "user_id", "naming")
 _PREFIX_BYTES = 8  # bytes of a digest, by which it falls into a share
 
@@ -237,7 +237,7 @@ def _distinct(scored: pl.LazyFrame) -> _Texts:
 def _log10_q(p: NDArray[np.float64]) -> NDArray[np.float64]:
     """q-values of p-values in ascending order, all log10: float64[m]; those of equal p are equal."""
     rank = pl.int_range(1, pl.len() + 1).cast(pl.Float64)
-    bound = pl.col("p") + (pl.len().cast(pl.Float64) / rank).log() / _LN10
+    bound = pl.col("p") + (pl.len().cast(pl.Float64) / rank).log() / LN10
     q = pl.LazyFrame({"p": p}).select(bound.reverse().cum_min().reverse().clip(upper_bound=0.0))
     return q.collect()["p"].to_numpy()
 

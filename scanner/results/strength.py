@@ -20,9 +20,8 @@ from typing import Any
 import polars as pl
 
 from scanner.results.newest import ranges_ever
+from scanner.watermark.pvalues import LN10
 from scanner.watermark.rule import LEAST_RANK
-
-_LN10 = math.log(10.0)
 
 LEAST_LOG10_P = -128 * math.log10(2.0)
 """log10 of the probability of a key of 128 bits: over the draw of a key no p-value is smaller."""
@@ -48,10 +47,10 @@ def log10_p_shown(row: Mapping[str, Any]) -> float:
 
 def log10_e_value(log10_p: float) -> float:
     """log10 of the e-value of a p-value, corrected or not; p = 1 gives 1/2."""
-    x = -log10_p * _LN10
+    x = -log10_p * LN10
     if x < 1e-3:
         return math.log10(0.5 + x / 6.0)
-    return (x - 2.0 * math.log(x) + math.log1p(-(1.0 + x) * math.exp(-x))) / _LN10
+    return (x - 2.0 * math.log(x) + math.log1p(-(1.0 + x) * math.exp(-x))) / LN10
 
 
 def log10_factor_at_most(row: Mapping[str, Any]) -> float | None:
@@ -73,7 +72,7 @@ def posterior_at_most(log10_factor: float, prior: float) -> float:
         log10_factor: log10 of the most by which the text multiplies the odds.
         prior: the probability that it is marked for this very message before it was looked at, above 0 and below 1.
     """
-    log10_odds = math.log10(prior) - math.log1p(-prior) / _LN10 + log10_factor
+    log10_odds = math.log10(prior) - math.log1p(-prior) / LN10 + log10_factor
     return 1.0 / (1.0 + 10.0**-log10_odds) if log10_odds > -300.0 else 0.0
 
 

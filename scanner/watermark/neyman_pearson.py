@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-_LN10 = math.log(10.0)
+from scanner.watermark.pvalues import LN10
+
 _ROUNDING = 1e-13
 """Relative rounding of the exponent's terms, which is added to the bound; sums in double precision miss by far less."""
 
@@ -85,7 +86,7 @@ def log10_chernoff(score: float, weights: NDArray[np.float64]) -> float:
     if reach <= 0.0:
         raise ValueError(f"score {score} is not below 0; every draw gives less")
     best = min(_exponent(math.exp(c), reach, weights) for c in _log_solution(reach, weights))
-    return min(best / _LN10, 0.0)
+    return min(best / LN10, 0.0)
 
 
 def _exponent(c: float, reach: float, weights: NDArray[np.float64]) -> float:

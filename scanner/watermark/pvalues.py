@@ -18,7 +18,7 @@ from scanner.watermark.kernel import kernel
 SHORT = 255
 """Scored positions up to which the green list's law is tabulated, half a megabyte for each γ."""
 
-_LN10 = math.log(10.0)
+LN10 = math.log(10.0)
 
 # _stirling_error of 1 … 15
 _SMALL_STIRLING_ERRORS = np.array([
@@ -261,7 +261,7 @@ def _each_greenlist(
         if 0.0 <= s[i] <= t[i] < len(short):
             out[i] = short[np.uint64(t[i]), np.uint64(s[i])]
         elif t[i] > 0.0:
-            out[i] = _log_binomial_tail(s[i], t[i], gamma) / _LN10
+            out[i] = _log_binomial_tail(s[i], t[i], gamma) / LN10
     return out
 
 
@@ -270,7 +270,7 @@ def _each_gumbel(s: NDArray[np.float64], t: NDArray[np.float64]) -> NDArray[np.f
     out = np.zeros(len(s))
     for i in range(len(s)):
         if t[i] > 0.0:
-            out[i] = _log_upper_gamma(t[i], s[i]) / _LN10
+            out[i] = _log_upper_gamma(t[i], s[i]) / LN10
     return out
 
 
@@ -279,7 +279,7 @@ def _each_gumbel_log(s: NDArray[np.float64], t: NDArray[np.float64]) -> NDArray[
     out = np.zeros(len(s))
     for i in range(len(s)):
         if t[i] > 0.0:
-            out[i] = _log_lower_gamma(t[i], -s[i]) / _LN10
+            out[i] = _log_lower_gamma(t[i], -s[i]) / LN10
     return out
 
 
@@ -291,7 +291,7 @@ def _each_any_of(log10_p: NDArray[np.float64], tests: NDArray[np.float64]) -> ND
         if tests[i] != last:
             last, log_last = tests[i], math.log(tests[i])
         # of one test, p itself
-        out[i] = _log_any_of(log10_p[i] * _LN10, log_last) / _LN10 if last > 1.0 else min(log10_p[i], 0.0)
+        out[i] = _log_any_of(log10_p[i] * LN10, log_last) / LN10 if last > 1.0 else min(log10_p[i], 0.0)
     return out
 
 
@@ -311,5 +311,5 @@ def _each_z(s: NDArray[np.float64], t: NDArray[np.float64], mean: float, varianc
     out = np.zeros(len(s))
     for i in range(len(s)):
         if t[i] > 0.0:
-            out[i] = _log_normal_tail((s[i] - t[i] * mean) / math.sqrt(t[i] * variance)) / _LN10
+            out[i] = _log_normal_tail((s[i] - t[i] * mean) / math.sqrt(t[i] * variance)) / LN10
     return out

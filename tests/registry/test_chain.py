@@ -20,9 +20,8 @@ from scanner.registry import (
     restore_users,
     verify_users,
 )
-from scanner.registry.ledger import read_events
 from schemas.tables import USER_EVENTS, USERS
-from tests.support.forged_users import CHANGES, rewrite
+from tests.support.forged_users import CHANGES, read_events, rewrite
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

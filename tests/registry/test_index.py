@@ -29,6 +29,7 @@ from scanner.registry import (
 from scanner.registry.index import IndexFolder
 from scanner.registry.sorted_files import PartsFolder
 from tests.registry.conftest import make_small
+from tests.support.forged_users import read_events
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -146,7 +147,7 @@ def test_a_lost_part_is_an_error_that_says_what_to_do(filled):
     for path in (filled / "users" / "_index").glob("*.arrow"):
         path.unlink()
     what = "a file is missing .*; delete the folder _index, which is made anew"
-    rows = ledger.read_events(filled)
+    rows = read_events(filled)
     with pytest.raises(ScanFailed, match=what):
         list_users(filled)
     with pytest.raises(ScanFailed, match=what):
@@ -273,4 +274,4 @@ def test_the_log_and_the_index_hold_few_files_after_many_changes(folder, make_ke
         add_users(folder, None, [f"u{n}"], NOON)
     assert len([name for name in files(folder) if name.endswith(".json")]) == 1
     assert len(DeltaTable(str(folder / "users")).file_uris()) < 10
-    assert ledger.open_book(folder).tail.height <= 2
+    assert ledger.open_users(folder).tail.height <= 2

@@ -20,8 +20,7 @@ from scanner.registry import (
     verify_since,
     verify_users,
 )
-from scanner.registry.ledger import read_events
-from tests.support.forged_users import CHANGES, part_files, rewrite, swap_names
+from tests.support.forged_users import CHANGES, part_files, read_events, rewrite, swap_names
 
 
 @pytest.fixture

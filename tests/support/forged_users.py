@@ -8,8 +8,13 @@ import polars as pl
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from scanner.registry.ledger import read_events
+from scanner.registry.index import all_events, open_table
 from schemas.tables import USERS
+
+
+def read_events(folder: Path | str) -> pl.DataFrame:
+    """All events of a registry's users, columns of schemas.tables.USERS; no rows when it has no table yet."""
+    return all_events(open_table(folder))
 
 
 def rewrite(folder: Path, change: Callable[[pl.DataFrame], pl.DataFrame]) -> None:

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import log10_normal, log_tail
+from scanner.watermark.pvalues import LN10
 
 FACTOR = uint64(6364136223846793005)
 _ROUNDS = 12
-_LN2, _LN10 = math.log(2.0), math.log(10.0)
+_LN2 = math.log(2.0)
 
 EXACT_BELOW = -3.0
 """Largest log10 p by the normal law at which a law is folded over the layers."""
@@ -140,7 +141,7 @@ class TableBits:
         """See Bits. Exact where p is at most 1e-3 by a normal law of slightly too large variance; else that law's p."""
         scored = np.diff(offsets)
         log10_p = log10_normal(sums, scored, weights, self._share, self._spread)
-        surprise = -_LN10 * log10_p
+        surprise = -LN10 * log10_p
         for d in np.flatnonzero((log10_p <= EXACT_BELOW) & (scored > 0)):
             law = layer_law(states[offsets[d] : offsets[d + 1]], self.table)
             surprise[d] = -log_tail(int(sums[d]), weights, law)
@@ -179,7 +180,7 @@ class MixedBits:
         """
         scored = np.diff(offsets)
         narrow, *far = (log10_normal(sums, scored, weights, 0.5, v) for v in (1.0, UNMEASURED, 1.0 / UNMEASURED))
-        surprise = -_LN10 * np.maximum(*far)
+        surprise = -LN10 * np.maximum(*far)
         for d in np.flatnonzero((narrow <= MEASURED_BELOW) & (scored > 0)):
             of_document = states[offsets[d] : offsets[d + 1]]
             if narrow[d] <= EXACT_BELOW:
@@ -188,7 +189,7 @@ class MixedBits:
                 )
             else:
                 variance = variance_limit(of_document, FEW)
-                surprise[d] = -_LN10 * log10_normal(sums[d : d + 1], scored[d : d + 1], weights, 0.5, variance)[0]
+                surprise[d] = -LN10 * log10_normal(sums[d : d + 1], scored[d : d + 1], weights, 0.5, variance)[0]
         return np.where(scored > 0, surprise, 0.0)
 
 
