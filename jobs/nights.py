@@ -180,10 +180,9 @@ def _undone(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
 def _of_newest(row: Mapping[str, Any], see: str) -> Iterator[str]:
     """What the newest scan says; see: the command that lists what could not be read."""
     if row["exit_code"] == 4:
-        yield (
-            f"scan {row['scan_id']}: nothing was read, or more is in quarantine than the configuration allows; {see} "
-            "lists it"
-        )
+        unread = row["quarantined"] or row["files_quarantined"]
+        what = f"more could not be read than the configuration allows; {see} lists it" if unread else "nothing was read"
+        yield f"scan {row['scan_id']}: {what}"
     if row["audit"] == AuditState.NO_DECOYS:
         yield (
             f"scan {row['scan_id']}: no document was scored under decoy keys, so its rates were not tested: "

@@ -113,7 +113,8 @@ def test_what_each_key_can_be_admitted_to_is_one_sentence(registry):
     rows = audit(registry, {"k1": 1.0, "k2": 3.0})
     assert list(admissions(rows, 1e-2)) == [
         "k1 can be admitted down to 0.01",
-        "k2 cannot be admitted: its p-values are too small",
+        "k2 cannot be admitted: its p-values are too small, or texts of the corpus carry its mark: look at those that "
+        "a scan under this registry flags, and audit again without marked ones, before you make another key",
     ]
     nearer, far = (next(admissions(rows, down_to)) for down_to in (1e-3, 1e-5))
     numbers = [int(re.search(r"about ([0-9,]+) documents", said)[1].replace(",", "")) for said in (nearer, far)]
@@ -133,6 +134,8 @@ def test_the_sentence_that_an_auditor_signs_has_exact_limits(effect, low, high):
         "confidence; 1e-06 is by law, not measured"
     )
     assert not next(signable(rows, 0.01)).endswith("measured")
+    (doubted,) = signable([*rows, rows[1] | {"threshold": 1e-3, "verdict": "too small"}], 1e-6)
+    assert doubted.startswith("k: of 5,000 texts that were given as unmarked 15 were flagged at 0.01")
     if effect == 1.0:
         assert stats.binom.sf(14, 5000, 0.00135) < 0.005 < stats.binom.sf(14, 5000, 0.00145)
         assert stats.binom.cdf(15, 5000, 0.00565) < 0.005 < stats.binom.cdf(15, 5000, 0.00555)

@@ -80,7 +80,8 @@ def test_every_exit_code_has_its_word():
     [
         ({"audit": "alarm", "exit_code": 3}, "its audit alarmed: believe none of its flags"),
         ({"audit": "possible framing"}, "possible framing: texts of few accounts carry messages that nobody holds"),
-        ({"exit_code": 4}, "nothing was read, or more is in quarantine than the configuration allows"),
+        ({"exit_code": 4, "quarantined": 0}, "scan s0: nothing was read"),
+        ({"exit_code": 4, "files_quarantined": 1}, "scan s0: more could not be read than the configuration allows; "),
         (
             {"audit": "no decoys", "too_short": 0},
             "the registry has no audit secret (`brickscan keys audit-secret`), or",

@@ -171,7 +171,7 @@ def admission_of(
         )
     wrong = list(failing(newest.to_dicts()))
     if wrong:
-        raise Refused(f"key {key.key_id!r} failed audit {newest['audit_id'][0]}: {wrong[0]}; make another key")
+        raise Refused(f"key {key.key_id!r} failed audit {newest['audit_id'][0]}: {wrong[0]}; {_OR_MARKED}")
     holds = newest.filter(pl.col("kind") == "key", pl.col("verdict").is_in(_HOLD))
     if holds.is_empty():
         raise Refused(
@@ -208,6 +208,12 @@ def _of(key: MasterKey) -> pl.Expr:
     return pl.col("commitment").is_null() & same & (pl.col("at") >= key.created_at)
 
 
+_OR_MARKED = (
+    "or texts of the corpus carry its mark: look at those that a scan under this registry flags, and audit again "
+    "without marked ones, before you make another key"
+)
+
+
 def admissions(rows: Sequence[Row], down_to: float) -> Iterator[str]:
     """A sentence for each key of an audit: the p-value down to which it can be admitted, and how to get further.
 
@@ -218,7 +224,7 @@ def admissions(rows: Sequence[Row], down_to: float) -> Iterator[str]:
     for key_id in dict.fromkeys(row["key_id"] for row in rows if row["kind"] == "key"):
         of_key = [row for row in rows if row["key_id"] == key_id]
         if any(row["verdict"] == "too small" for row in of_key):
-            yield f"{key_id} cannot be admitted: its p-values are too small"
+            yield f"{key_id} cannot be admitted: its p-values are too small, {_OR_MARKED}"
             continue
         held = min(
             (row["threshold"] for row in of_key if row["kind"] == "key" and row["verdict"] in _HOLD), default=None
@@ -250,7 +256,9 @@ def signable(rows: Sequence[Row], down_to: float) -> Iterator[str]:
         row = min(of_one, key=lambda row: abs(math.log10(row["threshold"] / SIGNED_AT)))
         effect, tests, hits = row["design_effect"], row["tests"], row["hits"]
         low, high = binomial_limits(hits / effect, tests / effect, _SIGNED_RISK)
-        what = "unmarked texts" if kind == "key" else f"scores of unmarked texts under {which[1]} keys drawn for each"
+        doubted = any(one["verdict"] == "too small" for one in of_one)
+        given = "texts that were given as unmarked" if doubted else "unmarked texts"
+        what = given if kind == "key" else f"scores of unmarked texts under {which[1]} keys drawn for each"
         under = f"{which[0]}: of" if kind == "key" else "of"
         measured = min((one["threshold"] for one in of_one if one["verdict"] in _HOLD), default=None)
         by_law = "" if measured is not None and measured <= down_to else f"; {down_to:g} is by law, not measured"
