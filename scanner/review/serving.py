@@ -108,8 +108,8 @@ _SECONDS_TO_END = 5
 """Seconds for requests that are being answered when the app is to end."""
 
 _AT_ONCE = 64
-"""Most connections at a time: the oldest that waits for its client gives way to more. Where none waits, as many again
-are taken, and beyond these the app answers 503.
+"""Most connections at a time: the oldest that waits for its client gives way to more, those that had an answer first.
+Where none waits, as many again are taken, and beyond these the app answers 503.
 """
 
 _IN_A_ROW = 32
@@ -136,15 +136,17 @@ class _Config(uvicorn.Config):
 class Connection(H11Protocol):
     """A connection whose client keeps nobody out by saying nothing, or a part of a head, or by taking no answer."""
 
+    had_answer = False
     _giving: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a new connection."""
         waiting = [other for other in self.connections if isinstance(other, Connection) and other.waits_for_client]
         if len(self.connections) >= _AT_ONCE - 1 and waiting:
-            oldest = min(waiting, key=lambda other: other.idle_since)
-            self.connections.discard(oldest)
-            oldest.transport.abort()
+            # those that had an answer first: who sends one request behind the other is never idle for long
+            first = min(waiting, key=lambda other: (not other.had_answer, other.idle_since))
+            self.connections.discard(first)
+            first.transport.abort()
         super().connection_made(transport)
         self._begin_to_wait()
 
@@ -163,6 +165,7 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         """Wait for the next request."""
         super().on_response_complete()
+        self.had_answer = True
         self._patience.cancel()
         self._begin_to_wait()
 

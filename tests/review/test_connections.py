@@ -59,6 +59,17 @@ def test_idle_connections_give_way(server, begun):
             assert idle[0].recv(1) == b""  # the oldest ended
 
 
+def test_a_first_request_gives_way_after_connections_that_had_an_answer(server):
+    """Else who sends one request behind the other on kept connections would keep new ones out."""
+    with ExitStack() as stack:
+        first = stack.enter_context(connected(server, HEAD))
+        for _ in range(100):
+            kept = stack.enter_context(connected(server, HEAD + b"\r\n"))
+            assert kept.recv(15) == b"HTTP/1.1 200 OK"
+        first.sendall(b"Connection: close\r\n\r\n")
+        assert answer(first).startswith(b"HTTP/1.1 200 OK")
+
+
 def test_a_burst_of_connections_opens_no_more_files_than_a_process_may(caplog):
     """They come while the app is busy: asyncio would take all at once, and log an error for each beyond the limit."""
     busy = Event()
