@@ -318,9 +318,11 @@ class Desk:
                 "again to decide on it"
             )
         row = decide(self.results, flag, made)
-        if (*_document(row), row["decision"], row["note"] or "") != (*_document(flag), made.decision, made.note):
+        here = (*_document(flag), made.decision, made.note, made.decided_by)
+        if (*_document(row), row["decision"], row["note"] or "", row["decided_by"]) != here:
             raise Changed(
-                f"this form was sent before, and recorded as {row['decision']}: reload the flag to change that"
+                f"this form was sent before, and recorded as {row['decision']} by {printable(row['decided_by'], 60)}: "
+                "reload the flag to change that"
             )
         return row
 

@@ -333,7 +333,9 @@ def test_a_form_is_one_decision_on_the_text_that_it_showed(night):
         assert asking.post(form | {"text_sha256": "0" * 64})[0] == 409
         assert [asking.post(form)[0] for _ in range(2)] == [303, 303]
         status, _, said = asking.post(form | {"decision": "dismissed"})
-        assert (status, "recorded as confirmed" in said) == (409, True)
+        assert (status, "recorded as confirmed by ruth" in said) == (409, True)
+        with serving(night, "sam") as another:  # whose decision it is not, though the page says the same
+            assert Asking(another).post(form)[0] == 409
         for wrong in (
             {"decision_id": "x"},
             {"decision": "<b>"},
