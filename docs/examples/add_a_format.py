@@ -104,4 +104,6 @@ def main(tokenizer_json: Path, registry: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     main(Path(sys.argv[1]), Path(sys.argv[2]))

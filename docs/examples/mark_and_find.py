@@ -51,4 +51,6 @@ def write_for(user: str, registry: Path, model_folder: Path, prompt: str) -> str
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

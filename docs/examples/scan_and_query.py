@@ -43,4 +43,6 @@ def users_found(folder: str) -> pl.DataFrame:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     main(Path(sys.argv[1]))

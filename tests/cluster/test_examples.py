@@ -1,5 +1,8 @@
 """The scripts of docs/examples that need no model do their work."""
 
+import runpy
+import sys
+
 import pytest
 
 from scanner.watermark.formats import FORMATS
@@ -12,6 +15,13 @@ ELSEWHERE = {"mark_and_find", "serve_with_vllm"}
 
 def test_every_script_has_a_test():
     assert {path.stem for path in FOLDER.glob("*.py")} == ELSEWHERE | {"scan_and_query", "add_a_format"}
+
+
+@pytest.mark.parametrize("name", ["scan_and_query", "add_a_format"])
+def test_a_script_without_its_arguments_says_how_it_is_called(name, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [name])
+    with pytest.raises(SystemExit, match=f"python docs/examples/{name}.py"):
+        runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
 
 
 @pytest.mark.usefixtures("without_ray")
