@@ -26,7 +26,7 @@ from tests.support.without_ray import open_once, put_in_the_place_of_ray
 
 DEMO = Path("jobs/demo").absolute()
 WORDS = 20
-SIZES = (("screen", 400), ("screen", 1280), ("print", 680))  # 680: A4 within its margins
+SIZES = (("screen", 400), ("screen", 1280), ("print", 480), ("print", 680))  # print: A5 and A4 within their margins
 BOTH = ("answers", "writes")
 QUOTED, WROTE = "user-39", "user-29"
 """Users for whom the model wrote a thousand tokens each: `answers` quotes the first's, `writes` posts the second's."""
