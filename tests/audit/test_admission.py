@@ -113,8 +113,9 @@ def test_what_each_key_can_be_admitted_to_is_one_sentence(registry):
     rows = audit(registry, {"k1": 1.0, "k2": 3.0})
     assert list(admissions(rows, 1e-2)) == [
         "k1 can be admitted down to 0.01",
-        "k2 cannot be admitted: its p-values are too small, or texts of the corpus carry its mark: look at those that "
-        "a scan under this registry flags, and audit again without marked ones, before you make another key",
+        "k2 cannot be admitted: its p-values are too small, or texts of the corpus carry its mark: audit it on texts "
+        "that are older than the key, which cannot, before you make another one; leave out no text for its score, "
+        "which would hide what is wrong",
     ]
     nearer, far = (next(admissions(rows, down_to)) for down_to in (1e-3, 1e-5))
     numbers = [int(re.search(r"about ([0-9,]+) documents", said)[1].replace(",", "")) for said in (nearer, far)]

@@ -209,8 +209,8 @@ def _of(key: MasterKey) -> pl.Expr:
 
 
 _OR_MARKED = (
-    "or texts of the corpus carry its mark: look at those that a scan under this registry flags, and audit again "
-    "without marked ones, before you make another key"
+    "or texts of the corpus carry its mark: audit it on texts that are older than the key, which cannot, before you "
+    "make another one; leave out no text for its score, which would hide what is wrong"
 )
 
 
