@@ -27,9 +27,10 @@ from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import bars_chart, environment, page, rates_chart, write_private
 from scanner.evidence.sentences import WHY_NOBODY, record_of
 from scanner.printable import one_in, printable
-from scanner.results import audits, flagged, scans, shards, standing_decisions
+from scanner.results import audits, flagged, scans, standing_decisions
 from scanner.results.flags import FlagCount, of_canary
 from scanner.results.newest import flags as flags_of_all
+from scanner.results.newest import ranges_ever
 from scanner.results.queries import ask, of_a_scan
 from scanner.results.scan_list import Unscored, in_quarantine, went_on
 from scanner.results.strength import log10_p_shown
@@ -173,15 +174,18 @@ def night_of(
 
 
 def _unlike_shards(results: str, ids: list[str]) -> str | None:
-    """A sentence where some scans have more or fewer rows of `flags` than `shards` counted when they were written."""
+    """A sentence where some scans have more or fewer rows of `flags` than `shards` says that they wrote."""
     of_scans, of_shard = pl.col("scan_id").is_in(ids), ["shard_id", "scan_id"]
 
     def differences() -> pl.DataFrame:
         held = flags_of_all(results).filter(of_scans & of_a_scan()).group_by(of_shard).agg(held=pl.len().cast(pl.Int64))
-        counted = shards(results).filter(of_scans).group_by(of_shard).agg(pl.col("flagged", "canaries").sum())
-        more = pl.col("held").fill_null(0) - pl.col("flagged") - pl.col("canaries")
-        both = counted.join(held, on=of_shard, how="left").select(more=more)
-        return both.select(gone=-pl.col("more").clip(upper_bound=0).sum(), new=pl.col("more").clip(0).sum()).collect()
+        # flags may be kept longer than the rest of a night that is dropped, or dropped with it
+        sums = {"wrote": pl.sum("flagged") + pl.sum("canaries"), "dropped": pl.col("dropped_at").is_not_null().any()}
+        counted = ranges_ever(results).filter(of_scans).group_by(of_shard).agg(**sums)
+        both = counted.join(held, on=of_shard, how="full", coalesce=True)
+        more = pl.col("held").fill_null(0) - pl.col("wrote").fill_null(0)
+        gone = -more.clip(upper_bound=0).filter(~pl.col("dropped").fill_null(value=False)).sum()
+        return both.select(gone=gone, new=more.clip(0).sum()).collect()
 
     ((gone, new),) = ask(results, differences).rows()
     if not gone and not new:

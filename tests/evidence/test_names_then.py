@@ -129,6 +129,21 @@ def test_a_flag_that_a_changed_value_takes_out_of_the_list_is_counted(night, own
 
 @pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
+def test_a_flag_of_a_shard_that_is_given_to_another_scan_makes_the_report_red(night, own_registry, marked):
+    """A shard's row with another scan's id looks like a later scan of the same rows, which hides their flags."""
+    night.write("a", [marked(message_of(own_registry, "green", "alice"), 80, 1)])
+    night.scan()
+    assert not [why for why in night_of(night.results, 1.0, None).why if "somebody changed" in why]
+    table = f"{night.results}/shards"
+    rows = pl.read_delta(table).with_columns(scan_id=pl.lit("20990101T000000Z-00000000"))
+    write_deltalake(table, rows.to_arrow().cast(SHARDS), mode="overwrite")
+    found = night_of(night.results, 1.0, None)
+    (why,) = (why for why in found.why if "somebody changed" in why)
+    assert (found.light, why.partition(":")[0]) == ("red", "0 flags that its scans wrote are gone, and 1 were added")
+
+
+@pytest.mark.costly
+@pytest.mark.usefixtures("without_ray")
 @pytest.mark.parametrize("where", ["named", "spans"])
 def test_no_user_is_put_beside_another(night, own_registry, marked, where):
     """A list of names, or a part, that names who holds a message for which nothing in the text speaks."""

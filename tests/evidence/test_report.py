@@ -20,7 +20,7 @@ from scanner.evidence.site import Night, seconds_covered
 from scanner.input import documents
 from scanner.printable import printable
 from tests.support.command_line import call
-from tests.support.hostile_pages import HOSTILE, TAGS, KeyScores, check
+from tests.support.hostile_pages import HOSTILE, TAGS, ParsedPage, check
 from tests.support.rows import verdict
 from tests.support.two_keys import message_of
 
@@ -171,7 +171,7 @@ def test_any_field_of_a_list_stays_text(text, field):
     fields = {field: text} | ({"doc_id": None} if field == "path" else {})
     with tempfile.TemporaryDirectory() as folder:
         (html,) = written(night_of_rows(1, **fields), Path(folder) / "out").values()
-    seen = KeyScores(html)
+    seen = ParsedPage(html)
     assert seen.tags <= TAGS | {"a", "table", "thead", "tbody", "tr", "th", "td", "svg", "text", "rect", "path", "b"}
     assert not [name for name in seen.attributes if name.startswith("on")]
     shown = printable(f"row 0 of {text}" if field == "path" else text, 60)
