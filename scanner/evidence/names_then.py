@@ -177,7 +177,9 @@ def _of_row(row: Row, ran: Ran, numbers: Mapping[str, int], given: Mapping[tuple
     erased, said, then = set[tuple[str, int]](), "it says the same", _then(row, ran, numbers)
     if then is None:
         return RegistrySays(False, _NO_SCAN) if any(_entries(row)) else RegistrySays(None, "nobody is named")
-    if not then.began - _CLOCKS <= row["scanned_at"] <= (ran.ended or then.ended) + _CLOCKS:
+    # differences: a time that somebody wrote over may be the first or the last there is, which nothing is added to
+    early, late = then.began - row["scanned_at"], row["scanned_at"] - (ran.ended or then.ended)
+    if max(early, late) > _CLOCKS:
         when = f"{row['scanned_at']:%Y-%m-%d %H:%M:%S} UTC"
         return RegistrySays(False, f"the row was scanned at {when}, and its scan did not run then. {CHANGED_ROW}")
     for one in _entries(row):

@@ -183,6 +183,27 @@ def test_a_post_that_is_dated_to_the_end_of_time_hides_no_flag(night, own_regist
     assert call("report", night.config, "--out", tmp_path / "report")[0] == 0
 
 
+@pytest.mark.costly
+@pytest.mark.usefixtures("without_ray")
+def test_a_scan_with_an_impossible_time_ends_no_list(night, own_registry, marked, tmp_path):
+    night.write("a", [marked(message_of(own_registry, "green", "alice"), 80, 1)])
+    night.scan()
+    scans, report = pl.read_delta(f"{night.results}/scans"), tmp_path / "report"
+    for name in ("started_at", "finished_at"):
+        for time in (datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)):
+            changed = scans.with_columns(pl.lit(time, scans.schema[name]).alias(name))
+            write_deltalake(f"{night.results}/scans", changed.to_arrow().cast(SCANS), mode="overwrite")
+            for command, *more in (
+                ["flagged"],
+                ["explain", "a:0"],
+                ["export"],
+                ["status"],
+                ["report", "--out", report],
+            ):
+                code, _, err = call(command, night.config, *more)
+                assert (code, "Traceback" in err) == (0, False), (name, time.year, command, err)
+
+
 IMPOSSIBLE = {
     "key_id": [None],
     "message": [-1, 2**32],
