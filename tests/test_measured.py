@@ -228,6 +228,7 @@ def texts_of(registry, words, message: int, share: float, tokens: int, texts: in
     return ["".join(" " + words.words[i] for i in row) for row in chosen.tolist()]
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_what_is_planned_for_three_keys_and_all_looks_is_what_a_detector_finds(three_keys, words) -> None:
     """The exact law at K of scan.toml against the detector of a scan, on 400 texts; K of one look is far off."""

@@ -19,7 +19,7 @@ from scanner.detection.accounts import MOST_BYTES, AccountJudge, Look, Posts
 from scanner.detection.alike import alike
 from scanner.detection.rules import Rules
 from scanner.errors import Refused
-from scanner.evidence.case import FlagCase
+from scanner.evidence.case import FlagCase, refuse_impossible_scans
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.explanation import LEVELS, RUN
 from scanner.evidence.names_then import CHANGED_ROW, RegistrySays, as_the_registry_says
@@ -247,6 +247,7 @@ def _weighed(
 def _scan_of(explainer: Explainer, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The row of SCANS of an account's scan; None: it did not end."""
     of_scan = ask(explainer.results, scans(explainer.results).filter(pl.col("scan_id") == row["scan_id"]).collect)
+    refuse_impossible_scans(of_scan.to_dicts())
     return of_scan.row(0, named=True) if len(of_scan) else None
 
 

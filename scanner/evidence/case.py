@@ -8,10 +8,10 @@ The n-grams that a scan left out, for whoever computes its verdicts again.
 import hashlib
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 from urllib.parse import urlsplit
 
 import polars as pl
@@ -34,6 +34,7 @@ from scanner.results.newest import ranges_ever
 from scanner.results.queries import ask, verdicts
 from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
+from schemas.config import Dedup
 from schemas.registry import MAX_MESSAGES, Registry
 
 OF_FILE = {"doc_id": "id", "account_id": "account", "created_at": "time"}
@@ -79,6 +80,7 @@ def find_case(results: str, rate: float, document: str) -> FlagCase:
     row = rows.row(0, named=True)
     refuse_impossible(row)
     of_scan = ask(results, lambda: scans(results).filter(pl.col("scan_id") == row["scan_id"]).collect())
+    refuse_impossible_scans(of_scan.to_dicts())
     return FlagCase(row, _under_its_keys(results, row, of_scan.row(0, named=True)) if len(of_scan) else None)
 
 
@@ -100,6 +102,19 @@ def refuse_impossible(row: Mapping[str, Any]) -> None:
             f"{where}: its flag has {wrong[0]} = {printable(str(row[wrong[0]]))}, as no scan writes it. Somebody "
             "changed the results: restore the table `flags` from a backup before anything is decided by it"
         )
+
+
+def refuse_impossible_scans(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Raise Refused for a row of SCANS with a value that no scan writes: verdicts cannot be computed again by it."""
+    for row in rows:
+        rates = [name for name in ("false_positive_rate", "misnaming_rate") if row[name] is not None]
+        wrong = [name for name in rates if not 0 < row[name] < 1]
+        wrong += ["min_scored"] * (row["min_scored"] < 1) + ["dedup"] * (row["dedup"] not in get_args(Dedup))
+        if wrong:
+            raise Refused(
+                f"scan {printable(row['scan_id'])}: its row has {wrong[0]} = {printable(str(row[wrong[0]]))}, as no "
+                "scan writes it. Somebody changed the results: restore the table `scans` from a backup"
+            )
 
 
 def _under_its_keys(results: str, row: Mapping[str, Any], scan: dict[str, Any]) -> dict[str, Any]:

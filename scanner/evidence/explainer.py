@@ -32,6 +32,7 @@ from scanner.evidence.case import (
     filter_of,
     find_case,
     refuse_impossible,
+    refuse_impossible_scans,
     text_ids_of,
 )
 from scanner.evidence.explanation import RUN, Explanation, Omissions, Weighed, log10_p_in, weigh
@@ -202,6 +203,7 @@ class Explainer:
         """Explain flags that were found. Raises as `explain` does."""
         for case in cases:
             refuse_impossible(case.row)
+        refuse_impossible_scans(case.scan for case in cases if case.scan)
         said_of = self.held_against([case.row for case in cases])
         cases = [
             replace(case, row=as_the_registry_says(case.row, says)) for case, says in zip(cases, said_of, strict=True)

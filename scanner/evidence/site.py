@@ -22,7 +22,7 @@ from scanner.audit.statistics.audit_rows import holds_down_to
 from scanner.errors import Refused
 from scanner.evidence.accounts import account_page, explain_account, line_of_account, record_of_account
 from scanner.evidence.advice import Precision, precision
-from scanner.evidence.case import FlagCase
+from scanner.evidence.case import FlagCase, refuse_impossible_scans
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import bars_chart, environment, page, rates_chart, write_private
 from scanner.evidence.sentences import WHY_NOBODY, record_of
@@ -144,6 +144,7 @@ def night_of(
     if not of_night:
         others = ", ".join(sorted(set(nights), reverse=True)[:5]) or "none"
         raise Refused(f"results: no scan of the night {night} ended; nights of which some did, newest first: {others}")
+    refuse_impossible_scans(of_night)
     ids = [scan["scan_id"] for scan in of_night]
     of_scans = flagged(results, rate, pl.col("scan_id").is_in(ids), canaries=True)
     as_known = of_scans.with_columns(canary=of_canary(canaries))

@@ -78,6 +78,7 @@ def test_the_laws_of_accounts_are_tested_and_hold(tmp_path, human_texts):
     assert {row["verdict"] for row in of_accounts} <= {"holds", "conservative", "undecided"}
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_what_posts_share_counted_in_each_raises_the_alarm(tmp_path, human_texts, monkeypatch):
     def twice(rule, _reach, posts, begins, dedup):
@@ -117,6 +118,7 @@ def test_evidence_of_posts_that_count_twice_raises_the_alarm(tmp_path, monkeypat
     assert (audit.state == AuditState.ALARM) == (times == 2)
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_a_night_that_is_looked_at_24_times_flags_as_often_as_stated(tmp_path):
     """4,000 accounts that nobody marked, whose posts come in 24 looks, under a key of one message at a rate of 0.02.

@@ -289,6 +289,7 @@ def short_texts(serving, words, seed: int) -> tuple[list[str], list[Canary]]:
     ], whose
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_what_is_planned_follows_keys_and_looks_and_agrees_with_scans(tmp_path, serving, words):
     """120 measured texts plan for 120 others, under K = 1, 2 and 1000: nights find what is planned, and are quiet."""

@@ -123,6 +123,7 @@ def test_a_key_tuned_to_common_ngrams_is_caught_and_its_ngrams_are_shown(short):
     assert sum(gram[0] in common for gram in top) >= 5
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_marked_text_in_the_corpus_is_caught_and_told_from_a_broken_law(human, tokenizer):
     """One text in 1,000 is marked: its key hits far too often, keys that are drawn do not."""

@@ -108,6 +108,7 @@ def test_alarms_are_as_rare_as_stated():
     assert share <= 36 / 300
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_a_sound_night_is_quiet_and_counts_what_was_drawn(tmp_path, texts):
     plan = with_users(tmp_path, texts)

@@ -37,6 +37,7 @@ def test_a_slow_key_shows_progress_within_a_minute_and_its_shards_are_pieces_of_
     assert rows["documents"].to_list() == [20_000] * 4
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize(("messages", "seconds"), [(1, 1.25), (1_000, 3), (10**5, 12)])
 def test_shards_of_a_key_that_is_cheap_stay_whole_once_that_is_known(tmp_path, messages, seconds):

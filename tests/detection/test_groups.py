@@ -131,6 +131,7 @@ def test_text_that_is_marked_in_the_steps_of_a_group_alone_names_nobody(key, wri
     assert row["proof"] == "proved"
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_the_misnaming_rate_is_that_of_the_configuration(key, write, tmp_path):
     """At a rate of nearly 1 the best user of a group is named, and proved; at the default rate nobody is."""

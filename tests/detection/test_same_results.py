@@ -88,6 +88,7 @@ def tables(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     )
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_whole_tables_are_what_they_were(tmp_path):
     verdicts, quarantine = tables(tmp_path / "registry")

@@ -72,6 +72,7 @@ def pages(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.suffix}
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_every_command_and_page_says_the_same_of_each_account(night, tmp_path, opened_once):
     """The account that quotes is named for nobody anywhere; the one that writes marked text for its user everywhere."""
@@ -114,6 +115,7 @@ def test_every_command_and_page_says_the_same_of_each_account(night, tmp_path, o
     assert re.search(r"quotes \| > .*\n(  quotes \| .*\n)*  writes \| ", of_each["answers"][3])
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_the_evidence_of_an_account_is_the_scans(night, opened_once):
     """Read from the posts that are kept, and from the input's files once these are dropped."""
@@ -167,6 +169,7 @@ def edited(night, tmp_path, **changes: pl.Expr) -> Night:
 QUOTES = pl.col("account_id") == "answers"
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize(
     ("account", "change"),

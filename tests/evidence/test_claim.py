@@ -607,6 +607,7 @@ def test_parts_of_lies_are_refused(long_forger):
     assert long_forger.claim(rows, unit="x")[0] == 1
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.usefixtures("without_ray")
 @pytest.mark.parametrize(

@@ -125,6 +125,7 @@ def test_a_page_stays_small_whatever_the_id():
     assert "i…i" in html
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize("text", ["\U000e0001" * 50_000, "'" * 50_000, "> a\nb\n" * 9_000, "水" * 50_000])
 def test_a_page_stays_small_whatever_is_in_the_text(text):

@@ -218,6 +218,7 @@ IMPOSSIBLE = {
 """Values of columns of `flags` that no scan writes; a row that is not at or below the rate is no flag at all."""
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.usefixtures("without_ray")
 def test_a_row_with_a_value_that_no_scan_writes_is_refused_in_a_sentence(night, own_registry, marked):
@@ -238,6 +239,23 @@ def test_a_row_with_a_value_that_no_scan_writes_is_refused_in_a_sentence(night, 
     overwrite(night.results, key_id="no key")
     code, _, err = call("replay", night.config, "a:0")
     assert (code, "'no key' is none that its scan tested" in err) == (2, True)
+
+
+@pytest.mark.costly
+@pytest.mark.usefixtures("without_ray")
+def test_a_scan_with_a_value_that_no_scan_writes_is_refused_in_a_sentence(night, own_registry, marked, tmp_path):
+    night.write("a", [marked(message_of(own_registry, "green", "alice"), 80, 1)])
+    night.scan()
+    scans = pl.read_delta(f"{night.results}/scans")
+    commands = [("explain", "a:0"), ("replay", "a:0"), ("export",), ("report", "--out", tmp_path / "report")]
+    rates = {"false_positive_rate": [math.nan, -math.inf, 0.0, 1.0], "misnaming_rate": [math.nan, -1.0, 2.0]}
+    for column, values in (rates | {"dedup": ["", "twice"], "min_scored": [0, -1]}).items():
+        for value in values:
+            changed = scans.with_columns(pl.lit(value, scans.schema[column]).alias(column))
+            write_deltalake(f"{night.results}/scans", changed.to_arrow().cast(SCANS), mode="overwrite")
+            for command, *more in commands:
+                code, out, err = call(command, night.config, *more)
+                assert (code, f"its row has {column} = " in err, "alice" in out) == (2, True, False), (value, command)
 
 
 @pytest.mark.costly

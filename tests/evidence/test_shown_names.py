@@ -73,6 +73,7 @@ def told(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if "ame nobody by th" not in line)
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_no_place_shows_a_user_of_a_row_that_says_two_things(changed, tmp_path):
     night = changed
@@ -103,6 +104,7 @@ def test_no_place_shows_a_user_of_a_row_that_says_two_things(changed, tmp_path):
     assert json.loads((tmp_path / "report" / "index.json").read_text())["light"] == "red"
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_no_page_of_a_flag_shows_a_user_of_a_row_that_says_two_things(changed):
     night = changed

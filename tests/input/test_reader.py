@@ -68,6 +68,7 @@ def in_any_order() -> list[tuple[int, int]]:
     return [*ranges[:50], *sorted(ranges[50:])]
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize("ranges", [in_order(), in_any_order()], ids=["in order", "in any order"])
 @pytest.mark.parametrize("corrupt", [False, True], ids=["sound", "corrupt"])

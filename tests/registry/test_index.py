@@ -185,6 +185,7 @@ STEPS = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)

@@ -168,6 +168,7 @@ def flagged_again(scored: int, changed: int, p: float, gamma: float | None) -> f
     return float(integrate.quad(whole, least, least * 1.5, limit=100)[0]) / p
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_how_often_a_copy_is_flagged_again_is_as_the_page_says():
     """250 scored n-grams of which 5 % are changed, at a false-positive rate of 1e-6."""

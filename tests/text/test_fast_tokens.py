@@ -60,6 +60,7 @@ CHARACTERS = st.one_of(
 )
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @settings(max_examples=300)
 @given(
@@ -94,6 +95,7 @@ def test_it_is_used_where_it_agrees(data, tmp_path):
     assert isinstance(load_tokenizer(TOKENIZER, sha256_file(TOKENIZER)), FastTokenizer)
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_control_tokens_are_text(fast, data):
     control = {token["id"] for token in json.loads(data)["added_tokens"]}

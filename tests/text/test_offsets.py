@@ -87,6 +87,7 @@ def same(reference: HuggingFaceTokenizer, standing: Standing, texts: list[str]) 
     assert (told.offsets.tolist(), told.number.tolist()) == (by_bytes.offsets.tolist(), by_bytes.number.tolist())
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_golden_strings(standing):
     reference, of_it = standing
@@ -116,6 +117,7 @@ def test_texts_without_segments(standing):
         assert told.many.tolist() == [0] * len(texts)
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_lengths_are_known_where_tokens_are_the_text():
     known = {name: lengths_of(make()) is not None for name, make in TOKENIZERS.items()}

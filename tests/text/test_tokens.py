@@ -68,6 +68,7 @@ def test_nul_and_nothing(tokenizer, reference):
     assert documents(tokenizer.encode([])) == []
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_a_tokenizer_that_cuts_and_pads_does_neither(tmp_path, reference):
     inner = tokenizers.Tokenizer.from_file(str(TOKENIZER))

@@ -47,6 +47,7 @@ def test_ngrams_of_many_texts_are_left_out_and_no_others(reach):
     assert filtered(sketch, [SHARED[: reach + 1], SHARED[:reach], []]) == [[*range(reach)], [*range(reach)], []]
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_copies_of_a_text_count_once_and_learning_twice_changes_nothing():
     (text,) = corpus(1)

@@ -124,6 +124,7 @@ def test_p_values(scored):
         assert log10_gamma(scored * share, scored) == pytest.approx(wanted, rel=1e-13, abs=1e-15)
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize("scored", [2, 20, 100])
 def test_p_values_of_two_sums(scored):

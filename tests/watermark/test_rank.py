@@ -58,6 +58,7 @@ def verdict(mark, count: int, rate: float):
     return said, decide([said], rate)
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize("count", [50_000, pytest.param(200_000, marks=pytest.mark.long)])
 def test_the_rank_is_exact(count):

@@ -33,6 +33,7 @@ def test_greenlist(dedup, batch, window, gamma, data):
     assert_same_scores(greenlist(window, gamma), batch, chosen, dedup)
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize("dedup", DEDUPS)
 @pytest.mark.parametrize("make", [gumbel, log_gumbel])
@@ -43,6 +44,7 @@ def test_gumbel(make, dedup, batch, window, data):
     assert_same_scores(make(window), batch, chosen, dedup)
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_every_gamma():
     for gamma in GAMMAS:

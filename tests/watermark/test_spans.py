@@ -206,6 +206,7 @@ def test_what_a_long_text_takes_is_bounded_and_its_marked_part_is_found(name, mo
     assert spans_of(mark, tokens, positions, limit, whole) == found
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", ["greenlist-v2", "gumbel-v2"])
 def test_the_law_of_the_best_window(name):

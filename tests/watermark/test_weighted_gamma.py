@@ -26,6 +26,7 @@ def convolution(s: float, n: int, a: float) -> mpmath.mpf:
         return mpmath.log10(mpmath.quad(both, cuts) + mpmath.gammainc(n, s / a, regularized=True))
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize("n", [1, 2, 5, 20, 100])
 def test_against_the_series_in_60_digits(n):

@@ -10,6 +10,7 @@ GROUPS, DOCUMENTS, KEYS = 20, 400, 5
 P = np.array([1e-2, 1e-3, 1e-4])
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize("length", [24, 120])
 @pytest.mark.parametrize("gamma", ["1/4", None])

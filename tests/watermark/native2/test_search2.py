@@ -110,6 +110,7 @@ def test_ties_go_to_the_smaller_message(method):
     assert_found(mark, tokens, positions, 500)
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
 def test_everybody_whose_text_a_document_holds_is_a_candidate(method):

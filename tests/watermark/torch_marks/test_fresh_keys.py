@@ -73,6 +73,7 @@ def test_p_of_every_sum_of_mixed_bits():
     assert np.exp(-fresh_keys.surprises(mark, sums[some], states)) == pytest.approx(p[some], rel=1e-6)
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_mixed_bits_under_many_lists():
     form = make_format("synthid-mixed", {"depth": 9})

@@ -102,6 +102,7 @@ def test_a_score_depends_on_its_document_alone():
     assert np.allclose(np.add.reduceat(terms, positions.offsets[[2, 3]])[0], all_of_them[2], rtol=1e-13)
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_no_cell_scores_too_high():
     """All 2^24 cells: P(term ≥ x) is at most e^-x, as of an exponential variable; vLLM's own terms exceed that."""
