@@ -17,7 +17,7 @@ REFUSED = [
     ({"more": "colour = 1"}, "field 'colour' is unknown; allowed: accounts, allow_empty, audit, cluster, dedup"),
     ({"columns": "colour = 1"}, "field 'input.colour' is unknown; allowed: account, id"),
     ({"paths": ["nowhere"]}, "nowhere' does not exist; name a Parquet file or a folder"),
-    ({"paths": ["in/{date}"]}, "--date 2026-08-31"),
+    ({"paths": ["in/{date}"]}, "--date yesterday"),
     ({"paths": []}, r"field 'input.paths' = \[\]: a list of at least 1 is needed$"),
     ({"more": 'keys = "green"'}, r"field 'keys' = 'green': a list is needed, such as \['green'\]$"),
     ({"more": 'dedup = ["ngram"]'}, r"field 'dedup' = \['ngram'\]: Input should be 'ngram', "),
