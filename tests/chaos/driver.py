@@ -55,7 +55,7 @@ def die_at(moment: str, commit: int, delay: float) -> None:
 
         def flush(self):
             nonlocal seen
-            seen += bool(self._verdicts)
+            seen += bool(self._waiting["verdicts"])
             if seen >= commit:
                 die()
             real_flush(self)
