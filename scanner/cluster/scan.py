@@ -56,7 +56,7 @@ from scanner.interrupts import Terminated, interrupts_held, interrupts_noted, si
 from scanner.registry import NO_RECORD, head_of
 from scanner.results.filters import with_filter
 from scanner.results.first_seen import first_seen
-from scanner.results.ledger_records import keep, verified
+from scanner.results.ledger_records import keep, refuse_changed_since, verified
 from scanner.results.retention import drop_older, freeze
 from scanner.results.scan_list import refuse_mixed
 from scanner.results.tables import append_audits, append_scan, open_tables
@@ -309,6 +309,8 @@ class _Scan:
             self._commit()
             self._look_at_accounts(whole=whole)
             self._judge(whole=whole)
+        if self._committer.totals.counts.flagged or self._accounts:  # somebody may have been named
+            refuse_changed_since(plan.registry, self._verified)
         self._learn(whole=whole)  # before what depends on flags, and may fail
         self._score_again()
         if self._part is None:

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from scanner.errors import Refused
+from scanner.errors import Refused, ScanFailed
 from scanner.registry import NO_RECORD, NamesPart, Record, numbers_of_heads, verify_since
 from scanner.results.queries import ask, exist, scans
 from scanner.results.tables import open_tables, read_whole
@@ -57,6 +57,21 @@ def verified(registry: str, results: str) -> Record:
     if lost is not None:
         raise Refused(lost)
     return verify_since(registry, _on_record(results))
+
+
+def refuse_changed_since(registry: str, began: Record) -> None:
+    """Refuse a registry that was rolled back, replaced or edited since a scan began, whose workers opened it after.
+
+    Raises:
+        ScanFailed: it was, or a file of it is missing.
+    """
+    try:
+        verify_since(registry, began)
+    except Refused as changed:
+        raise ScanFailed(
+            f"{changed}. It was changed while this scan ran: believe no name of this scan that `brickscan flagged` "
+            "with the scan's configuration does not confirm"
+        ) from None
 
 
 def changed_names(registry: str | Path, results: str, messages: pl.DataFrame) -> str | None:

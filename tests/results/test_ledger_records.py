@@ -2,15 +2,15 @@
 
 import json
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 
 import polars as pl
 import pytest
 from deltalake import write_deltalake
 
-from scanner.errors import Refused
-from scanner.registry import add_users, ledger
+from scanner.errors import Refused, ScanFailed
+from scanner.registry import add_users, erase_users, ledger, remove_users
 from scanner.results.ledger_records import TABLE, lost_head
 from scanner.results.tables import read_whole
 from schemas.tables import FLAGS, VERIFIED_USERS
@@ -44,6 +44,45 @@ def test_a_registry_that_is_older_than_its_own_results_names_nobody(night, own_r
     assert "is older than its own results" in call("status", night.config)[1]
     shutil.rmtree(own_registry / "users")
     assert call("scan", night.config)[0] == 2  # a users table that is gone is older, too
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("when", ["listing the input", "starting Ray and its workers, which open the keys"])
+def test_a_scan_whose_registry_was_replaced_while_it_ran_fails_and_says_so(night, own_registry, marked, when):
+    """The chain of the other registry holds, and gives alice's message to zoe."""
+    message, other = message_of(own_registry, "green", "alice"), night.folder / "other"
+    shutil.copytree(own_registry, other)
+    shutil.rmtree(other / "users")
+    add_users(other, None, ["zoe", "bob"], datetime.now(UTC) - timedelta(minutes=1))
+    assert message_of(other, "green", "zoe") == message
+    night.write("a", [marked(message, 80, 1)])
+
+    def replace(what):
+        if what == when:
+            shutil.move(own_registry / "users", night.folder / "kept")
+            shutil.copytree(other / "users", own_registry / "users")
+
+    with pytest.raises(ScanFailed, match=r"It was changed while this scan ran: believe no name of this scan"):
+        night.scan(wait=replace)
+    shutil.rmtree(own_registry / "users")
+    shutil.move(night.folder / "kept", own_registry / "users")
+    assert night.last_scan()["exit_code"] == 1
+    assert "failed: mend what it said" in call("status", night.config)[1]
+    assert json.loads(call("explain", night.config, "a:0", "--json")[1])["user_id"] is None
+
+
+@pytest.mark.costly
+def test_users_that_come_and_go_while_a_scan_runs_fail_no_scan(night, own_registry, marked):
+    add_users(own_registry, None, ["carl"])
+    night.write("a", [marked(message_of(own_registry, "green", "alice"), 80, 1)])
+
+    def change(what):
+        if what.startswith("starting"):
+            add_users(own_registry, None, ["zoe"])
+            remove_users(own_registry, ["bob", "carl"])
+            erase_users(own_registry, ["carl"])
+
+    assert night.scan(wait=change).exit_code == 0
 
 
 @pytest.mark.costly
