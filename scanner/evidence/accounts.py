@@ -19,7 +19,7 @@ from scanner.detection.accounts import MOST_BYTES, AccountJudge, Look, Posts
 from scanner.detection.alike import alike
 from scanner.detection.rules import Rules
 from scanner.errors import Refused
-from scanner.evidence.case import FlagCase, refuse_impossible_scans
+from scanner.evidence.case import FlagCase
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.explanation import LEVELS, RUN
 from scanner.evidence.names_then import CHANGED_ROW, RegistrySays, as_the_registry_says
@@ -31,6 +31,7 @@ from scanner.registry import NamedUser
 from scanner.results import accounts, scans, shards
 from scanner.results.account_posts import MOST_POSTS, window_begins
 from scanner.results.queries import ask, verdicts, with_audit
+from scanner.results.scan_list import refuse_impossible_scans
 from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
 from scanner.text.quoting import TextPart, parts_of, unquoted_words

@@ -8,10 +8,10 @@ The n-grams that a scan left out, for whoever computes its verdicts again.
 import hashlib
 import math
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import polars as pl
@@ -32,9 +32,9 @@ from scanner.results import flagged, scans
 from scanner.results.filters import open_filter
 from scanner.results.newest import ranges_ever
 from scanner.results.queries import ask, verdicts
+from scanner.results.scan_list import refuse_impossible_scans
 from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
-from schemas.config import Dedup
 from schemas.registry import MAX_MESSAGES, Registry
 
 OF_FILE = {"doc_id": "id", "account_id": "account", "created_at": "time"}
@@ -102,19 +102,6 @@ def refuse_impossible(row: Mapping[str, Any]) -> None:
             f"{where}: its flag has {wrong[0]} = {printable(str(row[wrong[0]]))}, as no scan writes it. Somebody "
             "changed the results: restore the table `flags` from a backup before anything is decided by it"
         )
-
-
-def refuse_impossible_scans(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Raise Refused for a row of SCANS with a value that no scan writes: verdicts cannot be computed again by it."""
-    for row in rows:
-        rates = [name for name in ("false_positive_rate", "misnaming_rate") if row[name] is not None]
-        wrong = [name for name in rates if not 0 < row[name] < 1]
-        wrong += ["min_scored"] * (row["min_scored"] < 1) + ["dedup"] * (row["dedup"] not in get_args(Dedup))
-        if wrong:
-            raise Refused(
-                f"scan {printable(row['scan_id'])}: its row has {wrong[0]} = {printable(str(row[wrong[0]]))}, as no "
-                "scan writes it. Somebody changed the results: restore the table `scans` from a backup"
-            )
 
 
 def _under_its_keys(results: str, row: Mapping[str, Any], scan: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from scanner.evidence.case import (
     filter_of,
     find_case,
     refuse_impossible,
-    refuse_impossible_scans,
     text_ids_of,
 )
 from scanner.evidence.explanation import RUN, Explanation, Omissions, Weighed, log10_p_in, weigh
@@ -65,6 +64,7 @@ from scanner.registry import find_key, load_registry
 from scanner.results.decision_log import users_of
 from scanner.results.false_discoveries import OF
 from scanner.results.queries import ask, spans
+from scanner.results.scan_list import refuse_impossible_scans
 from scanner.results.strength import log10_p_shown
 from scanner.scan_plan import Weights, read_config, recorded_tests, results_of
 from scanner.storage.locations import absolute

@@ -22,7 +22,7 @@ from scanner.audit.statistics.audit_rows import holds_down_to
 from scanner.errors import Refused
 from scanner.evidence.accounts import account_page, explain_account, line_of_account, record_of_account
 from scanner.evidence.advice import Precision, precision
-from scanner.evidence.case import FlagCase, refuse_impossible_scans
+from scanner.evidence.case import FlagCase
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import bars_chart, environment, page, rates_chart, write_private
 from scanner.evidence.sentences import WHY_NOBODY, record_of
@@ -32,7 +32,15 @@ from scanner.results.flags import FlagCount, of_canary
 from scanner.results.newest import flags as flags_of_all
 from scanner.results.newest import ranges_ever
 from scanner.results.queries import ask, of_a_scan
-from scanner.results.scan_list import Unscored, in_quarantine, went_on
+from scanner.results.scan_list import (
+    Unscored,
+    in_quarantine,
+    is_date,
+    reasons_of_silent,
+    refuse_impossible_scans,
+    silent_scans,
+    went_on,
+)
 from scanner.results.strength import log10_p_shown
 from scanner.storage.local_files import exchange, make_private
 from schemas.registry import Canary
@@ -56,7 +64,7 @@ class Night:
     flags can be used; rates: of AUDITS, those that count single messages under decoy keys in the last scan that was
     audited; by: flags added up by key, user, account and hour of the day (UTC; of posting, where that is known),
     quarantine by reason and account, most first; seconds: in which any scan ran; decided: how often flags were right,
-    of this night and of all nights.
+    of this night and of all nights; silent: scans that wrote no end, the result of `silent_scans`.
     """
 
     day: date
@@ -70,6 +78,7 @@ class Night:
     seconds: float
     decided: Mapping[str, Precision]
     canaries: int = 0
+    silent: Sequence[Mapping[str, Any]] = ()
 
     @property
     def counted(self) -> FlagCount:
@@ -99,23 +108,24 @@ class Night:
     @property
     def documents(self) -> int:
         """Documents that were read, in quarantine or not."""
-        return sum(scan["documents"] for scan in self.scans)
+        return sum(scan["documents"] for scan in (*self.scans, *self.silent))
 
     @property
     def filtered(self) -> int:
         """Documents of which the filter left too few n-grams to be scored."""
-        return sum(scan["filtered"] or 0 for scan in self.scans)
+        return sum(scan["filtered"] or 0 for scan in (*self.scans, *self.silent))
 
     @property
     def quarantined(self) -> int:
         """Documents that could not be scored, and files."""
-        return sum(scan["quarantined"] + scan["files_quarantined"] for scan in self.scans)
+        files = sum(scan["files_quarantined"] for scan in self.scans)
+        return int(files + sum(scan["quarantined"] for scan in (*self.scans, *self.silent)))
 
     @property
     def cases(self) -> list[FlagCase]:
         """The night's flags, each with its scan."""
         of_id = {scan["scan_id"]: scan for scan in self.scans}
-        return [FlagCase(row, of_id[row["scan_id"]]) for row in self.flags]
+        return [FlagCase(row, of_id.get(row["scan_id"])) for row in self.flags]
 
 
 def night_of(
@@ -137,25 +147,27 @@ def night_of(
     Raises:
         Refused: there are no results, or no scan of that night ended.
     """
-    known = ask(results, scans(results).collect).to_dicts()
+    known = ask(results, scans(results).sort("started_at", "scan_id").collect).to_dicts()
     nights = [scan["night"] for scan in known]
     night = f"{day}" if day else (nights[-1] if nights else "")
+    refuse_impossible_scans(scan for scan in known if scan["night"] == night or not is_date(scan["night"]))
     of_night = [scan for scan in known if scan["night"] == night]
-    if not of_night:
+    silent = silent_scans(results, night, {scan["scan_id"] for scan in of_night})
+    if not of_night and not silent:
         others = ", ".join(sorted(set(nights), reverse=True)[:5]) or "none"
         raise Refused(f"results: no scan of the night {night} ended; nights of which some did, newest first: {others}")
-    refuse_impossible_scans(of_night)
-    ids = [scan["scan_id"] for scan in of_night]
+    every = [*of_night, *silent]
+    ids = [scan["scan_id"] for scan in every]
     of_scans = flagged(results, rate, pl.col("scan_id").is_in(ids), canaries=True)
     as_known = of_scans.with_columns(canary=of_canary(canaries))
     found = ask(results, as_known.sort("log10_p_global", "path", "row").collect)
     everything = checked(found.drop("canary").to_dicts())
-    light, why = _light(of_night, everything)
+    light, why = _light(of_night, everything, reasons_of_silent(silent, known))
     rows = [row for row, canary in zip(everything, found["canary"], strict=True) if not canary]
     flags = found.filter(~pl.col("canary")).with_columns(
         pl.Series("user_id", [row["user_id"] for row in rows], pl.String)
     )
-    unlike = _unlike_shards(results, ids)
+    unlike = _unlike_shards(results, [scan["scan_id"] for scan in of_night])
     if unlike:
         light, why = "red", [unlike, *why]
     standing = ask(results, lambda: standing_decisions(results).collect())
@@ -163,14 +175,15 @@ def night_of(
         day=date.fromisoformat(night),
         scans=of_night,
         flags=rows,
-        expected=sum(scan["documents"] * min(rate, scan["false_positive_rate"]) for scan in of_night),
+        expected=sum(scan["documents"] * min(rate, scan.get("false_positive_rate", rate)) for scan in every),
         light=light,
         why=why,
         rates=_rates(results, ids),
         by=_added_up(flags) | _unscored(results, ids),
-        seconds=seconds_covered((scan["started_at"], scan["finished_at"]) for scan in of_night),
+        seconds=seconds_covered((scan["started_at"], scan["finished_at"]) for scan in every),
         decided={"this night": precision(standing, [dict(row) for row in rows]), "all nights": precision(standing)},
         canaries=len(everything) - len(rows),
+        silent=silent,
     )
 
 
@@ -203,9 +216,11 @@ def seconds_covered(spans: Iterable[tuple[datetime, datetime]]) -> float:
     return seconds
 
 
-def _light(of_night: list[dict[str, Any]], flags: Sequence[Row]) -> tuple[Light, list[str]]:
-    """Red: its flags must not be used; amber: something needs a hand; each with its reasons."""
-    red, amber = [], []
+def _light(
+    of_night: list[dict[str, Any]], flags: Sequence[Row], reasons: tuple[list[str], list[str]]
+) -> tuple[Light, list[str]]:
+    """Red: its flags must not be used; amber: something needs a hand; each with its reasons, these among them."""
+    red, amber = reasons
     for number, scan in enumerate(of_night):
         if scan["audit"] == AuditState.ALARM:
             red.append(f"the audit of scan {scan['scan_id']} alarmed")

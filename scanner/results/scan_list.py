@@ -12,22 +12,24 @@ Documents and files in quarantine to this day: by reason or by account, or docum
 """
 
 import os
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import polars as pl
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from scanner.errors import Refused, in_a_line
+from scanner.printable import printable
 from scanner.results.newest import flags, newest_quarantine, ranges_ever, shards
 from scanner.results.queries import ask, of_trial, scanned_and_one_of, scans
 from scanner.results.tables import refuse_other
 from scanner.results.transactions import TABLES
 from scanner.storage.delta import table_uri
 from scanner.storage.locations import is_uri
+from schemas.config import Dedup
 from schemas.words import AuditState
 
 
@@ -73,7 +75,7 @@ def last_scans(results: str, limit: int) -> LastScans:
     """The newest scans, so many at most; silent ones all.
 
     Raises:
-        Refused: there are no results.
+        Refused: there are no results, or a row of them is as no scan writes it.
         ScanFailed: names were erased all the while.
     """
 
@@ -101,7 +103,67 @@ def last_scans(results: str, limit: int) -> LastScans:
         )
         return LastScans(ended, int(number.item()), silent)
 
-    return ask(results, question)
+    found = ask(results, question)
+    refuse_impossible_scans(row for row in found.ended.iter_rows(named=True) if not is_date(row["night"]))
+    return found
+
+
+def refuse_impossible_scans(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Raise Refused for a row of SCANS with a value that no scan writes: nothing can be said of its night by it."""
+    for row in rows:
+        rates = [name for name in ("false_positive_rate", "misnaming_rate") if row[name] is not None]
+        wrong = [name for name in rates if not 0 < row[name] < 1]
+        wrong += ["min_scored"] * (row["min_scored"] < 1) + ["dedup"] * (row["dedup"] not in get_args(Dedup))
+        wrong += ["night"] * (not is_date(row["night"]))
+        if wrong:
+            raise Refused(
+                f"scan {printable(row['scan_id'])}: its row has {wrong[0]} = {printable(str(row[wrong[0]]))}, as no "
+                "scan writes it. Somebody changed the results: restore the table `scans` from a backup"
+            )
+
+
+def is_date(night: str | None) -> bool:
+    """Whether a night is a date as scans write it, such as 2026-11-21."""
+    try:
+        return night is not None and date.fromisoformat(night).isoformat() == night
+    except ValueError:
+        return False
+
+
+def silent_scans(results: str, night: str, recorded: Collection[str]) -> list[dict[str, Any]]:
+    """Scans that finished shards of a night and wrote no end: they run still, or their process was killed.
+
+    recorded: ids of the scans that did. A row has these columns of SCANS: scan_id, night, started_at, finished_at (of
+    the last shard), documents, quarantined, filtered and flagged. Nights that were dropped are left out.
+    """
+    counts = pl.col("documents", "quarantined", "filtered", "flagged").sum()
+    times = pl.col("began_at").min().alias("started_at"), pl.col("scanned_at").max().alias("finished_at")
+    ours = (pl.col("night") == night) & pl.col("dropped_at").is_null() & ~pl.col("scan_id").is_in(list(recorded))
+    rows = ask(
+        results, lambda: ranges_ever(results).filter(ours).group_by("scan_id", "night").agg(counts, *times).collect()
+    )
+    return rows.sort("started_at", "scan_id").to_dicts()
+
+
+def reasons_of_silent(
+    silent: Iterable[Mapping[str, Any]], known: Sequence[Mapping[str, Any]]
+) -> tuple[list[str], list[str]]:
+    """Reasons for a red and an amber night: its scans without an end, unless the audit of another has them.
+
+    silent: rows of `silent_scans`; known: all rows of SCANS.
+    """
+    nights, red, amber = {scan["scan_id"]: scan["night"] for scan in known}, [], []
+    judged = {one for scan in known if scan["audit"] != AuditState.NOT_JUDGED for one in scan["audited_scans"]}
+    for scan in silent:
+        about = f"scan {scan['scan_id']} finished {scan['documents']:,} documents of this night and "
+        if scan["scan_id"] in nights:
+            red.append(
+                f"{about}`scans` dates it {nights[scan['scan_id']]}: a `brickscan redate` was interrupted, and must "
+                "be run again, or somebody changed the table `scans`"
+            )
+        elif scan["scan_id"] not in judged:
+            amber.append(f"{about}wrote no end: it runs still, or its process was killed, and nobody went on with it")
+    return red, amber
 
 
 class WholeInput(NamedTuple):

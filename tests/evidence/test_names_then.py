@@ -127,6 +127,41 @@ def test_a_flag_that_a_changed_value_takes_out_of_the_list_is_counted(night, own
         assert (name, value, found.light, told) == (name, value, "red", [gone])
 
 
+@pytest.mark.usefixtures("without_ray")
+@pytest.mark.parametrize("gone_on_with", [True, False])
+def test_flags_of_a_scan_that_was_killed_stand_in_the_report_of_their_night(
+    night, own_registry, marked, monkeypatch, gone_on_with
+):
+    """A killed scan wrote flags and no end: the next one goes on after them, and their night was green without them."""
+    night.write("a", [marked(message_of(own_registry, "green", "alice"), 80, 1), "plain words " * 40])
+    with monkeypatch.context() as patch:
+        patch.setattr("scanner.cluster.scan.append_scan", lambda results, row: None)
+        killed = night.scan().scan_id
+    if gone_on_with:
+        night.write("b", [marked(message_of(own_registry, "green", "bob"), 80, 2)])
+        night.scan()
+    found = night_of(night.results, 1.0, datetime.now(UTC).date())
+    assert (found.documents, len(found.flags)) == ((3, 2) if gone_on_with else (2, 1))
+    assert found.light == ("green" if gone_on_with else "amber"), found.why
+    assert [f"scan {killed} finished 2 documents of this night and wrote no end" in why for why in found.why] == (
+        [] if gone_on_with else [True]
+    )
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_flags_of_a_scan_that_was_given_another_night_make_the_report_red(night, own_registry, marked):
+    night.write("a", [marked(message_of(own_registry, "green", "alice"), 80, 1)])
+    first = night.scan().scan_id
+    night.write("b", [marked(message_of(own_registry, "green", "bob"), 80, 2)])
+    night.scan()
+    table = f"{night.results}/scans"
+    moved = pl.when(scan_id=first).then(pl.lit("2020-01-01")).otherwise("night").alias("night")
+    write_deltalake(table, pl.read_delta(table).with_columns(moved).to_arrow().cast(SCANS), mode="overwrite")
+    found = night_of(night.results, 1.0, None)
+    assert (found.light, len(found.flags)) == ("red", 2)
+    assert f"scan {first} finished 1 documents of this night and `scans` dates it 2020-01-01" in found.why[0]
+
+
 @pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_a_flag_of_a_shard_that_is_given_to_another_scan_makes_the_report_red(night, own_registry, marked):
@@ -248,8 +283,10 @@ def test_a_scan_with_a_value_that_no_scan_writes_is_refused_in_a_sentence(night,
     night.scan()
     scans = pl.read_delta(f"{night.results}/scans")
     commands = [("explain", "a:0"), ("replay", "a:0"), ("export",), ("report", "--out", tmp_path / "report")]
+    commands += [("status",)]
     rates = {"false_positive_rate": [math.nan, -math.inf, 0.0, 1.0], "misnaming_rate": [math.nan, -1.0, 2.0]}
-    for column, values in (rates | {"dedup": ["", "twice"], "min_scored": [0, -1]}).items():
+    nights = {"night": [None, "", "zoe", "20261121", "2026-02-30"]}
+    for column, values in (rates | nights | {"dedup": ["", "twice"], "min_scored": [0, -1]}).items():
         for value in values:
             changed = scans.with_columns(pl.lit(value, scans.schema[column]).alias(column))
             write_deltalake(f"{night.results}/scans", changed.to_arrow().cast(SCANS), mode="overwrite")

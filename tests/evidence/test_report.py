@@ -120,7 +120,7 @@ def check_flag(html: str) -> None:
     ],
 )
 def test_the_light_follows_what_went_wrong(scan, flag, light, why):
-    found, reasons = site._light([SCAN | scan], [verdict(0, user="alice", proof="proved") | flag])
+    found, reasons = site._light([SCAN | scan], [verdict(0, user="alice", proof="proved") | flag], ([], []))
     assert found == light
     assert re.search(why, "; ".join(reasons))
 
