@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import polars as pl
 
-from scanner.audit.statistics.audit_rows import holds_down_to
+from scanner.audit.statistics.audit_rows import holds_down_to, refuse_impossible_audits
 from scanner.errors import Refused
 from scanner.evidence.accounts import account_page, explain_account, line_of_account, record_of_account
 from scanner.evidence.advice import Precision, precision
@@ -248,7 +248,9 @@ def _light(
 def _rates(results: str, ids: list[str]) -> Sequence[Mapping[str, Any]]:
     about = (pl.col("kind") == "decoy") & (pl.col("measure") == "rate") & pl.col("audit_id").is_in(ids)
     rows = ask(results, audits(results).filter(about).sort("audit_id", "label", "threshold").collect)
-    return rows.filter(pl.col("audit_id") == rows["audit_id"].last()).to_dicts() if len(rows) else []
+    last = rows.filter(pl.col("audit_id") == rows["audit_id"].last()).to_dicts() if len(rows) else []
+    refuse_impossible_audits(last)
+    return last
 
 
 def _added_up(flags: pl.DataFrame) -> dict[str, list[tuple[str | None, int]]]:

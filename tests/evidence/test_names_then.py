@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from scanner.errors import Refused
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.names_then import RegistrySays, as_the_registry_says, held_against
 from scanner.evidence.site import night_of
@@ -19,6 +20,7 @@ from scanner.results.decision_log import users_of
 from scanner.results.tables import append_scan, open_tables
 from scanner.results.transactions import TableEntry, commit, write_file
 from scanner.review.desk import Desk, FlagRequest
+from schemas.audit import AUDITS
 from schemas.tables import FLAGS, SCANS, SHARDS, SPANS
 from tests.support.command_line import call
 from tests.support.rows import filled, verdict
@@ -127,6 +129,7 @@ def test_a_flag_that_a_changed_value_takes_out_of_the_list_is_counted(night, own
         assert (name, value, found.light, told) == (name, value, "red", [gone])
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 @pytest.mark.parametrize("gone_on_with", [True, False])
 def test_flags_of_a_scan_that_was_killed_stand_in_the_report_of_their_night(
@@ -148,6 +151,7 @@ def test_flags_of_a_scan_that_was_killed_stand_in_the_report_of_their_night(
     )
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_flags_of_a_scan_that_was_given_another_night_make_the_report_red(night, own_registry, marked):
     night.write("a", [marked(message_of(own_registry, "green", "alice"), 80, 1)])
@@ -160,6 +164,23 @@ def test_flags_of_a_scan_that_was_given_another_night_make_the_report_red(night,
     found = night_of(night.results, 1.0, None)
     assert (found.light, len(found.flags)) == ("red", 2)
     assert f"scan {first} finished 1 documents of this night and `scans` dates it 2020-01-01" in found.why[0]
+
+
+@pytest.mark.costly
+@pytest.mark.usefixtures("without_ray")
+def test_an_audit_with_a_value_that_no_audit_writes_is_refused_in_a_sentence(night, plain):
+    night.write("a", [plain(80, seed) for seed in range(3)])
+    night.scan()
+    table, counts = f"{night.results}/audits", {"hits": [None, -1, 10**9], "tests": [-1]}
+    rows = pl.read_delta(table)
+    assert night_of(night.results, 1.0, None).rates
+    rates = {"expected": [None, math.nan, -1.0, 1e308], "low": [None, math.nan, -1.0], "high": [None, -math.inf]}
+    for column, values in (counts | rates | {"threshold": [None, math.nan, 0.0, 2.0]}).items():
+        for value in values:
+            changed = rows.with_columns(pl.lit(value, rows.schema[column]).alias(column))
+            write_deltalake(table, changed.to_arrow().cast(AUDITS), mode="overwrite")
+            with pytest.raises(Refused, match=f"a row has {column} = .*, as no audit writes it"):
+                night_of(night.results, 1.0, None)
 
 
 @pytest.mark.costly
