@@ -6,7 +6,7 @@ Posts are read again where they are kept, and weighed as by the scan. That decid
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -28,11 +28,10 @@ from scanner.evidence.sentences import DOES_NOT_SAY, WHY_NOBODY, name
 from scanner.input.documents import read_text
 from scanner.printable import one_in, printable, safe
 from scanner.registry import NamedUser
-from scanner.results import accounts, scans, shards
-from scanner.results.account_posts import MOST_POSTS, window_begins
-from scanner.results.queries import ask, verdicts, with_audit
+from scanner.results import accounts, scans
+from scanner.results.account_posts import impossible_posts, kept_posts, scanned_posts, window_of
+from scanner.results.queries import ask, with_audit
 from scanner.results.scan_list import refuse_impossible_scans
-from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
 from scanner.text.quoting import TextPart, parts_of, unquoted_words
 from scanner.watermark.accounts import by_post
@@ -108,10 +107,13 @@ def _marked(
     results = explainer.results
     if none_tested(results):
         return []
-    rows = accounts(results, explainer.rate, night)
-    if account_ids:
-        rows = rows.filter(pl.col("account_id").is_in(list(account_ids)))
-    found = ask(results, with_audit(results, rows.sort("log10_p_global", "account_id", "keys")).collect).to_dicts()
+    theirs = pl.col("account_id").is_in(list(account_ids)) | pl.lit(not account_ids)
+
+    def question() -> pl.DataFrame:
+        rows = accounts(results, explainer.rate, night).filter(theirs)
+        return with_audit(results, rows.sort("log10_p_global", "account_id", "keys")).collect()
+
+    found = ask(results, question).to_dicts()
     # the registry is asked who held the message when the scan asked it: at the account's last post
     said = explainer.held_against([row | {"first_seen_at": row["last_post"]} for row in found])
     both = [(row, _held_against_posts(explainer, row, says)) for row, says in zip(found, said, strict=True)]
@@ -126,11 +128,17 @@ def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], says: Regi
     if row["naming"] != Naming.NAMED or says.agrees is False:
         return says
     try:
+        scan = _scan_of(explainer, row)
         read, _ = _posts(explainer, row)
-        if not read or len(read) != row["posts"]:
+        by_then = [post for post in read if post["scan_id"] <= row["scan_id"]]
+        read = by_then if len(by_then) >= row["posts"] else read  # a later scan of its window may have read more
+        if len(read) < max(row["posts"], 1):
+            wrong = impossible_posts(explainer.results, row, scan)
+            return RegistrySays(False, f"not asked: {wrong}. {CHANGED_ROW}") if wrong else says
+        if len(read) > row["posts"] and row["nights"] == 1:  # of another input of the night, too
             return says
         posts = _of_account(row, read, [read_text(post["text"])[0] or "" for post in read])
-        again = _judge(explainer, row, _scan_of(explainer, row)).judge(posts, row["scanned_at"])
+        again = _judge(explainer, row, scan).judge(posts, row["scanned_at"])
     except Refused:
         return says
     if not again:
@@ -197,27 +205,16 @@ def _posts(explainer: Explainer, row: Mapping[str, Any]) -> tuple[list[dict[str,
     if not explainer.reads_texts:
         return [], "name the scan's configuration instead of its results to see the posts"
     try:
-        first = date.fromisoformat(row["night"])
-        if row["nights"] > 1:
-            first = window_begins(first, row["nights"])
-        last = first + timedelta(days=row["nights"] - 1)
+        dates = window_of(row["night"], row["nights"])
     except (ValueError, OverflowError):
         return [], "its row has a window of nights that no scan writes: somebody changed it"
-    of_nights = pl.col("night").is_between(pl.lit(first.isoformat()), pl.lit(last.isoformat()))
-    theirs, results = pl.col("account_id") == row["account_id"], explainer.results
-    kept: list[dict[str, Any]] = []
-    if DeltaTable.is_deltatable(table_uri(results, "account_posts")):
-        rows = read_whole(results, "account_posts").filter(theirs & of_nights).sort("scan_id", "path", "row")
-        once = rows.unique(["path", "row"], keep="first", maintain_order=True).head(MOST_POSTS)
-        kept = ask(results, once.collect).to_dicts()
+    kept = kept_posts(explainer.results, row["account_id"], dates)
     if len(kept) >= row["posts"]:
         return kept, None
-    ours = shards(results).filter(of_nights).select("shard_id").unique()
-    found = verdicts(results).filter(theirs).join(ours, on="shard_id", how="semi").sort("scan_id", "path", "row")
-    filters = scans(results).select("scan_id", "filter_sha256")
-    there = ask(results, found.join(filters, on="scan_id", how="left", maintain_order="left").collect)
+
+    there = scanned_posts(explainer.results, row["account_id"], dates)
     read = []
-    for post in there.head(MOST_POSTS).iter_rows(named=True):
+    for post in there.iter_rows(named=True):
         with contextlib.suppress(Refused):
             read.append(post | {"text": explainer.stored_text(FlagCase(post, None))[:MOST_BYTES]})
     best = max(kept, read, key=len)
@@ -247,7 +244,7 @@ def _weighed(
 
 def _scan_of(explainer: Explainer, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The row of SCANS of an account's scan; None: it did not end."""
-    of_scan = ask(explainer.results, scans(explainer.results).filter(pl.col("scan_id") == row["scan_id"]).collect)
+    of_scan = ask(explainer.results, lambda: scans(explainer.results).filter(scan_id=row["scan_id"]).collect())
     refuse_impossible_scans(of_scan.to_dicts())
     return of_scan.row(0, named=True) if len(of_scan) else None
 

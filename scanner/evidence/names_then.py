@@ -131,16 +131,20 @@ def strangers(registry: Path | str, results: str, rate: float, user_ids: Sequenc
     Raises:
         Refused: there are no results, or there is no registry.
     """
-    rows = standing_flags(results, rate, WantedFlags(users=tuple(user_ids)).expression())
     own = pl.struct("key_id", "message", "user_id")
-    listed = (
+    listed = [
         pl.col(name).list.eval(pl.struct(pl.element().struct.field("key_id", "message", "user_id"))).fill_null([])
         for name in ("named", "named_again")
-    )
-    each = rows.select("path", "row", one=pl.concat_list(own, *listed)).explode("one").unnest("one").unique()
-    wanted = each.filter(pl.col("user_id").is_in(list(user_ids)))
-    held = users_of(registry, user_ids).select(*_PLACE)
-    wrong = ask(results, lambda: wanted.join(held.lazy(), on=_PLACE, how="anti").collect())
+    ]
+    held = users_of(registry, user_ids).select(*_PLACE).lazy()
+
+    def question() -> pl.DataFrame:
+        rows = standing_flags(results, rate, WantedFlags(users=tuple(user_ids)).expression())
+        each = rows.select("path", "row", one=pl.concat_list(own, *listed)).explode("one").unnest("one").unique()
+        wanted = each.filter(pl.col("user_id").is_in(list(user_ids)))
+        return wanted.join(held, on=_PLACE, how="anti").collect()
+
+    wrong = ask(results, question)
     documents = wrong.group_by("user_id").agg(pl.struct("path", "row").n_unique())
     return dict(documents.sort("user_id").iter_rows())
 

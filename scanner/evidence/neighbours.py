@@ -37,8 +37,7 @@ def equal_in(
     accounts = pl.col("account_id").drop_nulls().n_unique().alias("accounts")
     counts = [pl.len().alias("documents"), pl.col("text_sha256").n_unique().alias("texts"), accounts]
     same = [pl.col(name).alias(f"same_{name}") for name in columns]
-    flags = standing_flags(results, rate, wanted).group_by(same).agg(counts)
-    found = ask(results, flags.collect)
+    found = ask(results, lambda: standing_flags(results, rate, wanted).group_by(same).agg(counts).collect())
     return {row[:-3]: Around(*row[-3:]) for row in found.iter_rows()}
 
 
@@ -128,8 +127,12 @@ def earlier_of_others(
     wanted = pl.col("key_id").is_in(list(keys)) & pl.col("message").is_in(list(messages))
     told = wanted & pl.col("account_id").is_not_null()
     posted = pl.coalesce("created_at", "scanned_at").alias("posted")
-    flags = standing_flags(results, rate, told).filter(pl.col("sketch").is_not_null()).select(*_COLUMNS, posted)
-    if not messages or len(found := ask(results, flags.head(MOST_ROWS + 1).collect)) > MOST_ROWS:
+
+    def flags() -> pl.DataFrame:
+        rows = standing_flags(results, rate, told).filter(pl.col("sketch").is_not_null())
+        return rows.select(*_COLUMNS, posted).head(MOST_ROWS + 1).collect()
+
+    if not messages or len(found := ask(results, flags)) > MOST_ROWS:
         return {}
     places = np.frombuffer(b"".join(found["sketch"]), "<u4").reshape(len(found), PLACES)
     numbered = found.drop("sketch").with_row_index("number")

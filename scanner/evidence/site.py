@@ -147,7 +147,7 @@ def night_of(
     Raises:
         Refused: there are no results, or no scan of that night ended.
     """
-    known = ask(results, scans(results).sort("started_at", "scan_id").collect).to_dicts()
+    known = ask(results, lambda: scans(results).sort("started_at", "scan_id").collect()).to_dicts()
     nights = [scan["night"] for scan in known]
     night = f"{day}" if day else (nights[-1] if nights else "")
     refuse_impossible_scans(scan for scan in known if scan["night"] == night or not is_date(scan["night"]))
@@ -158,9 +158,9 @@ def night_of(
         raise Refused(f"results: no scan of the night {night} ended; nights of which some did, newest first: {others}")
     every = [*of_night, *silent]
     ids = [scan["scan_id"] for scan in every]
-    of_scans = flagged(results, rate, pl.col("scan_id").is_in(ids), canaries=True)
-    as_known = of_scans.with_columns(canary=of_canary(canaries))
-    found = ask(results, as_known.sort("log10_p_global", "path", "row").collect)
+    of_scans = pl.col("scan_id").is_in(ids)
+    found = ask(results, lambda: flagged(results, rate, of_scans, canaries=True).collect())
+    found = found.with_columns(canary=of_canary(canaries)).sort("log10_p_global", "path", "row")
     everything = checked(found.drop("canary").to_dicts())
     light, why = _light(of_night, everything, reasons_of_silent(silent, known))
     rows = [row for row, canary in zip(everything, found["canary"], strict=True) if not canary]
@@ -247,7 +247,7 @@ def _light(
 
 def _rates(results: str, ids: list[str]) -> Sequence[Mapping[str, Any]]:
     about = (pl.col("kind") == "decoy") & (pl.col("measure") == "rate") & pl.col("audit_id").is_in(ids)
-    rows = ask(results, audits(results).filter(about).sort("audit_id", "label", "threshold").collect)
+    rows = ask(results, lambda: audits(results).filter(about).sort("audit_id", "label", "threshold").collect())
     last = rows.filter(pl.col("audit_id") == rows["audit_id"].last()).to_dicts() if len(rows) else []
     refuse_impossible_audits(last)
     return last

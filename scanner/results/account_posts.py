@@ -1,15 +1,17 @@
 """Posts of accounts that are kept until their window is over, and read a part of all accounts at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from scanner.results.newest import shards
+from scanner.results.queries import ask, scans, verdicts
 from scanner.results.tables import read_whole
 from scanner.results.transactions import SCHEMAS
 from scanner.results.upkeep import Anew, rewrite
@@ -69,6 +71,63 @@ def part_of(results: str, together: Together, part: int) -> pa.Table:
     tested = once.filter(few.over("account_id")).select(_POST).collect(engine="streaming")
     rows = of_part.join(tested.lazy(), on=_POST, how="semi").sort(_ORDER)
     return rows.collect(engine="streaming").to_arrow().cast(SCHEMAS["account_posts"])
+
+
+def window_of(night: str, nights: int) -> tuple[str, str]:
+    """First and last date of the window of a night, as rows have them. Raises ValueError, OverflowError: of none."""
+    first = window_begins(date.fromisoformat(night), nights) if nights > 1 else date.fromisoformat(night)
+    return first.isoformat(), (first + timedelta(days=nights - 1)).isoformat()
+
+
+def kept_posts(results: str, account_id: str, dates: tuple[str, str]) -> list[dict[str, Any]]:
+    """Rows of ACCOUNT_POSTS of an account in a window, scan by scan; each row of the input once.
+
+    Raises:
+        ScanFailed: names were erased all the while, or the table cannot be read.
+    """
+    if not DeltaTable.is_deltatable(table_uri(results, "account_posts")):
+        return []
+    ours = (pl.col("account_id") == account_id) & pl.col("night").is_between(pl.lit(dates[0]), pl.lit(dates[1]))
+
+    def question() -> pl.DataFrame:
+        rows = read_whole(results, "account_posts").filter(ours).sort("scan_id", "path", "row")
+        return rows.unique(["path", "row"], keep="first", maintain_order=True).head(MOST_POSTS).collect()
+
+    return ask(results, question).to_dicts()
+
+
+def scanned_posts(results: str, account_id: str, dates: tuple[str, str]) -> pl.DataFrame:
+    """Verdicts on an account's documents of a window with their scans' `filter_sha256`. Raises as `kept_posts`."""
+    of_nights = pl.col("night").is_between(pl.lit(dates[0]), pl.lit(dates[1]))
+    theirs = pl.col("account_id") == account_id
+
+    def question() -> pl.DataFrame:
+        ours = shards(results).filter(of_nights).select("shard_id").unique()
+        filters = scans(results).select("scan_id", "filter_sha256")
+        found = verdicts(results).filter(theirs).join(ours, on="shard_id", how="semi")
+        return found.join(filters, on="scan_id", how="left").sort("scan_id", "path", "row").head(MOST_POSTS).collect()
+
+    return ask(results, question)
+
+
+def impossible_posts(results: str, row: Mapping[str, Any], scan: Mapping[str, Any] | None) -> str | None:
+    """Why no scan can have written a row of ACCOUNTS: another night than its scan's, or more posts than were read.
+
+    scan: its row of SCANS, if it ended. Posts of nights that were dropped are not counted any more. Raises as above.
+    """
+    if scan is not None and scan["night"] != row["night"]:
+        return f"its row is of the night {row['night']}, and its scan of {scan['night']}"
+    theirs = pl.col("account_id") == row["account_id"]
+
+    def question() -> pl.DataFrame:
+        read = read_whole(results, "verdicts").filter(theirs).select(read=pl.struct("path", "row").n_unique())
+        dropped = read_whole(results, "shards").select(dropped=pl.col("dropped_at").is_not_null().any())
+        return pl.concat([read, dropped], how="horizontal").collect()
+
+    ((read, dropped),) = ask(results, question).rows()
+    if dropped or read >= row["posts"] > 0:
+        return None
+    return f"its row has {row['posts']:,} posts, and scans read {read:,} documents of the account"
 
 
 def some_accounts(rows: pa.Table, text_bytes: int) -> Iterator[pa.Table]:

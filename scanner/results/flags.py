@@ -140,8 +140,11 @@ def flags_at(results: str, rate: float, wanted: WantedFlags, places: pl.DataFram
     """Rows of VERDICTS with `audit` at some places, in their order; places: columns path and row. Raises: as above."""
     numbered = places.select("path", "row").with_row_index("number").lazy()
     among = pl.col("path").is_in(places["path"].unique().implode())
-    found = found_flags(results, rate, wanted).filter(among).join(numbered, on=["path", "row"], how="inner")
-    return ask(results, found.collect).sort("number").drop("number", "again").to_dicts()
+
+    def there() -> pl.DataFrame:
+        return found_flags(results, rate, wanted).filter(among).join(numbered, on=["path", "row"]).collect()
+
+    return ask(results, there).sort("number").drop("number", "again").to_dicts()
 
 
 def counts_of_scans(results: str, rate: float, canaries: Collection[Canary] | None = ()) -> dict[str, FlagCount]:

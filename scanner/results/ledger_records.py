@@ -32,8 +32,9 @@ def lost_head(registry: str, results: str) -> str | None:
     """
     if not exist(results):
         return None
-    known = scans(results).filter(pl.col("users_head").is_not_null()).select("scan_id", "started_at", "users_head")
-    newest = ask(results, known.sort("started_at", "scan_id").tail(1).collect).to_dicts()
+    columns = pl.col("scan_id", "started_at", "users_head")
+    known = ask(results, lambda: scans(results).select(columns).drop_nulls("users_head").collect())
+    newest = known.sort("started_at", "scan_id").tail(1).to_dicts()
     if not newest or numbers_of_heads(registry, [newest[0]["users_head"]]):
         return None
     scan = newest[0]

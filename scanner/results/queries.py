@@ -54,9 +54,13 @@ def ask(results: str, question: Callable[[], Answer]) -> Answer:
     raise ScanFailed(f"results: {results} cannot be read while names are erased from it; run again later")
 
 
+_ERASED = ("flags", "flag_texts", "decisions", "spans", "accounts", "account_posts")
+"""Tables that an erasure takes names from, beside `verdicts`."""
+
+
 def _versions(results: str) -> list[int]:
     """Versions of the tables from which names are erased, one after the other; the first must exist."""
-    others = (table_uri(results, name) for name in ("flags", "flag_texts", "decisions"))
+    others = (table_uri(results, name) for name in _ERASED)
     existing = [uri for uri in others if DeltaTable.is_deltatable(uri)]
     return [open_table(uri).version() for uri in (table_uri(results, "verdicts"), *existing)]
 
@@ -273,14 +277,14 @@ def of_trial(results: str) -> bool | None:
     """Whether scans of a trial wrote these results; None: no scan has ended there."""
     if not exist(results):
         return None
-    found = ask(results, scans(results).select(pl.col("trial").fill_null(value=False)).collect)["trial"]
+    found = ask(results, lambda: scans(results).select(pl.col("trial").fill_null(value=False)).collect())["trial"]
     return bool(found.any()) if len(found) else None
 
 
 def keys_of_scans(results: str) -> list[str]:
     """Ids of all keys that any scan had, in order. Raises as `verdicts` does."""
-    ids = scans(results).select(pl.col("keys").explode().struct.field("key_id")).unique()
-    return sorted(ask(results, ids.drop_nulls().collect)["key_id"])
+    ids = pl.col("keys").explode().struct.field("key_id")
+    return sorted(ask(results, lambda: scans(results).select(ids).unique().drop_nulls().collect())["key_id"])
 
 
 def audits(results: str) -> pl.LazyFrame:

@@ -317,7 +317,7 @@ def redate(results: str, scan_id: str, night: date) -> str:
         Refused: there are no results, or no such scan; or it left out n-grams by the filter of its date.
         ScanFailed: others kept committing first, or a table cannot be read or written.
     """
-    found = ask(results, read_whole(results, "scans").filter(pl.col("scan_id") == scan_id).collect).to_dicts()
+    found = ask(results, lambda: read_whole(results, "scans").filter(scan_id=scan_id).collect()).to_dicts()
     if not found:
         raise Refused(f"scan {scan_id!r}: no scan of that id has ended; `brickscan status` lists them")
     if found[0]["filter_sha256"] is not None:

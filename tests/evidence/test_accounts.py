@@ -207,6 +207,24 @@ def test_an_account_whose_posts_do_not_give_its_row_is_named_for_nobody(night, t
     assert "its posts, judged again," in " ".join(shown[-1].split())
 
 
+@pytest.mark.costly
+@pytest.mark.parametrize(("column", "value"), [("account_id", "person"), ("posts", 10**6)])
+def test_a_row_that_was_given_to_another_account_is_named_for_nobody(night, tmp_path, opened_once, column, value):
+    """Nobody's posts give such a row, so that nothing was held against it: a person was shown as the marked user."""
+    mine = pl.col("account_id") == "writes"
+    copy = edited(night, tmp_path, **{column: pl.when(mine).then(pl.lit(value)).otherwise(column)})
+    assert WROTE in call("accounts", night.config)[1]
+    code, said, _ = call("accounts", copy.config)
+    assert (code, WROTE in said) == (0, False)
+    account = "person" if column == "account_id" else "writes"
+    code, said, _ = call("explain", copy.config, account)
+    assert (code, WROTE in said, "Name nobody by this row: it was changed" in " ".join(said.split())) == (
+        0,
+        False,
+        True,
+    )
+
+
 @pytest.mark.seconds
 def test_an_export_of_accounts_keeps_to_its_schema(night, opened_once):
     schema = json.loads(call("schema", "account")[1])

@@ -1,5 +1,6 @@
 """Names are erased beside a scan that commits all the time, file by file, and by the same command after a kill."""
 
+import ast
 from functools import partial
 from pathlib import Path
 
@@ -125,3 +126,19 @@ def test_a_query_of_flags_is_asked_again_when_an_erasure_that_was_through_with_v
         return rows.collect()
 
     assert ask(folder, question)["user_id"].to_list() == [None]
+
+
+def test_whatever_is_asked_is_made_anew_each_time():
+    """A query that was made before it is asked names the files of then, and asked again finds them gone again."""
+    made_before = []
+    for path in Path("scanner").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ask":
+                question = node.args[1]
+                root = question.body if isinstance(question, ast.Lambda) else question
+                while isinstance(root, ast.Attribute) or isinstance(getattr(root, "func", None), ast.Attribute):
+                    root = root.value if isinstance(root, ast.Attribute) else root.func.value
+                bound = isinstance(question, ast.Attribute) and question.attr == "collect"
+                if bound or (isinstance(question, ast.Lambda) and isinstance(root, ast.Name)):
+                    made_before.append(f"{path}:{node.lineno}")
+    assert made_before == []
