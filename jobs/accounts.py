@@ -56,6 +56,7 @@ def accounts(
         raise click.UsageError("Give --limit or --all; one of the two.")
     from scanner.evidence.accounts import marked_accounts, none_tested
     from scanner.evidence.explainer import Explainer
+    from scanner.results.queries import count_of_no_scan
 
     place = results_at(results)
     if not scanned(place):
@@ -71,6 +72,9 @@ def accounts(
         f"{len(shown):,} of {counted(len(found), 'marked account')} shown; {named:,} named for a user. A mark says "
         "that posts contain marked text, not who wrote it. `brickscan explain` with an account's name says why."
     ]
+    if not none_tested(place.folder) and (wrong := count_of_no_scan(place.folder, "accounts")):
+        why = "left out, as no scan writes them: somebody changed the table"
+        lines.append(f"{counted(wrong, 'row')} of the table `accounts` {why}")
     if none_tested(place.folder):
         lines = ["No scan tested accounts: `accounts = { nights = 1 }` in the scan's configuration turns them on."]
     show_footer(form, lines)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from functools import reduce
 from operator import and_
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import polars as pl
 from deltalake import DeltaTable
@@ -158,9 +158,10 @@ def of_a_scan() -> pl.Expr:
     return pl.col("text_sha256").is_not_null() & (pl.col("log10_p_global") <= 0).fill_null(value=False)
 
 
-def count_of_no_scan(results: str) -> int:
-    """How many rows of `flags` no scan can have written. Raises as `verdicts` does."""
-    return int(ask(results, lambda: flags(results).filter(~of_a_scan()).select(pl.len()).collect().item()))
+def count_of_no_scan(results: str, table: Literal["flags", "accounts"] = "flags") -> int:
+    """How many rows of a table no scan can have written. Raises as `verdicts` does."""
+    possible = of_a_scan() if table == "flags" else (pl.col("log10_p_global") <= 0).fill_null(value=False)
+    return int(ask(results, lambda: read_whole(results, table).filter(~possible).select(pl.len()).collect().item()))
 
 
 def _without_contradictions(rows: pl.LazyFrame, lists: Sequence[str]) -> pl.LazyFrame:
