@@ -11,6 +11,7 @@ P(flagged falsely in any way) stays within the rate, also when another way is tu
 """
 
 import datetime
+import hashlib
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from scanner.errors import Refused
 from scanner.input.documents import Columns
 from scanner.input.files import resolve
 from scanner.input.shards import key_set, what_decides
+from scanner.input.tables import DELTA, TableReading
 from scanner.registry import load_registry, registry_sha256
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
@@ -272,6 +274,13 @@ class Plan:
         return Columns.of(self.config.input)
 
     @property
+    def reading(self) -> TableReading:
+        """How tables of the input are read."""
+        given, date = self.config.input, self.date
+        where = given.where if given.where is None or date is None else given.where.replace("{date}", date.isoformat())
+        return TableReading(given.version, given.timestamp, where)
+
+    @property
     def key_set(self) -> str:
         """Digest of the ids of the keys under test, in whatever order (column `keys` of schemas.tables.SHARDS)."""
         return key_set(key.key_id for key in self.keys)
@@ -296,6 +305,11 @@ class Plan:
         variants = ["normalised"] if config.variants.normalised else []
         rules = config.dedup, config.min_scored, self.columns
         return what_decides(keys, tested, *rules, variants, self.weights.decide(), self.filter_sha256)
+
+    @property
+    def tests_sha256(self) -> str:
+        """Digest of `decides`, as hex text."""
+        return hashlib.sha256(self.decides.encode()).hexdigest()
 
     @property
     def canary_accounts(self) -> frozenset[str]:
@@ -372,6 +386,8 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
     registry = load_registry(folder)
     results = results_of(config, config_file)
     locations = tuple(resolve(path, base, date) for path in config.input.paths)
+    if date is None and "{date}" in (config.input.where or ""):
+        raise Refused(f"input.where: {config.input.where!r} holds {{date}}; say which with --date yesterday")
     keys = keys_under_test(registry, config.registry, config.keys)
     tested = keys_tested(registry)
     filtered = LeftOut(config.filter.texts, by_account=config.input.account is not None) if config.filter else None
@@ -428,7 +444,7 @@ def _canaries(config: ScanConfig, registry: Registry) -> Canaries | None:
 
 def _refuse_results_as_input(field: str, folder: str, locations: tuple[str, ...]) -> None:
     """Refuse tables of our own that are, or lie in, an input path: every run would scan what the last run wrote."""
-    for location in locations:
+    for location in (location.removeprefix(DELTA) for location in locations):
         if Path(real_location(folder)).is_relative_to(real_location(location)):
             raise Refused(f"{field}: {folder} lies in the input path {location}; give a folder outside of the input")
 

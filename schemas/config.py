@@ -1,6 +1,7 @@
 """Configurations of jobs: one TOML file, read into frozen models. An unknown or impossible value is refused by name."""
 
 import re
+from datetime import datetime
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -28,6 +29,17 @@ class InputConfig(_ConfigTable):
     account: str | None = None  # column of who posted a document
     time: str | None = None  # column of when a document was posted
     time_zone: str = "UTC"  # IANA name, for dates and for times that have no zone
+    version: int | None = Field(default=None, ge=0)  # of the table that `paths` names; None: the newest
+    timestamp: datetime | None = None  # the table as it was then
+    where: PathText | None = None  # SQL of columns of a table's partitions; {date} is filled in by --date
+
+    @model_validator(mode="after")
+    def _one_version(self) -> "InputConfig":
+        if self.version is not None and self.timestamp is not None:
+            raise ValueError("version and timestamp both say which state of the table is read; give one of them")
+        if self.timestamp is not None and self.timestamp.tzinfo is None:
+            raise ValueError("timestamp has no zone; write it as 2026-08-31T04:00:00Z")
+        return self
 
     @field_validator("time_zone")
     @classmethod

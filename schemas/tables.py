@@ -149,6 +149,8 @@ SHARDS = pa.schema(
         pa.field("dropped_at", TIME),  # when its rows left the other tables with their night; null: they are there
         pa.field("filtered", pa.int64()),  # documents of which the filter left too few n-grams to be scored
         pa.field("canaries", pa.int64()),  # flagged texts of canaries, named right, beside those in `flagged`
+        pa.field("tests_sha256", pa.string()),  # digest of everything but the file that decided its verdicts
+        pa.field("since", TIME),  # since when a row of its file can have been in its table; null: it is in no table
     ]
 )
 """One row per range of rows of a file that a scan finished: its counts, and which rows of VERDICTS are the newest."""
@@ -202,6 +204,11 @@ STAGES = ("read", "tokenise", "score", "prove", "write", "commit")
 
 CORE_SECONDS = pa.struct([(stage, pa.float64()) for stage in STAGES])
 """Seconds by stage."""
+
+SNAPSHOTS = pa.list_(
+    pa.struct([pa.field("table", pa.string()), pa.field("kind", pa.string()), pa.field("version", pa.int64())])
+)
+"""Tables of the input as a scan read them: folder, kind, and version or snapshot id."""
 
 SCANS = pa.schema(
     [
@@ -267,6 +274,7 @@ SCANS = pa.schema(
         pa.field("keys_left_out", pa.list_(pa.string())),  # keys without a law or an audit that supports them
         pa.field("night_stated", pa.string()),  # date that the scan stated, where `brickscan redate` corrected it
         pa.field("filtered", pa.int64()),  # documents of which the filter left too few n-grams to be scored
+        pa.field("snapshots", SNAPSHOTS),  # tables of the input, each at the version that was read
     ]
 )
 """One row per scan: what replays its verdicts, what it did and how it ended."""

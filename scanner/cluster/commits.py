@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from scanner.cluster.pieces import NO_TIME, NOTHING, DocumentCounts, Files, Finished, FinishedPack, Seconds
 from scanner.cluster.worker import quarantine_rows
+from scanner.detection.attribution import written
 from scanner.detection.under_test import Origin
 from scanner.errors import FileFault
 from scanner.input.documents import UNKNOWN
@@ -240,7 +241,8 @@ class Committer:
             "shard_id": shard.shard_id,
             "path": shard.file.path,
             "first_row": shard.rows.start,
-            "rows": shard.rows.stop - shard.rows.start,
+            # rows of a table's file that were scanned before keep their verdicts, which a range would hide
+            "rows": shard.rows.stop - shard.rows.start if counts.documents or shard.file.entry is None else 0,
             "keys": key_set(shard.keys) if shard.keys else self._plan.key_set,
             "file": f"{shard.file.size}:{shard.file.modified}",
             "began_at": self._began,
@@ -253,6 +255,8 @@ class Committer:
             "flagged": counts.flagged,
             "canaries": counts.canaries,
             "tokens": counts.tokens,
+            "tests_sha256": (self._plan.under(shard.keys) if shard.keys else self._plan).tests_sha256,
+            "since": None if shard.file.entry is None else written(shard.file),
         }
 
     def _write_lost(self, finished: Finished) -> Files:

@@ -123,7 +123,7 @@ def follow(
             landing, listed = Landing(inspector), list[InputFile]()
             while True:
                 end_on_signal()
-                listed = list_files(plan.locations, missing, passed_over, listed)
+                listed = list_files(plan.locations, missing, passed_over, listed, plan.reading)
                 if not listed:
                     warn_once("", "the input holds no Parquet file; it is looked at again")
                 files = landing.ready(listed, plan.columns)

@@ -340,7 +340,7 @@ class _Input:
     def __init__(self, plan: Plan, part: DriverShare | None) -> None:
         self._plan, self._part = plan, part
         self._passed_over: list[str] = []
-        listed = list_files(plan.locations, passed_over=self._passed_over.append)
+        listed = list_files(plan.locations, passed_over=self._passed_over.append, reading=plan.reading)
         self._listed = len(listed)
         self._files = [file for file in listed if part is None or part.holds(file)]
         self._inspected: Inspected

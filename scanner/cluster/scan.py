@@ -32,6 +32,7 @@ from scanner.cluster.passes import (
     unit_of,
 )
 from scanner.cluster.pool import Pool
+from scanner.cluster.rewritten import leave_out_rewritten
 from scanner.cluster.todo import PiecePace, seconds_a_byte
 from scanner.cluster.work import (
     ALL_READ,
@@ -52,6 +53,7 @@ from scanner.detection.second_score import check_second
 from scanner.errors import Refused, ScanFailed
 from scanner.input.files import DriverShare, InputFile, list_files
 from scanner.input.shards import Shard
+from scanner.input.tables import Snapshot
 from scanner.interrupts import Terminated, interrupts_held, interrupts_noted, sigterm_interrupts
 from scanner.registry import NO_RECORD, head_of
 from scanner.results.filters import with_filter
@@ -129,6 +131,13 @@ class Begun(NamedTuple):
     part: DriverShare | None
 
 
+def snapshots_of(work: ScanWork) -> list[Snapshot]:
+    """The tables of an input, as they were read; each at its newest version, where the input was listed twice."""
+    entries = {shard.file.entry.snapshot for shard in work.found if shard.file.entry is not None}
+    newest = {snapshot.table: snapshot for snapshot in sorted(entries)}
+    return [*newest.values()]
+
+
 def scan_row(
     plan: Plan, begun: Begun, work: ScanWork, totals: ScanTotals, audit: LiveAudit | None
 ) -> dict[str, object]:
@@ -164,6 +173,7 @@ def scan_row(
         "filtered": totals.counts.filtered,
         "users_head": begun.users_head,
         "part": None if begun.part is None else str(begun.part),
+        "snapshots": [table._asdict() for table in snapshots_of(work)],
         **costs(totals),
     }
 
@@ -291,7 +301,9 @@ class _Scan:
         self._users_head = head_of(plan.registry)
         check_second(plan)
         self._wait("listing the input")
-        files = list_files(plan.locations, passed_over=passed_over.append) if files is None else files
+        files = (
+            list_files(plan.locations, passed_over=passed_over.append, reading=plan.reading) if files is None else files
+        )
         files = [file for file in files if self._part is None or self._part.holds(file)]
         self._plan = plan = with_filter(plan, self._scan_id)
         self._committer = Committer(plan, self._scan_id)
@@ -352,10 +364,12 @@ class _Scan:
         """Have the shards scanned, and commit them as they come: first the shards that all keys look at."""
         plan = self._plan
         earlier = first_seen(plan, {shard.file for shard in self._work.left}, self._started_at)
+        live = frozenset(shard.file.path for shard in self._work.found)
         for key_ids, shards in self._work.by_keys.items():
+            under = plan.under(key_ids)
             known = [replace(shard, seen=earlier.files.get(shard.file.path)) for shard in shards]
             # files come with their shards
-            self._have_scanned(plan.under(key_ids), known, earlier._replace(files={}), workers)
+            self._have_scanned(under, leave_out_rewritten(under, known, live), earlier._replace(files={}), workers)
 
     def _have_scanned(self, plan: Plan, shards: Sequence[Shard], earlier: Sightings, workers: int) -> None:
         """Have shards scanned under the keys of a plan, by so many workers at most."""

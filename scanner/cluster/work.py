@@ -408,7 +408,9 @@ def what_was_not_read(
         found = reasons(rows)
         lost = rows.filter(pl.col("row").is_null()).select("path").collect()["path"].sort().to_list()
     beyond = tuple(_too_much(plan, work, totals, whole.files_at_fault, lost))
-    if whole.documents > whole.quarantined:
+    # rows that a table's commits moved have their verdicts under files that may be gone
+    moved = any(shard.file.entry is not None and shard.file.entry.parents for shard in work.found)
+    if whole.documents > whole.quarantined or moved:
         return Unread(over, found, whole=whole, too_much=beyond)
     quiet = not found and not over
     return Unread(over, found, _sentence(files, found, quiet), quiet and plan.config.allow_empty, whole, beyond)

@@ -334,7 +334,10 @@ class Worker:
         """Put rows that turned out to be unreadable into quarantine, and take them out of all other tables."""
         rows.take_back(void)
         whose = identities(piece.shard.file, self._plan.columns, void.start, void.stop)
-        gone = zip(range(void.start, void.stop), whose, strict=True)
+        left_out = piece.shard.file.left_out(void.start, void.stop)
+        gone = [
+            (row, of) for row, of, out in zip(range(void.start, void.stop), whose, left_out, strict=True) if not out
+        ]
         rows.batches["quarantine"].append(quarantine_rows(origin, gone, "unreadable", void.detail))
 
     def _without_large(self, part: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, list[int]]:

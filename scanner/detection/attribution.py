@@ -62,8 +62,9 @@ class OfFile(NamedTuple):
 
 
 def written(file: InputFile) -> datetime | None:
-    """When a file was modified, where its filesystem says so."""
-    return moment(file.modified) if file.modified else None
+    """When a file was modified, where its filesystem says so; in a table, since when any of its rows was there."""
+    at = file.modified if file.entry is None else file.entry.since
+    return moment(at) if at else None
 
 
 def moment(modified: int) -> datetime:

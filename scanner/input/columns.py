@@ -5,8 +5,9 @@ Times as files hold them: timestamps with a zone or without one, dates, ISO 8601
 They are read into UTC. A time that cannot be read is null, and costs its document nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -182,8 +183,10 @@ class Columns(NamedTuple):
         return {"text": self.text, "id": self.id, "account": self.account, "time": self.time}
 
 
-def check_columns(schema: pa.Schema, columns: Columns) -> None:
+def check_columns(schema: pa.Schema, columns: Columns, beside: Collection[str] = ()) -> None:
     """Check that the columns exist, and that the texts' column is of a type that can be scanned.
+
+    beside: names of columns that stand beside the file; that of the texts must stand in it.
 
     Raises:
         FileFault: missing_column or wrong_type.
@@ -192,6 +195,8 @@ def check_columns(schema: pa.Schema, columns: Columns) -> None:
         if name is None:
             continue
         places = schema.get_all_field_indices(name)
+        if not places and name in beside and role != "text":
+            continue
         if not places:
             names = ", ".join(schema.names)[:200]
             raise FileFault("missing_column", f"column {name!r} ({role}) is missing; there are: {names}")
@@ -266,23 +271,34 @@ def lengths(array: pa.Array) -> NDArray[np.int64]:
     return np.asarray(found.fill_null(0) if found.null_count else found, np.int64)
 
 
-def documents_of(batch: pa.RecordBatch, columns: Columns, first: int, *, all_read: bool = True) -> pa.RecordBatch:
+def documents_of(
+    batch: pa.RecordBatch,
+    columns: Columns,
+    first: int,
+    *,
+    all_read: bool = True,
+    beside: Mapping[str, str | None] = MappingProxyType({}),
+) -> pa.RecordBatch:
     """Rows of DOCUMENTS made of rows of a file, the first of which is row `first`.
 
-    all_read: whether every column that the configuration names is read.
+    all_read: whether every column that the configuration names is read; beside: values that stand beside the file, by
+    what the column holds.
     """
 
-    def named(name: str | None) -> pa.Array:
-        return pa.nulls(len(batch)) if name is None else _plain(batch.column(name))
+    def named(role: str) -> pa.Array:
+        name = columns.names[role]
+        if name is None:
+            return pa.array([beside.get(role)] * len(batch), pa.string())
+        return _plain(batch.column(name))
 
-    created = times(named(columns.time), columns.time_zone)
-    ids, accounts = _names(named(columns.id)), _names(named(columns.account))
+    created = times(named("time"), columns.time_zone)
+    ids, accounts = _names(named("id")), _names(named("account"))
     unread = created.unread | ids.unread | accounts.unread | (not all_read)
     return pa.RecordBatch.from_arrays(
         [
             pa.array(np.arange(first, first + len(batch), dtype=np.int64)),
             ids.names,
-            named(columns.text).cast(pa.large_binary()),
+            named("text").cast(pa.large_binary()),
             accounts.names,
             created.at,
             created.latest,

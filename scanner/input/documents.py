@@ -8,7 +8,7 @@ Whose document could not be scored: as much of its id, its account and its text 
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +26,8 @@ _BUFFER_BYTES = 4 * 2**20
 class FileSource(NamedTuple):
     """A file that is read: by `decoded` as values, by `once` as dictionaries.
 
-    columns: the columns asked for; readable: those that are read; names, numbers: the names and numbers of these.
+    columns: the columns asked for; readable: those that are read; names, numbers: the names and numbers of these;
+    values: of columns that may stand beside the file.
     """
 
     file: InputFile
@@ -37,11 +38,22 @@ class FileSource(NamedTuple):
     readable: Columns
     names: list[str]
     numbers: list[int]
+    values: Mapping[str, str | None]
 
     @property
     def all_read(self) -> bool:
-        """Whether all columns that were asked for are read."""
-        return self.readable == self.columns
+        """Whether all columns that were asked for are read, or stand beside the file."""
+        read, columns = self.readable.names, self.columns.names
+        return all(read[role] == name or name in self.values for role, name in columns.items())
+
+    def documents_of(self, batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
+        """Rows of DOCUMENTS made of rows of the file, the first of which is row `row`."""
+        beside = {
+            role: self.values[name]
+            for role, name in self.columns.names.items()
+            if name is not None and name in self.values and self.readable.names[role] is None
+        }
+        return documents_of(batch, self.readable, row, all_read=self.all_read, beside=beside)
 
     def close(self) -> None:
         """Close the file."""
@@ -88,7 +100,8 @@ def _source(file: InputFile, columns: Columns, opened: pa.NativeFile) -> FileSou
         options["page_checksum_verification"] = True  # for pages that have a checksum
         decoded = pq.ParquetFile(opened, **options)
         once = pq.ParquetFile(opened, read_dictionary=names, **options)
-        return FileSource(file, columns, opened, decoded, once, found, names, leaves(metadata.schema, names))
+        numbers = leaves(metadata.schema, names)
+        return FileSource(file, columns, opened, decoded, once, found, names, numbers, file.values)
     except MemoryError:  # no fault of the file
         raise
     except Exception as error:  # it was readable when the shard was cut
@@ -155,11 +168,16 @@ class Reader:
     def read(self, file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[pa.RecordBatch | Unreadable]:
         """Read rows start … stop−1, in order: batches of DOCUMENTS, each of about BATCH_TEXT_BYTES of text.
 
+        Rows that the file leaves out (InputFile.left_out) are in no batch.
+
         Raises:
             FileFault: the file is gone, is another one than was listed, lacks these rows, or its bytes cannot be read.
         """
         held: list[pa.RecordBatch] = []
         size, reached = 0, start
+        left_out = file.left_out(start, stop)
+        if left_out.all():
+            return
         for part in self._read_small(file, columns, start, stop):
             if held and (isinstance(part, Unreadable) or size + part.nbytes > BATCH_TEXT_BYTES):
                 yield _together(held)
@@ -168,7 +186,9 @@ class Reader:
                 reached = part.stop
                 yield part
                 continue
-            reached += len(part)
+            first, reached = reached - start, reached + len(part)
+            if left_out[first : reached - start].any():
+                part = part.filter(pa.array(~left_out[first : reached - start]))
             if part.nbytes >= BATCH_TEXT_BYTES:
                 yield part  # without a copy, since it may be very long
             else:
@@ -193,7 +213,7 @@ class Reader:
                         yield part._replace(detail=f"row group {number} is corrupt: {part.detail}")
                     else:
                         for row, few in _split(*part, source.names):
-                            yield documents_of(few, source.readable, row, all_read=source.all_read)
+                            yield source.documents_of(few, row)
             if group is not None and group.stop > stop:
                 self._kept = group
         finally:
@@ -434,8 +454,8 @@ def _strings(file: InputFile, columns: Columns, field: str, start: int, stop: in
             if isinstance(part, Unreadable):
                 found[part.start - start : part.stop - start] = [None] * (part.stop - part.start)
             else:
-                first = part["row"][0].as_py() - start
-                found[first : first + len(part)] = part[field].to_pylist()
+                for row, value in zip(part["row"].to_pylist(), part[field].to_pylist(), strict=True):
+                    found[row - start] = value
     except (FileFault, MemoryError, pa.ArrowException):
         pass
     return found

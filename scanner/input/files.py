@@ -1,6 +1,4 @@
-"""The files of the input: found, recognised when they change, shared among drivers; tables' folders are refused.
-
-A table's log says which of its files count. Read as loose files, they hold deleted rows, and rows that stand twice.
+"""The files of the input: found in folders and tables, recognised when they change, shared among drivers.
 
 A file is listed once, with its size and modification mark. Whoever reads it later checks these before and after, so
 that no verdict rests on a file that changed in between.
@@ -16,105 +14,29 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyarrow import fs
 
 from scanner.errors import FileFault, Refused, ScanFailed
-from scanner.printable import printable
+from scanner.input.tables import (
+    DELTA,
+    HIDDEN,
+    NEWEST,
+    LogEntry,
+    TableFolders,
+    TableReading,
+    unpack_rows,
+    values_of_path,
+)
 from scanner.storage.locations import ask_many_at_once, filesystem_of, is_uri, refuse_password
-
-HIDDEN = ("_", ".")
-"""First characters of names that are passed over."""
-
-_LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}  # folders in the folder of a table
-_ICEBERG_FOLDER, _ICEBERG_FILES = "metadata", (".metadata.json", ".metadata.json.gz")
-
-
-class Table(NamedTuple):
-    """The folder of a table, and its kind: Delta, Hudi or Iceberg."""
-
-    folder: str
-    kind: str
-
-
-class TableFolders:
-    """Refuses tables at, above and below one path of the input. Each folder above is asked for once.
-
-    Args:
-        location: the path, as it is configured.
-        filesystem: where it lies.
-    """
-
-    def __init__(self, location: str, filesystem: fs.FileSystem) -> None:
-        self._location, self._filesystem = location.partition("?")[0], filesystem
-        self._known: dict[str, str | None] = {}  # kinds of the folders above
-
-    def refuse_by(self, folder: str, below: Sequence[str]) -> None:
-        """Refuse a table by a file that lies below the location.
-
-        Args:
-            folder: a folder.
-            below: names of the folders from there to the file, and the file's. What lies in a hidden folder is passed
-                over, as it is not read.
-
-        Raises:
-            Refused: the file belongs to a table's log.
-        """
-        for place, name in enumerate(below[:-1]):
-            if name in _LOGS:
-                self._refuse(Table("/".join([folder, *below[:place]]), _LOGS[name]))
-            if name.startswith(HIDDEN):
-                return
-        if below[-2:-1] == [_ICEBERG_FOLDER] and below[-1].endswith(_ICEBERG_FILES):
-            self._refuse(Table("/".join([folder, *below[:-2]]), "Iceberg"))
-
-    def refuse_above(self, inner: str) -> None:
-        """Refuse a path if it, or a folder above it, is a table. Costs some requests for each folder above.
-
-        Raises:
-            Refused: there is such a table.
-        """
-        for folder in map(str, (PurePosixPath(inner), *PurePosixPath(inner).parents)):
-            if folder not in self._known:
-                self._known[folder] = self._kind(folder)
-            kind = self._known[folder]
-            if kind is not None:
-                self._refuse(Table(folder, kind))
-
-    def _kind(self, folder: str) -> str | None:
-        for log, kind in _LOGS.items():
-            if self._is_folder(posixpath.join(folder, log)):
-                return kind
-        metadata = posixpath.join(folder, _ICEBERG_FOLDER)
-        if self._is_folder(metadata):
-            with contextlib.suppress(OSError, UnicodeError):
-                inside = self._filesystem.get_file_info(fs.FileSelector(metadata))
-                return "Iceberg" if any(item.base_name.endswith(_ICEBERG_FILES) for item in inside) else None
-        return None
-
-    def _is_folder(self, path: str) -> bool:
-        """False too where nobody may look: a store may let a reader see the input and nothing above."""
-        try:
-            return bool(self._filesystem.get_file_info(path).type == fs.FileType.Directory)
-        except (OSError, UnicodeError):
-            return False
-
-    def _refuse(self, table: Table) -> None:
-        raise Refused(
-            f"input.paths: {self._location!r}: {printable(table.folder)!r} is the folder of {_a(table.kind)} table, "
-            "and files of it may hold rows that were deleted or rewritten; write the rows that stand into Parquet "
-            "files in a folder of their own, and name that"
-        )
-
-
-def _a(kind: str) -> str:
-    return f"an {kind}" if kind[0] in "AEIOU" else f"a {kind}"
 
 
 @dataclass(frozen=True)
@@ -123,7 +45,8 @@ class InputFile:
 
     path: absolute path or URI, as the tables show it; location: the configured path it was found under, which tells the
     filesystem; inner: its path on that filesystem; size in bytes; modified: nanoseconds since 1970, or 0 where the
-    filesystem does not tell.
+    filesystem does not tell; entry: what a table's log says of it, whose time `modified` is then, None: it is in no
+    table; rewritten: rows that stood in another file of the table when they were scanned, as `pack_rows` gives them.
     """
 
     path: str
@@ -131,6 +54,18 @@ class InputFile:
     inner: str
     size: int
     modified: int
+    entry: LogEntry | None = None
+    rewritten: bytes = b""
+
+    @property
+    def values(self) -> Mapping[str, str | None]:
+        """Values of columns that may stand beside the file: in the log of its table, else in the names of folders."""
+        return dict(values_of_path(self.inner) if self.entry is None else self.entry.values)
+
+    def left_out(self, start: int, stop: int) -> NDArray[np.bool_]:
+        """Whether each of the rows start … stop−1 is deleted, or was scanned in another file: bool[stop−start]."""
+        deleted = b"" if self.entry is None else self.entry.deleted
+        return unpack_rows(deleted, start, stop) | unpack_rows(self.rewritten, start, stop)
 
     def open(self) -> pa.NativeFile:
         """Open it for random reads.
@@ -157,7 +92,8 @@ class InputFile:
             raise FileFault("vanished", "the file was listed, and then it was gone")
         if now.type != fs.FileType.File:  # opening a FIFO would wait for its writer
             raise FileFault("no_regular_file", "this is a FIFO, socket, device or folder, not a regular file")
-        if (now.size, now.mtime_ns or 0) != (self.size, self.modified):
+        modified = self.modified if self.entry else now.mtime_ns or 0  # a table's log has another time than its disk
+        if (now.size, modified) != (self.size, self.modified):
             difference = (
                 f"{self.size} bytes then, {now.size} now"
                 if now.size != self.size
@@ -181,6 +117,8 @@ def resolve(path: str, base: Path, date: datetime.date | None) -> str:
         if date is None:
             raise Refused(f"input.paths: {path!r} holds {{date}}; say which with --date {newest_date(path, base)}")
         path = path.replace("{date}", date.isoformat())
+    if path.startswith(DELTA):
+        return DELTA + resolve(path.removeprefix(DELTA), base, date)
     if "://" not in path:
         return posixpath.normpath((base / path).absolute().as_posix())
     refuse_password("input.paths", path)
@@ -203,38 +141,44 @@ def list_files(
     missing: Callable[[str], None] | None = None,
     passed_over: Callable[[str], None] = lambda path: None,
     before: Iterable[InputFile] = (),
+    reading: TableReading = NEWEST,
 ) -> list[InputFile]:
     """List the Parquet files of resolved paths, sorted, each once, also when links lead to it from several places.
 
     A path of a file is taken whatever its name. In a folder, at any depth, files that end in .parquet are taken, but
     none whose name or folder begins with `_` or `.` (unfinished and internal files, by the convention of Arrow and
     Spark). Anything that is no regular file, or whose name in a folder is no UTF-8, is listed too: `check_unchanged`
-    reports its fault.
+    reports its fault. If a folder is a Delta table, the files are taken that its log names.
 
     Args:
         locations: resolved paths.
         missing: called with a path that does not exist, which then counts as empty; None: it is refused.
         passed_over: called with each file in a folder that does not end in .parquet, unless its name hides it.
         before: files listed some seconds ago. For an unchanged file the same object is returned, which costs less.
+        reading: how tables are read.
 
     Raises:
-        Refused: a path that does not exist, or cannot be written down; a Delta, Iceberg or Hudi table at, above or
-            below a path.
-        ScanFailed: a folder that cannot be listed.
+        Refused: a path that does not exist, or cannot be written down; a table above or below a path, or at it if it
+            cannot be read; `reading` asks for what is not there.
+        ScanFailed: a folder or a table that cannot be listed.
     """
+    locations = [*locations]
+    if (reading.version, reading.timestamp) != (None, None) and len(locations) > 1:
+        raise Refused("input: version and timestamp are of one table; name that alone in paths")
     files: dict[str, InputFile] = {}
     leads: dict[str, object] = {}  # the same for all paths that lead to one file; where none is named, the path
     known = {(file.location, file.inner): file for file in before}
-    for location in locations:
+    for named in locations:
+        location = named.removeprefix(DELTA)
         shown = (urlsplit(location)._replace(query="").geturl() if "://" in location else location).rstrip("/")
-        begin, found = _found_under(location, missing, passed_over)
-        for item, size, modified, real in found:
+        begin, found = _found_under(named, missing, passed_over, reading)
+        for item, size, modified, real, entry in found:
             path = shown + item[begin:]
             if path in files:
                 continue
             file = known.get((location, item))
-            if file is None or file.size != size or file.modified != modified:
-                file = InputFile(_printable(path), location, item, size, modified)
+            if file is None or (file.size, file.modified, file.entry) != (size, modified, entry):
+                file = InputFile(_printable(path), location, item, size, modified, entry)
             files[path] = file
             if real is not None:
                 leads[path] = real
@@ -283,9 +227,13 @@ def _faults_of(location: str) -> Iterator[None]:
 
 
 def _found_under(
-    location: str, missing: Callable[[str], None] | None, passed_over: Callable[[str], None]
+    named: str,
+    missing: Callable[[str], None] | None,
+    passed_over: Callable[[str], None],
+    reading: TableReading,
 ) -> "tuple[int, list[_Found]]":
     """The files at a path, and how long the path is on its filesystem. Raises as `list_files`."""
+    location = named.removeprefix(DELTA)
     if is_uri(location):
         ask_many_at_once()
     with _faults_of(location):
@@ -293,6 +241,13 @@ def _found_under(
         info = filesystem.get_file_info(inner)
         local = isinstance(filesystem, fs.LocalFileSystem)
         tables = TableFolders(location, filesystem)
+        if tables.is_delta(inner):
+            tables.refuse_above(posixpath.dirname(inner.rstrip("/")))
+            return len(inner.rstrip("/")), _in_delta_table(location, reading)
+        if named != location:
+            raise Refused(f"input.paths: {named!r} is no Delta table; name the folder that holds its _delta_log")
+        if reading != NEWEST:
+            raise Refused(f"input: {location!r} is no table; version, timestamp and where are for tables alone")
         tables.refuse_above(inner)
         if local:
             tables.refuse_above(os.path.realpath(inner))
@@ -334,16 +289,30 @@ def _printable(path: str) -> str:
 
 
 class _Found(NamedTuple):
-    """The last fields of an InputFile, and where it leads to; None: its path alone identifies it."""
+    """Fields of an InputFile, and where it leads to; None: its path alone identifies it."""
 
     inner: str
     size: int
     modified: int
     real: object
+    entry: LogEntry | None = None
 
 
 def _found(info: fs.FileInfo, real: object = None) -> _Found:
     return _Found(info.path, max(info.size or 0, 0), info.mtime_ns or 0, real)
+
+
+def _in_delta_table(location: str, reading: TableReading) -> list[_Found]:
+    from scanner.input.delta_tables import read_delta  # late: those who look into footers need neither polars nor Delta
+
+    if "?" in location:
+        shown = location.partition("?")[0]
+        raise Refused(
+            f"input.paths: {shown!r} is a Delta table, and options stand behind its URI; give them by the environment: "
+            "AWS_REGION, …"
+        )
+    files = read_delta(location, reading)
+    return [_Found(file.inner, file.size, file.modified, None, file.entry) for file in files]
 
 
 def _in_folder(

@@ -5,7 +5,7 @@ the exceptions that C++ throws there. So `row_groups` is called in the processes
 readers ask only about columns that were asked about there.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -111,14 +111,16 @@ def bytes_of(group: pq.RowGroupMetaData, columns: Iterable[int]) -> int:
     return sum(group.column(i).total_uncompressed_size for i in columns)
 
 
-def row_groups(footer: pa.Buffer, size: int, columns: Columns) -> list[RowGroup]:
+def row_groups(footer: pa.Buffer, size: int, columns: Columns, beside: Collection[str] = ()) -> list[RowGroup]:
     """Read the footer of a file of `size` bytes, and check that it can be scanned. May end this process.
+
+    beside: names of columns that stand beside the file.
 
     Raises:
         FileFault: the footer cannot be read, contradicts itself, or lacks the columns that are to be read.
     """
     try:
-        return _row_groups(footer, size, columns)
+        return _row_groups(footer, size, columns, beside)
     except (FileFault, MemoryError):
         raise
     except UnicodeDecodeError:
@@ -127,10 +129,10 @@ def row_groups(footer: pa.Buffer, size: int, columns: Columns) -> list[RowGroup]
         raise FileFault("unreadable", f"the footer cannot be read: {said(error)}") from None
 
 
-def _row_groups(footer: pa.Buffer, size: int, columns: Columns) -> list[RowGroup]:
+def _row_groups(footer: pa.Buffer, size: int, columns: Columns, beside: Collection[str]) -> list[RowGroup]:
     parquet = open_footer(footer)
     metadata, schema = parquet.metadata, parquet.metadata.schema
-    check_columns(parquet.schema_arrow, columns)
+    check_columns(parquet.schema_arrow, columns, beside)
     texts = leaves(schema, [columns.text])
     begin_of_footer = size - footer.size
     # an encrypted column's metadata cannot be asked for, so only the columns that are read are looked at

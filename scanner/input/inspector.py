@@ -39,10 +39,11 @@ Answer = list[RowGroup] | FileFault
 
 
 class _Footer(NamedTuple):
-    """The footer of a file of so many bytes."""
+    """The footer of a file of so many bytes. beside: names of columns that stand beside the file."""
 
     size: int
     data: pa.Buffer
+    beside: tuple[str, ...]
 
 
 class _Process(NamedTuple):
@@ -53,7 +54,7 @@ class _Process(NamedTuple):
 
     def ask(self, columns: Columns, footers: Sequence[_Footer]) -> Iterator[Answer]:
         """One answer for each footer, in their order. Raises EOFError or OSError when the process ends over one."""
-        sizes = [[footer.size, footer.data.size] for footer in footers]
+        sizes = [[footer.size, footer.data.size, footer.beside] for footer in footers]
         head = json.dumps([list(columns), sizes]).encode()
         self.line.send_bytes(b"\n".join([head, b"".join(footer.data for footer in footers)]))
         for _ in footers:
@@ -128,7 +129,7 @@ class Inspector:
             try:
                 if not is_uri(file.location):  # anything in a store can be opened, and then shows its size
                     file.check_unchanged()
-                footers.append(_Footer(file.size, read_footer(file)))
+                footers.append(_Footer(file.size, read_footer(file), tuple(file.values)))
                 places.append(len(answers) - 1)
             except FileFault as fault:
                 answers[-1] = _now(file, fault)

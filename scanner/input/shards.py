@@ -17,6 +17,7 @@ from scanner.errors import FileFault
 from scanner.input.columns import Columns
 from scanner.input.files import InputFile
 from scanner.input.footers import RowGroup
+from scanner.input.tables import rows_sha256
 from schemas.registry import MasterKey
 
 MAX_ROWS = 20_000
@@ -148,10 +149,14 @@ def key_set(key_ids: Iterable[str]) -> str:
 def shard_id(file: InputFile, rows: Range | None, decides: str) -> str:
     """SHA-256, in hex, of everything that decides a shard's rows.
 
-    `rows` None: the file as a whole, which could not be read.
+    `rows` None: the file as a whole, which could not be read. Where it is a table's, its values of partitions and its
+    deleted rows count too, but not the table's version: a commit that leaves a file as it is changes none of its ids.
     """
     span = None if rows is None else [rows.start, rows.stop]
-    return _digest({"path": file.path, "size": file.size, "modified": file.modified, "rows": span, "decides": decides})
+    of_file = {"path": file.path, "size": file.size, "modified": file.modified, "rows": span, "decides": decides}
+    if file.entry is not None:
+        of_file["entry"] = [file.entry.values, rows_sha256(file.entry.deleted)]
+    return _digest(of_file)
 
 
 def _canonical(value: object) -> str:

@@ -136,7 +136,7 @@ def scans_of(results: str, rows: Sequence[Mapping[str, Any]]) -> list[Ran]:
         next_head = heads["users_head"][after] if after < len(heads) else None
         ran.append(Ran(began, ended, scan is not None, scan["users_head"] if scan else None, next_head, None))
         if part is not None and began is not None and "path" in row:
-            modified[row["path"], began] = _modified(part["file"])
+            modified[row["path"], began] = part["since"] or _modified(part["file"])
     if not modified:
         return ran
     sightings = _files(
@@ -160,8 +160,8 @@ def known_before(results: str, row: Mapping[str, Any], began: datetime) -> Befor
     """
     ranges = ranges_ever(results)
     of_part = ranges.filter((pl.col("scan_id") == row["scan_id"]) & (pl.col("shard_id") == row["shard_id"]))
-    marks = of_part.select("file").drop_nulls().collect()["file"]
-    modified = next((at for mark in marks if (at := _modified(mark)) is not None), None)
+    marks = of_part.select("file", "since").collect().rows()
+    modified = next((at for mark, since in marks if (at := since or _modified(mark)) is not None), None)
     files = dict(
         _files(results, _wanted_files([(row["path"], modified, began)], all_scans=False)).select("path", "first").rows()
     )

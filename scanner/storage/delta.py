@@ -24,7 +24,7 @@ from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.storage.locations import filesystem_of
 from schemas.words import VERSION
 
-_VERSION = "brickscan.version"
+TABLE_VERSION = "brickscan.version"
 """Property of a table that holds its version."""
 
 COMMIT_ATTEMPTS = 50
@@ -87,7 +87,7 @@ def make_table(uri: str, schema: pa.Schema, configuration: Mapping[str, str]) ->
             uri,
             schema,
             mode="ignore",
-            configuration={_VERSION: str(VERSION), **configuration},
+            configuration={TABLE_VERSION: str(VERSION), **configuration},
             raise_if_key_not_exists=False,
             commit_properties=CommitProperties(max_commit_retries=0),
         )
@@ -103,7 +103,7 @@ def refuse_other_version(table: DeltaTable) -> None:
         Refused: it has no version, or a newer one.
     """
     uri = unquote(table.table_uri.removeprefix("file://")).rstrip("/")
-    found = table.metadata().configuration.get(_VERSION)
+    found = table.metadata().configuration.get(TABLE_VERSION)
     if found is None:
         raise Refused(f"table {uri}: was made before 0.1.0, and is read no more; name another folder")
     if found != str(VERSION):

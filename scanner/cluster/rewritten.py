@@ -1,0 +1,145 @@
+"""Rows that a table's commits wrote into other files: a document that was scanned before is left out, where it moved.
+
+A row of a file that took the place of others is the old one if its id and its text agree with those of a document of
+these files that was scanned under the same tests, k-th copy to k-th copy. It keeps its verdict. What was scanned is
+known by its rows in the tables, so the old files may be gone.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import ray
+from ray.exceptions import RayError
+
+from scanner.detection.open_plan import open_text_ids
+from scanner.detection.rows import TextIds
+from scanner.errors import FileFault
+from scanner.input.documents import Unreadable, read
+from scanner.input.shards import Shard
+from scanner.input.tables import pack_rows
+from scanner.results.newest import ranges_ever
+from scanner.results.tables import read_whole
+from scanner.scan_plan import Plan
+
+_DOCUMENT = ["doc_id", "text_id"]
+_RUN = ["shard_id", "scan_id"]
+_DOCUMENTS = pl.Schema({"row": pl.Int64, "doc_id": pl.String, "text_id": pl.Binary})
+
+
+def _parents(shard: Shard) -> list[str]:
+    """Paths, as tables show them, of the files that a shard's file took the place of."""
+    file = shard.file
+    before = file.path.removesuffix(file.inner)  # scheme and host of a URI
+    return [before + parent for parent in file.entry.parents] if file.entry else []
+
+
+def _scanned(plan: Plan, paths: set[str]) -> pl.DataFrame:
+    """Ranges of these files that were scanned under the same tests: path, shard_id, scan_id."""
+    ours = pl.col("path").is_in(sorted(paths)) & (pl.col("tests_sha256") == plan.tests_sha256)
+    return ranges_ever(plan.results).filter(ours).select("path", *_RUN).collect()
+
+
+def _counted(plan: Plan, scanned: pl.DataFrame) -> pl.DataFrame:
+    """How many documents of each id and text were scanned in some ranges: doc_id, text_id, copies."""
+    ids, runs = open_text_ids(plan), scanned.lazy().select(_RUN)
+    verdicts = read_whole(plan.results, "verdicts", scanned["path"]).join(runs, on=_RUN, how="semi")
+    lost = read_whole(plan.results, "quarantine").join(runs, on=_RUN, how="semi").drop_nulls("row")
+    unscored = lost.select("doc_id", "text_sha256").collect()
+    given = pl.DataFrame({"doc_id": unscored["doc_id"], "text_id": _text_ids(ids, unscored["text_sha256"].to_list())})
+    both = pl.concat([verdicts.select(_DOCUMENT).collect(engine="streaming"), given.cast({"text_id": pl.Binary})])
+    return both.group_by(_DOCUMENT).agg(copies=pl.len())
+
+
+def _text_ids(ids: TextIds, digests: Sequence[bytes | None]) -> list[bytes | None]:
+    """Ids of texts by their SHA-256; None where there is no text."""
+    known = iter(ids.of(pa.array([digest for digest in digests if digest is not None], pa.binary())).to_pylist())
+    return [None if digest is None else next(known) for digest in digests]
+
+
+def _old_rows(shards: Sequence[Shard], found: Sequence[pl.DataFrame], counted: pl.DataFrame) -> dict[str, Any]:
+    """Rows that are old, by the ids of their shards: bool[stop], from the file's first row on."""
+    named = [rows.with_columns(shard=pl.lit(i, pl.Int64)) for i, rows in enumerate(found)]
+    rows = pl.concat([pl.DataFrame(schema={**_DOCUMENTS, "shard": pl.Int64}), *named])
+    rows = rows.with_columns(nth=pl.int_range(pl.len()).over(_DOCUMENT))
+    rows = rows.join(counted, on=_DOCUMENT, how="left", nulls_equal=True, maintain_order="left")
+    old = rows.filter(pl.col("nth") < pl.col("copies").fill_null(0))
+    marked: dict[str, Any] = {}
+    for (i,), part in old.partition_by("shard", as_dict=True).items():
+        shard = shards[cast(int, i)]
+        marked[shard.shard_id] = np.zeros(shard.rows.stop, np.bool_)
+        marked[shard.shard_id][part["row"].to_numpy()] = True
+    return marked
+
+
+def read_on_ray(plan: Plan, shards: Sequence[Shard]) -> list[pl.DataFrame]:
+    """As `read_documents`, of each shard, by tasks of Ray; nothing where that fails."""
+    task, shared = ray.remote(num_cpus=1, max_retries=1)(read_documents), ray.put(plan)
+    found = []
+    for answer in [task.remote(shared, _without_parents(shard)) for shard in shards]:
+        try:
+            found.append(ray.get(answer))
+        except RayError:  # a file that ends its reader: the scan finds the document that does
+            found.append(_DOCUMENTS.to_frame())
+    return found
+
+
+def read_documents(plan: Plan, shard: Shard) -> pl.DataFrame:
+    """The live documents of a shard as its file has them: row, doc_id, text_id; none where it cannot be read."""
+    ids, parts = open_text_ids(plan), [_DOCUMENTS.to_frame()]
+    try:
+        for part in read(shard.file, plan.columns, shard.rows.start, shard.rows.stop):
+            if isinstance(part, Unreadable):
+                continue
+            texts = [None if text is None else hashlib.sha256(text).digest() for text in part["text"].to_pylist()]
+            columns = {"row": part["row"].to_pylist(), "doc_id": part["doc_id"].to_pylist()}
+            parts.append(pl.DataFrame({**columns, "text_id": _text_ids(ids, texts)}, schema=_DOCUMENTS))
+    except FileFault:  # the scan tells it
+        return _DOCUMENTS.to_frame()
+    return pl.concat(parts)
+
+
+def _without_parents(shard: Shard) -> Shard:
+    """A shard as workers need it: a file may have as many parents as a table has files."""
+    entry = None if shard.file.entry is None else replace(shard.file.entry, parents=())
+    return replace(shard, file=replace(shard.file, entry=entry))
+
+
+def leave_out_rewritten(
+    plan: Plan,
+    shards: Sequence[Shard],
+    live: frozenset[str],
+    read_all: Callable[[Plan, Sequence[Shard]], Sequence[pl.DataFrame]] = read_on_ray,
+) -> list[Shard]:
+    """The shards, each without rows that were scanned in a file which its file took the place of.
+
+    A file whose deleted rows changed is not scanned again, unless rows came back: then all of its rows are, and hide
+    their verdicts of before.
+
+    Args:
+        plan: plan of the scan, under the keys that look at the shards.
+        shards: shards to be scanned.
+        live: paths of all files of the input as it is now.
+        read_all: reads the documents of shards.
+    """
+    moved = [shard for shard in shards if shard.file.entry is not None and shard.file.entry.parents]
+    own = {shard.file.path for shard in moved}
+    parents = {path for shard in moved for path in _parents(shard)} - (live - own) | own
+    scanned = _scanned(plan, parents)
+    old = _old_rows(moved, read_all(plan, moved), _counted(plan, scanned)) if len(scanned) else {}
+    again = set(scanned["path"])
+
+    def without(shard: Shard) -> Shard:
+        rows, bare = old.get(shard.shard_id), _without_parents(shard)
+        if rows is None:
+            return bare
+        gone = rows[shard.rows.start :] | shard.file.left_out(shard.rows.start, shard.rows.stop)
+        if shard.file.path in again and not gone.all():
+            return bare
+        return replace(bare, file=replace(bare.file, rewritten=pack_rows(rows)))
+
+    return [without(shard) for shard in shards]

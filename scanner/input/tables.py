@@ -1,0 +1,201 @@
+"""Tables of the input: folders that are one, how they are read, and what a log says of a data file.
+
+A table's log says which of its files count. Read as loose files, they hold deleted rows, and rows that stand twice. So
+a path of the input is a table or lies outside of any.
+"""
+
+import contextlib
+import datetime
+import hashlib
+import posixpath
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+from numpy.typing import NDArray
+from pyarrow import fs
+
+from scanner.errors import Refused
+from scanner.printable import printable
+
+HIDDEN = ("_", ".")
+"""First characters of names that are passed over."""
+
+DELTA = "delta:"
+"""Beginning of a path that must be the folder of a Delta table."""
+
+LOG_OF_DELTA = "_delta_log"
+"""Folder of a Delta table in which its log is."""
+
+_LOGS = {LOG_OF_DELTA: "Delta", ".hoodie": "Hudi"}  # folders in the folder of a table
+_ICEBERG_FOLDER, _ICEBERG_FILES = "metadata", (".metadata.json", ".metadata.json.gz")
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+
+Values = tuple[tuple[str, str | None], ...]
+"""Values of columns that stand beside a file and not in it: names, and values as text."""
+
+
+class TableReading(NamedTuple):
+    """How tables are read: at a version or time, None: the newest; where: SQL of columns of partitions, None: all."""
+
+    version: int | None = None
+    timestamp: datetime.datetime | None = None
+    where: str | None = None
+
+
+NEWEST = TableReading()
+"""Reading of whole tables as they are now."""
+
+
+class Snapshot(NamedTuple):
+    """A table as it is read: its folder, its kind, and the version or snapshot id."""
+
+    table: str
+    kind: str
+    version: int
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """What a table's log says of one of its data files.
+
+    snapshot: the table and its version; values: of partition columns; deleted: rows that are gone, as `pack_rows` gives
+    them; empty: none; parents: paths of the files whose rows it may hold, from all commits that the log still has;
+    since: nanoseconds since 1970 by which any of its rows can have been in the table.
+    """
+
+    snapshot: Snapshot = field(compare=False)
+    values: Values
+    deleted: bytes = b""
+    parents: tuple[str, ...] = field(default=(), compare=False)
+    since: int = field(default=0, compare=False)
+
+
+class TableFile(NamedTuple):
+    """A data file of a table: its path on the table's filesystem, bytes, nanoseconds since 1970, and its entry."""
+
+    inner: str
+    size: int
+    modified: int
+    entry: LogEntry
+
+
+def pack_rows(rows: NDArray[np.bool_]) -> bytes:
+    """A set of rows of a file in few bytes; empty where there are none. rows: bool[n], whether each is in the set."""
+    return zlib.compress(np.packbits(rows).tobytes().rstrip(b"\0")) if rows.any() else b""
+
+
+def rows_sha256(packed: bytes) -> str:
+    """Digest of a set of rows that `pack_rows` made, as hex text; whatever packed it."""
+    return hashlib.sha256(zlib.decompress(packed) if packed else b"").hexdigest()
+
+
+def unpack_rows(packed: bytes, start: int, stop: int) -> NDArray[np.bool_]:
+    """Whether each of the rows start … stop−1 is in a set that `pack_rows` made: bool[stop−start]."""
+    bits = np.frombuffer(zlib.decompress(packed), np.uint8) if packed else np.empty(0, np.uint8)
+    known = np.unpackbits(bits[start // 8 : -(-stop // 8)])[start % 8 :][: stop - start].astype(np.bool_)
+    return np.pad(known, (0, stop - start - len(known)))
+
+
+def values_of_path(path: str) -> Values:
+    """Values of columns by the names of folders, such as `account=a%20b/date=2026-08-31` (Hive's convention)."""
+    if "=" not in path:
+        return ()
+    pairs = (part.partition("=") for part in path.split("/")[:-1])
+    return tuple((unquote(name), None if value == _NO_VALUE else unquote(value)) for name, is_, value in pairs if is_)
+
+
+class TableFolder(NamedTuple):
+    """The folder of a table, and its kind: Delta, Hudi or Iceberg."""
+
+    folder: str
+    kind: str
+
+
+class TableFolders:
+    """Refuses tables above and below one path of the input. Each folder above is looked at once.
+
+    Args:
+        location: the path, as it is configured.
+        filesystem: where it lies.
+    """
+
+    def __init__(self, location: str, filesystem: fs.FileSystem) -> None:
+        self._location, self._filesystem = location.partition("?")[0], filesystem
+        self._known: dict[str, str | None] = {}  # kinds of the folders above
+
+    def refuse_by(self, folder: str, below: Sequence[str]) -> None:
+        """Refuse a table by a file that lies below the location.
+
+        Args:
+            folder: a folder.
+            below: names of the folders from there to the file, and the file's. What lies in a hidden folder is passed
+                over, as it is not read.
+
+        Raises:
+            Refused: the file belongs to a table's log.
+        """
+        for place, name in enumerate(below[:-1]):
+            if name in _LOGS:
+                self._refuse(TableFolder("/".join([folder, *below[:place]]), _LOGS[name]))
+            if name.startswith(HIDDEN):
+                return
+        if below[-2:-1] == [_ICEBERG_FOLDER] and below[-1].endswith(_ICEBERG_FILES):
+            self._refuse(TableFolder("/".join([folder, *below[:-2]]), "Iceberg"))
+
+    def is_delta(self, inner: str) -> bool:
+        """Whether a path is the folder of a Delta table."""
+        return self._kind_of(inner) == "Delta"
+
+    def refuse_above(self, inner: str) -> None:
+        """Refuse a path if it, or a folder above it, is a table. Costs some requests for each folder above.
+
+        Raises:
+            Refused: there is such a table.
+        """
+        for folder in map(str, (PurePosixPath(inner), *PurePosixPath(inner).parents)):
+            kind = self._kind_of(folder)
+            if kind is not None:
+                self._refuse(TableFolder(folder, kind))
+
+    def _kind_of(self, folder: str) -> str | None:
+        if folder not in self._known:
+            self._known[folder] = self._kind(folder)
+        return self._known[folder]
+
+    def _kind(self, folder: str) -> str | None:
+        for log, kind in _LOGS.items():
+            if self._is_folder(posixpath.join(folder, log)):
+                return kind
+        metadata = posixpath.join(folder, _ICEBERG_FOLDER)
+        if self._is_folder(metadata):
+            with contextlib.suppress(OSError, UnicodeError):
+                inside = self._filesystem.get_file_info(fs.FileSelector(metadata))
+                return "Iceberg" if any(item.base_name.endswith(_ICEBERG_FILES) for item in inside) else None
+        return None
+
+    def _is_folder(self, path: str) -> bool:
+        """False too where nobody may look: a store may let a reader see the input and nothing above."""
+        try:
+            return bool(self._filesystem.get_file_info(path).type == fs.FileType.Directory)
+        except (OSError, UnicodeError):
+            return False
+
+    def _refuse(self, table: TableFolder) -> None:
+        advice = (
+            "name that folder"
+            if table.kind == "Delta"
+            else "write the rows that stand into Parquet files in a folder of their own, and name that"
+        )
+        raise Refused(
+            f"input.paths: {self._location!r}: {printable(table.folder)!r} is the folder of {_a(table.kind)} table, "
+            f"and files of it may hold rows that were deleted or rewritten; {advice}"
+        )
+
+
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "AEIOU" else f"a {kind}"

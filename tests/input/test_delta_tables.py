@@ -1,0 +1,190 @@
+"""Delta tables of the input: which files and rows are read, under which ids."""
+
+import datetime
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from scanner.errors import FileFault, Refused
+from scanner.input.columns import Columns
+from scanner.input.documents import read
+from scanner.input.files import find_file, list_files
+from scanner.input.inspector import Inspector
+from scanner.input.shards import cut, shard_id
+from scanner.input.tables import NEWEST, TableReading, pack_rows, rows_sha256, unpack_rows, values_of_path
+from tests.support.deltas import delete_by_vector
+
+COLUMNS = Columns("text", "doc_id", "account", "date")
+ACCOUNT = "ann/ö =%"
+
+
+def posts(names: str, date: str = "2026-08-31", account: str | None = ACCOUNT) -> pa.Table:
+    count = len(names)
+    columns = {"doc_id": list(names), "text": [f"text of {name}" for name in names]}
+    return pa.table({**columns, "date": [date] * count, "account": pa.array([account] * count, pa.string())})
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    """Two files by date and account, in a folder whose name is hard to write down."""
+    folder = tmp_path / "a b ü=1"
+    write_deltalake(folder, posts("abc"), partition_by=["date", "account"])
+    write_deltalake(folder, posts("de", "2026-09-01", None), mode="append")
+    return folder
+
+
+def documents(location: Path | str, reading: TableReading = NEWEST) -> dict[str, dict]:
+    """All documents that would be scanned, by their ids."""
+    found = {}
+    with Inspector() as inspector:
+        for file in list_files([str(location)], reading=reading):
+            rows = cut(inspector.inspect(file, COLUMNS))[-1]
+            for part in read(file, COLUMNS, 0, rows.stop):
+                found |= {row["doc_id"]: row for row in part.to_pylist()}
+    return found
+
+
+def ids(location: Path) -> dict[str, str]:
+    """Ids of shards of whole files, by the files' names."""
+    with Inspector() as inspector:
+        files = list_files([str(location)])
+        return {file.path: shard_id(file, cut(inspector.inspect(file, COLUMNS))[0], "{}") for file in files}
+
+
+def test_files_come_from_the_log_and_values_of_partitions_are_columns(table):
+    pq.write_table(posts("z"), table / "loose.parquet")
+    found = documents(table)
+    assert sorted(found) == list("abcde")
+    assert found["a"]["account_id"] == ACCOUNT
+    assert found["d"]["account_id"] is None
+    assert found["d"]["created_at"] == datetime.datetime(2026, 9, 1, tzinfo=datetime.UTC)
+    assert not any(row["unread"] for row in found.values())
+    assert documents(f"delta:{table}").keys() == found.keys()
+
+
+def test_a_table_is_read_at_a_version_or_time(table):
+    assert sorted(documents(table, TableReading(version=0))) == list("abc")
+    made = DeltaTable(table).history()[-1]["timestamp"]
+    between = datetime.datetime.fromtimestamp(made / 1000, datetime.UTC)
+    assert sorted(documents(table, TableReading(timestamp=between))) == list("abc")
+    with pytest.raises(Refused, match="cannot be read at 7"):
+        documents(table, TableReading(version=7))
+
+
+def test_where_chooses_partitions(table):
+    assert sorted(documents(table, TableReading(where="date = '2026-09-01'"))) == list("de")
+    assert sorted(documents(table, TableReading(where="account is null or date < '2026-01-01'"))) == list("de")
+    for where, why in {
+        "doc_id = 'a'": "cannot be applied .* its partitions are by: date, account",
+        "date =": "cannot be applied",
+        "date": "cannot be applied",
+    }.items():
+        with pytest.raises(Refused, match=why):
+            documents(table, TableReading(where=where))
+
+
+def test_deleted_rows_are_never_read(table):
+    before = ids(table)
+    delete_by_vector(table, ["b"])
+    assert sorted(documents(table)) == list("acde")
+    delete_by_vector(table, ["c", "d"])
+    assert sorted(documents(table)) == list("ae")
+    after = ids(table)
+    assert before.keys() == after.keys()
+    assert not set(before.values()) & set(after.values())
+
+
+def test_a_commit_that_adds_a_file_changes_no_other_id(table):
+    before = ids(table)
+    write_deltalake(table, posts("fg"), mode="append")
+    after = ids(table)
+    assert len(after) == 3
+    assert before.items() <= after.items()
+    delete_by_vector(table, ["f"])
+    assert before.items() <= ids(table).items()
+
+
+def test_a_file_knows_the_files_that_went_into_it_and_since_when(table):
+    first = {file.path: file for file in list_files([str(table)])}
+    assert all(file.entry and not file.entry.parents and file.entry.since == file.modified for file in first.values())
+    DeltaTable(table).update(updates={"text": "'new'"}, predicate="doc_id = 'a'")
+    (changed,) = [file for file in list_files([str(table)]) if file.path not in first]
+    (gone,) = set(first) - {file.path for file in list_files([str(table)])}
+    assert changed.entry is not None
+    assert changed.entry.parents == (gone,)
+    assert changed.entry.since == first[gone].modified < changed.modified
+    DeltaTable(table).create_checkpoint()
+    for commit in range(3):
+        (table / "_delta_log" / f"{commit:020d}.json").unlink()
+    made = DeltaTable(table).metadata().created_time * 10**6
+    assert {file.entry.since for file in list_files([str(table)]) if file.entry} == {made}  # rows may be as old
+
+
+def test_what_is_not_read_is_refused_by_name(table, tmp_path):
+    log = table / "_delta_log" / f"{2:020d}.json"
+    first = [json.loads(line) for line in (table / "_delta_log" / f"{0:020d}.json").read_text().splitlines()]
+    (described,) = [action["metaData"] for action in first if "metaData" in action]
+    mapped = {"metaData": described | {"configuration": {"delta.columnMapping.mode": "name"}}}
+    log.write_text(json.dumps(mapped) + "\n")
+    with pytest.raises(Refused, match="needs columnMapping, which is not read"):
+        list_files([str(table)])
+    ours = {"metaData": described | {"configuration": {"brickscan.version": "0"}}}
+    log.write_text(json.dumps(ours) + "\n")
+    with pytest.raises(Refused, match="is a table of results"):
+        list_files([str(table)])
+    log.unlink()
+    add = {"path": "file:///elsewhere/a.parquet", "partitionValues": {"date": "x", "account": "y"}, "size": 9}
+    log.write_text(json.dumps({"add": add | {"modificationTime": 1, "dataChange": True, "stats": "{}"}}) + "\n")
+    with pytest.raises(Refused, match="names files of another folder"):
+        list_files([str(table)])
+    with pytest.raises(Refused, match="is no Delta table"):
+        list_files([f"delta:{tmp_path}"])
+    with pytest.raises(Refused, match="of one table"):
+        list_files([str(table), str(tmp_path)], reading=TableReading(version=0))
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(Refused, match="is no table; version"):
+        list_files([str(tmp_path / "folder")], reading=TableReading(where="date = 'x'"))
+
+
+def test_a_file_that_vacuum_took_is_a_fault(table):
+    (gone, _) = list_files([str(table)])
+    Path(gone.path).unlink()
+    with pytest.raises(FileFault, match="it was gone"):
+        gone.check_unchanged()
+
+
+def test_values_stand_in_the_names_of_folders(tmp_path):
+    """Hive's convention; a column of the file itself comes first."""
+    for folder, table in {
+        "account=a%20b/date=2026-08-31": pa.table({"text": ["t"], "doc_id": ["1"]}),
+        "account=__HIVE_DEFAULT_PARTITION__/date=no day": pa.table({"text": ["t"], "doc_id": ["2"]}),
+        "account=path/date=2026-08-31": pa.table({"text": ["t"], "doc_id": ["3"], "account": ["file"]}),
+    }.items():
+        (tmp_path / folder).mkdir(parents=True)
+        pq.write_table(table, tmp_path / folder / "1.parquet")
+    found = documents(tmp_path)
+    assert {name: row["account_id"] for name, row in found.items()} == {"1": "a b", "2": None, "3": "file"}
+    assert found["2"]["unread"]
+    assert not found["1"]["unread"]
+    lone = find_file(str(tmp_path / "account=a%20b/date=2026-08-31/1.parquet"))
+    (row,) = read(lone, COLUMNS, 0, 1)
+    assert row["account_id"].to_pylist() == ["a b"]
+    with Inspector() as inspector, pytest.raises(FileFault, match=r"column 'account' .text. is missing"):
+        inspector.inspect(lone, Columns("account", None, None, None))
+    assert values_of_path("x/=y/a=b=c/1.parquet") == (("", "y"), ("a", "b=c"))
+
+
+def test_sets_of_rows_are_packed_and_unpacked():
+    rng = np.random.default_rng(0)
+    for size in (1, 7, 8, 9, 1000):
+        rows = rng.random(size) < 0.1
+        packed = pack_rows(rows)
+        for start, stop in ((0, size), (3, size + 20), (size, size + 1), (5, 6)):
+            padded = np.append(rows, np.zeros(50, bool))
+            assert (unpack_rows(packed, start, stop) == padded[start:stop]).all()
+        assert rows_sha256(packed) == rows_sha256(pack_rows(np.append(rows, [False] * 100)))
