@@ -44,21 +44,25 @@ spans = {{ windows = true, segments = true }}  # parts of texts, too; three time
 def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id: str | None, trial: bool) -> None:
     """Make a registry, its first key and scan.toml from one Parquet file of your own texts, and say what was guessed.
 
-    SAMPLE: a file as they will come. Which columns hold texts, ids, accounts and times is guessed from names, types and
-    lengths. Nothing that is there is overwritten.
+    SAMPLE: a file as they will come, or a Delta table. Which columns hold texts, ids, accounts and times is guessed
+    from names, types and lengths. Nothing that is there is overwritten.
 
     \b
     Example:
       brickscan init incoming/2026-11-20/part-0.parquet --tokenizer tokenizer.json
     """
-    from scanner.input.named_files import guess_columns, input_path
+    from scanner.input.named_files import guess_columns, input_path, sample_of
+    from scanner.input.tables import DELTA
 
     config, registry = folder / "scan.toml", folder / "registry"
     for ours in (config, registry):
         if ours.exists():
             raise Refused(f"{ours}: is there already; name another --folder, or go on with what is there")
-    guess, path = guess_columns(sample), input_path(sample)
-    inside = folder.absolute().is_relative_to(sample.absolute().parent)  # results may not lie among the documents
+    found = sample_of(sample)
+    guess, path = guess_columns(found), input_path(sample) if found.table is None else str(found.table)
+    inside = folder.absolute().is_relative_to(found.table or sample.absolute().parent)  # where documents lie
+    if inside and found.table is not None:
+        raise Refused(f"{folder}: lies in the Delta table {found.table}; name a --folder outside of it")
     if inside:
         path = str(sample.absolute())
     if not sample.is_absolute():  # as the user named it, so that everything can be moved together
@@ -71,12 +75,16 @@ def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id:
     if trial:
         begin_trial(registry)
         add_users(registry, None, users)
-    config.write_text(_toml(sample, path, guess._asdict()), encoding="utf-8")
+    path = path if found.table is None else DELTA + path
+    config.write_text(_toml(sample, path, guess._asdict() | {"where": found.where}), encoding="utf-8")
     tell("", f"wrote {config}; guessed from {sample}:")
     read = "the file alone, since what is made here lies beside it" if inside else "the file's folder"
-    tell(f"  paths    {path!r}: {read}", *(f"  {line}" for line in guess.why))
-    found = re.search(r"\d{4}-\d{2}-\d{2}", sample.absolute().parent.name) if "{date}" in path else None
-    date = f" --date {found[0]}" if found else ""
+    tell(
+        f"  paths    {path!r}: {read if found.table is None else 'a Delta table'}", *(f"  {line}" for line in guess.why)
+    )
+    dated = re.search(r"\d{4}-\d{2}-\d{2}", sample.absolute().parent.name) if "{date}" in path else None
+    newest = dated[0] if dated else found.date
+    date = f" --date {newest}" if newest else ""
     tell("", "Next:")
     if trial:
         tell(f"  (users {users[0]} to {users[-1]} are there; a trial's results name nobody real)")
@@ -93,7 +101,7 @@ def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id:
 def _toml(sample: Path, path: str, columns: dict[str, object]) -> str:
     import tomli_w
 
-    named = {name: columns[name] for name in ("text", "id", "account", "time") if columns[name] is not None}
+    named = {name: columns[name] for name in ("where", "text", "id", "account", "time") if columns[name] is not None}
     missing = [
         f"# {name} = …    # no column was found\n" for name in ("id", "account", "time") if columns[name] is None
     ]

@@ -17,12 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from jobs.cli import brickscan
 from jobs.options import TRIAL, Day
 from scanner.errors import Refused
 from scanner.registry import load_registry, open_key
-from scanner.scan_plan import make_plan
+from scanner.scan_plan import make_plan, read_config
 from scanner.storage.toml import read_toml_text
 from scanner.watermark import Positions, Tokens
 from schemas.config import ScanConfig
@@ -106,6 +107,26 @@ def test_a_file_beside_what_init_makes_is_named_alone(tmp_path):
     code, out, _ = call("init", tmp_path / "posts.parquet", "--tokenizer", TOKENIZER, "--folder", tmp_path)
     assert (code, "the file alone" in out) == (0, True)
     assert make_plan(tmp_path / "scan.toml").locations == (str(tmp_path / "posts.parquet"),)
+
+
+def test_init_recognises_a_delta_table_and_its_dates(tmp_path):
+    lake = tmp_path / "lake"
+    for date in ("2026-08-30", "2026-08-31"):
+        rows = {"body": ["some words " * 20] * 3, "post_id": ["a", "b", "c"], "date": [date] * 3, "author": ["ann"] * 3}
+        write_deltalake(lake, pa.table(rows), partition_by=["date", "author"], mode="append")
+    for sample in (lake, next(lake.rglob("*.parquet"))):
+        folder = tmp_path / f"made from {sample.name}"
+        folder.mkdir()
+        code, out, _ = call("init", str(sample), "--tokenizer", str(TOKENIZER), "--folder", str(folder))
+        assert code == 0
+        assert "--date 2026-08-31 --check" in out
+        made = read_config(folder / "scan.toml").input
+        assert made.paths == (f"delta:{lake}",)
+        assert made.where == "date = '{date}'"
+        assert (made.text, made.id, made.account, made.time) == ("body", "post_id", "author", "date")
+    code, _, err = call("init", str(lake), "--tokenizer", str(TOKENIZER), "--folder", str(lake / "here"))
+    assert code == 2
+    assert "lies in the Delta table" in err
 
 
 def test_what_init_made_can_be_scanned(tmp_path, without_ray, opened_once):

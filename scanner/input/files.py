@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -199,13 +199,21 @@ def find_file(path: str) -> InputFile:
         ScanFailed: it cannot be looked at.
     """
     shown = urlsplit(path)._replace(query="").geturl() if "://" in path else path
-    with _faults_of(path):
-        filesystem, inner = filesystem_of(path)
-        info = filesystem.get_file_info(inner)
-    if info.type == fs.FileType.NotFound:
-        raise _missing(path)
-    found = _found(info)
-    return InputFile(_printable(shown), path, found.inner, found.size, found.modified)
+    # a name below a URI is shown as it is in the store, which may hold what a URI has to escape
+    for location in [*([_escaped(path)] if "://" in path else []), path]:
+        with _faults_of(path):
+            filesystem, inner = filesystem_of(location)
+            info = filesystem.get_file_info(inner)
+        if info.type != fs.FileType.NotFound:
+            found = _found(info)
+            return InputFile(_printable(shown), location, found.inner, found.size, found.modified)
+    raise _missing(path)
+
+
+def _escaped(uri: str) -> str:
+    """A URI whose path is written in a store's own names."""
+    parts = urlsplit(uri)
+    return parts._replace(path=quote(parts.path, safe="/=")).geturl()
 
 
 def _missing(location: str) -> Refused:

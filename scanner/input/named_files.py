@@ -9,8 +9,9 @@ import atexit
 import functools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -19,10 +20,11 @@ import pyarrow.parquet as pq
 
 from scanner.errors import FileFault, Refused, in_a_line
 from scanner.input.columns import Columns, is_text, plain_type, readable, times
-from scanner.input.files import InputFile
+from scanner.input.files import InputFile, list_files
 from scanner.input.footers import footer_of, open_footer
 from scanner.input.inspector import Inspector
 from scanner.input.shards import cut
+from scanner.input.tables import LOG_OF_DELTA
 
 
 def open_parquet(path: Path, name: str) -> pq.ParquetFile:
@@ -76,12 +78,47 @@ class Guess(NamedTuple):
     why: tuple[str, ...]
 
 
-def guess_columns(file: Path) -> Guess:
+class Sample(NamedTuple):
+    """A file whose columns are guessed: its path, values of columns beside it, and its table, None: it is in none.
+
+    where, date: SQL that chooses a night of the table, and the newest night, where it is partitioned by dates.
+    """
+
+    file: Path
+    values: Mapping[str, str | None] = MappingProxyType({})
+    table: Path | None = None
+    where: str | None = None
+    date: str | None = None
+
+
+def sample_of(path: Path) -> Sample:
+    """The file of a path; the newest file of a Delta table that the path is, or lies in.
+
+    Raises:
+        Refused: the table cannot be read, or has no files.
+    """
+    here = path.absolute()
+    table = next((folder for folder in (here, *here.parents) if (folder / LOG_OF_DELTA).is_dir()), None)
+    if table is None:
+        return Sample(path)
+    files = [file for file in list_files([str(table)]) if file.entry is not None]
+    if not files:
+        raise Refused(f"{path}: the Delta table has no rows; name one with texts in it")
+    newest = max(files, key=lambda file: file.modified)
+    for name in newest.values:
+        dates = [file.values[name] or "" for file in files]
+        if all(re.fullmatch(r"\d{4}-\d{2}-\d{2}", date) for date in dates):
+            return Sample(Path(newest.path), newest.values, table, f"{name} = '{{date}}'", max(dates))
+    return Sample(Path(newest.path), newest.values, table)
+
+
+def guess_columns(sample: Sample) -> Guess:
     """Guess from a file's names, types and first rows which columns hold what.
 
     Raises:
         Refused: it is no Parquet file, is empty, or has no column of texts.
     """
+    file = sample.file
     try:
         with open_parquet(file, str(file)) as parquet:
             batch = next(parquet.iter_batches(ROWS), None)
@@ -92,6 +129,9 @@ def guess_columns(file: Path) -> Guess:
     if batch is None or not len(batch):
         raise Refused(f"{file}: has no rows; give a file with texts in it")
     text, longest = _text(file, batch)
+    for name, value in sample.values.items():
+        if name not in batch.schema.names:
+            batch = batch.append_column(name, pa.array([value] * len(batch), pa.string()))
     taken = {text}
     why = [f"text     {text!r}: texts of {longest:,.0f} bytes on average"]
 
@@ -143,7 +183,7 @@ def _text(file: Path, batch: pa.RecordBatch) -> tuple[str, float]:
 
 
 def input_path(file: Path) -> str:
-    """The guess for `input.paths`: the file's folder, with {date} for a date in its name."""
+    """The guess for `input.paths` of a file in no table: its folder, with {date} for a date in its name."""
     folder = file.absolute().parent
     dated = re.sub(r"\d{4}-\d{2}-\d{2}", "{date}", folder.name)
     return str(folder.with_name(dated)) if folder.name else str(folder)

@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 from pyarrow import fs
@@ -20,6 +21,10 @@ from pyarrow import fs
 from scanner import results
 from scanner.detection.open_plan import open_detector
 from scanner.errors import Refused, SecretError
+from scanner.input.columns import Columns
+from scanner.input.documents import read
+from scanner.input.files import find_file, list_files
+from scanner.input.inspector import Inspector
 from scanner.registry import Holders, add_users, head_of, ledger, list_users, load_registry, new_key, retire_key
 from scanner.results import upkeep
 from scanner.results.erasure import erase_user
@@ -68,6 +73,31 @@ def s3(tmp_path_factory) -> Iterator[fs.S3FileSystem]:
         server.wait(30)
         log.close()
         patch.undo()
+
+
+@pytest.mark.costly
+def test_a_delta_table_in_a_store_is_read_by_its_log(s3):
+    lake = f"{BUCKET}/lake"
+    for names in ("ab", "cd"):
+        rows = {"doc_id": list(names), "text": [f"text of {n}" for n in names], "account": ["ann b"] * 2}
+        write_deltalake(lake, pa.table(rows), mode="append", partition_by=["account"])
+    first = {file.path: file for file in list_files([f"delta:{lake}"])}
+    assert len(first) == 2
+    DeltaTable(lake).update(updates={"text": "'new'"}, predicate="doc_id = 'a'")
+    files = list_files([lake])
+    columns, found = Columns("text", "doc_id", None, None), dict[str, bytes]()
+    with Inspector() as inspector:
+        for file, groups in inspector.inspect_all(files, columns):
+            assert isinstance(groups, list)
+            for part in read(file, columns, 0, groups[0].rows):
+                found |= dict(zip(part["doc_id"].to_pylist(), part["text"].to_pylist(), strict=True))
+    assert found == {"a": b"new", "b": b"text of b", "c": b"text of c", "d": b"text of d"}
+    (changed,) = [file for file in files if file.path not in first]
+    assert changed.entry is not None
+    assert find_file(changed.path).size == changed.size
+    assert {f"s3://{parent}" for parent in changed.entry.parents} == first.keys() - {file.path for file in files}
+    with pytest.raises(Refused, match="give them by the environment"):
+        list_files([f"{lake}?region=us-east-1"])
 
 
 @pytest.mark.costly
