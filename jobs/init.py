@@ -44,28 +44,29 @@ spans = {{ windows = true, segments = true }}  # parts of texts, too; three time
 def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id: str | None, trial: bool) -> None:
     """Make a registry, its first key and scan.toml from one Parquet file of your own texts, and say what was guessed.
 
-    SAMPLE: a file as they will come, or a Delta table. Which columns hold texts, ids, accounts and times is guessed
-    from names, types and lengths. Nothing that is there is overwritten.
+    SAMPLE: a file as they will come, a Delta table, or iceberg:CATALOG.NAMESPACE.TABLE. Which columns hold texts,
+    ids, accounts and times is guessed from names, types and lengths. Nothing that is there is overwritten.
 
     \b
     Example:
       brickscan init incoming/2026-11-20/part-0.parquet --tokenizer tokenizer.json
     """
     from scanner.input.named_files import guess_columns, input_path, sample_of
-    from scanner.input.tables import DELTA
+    from scanner.input.tables import DELTA, ICEBERG
 
     config, registry = folder / "scan.toml", folder / "registry"
     for ours in (config, registry):
         if ours.exists():
             raise Refused(f"{ours}: is there already; name another --folder, or go on with what is there")
     found = sample_of(sample)
-    guess, path = guess_columns(found), input_path(sample) if found.table is None else str(found.table)
-    inside = folder.absolute().is_relative_to(found.table or sample.absolute().parent)  # where documents lie
+    guess, path = guess_columns(found), found.table or input_path(sample)
+    of_iceberg = path.startswith(ICEBERG)
+    inside = not of_iceberg and folder.absolute().is_relative_to(found.table or sample.absolute().parent)
     if inside and found.table is not None:
         raise Refused(f"{folder}: lies in the Delta table {found.table}; name a --folder outside of it")
     if inside:
         path = str(sample.absolute())
-    if not sample.is_absolute():  # as the user named it, so that everything can be moved together
+    if not sample.is_absolute() and not of_iceberg:  # as the user named it, so that everything can be moved together
         path = os.path.relpath(path, folder.absolute())
     key_id = key_id or ("trial" if trial else "first")
     if trial:
@@ -75,13 +76,12 @@ def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id:
     if trial:
         begin_trial(registry)
         add_users(registry, None, users)
-    path = path if found.table is None else DELTA + path
+    path = path if found.table is None or of_iceberg else DELTA + path
     config.write_text(_toml(sample, path, guess._asdict() | {"where": found.where}), encoding="utf-8")
     tell("", f"wrote {config}; guessed from {sample}:")
-    read = "the file alone, since what is made here lies beside it" if inside else "the file's folder"
-    tell(
-        f"  paths    {path!r}: {read if found.table is None else 'a Delta table'}", *(f"  {line}" for line in guess.why)
-    )
+    of_file = "the file alone, since what is made here lies beside it" if inside else "the file's folder"
+    read = of_file if found.table is None else "the table"
+    tell(f"  paths    {path!r}: {read}", *(f"  {line}" for line in guess.why))
     dated = re.search(r"\d{4}-\d{2}-\d{2}", sample.absolute().parent.name) if "{date}" in path else None
     newest = dated[0] if dated else found.date
     date = f" --date {newest}" if newest else ""

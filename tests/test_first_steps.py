@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
+from pyiceberg.catalog import load_catalog
+from pyiceberg.utils.config import Config
 
 from jobs.cli import brickscan
 from jobs.options import TRIAL, Day
@@ -127,6 +129,37 @@ def test_init_recognises_a_delta_table_and_its_dates(tmp_path):
     code, _, err = call("init", str(lake), "--tokenizer", str(TOKENIZER), "--folder", str(lake / "here"))
     assert code == 2
     assert "lies in the Delta table" in err
+
+
+@pytest.mark.costly
+def test_a_night_on_an_iceberg_table_from_init_to_flagged(tmp_path, monkeypatch, without_ray, opened_once):
+    for name, value in {
+        "TYPE": "sql",
+        "URI": f"sqlite:///{tmp_path}/c.db",
+        "WAREHOUSE": f"file://{tmp_path}/w",
+    }.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # read when pyiceberg was imported
+    catalog = load_catalog("lake")
+    catalog.create_namespace("forum")
+    rows = pa.table({"body": [LONG * 20, LONG * 30], "post_id": ["a", "b"], "day": ["2026-08-31"] * 2})
+    table = catalog.create_table("forum.posts", schema=rows.schema)
+    with table.update_spec() as spec:
+        spec.add_identity("day")
+    table.append(rows)
+    name, config = "iceberg:lake.forum.posts", tmp_path / "made" / "scan.toml"
+    config.parent.mkdir()
+    code, out, _ = call("init", name, "--tokenizer", TOKENIZER, "--folder", config.parent)
+    assert (code, "--date 2026-08-31 --check" in out) == (0, True)
+    assert read_config(config).input.where == "day = '{date}'"
+    code, out, _ = call("scan", config, "--date", "2026-08-31")
+    assert (code, "2 documents" in out) == (0, True)
+    assert call("flagged", config)[0] == 0
+    table.append(rows.slice(0, 1))
+    table.delete("post_id = 'b'")
+    code, out, _ = call("scan", config, "--date", "2026-08-31")
+    assert (code, "1 document" in out) == (0, True)
+    assert call("scan", config, "--date", "2026-09-01")[0] == 4  # a day without rows
 
 
 def test_what_init_made_can_be_scanned(tmp_path, without_ray, opened_once):

@@ -6,7 +6,7 @@ known by its rows in the tables, so the old files may be gone.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -31,14 +31,7 @@ _RUN = ["shard_id", "scan_id"]
 _DOCUMENTS = pl.Schema({"row": pl.Int64, "doc_id": pl.String, "text_id": pl.Binary})
 
 
-def _parents(shard: Shard) -> list[str]:
-    """Paths, as tables show them, of the files that a shard's file took the place of."""
-    file = shard.file
-    before = file.path.removesuffix(file.inner)  # scheme and host of a URI
-    return [before + parent for parent in file.entry.parents] if file.entry else []
-
-
-def _scanned(plan: Plan, paths: set[str]) -> pl.DataFrame:
+def _scanned(plan: Plan, paths: Collection[str]) -> pl.DataFrame:
     """Ranges of these files that were scanned under the same tests: path, shard_id, scan_id."""
     ours = pl.col("path").is_in(sorted(paths)) & (pl.col("tests_sha256") == plan.tests_sha256)
     return ranges_ever(plan.results).filter(ours).select("path", *_RUN).collect()
@@ -105,7 +98,7 @@ def read_documents(plan: Plan, shard: Shard) -> pl.DataFrame:
 
 def _without_parents(shard: Shard) -> Shard:
     """A shard as workers need it: a file may have as many parents as a table has files."""
-    entry = None if shard.file.entry is None else replace(shard.file.entry, parents=())
+    entry = None if shard.file.entry is None else replace(shard.file.entry, parents=frozenset())
     return replace(shard, file=replace(shard.file, entry=entry))
 
 
@@ -128,7 +121,7 @@ def leave_out_rewritten(
     """
     moved = [shard for shard in shards if shard.file.entry is not None and shard.file.entry.parents]
     own = {shard.file.path for shard in moved}
-    parents = {path for shard in moved for path in _parents(shard)} - (live - own) | own
+    parents = frozenset().union(*{shard.file.entry.parents for shard in moved if shard.file.entry}) - (live - own) | own
     scanned = _scanned(plan, parents)
     old = _old_rows(moved, read_all(plan, moved), _counted(plan, scanned)) if len(scanned) else {}
     again = set(scanned["path"])

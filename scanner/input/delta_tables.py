@@ -9,9 +9,9 @@ rewritten rows. So each file knows the files that went into it, as far back as t
 import json
 import posixpath
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, cast
+from typing import cast
 from urllib.parse import unquote
 
 import numpy as np
@@ -22,7 +22,17 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.input.tables import LOG_OF_DELTA, LogEntry, Snapshot, TableFile, TableReading, pack_rows
+from scanner.input.tables import (
+    LOG_OF_DELTA,
+    Commit,
+    LogEntry,
+    Origin,
+    Snapshot,
+    TableFile,
+    TableReading,
+    origins_of,
+    pack_rows,
+)
 from scanner.printable import printable
 from scanner.storage.delta import TABLE_VERSION
 from scanner.storage.locations import REQUESTS_AT_ONCE, filesystem_of
@@ -46,12 +56,17 @@ def read_delta(location: str, reading: TableReading) -> list[TableFile]:
         ScanFailed: its log cannot be read.
     """
     filesystem, inner = filesystem_of(location)
+
+    def named(path: str) -> str:
+        """A path in the log as results show it."""
+        return f"{location.rstrip('/')}/{unquote(path)}"
+
     try:
         table = _open(location, reading)
         names = [name.removeprefix("partition.") for name in pa.table(table.get_add_actions(flatten=True)).column_names]
         actions = pa.table(table.get_add_actions(flatten=True)).rename_columns(names)
         deleted, created = _deletions(table), (table.metadata().created_time or 0) * _MILLISECOND
-        history = _history(filesystem, posixpath.join(inner, LOG_OF_DELTA), table.version(), created)
+        origins = origins_of(_commits(filesystem, posixpath.join(inner, LOG_OF_DELTA), table.version(), named), created)
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise ScanFailed(f"input.paths: Delta table {location!r} cannot be read: {in_a_line(error)}") from None
     partitions = table.metadata().partition_columns
@@ -65,10 +80,9 @@ def read_delta(location: str, reading: TableReading) -> list[TableFile]:
             )
         values = tuple((name, None if row[name] is None else str(row[name])) for name in partitions)
         modified = row["modification_time"] * _MILLISECOND
-        origin = history.get(path, _Origin((), created))
-        parents = tuple(posixpath.join(inner, unquote(parent)) for parent in origin.parents)
-        entry = LogEntry(snapshot, values, deleted.get(path, b""), parents, min(origin.since, modified))
-        files.append(TableFile(posixpath.join(inner, unquote(path)), row["size_bytes"], modified, entry))
+        origin = origins.get(named(path), Origin(frozenset(), created))
+        entry = LogEntry(snapshot, values, deleted.get(path, b""), origin.parents, min(origin.since, modified))
+        files.append(TableFile(named(path), row["size_bytes"], modified, entry))
     return files
 
 
@@ -130,46 +144,22 @@ def _wanted(location: str, actions: pa.Table, partitions: Sequence[str], where: 
     return actions.filter(kept.to_arrow() if len(kept) == len(actions) else pa.array([kept[0]] * len(actions)))
 
 
-class _Origin(NamedTuple):
-    """Where a file's rows come from: parents and since as in LogEntry, parents as the log has them."""
-
-    parents: Collection[str]
-    since: int
-
-
-def _history(filesystem: fs.FileSystem, log: str, version: int, created: int) -> dict[str, _Origin]:
-    """Where the rows of files come from, by their paths in the log, as far back as it has its commits.
-
-    All files of a commit share one set of parents, and these bring their own. A file whose commit is gone may hold rows
-    as old as the table.
-
-    created: when the table was made, in nanoseconds since 1970.
-    """
-    names = [item.path for item in filesystem.get_file_info(fs.FileSelector(log)) if _is_commit(item, version)]
-    origins: dict[str, _Origin] = {}
+def _commits(filesystem: fs.FileSystem, log: str, version: int, named: Callable[[str], str]) -> Iterator[Commit]:
+    """The commits of a log up to a version, in their order, many read at a time."""
+    items = filesystem.get_file_info(fs.FileSelector(log))
+    numbers = {int(found[1]): item.path for item in items if (found := _COMMIT.fullmatch(item.base_name))}
+    paths = [numbers[number] for number in sorted(numbers) if number <= version]
     with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
-        for adds, removes in threads.map(lambda name: _changes(filesystem, name), sorted(names)):
-            before = [origins.get(path, _Origin((), created)) for path in removes]
-            parents = frozenset(removes).union(*(origin.parents for origin in before)) if adds else frozenset()
-            since = [origin.since for origin in before]
-            origins |= {path: _Origin(parents, min([at, *since])) for path, at in adds.items()}
-    return origins
+        yield from threads.map(lambda path: _commit(filesystem, path, named), paths)
 
 
-def _is_commit(item: fs.FileInfo, version: int) -> bool:
-    found = _COMMIT.fullmatch(item.base_name)
-    return found is not None and int(found[1]) <= version
-
-
-def _changes(filesystem: fs.FileSystem, commit: str) -> tuple[dict[str, int], list[str]]:
-    """Paths that a commit adds, each with its time, and paths that it removes."""
-    adds: dict[str, int] = {}
-    removes: list[str] = []
-    with filesystem.open_input_stream(commit, compression=None) as file:
+def _commit(filesystem: fs.FileSystem, path: str, named: Callable[[str], str]) -> Commit:
+    commit = Commit({}, [])
+    with filesystem.open_input_stream(path, compression=None) as file:
         for line in file.read().splitlines():
             action = json.loads(line)
             if "add" in action:
-                adds[action["add"]["path"]] = action["add"]["modificationTime"] * _MILLISECOND
+                commit.adds[named(action["add"]["path"])] = action["add"]["modificationTime"] * _MILLISECOND
             elif "remove" in action:
-                removes.append(action["remove"]["path"])
-    return adds, removes
+                commit.removes.append(named(action["remove"]["path"]))
+    return commit

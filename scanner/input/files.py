@@ -29,8 +29,10 @@ from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.tables import (
     DELTA,
     HIDDEN,
+    ICEBERG,
     NEWEST,
     LogEntry,
+    TableFile,
     TableFolders,
     TableReading,
     unpack_rows,
@@ -117,6 +119,8 @@ def resolve(path: str, base: Path, date: datetime.date | None) -> str:
         if date is None:
             raise Refused(f"input.paths: {path!r} holds {{date}}; say which with --date {newest_date(path, base)}")
         path = path.replace("{date}", date.isoformat())
+    if path.startswith(ICEBERG):
+        return path
     if path.startswith(DELTA):
         return DELTA + resolve(path.removeprefix(DELTA), base, date)
     if "://" not in path:
@@ -168,17 +172,20 @@ def list_files(
     files: dict[str, InputFile] = {}
     leads: dict[str, object] = {}  # the same for all paths that lead to one file; where none is named, the path
     known = {(file.location, file.inner): file for file in before}
-    for named in locations:
-        location = named.removeprefix(DELTA)
+    for location in locations:
+        table = _files_of_table(location, reading)
+        if table is not None:
+            files |= {file.path: _same(file, known) for file in table}
+            continue
         shown = (urlsplit(location)._replace(query="").geturl() if "://" in location else location).rstrip("/")
-        begin, found = _found_under(named, missing, passed_over, reading)
-        for item, size, modified, real, entry in found:
+        begin, found = _found_under(location, missing, passed_over)
+        for item, size, modified, real in found:
             path = shown + item[begin:]
             if path in files:
                 continue
             file = known.get((location, item))
-            if file is None or (file.size, file.modified, file.entry) != (size, modified, entry):
-                file = InputFile(_printable(path), location, item, size, modified, entry)
+            if file is None or (file.size, file.modified, file.entry) != (size, modified, None):
+                file = InputFile(_printable(path), location, item, size, modified)
             files[path] = file
             if real is not None:
                 leads[path] = real
@@ -234,14 +241,60 @@ def _faults_of(location: str) -> Iterator[None]:
         raise ScanFailed(f"input.paths: {location!r} cannot be listed: {error}") from None
 
 
+def _same(file: InputFile, known: Mapping[tuple[str, str], InputFile]) -> InputFile:
+    """A file, or the equal one that was known before."""
+    before = known.get((file.location, file.inner))
+    return before if before == file else file
+
+
+def _files_of_table(named: str, reading: TableReading) -> list[InputFile] | None:
+    """The files of a path that is a table; None: it is none. Raises as `list_files`."""
+    if named.startswith(ICEBERG):
+        from scanner.input.iceberg_tables import read_iceberg  # late: it loads catalogs
+
+        return [_file_of_table(file, _root(file.path)) for file in read_iceberg(named, reading)]
+    location = named.removeprefix(DELTA)
+    with _faults_of(location):
+        filesystem, inner = filesystem_of(location)
+        tables = TableFolders(location, filesystem)
+        if tables.is_delta(inner):
+            tables.refuse_above(posixpath.dirname(inner.rstrip("/")))
+            return _in_delta_table(location, reading)
+    if named != location:
+        raise Refused(f"input.paths: {named!r} is no Delta table; name the folder that holds its _delta_log")
+    if reading != NEWEST:
+        raise Refused(f"input: {location!r} is no table; version, timestamp and where are for tables alone")
+    return None
+
+
+def _in_delta_table(location: str, reading: TableReading) -> list[InputFile]:
+    from scanner.input.delta_tables import read_delta  # late: those who look into footers need neither polars nor Delta
+
+    if "?" in location:
+        shown = location.partition("?")[0]
+        raise Refused(
+            f"input.paths: {shown!r} is a Delta table, and options stand behind its URI; give them by the environment: "
+            "AWS_REGION, …"
+        )
+    return [_file_of_table(file, location) for file in read_delta(location, reading)]
+
+
+def _root(path: str) -> str:
+    """The store of a path, as the URI of all that is in it; of a path of this machine, its root."""
+    return urlsplit(path)._replace(path="").geturl() if "://" in path else "/"
+
+
+def _file_of_table(file: TableFile, location: str) -> InputFile:
+    """A data file of a table that lies in the folder of a location."""
+    below = file.path[len(location.rstrip("/")) :]
+    inner = filesystem_of(location)[1].rstrip("/") + below
+    return InputFile(_printable(file.path), location, inner, file.size, file.modified, file.entry)
+
+
 def _found_under(
-    named: str,
-    missing: Callable[[str], None] | None,
-    passed_over: Callable[[str], None],
-    reading: TableReading,
+    location: str, missing: Callable[[str], None] | None, passed_over: Callable[[str], None]
 ) -> "tuple[int, list[_Found]]":
     """The files at a path, and how long the path is on its filesystem. Raises as `list_files`."""
-    location = named.removeprefix(DELTA)
     if is_uri(location):
         ask_many_at_once()
     with _faults_of(location):
@@ -249,13 +302,6 @@ def _found_under(
         info = filesystem.get_file_info(inner)
         local = isinstance(filesystem, fs.LocalFileSystem)
         tables = TableFolders(location, filesystem)
-        if tables.is_delta(inner):
-            tables.refuse_above(posixpath.dirname(inner.rstrip("/")))
-            return len(inner.rstrip("/")), _in_delta_table(location, reading)
-        if named != location:
-            raise Refused(f"input.paths: {named!r} is no Delta table; name the folder that holds its _delta_log")
-        if reading != NEWEST:
-            raise Refused(f"input: {location!r} is no table; version, timestamp and where are for tables alone")
         tables.refuse_above(inner)
         if local:
             tables.refuse_above(os.path.realpath(inner))
@@ -303,24 +349,10 @@ class _Found(NamedTuple):
     size: int
     modified: int
     real: object
-    entry: LogEntry | None = None
 
 
 def _found(info: fs.FileInfo, real: object = None) -> _Found:
     return _Found(info.path, max(info.size or 0, 0), info.mtime_ns or 0, real)
-
-
-def _in_delta_table(location: str, reading: TableReading) -> list[_Found]:
-    from scanner.input.delta_tables import read_delta  # late: those who look into footers need neither polars nor Delta
-
-    if "?" in location:
-        shown = location.partition("?")[0]
-        raise Refused(
-            f"input.paths: {shown!r} is a Delta table, and options stand behind its URI; give them by the environment: "
-            "AWS_REGION, …"
-        )
-    files = read_delta(location, reading)
-    return [_Found(file.inner, file.size, file.modified, None, file.entry) for file in files]
 
 
 def _in_folder(

@@ -24,7 +24,7 @@ from scanner.input.files import InputFile, list_files
 from scanner.input.footers import footer_of, open_footer
 from scanner.input.inspector import Inspector
 from scanner.input.shards import cut
-from scanner.input.tables import LOG_OF_DELTA
+from scanner.input.tables import ICEBERG, LOG_OF_DELTA
 
 
 def open_parquet(path: Path, name: str) -> pq.ParquetFile:
@@ -79,32 +79,34 @@ class Guess(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A file whose columns are guessed: its path, values of columns beside it, and its table, None: it is in none.
+    """A file whose columns are guessed: its path, and values of columns beside it.
 
-    where, date: SQL that chooses a night of the table, and the newest night, where it is partitioned by dates.
+    table: its table as `input.paths` names it, a folder without what goes before it, None: it is in none; where, date:
+    SQL that chooses a night of the table, and the newest night, where it is partitioned by dates.
     """
 
     file: Path
     values: Mapping[str, str | None] = MappingProxyType({})
-    table: Path | None = None
+    table: str | None = None
     where: str | None = None
     date: str | None = None
 
 
 def sample_of(path: Path) -> Sample:
-    """The file of a path; the newest file of a Delta table that the path is, or lies in.
+    """The file of a path; the newest file of a Delta table that the path is or lies in, or of a named Iceberg table.
 
     Raises:
         Refused: the table cannot be read, or has no files.
     """
     here = path.absolute()
-    table = next((folder for folder in (here, *here.parents) if (folder / LOG_OF_DELTA).is_dir()), None)
+    folders = (str(folder) for folder in (here, *here.parents) if (folder / LOG_OF_DELTA).is_dir())
+    table = str(path) if str(path).startswith(ICEBERG) else next(folders, None)
     if table is None:
         return Sample(path)
-    files = [file for file in list_files([str(table)]) if file.entry is not None]
+    files = list_files([table])
     if not files:
-        raise Refused(f"{path}: the Delta table has no rows; name one with texts in it")
-    newest = max(files, key=lambda file: file.modified)
+        raise Refused(f"{path}: the table has no rows; name one with texts in it")
+    newest = max(files, key=lambda file: file.entry.since if file.entry else 0)
     for name in newest.values:
         dates = [file.values[name] or "" for file in files]
         if all(re.fullmatch(r"\d{4}-\d{2}-\d{2}", date) for date in dates):

@@ -9,7 +9,7 @@ import datetime
 import hashlib
 import posixpath
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -27,6 +27,9 @@ HIDDEN = ("_", ".")
 
 DELTA = "delta:"
 """Beginning of a path that must be the folder of a Delta table."""
+
+ICEBERG = "iceberg:"
+"""Beginning of the name of an Iceberg table: its catalog, namespace and name, with dots between them."""
 
 LOG_OF_DELTA = "_delta_log"
 """Folder of a Delta table in which its log is."""
@@ -64,24 +67,56 @@ class LogEntry:
     """What a table's log says of one of its data files.
 
     snapshot: the table and its version; values: of partition columns; deleted: rows that are gone, as `pack_rows` gives
-    them; empty: none; parents: paths of the files whose rows it may hold, from all commits that the log still has;
+    them; empty: none; parents: paths, as results show
+    them, of the files whose rows it may hold, from all commits that the log still has;
     since: nanoseconds since 1970 by which any of its rows can have been in the table.
     """
 
     snapshot: Snapshot = field(compare=False)
     values: Values
     deleted: bytes = b""
-    parents: tuple[str, ...] = field(default=(), compare=False)
+    parents: frozenset[str] = field(default=frozenset(), compare=False)
     since: int = field(default=0, compare=False)
 
 
 class TableFile(NamedTuple):
-    """A data file of a table: its path on the table's filesystem, bytes, nanoseconds since 1970, and its entry."""
+    """A data file of a table: its path as results show it, bytes, nanoseconds since 1970 (0: unknown), its entry."""
 
-    inner: str
+    path: str
     size: int
     modified: int
     entry: LogEntry
+
+
+class Origin(NamedTuple):
+    """Where a file's rows come from: parents and since as in LogEntry."""
+
+    parents: frozenset[str]
+    since: int
+
+
+class Commit(NamedTuple):
+    """Files that a commit adds, each with its time, and files that it removes."""
+
+    adds: dict[str, int]
+    removes: list[str]
+
+
+def origins_of(commits: Iterable[Commit], created: int) -> dict[str, Origin]:
+    """Where the rows of files come from, by their paths, as far back as commits are known.
+
+    All files of a commit share one set of parents, and these bring their own. A file whose commit is gone may hold rows
+    as old as the table.
+
+    created: nanoseconds since 1970 by which the table can have been made.
+    """
+    origins: dict[str, Origin] = {}
+    for adds, removes in commits:
+        before = [origins.get(path, Origin(frozenset(), created)) for path in removes]
+        parents = frozenset(removes).union(*(origin.parents for origin in before)) if adds else frozenset()
+        since = [origin.since for origin in before]
+        origins |= {path: Origin(parents, min([at, *since])) for path, at in adds.items()}
+    return origins
 
 
 def pack_rows(rows: NDArray[np.bool_]) -> bytes:

@@ -116,7 +116,7 @@ def test_a_file_knows_the_files_that_went_into_it_and_since_when(table):
     (changed,) = [file for file in list_files([str(table)]) if file.path not in first]
     (gone,) = set(first) - {file.path for file in list_files([str(table)])}
     assert changed.entry is not None
-    assert changed.entry.parents == (gone,)
+    assert changed.entry.parents == {gone}
     assert changed.entry.since == first[gone].modified < changed.modified
     DeltaTable(table).create_checkpoint()
     for commit in range(3):

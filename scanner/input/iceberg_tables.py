@@ -1,0 +1,211 @@
+"""Iceberg tables of the input: the data files of one snapshot, by pyiceberg and its own configuration of catalogs.
+
+A data file is never written again: its path, size and place in the table's sequence identify it, and delete files say
+which of its rows are gone. A snapshot that removes files and adds others may have rewritten rows. So each file knows
+the files that went into it, as far back as the table has its snapshots (Iceberg's specification, "Scan Planning").
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from scanner.errors import Refused, ScanFailed, in_a_line
+from scanner.input.tables import (
+    ICEBERG,
+    Commit,
+    LogEntry,
+    Origin,
+    Snapshot,
+    TableFile,
+    TableReading,
+    origins_of,
+    pack_rows,
+)
+from scanner.printable import printable
+
+if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.table.snapshots import Snapshot as TableSnapshot
+
+_MILLISECOND = 10**6  # nanoseconds
+_UNKNOWN = 1  # a time before all others, of files whose snapshot the table has no more
+_INSTALL = "install brickscan[iceberg] to read Iceberg tables"
+
+
+def read_iceberg(named: str, reading: TableReading) -> list[TableFile]:
+    """The data files of an Iceberg table at one snapshot.
+
+    Args:
+        named: `iceberg:` and the table's name, whose first part is the catalog's, such as `iceberg:lake.forum.posts`.
+        reading: which snapshot, as `version`, and which partitions.
+
+    Raises:
+        Refused: there is no such catalog, table or snapshot; pyiceberg is not installed; the table has equality
+            deletes, or files other than Parquet; `where` is no expression of partitions.
+        ScanFailed: it cannot be read.
+    """
+    try:
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NotInstalledError
+        from pyiceberg.expressions import AlwaysTrue
+    except ImportError:
+        raise Refused(f"input.paths: {named!r}: {_INSTALL}") from None
+    try:
+        table = _open(named)
+        snapshot = _snapshot(named, table, reading)
+        if snapshot is None:
+            return []
+        scan = table.scan(row_filter=_rows(reading.where), snapshot_id=snapshot.snapshot_id)
+        tasks = list(scan.plan_files())
+        origins = origins_of(_commits(table, snapshot), _UNKNOWN)
+        deleted = _deletions(table, tasks)
+    except (NoSuchTableError, NoSuchNamespaceError, NotInstalledError, NotImplementedError, ValueError) as error:
+        raise Refused(f"input.paths: Iceberg table {named!r} cannot be read: {in_a_line(error)}") from None
+    except Refused:
+        raise
+    except Exception as error:  # catalogs raise what their services do
+        raise ScanFailed(f"input.paths: Iceberg table {named!r} cannot be read: {in_a_line(error)}") from None
+    read = Snapshot(named, "Iceberg", snapshot.snapshot_id)
+    files = []
+    for task in tasks:
+        path, named_path = task.file.file_path, _path(task.file.file_path)
+        if str(task.residual) != str(AlwaysTrue()):
+            raise Refused(
+                f"input.where: {reading.where!r} chooses among rows of one file, such as {printable(path)}, and rows "
+                "are chosen by partitions alone; name columns that the table is partitioned by, unchanged (identity)"
+            )
+        if task.file.file_format.name != "PARQUET":
+            raise Refused(f"input.paths: {named!r} has {printable(path)}, and only Parquet is read")
+        origin = origins.get(named_path, Origin(frozenset(), _UNKNOWN))
+        parents = origin.parents | {named_path} if path in deleted else origin.parents
+        entry = LogEntry(read, _values(table, task.file), deleted.get(path, b""), parents, origin.since)
+        files.append(TableFile(named_path, task.file.file_size_in_bytes, 0, entry))
+    return files
+
+
+def _path(uri: str) -> str:
+    """A file's URI as tables of results show it: a plain path where it is on this machine."""
+    return uri.removeprefix("file:").replace("///", "/", 1) if uri.startswith("file:") else uri
+
+
+def _rows(where: str | None) -> "BooleanExpression":
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.expressions.parser import parse
+
+    if where is None:
+        return AlwaysTrue()
+    try:
+        return parse(where)
+    except Exception:  # the parser's own, whose text lists its grammar
+        raise Refused(
+            f"input.where: {where!r} is no condition that Iceberg reads, such as \"day = '{{date}}'\""
+        ) from None
+
+
+def _open(named: str) -> "Table":
+    from pyiceberg.catalog import load_catalog
+
+    catalog, _, table = named.removeprefix(ICEBERG).partition(".")
+    if not table:
+        raise Refused(f"input.paths: {named!r}: write iceberg:CATALOG.NAMESPACE.TABLE")
+    return load_catalog(catalog).load_table(table)
+
+
+def _snapshot(named: str, table: "Table", reading: TableReading) -> "TableSnapshot | None":
+    """The snapshot that is read; None: the table has none yet."""
+    if reading.timestamp is not None:
+        found = table.snapshot_as_of_timestamp(int(reading.timestamp.timestamp() * 1000))
+    elif reading.version is not None:
+        found = table.snapshot_by_id(reading.version)
+    else:
+        return table.current_snapshot()
+    if found is None:
+        at = reading.timestamp if reading.version is None else reading.version
+        raise Refused(f"input.paths: Iceberg table {named!r} has no snapshot of {at}")
+    return found
+
+
+def _values(table: "Table", file: "DataFile") -> tuple[tuple[str, str | None], ...]:
+    """Values of partitions that are columns unchanged, by the columns' names."""
+    from pyiceberg.transforms import IdentityTransform
+
+    values = []
+    for i, field in enumerate(table.specs()[file.spec_id].fields):
+        name = table.schema().find_column_name(field.source_id)
+        if name is not None and isinstance(field.transform, IdentityTransform):
+            values.append((name, None if file.partition[i] is None else str(file.partition[i])))
+    return tuple(values)
+
+
+def _commits(table: "Table", last: "TableSnapshot") -> Iterator[Commit]:
+    """The snapshots that led to one, as far back as the table has them, the oldest first."""
+    line: list[TableSnapshot] = []
+    found: TableSnapshot | None = last
+    while found is not None:
+        line.append(found)
+        parent = found.parent_snapshot_id
+        found = None if parent is None else table.snapshot_by_id(parent)
+    for snapshot in reversed(line):
+        adds, removes = _changes(table, snapshot)
+        yield Commit(dict.fromkeys(adds, snapshot.timestamp_ms * _MILLISECOND), removes)
+
+
+def _changes(table: "Table", snapshot: "TableSnapshot") -> tuple[list[str], list[str]]:
+    """Paths of data files that a snapshot added, and of those that it removed."""
+    from pyiceberg.manifest import DataFileContent, ManifestEntryStatus
+
+    changed: dict[Any, list[str]] = {ManifestEntryStatus.ADDED: [], ManifestEntryStatus.DELETED: []}
+    for manifest in snapshot.manifests(table.io):
+        if manifest.added_snapshot_id != snapshot.snapshot_id:
+            continue
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+            of_snapshot = entry.snapshot_id in (None, snapshot.snapshot_id)
+            if of_snapshot and entry.data_file.content == DataFileContent.DATA and entry.status in changed:
+                changed[entry.status].append(_path(entry.data_file.file_path))
+    return changed[ManifestEntryStatus.ADDED], changed[ManifestEntryStatus.DELETED]
+
+
+def _deletions(table: "Table", tasks: Sequence["FileScanTask"]) -> dict[str, bytes]:
+    """Rows of files that delete files take away, by the files' paths."""
+    read: dict[str, list[tuple[str, NDArray[np.int64]]]] = {}
+    found = {}
+    for task in tasks:
+        gone = np.zeros(task.file.record_count, np.bool_)
+        for deletes in task.delete_files:
+            if deletes.file_path not in read:
+                read[deletes.file_path] = list(_positions(table.io, deletes))
+            for path, rows in read[deletes.file_path]:
+                if path == task.file.file_path:
+                    gone[rows] = True
+        if gone.any():
+            found[task.file.file_path] = pack_rows(gone)
+    return found
+
+
+def _positions(io: "FileIO", deletes: "DataFile") -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Files that a delete file is about, each with rows that are gone.
+
+    Raises:
+        Refused: it is of a kind that is not read.
+    """
+    from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
+    from pyiceberg.table.puffin import PuffinFile
+
+    with io.new_input(deletes.file_path).open() as file:
+        payload = file.read()
+    if deletes.file_format.name == "PUFFIN":
+        for vector in deletion_vectors_from_puffin_file(PuffinFile(payload)):
+            yield vector.referenced_data_file, vector.to_vector().to_numpy()
+    elif deletes.file_format.name == "PARQUET":
+        rows = pq.read_table(pa.BufferReader(payload), columns=["file_path", "pos"])
+        for path in pc.unique(rows["file_path"]).to_pylist():
+            yield path, rows.filter(pc.equal(rows["file_path"], path))["pos"].to_numpy()
+    else:
+        raise Refused(f"input.paths: delete file {printable(deletes.file_path)} is no Parquet and no Puffin")

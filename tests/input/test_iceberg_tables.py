@@ -1,0 +1,160 @@
+"""Iceberg tables of the input: which files and rows are read, by a catalog of this machine."""
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table import DataScan, FileScanTask, Table
+from pyiceberg.typedef import Record
+from pyiceberg.utils.config import Config
+
+from scanner.errors import Refused
+from scanner.input.columns import Columns
+from scanner.input.documents import read
+from scanner.input.files import InputFile, list_files
+from scanner.input.inspector import Inspector
+from scanner.input.tables import NEWEST, TableReading
+
+COLUMNS = Columns("text", "doc_id", None, "day")
+NAME = "iceberg:lake.forum.posts"
+
+
+def posts(names: str, day: str = "2026-08-31") -> pa.Table:
+    return pa.table({"doc_id": list(names), "text": [f"text of {name}" for name in names], "day": [day] * len(names)})
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch) -> Table:
+    """A table of two files, by day; its catalog is found by pyiceberg's own configuration."""
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    for name, value in {
+        "TYPE": "sql",
+        "URI": f"sqlite:///{folder}/catalog.db",
+        "WAREHOUSE": f"file://{folder}/wh",
+    }.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # read when pyiceberg was imported
+    catalog = load_catalog("lake")
+    catalog.create_namespace("forum")
+    made = catalog.create_table("forum.posts", schema=posts("a").schema)
+    with made.update_spec() as spec:
+        spec.add_identity("day")
+    made.append(posts("abc"))
+    made.append(posts("de", "2026-09-01"))
+    return made
+
+
+def files(reading: TableReading = NEWEST) -> list[InputFile]:
+    return list_files([NAME], reading=reading)
+
+
+def documents(reading: TableReading = NEWEST) -> list[str]:
+    found: list[str] = []
+    with Inspector() as inspector:
+        for file, groups in inspector.inspect_all(files(reading), COLUMNS):
+            assert isinstance(groups, list)
+            for part in read(file, COLUMNS, 0, sum(group.rows for group in groups)):
+                found += part["doc_id"].to_pylist()
+    return sorted(found)
+
+
+def test_a_table_is_read_at_a_snapshot(table):
+    assert documents() == list("abcde")
+    first, second = table.snapshots()
+    assert documents(TableReading(version=first.snapshot_id)) == list("abc")
+    at = datetime.datetime.fromtimestamp(first.timestamp_ms / 1000, datetime.UTC)
+    assert documents(TableReading(timestamp=at)) == list("abc")
+    (entry, _) = [file.entry for file in files()]
+    assert entry is not None
+    assert entry.snapshot == (NAME, "Iceberg", second.snapshot_id)
+    with pytest.raises(Refused, match="has no snapshot of 7"):
+        files(TableReading(version=7))
+
+
+def test_where_chooses_partitions(table):
+    assert documents(TableReading(where="day = '2026-09-01'")) == list("de")
+    with pytest.raises(Refused, match="chooses among rows of one file"):
+        files(TableReading(where="doc_id = 'a'"))
+    with pytest.raises(Refused, match="cannot be read"):
+        files(TableReading(where="nothing = 1"))
+    with pytest.raises(Refused, match="is no condition that Iceberg reads"):
+        files(TableReading(where="no such column = 1"))
+
+
+def test_files_that_replaced_others_know_them_and_since_when(table):
+    before = {file.path: file for file in files()}
+    assert all(Path(path).exists() for path in before)
+    table.delete("doc_id = 'a'")
+    assert documents() == list("bcde")
+    (changed,) = [file for file in files() if file.path not in before]
+    (gone,) = before.keys() - {file.path for file in files()}
+    assert changed.entry is not None
+    assert changed.entry.parents == {gone}
+    assert changed.entry.since == table.snapshots()[0].timestamp_ms * 10**6
+    kept = next(file for file in files() if file.path in before)
+    assert kept == before[kept.path]
+
+
+def positions_of(folder: Path, deleted: dict[str, list[int]]) -> DataFile:
+    """A file of position deletes, as engines write them."""
+    rows = [(path, row) for path, gone in deleted.items() for row in gone]
+    file = folder / "deletes.parquet"
+    pq.write_table(pa.table({"file_path": [path for path, _ in rows], "pos": [row for _, row in rows]}), file)
+    return described(file, DataFileContent.POSITION_DELETES)
+
+
+def described(file: Path, content: DataFileContent, form: FileFormat = FileFormat.PARQUET) -> DataFile:
+    return DataFile.from_args(
+        content=content, file_path=f"file://{file}", file_format=form, partition=Record(), record_count=3,
+        file_size_in_bytes=file.stat().st_size, spec_id=0,
+    )  # fmt: skip
+
+
+class PlansWith:
+    """Plans of a table's scan, each task with these delete files."""
+
+    def __init__(self, deletes: list[DataFile], plan: Any) -> None:
+        self.deletes, self.plan = deletes, plan
+
+    def __call__(self, scan: Any) -> list[FileScanTask]:
+        return [FileScanTask(task.file, set(self.deletes), task.residual) for task in self.plan(scan)]
+
+
+def test_delete_files_take_rows_away_and_others_are_refused(table, tmp_path, monkeypatch):
+    paths = {Path(file.path).parent.name: f"file://{file.path}" for file in files()}
+    before = {file.path: file for file in files()}
+    deletes = positions_of(tmp_path, {paths["day=2026-08-31"]: [0, 2], paths["day=2026-09-01"]: [1]})
+    plans = PlansWith([deletes], DataScan.plan_files)
+    monkeypatch.setattr(DataScan, "plan_files", lambda scan: plans(scan))
+    assert documents() == ["b", "d"]
+    for file in files():
+        assert file != before[file.path]
+        assert file.entry is not None
+        assert file.path in file.entry.parents  # its other rows were scanned, if it was
+    orc = described(tmp_path / "deletes.parquet", DataFileContent.POSITION_DELETES, FileFormat.ORC)
+    plans.deletes = [orc]
+    with pytest.raises(Refused, match="is no Parquet and no Puffin"):
+        files()
+
+
+def test_what_cannot_be_read_is_refused(table, monkeypatch, tmp_path):
+    for named, why in {
+        "iceberg:lake": "write iceberg:CATALOG.NAMESPACE.TABLE",
+        "iceberg:lake.forum.none": "cannot be read",
+        "iceberg:nowhere.forum.posts": "cannot be read",
+    }.items():
+        with pytest.raises(Refused, match=why):
+            list_files([named])
+
+    def equality(scan: DataScan) -> None:
+        raise ValueError("PyIceberg does not yet support equality deletes")
+
+    monkeypatch.setattr(DataScan, "plan_files", equality)
+    with pytest.raises(Refused, match="equality deletes"):
+        files()
