@@ -63,7 +63,7 @@ class OfFile(NamedTuple):
 
 def written(file: InputFile) -> datetime | None:
     """When a file was modified, where its filesystem says so; in a table, since when any of its rows was there."""
-    at = file.modified if file.entry is None else file.entry.since
+    at = file.entry.since or file.modified if file.entry else file.modified
     return moment(at) if at else None
 
 

@@ -9,9 +9,9 @@ rewritten rows. So each file knows the files that went into it, as far back as t
 import json
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
+from typing import Any, cast
 from urllib.parse import unquote
 
 import numpy as np
@@ -25,8 +25,8 @@ from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.input.tables import (
     LOG_OF_DELTA,
     Commit,
+    FileOrigin,
     LogEntry,
-    Origin,
     Snapshot,
     TableFile,
     TableReading,
@@ -63,27 +63,38 @@ def read_delta(location: str, reading: TableReading) -> list[TableFile]:
 
     try:
         table = _open(location, reading)
-        names = [name.removeprefix("partition.") for name in pa.table(table.get_add_actions(flatten=True)).column_names]
-        actions = pa.table(table.get_add_actions(flatten=True)).rename_columns(names)
-        deleted, created = _deletions(table), (table.metadata().created_time or 0) * _MILLISECOND
-        origins = origins_of(_commits(filesystem, posixpath.join(inner, LOG_OF_DELTA), table.version(), named), created)
+        partitions = table.metadata().partition_columns
+        columns = ["path", "size_bytes", "modification_time", *(f"partition.{name}" for name in partitions)]
+        actions = _wanted(location, pa.table(table.get_add_actions(flatten=True)).select(columns), reading.where)
+        deleted = _deletions(table)
+        log = _CommitLog(filesystem, posixpath.join(inner, LOG_OF_DELTA), table.version(), named)
+        origins = origins_of(log.commits(), (table.metadata().created_time or 0) * _MILLISECOND)
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise ScanFailed(f"input.paths: Delta table {location!r} cannot be read: {in_a_line(error)}") from None
-    partitions = table.metadata().partition_columns
-    snapshot, files = Snapshot(location, "Delta", table.version()), []
-    for row in _wanted(location, actions, partitions, reading.where).to_pylist():
-        path = row["path"]
+    snapshot, unknown = Snapshot(location, "Delta", table.version()), FileOrigin(frozenset(), 0)
+    if not log.whole:
+        unknown = FileOrigin(frozenset(), (table.metadata().created_time or 0) * _MILLISECOND)
+    entries: dict[LogEntry, LogEntry] = {}  # files share theirs, of which a table may have a million
+    files = []
+    for path, size, modified, *of_partitions in _rows(actions):
         if "://" in path or path.startswith("/"):
             raise Refused(
                 f"input.paths: Delta table {location!r} names files of another folder, as a shallow clone does, such "
                 f"as {printable(path)!r}; name the table that it was cloned from"
             )
-        values = tuple((name, None if row[name] is None else str(row[name])) for name in partitions)
-        modified = row["modification_time"] * _MILLISECOND
-        origin = origins.get(named(path), Origin(frozenset(), created))
-        entry = LogEntry(snapshot, values, deleted.get(path, b""), origin.parents, min(origin.since, modified))
-        files.append(TableFile(named(path), row["size_bytes"], modified, entry))
+        values = (None if value is None else str(value) for value in of_partitions)
+        parents, since = origins.get(named(path), unknown)
+        beside = tuple(zip(partitions, values, strict=True))
+        entry = LogEntry(snapshot, beside, deleted.get(path, b""), parents, since)
+        if not parents and not entry.deleted and since == unknown.since:
+            entry = entries.setdefault(entry, entry)
+        files.append(TableFile(named(path), size, modified * _MILLISECOND, entry))
     return files
+
+
+def _rows(actions: pa.Table) -> Iterator[tuple[Any, ...]]:
+    for batch in actions.to_batches(max_chunksize=10_000):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def _open(location: str, reading: TableReading) -> DeltaTable:
@@ -120,46 +131,74 @@ def _deletions(table: DeltaTable) -> dict[str, bytes]:
     return found
 
 
-def _wanted(location: str, actions: pa.Table, partitions: Sequence[str], where: str | None) -> pa.Table:
+def _wanted(location: str, actions: pa.Table, where: str | None) -> pa.Table:
     """The actions of files in wanted partitions. Raises Refused: `where` is no SQL of columns of partitions."""
     if where is None:
         return actions
-    rows = cast(pl.DataFrame, pl.from_arrow(actions.select(["path", *partitions])))
+    rows = cast(pl.DataFrame, pl.from_arrow(actions.select(actions.column_names[3:])))
+    rows = rows.rename({name: name.removeprefix("partition.") for name in rows.columns})
+    there = f"the table is partitioned by: {', '.join(rows.columns) or 'nothing'}"
     try:
         wanted = pl.sql_expr(where)
-        others = set(wanted.meta.root_names()) - {*partitions}
+        others = set(wanted.meta.root_names()) - {*rows.columns}
         kept = rows.select(wanted.cast(pl.Boolean).fill_null(value=False)).to_series()
     except pl.exceptions.PolarsError as error:
-        names = ", ".join(partitions) or "none"
         raise Refused(
             f"input.where: {where!r} cannot be applied to Delta table {location!r}: {in_a_line(error)}; give SQL of "
-            f"columns of its partitions, such as \"date = '{{date}}'\"; its partitions are by: {names}"
+            f"columns of its partitions, such as \"date = '{{date}}'\"; {there}"
         ) from None
-    if others:
-        names = ", ".join(partitions) or "none"
+    if others or len(kept) != len(actions):
         raise Refused(
-            f"input.where: Delta table {location!r} is not partitioned by {', '.join(sorted(others))}, and rows are "
-            f"chosen by partitions alone; its partitions are by: {names}"
+            f"input.where: {where!r} does not choose partitions of Delta table {location!r}, and rows are chosen by "
+            f"partitions alone; {there}"
         )
-    return actions.filter(kept.to_arrow() if len(kept) == len(actions) else pa.array([kept[0]] * len(actions)))
+    return actions.filter(kept.to_arrow())
 
 
-def _commits(filesystem: fs.FileSystem, log: str, version: int, named: Callable[[str], str]) -> Iterator[Commit]:
-    """The commits of a log up to a version, in their order, many read at a time."""
-    items = filesystem.get_file_info(fs.FileSelector(log))
-    numbers = {int(found[1]): item.path for item in items if (found := _COMMIT.fullmatch(item.base_name))}
-    paths = [numbers[number] for number in sorted(numbers) if number <= version]
-    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
-        yield from threads.map(lambda path: _commit(filesystem, path, named), paths)
+class _CommitLog:
+    """The commits of a table up to a version, as far back as they are there. whole: from the first one on.
 
+    Args:
+        filesystem: where it lies.
+        folder: of the log.
+        version: the last commit.
+        named: function that gives a path in the log as results show it.
+    """
 
-def _commit(filesystem: fs.FileSystem, path: str, named: Callable[[str], str]) -> Commit:
-    commit = Commit({}, [])
-    with filesystem.open_input_stream(path, compression=None) as file:
-        for line in file.read().splitlines():
+    def __init__(self, filesystem: fs.FileSystem, folder: str, version: int, named: Callable[[str], str]) -> None:
+        self._filesystem, self._named = filesystem, named
+        items = filesystem.get_file_info(fs.FileSelector(folder))
+        numbers = {int(found[1]): item.path for item in items if (found := _COMMIT.fullmatch(item.base_name))}
+        self._paths = [numbers[number] for number in sorted(numbers) if number <= version]
+        self.whole = 0 in numbers
+
+    def commits(self) -> list[Commit]:
+        """The commits in their order, without files that no other one replaced, if the log is whole."""
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
+            changes = dict(zip(self._paths, threads.map(self._changes, self._paths), strict=True))
+            gone = {path for commit in changes.values() for path in commit.removes}
+            appends = [path for path, commit in changes.items() if not commit.removes and (gone or not self.whole)]
+            adds = zip(appends, threads.map(self._read, appends), strict=True)
+            for path, commit in adds:
+                kept = {name: at for name, at in commit.adds.items() if name in gone or not self.whole}
+                changes[path] = Commit(kept, [])
+        return [*changes.values()]
+
+    def _changes(self, path: str) -> Commit:
+        """A commit that removes files, or an empty one."""
+        with self._filesystem.open_input_stream(path, compression=None) as file:
+            return self._parsed(data) if b'"remove"' in (data := file.read()) else Commit({}, [])
+
+    def _read(self, path: str) -> Commit:
+        with self._filesystem.open_input_stream(path, compression=None) as file:
+            return self._parsed(file.read())
+
+    def _parsed(self, data: bytes) -> Commit:
+        commit = Commit({}, [])
+        for line in data.splitlines():
             action = json.loads(line)
             if "add" in action:
-                commit.adds[named(action["add"]["path"])] = action["add"]["modificationTime"] * _MILLISECOND
+                commit.adds[self._named(action["add"]["path"])] = action["add"]["modificationTime"] * _MILLISECOND
             elif "remove" in action:
-                commit.removes.append(named(action["remove"]["path"]))
-    return commit
+                commit.removes.append(self._named(action["remove"]["path"]))
+        return commit

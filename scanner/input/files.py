@@ -41,7 +41,7 @@ from scanner.input.tables import (
 from scanner.storage.locations import ask_many_at_once, filesystem_of, is_uri, refuse_password
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class InputFile:
     """A file as it was listed.
 
@@ -173,12 +173,13 @@ def list_files(
     leads: dict[str, object] = {}  # the same for all paths that lead to one file; where none is named, the path
     known = {(file.location, file.inner): file for file in before}
     for location in locations:
-        table = _files_of_table(location, reading)
+        folders = _table_folders(location)
+        table = _files_of_table(location, folders, reading)
         if table is not None:
             files |= {file.path: _same(file, known) for file in table}
             continue
         shown = (urlsplit(location)._replace(query="").geturl() if "://" in location else location).rstrip("/")
-        begin, found = _found_under(location, missing, passed_over)
+        begin, found = _found_under(location, folders, missing, passed_over)
         for item, size, modified, real in found:
             path = shown + item[begin:]
             if path in files:
@@ -247,7 +248,14 @@ def _same(file: InputFile, known: Mapping[tuple[str, str], InputFile]) -> InputF
     return before if before == file else file
 
 
-def _files_of_table(named: str, reading: TableReading) -> list[InputFile] | None:
+def _table_folders(named: str) -> TableFolders:
+    """What is known of tables at and above a path."""
+    location = "/" if named.startswith(ICEBERG) else named.removeprefix(DELTA)
+    with _faults_of(location):
+        return TableFolders(location, filesystem_of(location)[0])
+
+
+def _files_of_table(named: str, folders: TableFolders, reading: TableReading) -> list[InputFile] | None:
     """The files of a path that is a table; None: it is none. Raises as `list_files`."""
     if named.startswith(ICEBERG):
         from scanner.input.iceberg_tables import read_iceberg  # late: it loads catalogs
@@ -255,10 +263,9 @@ def _files_of_table(named: str, reading: TableReading) -> list[InputFile] | None
         return [_file_of_table(file, _root(file.path)) for file in read_iceberg(named, reading)]
     location = named.removeprefix(DELTA)
     with _faults_of(location):
-        filesystem, inner = filesystem_of(location)
-        tables = TableFolders(location, filesystem)
-        if tables.is_delta(inner):
-            tables.refuse_above(posixpath.dirname(inner.rstrip("/")))
+        inner = filesystem_of(location)[1]
+        if folders.is_delta(inner):
+            folders.refuse_above(posixpath.dirname(inner.rstrip("/")))
             return _in_delta_table(location, reading)
     if named != location:
         raise Refused(f"input.paths: {named!r} is no Delta table; name the folder that holds its _delta_log")
@@ -287,12 +294,15 @@ def _root(path: str) -> str:
 def _file_of_table(file: TableFile, location: str) -> InputFile:
     """A data file of a table that lies in the folder of a location."""
     below = file.path[len(location.rstrip("/")) :]
-    inner = filesystem_of(location)[1].rstrip("/") + below
+    inner = file.path if "://" not in location else filesystem_of(location)[1].rstrip("/") + below
     return InputFile(_printable(file.path), location, inner, file.size, file.modified, file.entry)
 
 
 def _found_under(
-    location: str, missing: Callable[[str], None] | None, passed_over: Callable[[str], None]
+    location: str,
+    tables: TableFolders,
+    missing: Callable[[str], None] | None,
+    passed_over: Callable[[str], None],
 ) -> "tuple[int, list[_Found]]":
     """The files at a path, and how long the path is on its filesystem. Raises as `list_files`."""
     if is_uri(location):
@@ -301,7 +311,6 @@ def _found_under(
         filesystem, inner = filesystem_of(location)
         info = filesystem.get_file_info(inner)
         local = isinstance(filesystem, fs.LocalFileSystem)
-        tables = TableFolders(location, filesystem)
         tables.refuse_above(inner)
         if local:
             tables.refuse_above(os.path.realpath(inner))

@@ -18,8 +18,8 @@ from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.input.tables import (
     ICEBERG,
     Commit,
+    FileOrigin,
     LogEntry,
-    Origin,
     Snapshot,
     TableFile,
     TableReading,
@@ -83,7 +83,7 @@ def read_iceberg(named: str, reading: TableReading) -> list[TableFile]:
             )
         if task.file.file_format.name != "PARQUET":
             raise Refused(f"input.paths: {named!r} has {printable(path)}, and only Parquet is read")
-        origin = origins.get(named_path, Origin(frozenset(), _UNKNOWN))
+        origin = origins.get(named_path, FileOrigin(frozenset(), _UNKNOWN))
         parents = origin.parents | {named_path} if path in deleted else origin.parents
         entry = LogEntry(read, _values(table, task.file), deleted.get(path, b""), parents, origin.since)
         files.append(TableFile(named_path, task.file.file_size_in_bytes, 0, entry))

@@ -78,7 +78,7 @@ class Guess(NamedTuple):
     why: tuple[str, ...]
 
 
-class Sample(NamedTuple):
+class SampleFile(NamedTuple):
     """A file whose columns are guessed: its path, and values of columns beside it.
 
     table: its table as `input.paths` names it, a folder without what goes before it, None: it is in none; where, date:
@@ -92,7 +92,7 @@ class Sample(NamedTuple):
     date: str | None = None
 
 
-def sample_of(path: Path) -> Sample:
+def sample_of(path: Path) -> SampleFile:
     """The file of a path; the newest file of a Delta table that the path is or lies in, or of a named Iceberg table.
 
     Raises:
@@ -102,7 +102,7 @@ def sample_of(path: Path) -> Sample:
     folders = (str(folder) for folder in (here, *here.parents) if (folder / LOG_OF_DELTA).is_dir())
     table = str(path) if str(path).startswith(ICEBERG) else next(folders, None)
     if table is None:
-        return Sample(path)
+        return SampleFile(path)
     files = list_files([table])
     if not files:
         raise Refused(f"{path}: the table has no rows; name one with texts in it")
@@ -110,11 +110,11 @@ def sample_of(path: Path) -> Sample:
     for name in newest.values:
         dates = [file.values[name] or "" for file in files]
         if all(re.fullmatch(r"\d{4}-\d{2}-\d{2}", date) for date in dates):
-            return Sample(Path(newest.path), newest.values, table, f"{name} = '{{date}}'", max(dates))
-    return Sample(Path(newest.path), newest.values, table)
+            return SampleFile(Path(newest.path), newest.values, table, f"{name} = '{{date}}'", max(dates))
+    return SampleFile(Path(newest.path), newest.values, table)
 
 
-def guess_columns(sample: Sample) -> Guess:
+def guess_columns(sample: SampleFile) -> Guess:
     """Guess from a file's names, types and first rows which columns hold what.
 
     Raises:

@@ -69,7 +69,8 @@ class LogEntry:
     snapshot: the table and its version; values: of partition columns; deleted: rows that are gone, as `pack_rows` gives
     them; empty: none; parents: paths, as results show
     them, of the files whose rows it may hold, from all commits that the log still has;
-    since: nanoseconds since 1970 by which any of its rows can have been in the table.
+    since: nanoseconds since 1970 by which any of its rows can have been in the table, 0: as
+    the file.
     """
 
     snapshot: Snapshot = field(compare=False)
@@ -88,7 +89,7 @@ class TableFile(NamedTuple):
     entry: LogEntry
 
 
-class Origin(NamedTuple):
+class FileOrigin(NamedTuple):
     """Where a file's rows come from: parents and since as in LogEntry."""
 
     parents: frozenset[str]
@@ -102,7 +103,7 @@ class Commit(NamedTuple):
     removes: list[str]
 
 
-def origins_of(commits: Iterable[Commit], created: int) -> dict[str, Origin]:
+def origins_of(commits: Iterable[Commit], created: int) -> dict[str, FileOrigin]:
     """Where the rows of files come from, by their paths, as far back as commits are known.
 
     All files of a commit share one set of parents, and these bring their own. A file whose commit is gone may hold rows
@@ -110,12 +111,12 @@ def origins_of(commits: Iterable[Commit], created: int) -> dict[str, Origin]:
 
     created: nanoseconds since 1970 by which the table can have been made.
     """
-    origins: dict[str, Origin] = {}
+    origins: dict[str, FileOrigin] = {}
     for adds, removes in commits:
-        before = [origins.get(path, Origin(frozenset(), created)) for path in removes]
+        before = [origins.get(path, FileOrigin(frozenset(), created)) for path in removes]
         parents = frozenset(removes).union(*(origin.parents for origin in before)) if adds else frozenset()
         since = [origin.since for origin in before]
-        origins |= {path: Origin(parents, min([at, *since])) for path, at in adds.items()}
+        origins |= {path: FileOrigin(parents, min([at, *since])) for path, at in adds.items()}
     return origins
 
 

@@ -2,10 +2,14 @@
 
 Files have ten rows, a thousand files a folder. They are on this disk, or in a store whose every request takes 30 ms.
 Measured are listing, one more look of `--follow` at files that are done, and inspecting. CPU seconds are the driver's,
-without the processes that read footers; beside them stand seconds by the clock.
+without the processes that read footers; beside them stand seconds by the clock. The same files are then named by a
+Delta table's log, and read as a table. `--log 1e6` measures the memory that listing a table of so many files takes,
+over that of opening it by deltalake alone; the files themselves are not there.
 """
 
 import argparse
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,6 +18,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable, Schema
+from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from scanner.cluster.follow import LOOK_SECONDS, Landing
 from scanner.input import files as files_module
@@ -32,12 +38,19 @@ Answer = TypeVar("Answer")
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.files", description=__doc__)
     parser.add_argument("--files", type=float, nargs="+", default=[1e3, 1e4, 1e5])
+    parser.add_argument("--log", type=float, nargs="+", default=[])
     options = parser.parse_args()
+    for count in map(int, options.log):
+        with tempfile.TemporaryDirectory() as folder:
+            print(f"{count:8,} files of a table: {memory_of_listing(Path(folder), count)}", flush=True)
     print(f"{'files':>8} {'where':6} {'what':28} {'CPU s':>7} {'s':>7}")
     for count in map(int, options.files):
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder), count)
             measure(count, "disk", folder)
+            log(Path(folder), count, (Path(folder) / "_one").stat().st_size)
+            measure(count, "table", folder)
+            (Path(folder) / "_delta_log").rename(Path(folder) / "_log")
             store, real = SlowStore(REQUEST_SECONDS), files_module.filesystem_of
             files_module.filesystem_of = store.filesystem_of
             try:
@@ -56,6 +69,42 @@ def write(folder: Path, count: int) -> None:
         if not number % A_FOLDER:
             inside.mkdir()
         (inside / f"part-{number:06}.parquet").write_bytes(data)
+
+
+def log(folder: Path, count: int, size: int) -> None:
+    """Make the folder a table of the files that `write` writes."""
+    schema = Schema.from_arrow(pa.schema([pa.field("text", pa.string())]))
+    names = (f"{number // A_FOLDER:03}/part-{number:06}.parquet" for number in range(count))
+    adds = [AddAction(name, size, {}, 1, True, "{}") for name in names]
+    create_table_with_add_actions(str(folder), schema, adds)
+
+
+_LISTING = {
+    "deltalake": "from deltalake import DeltaTable; table = DeltaTable(folder)",
+    "brickscan": "from scanner.input.files import list_files; files = list_files([folder])",
+}
+
+_MEASURED = """
+import re, sys, polars, deltalake
+from scanner.input import delta_tables
+peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
+folder, before = sys.argv[1], peak()
+{act}
+print(peak() - before)
+"""
+
+
+def memory_of_listing(folder: Path, count: int) -> str:
+    """Peak memory of a process that opens a table, and of one that lists its files, both less their imports'."""
+    log(folder, count, 1000)
+    DeltaTable(folder).create_checkpoint()
+    peaks = {}
+    for name, act in _LISTING.items():
+        code = _MEASURED.format(act=act)
+        found = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True)
+        peaks[name] = int(found.stdout) / 2**20
+    shown = ", ".join(f"{name} {peak:.2f} GiB" for name, peak in peaks.items())
+    return f"{shown}, ratio {peaks['brickscan'] / peaks['deltalake']:.2f}"
 
 
 def measure(count: int, where: str, folder: str) -> None:

@@ -23,6 +23,7 @@ from scanner import results
 from scanner.cluster import DocumentCounts, ScanOutcome, ScanTotals, follow
 from scanner.cluster.follow import LOOK_SECONDS, RETRY_SECONDS, UNFINISHED_SECONDS, Landing
 from scanner.input.files import list_files
+from scanner.input.tables import NEWEST
 from scanner.results.tables import read_whole
 from tests.support.columns import COLUMNS
 from tests.support.encodings import found
@@ -197,13 +198,20 @@ def test_files_are_scanned_as_they_land_and_a_stop_is_clean_and_shows_no_key(nig
 def plan_of(folder: Path) -> SimpleNamespace:
     """As much of a plan as `follow` itself reads."""
     config = SimpleNamespace(cluster=None)
-    return SimpleNamespace(locations=[str(folder)], columns=COLUMNS, decides="", config=config, left_out=())
+    return SimpleNamespace(
+        locations=[str(folder)], columns=COLUMNS, decides="", config=config, left_out=(), reading=NEWEST
+    )
 
 
 def test_an_alarm_is_told_at_once_and_is_the_exit_code_at_the_stop(monkeypatch, tmp_path):
     """Only the exit codes of scans are made up here; real scans are tested elsewhere."""
     plan = SimpleNamespace(
-        locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None), left_out=()
+        locations=[str(tmp_path)],
+        columns=COLUMNS,
+        decides="",
+        config=SimpleNamespace(cluster=None),
+        left_out=(),
+        reading=NEWEST,
     )
     codes = iter([0, 4, 3, 4, 143])
 
@@ -230,7 +238,12 @@ def test_a_stop_right_after_an_alarm_is_still_an_alarm(monkeypatch, tmp_path, co
     monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
     Watch(tmp_path).write()
     plan = SimpleNamespace(
-        locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None), left_out=()
+        locations=[str(tmp_path)],
+        columns=COLUMNS,
+        decides="",
+        config=SimpleNamespace(cluster=None),
+        left_out=(),
+        reading=NEWEST,
     )
     assert follow(lambda: plan, lambda *_: None, lambda _: None) == 3
 
@@ -243,7 +256,12 @@ def test_possible_framing_is_told_and_no_trouble(monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
     Watch(tmp_path).write()
     plan = SimpleNamespace(
-        locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None), left_out=()
+        locations=[str(tmp_path)],
+        columns=COLUMNS,
+        decides="",
+        config=SimpleNamespace(cluster=None),
+        left_out=(),
+        reading=NEWEST,
     )
     told = []
     assert follow(lambda: plan, lambda *_: None, told.append) == 0
@@ -254,7 +272,12 @@ def test_possible_framing_is_told_and_no_trouble(monkeypatch, tmp_path, caplog):
 def test_a_folder_that_is_not_there_yet_is_waited_for(monkeypatch, tmp_path, caplog):
     folder, looks = tmp_path / "2026-11-20", []
     plan = SimpleNamespace(
-        locations=[str(folder)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None), left_out=()
+        locations=[str(folder)],
+        columns=COLUMNS,
+        decides="",
+        config=SimpleNamespace(cluster=None),
+        left_out=(),
+        reading=NEWEST,
     )
 
     def sleep(_):

@@ -12,6 +12,7 @@ from scanner.cluster import follow
 from scanner.cluster.follow import Landing
 from scanner.cluster.work import other_names
 from scanner.input.files import list_files
+from scanner.input.tables import NEWEST
 from scanner.results.scan_list import Reason, in_words
 from tests.support.columns import COLUMNS
 from tests.support.command_line import call
@@ -174,7 +175,9 @@ def test_a_scan_that_follows_tells_what_it_passes_over_and_that_there_is_nothing
         if len(looks) == 3:
             raise KeyboardInterrupt
 
-    plan = SimpleNamespace(locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None))
+    plan = SimpleNamespace(
+        locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None), reading=NEWEST
+    )
     monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
     monkeypatch.setattr(following_module.time, "sleep", sleep)
     assert follow(lambda: plan, lambda *_: None, lambda _: None) == 0
