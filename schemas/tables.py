@@ -91,6 +91,8 @@ VERDICTS = pa.schema(
         pa.field("unit", pa.string()),
         # text of a canary that was found and named right, which is no flag to decide on; null: not flagged, or older
         pa.field("canary", pa.bool_()),
+        # c2pa: the text had a C2PA manifest, which is cut off before it is scored; whoever issued it is not verified
+        pa.field("manifest", pa.string()),
     ]
 )
 """One row per document that was read. A flagged row is for the key with the smallest corrected p-value.

@@ -294,7 +294,9 @@ def _by_readable(documents: pa.RecordBatch, texts: TokenisedTexts) -> tuple[pa.R
     """Documents that can be read and others, with digests and faults in place of their texts, which stay uncopied."""
     faults = columns_of_faults(texts.faults, len(documents))
     rest = {name: documents[name] for name in documents.schema.names if name != "text"}
-    every = pa.RecordBatch.from_pydict(rest | {"text_sha256": pa.array(texts.digests, pa.binary())} | faults)
+    manifests = pa.array(np.full(len(documents), "c2pa"), pa.string(), mask=~texts.manifests)
+    of_texts = {"text_sha256": pa.array(texts.digests, pa.binary()), "manifest": manifests}
+    every = pa.RecordBatch.from_pydict(rest | of_texts | faults)
     if texts.readable.all():
         return every, every.slice(0, 0)
     return every.filter(pa.array(texts.readable)), every.filter(pa.array(~texts.readable))

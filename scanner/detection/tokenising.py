@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.input.documents import read_text
+from scanner.input.documents import decode_text
+from scanner.input.manifests import without_manifests
 from scanner.text import Standing
 from scanner.text.normal_form import normal_forms
 from scanner.text.quoting import Utf8, segments_of_texts
@@ -22,14 +23,15 @@ FEW_BYTES = 2**18
 class TokenisedTexts(NamedTuple):
     """D stored texts, R of which can be read, as a whole or in part.
 
-    readable: bool[D]; digests: SHA-256 of each of D stored texts, None where nothing is stored; tokens: of R documents,
-    by tokenizer; faults: by document, reason and detail of texts that cannot be read, by
-    schemas.words.DOCUMENT_REASONS, and of texts that are read in part, by PART_REASONS. segments: of R documents, by
-    tokenizer, by their tokens; nothing where nobody asks for them. differing: int64[V], which of the R documents are
-    others when normalised; normalised: tokens of these, by tokenizer.
+    readable: bool[D]; manifests: bool[D], texts whose C2PA manifests are cut off; digests: SHA-256 of each of D stored
+    texts, None where nothing is stored; tokens: of R documents, by tokenizer; faults: by document, reason and detail of
+    texts that cannot be read, by schemas.words.DOCUMENT_REASONS, and of texts that are read in part, by PART_REASONS.
+    segments: of R documents, by tokenizer, by their tokens; nothing where nobody asks for them. differing: int64[V],
+    which of the R documents are others when normalised; normalised: tokens of these, by tokenizer.
     """
 
     readable: NDArray[np.bool_]
+    manifests: NDArray[np.bool_]
     digests: list[bytes | None]
     tokens: dict[str, Tokens]
     faults: dict[int, tuple[str, str]]
@@ -50,7 +52,7 @@ def read_texts(
     normalised: whether to give the tokens of normalised texts too, where these differ; standing: tokenizers by which to
     give segments too.
     """
-    readable = np.ones(len(stored), np.bool_)
+    readable, manifests = np.ones(len(stored), np.bool_), np.zeros(len(stored), np.bool_)
     digests: list[bytes | None] = []
     faults: dict[int, tuple[str, str]] = {}
     parts: list[Mapping[str, Tokens]] = []
@@ -59,18 +61,20 @@ def read_texts(
     read = 0
     for begin, few in _few_at_a_time(stored):
         texts: list[str] = []
-        faulty = len(faults)
+        as_stored = True
         for row, raw in enumerate(few.to_pylist(), begin):
-            text, reason, detail = read_text(raw)
+            text, reason, detail = decode_text(raw)
             digests.append(None if raw is None else hashlib.sha256(raw).digest())
             if reason:
                 faults[row] = reason, detail
             if text is None:
                 readable[row] = False
             else:
-                texts.append(text)
+                texts.append(without_manifests(text))
+                manifests[row] = texts[-1] != text
+            as_stored = as_stored and not reason and not manifests[row]
         parts.append(tokenise(texts))
-        as_scored = few if len(faults) == faulty else pa.array([*map(str.encode, texts)], pa.large_binary())
+        as_scored = few if as_stored else pa.array([*map(str.encode, texts)], pa.large_binary())
         if standing is not None:
             segments.append(segments_of_stored(as_scored, parts[-1], standing))
         if normalised:
@@ -80,6 +84,7 @@ def read_texts(
         read += len(texts)
     return TokenisedTexts(
         readable,
+        manifests,
         digests,
         _joined(parts),
         faults,

@@ -36,7 +36,7 @@ tokens.csv      each token of the text in order, and whether it is scored; else 
                 "outside the part" (the claim is of a part of the text: unit "span", one of so many `parts`)
 text.txt        the text, byte for byte; the claim has its SHA-256
 scored.txt      is there where something else was scored: without what hides a mark (variant "normalised"), with U+FFFD
-                for bytes that are no UTF-8, or a first part of a long text
+                for bytes that are no UTF-8, without a C2PA manifest, or a first part of a long text
 tokenizer.json  the tokenizer; the claim has its SHA-256
 
 check_claim.py checks the claim, once the key is known: python -I check_claim.py FOLDER SECRET_FILE LIST HEAD

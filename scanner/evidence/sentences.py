@@ -72,6 +72,8 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     row = explained.row
     yield "Document", f"{name(row['doc_id'])}, row {row['row']} of {printable(row['path'])}"
     posted = "at an unknown time" if row["created_at"] is None else f"{row['created_at']:%Y-%m-%d %H:%M} UTC"
+    if row["manifest"] is not None:
+        yield "C2PA", "the text carries a C2PA manifest, which is not scored; who issued it is not verified"
     if row["status"] == "scored_in_part":
         yield "Text", f"a part of it alone was looked at ({row['reason']})"
     if explained.not_from_file is not None:

@@ -19,6 +19,7 @@ from scanner.errors import FileFault
 from scanner.input.columns import Columns, documents_of, is_text, lengths, plain_type, readable
 from scanner.input.files import InputFile
 from scanner.input.footers import bytes_of, footer_of, leaves, open_footer, range_of, said
+from scanner.input.manifests import without_manifests
 
 _BUFFER_BYTES = 4 * 2**20
 
@@ -368,6 +369,12 @@ class _Group:
 
 
 def read_text(raw: bytes | None) -> tuple[str | None, str, str]:
+    """A stored text as it is scored: as `decode_text` reads it, without C2PA manifests. Returns as that does."""
+    text, reason, detail = decode_text(raw)
+    return None if text is None else without_manifests(text), reason, detail
+
+
+def decode_text(raw: bytes | None) -> tuple[str | None, str, str]:
     """Decode a stored text as far as it can be scored.
 
     A long text is cut to its first MAX_TEXT_BYTES. Bytes that are no UTF-8, such as surrogates, are replaced by U+FFFD

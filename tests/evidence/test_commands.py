@@ -4,6 +4,7 @@ import json
 import re
 from datetime import UTC, datetime
 
+import c2pa_text
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
@@ -25,6 +26,24 @@ def scanned(night, own_registry, marked, plain):
     night.write("b", [texts[2]], doc_id=["a:2"], account=["ann"])
     night.scan()
     return night
+
+
+@pytest.mark.costly
+def test_a_text_with_a_manifest_is_flagged_as_without_it_and_says_so(night, own_registry, marked, tmp_path):
+    text = marked(message_of(own_registry, "green", "alice"), 80, 1)
+    night.configure(more="variants = { normalised = true }\nspans = { windows = true }")
+    night.write("a", [text, c2pa_text.embed_manifest(text, bytes(1500))])
+    night.scan()
+    plain, carried = night.verdicts().sort("row").to_dicts()
+    assert (plain.pop("manifest"), carried.pop("manifest")) == (None, "c2pa")
+    for name in ("row", "doc_id", "text_sha256", "text_id", "scanned_at"):
+        assert plain.pop(name) is not None
+        assert carried.pop(name) is not None
+    assert plain == carried
+    assert plain["flagged"]
+    assert "the text carries a C2PA manifest" in re.sub(r"\s+", " ", call("explain", night.config, "a:1")[1])
+    assert call("replay", night.config, "a:1", "--proof", tmp_path / "claim")[0] == 0
+    assert (tmp_path / "claim" / "scored.txt").read_text() == text
 
 
 @pytest.mark.costly
