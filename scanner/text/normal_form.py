@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scanner import printable as characters
 from scanner.printable import AS_FOREIGN, LOOK_ALIKES, SCRIPTS, STYLED, Script, composed
 from scanner.text.quoting import Utf8
+from scanner.text.transport import WIDTHS, without_transport
 from scanner.watermark.kernel import inlined, kernel
 
 LEAST_CHANGES = 100
@@ -91,9 +92,20 @@ def normalise(text: str) -> str:
 def normal_forms(texts: Sequence[str], utf8: Utf8) -> dict[int, str]:
     """The normal forms of texts that are not their own, by their places; texts and utf8 are the same texts."""
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    places: list[int] = np.flatnonzero(_look_disguised(counts_of(utf8), lengths)).tolist()
-    found = ((place, _undisguised(texts[place])) for place in places)
+    counts = counts_of(utf8)
+    disguised = _look_disguised(counts, lengths)
+    on_its_way = np.fromiter(("=\n" in text or "&" in text or "<" in text for text in texts), np.bool_, len(texts))
+    on_its_way |= lengths < WIDTHS.stop * counts.lines
+    places: list[int] = np.flatnonzero(disguised | on_its_way).tolist()
+    found = ((place, _normal_form(texts[place], bool(disguised[place]))) for place in places)
     return {place: form for place, form in found if form != texts[place]}
+
+
+def _normal_form(text: str, disguised: bool) -> str:
+    plain = without_transport(text)
+    if plain != text:
+        disguised = bool(_look_disguised(counts_of(_utf8(plain)), np.array([len(plain)]))[0])
+    return _undisguised(plain) if disguised else plain
 
 
 class LetterCounts(NamedTuple):

@@ -20,9 +20,11 @@ from scanner.detection.rules import Rules
 from scanner.detection.under_test import Origin
 from scanner.registry import Holders
 from scanner.scan_plan import Weights
+from scanner.text import load_tokenizer, sha256_file
 from schemas.tables import DOCUMENTS
-from tests.support.evasions import EVASIONS
+from tests.support.evasions import EVASIONS, PLATFORMS
 from tests.support.opened import opened
+from tests.support.two_keys import TOKENIZER
 
 KEYS = ("demo-greenlist", "demo-gumbel")
 RATE = 1e-6
@@ -65,10 +67,32 @@ def line(name: str, count: int, once: int, twice: int) -> str:
     return f"| {name} | {once / count:.2f} | {twice / count:.2f} | {low:.2f} to {high:.2f} |"
 
 
+def show_platforms(texts: Sequence[str]) -> None:
+    """Print the table of PLATFORMS, with the mean number of tokens for each token of the text as it was."""
+    tokenizer = load_tokenizer(TOKENIZER, sha256_file(TOKENIZER))
+    with tempfile.TemporaryDirectory() as folder:
+        make_registry(Path(folder) / "registry")
+        finder = Finder(Path(folder) / "registry")
+        before = len(tokenizer.encode(texts).ids)
+        print(f"n = {len(texts)}\n\n| what is added | tokens | as it stands | with the normalised text | interval |")
+        print("|---|---|---|---|---|")
+        for name, add in {"nothing": str, **PLATFORMS}.items():
+            changed = [add(text) for text in texts]
+            ratio = f"{name} | {len(tokenizer.encode(changed).ids) / before:.2f}"
+            print(line(ratio, len(texts), *finder.found(changed)), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.evasions", description=__doc__)
     parser.add_argument("--texts", type=int, help="only the first so many")
-    texts = marked_texts()[: parser.parse_args().texts]
+    parser.add_argument(
+        "--platforms", action="store_true", help="what platforms add to texts, and tokens for each of before"
+    )
+    options = parser.parse_args()
+    texts = marked_texts()[: options.texts]
+    if options.platforms:
+        show_platforms(texts)
+        return
     with tempfile.TemporaryDirectory() as folder:
         make_registry(Path(folder) / "registry")
         finder = Finder(Path(folder) / "registry")

@@ -1,6 +1,9 @@
 """Forty-five ways to hide a mark that cost who posts a text nothing, or little: functions of a text."""
 
+import html
+import quopri
 import re
+import textwrap
 from collections.abc import Callable
 from string import ascii_letters, ascii_lowercase, ascii_uppercase
 
@@ -118,3 +121,35 @@ EVASIONS: dict[str, Evasion] = {
     "HTML's numbers for letters": lambda text: "".join(f"&#{ord(c)};" if c in ascii_letters else c for c in text),
 }
 """Evasions by their names, in the order of the guide's table (`python -m tests.bench.evasions`)."""
+
+
+def wrapped(text: str, end: str) -> str:
+    """Each line of a text broken after words, at 72 characters."""
+    lines = (
+        textwrap.wrap(line, 72, break_long_words=False, break_on_hyphens=False) or [""] for line in text.split("\n")
+    )
+    return "\n".join(end.join(parts) for parts in lines)
+
+
+def emphasised(text: str) -> str:
+    places = iter(range(len(text)))
+    return re.sub(r"\w+", lambda word: f"**{word[0]}**" if next(places) % 10 == 0 else word[0], text)
+
+
+PLATFORMS: dict[str, Evasion] = {
+    "HTML: & < > and quotes as entities": html.escape,
+    "HTML: paragraphs and line ends as tags": lambda text: (
+        "<p>"
+        + "</p><p>".join(part.replace("\n", "<br>") for part in html.escape(text, quote=False).split("\n\n"))
+        + "</p>"
+    ),
+    "HTML: no-break space between sentences": lambda text: re.sub(r"(?<=[.!?]) (?=[A-Z])", "&nbsp;", text),
+    "mail: lines of 72 characters": lambda text: wrapped(text, "\n"),
+    "mail: lines of 72 characters, flowed (RFC 3676)": lambda text: wrapped(text, " \n"),
+    "mail: quoted-printable (RFC 2045)": lambda text: quopri.encodestring(text.encode()).decode(),
+    "mail: quoted lines": lambda text: "> " + text.replace("\n", "\n> "),
+    "Markdown: signs with backslashes": lambda text: re.sub(r"([\\`*_{}\[\]()#+\-.!])", r"\\\1", text),
+    "Markdown: backslashes where signs have a meaning": lambda text: re.sub(r"([\\`*_\[\]#])", r"\\\1", text),
+    "Markdown: emphasis on each tenth word": emphasised,
+}
+"""Changes by platforms to texts on their way, by their names (`python -m tests.bench.evasions --platforms`)."""

@@ -1,0 +1,75 @@
+"""What mail and web pages add to texts, and what stays."""
+
+import html
+import quopri
+import textwrap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanner.text.normal_form import normalise
+from scanner.text.transport import without_transport
+from tests.support.evasions import PLATFORMS, wrapped
+
+PROSE = (
+    'The river was high that spring, & nobody in the village would say "it is over" before the water had gone back '
+    "behind the mill. We waited. Some of us had seen it come twice in one year, and others only knew it from what "
+    "their parents told them in the evenings.\n\n"
+    "Then the rain stopped, the fields began to dry, and the children went out again to look for what the flood had "
+    "left behind: bottles, boards, half a boat, and once a clock that still showed the hour at which it had drowned."
+)
+UNDONE = [*PLATFORMS][:6]
+CODE = "\n".join(
+    f"    if value_{i} < limit and other_{i} & 0x{i:02x}: return compute(value_{i}, {i})" for i in range(9)
+)
+VERSE = "\n".join(["The rose is red, the violet blue, and sugar is sweet as honey too,", "and so are you,"] * 6)
+LISTED = "\n".join(f"- item {i}: " + "a few words more, so that the line is long enough here" for i in range(8))
+SOURCE = "<table class='x'>" + "<tr><td>one</td><td>two &amp; three</td></tr>" * 9 + "</table> && <b>" + "so " * 40
+
+
+@pytest.mark.parametrize("name", UNDONE)
+def test_what_a_platform_added_is_taken_off(name):
+    text = PROSE.replace("&", "and") if "no-break" in name else PROSE  # an ampersand by itself shows no HTML
+    changed = PLATFORMS[name](text)
+    assert changed != text
+    assert without_transport(changed) == text
+    assert normalise(changed) == text
+
+
+@pytest.mark.parametrize(
+    "text", [PROSE, CODE, VERSE, LISTED, SOURCE, PROSE.replace("\n\n", "\n"), "a=\nb", "&amp;" + PROSE]
+)
+def test_what_shows_no_platform_stays(text):
+    assert without_transport(text) == text
+
+
+@pytest.mark.parametrize("name", [*PLATFORMS][6:])
+def test_what_people_write_themselves_stays(name):
+    changed = PLATFORMS[name](PROSE)
+    assert without_transport(changed) == changed
+
+
+@given(st.text(alphabet="abc =&;é\u2019x", min_size=80, max_size=400))
+def test_quoted_printable_is_decoded_to_the_last_byte(text):
+    sent = quopri.encodestring(text.encode()).decode()
+    assert "=\n" in sent
+    assert without_transport(sent) == without_transport(text)
+
+
+@given(st.lists(st.text(alphabet='ab"<>&', min_size=1, max_size=12), min_size=20, max_size=60))
+def test_entities_are_undone_once(words):
+    text = " ".join(words)
+    escaped = html.escape(text)
+    plain = without_transport(escaped)
+    assert plain in (text, escaped)
+    assert plain == text or len(escaped) - len(text) < len(escaped) / 100 or "<br" in text
+
+
+@given(st.lists(st.text(alphabet="abcdefg", min_size=1, max_size=9), min_size=250, max_size=400), st.integers(60, 78))
+def test_broken_lines_are_joined(words, width):
+    text = " ".join(words)
+    lines = textwrap.wrap(text, width)
+    assert without_transport("\n".join(lines)) == text
+    assert without_transport(" \n".join(lines)) == text
+    assert wrapped(text, "\n").replace("\n", " ") == text
