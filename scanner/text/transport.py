@@ -7,7 +7,8 @@ ampersands that all begin an entity, breaks that all come where the next word wo
 
 import quopri
 import re
-from itertools import pairwise
+
+import numpy as np
 
 LEAST_REMOVED = 100
 """Characters of a text for each that is taken off with entities and tags, at most; fewer leave nearly all of a mark."""
@@ -29,8 +30,8 @@ _CHARACTERS = {
 _PARAGRAPHS = re.compile(r"</p>\s*+<p>")
 _TAGS = re.compile(r"\A<p>|</p>\s*+\Z")
 _BREAK = re.compile(r"<br ?/?>\n?")
-_NO_PROSE = re.compile(r"[ \t>*#|+-]|[0-9]{1,3}[.)] ")
-"""Beginnings of lines that stand by themselves: indented ones, quotations, items of lists, headings, tables."""
+_NO_PROSE = np.array([ord(sign) for sign in " \t\n>*#|+-0123456789"], np.uint32)
+"""First characters of lines that stand by themselves: indented and empty ones, quotations, items of lists, headings."""
 
 
 def without_transport(text: str) -> str:
@@ -62,17 +63,19 @@ def _without_html(text: str) -> str:
 
 def _unwrapped(text: str) -> str:
     """The text with one blank for each break at which the next word would not have fitted, if nearly all are such."""
-    lines = text.split("\n")
-    if len(lines) <= LEAST_BREAKS or max(map(len, lines)) not in WIDTHS:
+    codes = np.frombuffer(f"{text}\n".encode("utf-32-le", errors="surrogatepass"), np.uint32)
+    stops = np.flatnonzero(codes == ord("\n"))
+    starts = np.append(0, stops[:-1] + 1)
+    lengths = stops - starts
+    if len(stops) <= LEAST_BREAKS or lengths.max() not in WIDTHS:
         return text
-    width = max(len(line.rstrip(" ")) for line in lines)
-    breaks, full, parts = 0, 0, [lines[0]]
-    for before, line in pairwise(lines):
-        inside = bool(before.strip(" ")) and bool(line) and not _NO_PROSE.match(line)
-        fits = len(before.rstrip(" ")) + 1 + len(line.split(" ", 1)[0]) <= width
-        breaks, full = breaks + inside, full + (inside and not fits)
-        if inside and not fits:
-            parts[-1] = parts[-1].rstrip(" ") + " " + line
-        else:
-            parts.append(line)
-    return "\n".join(parts) if full >= LEAST_BREAKS and 5 * full >= 4 * breaks else text
+    lengths -= (lengths > 0) & (codes[stops - 1] == ord(" "))  # as RFC 3676 leaves one
+    blanks = np.flatnonzero((codes == ord(" ")) | (codes == ord("\n")))
+    next_word = blanks[np.searchsorted(blanks, starts[1:])] - starts[1:]
+    inside = (lengths[:-1] > 0) & ~np.isin(codes[starts[1:]], _NO_PROSE)
+    full = inside & (lengths[:-1] + 1 + next_word > lengths.max())
+    if full.sum() < LEAST_BREAKS or 5 * full.sum() < 4 * inside.sum():
+        return text
+    lines = text.split("\n")
+    joined = (line.removesuffix(" ") + " " if here else line + "\n" for line, here in zip(lines, full, strict=False))
+    return "".join(joined) + lines[-1]
