@@ -219,7 +219,7 @@ from scanner.input import inspecting
 from scanner.input.columns import Columns
 inspecting.MEMORY = int(sys.argv[2])
 inspecting.limit()
-print(inspecting._answer(pa.py_buffer(Path(sys.argv[1]).read_bytes()), 2**30, Columns("text", None, None, None)))
+print(inspecting._answer(pa.py_buffer(Path(sys.argv[1]).read_bytes()), 2**30, Columns("text", None, None, None), []))
 """
 
 

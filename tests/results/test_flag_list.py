@@ -61,8 +61,7 @@ def put(folder: str, rows: list[dict], alarmed: tuple[str, ...] = ()) -> str:
     ]
     scans = [
         filled(SCANS, scan_id=scan, audited_scans=[scan], audit="alarm" if scan in alarmed else "no alarm")
-        | {"started_at": NOW - timedelta(days=1), "users_head": None, "dedup": "ngram"}
-        | {"false_positive_rate": 1e-6, "misnaming_rate": None}
+        | {"started_at": NOW - timedelta(days=1), "users_head": None}
         for scan in sorted({row["scan_id"] for row in rows})
     ]
     for name, found, schema in (("flags", rows, FLAGS), ("shards", shards, SHARDS), ("scans", scans, SCANS)):

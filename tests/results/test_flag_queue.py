@@ -61,8 +61,6 @@ def night(folder) -> Path:
         "audit": "no alarm",
         "exit_code": 0,
         "false_positive_rate": 0.5,
-        "misnaming_rate": None,
-        "dedup": "ngram",
         "users_head": None,
     }
     scans = [

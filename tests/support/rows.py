@@ -9,7 +9,7 @@ from scanner.audit.in_every_scan.traffic import Traffic, measure
 from scanner.results.transactions import TableEntry, commit, write_file
 from scanner.storage.delta import table_uri
 from schemas.registry import is_reserved
-from schemas.tables import FLAGS, SHARDS, VERDICTS
+from schemas.tables import FLAGS, SCANS, SHARDS, VERDICTS
 
 NOW = datetime(2026, 8, 31, 3, 0, tzinfo=UTC)
 
@@ -42,6 +42,12 @@ def verdict(row: int, path: str = "/in/a", user: str | None = None, age: int = 0
     }
 
 
+AS_SCANS_WRITE = {
+    "trial": False, "dedup": "ngram", "false_positive_rate": 1e-6, "misnaming_rate": None, "night": "2026-08-31",
+}  # fmt: skip
+"""Values of SCANS that are looked at before any other."""
+
+
 def filled(schema: pa.Schema, **values: object) -> dict[str, object]:
     """A row of a table, with something in every column."""
 
@@ -55,7 +61,7 @@ def filled(schema: pa.Schema, **values: object) -> dict[str, object]:
         return NOW if pa.types.is_timestamp(kind) else pa.scalar(3).cast(kind).as_py()
 
     row = {field.name: something(field.type) for field in schema}
-    return row | ({"trial": False} if "trial" in row else {}) | values
+    return row | (AS_SCANS_WRITE if schema == SCANS else {}) | values
 
 
 def entry(folder: str, transaction: str, rows: list[dict]) -> TableEntry:
