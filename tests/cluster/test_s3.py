@@ -197,7 +197,7 @@ def test_a_night_on_s3_with_a_killed_driver_and_two_at_once(s3, far_registry, ni
     with s3.open_output_stream("night/in/2026-08-31/broken.parquet") as file:
         file.write(b"PAR1 and no more")
     night.results = f"{BUCKET}/results"
-    config = night.configure(paths=[f"{BUCKET}/in"]).read_text()
+    config = night.configure(paths=[f"{BUCKET}/in"], more="max_lost_files = 1").read_text()
     config = config.replace(str(registry), far_registry).replace('"results"', f'"{night.results}"')
     night.config.write_text(config)
 
