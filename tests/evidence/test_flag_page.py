@@ -30,6 +30,7 @@ def explanation(text: str, field: str = "x", runs: list[ScoreRun] | None = None)
         "proof": "proved",
         "basis": "key",
         "variant": None,
+        "manifest": None,
         "unit": None,
     }
     weighed = Weighed(9, 8, 1, 0, 8.0, runs or [], [])
