@@ -38,7 +38,9 @@ from scanner.storage.delta import TABLE_VERSION
 from scanner.storage.locations import REQUESTS_AT_ONCE, filesystem_of
 
 _COMMIT = re.compile(r"([0-9]{20})\.json")
-_MILLISECOND = 10**6  # nanoseconds
+_MILLISECOND, _LAST_MOMENT = 10**6, 2**63 - 1  # nanoseconds, and since 1970
+_OF_FORMS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""Errors that a log raises which is no log: deltalake reads it by other means, and may find nothing wrong."""
 _READER_FEATURES = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 """Features of the Delta protocol that readers must know, and that are read here."""
 
@@ -69,7 +71,7 @@ def read_delta(location: str, reading: TableReading) -> list[TableFile]:
         deleted = _deletions(table)
         log = _CommitLog(filesystem, posixpath.join(inner, LOG_OF_DELTA), table.version(), named)
         origins = origins_of(log.commits(), (table.metadata().created_time or 0) * _MILLISECOND)
-    except (DeltaError, OSError, pa.ArrowException) as error:
+    except (DeltaError, OSError, pa.ArrowException, *_OF_FORMS) as error:
         raise ScanFailed(f"input.paths: Delta table {location!r} cannot be read: {in_a_line(error)}") from None
     snapshot, unknown = Snapshot(location, "Delta", table.version()), FileOrigin(frozenset(), 0)
     if not log.whole:
@@ -77,7 +79,7 @@ def read_delta(location: str, reading: TableReading) -> list[TableFile]:
     entries: dict[LogEntry, LogEntry] = {}  # files share theirs, of which a table may have a million
     files = []
     for path, size, modified, *of_partitions in _rows(actions):
-        if "://" in path or path.startswith("/"):
+        if "://" in path or path.startswith("/") or ".." in unquote(path).split("/"):
             raise Refused(
                 f"input.paths: Delta table {location!r} names files of another folder, as a shallow clone does, such "
                 f"as {printable(path)!r}; name the table that it was cloned from"
@@ -88,8 +90,13 @@ def read_delta(location: str, reading: TableReading) -> list[TableFile]:
         entry = LogEntry(snapshot, beside, deleted.get(path, b""), parents, since)
         if not parents and not entry.deleted and since == unknown.since:
             entry = entries.setdefault(entry, entry)
-        files.append(TableFile(named(path), size, modified * _MILLISECOND, entry))
+        files.append(TableFile(named(path), size, _moment(modified), entry))
     return files
+
+
+def _moment(milliseconds: int) -> int:
+    """A time of a log in nanoseconds since 1970, within what a time can be."""
+    return min(max(milliseconds * _MILLISECOND, 0), _LAST_MOMENT)
 
 
 def _rows(actions: pa.Table) -> Iterator[tuple[Any, ...]]:
@@ -168,7 +175,8 @@ class _CommitLog:
     def __init__(self, filesystem: fs.FileSystem, folder: str, version: int, named: Callable[[str], str]) -> None:
         self._filesystem, self._named = filesystem, named
         items = filesystem.get_file_info(fs.FileSelector(folder))
-        numbers = {int(found[1]): item.path for item in items if (found := _COMMIT.fullmatch(item.base_name))}
+        plain = (item for item in items if item.type == fs.FileType.File)  # a FIFO would wait for its writer
+        numbers = {int(found[1]): item.path for item in plain if (found := _COMMIT.fullmatch(item.base_name))}
         self._paths = [numbers[number] for number in sorted(numbers) if number <= version]
         self.whole = 0 in numbers
 
@@ -198,7 +206,7 @@ class _CommitLog:
         for line in data.splitlines():
             action = json.loads(line)
             if "add" in action:
-                commit.adds[self._named(action["add"]["path"])] = action["add"]["modificationTime"] * _MILLISECOND
+                commit.adds[self._named(action["add"]["path"])] = _moment(action["add"]["modificationTime"])
             elif "remove" in action:
                 commit.removes.append(self._named(action["remove"]["path"]))
         return commit

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from scanner.errors import FileFault, Refused
+from scanner.detection.attribution import written
+from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.columns import Columns
 from scanner.input.documents import read
 from scanner.input.files import find_file, list_files
@@ -150,6 +151,50 @@ def test_what_is_not_read_is_refused_by_name(table, tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(Refused, match="is no table; version"):
         list_files([str(tmp_path / "folder")], reading=TableReading(where="date = 'x'"))
+
+
+HOSTILE = {
+    "no time": {"modificationTime": None},
+    "a time in words": {"modificationTime": "late"},
+    "a path of a number": {"path": 7},
+    "a size of nothing": {"size": None},
+    "no path": {"path": None},
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE)
+def test_a_log_that_is_none_ends_in_a_sentence(table, change):
+    log = table / "_delta_log" / f"{2:020d}.json"
+    add = {
+        "path": "date=x/account=y/a.parquet",
+        "partitionValues": {"date": "x", "account": "y"},
+        "size": 9,
+        "stats": "{}",
+    }
+    add |= {"modificationTime": 1, "dataChange": True} | HOSTILE[change]
+    gone = {"path": "never.parquet", "dataChange": True, "deletionTimestamp": 1}
+    log.write_text(json.dumps({"add": add}) + "\n" + json.dumps({"remove": gone}) + "\n")
+    with pytest.raises((Refused, ScanFailed), match="cannot be read"):
+        list_files([str(table)])
+
+
+@pytest.mark.parametrize("path", ["../../posts.parquet", "a/%2e%2e/%2e%2e/posts.parquet", "/etc/posts.parquet"])
+def test_a_log_names_no_file_outside_of_its_folder(table, path):
+    log = table / "_delta_log" / f"{2:020d}.json"
+    add = {"path": path, "partitionValues": {"date": "x", "account": "y"}, "size": 9, "stats": "{}"}
+    log.write_text(json.dumps({"add": add | {"modificationTime": 1, "dataChange": True}}) + "\n")
+    with pytest.raises(Refused, match="names files of another folder"):
+        list_files([str(table)])
+
+
+@pytest.mark.parametrize("time", [-(2**62), -1, 2**62, 2**63 - 1])
+def test_a_time_in_a_log_is_a_time(table, time):
+    log = table / "_delta_log" / f"{2:020d}.json"
+    add = {"path": "a.parquet", "partitionValues": {"date": "x", "account": "y"}, "size": 9, "stats": "{}"}
+    log.write_text(json.dumps({"add": add | {"modificationTime": time, "dataChange": True}}) + "\n")
+    (file,) = [file for file in list_files([str(table)]) if file.path.endswith("/a.parquet")]
+    assert 0 <= file.modified < 2**63
+    written(file)
 
 
 def test_a_file_that_vacuum_took_is_a_fault(table):
