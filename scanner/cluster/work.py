@@ -316,9 +316,10 @@ def without_expired(plan: Plan, work: ScanWork, *, refuse: bool) -> ScanWork:
         return work
     changed = datetime.fromtimestamp(old[0].modified / 1e9, UTC).date()
     others = f" (and {len(old) - 1:,} more)" if len(old) > 1 else ""
+    out = "take it out of the input" if old[0].entry is None else "choose newer partitions of the table with `where`"
     said = (
         f"input.paths: {old[0].path}{others} is not scanned yet and was last changed on {changed}, longer ago than "
-        f"retain = {plan.config.retain!r} keeps results; take it out of the input, or keep results for longer"
+        f"retain = {plan.config.retain!r} keeps results; {out}, or keep results for longer"
     )
     if refuse:
         raise Refused(said)

@@ -43,6 +43,7 @@ LATER = (
         "sketch",
         "tests",
         "unit",
+        "manifest",
     ),
     ("account_id", "text_sha256"),
 )
