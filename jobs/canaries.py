@@ -76,7 +76,7 @@ def canaries(
     import polars as pl
 
     from scanner.registry import make_canaries
-    from scanner.storage.local_files import write_whole
+    from scanner.storage.locations import write_whole
 
     known = read_prompts(prompts)
     measured = [] if marked_file is None else _measured(marked_file, registry)

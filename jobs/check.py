@@ -15,8 +15,7 @@ from jobs.options import Day, NamedPath, key_ids_option
 from jobs.text import columns, tell
 from scanner.errors import Refused
 from scanner.printable import one_in
-from scanner.storage.local_files import MOST_ROWS, read_named
-from scanner.storage.locations import is_uri
+from scanner.storage.locations import MOST_ROWS, is_uri, read_named
 from schemas.registry import MasterKey
 from schemas.words import Proof
 

@@ -225,7 +225,7 @@ def flagged(
     if everything and limit is not None:
         raise click.UsageError("Give --limit or --all; one of the two.")
     from scanner.results.flags import WantedFlags, newest, sums
-    from scanner.results.generators import with_generator
+    from scanner.results.scan_list import with_generator
 
     place = results_at(results)
     if not scanned(place):

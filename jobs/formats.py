@@ -9,7 +9,7 @@ import click
 from jobs.options import NamedPath
 from jobs.text import columns, tell
 from scanner.errors import Refused, in_a_line
-from scanner.storage.local_files import MOST_ROWS, read_named
+from scanner.storage.locations import MOST_ROWS, read_named
 
 if TYPE_CHECKING:
     from scanner.watermark.format import Format

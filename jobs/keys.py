@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from jobs.admission import admit, audit_secret, publish_, verify
+from jobs.calibrate import admit, audit_secret, publish_, verify
 from jobs.options import DATE, Folder, NamedPath, dry_run_option, held_by_option, sure, time_of, yes_option
 from jobs.text import complain, counted, tell, wrapped
 from scanner.errors import Refused
@@ -17,7 +17,7 @@ from scanner.printable import printable
 from scanner.registry import find_key, load_registry, new_key, open_key, retire_key, suggested_parameters
 from scanner.registry.keys_file import local_folder
 from scanner.registry.secrets import secret_path
-from scanner.storage.local_files import parse_json, read_named
+from scanner.storage.locations import parse_json, read_named
 from schemas.registry import MOST_NUMBERS, MasterKey
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from jobs.text import columns, complain, tell
 from scanner.errors import Refused, TokenizerError, in_a_line
 from scanner.input.named_files import open_parquet
 from scanner.printable import printable
-from scanner.storage.local_files import MOST_ROWS, read_named, write_whole
+from scanner.storage.locations import MOST_ROWS, read_named, write_whole
 
 if TYPE_CHECKING:
     import polars as pl

@@ -18,8 +18,7 @@ import click
 from jobs.text import columns, complain, fitted, tell
 from scanner.errors import Refused
 from scanner.printable import cell, printable
-from scanner.storage.local_files import refuse_special
-from scanner.storage.locations import absolute, is_uri, refuse_password
+from scanner.storage.locations import absolute, is_uri, refuse_password, refuse_special
 from schemas.registry import MOST_NUMBERS
 
 if TYPE_CHECKING:

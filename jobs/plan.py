@@ -18,7 +18,7 @@ from jobs.mark import read_marked
 from jobs.options import Folder, NamedPath, groups_of
 from jobs.text import complain, tell
 from scanner.errors import Refused, in_a_line
-from scanner.storage.local_files import parse_json, read_named
+from scanner.storage.locations import parse_json, read_named
 from schemas.registry import MAX_WINDOW, MasterKey
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from scanner.registry import (
     users_of,
     verify_users,
 )
-from scanner.storage.local_files import MOST_ROWS, read_named
+from scanner.storage.locations import MOST_ROWS, read_named
 from schemas.registry import is_reserved
 
 PAGE = 1000

@@ -13,7 +13,7 @@ COPIED = (
     "scanner/gpu/kernels.py",
     "scanner/registry/secrets.py",
     "scanner/storage/locations.py",
-    "scanner/storage/local_files.py",
+    "scanner/storage/locations.py",
     "scanner/storage/toml.py",
     "scanner/watermark/native/secret.py",
 )

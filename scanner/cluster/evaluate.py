@@ -19,7 +19,7 @@ from scanner.evaluation.exams import Exam, ExamAnswer, ExamRecords
 from scanner.evaluation.plan import Cell, EvaluationPlan
 from scanner.evaluation.robustness import Tools, Written, detect, detection_figures, similarity_figure
 from scanner.evaluation.scores import Figure, GroupSearch, Search, identification_figures, search_texts, together
-from scanner.evaluation.units import Setting, WritingUnit, WrittenTexts
+from scanner.evaluation.units import Setting, WritingUnit, WrittenTexts, write_texts
 from scanner.input.documents import Columns, Unreadable, read, read_text
 from scanner.text import Tokenizer, load_tokenizer
 from schemas.config import InputConfig
@@ -76,8 +76,6 @@ class Writer:
 
     def do(self, unit: WritingUnit) -> list[tuple[str, int]]:
         """Write a unit: text and number of tokens of each row."""
-        from scanner.evaluation.write import write_texts
-
         return [(completion.text, completion.tokens) for completion in write_texts(self._model, unit)]
 
 

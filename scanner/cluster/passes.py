@@ -30,9 +30,8 @@ from scanner.cluster.machines import fit_gpus, limit_memory, worker_memory
 from scanner.cluster.pieces import Busy, Finished, Piece, Report
 from scanner.cluster.pool import Pool
 from scanner.detection.accounts import AccountJudge, Posts, account_rows
-from scanner.detection.filter import Learner
 from scanner.detection.open_plan import open_keys, open_text_ids
-from scanner.detection.rules import Rules
+from scanner.detection.rules import Learner, Rules
 from scanner.detection.second_score import SecondScorer, Verdict, keys_with_draws, second_row, transaction
 from scanner.detection.under_test import Origin
 from scanner.errors import FileFault

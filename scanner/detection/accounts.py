@@ -22,9 +22,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from scanner.detection.attribution import Choice, NamedMessage, Names, WhoOfPlace, entries_of, who_at
-from scanner.detection.filter import NO_FILTER, Filter
 from scanner.detection.rows import TextIds
-from scanner.detection.rules import Rules
+from scanner.detection.rules import NO_FILTER, Filter, Rules
 from scanner.detection.under_test import KeyUnderTest, NamesUsers
 from scanner.input.documents import read_text
 from scanner.text.quoting import unquoted_words

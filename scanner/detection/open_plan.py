@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scanner.detection.detector import Detector
-from scanner.detection.filter import NO_FILTER, Filter
 from scanner.detection.proving import ProvedKey, Prover
 from scanner.detection.rows import TextIds
-from scanner.detection.rules import Rules
+from scanner.detection.rules import NO_FILTER, Filter, Rules
 from scanner.detection.under_test import KeyUnderTest, as_it_is
 from scanner.registry import Holders, check_secret, open_key, read_secret, tokenizer_path
 from scanner.scan_plan import Plan

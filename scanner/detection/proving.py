@@ -14,10 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.detection.alike import alike, same
-from scanner.detection.filter import plainly_left_out
-from scanner.detection.located import Located
-from scanner.detection.rules import Rules
+from scanner.detection.rules import Rules, plainly_left_out
+from scanner.detection.under_test import Located
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import segments_of
 from scanner.watermark.format import ProofPath as SlowPath
@@ -394,3 +392,22 @@ def claims_of(said: Found, named: NDArray[np.bool_], place: int, log10_rate: flo
             more = None if user_evidence == -np.inf else user_evidence
             claims.append(Claim(message, score, single, None if beaten else p, more, stands, passes, bool(named[c])))
     return claims
+
+
+ROUNDING = 1e-9
+"""Largest relative difference between two ways to add up floats, in scores and log10 p. Below p = 1e-300, where less is
+promised, a hundred times as much is allowed.
+"""
+
+
+def same(a: float | None, b: float | None) -> bool:
+    """Whether two numbers are alike, or both are missing."""
+    return a is b if a is None or b is None else alike(a, b)
+
+
+def alike(a: float, b: float) -> bool:
+    """Whether two numbers are the same up to ROUNDING; an infinite one is like itself alone."""
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return a == b
+    size = max(1.0, abs(a), abs(b))
+    return abs(a - b) <= (ROUNDING if min(a, b) >= -300.0 else 100.0 * ROUNDING) * size

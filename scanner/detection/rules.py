@@ -1,12 +1,130 @@
-"""The rules by which a text is decided upon, as one value for all that decide: scans, checks, proofs, replays."""
+"""The rules by which a text is decided upon, as one value for scans, checks, proofs and replays, and their filter.
 
-from collections.abc import Mapping
+The filter has common n-grams of each tokenizer and window, learnt from earlier texts, which are left out of scoring.
+A keyed digest of a text decides whether the text is drawn, so that a copy of a text is drawn with it, and nobody who
+posts texts knows which are drawn. The bit that the text sets is its account's where the input has accounts, so that
+texts of one account count once, and so do all texts without one; else its own. What is learnt depends on texts and
+accounts alone, never on a score.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from scanner.detection.filter import NO_FILTER, Filter
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from scanner.detection.rows import TextIds
+from scanner.detection.under_test import KeyUnderTest
+from scanner.input.documents import read_text
 from scanner.scan_plan import NO_VARIANTS, Weights
+from scanner.watermark import Positions, Tokens
+from scanner.watermark.positions import (
+    LEAST_REACH,
+    TEXTS_A_CELL,
+    CommonNgrams,
+    PositionRule,
+    Sketch,
+    hash_key,
+    reach_of,
+)
 from schemas.config import Dedup, ScanConfig
+
+
+class Filter(NamedTuple):
+    """The n-grams that a scan leaves out, by the SHA-256 of their tokenizer and by how far they reach."""
+
+    common: Mapping[tuple[str, int], CommonNgrams]
+
+    def of(self, tokenizer: str, rule: PositionRule) -> CommonNgrams | None:
+        """The n-grams that a rule leaves out in tokens of a tokenizer, by its SHA-256; None: it leaves out none."""
+        return self.common.get((tokenizer, reach_of(rule)))
+
+    def positions(self, tokenizer: str, rule: PositionRule, tokens: Tokens, dedup: Dedup) -> Positions:
+        """The scored positions of a batch by a rule, without common n-grams."""
+        return self.left_of(rule.positions(tokens, dedup), tokenizer, rule, tokens)
+
+    def left_of(self, positions: Positions, tokenizer: str, rule: PositionRule, tokens: Tokens) -> Positions:
+        """Those of a rule's positions in a batch whose n-gram is not common."""
+        common = self.of(tokenizer, rule)
+        return positions if common is None else common.without(tokens, positions)
+
+
+NO_FILTER = Filter({})
+
+
+def plainly_left_out(common: CommonNgrams | None, ids: NDArray[np.uint32]) -> frozenset[int]:
+    """Places of a text that are left out, by the slow path that shares no code with the first."""
+    from scanner.watermark.proof import common_places  # flags alone need mpmath
+
+    return frozenset() if common is None else common_places(ids.tolist(), *common.plain)
+
+
+MOST_CHARACTERS = 1 << 14
+"""Characters of a text that are learnt; a long text holds no more n-grams than many short ones."""
+
+
+class Learner:
+    """Sketches of the n-grams of texts, one for each tokenizer and window of the keys under test.
+
+    Keys that read fewer than LEAST_REACH previous tokens have none.
+
+    Args:
+        tests: the keys.
+        ids: gives keyed digests of texts.
+        share: of the texts, which are drawn.
+        most: n-grams of each tokenizer after which nothing more is learnt.
+        least: n-grams of a text; texts with fewer are not learnt, whatever they hold.
+        by_account: whether the input has accounts.
+    """
+
+    def __init__(
+        self, tests: Sequence[KeyUnderTest], ids: TextIds, share: float, most: int, least: int, *, by_account: bool
+    ) -> None:
+        self._ids, self._share, self._most, self._least = ids, share, most, least
+        self._by_account = by_account
+        self.key = hash_key(ids.ngram_secret())
+        self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in tests}
+        kinds = {(test.key.tokenizer.sha256, reach_of(test.watermark.rule)) for test in tests}
+        self.sketches = [(name, Sketch(reach)) for name, reach in sorted(kinds) if reach >= LEAST_REACH]
+        self.texts, self.ngrams = [0] * len(self.sketches), 0  # texts of each sketch
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more is learnt."""
+        return self.ngrams >= self._most or not self.sketches
+
+    def learn(self, stored: pa.LargeBinaryArray, accounts: pa.StringArray) -> None:
+        """Learn those of some stored texts that are drawn; accounts: of each text, null where nobody knows."""
+        drawn = [
+            (text[:MOST_CHARACTERS], self._bit(raw, account))
+            for raw, account in zip(stored.to_pylist(), accounts.to_pylist(), strict=True)
+            if raw is not None and self._is_drawn(raw) and (text := read_text(raw)[0])
+        ]
+        if not drawn or self.full:
+            return
+        bits = np.array([bit for _, bit in drawn], np.uint8)
+        tokens = {name: each.encode([text for text, _ in drawn]) for name, each in self._tokenizers.items()}
+        for place, (name, sketch) in enumerate(self.sketches):
+            enough = np.diff(tokens[name].offsets) - sketch.reach >= self._least
+            sketch.learn(self.key, _texts_of(tokens[name], enough), bits[enough])
+            self.texts[place] += int(enough.sum())
+        self.ngrams += max(len(of_one.ids) for of_one in tokens.values())
+
+    def _is_drawn(self, raw: bytes) -> bool:
+        return int.from_bytes(self._ids.for_filter(raw)[:8], "little") < self._share * 2.0**64
+
+    def _bit(self, raw: bytes, account: str | None) -> int:
+        """The bit that a text sets: its account's, or its own where the input has none."""
+        whose = b"account\0" + (account or "").encode() if self._by_account else raw
+        return self._ids.for_filter(whose)[8] % TEXTS_A_CELL
+
+
+def _texts_of(tokens: Tokens, wanted: NDArray[np.bool_]) -> Tokens:
+    """Some texts of a batch; wanted: bool[D]."""
+    lengths = np.diff(tokens.offsets)
+    return Tokens(tokens.ids[np.repeat(wanted, lengths)], np.concatenate([[0], np.cumsum(lengths[wanted])]))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.filter import NO_FILTER, Filter
+from scanner.detection.rules import NO_FILTER, Filter
 from scanner.errors import Refused, TokenizerError
 from scanner.registry import open_key, tokenizer_path
 from scanner.scan_plan import Plan

@@ -85,3 +85,17 @@ def log10_reach(test: KeyUnderTest) -> float:
     """log10 of the smallest p-value that a key may state: by its admission if its law is assumed; else −∞."""
     admission = test.key.admission
     return math.log10(admission.holds_down_to) if test.watermark.basis.assumed and admission else -math.inf
+
+
+class Located(NamedTuple):
+    """A span of a document of a batch: the place of its key, and its first and last scored token in the document."""
+
+    document: int
+    key: int
+    first: int
+    last: int
+    span: Span
+
+    def characters(self, stand: NDArray[np.int64]) -> tuple[int, int]:
+        """First character and the one after the last; stand: characters of each token of the document, int64[N, 2]."""
+        return int(stand[self.first, 0]), int(stand[self.last, 1])

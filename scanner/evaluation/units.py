@@ -1,22 +1,26 @@
 """Texts of an evaluation: batches of prompts that are written in one go, and the files that keep what was written.
 
-The texts that were written, kept for good: one Parquet file a unit, so that a rerun writes nothing twice.
+A unit is one Parquet file, which is kept for good, so that a rerun writes nothing twice.
 """
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scanner.errors import ScanFailed
-from scanner.storage.local_files import write_whole
+from scanner.storage.locations import write_whole
 from scanner.storage.toml import canonical, digest
 from scanner.watermark import Format, Watermark
 from scanner.watermark.format import Commits, UnlabelledColumns
 from schemas.evaluation import TEXTS
+
+if TYPE_CHECKING:
+    from scanner.generation import Completion, LocalModel
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,25 @@ class WritingUnit:
             "messages": self.messages,
         }
         return digest(decides)
+
+
+def write_texts(model: "LocalModel", unit: WritingUnit) -> "list[Completion]":
+    """Complete the prompts of a unit, all tokens of the vocabulary allowed but for top-p (top-k is off).
+
+    Raises:
+        Refused: a prompt without tokens, or one too long for the model.
+    """
+    from scanner.generation import Sampling, complete  # imports torch, which workers that only count do not need
+
+    setting = unit.setting
+    sampling = Sampling(
+        max_new_tokens=setting.max_new_tokens,
+        temperature=setting.temperature,
+        top_k=0,
+        top_p=setting.top_p,
+        delta=Sampling.delta if setting.delta is None else setting.delta,
+    )
+    return complete(model, unit.prompts, sampling, unit.seed, unit.watermarks() or None, unit.messages)
 
 
 def key_secret(seed: str, number: int) -> bytes:

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from numpy.typing import NDArray
 
 from scanner.detection.accounts import MOST_BYTES, AccountJudge, Look, Posts
-from scanner.detection.alike import alike
+from scanner.detection.proving import alike
 from scanner.detection.rules import Rules
 from scanner.errors import Refused
 from scanner.evidence.case import FlagCase

@@ -18,8 +18,8 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from scanner.detection.filter import NO_FILTER, Filter
 from scanner.detection.rows import TextIds
+from scanner.detection.rules import NO_FILTER, Filter
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.columns import Columns
 from scanner.input.documents import Reader, Unreadable

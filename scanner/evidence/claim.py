@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.detection.alike import alike
-from scanner.detection.proving import parts_of
+from scanner.detection.proving import alike, parts_of
 from scanner.errors import Refused
 from scanner.evidence.case import FlagCase
 from scanner.evidence.check_claim import WEAK, Mark, any_of

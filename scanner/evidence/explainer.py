@@ -17,11 +17,10 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.alike import alike
-from scanner.detection.filter import Filter
 from scanner.detection.open_plan import open_keys
-from scanner.detection.proving import Which
+from scanner.detection.proving import Which, alike
 from scanner.detection.rows import TextIds
+from scanner.detection.rules import Filter
 from scanner.detection.under_test import KeyUnderTest
 from scanner.errors import Refused
 from scanner.evidence.case import (

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from scanner.detection.alike import alike
 from scanner.detection.attribution import OfFile
 from scanner.detection.detector import Detector
-from scanner.detection.filter import Filter, plainly_left_out
 from scanner.detection.open_plan import open_keys, open_prover
-from scanner.detection.rules import Rules
+from scanner.detection.proving import alike
+from scanner.detection.rules import Filter, Rules, plainly_left_out
 from scanner.detection.under_test import Origin, log10_reach
 from scanner.errors import Refused
 from scanner.evidence.case import OF_FILE, FlagCase, StoredTexts, filter_of, find_case

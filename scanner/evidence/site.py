@@ -42,7 +42,7 @@ from scanner.results.scan_list import (
     went_on,
 )
 from scanner.results.strength import log10_p_shown
-from scanner.storage.local_files import exchange, make_private
+from scanner.storage.locations import exchange, make_private
 from schemas.registry import Canary
 from schemas.words import AuditState, Naming, Proof
 

@@ -26,7 +26,7 @@ from transformers.utils import logging as transformers_logging
 
 from scanner.errors import Refused, TokenizerError
 from scanner.generation.processor import check_sampling, sampling_weights
-from scanner.storage.local_files import MOST_TOKENIZER, read_named
+from scanner.storage.locations import MOST_TOKENIZER, read_named
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         users_named,
         users_of,
     )
-    from scanner.registry.audit_secret import set_audit_secret
     from scanner.registry.keys import (
         TRIAL_BEGAN,
         admit_key,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         new_key,
         open_key,
         retire_key,
+        set_audit_secret,
         suggested_parameters,
         tokenizer_path,
     )
@@ -94,7 +94,6 @@ __all__ = [
 _MODULES = (
     "keys_file",
     "secrets",
-    "audit_secret",
     "keys",
     "answers",
     "users",

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from scanner.errors import Refused
 from scanner.registry.keys_file import load_registry, local_folder, locked
-from scanner.storage.local_files import MOST_ROWS, read_named, write_whole
+from scanner.storage.locations import MOST_ROWS, read_named, write_whole
 from schemas.registry import MasterKey
 
 _BEFORE = "0" * 64

@@ -34,8 +34,7 @@ from scanner.registry.chain import START
 from scanner.registry.keys_file import USERS_FOLDER
 from scanner.registry.sorted_files import MOST, Ints, PartsFolder, Sorted, SortedFile, in_order, merged
 from scanner.storage.delta import make_table, read, refuse_other_version
-from scanner.storage.local_files import make_private
-from scanner.storage.locations import filesystem_of, is_uri
+from scanner.storage.locations import filesystem_of, is_uri, make_private
 from schemas.tables import USERS
 
 STATISTICS = {"delta.dataSkippingStatsColumns": "key_id,message,seq"}

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from scanner.errors import Refused, SecretError
-from scanner.registry.audit_secret import audit_secret_beside
 from scanner.registry.keys_file import (
     KEYS_FILE,
     change_registry,
@@ -34,8 +33,7 @@ from scanner.registry.keys_file import (
 )
 from scanner.registry.secrets import new_secret_file, read_secret, secret_path
 from scanner.registry.tokenizer_files import pin_tokenizer, refuse_narrow
-from scanner.storage.local_files import make_private
-from scanner.storage.locations import is_uri
+from scanner.storage.locations import is_uri, make_private
 from schemas.registry import TRIAL_NAME, Admission, MasterKey, Registry, TokenizerFile
 from schemas.words import VERSION
 
@@ -362,3 +360,54 @@ def commitment_of(key_bytes: bytes, made_for: "Format") -> str | None:
     from scanner.watermark.format import Commits
 
     return made_for.commitment(key_bytes).hex() if isinstance(made_for, Commits) else None
+
+
+_DECOYS = "decoys.secret"
+AUDIT_SECRET = f"file:secrets/{_DECOYS}"
+"""Reference to the audit secret, unless the first key's own secret lies elsewhere."""
+
+
+def set_audit_secret(folder: Path | str, secret: str | None = None) -> str:
+    """Name the secret that the audits of scans draw decoy keys from. Returns its reference.
+
+    Args:
+        folder: the registry's folder.
+        secret: as for `new_key`.
+
+    Raises:
+        Refused: there is no registry, or the reference is not valid; SecretError: the secret cannot be read or made.
+    """
+    changed = change_registry(
+        folder, lambda registry: registry.model_copy(update={"audit_secret": _audit_secret(Path(folder), secret)})
+    )
+    return str(changed.audit_secret)
+
+
+def audit_secret_beside(folder: Path, reference: str) -> str | None:
+    """An audit secret beside the file of a key's secret. None when that is in the environment or read-only."""
+    kind, _, file = reference.partition(":")
+    if kind != "file":
+        return None
+    beside = f"file:{os.path.join(os.path.dirname(file), _DECOYS)}"
+    try:
+        return _audit_secret(folder, beside)
+    except SecretError:
+        path = secret_path(beside, folder)
+        if path is not None and os.path.lexists(path):
+            raise
+        return None
+
+
+def _audit_secret(folder: Path, secret: str | None) -> str:
+    """A reference to an existing secret; a file that does not exist is made."""
+    reference = AUDIT_SECRET if secret is None else secret
+    try:
+        Registry(version=VERSION, audit_secret=reference)
+    except ValidationError:
+        raise Refused("audit secret: a reference is needed, 'file:PATH' or 'env:NAME', not the secret itself") from None
+    path = secret_path(reference, folder)
+    if path is None or os.path.lexists(path):
+        read_secret(reference, folder)
+    else:
+        new_secret_file(path)
+    return reference

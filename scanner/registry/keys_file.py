@@ -15,8 +15,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from scanner.errors import Refused
-from scanner.storage.local_files import writable_by_others, write_whole
-from scanner.storage.locations import filesystem_of, is_uri
+from scanner.storage.locations import filesystem_of, is_uri, writable_by_others, write_whole
 from scanner.storage.toml import digest, explained, read_toml, read_toml_text
 from schemas.registry import MasterKey, Registry
 

@@ -9,8 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from scanner.errors import SecretError
-from scanner.storage.local_files import sync_folder
-from scanner.storage.locations import is_uri
+from scanner.storage.locations import is_uri, sync_folder
 
 SIZES = range(16, 65)
 """Bytes that a secret may have, unless its format says otherwise."""

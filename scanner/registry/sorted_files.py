@@ -15,8 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.errors import ScanFailed
-from scanner.storage.local_files import make_private, write_whole
-from scanner.storage.locations import filesystem_of, is_uri
+from scanner.storage.locations import filesystem_of, is_uri, make_private, write_whole
 
 PART_ROWS = 2**18
 """Most rows of a part."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scanner.errors import Refused, TokenizerError
 from scanner.printable import cut
-from scanner.storage.local_files import MOST_TOKENIZER, parse_json, read_named
+from scanner.storage.locations import MOST_TOKENIZER, parse_json, read_named
 from schemas.registry import TokenizerFile
 
 if TYPE_CHECKING:

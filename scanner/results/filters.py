@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from numpy.typing import NDArray
 
-from scanner.detection.filter import NO_FILTER, Filter
 from scanner.detection.open_plan import open_text_ids
 from scanner.detection.rows import TextIds
+from scanner.detection.rules import NO_FILTER, Filter
 from scanner.errors import Refused
 from scanner.registry import load_registry, read_secret
 from scanner.results.tables import open_tables, read_whole

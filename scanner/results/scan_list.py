@@ -1,14 +1,6 @@
-"""Scans as people ask for them: the last ones and how they ended, totals, and what is in quarantine.
+"""Scans as people read of them: the last ones and how they ended, totals, and what is in quarantine.
 
-Totals of all shards of an input, whichever scans read them.
-
-Whether a scan could write its tables into a folder of results. Nothing is made or changed for that.
-
-Documents and files in quarantine: by reason, by account or one by one.
-
-Why documents and files are in quarantine, counted, for people who have a line to read it in.
-
-Documents and files in quarantine to this day: by reason or by account, or document by document.
+Whether a scan could write its tables into a folder of results, too: nothing is made or changed for that.
 """
 
 import os
@@ -29,6 +21,7 @@ from scanner.results.tables import refuse_other
 from scanner.results.transactions import TABLES
 from scanner.storage.delta import table_uri
 from scanner.storage.locations import is_uri
+from scanner.watermark.formats import generator_of
 from schemas.config import Dedup
 from schemas.words import AuditState
 
@@ -379,3 +372,24 @@ def _summed(standing: pl.LazyFrame, group: tuple[str, ...]) -> pl.LazyFrame:
         )
         .sort(pl.col("documents") + pl.col("files"), *group, descending=[True, *(False for _ in group)])
     )
+
+
+def with_generator(results: str, rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows of flags with a column `generator`, string: null where it does not matter, or the scan has not ended.
+
+    Args:
+        results: folder or URI.
+        rows: rows with `scan_id` and `key_id`.
+
+    Raises:
+        Refused: there are no results.
+    """
+    of_rows = pl.col("scan_id").is_in(rows["scan_id"].unique().to_list())
+    keys = ask(results, lambda: scans(results).filter(of_rows).select("scan_id", "keys").collect())
+    made = {
+        (scan_id, key["key_id"]): generator_of(key["method"])
+        for scan_id, several in keys.iter_rows()
+        for key in several
+    }
+    found = [made.get(of_row) for of_row in rows.select("scan_id", "key_id").iter_rows()]
+    return rows.with_columns(pl.Series("generator", found, pl.String))

@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.results.transactions import SCHEMAS, TABLES, WITH_BOUNDS, TableEntry, commit, write_file
 from scanner.storage.delta import make_table, open_table, read, refuse_other_version, table_uri
-from scanner.storage.local_files import make_private
+from scanner.storage.locations import make_private
 from schemas.audit import AUDITS
 from schemas.tables import SCANS
 

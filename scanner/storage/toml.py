@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from scanner.errors import Refused
 from scanner.printable import cut
-from scanner.storage.local_files import read_named
+from scanner.storage.locations import read_named
 from schemas.words import VERSION
 
 MOST_PARTS = 32

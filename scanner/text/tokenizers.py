@@ -24,8 +24,7 @@ import tokenizers.processors
 from numpy.typing import NDArray
 
 from scanner.errors import BackendMissing, BackendUnlike, TokenizerError
-from scanner.storage.local_files import MOST_TOKENIZER, read_named
-from scanner.storage.locations import filesystem_of, is_uri
+from scanner.storage.locations import MOST_TOKENIZER, filesystem_of, is_uri, read_named
 from scanner.watermark import Tokens, join_batches
 
 CHUNK_CHARACTERS = 1_000_000

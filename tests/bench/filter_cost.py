@@ -21,8 +21,8 @@ from jobs.demo.demo_keys import TOKENIZER
 from scanner.cluster.pieces import Piece
 from scanner.cluster.work import inspect_input
 from scanner.cluster.worker import Worker
-from scanner.detection.filter import Learner
 from scanner.detection.open_plan import open_keys, open_text_ids
+from scanner.detection.rules import Learner
 from scanner.input.files import list_files
 from scanner.input.shards import Shard
 from scanner.registry import new_key, suggested_parameters

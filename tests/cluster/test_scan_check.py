@@ -15,7 +15,7 @@ from scanner.registry import load_registry
 from scanner.results import exist
 from scanner.results.tables import open_tables
 from scanner.storage.delta import make_table, table_uri
-from scanner.storage.local_files import make_private
+from scanner.storage.locations import make_private
 from tests.support.command_line import call
 
 STEPS = ("registry", "secrets", "tokenizers", "results", "input", "columns", "done", "sample", "time", "memory")

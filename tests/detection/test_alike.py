@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.detection.alike import ROUNDING, alike
+from scanner.detection.proving import ROUNDING, alike
 
 
 @given(st.floats(-1e4, 1e4))

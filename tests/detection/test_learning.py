@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.detection.filter import Learner
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rows import TextIds
+from scanner.detection.rules import Learner
 from scanner.registry import load_registry
 from scanner.watermark import positions as of_texts
 from scanner.watermark.positions import CommonNgrams

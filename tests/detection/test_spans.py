@@ -8,10 +8,10 @@ import pytest
 
 from scanner.detection import proving, spans
 from scanner.detection.detector import Detector
-from scanner.detection.located import Located, namings, quoted_shares
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
-from scanner.detection.under_test import BatchResult, Origin
+from scanner.detection.spans import namings, quoted_shares
+from scanner.detection.under_test import BatchResult, Located, Origin
 from scanner.registry import Holders
 from scanner.scan_plan import Weights
 from scanner.text.quoting import parts_of

@@ -22,7 +22,7 @@ from scanner.registry import (
     retire_key,
     tokenizer_path,
 )
-from scanner.registry.audit_secret import AUDIT_SECRET, set_audit_secret
+from scanner.registry.keys import AUDIT_SECRET, set_audit_secret
 from scanner.watermark import commitment
 from schemas.registry import MasterKey, Registry
 

@@ -8,7 +8,7 @@ import pytest
 from scanner.errors import Refused
 from scanner.registry import add_users, list_users, load_registry
 from scanner.results.tables import append_audits, open_tables
-from scanner.storage.local_files import writable_by_others
+from scanner.storage.locations import writable_by_others
 
 
 @pytest.fixture(autouse=True)

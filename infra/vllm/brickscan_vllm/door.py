@@ -13,8 +13,8 @@ from functools import cache
 import torch
 from prometheus_client import Counter
 
-from brickscan_vllm.asked import Params, Refusal, check_request_token, read_request, refuse_probabilities, steered_by
 from brickscan_vllm.marking import find_key, refuse_if_it_ended
+from brickscan_vllm.request import Params, Refusal, check_request_token, read_request, refuse_probabilities, steered_by
 from brickscan_vllm.settings import Settings, read_settings
 from scanner.errors import Refused
 from scanner.registry.secrets import read_secret

@@ -23,7 +23,7 @@ from brickscan_vllm.settings import Settings
 from scanner.errors import Refused, SecretError, TokenizerError
 from scanner.gpu.plain import GreenRule, PlainVectors, RowSampling, choose, weights_of_rows
 from scanner.registry.secrets import read_secret
-from scanner.storage.local_files import writable_by_others
+from scanner.storage.locations import writable_by_others
 from scanner.storage.toml import read_toml
 from scanner.watermark.native.secret import SubKeys, commitment, derive, label, planes_of
 from schemas.registry import MasterKey, Registry, is_reserved, parse_gamma

@@ -11,9 +11,9 @@ import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor as BatchLogitsProcessor
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as SlotLogitsProcessor
 
-from brickscan_vllm.asked import Reads
 from brickscan_vllm.door import let_in
 from brickscan_vllm.marking import Marker, open_key
+from brickscan_vllm.request import Reads
 from brickscan_vllm.runners import BatchRows, SlotRows
 from brickscan_vllm.settings import read_settings
 from brickscan_vllm.start import check_server

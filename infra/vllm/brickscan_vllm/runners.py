@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from brickscan_vllm.asked import MarkRequest
 from brickscan_vllm.door import StepCounts
 from brickscan_vllm.marking import Marker
+from brickscan_vllm.request import MarkRequest
 from scanner.gpu.plain import RowSampling
 
 _COLUMNS = ("message", "temperature", "top_p", "min_p", "top_k")

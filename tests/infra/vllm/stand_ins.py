@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from brickscan_vllm.asked import MESSAGE
+from brickscan_vllm.request import MESSAGE
 
 CPU = torch.device("cpu")
 

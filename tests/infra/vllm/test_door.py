@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 from brickscan_vllm import door as door_module
-from brickscan_vllm.asked import Reads, read_request
 from brickscan_vllm.door import REFUSED, REQUESTS, STEERED, Door
 from brickscan_vllm.marking import check_tokenizer, find_key, open_key
+from brickscan_vllm.request import Reads, read_request
 from brickscan_vllm.settings import LONGEST, make_token, read_settings
 from brickscan_vllm.start import CLASS, check_server
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from brickscan_vllm import door
-from brickscan_vllm.asked import read_request
 from brickscan_vllm.marking import Marker, find_key, open_key
+from brickscan_vllm.request import read_request
 from brickscan_vllm.runners import BatchRows, SlotRows
 
 from scanner.generation import GreenListProcessor, GumbelProcessor
