@@ -46,7 +46,7 @@ def price(form: Format, mark: Watermark, messages: int, clock: Callable[[], floa
     if form.seconds(messages) < _WORTH_TIMING:
         return None
     ours = make_format("greenlist", {"window": 4, "gamma": "1/4"}).open(bytes(range(16)))
-    seconds, compared = (_a_token(of, messages, clock) for of in (mark, ours))
+    seconds, compared = (seconds_a_token(of, messages, clock) for of in (mark, ours))
     found = Price(seconds, seconds / compared)
     return found if found.times >= WORTH_TELLING else None
 
@@ -57,7 +57,7 @@ def sample(documents: int, seed: int) -> Tokens:
     return Tokens(ranks.astype(np.uint32), np.arange(documents + 1, dtype=np.int64) * _LENGTH)
 
 
-def _a_token(mark: Watermark, messages: int, clock: Callable[[], float]) -> float:
+def seconds_a_token(mark: Watermark, messages: int, clock: Callable[[], float]) -> float:
     """Seconds to leave out repeats and score one token, timed on more and more documents until a sample is long.
 
     As many others come first, so that what is compiled or kept of a vocabulary is there, as it is in a scan.
