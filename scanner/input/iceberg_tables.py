@@ -59,6 +59,7 @@ def read_iceberg(named: str, reading: TableReading) -> list[TableFile]:
         raise Refused(f"input.paths: {named!r}: {_INSTALL}") from None
     try:
         table = _open(named)
+        _refuse_used_names(named, table)
         snapshot = _snapshot(named, table, reading)
         if snapshot is None:
             return []
@@ -118,6 +119,17 @@ def _open(named: str) -> "Table":
     return load_catalog(catalog).load_table(table)
 
 
+def _refuse_used_names(named: str, table: "Table") -> None:
+    """Refuse a column whose name another one had before: files are read by names, and old ones hold the other's values."""
+    before = {(field.name, field.field_id) for schema in table.schemas().values() for field in schema.fields}
+    for field in table.schema().fields:
+        if any(name == field.name and of != field.field_id for name, of in before):
+            raise Refused(
+                f"input.paths: Iceberg table {named!r}: column {printable(field.name)!r} has the name of a column that "
+                "was dropped or renamed, whose values old files still hold under it; rename the new column"
+            )
+
+
 def _snapshot(named: str, table: "Table", reading: TableReading) -> "TableSnapshot | None":
     """The snapshot that is read; None: the table has none yet."""
     if reading.timestamp is not None:
@@ -146,13 +158,15 @@ def _values(table: "Table", file: "DataFile") -> tuple[tuple[str, str | None], .
 
 def _commits(table: "Table", last: "TableSnapshot") -> Iterator[Commit]:
     """The snapshots that led to one, as far back as the table has them, the oldest first."""
-    line: list[TableSnapshot] = []
+    line: dict[int, TableSnapshot] = {}
     found: TableSnapshot | None = last
     while found is not None:
-        line.append(found)
+        line[found.snapshot_id] = found
         parent = found.parent_snapshot_id
+        if parent in line:
+            raise ValueError(f"snapshot {parent} is a parent of its own parents")
         found = None if parent is None else table.snapshot_by_id(parent)
-    for snapshot in reversed(line):
+    for snapshot in reversed(line.values()):
         adds, removes = _changes(table, snapshot)
         yield Commit(dict.fromkeys(adds, snapshot.timestamp_ms * _MILLISECOND), removes)
 

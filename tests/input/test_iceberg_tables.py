@@ -11,6 +11,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import DataScan, FileScanTask, Table
 from pyiceberg.typedef import Record
+from pyiceberg.types import StringType
 from pyiceberg.utils.config import Config
 
 from scanner.errors import Refused
@@ -114,6 +115,26 @@ def described(file: Path, content: DataFileContent, form: FileFormat = FileForma
         content=content, file_path=f"file://{file}", file_format=form, partition=Record(), record_count=3,
         file_size_in_bytes=file.stat().st_size, spec_id=0,
     )  # fmt: skip
+
+
+def test_a_column_with_the_name_of_another_is_refused(table):
+    with table.update_schema() as change:
+        change.rename_column("text", "title")
+    assert [file.path for file in files()]
+    with table.update_schema() as change:
+        change.add_column("text", StringType())
+    with pytest.raises(Refused, match="column 'text' has the name of a column that was dropped or renamed"):
+        files()
+
+
+def test_snapshots_that_are_their_own_parents_are_refused(table, monkeypatch):
+    newest = table.snapshots()[-1].snapshot_id
+    looped = [one.model_copy(update={"parent_snapshot_id": newest}) for one in table.snapshots()]
+    known = {one.snapshot_id: one for one in looped}
+    monkeypatch.setattr(Table, "current_snapshot", lambda _: known[newest])
+    monkeypatch.setattr(Table, "snapshot_by_id", lambda _, number: known.get(number))
+    with pytest.raises(Refused, match="is a parent of its own parents"):
+        files()
 
 
 class PlansWith:
