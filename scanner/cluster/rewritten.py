@@ -1,8 +1,8 @@
 """Rows that a table's commits wrote into other files: a document that was scanned before is left out, where it moved.
 
-A row of a file that took the place of others is the old one if its id and its text agree with those of a document of
-these files that was scanned under the same tests, k-th copy to k-th copy. It keeps its verdict. What was scanned is
-known by its rows in the tables, so the old files may be gone.
+A row of a file that took the place of others is the old one if its id (its account, where it has no id) and its text
+agree with those of a document of these files that was scanned under the same tests, k-th copy to k-th copy. It keeps
+its verdict. What was scanned is known by its rows in the tables, so the old files may be gone.
 """
 
 import hashlib
@@ -26,9 +26,10 @@ from scanner.results.newest import ranges_ever
 from scanner.results.tables import read_whole
 from scanner.scan_plan import Plan
 
-_DOCUMENT = ["doc_id", "text_id"]
+_DOCUMENT = ["doc_id", "holder", "text_id"]
+_HOLDER = pl.when(pl.col("doc_id").is_null()).then("account_id").alias("holder")  # equal texts of others are others
 _RUN = ["shard_id", "scan_id"]
-_DOCUMENTS = pl.Schema({"row": pl.Int64, "doc_id": pl.String, "text_id": pl.Binary})
+_DOCUMENTS = pl.Schema({"row": pl.Int64, "doc_id": pl.String, "account_id": pl.String, "text_id": pl.Binary})
 
 
 def _scanned(plan: Plan, paths: Collection[str]) -> pl.DataFrame:
@@ -38,13 +39,14 @@ def _scanned(plan: Plan, paths: Collection[str]) -> pl.DataFrame:
 
 
 def _counted(plan: Plan, scanned: pl.DataFrame) -> pl.DataFrame:
-    """How many documents of each id and text were scanned in some ranges: doc_id, text_id, copies."""
+    """How many documents of each id and text were scanned in some ranges: doc_id, holder, text_id, copies."""
     ids, runs = open_text_ids(plan), scanned.lazy().select(_RUN)
     verdicts = read_whole(plan.results, "verdicts", scanned["path"]).join(runs, on=_RUN, how="semi")
     lost = read_whole(plan.results, "quarantine").join(runs, on=_RUN, how="semi").drop_nulls("row")
-    unscored = lost.select("doc_id", "text_sha256").collect()
-    given = pl.DataFrame({"doc_id": unscored["doc_id"], "text_id": _text_ids(ids, unscored["text_sha256"].to_list())})
-    both = pl.concat([verdicts.select(_DOCUMENT).collect(engine="streaming"), given.cast({"text_id": pl.Binary})])
+    given = lost.select("doc_id", _HOLDER, "text_sha256").collect()
+    texts = pl.Series("text_id", _text_ids(ids, given["text_sha256"].to_list()), pl.Binary)
+    scored = verdicts.select("doc_id", _HOLDER, "text_id").collect(engine="streaming")
+    both = pl.concat([scored, given.select("doc_id", "holder", texts)])
     return both.group_by(_DOCUMENT).agg(copies=pl.len())
 
 
@@ -57,7 +59,7 @@ def _text_ids(ids: TextIds, digests: Sequence[bytes | None]) -> list[bytes | Non
 def _old_rows(shards: Sequence[Shard], found: Sequence[pl.DataFrame], counted: pl.DataFrame) -> dict[str, Any]:
     """Rows that are old, by the ids of their shards: bool[stop], from the file's first row on."""
     named = [rows.with_columns(shard=pl.lit(i, pl.Int64)) for i, rows in enumerate(found)]
-    rows = pl.concat([pl.DataFrame(schema={**_DOCUMENTS, "shard": pl.Int64}), *named])
+    rows = pl.concat([pl.DataFrame(schema={**_DOCUMENTS, "shard": pl.Int64}), *named]).with_columns(_HOLDER)
     rows = rows.with_columns(nth=pl.int_range(pl.len()).over(_DOCUMENT))
     rows = rows.join(counted, on=_DOCUMENT, how="left", nulls_equal=True, maintain_order="left")
     old = rows.filter(pl.col("nth") < pl.col("copies").fill_null(0))
@@ -82,14 +84,14 @@ def read_on_ray(plan: Plan, shards: Sequence[Shard]) -> list[pl.DataFrame]:
 
 
 def read_documents(plan: Plan, shard: Shard) -> pl.DataFrame:
-    """The live documents of a shard as its file has them: row, doc_id, text_id; none where it cannot be read."""
+    """The live documents of a shard as its file has them: row, doc_id, account_id, text_id; none where it cannot be read."""
     ids, parts = open_text_ids(plan), [_DOCUMENTS.to_frame()]
     try:
         for part in read(shard.file, plan.columns, shard.rows.start, shard.rows.stop):
             if isinstance(part, Unreadable):
                 continue
             texts = [None if text is None else hashlib.sha256(text).digest() for text in part["text"].to_pylist()]
-            columns = {"row": part["row"].to_pylist(), "doc_id": part["doc_id"].to_pylist()}
+            columns = {name: part[name].to_pylist() for name in ("row", "doc_id", "account_id")}
             parts.append(pl.DataFrame({**columns, "text_id": _text_ids(ids, texts)}, schema=_DOCUMENTS))
     except FileFault:  # the scan tells it
         return _DOCUMENTS.to_frame()

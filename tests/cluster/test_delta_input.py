@@ -85,6 +85,17 @@ def test_each_live_document_is_scored_once_whatever_commits_did(night, table):
     assert [name for name, times in Counter(scanned(night)).items() if times > 1] == ["doc 25"]  # updated
 
 
+def test_equal_texts_of_other_accounts_are_other_documents(night):
+    """Without ids, in a table that is written anew: the verdict on one account's text is none on another's."""
+    table = night.folder / "lake"
+    night.configure(paths=["lake"], more='keys = ["gum"]', columns='account = "account"')
+    for number, accounts in enumerate((["ann", "ben"], ["cid", "ben", "ann", "ben"])):
+        rows = {"doc_id": pa.nulls(len(accounts), pa.string()), "text": ["a text"] * len(accounts)}
+        write_deltalake(table, pa.table({**rows, "account": accounts}), mode="overwrite")
+        scan_here(night, number)
+    assert sorted(night.verdicts()["account_id"]) == ["ann", "ben", "ben", "cid"]
+
+
 STEPS = st.sampled_from(
     ["append", "append", "copies", "delete", "vector", "update", "compact", "vacuum", "scan", "scan"]
 )
