@@ -84,7 +84,7 @@ def read_on_ray(plan: Plan, shards: Sequence[Shard]) -> list[pl.DataFrame]:
 
 
 def read_documents(plan: Plan, shard: Shard) -> pl.DataFrame:
-    """The live documents of a shard as its file has them: row, doc_id, account_id, text_id; none where it cannot be read."""
+    """The live documents of a shard, as `_DOCUMENTS`; none where its file cannot be read."""
     ids, parts = open_text_ids(plan), [_DOCUMENTS.to_frame()]
     try:
         for part in read(shard.file, plan.columns, shard.rows.start, shard.rows.stop):

@@ -67,12 +67,17 @@ def read_delta(location: str, reading: TableReading) -> list[TableFile]:
         table = _open(location, reading)
         partitions = table.metadata().partition_columns
         columns = ["path", "size_bytes", "modification_time", *(f"partition.{name}" for name in partitions)]
-        actions = _wanted(location, pa.table(table.get_add_actions(flatten=True)).select(columns), reading.where)
-        deleted = _deletions(table)
+        added = pa.table(table.get_add_actions(flatten=True)).select(columns)
+        actions, deleted = _wanted(location, added, reading.where), _deletions(table)
         log = _CommitLog(filesystem, posixpath.join(inner, LOG_OF_DELTA), table.version(), named)
         origins = origins_of(log.commits(), (table.metadata().created_time or 0) * _MILLISECOND)
     except (DeltaError, OSError, pa.ArrowException, *_OF_FORMS) as error:
         raise ScanFailed(f"input.paths: Delta table {location!r} cannot be read: {in_a_line(error)}") from None
+    if deleted.keys() - {*added["path"].to_pylist()}:  # a path such as ./a.parquet, which deltalake writes anew
+        raise ScanFailed(
+            f"input.paths: Delta table {location!r} has deletion vectors of files that its log names in another way; "
+            "rewrite these files at the source (REORG TABLE … APPLY (PURGE)), so that no deleted row is read"
+        )
     snapshot, unknown = Snapshot(location, "Delta", table.version()), FileOrigin(frozenset(), 0)
     if not log.whole:
         unknown = FileOrigin(frozenset(), (table.metadata().created_time or 0) * _MILLISECOND)
@@ -144,6 +149,7 @@ def _wanted(location: str, actions: pa.Table, where: str | None) -> pa.Table:
         return actions
     rows = cast(pl.DataFrame, pl.from_arrow(actions.select(actions.column_names[3:])))
     rows = rows.rename({name: name.removeprefix("partition.") for name in rows.columns})
+    rows = rows.with_columns(pl.selectors.date().cast(pl.String))  # as {date} is written
     there = f"the table is partitioned by: {', '.join(rows.columns) or 'nothing'}"
     try:
         wanted = pl.sql_expr(where)
@@ -163,7 +169,7 @@ def _wanted(location: str, actions: pa.Table, where: str | None) -> pa.Table:
 
 
 class _CommitLog:
-    """The commits of a table up to a version, as far back as they are there. whole: from the first one on.
+    """The commits of a table up to a version, as far back as they are there. whole: each from the first one on.
 
     Args:
         filesystem: where it lies.
@@ -178,7 +184,7 @@ class _CommitLog:
         plain = (item for item in items if item.type == fs.FileType.File)  # a FIFO would wait for its writer
         numbers = {int(found[1]): item.path for item in plain if (found := _COMMIT.fullmatch(item.base_name))}
         self._paths = [numbers[number] for number in sorted(numbers) if number <= version]
-        self.whole = 0 in numbers
+        self.whole = len(self._paths) == version + 1
 
     def commits(self) -> list[Commit]:
         """The commits in their order, without files that no other one replaced, if the log is whole."""

@@ -177,6 +177,7 @@ def list_files(
         table = _files_of_table(location, folders, reading)
         if table is not None:
             files |= {file.path: _same(file, known) for file in table}
+            leads |= _leads_of_table(location, table)
             continue
         shown = (urlsplit(location)._replace(query="").geturl() if "://" in location else location).rstrip("/")
         begin, found = _found_under(location, folders, missing, passed_over)
@@ -272,6 +273,13 @@ def _files_of_table(named: str, folders: TableFolders, reading: TableReading) ->
     if reading != NEWEST:
         raise Refused(f"input: {location!r} is no table; version, timestamp and where are for tables alone")
     return None
+
+
+def _leads_of_table(named: str, files: Iterable[InputFile]) -> dict[str, object]:
+    """Where the paths of a table's files lead, if links lead to the table."""
+    location = named.removeprefix(DELTA).rstrip("/")
+    real = location if "://" in location or named.startswith(ICEBERG) else os.path.realpath(location)
+    return {file.path: real + file.inner[len(location) :] for file in files} if real != location else {}
 
 
 def _in_delta_table(location: str, reading: TableReading) -> list[InputFile]:

@@ -120,7 +120,7 @@ def _open(named: str) -> "Table":
 
 
 def _refuse_used_names(named: str, table: "Table") -> None:
-    """Refuse a column whose name another one had before: files are read by names, and old ones hold the other's values."""
+    """Refuse a column whose name another one had: files are read by names, and old ones hold the other's values."""
     before = {(field.name, field.field_id) for schema in table.schemas().values() for field in schema.fields}
     for field in table.schema().fields:
         if any(name == field.name and of != field.field_id for name, of in before):

@@ -68,6 +68,35 @@ def test_files_come_from_the_log_and_values_of_partitions_are_columns(table):
     assert documents(f"delta:{table}").keys() == found.keys()
 
 
+def test_a_table_that_two_paths_lead_to_is_read_once(table, tmp_path):
+    link = tmp_path / "a link"
+    link.symlink_to(table)
+    (tmp_path / "upper").symlink_to(tmp_path)
+    once = [file.path for file in list_files([str(table)])]
+    for other in (link, f"delta:{link}", f"{link}/", tmp_path / "upper" / "a link", f"delta:{table}"):
+        assert [file.path for file in list_files([str(other), str(table)])] == once
+    assert len(list_files([str(link)])) == 2
+
+
+def test_deleted_rows_of_a_file_with_another_spelling_are_never_read(tmp_path):
+    table = tmp_path / "table"
+    write_deltalake(table, posts("abc"))
+    log = table / "_delta_log" / f"{0:020d}.json"
+    log.write_text(log.read_text().replace('"path":"', '"path":"./'))
+    assert sorted(documents(table)) == list("abc")
+    delete_by_vector(table, ["b"])
+    with pytest.raises(ScanFailed, match="deletion vectors of files that its log names in another way"):
+        documents(table)
+
+
+def test_partitions_of_dates_are_chosen_as_dates_are_written(tmp_path):
+    for day in (30, 31):
+        rows = posts(f"{day % 10}").set_column(2, "date", pa.array([datetime.date(2026, 8, day)]))
+        write_deltalake(tmp_path / "table", rows, partition_by=["date"], mode="append")
+    for where in ("date = '2026-08-31'", "date > '2026-08-30'", "date in ('2026-08-31')"):
+        assert sorted(documents(tmp_path / "table", TableReading(where=where))) == ["1"]
+
+
 def test_a_table_is_read_at_a_version_or_time(table):
     assert sorted(documents(table, TableReading(version=0))) == list("abc")
     made = DeltaTable(table).history()[-1]["timestamp"]
@@ -125,6 +154,14 @@ def test_a_file_knows_the_files_that_went_into_it_and_since_when(table):
         (table / "_delta_log" / f"{commit:020d}.json").unlink()
     made = DeltaTable(table).metadata().created_time * 10**6
     assert {file.entry.since for file in list_files([str(table)]) if file.entry} == {made}  # rows may be as old
+
+
+def test_a_file_whose_commit_is_gone_may_be_as_old_as_the_table(table):
+    write_deltalake(table, posts("f"), mode="append")
+    DeltaTable(table).create_checkpoint()
+    (table / "_delta_log" / f"{1:020d}.json").unlink()
+    made = DeltaTable(table).metadata().created_time * 10**6
+    assert min(file.entry.since for file in list_files([str(table)]) if file.entry) == made
 
 
 def test_what_is_not_read_is_refused_by_name(table, tmp_path):
