@@ -157,7 +157,11 @@ def _values(table: "Table", file: "DataFile") -> tuple[tuple[str, str | None], .
 
 
 def _commits(table: "Table", last: "TableSnapshot") -> Iterator[Commit]:
-    """The snapshots that led to one, as far back as the table has them, the oldest first."""
+    """What led to a snapshot, as far back as the table has it, the oldest first; snapshots of one transaction are one.
+
+    A transaction writes metadata with the time of its last snapshot. pyiceberg overwrites by two: one removes files,
+    and one adds others (Iceberg's specification, "Table Metadata Fields": metadata-log, last-updated-ms).
+    """
     line: dict[int, TableSnapshot] = {}
     found: TableSnapshot | None = last
     while found is not None:
@@ -166,9 +170,17 @@ def _commits(table: "Table", last: "TableSnapshot") -> Iterator[Commit]:
         if parent in line:
             raise ValueError(f"snapshot {parent} is a parent of its own parents")
         found = None if parent is None else table.snapshot_by_id(parent)
-    for snapshot in reversed(line.values()):
-        adds, removes = _changes(table, snapshot)
-        yield Commit(dict.fromkeys(adds, snapshot.timestamp_ms * _MILLISECOND), removes)
+    ends = {table.metadata.last_updated_ms, *(entry.timestamp_ms for entry in table.metadata.metadata_log)}
+    adds, removes = dict[str, int](), list[str]()
+    times = [snapshot.timestamp_ms for snapshot in line.values()]
+    for snapshot, after in zip(reversed(line.values()), [*times[-2::-1], None], strict=True):
+        added, removed = _changes(table, snapshot)
+        adds |= dict.fromkeys(added, snapshot.timestamp_ms * _MILLISECOND)
+        removes += removed
+        ended = snapshot.timestamp_ms in ends or snapshot.timestamp_ms < min(ends)  # older metadata is forgotten
+        if after is None or (ended and after != snapshot.timestamp_ms):
+            yield Commit(adds, [path for path in removes if path not in adds])
+            adds, removes = {}, []
 
 
 def _changes(table: "Table", snapshot: "TableSnapshot") -> tuple[list[str], list[str]]:

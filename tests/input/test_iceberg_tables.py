@@ -102,6 +102,21 @@ def test_files_that_replaced_others_know_them_and_since_when(table):
     assert kept == before[kept.path]
 
 
+def test_files_that_a_transaction_of_several_snapshots_wrote_know_those_it_removed(table):
+    gone = {file.path for file in files()}
+    table.overwrite(posts("abcde"))  # a snapshot that deletes, and one that appends
+    assert len(table.snapshots()) == 4
+    (written,) = files()
+    assert written.entry is not None
+    assert written.entry.parents == gone
+    assert written.entry.since == table.snapshots()[0].timestamp_ms * 10**6
+    table.delete("day = '2026-08-31'")
+    table.append(posts("f"))  # a transaction of its own
+    (appended,) = [file for file in files() if file.entry and not file.entry.parents]
+    assert appended.entry is not None
+    assert appended.entry.since == table.snapshots()[-1].timestamp_ms * 10**6
+
+
 def positions_of(folder: Path, deleted: dict[str, list[int]]) -> DataFile:
     """A file of position deletes, as engines write them."""
     rows = [(path, row) for path, gone in deleted.items() for row in gone]
