@@ -77,12 +77,15 @@ def new_night(tmp_path, undisturbed) -> Callable[..., Night]:
 
 @pytest.fixture
 def judge(undisturbed) -> Callable[..., None]:
-    """A function that notes a fault's row of the table, and fails unless its differences are zeros."""
+    """A function that notes a fault's row of the table, and fails unless its differences are zeros.
 
-    def compare(fault: str, runs: int, nights: list[Night], **expected) -> None:
+    calm: a night without faults to compare with, where the input is another.
+    """
+
+    def compare(fault: str, runs: int, nights: list[Night], calm: Night = undisturbed, **expected) -> None:
         from tests.chaos.night import Difference
 
-        found = [night.compare(undisturbed, **expected) for night in nights]
+        found = [night.compare(calm, **expected) for night in nights]
         row = Row(fault, runs, Difference(*map(sum, zip(*found, strict=True))))
         ROWS.append(row)
         assert row.difference == (0, 0, 0), row

@@ -150,6 +150,11 @@ class Night:
     def quarantine(self) -> pl.DataFrame:
         return self._table("quarantine")
 
+    def documents(self) -> Counter[tuple[Any, ...]]:
+        """How often each document is in a table, with what was found, whatever file it is in."""
+        scored = self.verdicts().select("doc_id", "status", "tokens", "flagged", "key_id", "user_id", "unit")
+        return Counter(scored.rows()) + Counter(self.quarantine().select("doc_id", "reason").rows())
+
     def worker_pids(self) -> list[int]:
         """Process ids of this night's living workers."""
         folder = self.results.parent / PIDS

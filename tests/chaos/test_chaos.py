@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from deltalake import DeltaTable, convert_to_deltalake
 
 from tests.chaos.driver import FREEZES, MOMENTS
 from tests.chaos.mounts import Mount, can_mount
@@ -22,7 +23,19 @@ from tests.chaos.worker import REASONS
 
 pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("undisturbed")]
 
-WORKERS, DRIVERS, PAIRS, THIRDS, NODES, COMMITS, FROZEN, DOCUMENTS, FILES, DISKS = 30, 10, 5, 3, 8, 12, 7, 5, 12, 5
+WORKERS, DRIVERS, PAIRS, THIRDS, NODES, COMMITS, FROZEN, DOCUMENTS, FILES, DISKS, TABLES = (
+    30,
+    10,
+    5,
+    3,
+    8,
+    12,
+    7,
+    5,
+    12,
+    5,
+    8,
+)
 WAVES_SECONDS = float(os.environ.get("CHAOS_WAVES_SECONDS", "600"))
 WAVE_SECONDS, WORKERS_IN_WAVES, SECONDS_A_SHARD_IN_WAVES = 30, 4, 8
 
@@ -199,6 +212,29 @@ def test_drivers_die_while_a_night_is_frozen(new_night, chance, judge, nodes):
     judge(f"SIGKILL of the driver {FREEZES}", FROZEN, nights)
 
 
+def test_drivers_die_over_a_delta_table_that_is_rewritten(new_night, chance, judge, undisturbed):
+    """A table's files are compacted after every other death; what was scanned in them before stays scanned."""
+    kept, rewritten, deaths = new_night(copy=True), new_night(copy=True), 0
+    for night in (kept, rewritten):
+        convert_to_deltalake(str(night.input))
+    while deaths < TABLES:
+        night = chance.choice([kept, rewritten])
+        fault = {"at": chance.choice(MOMENTS), "commit": chance.randint(1, 8), "delay": chance.uniform(0, 0.02)}
+        done = night.run(**fault)
+        assert done.returncode in (0, -signal.SIGKILL), done.stdout
+        deaths += done.returncode == -signal.SIGKILL
+        if not done.returncode:  # it came to its end: on to other results
+            night.results = night.folder / f"results-{deaths}"
+            night.configure()
+        elif night is rewritten:
+            DeltaTable(str(night.input)).optimize.compact(target_size=chance.choice([2**14, 2**20]))
+    calm = Night(kept.folder.with_name("calm"), kept.registry, kept.input)
+    for night in (kept, rewritten, calm):
+        finish(night)
+    assert rewritten.documents() == undisturbed.documents()
+    judge("SIGKILL of the driver over a Delta table", TABLES, [kept], calm)
+
+
 def test_documents_that_kill_eat_or_never_end(new_night, chance, judge, undisturbed):
     night = new_night()
     night.configure(stall_seconds=4)
@@ -281,5 +317,6 @@ def test_the_faults_are_a_hundred():
         + len(REASONS) * DOCUMENTS
         + FILES
         + 2 * DISKS
+        + TABLES
         >= 100
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, convert_to_deltalake, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 from pyarrow import fs
@@ -187,22 +187,26 @@ def driver(night: Night) -> "subprocess.Popen[str]":
 
 @pytest.mark.long
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_night_on_s3_with_a_killed_driver_and_two_at_once(s3, far_registry, night, registry, marked, plain):
+@pytest.mark.parametrize("source", ["files", "table"])
+def test_a_night_on_s3_with_a_killed_driver_and_two_at_once(s3, far_registry, night, registry, marked, plain, source):
     alice = message_of(registry, "green", "alice")
     for i in range(FILES):
         night.write(f"f{i:02}", [marked(alice, 60, i), *(plain(60, 1000 * i + j) for j in range(ROWS - 1))])
     night.scan()
     expected = night.verdicts()
-    fs.copy_files(str(night.input), "night/in/2026-08-31", fs.LocalFileSystem(), s3)
-    with s3.open_output_stream("night/in/2026-08-31/broken.parquet") as file:
+    folder, broken = f"{BUCKET}/in-{source}/2026-08-31", source == "files"
+    fs.copy_files(str(night.input), folder.removeprefix("s3://"), fs.LocalFileSystem(), s3)
+    if not broken:
+        convert_to_deltalake(folder)
+    with s3.open_output_stream(f"{folder.removeprefix('s3://')}/broken.parquet") as file:  # in no log
         file.write(b"PAR1 and no more")
-    night.results = f"{BUCKET}/results"
-    config = night.configure(paths=[f"{BUCKET}/in"], more="max_lost_files = 1").read_text()
+    night.results = f"{BUCKET}/results-{source}"
+    config = night.configure(paths=[folder], more="max_lost_files = 1").read_text()
     config = config.replace(str(registry), far_registry).replace('"results"', f'"{night.results}"')
     night.config.write_text(config)
 
     killed = driver(night)
-    first_commit = f"night/results/verdicts/_delta_log/{2:020}.json"  # version 1 is the broken file's
+    first_commit = f"night/results-{source}/verdicts/_delta_log/{1 + broken:020}.json"  # version 1 is the broken file's
     wait_for(lambda: s3.get_file_info(first_commit).is_file, killed)
     killed.send_signal(signal.SIGKILL)
     shown = [*killed.communicate()]
@@ -214,12 +218,12 @@ def test_a_night_on_s3_with_a_killed_driver_and_two_at_once(s3, far_registry, ni
         assert process.returncode == 0, shown
     found = night.verdicts().with_columns(path=str(night.input) + pl.col("path").str.tail(len("/f00.parquet")))
     assert same(found.drop("shard_id"), expected.drop("shard_id"))
-    (faulty,) = night.quarantine().iter_rows(named=True)
-    assert (faulty["path"], faulty["reason"]) == (f"{BUCKET}/in/2026-08-31/broken.parquet", "truncated")
+    faulty = night.quarantine().select("path", "reason").rows()
+    assert faulty == [(f"{folder}/broken.parquet", "truncated")] * broken
     scans = results.scans(night.results).collect()
     assert scans["exit_code"].to_list() == [0, 0]
     assert scans["documents"].sum() == FILES * ROWS - before
-    assert night.scan().work.skipped == FILES + 1
+    assert night.scan().work.skipped == FILES + broken
 
     assert results.flagged(night.results).collect()["user_id"].to_list() == ["alice"] * FILES
     code, out, _ = call("flagged", night.config, "--limit", "100")
