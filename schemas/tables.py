@@ -153,6 +153,7 @@ SHARDS = pa.schema(
         pa.field("canaries", pa.int64()),  # flagged texts of canaries, named right, beside those in `flagged`
         pa.field("tests_sha256", pa.string()),  # digest of everything but the file that decided its verdicts
         pa.field("since", TIME),  # since when a row of its file can have been in its table; null: it is in no table
+        pa.field("moved_from", pa.list_(pa.string())),  # files in which its file's rows were scanned
     ]
 )
 """One row per range of rows of a file that a scan finished: its counts, and which rows of VERDICTS are the newest."""

@@ -257,6 +257,7 @@ class Committer:
             "tokens": counts.tokens,
             "tests_sha256": (self._plan.under(shard.keys) if shard.keys else self._plan).tests_sha256,
             "since": None if shard.file.entry is None else written(shard.file),
+            "moved_from": shard.file.moved_from or None,
         }
 
     def _write_lost(self, finished: Finished) -> Files:

@@ -2,7 +2,9 @@
 
 A row of a file that took the place of others is the old one if its id (its account, where it has no id) and its text
 agree with those of a document of these files that was scanned under the same tests, k-th copy to k-th copy. It keeps
-its verdict. What was scanned is known by its rows in the tables, so the old files may be gone.
+its verdict. What was scanned is known by its rows in the tables, so the old files may be gone. Where a row was scanned
+stands with the first range of the file that it moved to (`moved_from`), so that it may move again when the table has
+forgotten that it moved.
 """
 
 import hashlib
@@ -33,9 +35,9 @@ _DOCUMENTS = pl.Schema({"row": pl.Int64, "doc_id": pl.String, "account_id": pl.S
 
 
 def _scanned(plan: Plan, paths: Collection[str]) -> pl.DataFrame:
-    """Ranges of these files that were scanned under the same tests: path, shard_id, scan_id."""
+    """Ranges of these files that were scanned under the same tests: path, documents, shard_id, scan_id, moved_from."""
     ours = pl.col("path").is_in(sorted(paths)) & (pl.col("tests_sha256") == plan.tests_sha256)
-    return ranges_ever(plan.results).filter(ours).select("path", *_RUN).collect()
+    return ranges_ever(plan.results).filter(ours).select("path", "documents", *_RUN, "moved_from").collect()
 
 
 def _counted(plan: Plan, scanned: pl.DataFrame) -> pl.DataFrame:
@@ -122,14 +124,16 @@ def leave_out_rewritten(
         read_all: reads the documents of shards.
     """
     moved = [shard for shard in shards if shard.file.entry is not None and shard.file.entry.parents]
-    own = {shard.file.path for shard in moved}
-    parents = frozenset().union(*{shard.file.entry.parents for shard in moved if shard.file.entry}) - (live - own) | own
-    scanned = _scanned(plan, parents)
+    there = live - {shard.file.path for shard in moved}
+    origins, scanned = _origins(plan, moved, there)
     old = _old_rows(moved, read_all(plan, moved), _counted(plan, scanned)) if len(scanned) else {}
-    again = set(scanned["path"])
+    again, bearing = set(scanned["path"]), set(scanned.filter(pl.col("documents") > 0)["path"])
 
     def without(shard: Shard) -> Shard:
         rows, bare = old.get(shard.shard_id), _without_parents(shard)
+        if shard.rows.start == 0:
+            came_from = tuple(sorted(origins.get(shard.file.path, set()) & bearing - {shard.file.path}))
+            bare = replace(bare, file=replace(bare.file, moved_from=came_from))
         if rows is None:
             return bare
         gone = rows[shard.rows.start :] | shard.file.left_out(shard.rows.start, shard.rows.stop)
@@ -138,3 +142,17 @@ def leave_out_rewritten(
         return replace(bare, file=replace(bare.file, rewritten=pack_rows(rows)))
 
     return [without(shard) for shard in shards]
+
+
+def _origins(plan: Plan, moved: Sequence[Shard], there: frozenset[str]) -> tuple[dict[str, set[str]], pl.DataFrame]:
+    """The files that rows of each file may have been scanned in, itself among them, and these files' ranges.
+
+    there: files of the input whose rows stand in them still.
+    """
+    files = {shard.file.path: shard.file.entry for shard in moved}
+    origins = {path: {path} | entry.parents - there for path, entry in files.items() if entry}
+    scanned = _scanned(plan, frozenset().union(*origins.values()))
+    earlier = scanned.drop_nulls("moved_from").explode("moved_from").select("path", "moved_from").unique()
+    for known in origins.values():
+        known |= set(earlier.filter(pl.col("path").is_in(sorted(known)))["moved_from"]) - there
+    return origins, _scanned(plan, frozenset().union(*origins.values())) if len(earlier) else scanned

@@ -48,7 +48,8 @@ class InputFile:
     path: absolute path or URI, as the tables show it; location: the configured path it was found under, which tells the
     filesystem; inner: its path on that filesystem; size in bytes; modified: nanoseconds since 1970, or 0 where the
     filesystem does not tell; entry: what a table's log says of it, whose time `modified` is then, None: it is in no
-    table; rewritten: rows that stood in another file of the table when they were scanned, as `pack_rows` gives them.
+    table; rewritten: rows that stood in another file of the table when they were scanned, as `pack_rows` gives them;
+    moved_from: paths of these files.
     """
 
     path: str
@@ -58,6 +59,7 @@ class InputFile:
     modified: int
     entry: LogEntry | None = None
     rewritten: bytes = b""
+    moved_from: tuple[str, ...] = ()
 
     @property
     def values(self) -> Mapping[str, str | None]:

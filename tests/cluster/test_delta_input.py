@@ -17,7 +17,7 @@ from scanner.cluster.work import find_work, inspect_input
 from scanner.cluster.worker import Worker
 from scanner.input.files import list_files
 from scanner.results.tables import open_tables, read_whole
-from tests.support.deltas import delete_by_vector
+from tests.support.deltas import delete_by_vector, forget_commits
 from tests.support.night import Night
 
 WORDS = ["river", "stone", "lamp", "cloud", "paper", "garden", "window", "engine", "letter", "harbour"]
@@ -96,8 +96,26 @@ def test_equal_texts_of_other_accounts_are_other_documents(night):
     assert sorted(night.verdicts()["account_id"]) == ["ann", "ben", "ben", "cid"]
 
 
+def test_rows_move_again_when_the_table_has_forgotten_that_they_moved(night):
+    table = night.folder / "lake"
+    night.configure(paths=["lake"], more='keys = ["gum"]')
+    for numbers in (range(3), range(3, 6)):
+        write_deltalake(table, posts(numbers), mode="append")
+    for number in range(4):
+        scan_here(night, number)
+        if number % 2:
+            DeltaTable(table).delete(f"doc_id = 'doc {number}'")
+        else:
+            DeltaTable(table).optimize.compact()
+        scan_here(night, 10 + number)
+        forget_commits(table)
+    assert sorted(night.verdicts()["doc_id"]) == [f"doc {number}" for number in range(6)]
+    moved = [known for known in read_whole(night.results, "shards").collect()["moved_from"].to_list() if known]
+    assert {len(known) for known in moved} == {2}
+
+
 STEPS = st.sampled_from(
-    ["append", "append", "copies", "delete", "vector", "update", "compact", "vacuum", "scan", "scan"]
+    ["append", "append", "copies", "delete", "vector", "update", "compact", "vacuum", "scan", "scan", "forget"]
 )
 
 
@@ -173,7 +191,7 @@ def check_histories(examples: int, folders, registry) -> None:
         table, model = night.folder / "lake", PlainTable()
         for number, step in enumerate(["append", *steps, "scan"]):
             step_of(step, table, model, number, data)
-            if step == "scan":
+            if step in ("scan", "forget"):
                 scan_here(night, number)
                 model.scan()
                 rows = read_whole(night.results, "verdicts").select("doc_id", "text_id", "path", "row").collect()
@@ -185,6 +203,8 @@ def check_histories(examples: int, folders, registry) -> None:
                 assert model.copies <= rows["doc_id"].null_count() <= model.copies_ever
                 newest = results.verdicts(night.results).collect()
                 assert newest.height == rows.height
+                if step == "forget":
+                    forget_commits(table)
 
     check()
 

@@ -38,6 +38,14 @@ def delete_by_vector(table: Path, doc_ids: Collection[str]) -> None:
 _REMOVED = {"dataChange": True, "deletionTimestamp": 1, "extendedFileMetadata": True}
 
 
+def forget_commits(table: Path) -> None:
+    """Keep a checkpoint and the newest commit of a table's log alone, as its retention does after weeks."""
+    DeltaTable(table).create_checkpoint()
+    *old, _ = sorted((table / "_delta_log").glob("*.json"))
+    for commit in old:
+        commit.unlink()
+
+
 def _state(table: Path) -> dict[str, Any]:
     """Actions of the files that count, by their paths in the log."""
     state: dict[str, Any] = {}
