@@ -28,6 +28,7 @@ METHODS = ("gumbel", "greenlist")
 TEMPERATURES = (0.3, 0.6, 1.0)
 KINDS = ("prose", "code", "json")
 EDITS = (0.0, 0.06, 0.15)
+CELLS = tuple(itertools.product(METHODS, TEMPERATURES, KINDS))
 TEXTS, LONGEST, STEP = 32, 400, 10
 DELTA = 2.0
 LEVELS = 8
@@ -58,7 +59,7 @@ def mark_of(method: str) -> Watermark:
 def write(folder: Path, model: LocalModel) -> None:
     """Write every cell's texts that are not there yet."""
     folder.mkdir(parents=True, exist_ok=True)
-    for temperature, kind, method in itertools.product(TEMPERATURES, KINDS, METHODS):
+    for method, temperature, kind in CELLS:
         file = folder / f"{method}-{temperature:g}-{kind}.json"
         if file.exists():
             continue
@@ -199,8 +200,8 @@ def _probabilities(logits: NDArray[np.float32], ids: Sequence[int]) -> Floats:
 def weigh(folder: Path, model: LocalModel, tools: Tools) -> None:
     """Keep p̂ and draws of every text, unedited and edited, that are not there yet."""
     proxies = Proxies(model, tools.human, tools)
-    order = sorted(folder.glob("*-*-*.json"), key=lambda file: (file.name.split("-")[0], file.name.split("-")[1]))
-    for file, edit in itertools.product(order, EDITS):
+    files = [folder / f"{method}-{temperature:g}-{kind}.json" for method, temperature, kind in CELLS]
+    for file, edit in itertools.product(filter(Path.exists, files), EDITS):
         target = file.with_name(f"{file.stem}-{edit:g}.npz")
         if target.exists():
             continue
