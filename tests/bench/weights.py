@@ -29,7 +29,7 @@ TEMPERATURES = (0.3, 0.6, 1.0)
 KINDS = ("prose", "code", "json")
 EDITS = (0.0, 0.06, 0.15)
 CELLS = tuple(itertools.product(METHODS, TEMPERATURES, KINDS))
-TEXTS, LONGEST, STEP = 32, 400, 10
+TEXTS, LONGEST, STEP = 20, 400, 10
 DELTA = 2.0
 LEVELS = 8
 """Levels of weights above 0."""
