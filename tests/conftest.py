@@ -28,8 +28,8 @@ settings.register_profile("same", derandomize=True, deadline=None, suppress_heal
 settings.load_profile("same")
 
 NOT_QUICK = re.compile(
-    r"ray_cluster|without_ray|\bimport ray\b|scanner\.cluster|subprocess|multiprocessing|inspect\(|audited_scan|torch"
-    r"|from transformers|from scanner\.generation|\btiny|\bnight\b|\.png"
+    r"ray_cluster|without_ray|\bimport ray\b|scanner\.cluster|subprocess|multiprocessing|inspect(_all)?\(|audited_scan"
+    r"|torch|from transformers|from scanner\.generation|\btiny|\bnight\b|\.png"
 )
 """Words of a test file that needs Ray, a process (drawing asks one for fonts) or seconds for an import."""
 
