@@ -16,7 +16,7 @@ from scanner.printable import printable
 from schemas.words import ReviewDecision
 
 if TYPE_CHECKING:
-    from scanner.review.serving import Server
+    from scanner.service.serving import Server
 
 
 @contextlib.contextmanager
@@ -32,7 +32,7 @@ def needs_extra(command: str) -> Iterator[None]:
         raise Refused(f"{command} needs {error.name}; install it with `pip install 'brickscan[review]'`") from None
 
 
-def serve(server: "Server", command: str) -> None:
+def run_until_ended(server: "Server", command: str) -> None:
     """Serve until Ctrl-C, or SIGTERM, which is raised again."""
     try:
         server.run()
@@ -107,7 +107,7 @@ def review(results: str, port: int, by: str | None) -> None:
       brickscan review scan.toml --by ruth
     """
     with needs_extra("review"):
-        from scanner.review.serving import ReviewServer
+        from scanner.service.review_access import ReviewServer
     from scanner.evidence.explainer import Explainer
 
     place = results_at(results)
@@ -118,7 +118,7 @@ def review(results: str, port: int, by: str | None) -> None:
         f"review: {server.address}",
         f"as {printable(server.by)}; whoever has this address can see all flags and decide; Ctrl-C ends the app",
     )
-    serve(server, "review")
+    run_until_ended(server, "review")
 
 
 WEBHOOK_PORT = 8748
@@ -143,12 +143,12 @@ def webhook(config: Path, host: str, port: int) -> None:
       brickscan webhook scan.toml
     """
     with needs_extra("webhook"):
-        from scanner.review.webhook import WebhookServer
+        from scanner.service.webhook import WebhookServer
     if not scanned(results_at(str(config))):
         return
     server = WebhookServer(config, host, port, complain)
     tell(f"webhook: {server.address}", "decisions of Coop are recorded; Ctrl-C ends the app")
     try:
-        serve(server, "webhook")
+        run_until_ended(server, "webhook")
     finally:
         tell(f"webhook: {server.summary()}")

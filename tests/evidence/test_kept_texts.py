@@ -22,8 +22,8 @@ from scanner.results.erasure import erase_user
 from scanner.results.retention import FREEZE_AFTER, freeze, retain
 from scanner.results.tables import open_tables
 from scanner.results.upkeep import compact
-from scanner.review.desk import Desk, FlagRequest
 from scanner.scan_plan import Plan
+from scanner.service.desk import Desk, FlagRequest
 from scanner.storage.delta import table_uri
 from tests.support.command_line import call
 from tests.support.hostile_files import FATAL

@@ -19,7 +19,7 @@ from scanner.registry import add_users, erase_users, head_of, list_users, new_ke
 from scanner.results.decision_log import users_of
 from scanner.results.tables import append_scan, open_tables
 from scanner.results.transactions import TableEntry, commit, write_file
-from scanner.review.desk import Desk, FlagRequest
+from scanner.service.desk import Desk, FlagRequest
 from schemas.audit import AUDITS
 from schemas.tables import FLAGS, SCANS, SHARDS, SPANS
 from tests.support.command_line import call

@@ -17,7 +17,7 @@ from scanner.exports import verdict_of
 from scanner.results.decision_log import users_of
 from scanner.results.tables import open_tables
 from scanner.results.transactions import TableEntry, commit, write_file
-from scanner.review.desk import Desk, FlagRequest, Place
+from scanner.service.desk import Desk, FlagRequest, Place
 from schemas.tables import ACCOUNTS, FLAGS, SPANS
 from schemas.words import OF_REGISTRY, Naming
 from tests.support.command_line import call

@@ -26,7 +26,7 @@ from scanner.registry import new_key, restore_users, set_canaries
 from scanner.results.flags import WantedFlags, by_need, newest, sums
 from scanner.results.tables import open_tables
 from scanner.results.transactions import TableEntry, commit, write_file
-from scanner.review.desk import Desk, FlagRequest
+from scanner.service.desk import Desk, FlagRequest
 from schemas.registry import Canaries, Canary
 from schemas.tables import FLAGS, SCANS, SHARDS, USER_EVENTS
 from schemas.words import Naming

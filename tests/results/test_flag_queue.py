@@ -17,7 +17,7 @@ from scanner.results.erasure import erase_user
 from scanner.results.flags import WantedFlags, by_need, count_flags
 from scanner.results.tables import open_tables
 from scanner.results.transactions import TableEntry, commit, write_file
-from scanner.review.desk import Desk, FlagRequest
+from scanner.service.desk import Desk, FlagRequest
 from schemas.registry import Canaries, Canary
 from schemas.tables import FLAGS, SCANS, SHARDS, USER_EVENTS
 from tests.support.command_line import call

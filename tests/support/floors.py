@@ -19,7 +19,7 @@ FLOORS = [
     "scanner.audit.statistics",
     "scanner.evidence",
     "scanner.exports",
-    "scanner.review",
+    "scanner.service",
     "scanner.audit.in_every_scan",
     "scanner.audit.calibration",
     "scanner.evaluation",

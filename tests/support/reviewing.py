@@ -8,7 +8,8 @@ from http.client import HTTPConnection
 from urllib.parse import urlencode
 
 from scanner.evidence.explainer import Explainer
-from scanner.review.serving import ReviewServer, Server
+from scanner.service.review_access import ReviewServer
+from scanner.service.serving import Server
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from scanner.review import serving
-from scanner.review.serving import Server
+from scanner.service import serving
+from scanner.service.serving import Server
 from tests.support.reviewing import running
 
 LARGE = 2**23
@@ -111,10 +111,9 @@ def test_bodies_that_never_come_keep_nobody_out():
 
 
 @pytest.fixture
-def large(monkeypatch) -> Iterator[Server]:
+def large() -> Iterator[Server]:
     """An app for few connections whose answers fit no sockets' buffers."""
-    monkeypatch.setattr(serving, "_AT_ONCE", 8)
-    app = Server("127.0.0.1", 0, lambda _port: PlainTextResponse("x" * LARGE))
+    app = Server("127.0.0.1", 0, lambda _port: PlainTextResponse("x" * LARGE), at_once=8)
     with running(app):
         yield app
 

@@ -14,7 +14,7 @@ import pytest
 from scanner import results
 from scanner.exports import Outbox, Receiver, ReceiverAnswer, item_id
 from scanner.watermark.stacks.shared import Held
-from tests.review.conftest import FLAGS
+from tests.service.conftest import FLAGS
 from tests.support.coop import WEBHOOK, action, coop
 from tests.support.reviewing import loaded, opened
 
@@ -24,7 +24,7 @@ RUNS = "from jobs.cli import main; main()"
 
 STOPS = """
 import sys, time
-from scanner.review import desk, webhook
+from scanner.service import desk, webhook
 kept = desk.decide
 def stops(*arguments):
     if {after}:

@@ -17,8 +17,8 @@ from scanner import results
 from scanner.errors import Refused, ScanFailed, SecretError
 from scanner.exports import Outbox, Receiver, ReceiverAnswer, item_id
 from scanner.results.flags import WantedFlags, newest
-from scanner.review import app, webhook
-from scanner.review.webhook import MOST_BYTES, Signatures, WebhookServer
+from scanner.service import serving, webhook
+from scanner.service.webhook import MOST_BYTES, Signatures, WebhookServer
 from scanner.storage.toml import read_toml
 from scanner.watermark.stacks.shared import Held
 from schemas.config import ScanConfig
@@ -229,7 +229,7 @@ def test_a_body_too_long_or_too_slow_is_not_waited_for(night, hook, monkeypatch)
     assert hook.post(b" " * (MOST_BYTES + 1))[0] == 413
     chunks = b"POST /coop HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"10000\r\n" + b"x" * 65536
     assert answered(hook, chunks + b"\r\n10000\r\n" + b"x" * 65536 + b"\r\n" + b"30000\r\n" + b"x" * 196608) == b"413"
-    monkeypatch.setattr(app, "SECONDS_TO_READ", 0.05)
+    monkeypatch.setattr(serving, "SECONDS_TO_READ", 0.05)
     assert answered(hook, b"POST /coop HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc") == b"408"
     assert rows(night) == []
 

@@ -6,7 +6,6 @@ did not see. Each link of the page carries the id as well: whoever follows one h
 nothing any more.
 """
 
-import asyncio
 import functools
 from collections.abc import Mapping
 from datetime import date
@@ -18,7 +17,7 @@ import jinja2
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
@@ -29,14 +28,12 @@ from scanner.evidence.page import about, environment, visible
 from scanner.printable import printable, safe
 from scanner.results.decision_log import LONGEST_NOTE, Made, new_id, recorded
 from scanner.results.flags import IN_NEED
-from scanner.review.desk import LINES_A_PAGE, STATES, Changed, Desk, FlagRequest, FlagView, Place
+from scanner.service.desk import LINES_A_PAGE, STATES, Changed, Desk, FlagRequest, FlagView, Place
+from scanner.service.serving import body_of
 from schemas.words import ReviewDecision
 
 MOST_BYTES = 64 * 1024
 """Most bytes of a form: the longest note takes 48 kB at most."""
-
-SECONDS_TO_READ = 10.0
-"""Longest time in which a body must come in."""
 
 MEANS = {
     ReviewDecision.CONFIRMED: "the mark is there, and whoever posted it answers for it",
@@ -53,7 +50,7 @@ _MOST_NAMED = 4
 
 
 def app_of(desk: Desk) -> Starlette:
-    """The app for one reviewer's desk, as ASGI; scanner.review.serving has to stand before it."""
+    """The app for one reviewer's desk, as ASGI; scanner.service.review_access has to stand before it."""
     routes = (
         Route("/", functools.partial(_list, desk), methods=["GET"]),
         Route("/flag", functools.partial(_flag, desk), methods=["GET"]),
@@ -219,24 +216,6 @@ async def _form(request: Request) -> dict[str, str]:
     return _query((await body_of(request, MOST_BYTES)).decode("latin-1"))
 
 
-async def body_of(request: Request, most: int) -> bytes:
-    """A request's body, as it was sent.
-
-    Raises:
-        HTTPException: 413, it has more bytes than `most`; 408, it did not come whole within SECONDS_TO_READ.
-    """
-    body = bytearray()
-    try:
-        async with asyncio.timeout(SECONDS_TO_READ):
-            async for part in request.stream():
-                body += part
-                if len(body) > most:
-                    raise HTTPException(413, f"{most:,} bytes at most are taken: shorten the note.")
-    except (TimeoutError, ClientDisconnect):
-        raise HTTPException(408, "This did not come whole: send it again.") from None
-    return bytes(body)
-
-
 def _query(query: str) -> dict[str, str]:
     """Fields of an address or a form, the last of each name. Raises HTTPException: it is none of this app."""
     try:
@@ -254,6 +233,6 @@ def _page(template: str, status: int = 200, **shown: object) -> Response:
 def _templates() -> jinja2.Environment:
     """Templates of scanner.evidence and of this package."""
     evidence = jinja2.PackageLoader("scanner.evidence", ".")
-    found = environment().overlay(loader=jinja2.ChoiceLoader([jinja2.PackageLoader("scanner.review", "."), evidence]))
+    found = environment().overlay(loader=jinja2.ChoiceLoader([jinja2.PackageLoader("scanner.service", "."), evidence]))
     found.filters |= {"printable": printable, "shortly": lambda name: printable(name, _SHOWN), "visible": visible}
     return found

@@ -14,10 +14,10 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Message, Send
 
 from scanner import results
-from scanner.review import app as review_app
-from scanner.review import desk
-from scanner.review.serving import Access
-from tests.review.conftest import FLAGS, IDS, MALLORY
+from scanner.service import desk
+from scanner.service import serving as server
+from scanner.service.review_access import Access
+from tests.service.conftest import FLAGS, IDS, MALLORY
 from tests.support.reviewing import Asking, loaded, opened, quiet, serving
 from tests.support.without_ray import open_once
 
@@ -310,7 +310,7 @@ def test_only_who_has_the_address_gets_in(night):
 
 
 def test_a_form_that_does_not_come_whole_is_not_waited_for_and_leaves_no_traceback(night, monkeypatch, caplog):
-    monkeypatch.setattr(review_app, "SECONDS_TO_READ", 0.5)
+    monkeypatch.setattr(server, "SECONDS_TO_READ", 0.5)
     with serving(night, "ruth") as app:
         asking = Asking(app)
         head = ("POST /decide HTTP/1.1", f"Host: {asking.host}", f"Origin: http://{asking.host}", "Content-Length: 9")

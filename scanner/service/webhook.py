@@ -43,10 +43,9 @@ from scanner.printable import printable
 from scanner.registry.secrets import read_public_key
 from scanner.results.decision_log import LONGEST_NAME, LONGEST_NOTE, Made, decide, on_documents, recorded
 from scanner.results.queries import ask
-from scanner.review.app import body_of
-from scanner.review.desk import Changed, Place, flag_as_shown
-from scanner.review.serving import Server
 from scanner.scan_plan import read_config, results_of
+from scanner.service.desk import Changed, Place, flag_as_shown
+from scanner.service.serving import Server, body_of
 from schemas.config import CoopConfig, CoopWebhookConfig
 from schemas.verdict import CoopCallback
 

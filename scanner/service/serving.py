@@ -1,119 +1,34 @@
-"""Apps on a port of this machine, and who may use the review app.
-
-The app listens on 127.0.0.1. Another user of the machine, or a page that a reviewer has open, can send requests to it
-too, so each request is checked:
-
-- for its Host: a name of a stranger that leads to 127.0.0.1 (DNS rebinding) is refused;
-- for the cookie that the address with the token gave; it is HttpOnly, and SameSite=Strict keeps it from requests that
-  other sites make;
-- where it changes something, for its Origin, which must be the app itself: pages of other ports are "the same site".
-
-Pages may load the app's own style and script, run nothing that stands in them, and stand in no frame.
-"""
+"""The one server of all apps: an app on a port of this machine, and bounds on what its clients may do to it."""
 
 import asyncio
-import hmac
 import logging
-import secrets
 import socket
 import time
 from collections.abc import Callable
 
 import uvicorn
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from scanner.errors import Refused
-from scanner.evidence.explainer import Explainer
-from scanner.results.decision_log import LONGEST_NAME
-from scanner.review.app import app_of
-from scanner.review.desk import Desk
-
-_POLICY = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; form-action 'self'; frame-ancestors 'none'; "
-    "base-uri 'none'"
-)
-_HEADERS = {
-    "content-security-policy": _POLICY,
-    "cache-control": "no-store",
-    "referrer-policy": "same-origin",  # with `no-referrer`, browsers would send no Origin
-    "x-content-type-options": "nosniff",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
-
-
-class Access:
-    """Lets in requests that may use the app, and gives every answer its headers.
-
-    Args:
-        app: answers the requests that are let in.
-        port: the port on which the app listens.
-    """
-
-    def __init__(self, app: ASGIApp, port: int) -> None:
-        self._app, self._port = app, port
-        self._token, self._session = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
-        self._cookie = f"brickscan-review-{port}"  # cookies know no ports, and two apps may run
-
-    @property
-    def address(self) -> str:
-        """Address with the token; whoever has it can see all flags and decide."""
-        return f"http://127.0.0.1:{self._port}/?token={self._token}"
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have the app answer it (ASGI)."""
-        if scope["type"] != "http":
-            return
-
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
-            await send(message)
-
-        await (self._refuse(Request(scope)) or self._app)(scope, receive, with_headers)
-
-    def _refuse(self, request: Request) -> Response | None:
-        if request.headers.get("host") not in self._hosts:
-            return PlainTextResponse("This app is asked as 127.0.0.1 alone.", 421)
-        token = request.query_params.get("token")
-        if token is not None and request.scope["method"] == "GET":
-            if not hmac.compare_digest(token.encode(), self._token.encode()):
-                return PlainTextResponse(
-                    "This address is of an app that ended. Open the one that was printed last.", 403
-                )
-            response = RedirectResponse("/", 303)  # so that the address bar keeps no token
-            response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", path="/")
-            return response
-        if not hmac.compare_digest(self._cookie_of(request.headers).encode(), self._session.encode()):
-            return PlainTextResponse("Open the address that `brickscan review` printed when it began.", 403)
-        origins = {f"http://{host}" for host in self._hosts}
-        if request.scope["method"] != "GET" and request.headers.get("origin") not in origins:
-            return PlainTextResponse("This was sent by another page. Decide in the app itself.", 403)
-        return None
-
-    def _cookie_of(self, headers: Headers) -> str:
-        """Value of the session's cookie; the standard library's parser takes time by the square of the length."""
-        pairs = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
-        return next((value for name, _, value in pairs if name == self._cookie), "")
-
 
 OWN = "127.0.0.1"
+"""Address at which this machine alone is reached."""
 
 _SECONDS_TO_END = 5
 """Seconds for requests that are being answered when the app is to end."""
 
-_AT_ONCE = 64
-"""Most connections at a time: the oldest that waits for its client gives way to more, those that had an answer first.
-Where none waits, as many again are taken, and beyond these the app answers 503.
+AT_ONCE = 64
+"""Most connections at a time of an app that names no number: the oldest that waits for its client gives way to more,
+those that had an answer first. Where none waits, as many again are taken, and beyond these the app answers 503.
 """
 
 _IN_A_ROW = 32
-"""Most connections that are taken before the oldest ones give way: with those that end just then and `_AT_ONCE`, fewer
+"""Most connections that are taken before the oldest ones give way: with those that end just then and `AT_ONCE`, fewer
 than the 256 files that some systems let a process open.
 """
 
@@ -127,10 +42,14 @@ SECONDS_TO_TAKE = 10.0
 """Longest time in which a client takes nothing, or next to nothing, of an answer that does not fit the sockets."""
 
 
+SECONDS_TO_READ = 10.0
+"""Longest time in which a body must come in."""
+
+
 class _Config(uvicorn.Config):
     """An app's configuration, and how many requests were no HTTP: no log has them, which anybody could fill."""
 
-    malformed = 0
+    malformed, at_once = 0, AT_ONCE
 
 
 class Connection(H11Protocol):
@@ -142,7 +61,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a new connection."""
         waiting = [other for other in self.connections if isinstance(other, Connection) and other.waits_for_client]
-        if len(self.connections) >= _AT_ONCE - 1 and waiting:
+        if len(self.connections) >= self._most() - 1 and waiting:
             # those that had an answer first: who sends one request behind the other is never idle for long
             first = min(waiting, key=lambda other: (not other.had_answer, other.idle_since))
             self.connections.discard(first)
@@ -195,6 +114,9 @@ class Connection(H11Protocol):
         """Whether the rest of a head or body is still to come, or the next request, or the answer to be taken."""
         return self.is_idle or self.cycle.more_body or self.flow.write_paused
 
+    def _most(self) -> int:
+        return self.config.at_once if isinstance(self.config, _Config) else AT_ONCE
+
     def _cease_to_give(self) -> None:
         if self._giving is not None:
             self._giving.cancel()
@@ -238,12 +160,13 @@ class Server:
         host: address of this machine.
         port: 0 for any that is free.
         app_on: makes the app of the port.
+        at_once: most connections at a time.
 
     Raises:
         Refused: another program has the port, or the address is not this machine's.
     """
 
-    def __init__(self, host: str, port: int, app_on: Callable[[int], ASGIApp]) -> None:
+    def __init__(self, host: str, port: int, app_on: Callable[[int], ASGIApp], at_once: int = AT_ONCE) -> None:
         try:
             family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             self._socket = _Listening(family, kind)
@@ -264,9 +187,10 @@ class Server:
             lifespan="off",
             ws="none",
             backlog=_IN_A_ROW,  # asyncio takes as many before it runs anything else
-            limit_concurrency=2 * _AT_ONCE,  # answers of connections that gave way count until they end
+            limit_concurrency=2 * at_once,  # answers of connections that gave way count until they end
             timeout_graceful_shutdown=_SECONDS_TO_END,
         )
+        self._config.at_once = at_once
         self._server = uvicorn.Server(self._config)
 
     @property
@@ -298,30 +222,19 @@ class Server:
         self._server.should_exit = True
 
 
-class ReviewServer(Server):
-    """The review app, on 127.0.0.1 alone.
-
-    Args:
-        explainer: of the results.
-        by: the reviewer.
-        port: 0 for any that is free.
+async def body_of(request: Request, most: int) -> bytes:
+    """A request's body, as it was sent.
 
     Raises:
-        Refused: another program has the port, or the reviewer has no name or one too long.
+        HTTPException: 413, it has more bytes than `most`; 408, it did not come whole within SECONDS_TO_READ.
     """
-
-    def __init__(self, explainer: Explainer, by: str, port: int) -> None:
-        if not by.strip() or len(by) > LONGEST_NAME:
-            raise Refused(f"--by: a name of 1 to {LONGEST_NAME} characters is asked")
-        self.by, app = by, app_of(Desk(explainer, by))
-
-        def guarded(taken: int) -> Access:
-            self._access = Access(app, taken)
-            return self._access
-
-        super().__init__(OWN, port, guarded)
-
-    @property
-    def address(self) -> str:
-        """Address with the token; whoever has it can see all flags and decide."""
-        return self._access.address
+    body = bytearray()
+    try:
+        async with asyncio.timeout(SECONDS_TO_READ):
+            async for part in request.stream():
+                body += part
+                if len(body) > most:
+                    raise HTTPException(413, f"{most:,} bytes at most are taken: send less.")
+    except (TimeoutError, ClientDisconnect):
+        raise HTTPException(408, "This did not come whole: send it again.") from None
+    return bytes(body)
