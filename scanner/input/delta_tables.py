@@ -9,7 +9,7 @@ rewritten rows. So each file knows the files that went into it, as far back as t
 import json
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 from urllib.parse import unquote
@@ -60,20 +60,21 @@ def read_delta(location: str, reading: TableReading) -> list[TableFile]:
     filesystem, inner = filesystem_of(location)
 
     def named(path: str) -> str:
-        """A path in the log as results show it."""
-        return f"{location.rstrip('/')}/{unquote(path)}"
+        """A path in the log as results show it, whatever characters its writer escaped."""
+        return f"{location.rstrip('/')}/{posixpath.normpath(unquote(path))}"
 
     try:
         table = _open(location, reading)
         partitions = table.metadata().partition_columns
         columns = ["path", "size_bytes", "modification_time", *(f"partition.{name}" for name in partitions)]
         added = pa.table(table.get_add_actions(flatten=True)).select(columns)
-        actions, deleted = _wanted(location, added, reading.where), _deletions(table)
+        actions, deleted = _wanted(location, added, reading.where), _deletions(table, named)
         log = _CommitLog(filesystem, posixpath.join(inner, LOG_OF_DELTA), table.version(), named)
-        origins = origins_of(log.commits(), (table.metadata().created_time or 0) * _MILLISECOND)
+        commits = log.commits()
+        origins = origins_of(commits, (table.metadata().created_time or 0) * _MILLISECOND)
     except (DeltaError, OSError, pa.ArrowException, *_OF_FORMS) as error:
         raise ScanFailed(f"input.paths: Delta table {location!r} cannot be read: {in_a_line(error)}") from None
-    if deleted.keys() - {*added["path"].to_pylist()}:  # a path such as ./a.parquet, which deltalake writes anew
+    if deleted.keys() - {named(path) for path in added["path"].to_pylist()}:
         raise ScanFailed(
             f"input.paths: Delta table {location!r} has deletion vectors of files that its log names in another way; "
             "rewrite these files at the source (REORG TABLE … APPLY (PURGE)), so that no deleted row is read"
@@ -81,6 +82,7 @@ def read_delta(location: str, reading: TableReading) -> list[TableFile]:
     snapshot, unknown = Snapshot(location, "Delta", table.version()), FileOrigin(frozenset(), 0)
     if not log.whole:
         unknown = FileOrigin(frozenset(), (table.metadata().created_time or 0) * _MILLISECOND)
+    removed = _removed(commits[log.last_gap :])
     entries: dict[LogEntry, LogEntry] = {}  # files share theirs, of which a table may have a million
     files = []
     for path, size, modified, *of_partitions in _rows(actions):
@@ -89,14 +91,30 @@ def read_delta(location: str, reading: TableReading) -> list[TableFile]:
                 f"input.paths: Delta table {location!r} names files of another folder, as a shallow clone does, such "
                 f"as {printable(path)!r}; name the table that it was cloned from"
             )
+        name = named(path)
+        if name in removed:
+            continue
         values = (None if value is None else str(value) for value in of_partitions)
-        parents, since = origins.get(named(path), unknown)
+        parents, since = origins.get(name, unknown)
         beside = tuple(zip(partitions, values, strict=True))
-        entry = LogEntry(snapshot, beside, deleted.get(path, b""), parents, since)
+        entry = LogEntry(snapshot, beside, deleted.get(name, b""), parents, since)
         if not parents and not entry.deleted and since == unknown.since:
             entry = entries.setdefault(entry, entry)
-        files.append(TableFile(named(path), size, _moment(modified), entry))
+        files.append(TableFile(name, size, _moment(modified), entry))
     return files
+
+
+def _removed(commits: Iterable[Commit]) -> set[str]:
+    """Files that commits removed, and that none added again.
+
+    deltalake lists such a file if the commit that removed it escaped other characters of its path than the one that
+    added it, as its own commits do in tables of other engines.
+    """
+    removed = set[str]()
+    for commit in commits:
+        removed.update(commit.removes)
+        removed.difference_update(commit.adds)
+    return removed
 
 
 def _moment(milliseconds: int) -> int:
@@ -133,13 +151,13 @@ def _open(location: str, reading: TableReading) -> DeltaTable:
     return table
 
 
-def _deletions(table: DeltaTable) -> dict[str, bytes]:
-    """Rows that are gone of files, by their paths in the log."""
+def _deletions(table: DeltaTable, named: Callable[[str], str]) -> dict[str, bytes]:
+    """Rows that are gone of files, by their paths as results show them."""
     found = {}
     for batch in table.deletion_vectors():
         rows = pa.record_batch(batch)
         for uri, kept in zip(rows["filepath"].to_pylist(), rows["selection_vector"], strict=True):
-            found[uri.removeprefix(table.table_uri)] = pack_rows(~np.asarray(kept.values, np.bool_))
+            found[named(uri.removeprefix(table.table_uri))] = pack_rows(~np.asarray(kept.values, np.bool_))
     return found
 
 
@@ -169,7 +187,9 @@ def _wanted(location: str, actions: pa.Table, where: str | None) -> pa.Table:
 
 
 class _CommitLog:
-    """The commits of a table up to a version, as far back as they are there. whole: each from the first one on.
+    """The commits of a table up to a version, as far back as they are there.
+
+    whole: each from the first one on; last_gap: how many of these come before the last one that lacks.
 
     Args:
         filesystem: where it lies.
@@ -183,8 +203,10 @@ class _CommitLog:
         items = filesystem.get_file_info(fs.FileSelector(folder))
         plain = (item for item in items if item.type == fs.FileType.File)  # a FIFO would wait for its writer
         numbers = {int(found[1]): item.path for item in plain if (found := _COMMIT.fullmatch(item.base_name))}
-        self._paths = [numbers[number] for number in sorted(numbers) if number <= version]
-        self.whole = len(self._paths) == version + 1
+        there = [number for number in sorted(numbers) if number <= version]
+        self._paths = [numbers[number] for number in there]
+        self.whole = len(there) == version + 1
+        self.last_gap = max((i for i, number in enumerate(there) if number - 1 not in numbers), default=0)
 
     def commits(self) -> list[Commit]:
         """The commits in their order, without files that no other one replaced, if the log is whole."""

@@ -90,7 +90,7 @@ class InputFile:
             raise FileFault("unreadable", "the file's name is no UTF-8; rename it")
         try:
             now = filesystem_of(self.location)[0].get_file_info(self.inner)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # such as a NUL in the path, which a table's log may name
             raise FileFault("io_error", f"the file cannot be looked up: {error}") from None
         if now.type == fs.FileType.NotFound:
             raise FileFault("vanished", "the file was listed, and then it was gone")

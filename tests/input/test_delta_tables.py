@@ -78,15 +78,24 @@ def test_a_table_that_two_paths_lead_to_is_read_once(table, tmp_path):
     assert len(list_files([str(link)])) == 2
 
 
-def test_deleted_rows_of_a_file_with_another_spelling_are_never_read(tmp_path):
+@pytest.mark.parametrize(
+    ("folder", "spelling"),
+    [("ann", "./account=ann"), ("ann", "%61ccount=ann"), ("ü", "account=ü"), ("a*", "account=a*")],
+)
+def test_deleted_rows_of_a_file_with_another_spelling_are_never_read(tmp_path, folder, spelling):
+    """Engines escape other characters of paths, and deltalake writes a path that it removes as it would escape it."""
     table = tmp_path / "table"
-    write_deltalake(table, posts("abc"))
+    write_deltalake(table, posts("abc", account="ann"), partition_by=["account"])
+    (table / "account=ann").rename(table / f"account={folder}")
     log = table / "_delta_log" / f"{0:020d}.json"
-    log.write_text(log.read_text().replace('"path":"', '"path":"./'))
+    log.write_text(log.read_text().replace("account=ann", spelling))
     assert sorted(documents(table)) == list("abc")
     delete_by_vector(table, ["b"])
-    with pytest.raises(ScanFailed, match="deletion vectors of files that its log names in another way"):
-        documents(table)
+    assert sorted(documents(table)) == list("ac")
+    DeltaTable(table).delete("doc_id = 'a'")
+    assert sorted(documents(table)) == ["c"]
+    DeltaTable(table).delete("account = 'ann'")
+    assert documents(table) == {}
 
 
 def test_partitions_of_dates_are_chosen_as_dates_are_written(tmp_path):
@@ -232,6 +241,16 @@ def test_a_time_in_a_log_is_a_time(table, time):
     (file,) = [file for file in list_files([str(table)]) if file.path.endswith("/a.parquet")]
     assert 0 <= file.modified < 2**63
     written(file)
+
+
+def test_a_path_that_no_disk_has_costs_its_file_alone(table):
+    log = table / "_delta_log" / f"{2:020d}.json"
+    add = {"path": "a%00b.parquet", "partitionValues": {"date": "x", "account": "y"}, "size": 9, "stats": "{}"}
+    log.write_text(json.dumps({"add": add | {"modificationTime": 1, "dataChange": True}}) + "\n")
+    with Inspector() as inspector:
+        answers = [answer for _, answer in inspector.inspect_all(list_files([str(table)]), COLUMNS)]
+    (fault,) = [answer for answer in answers if isinstance(answer, FileFault)]
+    assert "the file cannot be looked up" in str(fault)
 
 
 def test_a_file_that_vacuum_took_is_a_fault(table):
