@@ -38,6 +38,9 @@ _WAITING = 2048
 SECONDS_FOR_A_HEAD = 10.0
 """Longest time in which the head of a request must come in whole, on a new connection or on a kept one."""
 
+SECONDS_TO_BEGIN = 1.0
+"""Time in which a new connection does not give way while there are fewer than twice the most."""
+
 SECONDS_TO_TAKE = 10.0
 """Longest time in which a client takes nothing, or next to nothing, of an answer that does not fit the sockets."""
 
@@ -60,7 +63,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a new connection."""
-        waiting = [other for other in self.connections if isinstance(other, Connection) and other.waits_for_client]
+        waiting = [other for other in self.connections if isinstance(other, Connection) and other.may_give_way]
         if len(self.connections) >= self._most() - 1 and waiting:
             # those that had an answer first: who sends one request behind the other is never idle for long
             first = min(waiting, key=lambda other: (not other.had_answer, other.idle_since))
@@ -82,7 +85,9 @@ class Connection(H11Protocol):
             self._patience.cancel()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Wait for the next request, which may have come with others in a row; where others wait, they come first."""
+        if len(self.connections) >= self._most():
+            self.transport.close()
         super().on_response_complete()
         self.had_answer = True
         self._patience.cancel()
@@ -116,6 +121,12 @@ class Connection(H11Protocol):
 
     def _most(self) -> int:
         return self.config.at_once if isinstance(self.config, _Config) else AT_ONCE
+
+    @property
+    def may_give_way(self) -> bool:
+        """Whether it waits for its client, who had an answer, or time enough to send a request."""
+        fresh = not self.had_answer and time.monotonic() - self.idle_since < SECONDS_TO_BEGIN
+        return self.waits_for_client and not (fresh and len(self.connections) < 2 * self._most() - 1)
 
     def _cease_to_give(self) -> None:
         if self._giving is not None:

@@ -70,6 +70,43 @@ def test_a_first_request_gives_way_after_connections_that_had_an_answer(server):
         assert answer(first).startswith(b"HTTP/1.1 200 OK")
 
 
+def test_requests_in_a_row_keep_no_honest_request_out():
+    """Connections with requests in a row never wait for their client, so only those who just came would give way."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(0.02)
+        await PlainTextResponse("well")(scope, receive, send)
+
+    async def sent(port: int, seconds: float, requests: bytes) -> bytes:
+        """What comes until the connection ends; the client sends after some seconds."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            await asyncio.sleep(seconds)
+            writer.write(requests)
+            return await reader.read()
+        except OSError:
+            return b""
+        finally:
+            writer.transport.abort()
+
+    async def flood(port: int) -> None:
+        while True:
+            await sent(port, 0.005, 50 * (HEAD + b"\r\n"))
+
+    async def answers(port: int) -> list[bytes]:
+        async with asyncio.TaskGroup() as group:
+            floods = [group.create_task(flood(port)) for _ in range(120)]
+            await asyncio.sleep(0.5)
+            found = [await sent(port, 0.05, HEAD + b"Connection: close\r\n\r\n") for _ in range(20)]
+            for one in floods:
+                one.cancel()
+        return [one[9:12] for one in found]
+
+    flooded = Server("127.0.0.1", 0, lambda _port: app)
+    with running(flooded):
+        assert asyncio.run(answers(flooded.port)) == [b"200"] * 20
+
+
 def test_a_burst_of_connections_opens_no_more_files_than_a_process_may(caplog):
     """They come while the app is busy: asyncio would take all at once, and log an error for each beyond the limit."""
     busy = Event()
