@@ -10,6 +10,7 @@ import functools
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,16 +24,15 @@ from scanner.generation import LocalModel, Sampling, complete, load_model
 from scanner.watermark import Watermark, batch_tokens
 from scanner.watermark.format import ScoresParts
 from scanner.watermark.formats import make_format
+from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels
 
 METHODS = ("gumbel", "greenlist")
 TEMPERATURES = (0.3, 0.6, 1.0)
 KINDS = ("prose", "code", "json")
 EDITS = (0.0, 0.06, 0.15)
 CELLS = tuple(itertools.product(METHODS, TEMPERATURES, KINDS))
-TEXTS, LONGEST, STEP = 20, 400, 10
+TEXTS, LONGEST, STEP = 12, 400, 10
 DELTA = 2.0
-LEVELS = 8
-"""Levels of weights above 0."""
 
 THINGS = (
     "a lighthouse", "a train station", "a library", "a bakery", "a hospital", "a football club", "a museum", "a farm",
@@ -120,11 +120,11 @@ class Proxies:
     def __init__(self, model: LocalModel, corpus: Sequence[str], tools: Tools) -> None:
         self._model, self._tools = model, tools
         ids = [tools.ids(text) for text in corpus]
-        self._tables = {"n-grams of 12 M tokens": Ngrams(ids), "n-grams of 1 M tokens": Ngrams(ids[: len(ids) // 12])}
+        self._tables = {"n-grams of 4 M tokens": Ngrams(ids), "n-grams of 0.5 M tokens": Ngrams(ids[: len(ids) // 8])}
         assert tools.other is not None
         other = [tools.other.encode(text, add_special_tokens=False).ids for text in corpus]
         self._other = Ngrams(other)
-        self._by_place = self._places(ids[: len(ids) // 12])
+        self._by_place = self._places(ids[: len(ids) // 8])
 
     def of(self, text: str) -> dict[str, Floats]:
         """p̂ of each token by each proxy: float64[T]."""
@@ -132,7 +132,7 @@ class Proxies:
         found = {name: table.probabilities(ids) for name, table in self._tables.items()}
         found["n-grams of another tokenizer"] = self._through_characters(text)
         found["a table by place in the word"] = self._by_place[self._place_in_word(ids)]
-        for dropped, name in ((0, "the writer"), (5, "5 of 30 layers left out"), (10, "10 of 30 layers left out")):
+        for dropped, name in ((0, "the writer"), (10, "10 of 30 layers left out")):
             logits = self._logits(ids, dropped)
             found[name] = _probabilities(logits, ids)
             if not dropped:
@@ -193,8 +193,10 @@ class Proxies:
 
 
 def _probabilities(logits: NDArray[np.float32], ids: Sequence[int]) -> Floats:
+    import torch
+
     of_token = logits[np.arange(len(ids)), ids].astype(np.float64)
-    return np.exp(of_token - np.asarray(special.logsumexp(logits, axis=1), np.float64))
+    return np.exp(of_token - torch.logsumexp(torch.from_numpy(logits), 1).numpy().astype(np.float64))
 
 
 def weigh(folder: Path, model: LocalModel, tools: Tools) -> None:
@@ -250,28 +252,11 @@ def log10_tail(score: Floats, cumulants: Callable[[Floats], tuple[Floats, Floats
 def weighted_log10_p(method: str, terms: Floats, weights: Floats, ends: NDArray[np.int64]) -> Floats:
     """log10 p of Σ w·x over the first `ends` scored tokens; weights rounded to LEVELS."""
     level = np.rint(weights * LEVELS).astype(np.int64)
-    counts = np.array([np.bincount(level[:end], minlength=LEVELS + 1)[1:] for end in ends], np.float64)
-    values = np.arange(1, LEVELS + 1) / LEVELS
-    score = np.concatenate([[0.0], np.cumsum(level / LEVELS * terms)])[ends]
+    counts = np.array([np.bincount(level[:end], minlength=LEVELS + 1) for end in ends])
+    score, values = np.concatenate([[0.0], np.cumsum(level * terms)])[ends], np.arange(LEVELS + 1)
     if method == "gumbel":
-
-        def gamma(tilt: Floats) -> tuple[Floats, Floats, Floats]:
-            one = 1.0 - tilt[:, None] * values
-            return -(counts * np.log(one)).sum(1), (counts * values / one).sum(1), (counts * (values / one) ** 2).sum(1)
-
-        top = np.where(counts > 0, values, 0.0).max(1)
-        return log10_tail(score, gamma, (1.0 - 1e-12) / np.maximum(top, 1e-9))
-
-    def bernoulli(tilt: Floats) -> tuple[Floats, Floats, Floats]:
-        odds = 0.25 * np.exp(tilt[:, None] * values)
-        share = odds / (0.75 + odds)
-        return (
-            (counts * np.log(0.75 + odds)).sum(1),
-            (counts * values * share).sum(1),
-            (counts * values**2 * share * (1.0 - share)).sum(1),
-        )
-
-    return log10_tail(score - 0.5 / LEVELS, bernoulli, np.full(len(ends), 100.0))
+        return log10_gumbel_levels(score, counts, values)
+    return log10_greenlist_levels(score, counts, values, Fraction(1, 4))
 
 
 @functools.cache
@@ -401,7 +386,7 @@ def main() -> None:
     texts, size = [], 0
     for batch in pq.ParquetFile(options.corpus).iter_batches(1000, columns=["text"]):
         for text in batch.column("text").to_pylist():
-            if size < 12e6:
+            if size < 4e6:
                 texts.append(text)
                 size += len(tools.ids(text))
     weigh(options.folder, model, Tools(tools.tokenizer, tools.other, texts))

@@ -1,0 +1,126 @@
+"""Laws of sums by levels: against partial fractions in hundreds of digits, exact fractions, and simulated draws."""
+
+from fractions import Fraction
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scanner.watermark import log10_greenlist, log10_gumbel
+from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels
+
+VALUES = np.arange(LEVELS + 1)
+COUNTS = st.lists(st.integers(0, 9), min_size=LEVELS + 1, max_size=LEVELS + 1)
+
+
+def gumbel_tail(score: float, counts: list[int], values: list[int]) -> mp.mpf:
+    """P(Σ v·x ≥ s) by partial fractions of the moment generating function: a sum of alternating gamma tails."""
+    terms = [(mp.mpf(n), mp.mpf(v)) for n, v in zip(counts, values, strict=True) if n and v]
+    total = mp.mpf(0)
+    for n, v in terms:
+        others = [(m, 1 - u / v, u / v) for m, u in terms if u != v]
+        series = [mp.mpf(1)]
+        for m, constant, _ in others:
+            series[0] *= constant**-m
+        for k in range(1, int(n)):
+            ln_derivative = [-sum(m * u / c * (-u / c) ** j for m, c, u in others) for j in range(k)]
+            series.append(sum(ln_derivative[j] * series[k - 1 - j] for j in range(k)) / k)
+        x = score / v
+        below = [mp.exp(-x)]
+        for j in range(1, int(n)):
+            below.append(below[-1] * x / j)
+        tails = [sum(below[:j]) for j in range(1, int(n) + 1)]
+        total += sum(g * tails[int(n) - 1 - k] for k, g in enumerate(series))
+    return total
+
+
+def greenlist_tail(score: int, counts: list[int], values: list[int], gamma: Fraction) -> Fraction:
+    """P(Σ v·x ≥ s), token by token, in exact fractions."""
+    law = {0: Fraction(1)}
+    for n, v in zip(counts, values, strict=True):
+        for _ in range(n):
+            added = dict.fromkeys([*law, *(s + v for s in law)], Fraction(0))
+            for s, p in law.items():
+                added[s] += p * (1 - gamma)
+                added[s + v] += p * gamma
+            law = added
+    return sum((p for s, p in law.items() if s >= score), Fraction(0))
+
+
+def assert_never_too_small(log10_p: float, exact: mp.mpf, within: float = 1e-9) -> None:
+    """The relative error of p is at least 0 and at most `within`."""
+    error = (mp.mpf(log10_p) - mp.log10(exact)) * mp.ln(10)
+    assert -1e-15 * abs(log10_p) * 3 <= error <= within
+
+
+@pytest.mark.costly
+@settings(max_examples=40)
+@given(COUNTS, st.floats(0.05, 12.0))
+def test_gumbel_is_that_of_partial_fractions_and_never_too_small(counts: list[int], of_mean: float) -> None:
+    score = max(of_mean * float(np.dot(counts, VALUES)), 0.1)
+    found = log10_gumbel_levels([score], [counts], VALUES)[0]
+    with mp.workdps(250):
+        if np.dot(counts, VALUES):
+            assert_never_too_small(found, gumbel_tail(mp.mpf(score), counts, VALUES.tolist()))
+        else:
+            assert found == 0.0
+
+
+@pytest.mark.costly
+@settings(max_examples=40)
+@given(
+    st.lists(st.integers(0, 5), min_size=LEVELS + 1, max_size=LEVELS + 1),
+    st.floats(0.0, 1.0),
+    st.sampled_from([Fraction(1, 4), Fraction(1, 2), Fraction(3, 256)]),
+)
+def test_greenlist_is_that_of_exact_fractions_and_never_too_small(
+    counts: list[int], of_largest: float, gamma: Fraction
+) -> None:
+    score = int(of_largest * np.dot(counts, VALUES))
+    found = log10_greenlist_levels([score], [counts], VALUES, gamma)[0]
+    exact = greenlist_tail(score, counts, VALUES.tolist(), gamma)
+    with mp.workdps(60):
+        assert_never_too_small(found, mp.mpf(exact.numerator) / exact.denominator)
+
+
+@pytest.mark.parametrize("tokens", [1, 40, 3_000, 100_000])
+@pytest.mark.parametrize("level", [1, 5, 8])
+def test_one_level_has_the_law_of_the_plain_sum(tokens: int, level: int) -> None:
+    counts = np.zeros(LEVELS + 1)
+    counts[level], counts[0] = tokens, 7
+    for score in np.array([0.5, 1.01, 1.5, 3.0]) * tokens:
+        plain = log10_gumbel(score, tokens)
+        assert log10_gumbel_levels([level * score], [counts], VALUES)[0] == pytest.approx(plain, rel=1e-9, abs=1e-9)
+        green = min(int(score), tokens)
+        plain = log10_greenlist(green, tokens, Fraction(1, 4))
+        found = log10_greenlist_levels([level * green], [counts], VALUES, Fraction(1, 4))[0]
+        assert found == pytest.approx(plain, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.costly
+def test_tails_fall_smoothly_however_long_the_text() -> None:
+    """In a text of 20,000 tokens, between scores of p = 1 and p = 10^-5000: no digit is lost at any scale."""
+    counts = np.random.default_rng(1).multinomial(20_000, np.full(LEVELS + 1, 1.0 / (LEVELS + 1)))[None]
+    mean = float((counts * VALUES).sum())
+    for log10_p in (
+        log10_gumbel_levels(mean * np.linspace(0.9, 3.0, 200), np.repeat(counts, 200, 0), VALUES),
+        log10_greenlist_levels(
+            np.rint(mean / 4.0 * np.linspace(0.9, 3.0, 60)), np.repeat(counts, 60, 0), VALUES, Fraction(1, 4)
+        ),
+    ):
+        slopes = np.diff(log10_p)
+        assert (slopes <= 1e-9).all()
+        assert (np.diff(slopes) <= 0.02 * np.abs(slopes[:-1]) + 1e-6).all()  # log-concave, but for whole scores
+        assert log10_p[-1] < -3000.0
+
+
+def test_sums_that_cannot_be() -> None:
+    assert log10_greenlist_levels([37], [[0, 0, 0, 0, 0, 0, 0, 0, 4]], VALUES, Fraction(1, 4))[0] == -np.inf
+    assert log10_greenlist_levels([32], [[3, 0, 0, 0, 0, 0, 0, 0, 4]], VALUES, Fraction(1, 4))[0] == pytest.approx(
+        4 * np.log10(0.25)
+    )
+    nothing = np.zeros((1, LEVELS + 1))
+    assert log10_gumbel_levels([3.0], nothing, VALUES)[0] == 0.0
+    assert log10_greenlist_levels([0], nothing, VALUES, Fraction(1, 4))[0] == 0.0
