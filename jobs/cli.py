@@ -92,8 +92,11 @@ def run(command: click.Command, arguments: list[str] | None = None) -> int:
         with logs_printable(), sigterm_interrupts(), dropped_interrupts() as check:
             try:
                 code = command.main(args=arguments, standalone_mode=False)
-            except Exception:
+            except Exception as failure:
                 check()  # the failure may come of an interrupt in numba's compiler
+                interrupt = _interrupt_behind(failure)
+                if interrupt is not None:
+                    raise interrupt from None
                 raise
     except BrickscanError as error:
         complain(f"brickscan: {error}")
@@ -130,6 +133,13 @@ def when_interrupted(sentence: str) -> Iterator[Callable[[], None]]:
     except KeyboardInterrupt:
         complain(f"brickscan: {sentence}")
         raise
+
+
+def _interrupt_behind(failure: BaseException | None) -> KeyboardInterrupt | None:
+    """The interrupt that a failure comes of, as where C answers an interrupt in a callback by a SystemError."""
+    while failure is not None and not isinstance(failure, KeyboardInterrupt):
+        failure = failure.__cause__
+    return failure
 
 
 def _interrupted(terminated: bool) -> int:

@@ -70,3 +70,16 @@ def test_an_interrupt_in_a_callback_of_c_is_no_failure_of_the_command(number, co
 
     assert run(compiles, []) == code
     assert capsys.readouterr().err == f"brickscan: interrupted by {name}\n"
+
+
+@pytest.mark.parametrize(("interrupt", "code"), [(Terminated, 143), (KeyboardInterrupt, 130)])
+def test_an_interrupt_that_c_made_a_system_error_of_is_no_failure_of_the_command(interrupt, code, capsys):
+    """Where C returns a value while an interrupt is raised, Python raises a SystemError from it."""
+
+    @click.command()
+    def loads() -> None:
+        raise SystemError("<built-in function> returned a result with an exception set") from interrupt()
+
+    assert run(loads, []) == code
+    assert capsys.readouterr().err.splitlines()[-1].startswith("brickscan: interrupted by")
+    assert run(click.Command("fails", callback=lambda: int("no number")), []) == 1
