@@ -123,6 +123,7 @@ class Inbox:
 
     def __init__(self, results: str, rate: float, coop: CoopConfig, webhook: CoopWebhookConfig) -> None:
         self._results, self._rate, self._coop, self._actions = results, rate, coop, webhook.actions
+        self._recording = threading.Lock()  # else of one body that comes twice at once, both are the first
 
     def take(self, body: bytes) -> tuple[DeliveryOutcome, Mapping[str, Any]]:
         """Record the decision of a signed body. Returns `recorded` or `recorded before`, and its row.
@@ -135,11 +136,12 @@ class Inbox:
         """
         callback = _read(body)
         made = self._made(body, callback)
-        earlier = recorded(self._results, made.decision_id)
-        if earlier is not None:
-            self._refuse_overtaken(earlier)
-            return DeliveryOutcome.BEFORE, earlier
-        return DeliveryOutcome.RECORDED, decide(self._results, self._flag(callback.item.id), made)
+        with self._recording:
+            earlier = recorded(self._results, made.decision_id)
+            if earlier is None:
+                return DeliveryOutcome.RECORDED, decide(self._results, self._flag(callback.item.id), made)
+        self._refuse_overtaken(earlier)
+        return DeliveryOutcome.BEFORE, earlier
 
     def _made(self, body: bytes, callback: CoopCallback) -> Made:
         decision = self._actions.get(callback.action.id)

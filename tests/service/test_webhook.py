@@ -203,6 +203,7 @@ def test_deliveries_at_once_are_one_decision_each(night, flags, hook):
         statuses = list(threads.map(lambda body: hook.post(body)[0], bodies))
     assert statuses == [200] * 9
     assert sorted(row["decided_by"] for row in rows(night)) == [f"mod-{i}@example.com" for i in range(3)]
+    assert hook.server.summary() == "3 recorded, 6 recorded before"
 
 
 @pytest.mark.parametrize("after_the_commit", [False, True])
