@@ -17,9 +17,22 @@ from pydantic import (
 
 from schemas.words import VERSION
 
-FormatName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
-KeyId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+def _written(pattern: str, words: str) -> AfterValidator:
+    """What holds text to a pattern, and refuses other text with the pattern in words."""
+
+    def checked(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"{words} are needed")
+        return text
+
+    return AfterValidator(checked)
+
+
+_SMALL = "1 to 64 small letters a to z, digits, "
+FormatName = Annotated[str, _written(r"[a-z0-9][a-z0-9-]{0,63}", f"{_SMALL}and - after the first")]
+KeyId = Annotated[str, _written(r"[a-z0-9][a-z0-9._-]{0,63}", f"{_SMALL}and . _ - after the first")]
+Sha256 = Annotated[str, _written(r"[0-9a-f]{64}", "64 digits 0 to 9 and a to f, as `sha256sum` prints them,")]
 
 
 def _in_a_year_of_every_zone(moment: datetime) -> datetime:

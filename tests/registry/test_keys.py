@@ -115,7 +115,7 @@ def test_both_methods_and_a_secret_of_the_environment(folder, make_key, monkeypa
             "'greenlist-v2' without groups has 65536 at most; give --users",
         ),
         ({"key_id": "../k"}, "key_id = '../k'"),
-        ({"key_id": "K1"}, "key_id = 'K1'"),
+        ({"key_id": "K1"}, "key_id = 'K1': 1 to 64 small letters a to z, digits, and . _ - after the first are needed"),
         ({"tokenizer": "none.json"}, "tokenizer none.json: cannot be read .No such file"),
         ({"secret": "env:BRICKSCAN_UNSET"}, "BRICKSCAN_UNSET is not set"),
         ({"secret": "secrets/k"}, "secret: a reference is needed"),
@@ -301,6 +301,7 @@ def test_no_registry(tmp_path):
         ('key_id = "k2"', 'key_id = "k1"', "keys.0 and keys.1 have one key_id"),
         ("messages = 1000", 'messages = "1000"', "field 'keys.0.messages': .* valid integer"),
         ("window = 4", "window = true", "field 'keys.0.parameters.window': .* valid integer"),
+        ('sha256 = "', 'sha256 = "x', "field 'keys.0.tokenizer.sha256': 64 digits 0 to 9 and a to f, as `sha256sum`"),
         ("[[keys]]", "[[keys", "not valid TOML"),
     ],
 )
