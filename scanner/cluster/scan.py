@@ -322,7 +322,7 @@ class _Scan:
             self._look_at_accounts(whole=whole)
             self._judge(whole=whole)
         if self._committer.totals.counts.flagged or self._accounts:  # somebody may have been named
-            refuse_changed_since(plan.registry, self._verified)
+            refuse_changed_since(plan.registry, plan.results, self._scan_id, self._verified)
         self._learn(whole=whole)  # before what depends on flags, and may fail
         self._score_again()
         if self._part is None:

@@ -12,12 +12,13 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from scanner.errors import Refused, ScanFailed
-from scanner.registry import NO_RECORD, NamesPart, Record, numbers_of_heads, verify_since
+from scanner.registry import NO_RECORD, NamesPart, Record, given_rows, numbers_of_heads, verify_since
 from scanner.results.queries import ask, exist, scans
 from scanner.results.tables import open_tables, read_whole
 from scanner.results.transactions import TableEntry, commit, write_file
 from scanner.storage.delta import table_uri
-from schemas.tables import VERIFIED_USERS
+from schemas.tables import NAMED_LISTS, VERIFIED_USERS
+from schemas.words import Naming
 
 TABLE = "verified_users"
 
@@ -60,19 +61,52 @@ def verified(registry: str, results: str) -> Record:
     return verify_since(registry, _on_record(results))
 
 
-def refuse_changed_since(registry: str, began: Record) -> None:
+def refuse_changed_since(registry: str, results: str, scan_id: str, began: Record) -> None:
     """Refuse a registry that was rolled back, replaced or edited since a scan began, whose workers opened it after.
+
+    One that was put back meanwhile shows in the scan's rows, which name others than it does.
 
     Raises:
         ScanFailed: it was, or a file of it is missing.
     """
     try:
         verify_since(registry, began)
+        other = _other_holders(registry, results, scan_id, max(events for events, _ in began.checkpoints))
+        if other is not None:
+            raise Refused(f"registry {registry}: {other}, so that workers had another registry")
     except Refused as changed:
         raise ScanFailed(
             f"{changed}. It was changed while this scan ran: believe no name of this scan that `brickscan flagged` "
             "with the scan's configuration does not confirm"
         ) from None
+
+
+def _other_holders(registry: str, results: str, scan_id: str, events: int) -> str | None:
+    """A sentence where rows of a scan name others than the registry, or nobody for what was given before `events`."""
+    one = ["key_id", "message", "user_id", "naming"]
+
+    def named() -> pl.DataFrame:
+        found = []
+        for table in ("flags", "spans", "accounts"):
+            if DeltaTable.is_deltatable(table_uri(results, table)):
+                rows = read_whole(results, table).filter(scan_id=scan_id)
+                lists = [name for name in NAMED_LISTS if name in rows.collect_schema()]
+                listed = (rows.select(name).explode(name).unnest(name).select(one) for name in lists)
+                found += [rows.select(one), *listed]
+        return pl.concat(found).drop_nulls("message").unique().collect()
+
+    entries = ask(results, named)
+    given = given_rows(registry, entries.select("key_id", "message").unique())
+    holders = given.select("key_id", "message", "seq", holder="user_id", given=pl.lit(value=True))
+    both = entries.join(holders, on=["key_id", "message"], how="left")
+    another = (pl.col("user_id") != pl.col("holder")) | pl.col("given").is_null()
+    misnamed = (pl.col("naming") == Naming.NAMED) & pl.col("user_id").is_not_null() & another
+    unnamed = (pl.col("naming") == Naming.UNALLOCATED) & (pl.col("seq") < events)
+    wrong = both.filter(misnamed | unnamed).sort("key_id", "message").to_dicts()
+    if not wrong:
+        return None
+    first = f"message {wrong[0]['message']} of key {wrong[0]['key_id']}"
+    return f"of {len(wrong):,} messages, such as {first}, rows say another user"
 
 
 def changed_names(registry: str | Path, results: str, messages: pl.DataFrame) -> str | None:

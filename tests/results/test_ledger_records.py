@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from deltalake import write_deltalake
 
+from scanner.cluster import run_scan
 from scanner.errors import Refused, ScanFailed
 from scanner.registry import add_users, erase_users, ledger, remove_users
 from scanner.results.ledger_records import TABLE, lost_head
@@ -69,6 +70,35 @@ def test_a_scan_whose_registry_was_replaced_while_it_ran_fails_and_says_so(night
     assert night.last_scan()["exit_code"] == 1
     assert "failed: mend what it said" in call("status", night.config)[1]
     assert json.loads(call("explain", night.config, "a:0", "--json")[1])["user_id"] is None
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("hides", [False, True])
+def test_a_scan_whose_registry_was_replaced_for_a_while_fails_and_says_so(night, own_registry, marked, hides):
+    """The other registry gives alice's message to zoe, or to nobody, and is gone again when the scan ends."""
+    message, users = message_of(own_registry, "green", "alice"), own_registry / "users"
+    shutil.copytree(own_registry, night.folder / "other")
+    shutil.rmtree(night.folder / "other" / "users")
+    if not hides:
+        add_users(night.folder / "other", None, ["zoe", "bob"], datetime.now(UTC) - timedelta(minutes=1))
+    night.write("a", [marked(message, 80, 1)])
+
+    def swap(what):
+        if what.startswith("starting Ray"):
+            shutil.move(users, night.folder / "kept")
+            if not hides:
+                shutil.copytree(night.folder / "other" / "users", users)
+
+    def put_back(_work, totals):
+        if totals.shards and (night.folder / "kept").exists():
+            shutil.rmtree(users, ignore_errors=True)
+            shutil.move(night.folder / "kept", users)
+
+    with pytest.raises(ScanFailed, match=rf"message {message} of key green, rows say .* believe no name of this scan"):
+        run_scan(night.plan(), put_back, wait=swap)
+    (row,) = read_whole(night.results, "flags").collect().to_dicts()
+    assert row["user_id"] == (None if hides else "zoe")
+    assert night.last_scan()["exit_code"] == 1
 
 
 @pytest.mark.costly
