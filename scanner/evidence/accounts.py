@@ -29,7 +29,7 @@ from scanner.input.documents import read_text
 from scanner.printable import one_in, printable, safe
 from scanner.registry import NamedUser
 from scanner.results import accounts, scans
-from scanner.results.account_posts import impossible_posts, kept_posts, scanned_posts, window_of
+from scanner.results.account_posts import impossible_posts, kept_posts, posts_of_one_scan, scanned_posts, window_of
 from scanner.results.queries import ask, with_audit
 from scanner.results.scan_list import refuse_impossible_scans
 from scanner.storage.delta import table_uri
@@ -135,8 +135,8 @@ def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], says: Regi
         if len(read) < max(row["posts"], 1):
             wrong = impossible_posts(explainer.results, row, scan)
             return RegistrySays(False, f"not asked: {wrong}. {CHANGED_ROW}") if wrong else says
-        if len(read) > row["posts"] and row["nights"] == 1:  # of another input of the night, too
-            return says
+        if row["nights"] == 1 and not (read := posts_of_one_scan(row, read)):
+            return RegistrySays(False, f"not asked: its scan read not {row['posts']:,} posts. {CHANGED_ROW}")
         posts = _of_account(row, read, [read_text(post["text"])[0] or "" for post in read])
         again = _judge(explainer, row, scan).judge(posts, row["scanned_at"])
     except Refused:

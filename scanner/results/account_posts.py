@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -128,6 +129,22 @@ def impossible_posts(results: str, row: Mapping[str, Any], scan: Mapping[str, An
     if dropped or read >= row["posts"] > 0:
         return None
     return f"its row has {row['posts']:,} posts, and scans read {read:,} documents of the account"
+
+
+def posts_of_one_scan(row: Mapping[str, Any], read: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Posts of a night that the scan of a row of ACCOUNTS can have tested: as many as its row has; none: no choice is.
+
+    A scan reads all posts that were read by then, or those of its own input, which may be a folder of others beside it.
+    """
+    by_then = [post for post in read if post["scan_id"] <= row["scan_id"]]
+    folders = sorted({post["path"].rpartition("/")[0] for post in by_then})
+    of_folders = ([post for post in by_then if post["path"].rpartition("/")[0] == folder] for folder in folders)
+    for posts in (by_then, [post for post in by_then if post["scan_id"] == row["scan_id"]], *of_folders):
+        ends = accumulate(len(post["text"]) for post in posts)
+        tested = [post for post, end in zip(posts, ends, strict=True) if end <= MOST_TEXT_BYTES]
+        if len(tested) == row["posts"]:
+            return tested
+    return []
 
 
 def some_accounts(rows: pa.Table, text_bytes: int) -> Iterator[pa.Table]:
