@@ -176,6 +176,11 @@ RULES = (
         ReviewDecision.UNCLEAR,
         lambda explained: explained.row["naming"] == Naming.NAMED and not _names_are_equal(explained),
     ),
+    AdviceRule(
+        "it is marked for others too than the account's user: see whose each part is",
+        ReviewDecision.UNCLEAR,
+        lambda explained: len(users_of(explained.row)) > 1,
+    ),
     AdviceRule("the mark is there, in words of the account's own", ReviewDecision.CONFIRMED, lambda _: True),
 )
 
@@ -207,7 +212,8 @@ def in_short(explained: Explanation) -> str:
         marked = f"Nobody is named: {WHY_NOBODY[row['naming']]}"
     whose = ""
     if row["naming"] == Naming.NAMED and row["account_id"] is not None:
-        whose = " (the same name)" if _names_are_equal(explained) else " (another name)"
+        same = "the same name" if len(users_of(row)) < 2 else "one of these names"
+        whose = f" ({same if _names_are_equal(explained) else 'another name'})"
     version = "" if explained.key is None else f", {version_of(explained.key)}"
     version += ": others can make its mark" * _others_can_make_it(explained)
     return f"{marked}; posted by {account_of(row)}{whose}; key {name(row['key_id'])}{version}"

@@ -147,6 +147,7 @@ def of(copied: float = 0.0, parts: tuple[PartSaid, ...] = (), **row: object) -> 
     return changed
 
 
+TWO = [{"user_id": user, "naming": "named", "key_id": "key", "message": i} for i, user in enumerate("xy")]
 TRAPS = {
     "alarm": (of(audit="alarm"), None),
     "computed again": (of(proof="differs"), None),
@@ -158,6 +159,7 @@ TRAPS = {
     "copied": (of(0.9, account_id="other"), "quoted"),
     "other account": (of(account_id="other"), "unclear"),
     "no account": (of(account_id=None), "unclear"),
+    "of two users": (of(named=TWO), "unclear"),
     "canary": (dataclasses.replace(of(), canary=True), "allowed"),
     "edited": (dataclasses.replace(of(), text=None, weighed=None, no_text="another text stands there now"), "unclear"),
 }
@@ -175,6 +177,7 @@ def test_own_words_of_an_equal_name_are():
     assert in_short(of()) == "Marked for x; posted by account x (the same name); key key"
     assert "; posted by account-055 (another name); " in in_short(of(account_id="account-055"))
     assert "; posted by an unknown account; " in in_short(of(account_id=None))
+    assert in_short(of(named=TWO)) == "Marked for x, y; posted by account x (one of these names); key key"
 
 
 @given(
