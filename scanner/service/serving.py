@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import uvicorn
+from anyio.to_thread import current_default_thread_limiter
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -21,6 +22,9 @@ OWN = "127.0.0.1"
 
 _SECONDS_TO_END = 5
 """Seconds for requests that are being answered when the app is to end."""
+
+_THREADS = 4
+"""Most requests that are worked on at a time: more gain nothing, since they compute, and the end waits for each."""
 
 AT_ONCE = 64
 """Most connections at a time of an app that names no number: the oldest that waits for its client gives way to more,
@@ -53,6 +57,15 @@ class _Config(uvicorn.Config):
     """An app's configuration, and how many requests were no HTTP: no log has them, which anybody could fill."""
 
     malformed, at_once = 0, AT_ONCE
+
+
+class _FewThreads(uvicorn.Server):
+    """A server that works on few requests at a time; the others wait, and are dropped at its end."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve."""
+        current_default_thread_limiter().total_tokens = _THREADS
+        await super().startup(sockets)
 
 
 class Connection(H11Protocol):
@@ -202,7 +215,7 @@ class Server:
             timeout_graceful_shutdown=_SECONDS_TO_END,
         )
         self._config.at_once = at_once
-        self._server = uvicorn.Server(self._config)
+        self._server = _FewThreads(self._config)
 
     @property
     def malformed(self) -> int:

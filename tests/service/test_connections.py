@@ -7,9 +7,10 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from threading import Event
+from threading import Event, Semaphore
 
 import pytest
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
@@ -223,3 +224,28 @@ def test_an_answer_that_the_end_cuts_off_leaves_no_traceback(monkeypatch, caplog
         assert begun.wait(30)
     connection.close()
     assert caplog.records == [failed]
+
+
+def test_the_end_waits_for_few_of_the_requests_of_a_flood(monkeypatch):
+    """Each that is worked on is waited for, so that Ctrl-C took minutes after a flood of pages."""
+    monkeypatch.setattr(serving, "_SECONDS_TO_END", 0.1)
+    begun, go_on = Semaphore(0), Event()
+
+    def work() -> None:
+        begun.release()
+        go_on.wait(60)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await run_in_threadpool(work)
+        await PlainTextResponse("well")(scope, receive, send)
+
+    flooded = Server("127.0.0.1", 0, lambda _port: app)
+    with running(flooded), ExitStack() as stack:
+        for _ in range(40):
+            stack.enter_context(connected(flooded, HEAD + b"\r\n"))
+        working = 0
+        while begun.acquire(timeout=5 if working < 4 else 1):
+            working += 1
+        flooded.end()
+        go_on.set()
+    assert working == 4
