@@ -7,7 +7,8 @@ scan, since common n-grams make hits under one key come together. Everything tha
 
 Each way to test a text under a key has a share of the false-positive rate (SPEC §3): a p-value is corrected by
 1/(weight of the key · weight of the unit · weight of the variant). The weights of each kind sum to 1 at most, so that
-P(flagged falsely in any way) stays within the rate, also when another way is turned on later.
+P(flagged falsely in any way) stays within the rate, also when another way is turned on later. A way that a text does
+not have gives its share to another way (Weights.tests).
 """
 
 import datetime
@@ -18,6 +19,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from scanner.errors import Refused
 from scanner.input.documents import Columns
@@ -86,16 +90,33 @@ class Weights(NamedTuple):
         of_parts = {name: of_units.pop(name) for name in ("windows", "segments")}
         return of_units | of_parts if self.segments else of_units
 
-    def tests(self, key: MasterKey, keys_tested: int) -> tuple[float, ...]:
-        """K of SPEC §3 for a key: for texts as they stand and, where these are scored, for normalised texts.
+    def tests(
+        self, key: MasterKey, keys_tested: int, differs: ArrayLike = True, parted: ArrayLike = True
+    ) -> NDArray[np.float64]:
+        """K of SPEC §3 for a key in whole texts: as they stand and, where these are scored, normalised.
+
+        A text that is its own normal form has one variant, which has the weights of both. A text without parts is
+        tested as a whole alone, with the weight of its parts too. Both follow from the text, its tokenizer and the
+        filter, without a look at any draw, so each text's weights are fixed before the draws, and at most 1 together:
+        P(p ≤ α · weight in any look) ≤ Σ α · weight ≤ α. No score, cut or missing machine moves a weight.
 
         Args:
-            key: the key whose p-values are corrected.
+            key: the key whose p-values are corrected. One whose law is not proven tests no normalised text.
             keys_tested: how many keys share equally, for a key without a weight of its own.
+            differs: whether the normalised text is another one; bool, of any shape.
+            parted: whether the text has parts that are tested under the key; bool, of the same shape.
+
+        Returns:
+            float64[variants, …].
         """
-        variants = [weight for weight in (self.as_written, self.normalised) if weight is not None]
-        of_key = key.tested_among(keys_tested) / as_written(self.document)
-        return tuple(float(of_key / as_written(weight)) for weight in variants)
+        of_key = key.tested_among(keys_tested)
+        variants = [as_written(weight) for weight in (self.as_written, self.normalised) if weight is not None]
+        units = as_written(self.document) + as_written(self.span or 0), as_written(self.document)
+        of_stands = sum(variants), variants[0]
+        each = [[[of_key / (unit * one) for one in (first, *variants[1:])] for unit in units] for first in of_stands]
+        other = np.asarray(differs, np.bool_) & format_of(key).basis().proven
+        chosen = np.array(each, np.float64)[other.astype(np.intp), np.asarray(parted, np.intp)]
+        return np.moveaxis(chosen, -1, 0)
 
     def tests_of_spans(self, key: MasterKey, keys_tested: int) -> float | None:
         """K of SPEC §3 for the spans of a key. None: spans are not tested.
@@ -330,9 +351,9 @@ class Plan:
         """Weights of units and of variants of texts."""
         return Weights.of(self.config)
 
-    def tested_among(self, key: MasterKey) -> tuple[float, ...]:
-        """K of SPEC §3 for a key, of each variant that is scored (Weights.tests)."""
-        return self.weights.tests(key, self.keys_tested)
+    def tested_among(self, key: MasterKey, differs: ArrayLike = True, parted: ArrayLike = True) -> NDArray[np.float64]:
+        """K of SPEC §3 for a key (Weights.tests), by default of texts that have all looks, where it is largest."""
+        return self.weights.tests(key, self.keys_tested, differs, parted)
 
     @property
     def keys_on_record(self) -> list[dict[str, object]]:

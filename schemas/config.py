@@ -166,8 +166,8 @@ def as_written(weight: float) -> Fraction:
 class WeightsConfig(_ConfigTable):
     """Shares of the false-positive rate, for units and for variants of texts. None: equal shares of those turned on.
 
-    A unit or variant that is turned off may have a share too, kept for later: p-values of the others are the same
-    before and after.
+    A unit or variant that is turned off may have a share too, kept for later: p-values of the others are no larger
+    after. A look that a text does not have gives its share to the whole text as it stands.
     """
 
     document: Weight | None = None  # share of texts as a whole

@@ -278,6 +278,7 @@ SCANS = pa.schema(
         pa.field("night_stated", pa.string()),  # date that the scan stated, where `brickscan redate` corrected it
         pa.field("filtered", pa.int64()),  # documents of which the filter left too few n-grams to be scored
         pa.field("snapshots", SNAPSHOTS),  # tables of the input, each at the version that was read
+        pa.field("keys_tested", pa.int64()),  # keys of the registry that gave p-values: 1 over the share of each
     ]
 )
 """One row per scan: what replays its verdicts, what it did and how it ended."""

@@ -292,7 +292,7 @@ def _corrected(plan: Plan) -> str:
     shares = "; weights " + ", ".join(f"{name} {weight:g}" for name, weight in stated.items()) if stated else ""
     if any(key.one_of is not None for key in plan.keys):
         return f"each with its own weight in the false-positive rate{shares}"
-    second = ", each with a second look at normalised text" if plan.config.variants.normalised else ""
+    second = ", each with a second look at normalised text where it differs" if plan.config.variants.normalised else ""
     return f"p-values corrected for {_count(plan.keys_tested, 'key')} of the registry{second}{shares}"
 
 

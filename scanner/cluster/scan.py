@@ -149,6 +149,7 @@ def scan_row(
         "config_sha256": plan.config_sha256,
         "registry_sha256": plan.registry_sha256,
         "keys": plan.keys_on_record,
+        "keys_tested": plan.keys_tested,
         "labels": plan.labels_on_record,
         "dedup": plan.config.dedup,
         "min_scored": plan.config.min_scored,

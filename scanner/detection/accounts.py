@@ -290,8 +290,9 @@ class AccountJudge:
         """A key's findings for all accounts, and log10 of the evidence for each of its candidates: float64[A, C]."""
         mark, messages = under_key.test.watermark, under_key.test.key.messages
         accounts, kept = long_enough(under_key.positions, self._rules.min_scored)
-        found = search(mark, under_key.together(posts.begins), kept, messages, tests * HALVES * self._nights)
-        found = found.among(accounts, under_key.positions.scored)
+        keys = tests * HALVES * self._nights
+        found = search(mark, under_key.together(posts.begins), kept, messages, keys)
+        found = found.among(accounts, under_key.positions.scored, keys)
         log10_e = np.zeros(found.message.shape)
         for c in range(found.message.shape[1]):
             if (found.message[:, c] >= 0).any():

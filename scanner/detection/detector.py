@@ -25,12 +25,12 @@ from scanner.detection.tokenising import TokenisedTexts, read_texts, segments_of
 from scanner.detection.under_test import BatchResult, KeyScores, KeyUnderTest, NamesUsers, Origin, Witness
 from scanner.input.documents import read_text
 from scanner.text import Standing
-from scanner.text.normal_form import normalise
 from scanner.watermark import Positions, Tokens, Watermark
+from scanner.watermark.format import ScoresParts
 from scanner.watermark.formats import format_of
 from scanner.watermark.positions import PositionRule, reach_of
 from scanner.watermark.rule import Found, long_enough, most_ranked, ranked, search
-from scanner.watermark.span_search import Limit, Parts, Segments, Span, of_positions, search_parts
+from scanner.watermark.span_search import Limit, Parts, Segments, of_positions, search_parts
 from schemas.tables import QUARANTINE, SPANS, VERDICTS
 from schemas.words import Naming, Proof
 
@@ -54,8 +54,6 @@ class Detector:
         self._keys = tuple(keys)
         self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in self._keys}
         self._holders, self._rules, self._prover = holders, rules, prover
-        of_keys = [rules.weights.tests(test.key, rules.keys_tested) for test in self._keys]
-        self._tests = np.array(of_keys, np.float64)  # [K, variants]
         self._ranked_rate = rules.false_positive_rate
         self._tests_of_spans = [rules.weights.tests_of_spans(test.key, rules.keys_tested) for test in self._keys]
         self._standing = (
@@ -104,17 +102,18 @@ class Detector:
         def stored_text(place: int) -> str:
             return read_text(stored[rows[place]].as_py())[0] or ""
 
-        found, scores, whole_is_enough = self._score(texts.tokens, texts.segments)
+        found, scores, whole_is_enough = self._score(texts.tokens, texts.segments, texts.differing)
         if witness is not None:
             witness.see(kept["text_sha256"].to_pylist(), scores, stored_text)
         choice = Choice.as_written(found, rates)
         if len(texts.differing):
-            choice = choice.or_normalised(self._score(texts.normalised, {}, variant=1)[0], texts.differing, rates)
+            others = self._score(texts.normalised, {}, texts.differing, as_written=scores)[0]
+            choice = choice.or_normalised(others, texts.differing, rates)
         known = known or OfFile(now, {}, None, None)
         batch = ScoredBatch(scores, kept, stored_text, known, self._who_at, self._prover)
         as_written = self._lengths(texts.tokens)
         lengths = self._lengths_of_choice(as_written, texts, choice.normalised)
-        verdicts = verdict_columns(self._keys, self._tests, lengths, choice, kept["reason"], whole_is_enough)
+        verdicts = verdict_columns(self._keys, lengths, choice, kept["reason"], whole_is_enough)
         proved = self._proved(choice, lengths, stored_text, salt)
         columns = verdicts | proved | {"sketch": self._sketches(texts, choice)}
         table = table_of(VERDICTS, kept, origin, now, columns | self._named(columns["naming"], choice, batch))
@@ -138,7 +137,7 @@ class Detector:
             dataclasses.replace(test, watermark=test.to_device(marks[test.key.key_id]))
             for test in (self._keys[place] for place in places)
         )
-        other._tests, other._tests_of_spans = self._tests[places], [self._tests_of_spans[place] for place in places]
+        other._tests_of_spans = [self._tests_of_spans[place] for place in places]
         other._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in other._keys}
         if self._standing is not None:
             other._standing = {name: self._standing[name] for name in other._tokenizers}
@@ -175,7 +174,8 @@ class Detector:
             if self._standing is not None:
                 blank = pa.array([b" ", b" "], pa.large_binary())
                 segments = segments_of_stored(blank, {name: tokens}, {name: self._standing[name]})[name]
-            scores.append(self._score_key(test, 1.0, of_spans, tokens, positions, segments)[1])
+            neither = np.zeros(2, np.bool_)
+            scores.append(self._score_key(test, of_spans, tokens, positions, segments, neither)[1])
         if witness is not None:
             witness.see([bytes(32), b"1" * 32], scores, lambda _: "")
 
@@ -187,24 +187,29 @@ class Detector:
         return tokens
 
     def _score(
-        self, tokens: Mapping[str, Tokens], segments: Mapping[str, Segments], variant: int = 0
+        self,
+        tokens: Mapping[str, Tokens],
+        segments: Mapping[str, Segments],
+        differing: NDArray[np.int64],
+        as_written: Sequence[KeyScores] = (),
     ) -> tuple[list[Found], list[KeyScores], NDArray[np.bool_]]:
         """Findings of each key in D texts, and bool[D]: which are long enough for a key if no n-gram is left out.
 
-        The texts are given by their tokens and segments; variant: 0, as they stand, or 1, normalised.
+        The texts are given by their tokens and segments. differing: places of texts that are others when normalised;
+        as_written: the scores of all texts as they stand by each key, if these are the normalised ones of `differing`.
         """
         positions: dict[tuple[str, PositionRule], Positions] = {}
         found, scores, enough = [], [], np.zeros(len(next(iter(tokens.values())).offsets) - 1, np.bool_)
-        each = zip(self._keys, self._tests[:, variant].tolist(), self._tests_of_spans, strict=True)
-        for test, tests, of_spans in each:
+        differs = np.isin(np.arange(len(enough)), differing) | bool(as_written)
+        for place, (test, of_spans) in enumerate(zip(self._keys, self._tests_of_spans, strict=True)):
             name, rule = test.key.tokenizer.sha256, test.watermark.rule
             if (name, rule) not in positions:
                 whole = rule.positions(tokens[name], self._rules.dedup)
                 enough |= whole.scored >= self._rules.min_scored
                 positions[name, rule] = self._rules.without.left_of(whole, name, rule, tokens[name])
-            of_spans = None if variant else of_spans
+            parted = as_written[place].parted[differing] if as_written else None
             of_texts = tokens[name], positions[name, rule], segments.get(name)
-            said, shown = self._score_key(test, tests, of_spans, *of_texts)
+            said, shown = self._score_key(test, None if as_written else of_spans, *of_texts, differs, parted)
             found.append(said)
             scores.append(shown)
         return found, scores, enough
@@ -230,38 +235,49 @@ class Detector:
         if self._prover is None or not choice.decided.flagged.any():
             return {}
 
-        def text_of(place: int) -> str:
-            return normalise(stored_text(place)) if choice.normalised[place] else stored_text(place)
-
         began = time.perf_counter()
-        proof = self._prover.prove(text_of, list(lengths), choice.found, choice.decided, salt, choice.normalised)
+        proof = self._prover.prove(stored_text, list(lengths), choice.found, choice.decided, salt, choice.normalised)
         self.proving += time.perf_counter() - began
         return {"proof": proof, "naming": np.where(proof == Proof.DIFFERS, Naming.UNPROVED, choice.decided.naming)}
 
     def _score_key(
         self,
         test: KeyUnderTest,
-        tests: float,
         of_spans: float | None,
         tokens: Tokens,
         positions: Positions,
-        segments: Segments | None = None,
+        segments: Segments | None,
+        differs: NDArray[np.bool_],
+        parted: NDArray[np.bool_] | None = None,
     ) -> tuple[Found, KeyScores]:
-        """Findings of one key. tests, of_spans: K of documents as a whole, and of their spans; None: not tested."""
+        """Findings of one key in D texts.
+
+        Args:
+            test: the key.
+            of_spans: K of spans; None: not tested.
+            tokens: of the texts.
+            positions: of the texts.
+            segments: of the texts, by their tokens.
+            differs: bool[D], whose normalised text is another one.
+            parted: of normalised texts, bool[D]: which have parts as they stand; None: these are texts as they stand.
+        """
         documents, kept = long_enough(positions, self._rules.min_scored)
         mark, messages = test.watermark, test.key.messages
-        spans: list[Span] = []
-        parts = None
-        if of_spans is None:
-            found = search(mark, tokens, kept, messages, tests)
+        scores = KeyScores(test, tokens, kept, documents)
+        if of_spans is not None and isinstance(mark, ScoresParts) and mark.law is not None:
+            at = Segments.none(len(documents)) if segments is None else of_positions(segments, tokens, kept, documents)
+            scores = scores._replace(parts=Parts(self._rules.weights.windows, at))
+        variant, parted = (0, scores.parted) if parted is None else (1, parted)
+        tests = self._rules.weights.tests(test.key, self._rules.keys_tested, differs, parted)[variant]
+        if of_spans is None or scores.parts is None:
+            found = search(mark, tokens, kept, messages, tests[documents])
         else:
             limit = Limit(self._rules.false_positive_rate, messages, of_spans)
-            at = Segments.none(len(documents)) if segments is None else of_positions(segments, tokens, kept, documents)
-            parts = Parts(self._rules.weights.windows, at)
-            found, spans = search_parts(mark, tokens, kept, messages, tests, limit, parts)
+            found, spans = search_parts(mark, tokens, kept, messages, tests[documents], limit, scores.parts)
+            scores = scores._replace(spans=spans)
         most = most_ranked(format_of(test.key).seconds(messages))
         found = ranked(found, mark, tokens, kept, messages, self._ranked_rate, most)
-        return found.among(documents, positions.scored), KeyScores(test, tokens, kept, documents, spans, parts)
+        return found.among(documents, positions.scored, tests), scores
 
     def _named(self, naming: NDArray[np.object_], choice: Choice, batch: ScoredBatch) -> dict[str, NDArray[np.object_]]:
         """Columns of VERDICTS with the users of the messages that the rule names, or the one user of all that pass."""

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from scanner.detection.detector import Detector
 from scanner.detection.proving import ProvedKey, Prover
 from scanner.detection.rows import TextIds
@@ -73,7 +75,7 @@ def open_prover(registry: Path | str, tests: Sequence[KeyUnderTest], rules: Rule
     for test in tests:
         how, secret = format_of(test.key), check_secret(registry, test.key)
         path = how.proof(secret) if isinstance(how, Proves) else None
-        among = rules.weights.tests(test.key, rules.keys_tested)
+        among = rules.weights.tests(test.key, rules.keys_tested, *np.indices((2, 2)))  # differs, parted
         of_spans = rules.weights.tests_of_spans(test.key, rules.keys_tested)
         common = rules.without.of(test.key.tokenizer.sha256, test.watermark.rule)
         keys.append(ProvedKey(path, test.tokenizer.reference, test.key.messages, among, of_spans, common))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scanner.detection.rules import Rules, plainly_left_out
 from scanner.detection.under_test import Located
 from scanner.text import HuggingFaceTokenizer
+from scanner.text.normal_form import normalise
 from scanner.text.quoting import segments_of
 from scanner.watermark.format import ProofPath as SlowPath
 from scanner.watermark.format import ProvesParts, ProvesUserEvidence
@@ -150,14 +151,15 @@ SECONDS_A_TOKEN = 5e-5
 class ProvedKey(NamedTuple):
     """A key under test: its slow path (None: its format has none), the reference tokenizer, M and K of SPEC §3.
 
-    tests: K of texts as they stand and, where these are scored, of normalised texts; tests_of_spans: K of spans;
-    common: n-grams that are left out of scoring, None: none are.
+    tests: K of texts as they stand and, where these are scored, of normalised texts, for texts that are their own
+    normal form or not, without parts or with them: float64[variants, 2, 2]; tests_of_spans: K of spans; common: n-grams
+    that are left out of scoring, None: none are.
     """
 
     path: SlowPath | None
     tokenizer: HuggingFaceTokenizer
     messages: int
-    tests: tuple[float, ...]
+    tests: NDArray[np.float64]
     tests_of_spans: float | None = None
     common: CommonNgrams | None = None
 
@@ -182,7 +184,7 @@ class Claim(NamedTuple):
 class Flag(NamedTuple):
     """A flagged document: its place in the batch, its text, the candidate and key of the verdict, and the naming.
 
-    variant: 0 of the text as it stands, 1 of the normalised one.
+    text: as it stands; variant: 0, it was scored so, or 1, normalised.
     """
 
     place: int
@@ -219,7 +221,7 @@ class Prover:
     def __init__(self, keys: Sequence[ProvedKey], draw: bytes, rules: Rules) -> None:
         self._which = Which(rules.weights.windows, rules.weights.segments)
         self._keys, self._draw = Held(tuple(keys)), Held(draw)
-        self._dedup = rules.dedup
+        self._dedup, self._min_scored = rules.dedup, rules.min_scored
         self._log10_rate, self._log10_misnaming = map(float, np.log10(rules.rates))
 
     def prove(
@@ -234,7 +236,7 @@ class Prover:
         """Prove the flags of a batch of D documents.
 
         Args:
-            text_of: the text of a document.
+            text_of: the text of a document, as it stands.
             tokens: how many each of K tokenizers made of each document, int64[D] a key.
             found: the findings of each key.
             decided: the decision of all keys together.
@@ -317,7 +319,9 @@ class Prover:
         sizes: how many tokens the text has, and how many positions are scored.
         """
         key, messages = self._keys.value[number], [claim.message for claim in claims]
-        tests, ids = key.tests[flag.variant], key.tokenizer.encode([flag.text]).ids
+        plain = normalise(flag.text)
+        ids = key.tokenizer.encode([plain if flag.variant else flag.text]).ids
+        tests = float(key.tests[flag.variant, int(plain != flag.text), int(self._parted(path, key, flag.text))])
         left_out = plainly_left_out(key.common, ids)
         scored, scores = path.scores(ids, messages, self._dedup, left_out)
         if (len(ids), scored) != sizes:
@@ -334,6 +338,14 @@ class Prover:
                 return None
             again.append(Again(number, claim, passes, self._passes_user_evidence(claim, user_evidence)))
         return again
+
+    def _parted(self, path: SlowPath, key: ProvedKey, text: str) -> bool:
+        """Whether a text has parts that are tested under a key, which decides K of the whole."""
+        if key.tests_of_spans is None or not isinstance(path, ProvesParts):
+            return False
+        ids = key.tokenizer.encode([text]).ids
+        places = path.parts(ids, [0], self._dedup, plainly_left_out(key.common, ids))[0]
+        return len(places) >= self._min_scored and len(parts_of(self._which, key.tokenizer, text, places)) > 1
 
     def _user_evidence(
         self, path: SlowPath, single: tuple[int, list[float], int] | None, messages: int, keys: float

@@ -27,7 +27,6 @@ from schemas.words import Naming
 
 def verdict_columns(
     keys: Sequence[KeyUnderTest],
-    tests: NDArray[np.float64],
     lengths: NDArray[np.int64],
     choice: Choice,
     reason: pa.Array,
@@ -35,9 +34,9 @@ def verdict_columns(
 ) -> dict[str, Any]:
     """Columns of VERDICTS on D texts, except for who had a message; `named`: somebody is named (`decide`).
 
-    keys: the keys under test; tests: K of each key and variant, float64[K, variants]; lengths: in tokens under each
-    key, int64[K, D]; choice: the texts that count, and what keys found in them; reason: why only a part was scored;
-    whole_is_enough: bool[D], texts that are long enough for a key if nothing is left out.
+    keys: the keys under test; lengths: in tokens under each key, int64[K, D]; choice: the texts that count, and what
+    keys found in them; reason: why only a part was scored; whole_is_enough: bool[D], texts that are long enough for a
+    key if nothing is left out.
     """
     found, decided, normalised = choice.found, choice.decided, choice.normalised
     chosen, naming, rows = decided.key, decided.naming, np.arange(len(decided.key))
@@ -50,7 +49,7 @@ def verdict_columns(
         # a key whose every document has fewer candidates is not the one that is chosen there
         return of_chosen(of_key[rows, np.minimum(decided.candidate, of_key.shape[1] - 1)] for of_key in values)
 
-    tested = tests[chosen, normalised.astype(np.int64)]
+    tested = of_chosen(said.tests for said in found)
     reach = np.array([log10_reach(test) for test in keys], np.float64)[chosen]
     reach_global, whole = corrected(reach, 1, tested), np.ceil(tested)
 

@@ -60,6 +60,14 @@ class KeyScores(NamedTuple):
     spans: list[Span] = []  # noqa: RUF012 - nobody changes it
     parts: Parts | None = None
 
+    @property
+    def parted(self) -> NDArray[np.bool_]:
+        """Which documents of the batch have parts that are tested: bool[all]."""
+        parted = np.zeros(len(self.tokens.offsets) - 1, np.bool_)
+        if self.parts is not None:
+            parted[self.documents] = self.parts.there(self.positions.scored)
+        return parted
+
 
 class BatchResult(NamedTuple):
     """Result of a batch. verdicts, quarantine: as `Detector.detect` returns them.

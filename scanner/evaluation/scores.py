@@ -300,6 +300,7 @@ def name(
     nothing = np.zeros(log10_p.shape)
     found = Found(
         scored=searched.scored,
+        tests=np.ones(searched.scored.shape),
         message=np.broadcast_to(np.arange(3), log10_p.shape),  # in the order of Search, since the rule needs no numbers
         score=nothing,
         log10_p=log10_p,

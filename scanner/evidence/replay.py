@@ -30,7 +30,7 @@ from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
 from scanner.results.first_seen import Before, known_before
 from scanner.results.queries import ask
-from scanner.scan_plan import Weights, read_config, recorded_tests, results_of
+from scanner.scan_plan import Weights, read_config, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
 from scanner.watermark.format import Proves
@@ -169,8 +169,10 @@ def _detected(
 ) -> Mapping[str, Any]:
     """The verdict by the scan's own rule: a row of VERDICTS."""
     row, scan = case.row, case.scan or {}
-    weights = Weights.of(config)
-    rules = Rules.recorded(scan, _keys_tested(keys, row, weights), weights, without)
+    if row["key_id"] not in {key.key_id for key in keys}:
+        why = "is none that its scan tested, so the row was changed: name nobody by it"
+        raise Refused(f"{row['path']}:{row['row']}: the row's key {row['key_id']!r} {why}")
+    rules = Rules.recorded(scan, scan["keys_tested"], Weights.of(config), without)
     tests, holders = open_keys(folder, keys, fast=False), Holders.load(folder, [key.key_id for key in keys])
     detector = Detector(tests, holders, rules, open_prover(folder, tests, rules))
     columns = {name: [None] for name in DOCUMENTS.names} | {"row": [row["row"]], "text": [raw]}
@@ -180,19 +182,6 @@ def _detected(
     verdicts, _ = detector.detect(document, Origin(row["scan_id"], row["shard_id"], row["path"]), known=known)
     found: Mapping[str, Any] = verdicts.to_pylist()[0]
     return found
-
-
-def _keys_tested(keys: Sequence[MasterKey], row: Mapping[str, Any], weights: Weights) -> int:
-    """How many keys without weights shared equally, by the scan's record; for a key with a weight, any number."""
-    known_at = next((key for key in keys if key.key_id == row["key_id"]), None)
-    if known_at is None:
-        why = "is none that its scan tested, so the row was changed: name nobody by it"
-        raise Refused(f"{row['path']}:{row['row']}: the row's key {row['key_id']!r} {why}")
-    if known_at.one_of is not None:
-        return len(keys)
-    of_whole = weights.tests(known_at, 1)[-1 if row["variant"] is not None else 0]
-    a_key = (weights.tests_of_spans(known_at, 1) if row["unit"] is not None else None) or of_whole
-    return max(round(recorded_tests(row) / a_key), sum(map(gives_p_values, keys)))
 
 
 def _by_slow_path(folder: str, registry: Registry, case: FlagCase, raw: bytes, without: Filter) -> dict[str, Any]:

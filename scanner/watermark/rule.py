@@ -31,13 +31,15 @@ LEAST_RANK = 1.0 / (DECOYS + 1)
 class Found(NamedTuple):
     """What one key says of D documents, C candidates of each, best first.
 
-    scored: int64[D]; message: int64[D, C], −1: there is none, or the document is not scored; score: float64[D, C];
-    log10_p: of that message alone, log10_p_global: corrected for all messages of all keys, log10_p_own: by what it
-    shares with no other message, corrected alike (−∞ where nothing more is asked): float64[D, C]; independent: as of
-    Candidates; basis: of the key; p_rank: among decoy keys, NaN where it was not asked for: float64[D, C].
+    scored: int64[D]; tests: K by which p is corrected, float64[D]; message: int64[D, C], −1: there is none, or the
+    document is not scored; score: float64[D, C]; log10_p: of that message alone, log10_p_global: corrected for all
+    messages of all keys, log10_p_own: by what it shares with no other message, corrected alike (−∞ where nothing more
+    is asked): float64[D, C]; independent: as of Candidates; basis: of the key; p_rank: among decoy keys, NaN where it
+    was not asked for: float64[D, C].
     """
 
     scored: NDArray[np.int64]
+    tests: NDArray[np.float64]
     message: NDArray[np.int64]
     score: NDArray[np.float64]
     log10_p: NDArray[np.float64]
@@ -61,12 +63,13 @@ class Found(NamedTuple):
         void = np.full_like(self.log10_p_global, np.nan)
         return self._replace(message=np.full_like(self.message, -1), log10_p_global=void)
 
-    def among(self, documents: NDArray[np.int64], scored: NDArray[np.int64]) -> "Found":
+    def among(self, documents: NDArray[np.int64], scored: NDArray[np.int64], tests: ArrayLike) -> "Found":
         """The same findings for all documents of a batch: values for `documents`, int64[d], none for the others.
 
         Args:
             documents: which of the D these are.
             scored: int64[D], scored positions of all.
+            tests: K, of all or of each.
         """
 
         def spread(values: NDArray[Any], fill: float) -> NDArray[Any]:
@@ -74,7 +77,7 @@ class Found(NamedTuple):
             out[documents] = values
             return out
 
-        return self._each(spread)._replace(scored=scored)
+        return self._each(spread)._replace(scored=scored, tests=np.full(len(scored), tests, np.float64))
 
     def of_width(self, candidates: int) -> "Found":
         """The same with room for so many candidates of each document, C or more."""
@@ -158,7 +161,7 @@ def candidates(mark: Watermark, tokens: Tokens, positions: Positions, messages: 
     return Candidates(alone, np.stack([score, np.zeros_like(score)], axis=1))
 
 
-def search(mark: Watermark, tokens: Tokens, positions: Positions, messages: int, keys: float = 1) -> Found:
+def search(mark: Watermark, tokens: Tokens, positions: Positions, messages: int, keys: ArrayLike = 1) -> Found:
     """Search documents for the messages of a key.
 
     Args:
@@ -166,12 +169,12 @@ def search(mark: Watermark, tokens: Tokens, positions: Positions, messages: int,
         tokens: of the batch.
         positions: of the D documents to be searched.
         messages: M.
-        keys: K.
+        keys: K, of all or of each document.
     """
     return found_of(mark, candidates(mark, tokens, positions, messages), positions.scored, messages, keys)
 
 
-def found_of(mark: Watermark, best: Candidates, scored: NDArray[np.int64], messages: int, keys: float = 1) -> Found:
+def found_of(mark: Watermark, best: Candidates, scored: NDArray[np.int64], messages: int, keys: ArrayLike = 1) -> Found:
     """What candidates of D documents say: the p-values of their scores.
 
     Args:
@@ -179,20 +182,22 @@ def found_of(mark: Watermark, best: Candidates, scored: NDArray[np.int64], messa
         best: of the documents.
         scored: int64[D], positions.
         messages: M, among which they are the best.
-        keys: K.
+        keys: K, of all or of each document.
     """
+    tests = np.full(len(scored), keys, np.float64)
     there = best.message >= 0
     log10_p = np.where(there, log10_p_of(mark.law, best.score, scored[:, None]), np.nan)
     own = np.where(there, -np.inf, np.nan)
     if best.user_evidence is not None:
         log10_own = log10_p_of(mark.law, best.user_evidence.score, best.user_evidence.scored[:, None])
-        own = np.where(there, corrected(log10_own, best.user_evidence.tests, keys), np.nan)
+        own = np.where(there, corrected(log10_own, best.user_evidence.tests, tests[:, None]), np.nan)
     return Found(
         scored=scored,
+        tests=tests,
         message=best.message,
         score=best.score.astype(np.float64),
         log10_p=log10_p,
-        log10_p_global=corrected(log10_p, messages, keys),
+        log10_p_global=corrected(log10_p, messages, tests[:, None]),
         log10_p_own=own,
         independent=best.independent,
         basis=mark.basis,
@@ -219,6 +224,7 @@ def instead(found: Found, other: Found, documents: NDArray[np.int64], taken: NDA
 
     return found._replace(
         scored=put("scored"),
+        tests=put("tests"),
         message=put("message"),
         score=put("score"),
         log10_p=put("log10_p"),

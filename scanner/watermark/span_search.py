@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from scanner.watermark.format import ScoresParts, SearchesWindows, Watermark
 from scanner.watermark.kernel import kernel
@@ -95,6 +95,10 @@ class Parts(NamedTuple):
         """Number of parts of documents with so many scored positions, int64[D], the whole counted: int64[D]."""
         by_windows = looks(scored) if self.windows else np.minimum(scored, 1)
         return by_windows + self.segments.many
+
+    def there(self, scored: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether documents with so many scored positions, int64[D], have parts besides the whole: bool[D]."""
+        return self.looks(scored) > 1
 
     def places(self, document: int, scored: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """All parts of a document of so many scored positions: int64[L, 2], first position and that after the last.
@@ -237,7 +241,8 @@ def passing_spans(
     """Spans of Q pairs of a document and a message, int64[Q] each, from the running sums of each pair."""
     kept, parts = select_positions(among.positions, documents), among.parts.of_documents(documents)
     found = []
-    for pair in np.flatnonzero(_may_pass(among, kept, parts, sums)).tolist():
+    # a document without parts has no share for them: it is tested as a whole alone
+    for pair in np.flatnonzero(parts.there(kept.scored) & _may_pass(among, kept, parts, sums)).tolist():
         own = sums[kept.offsets[pair] + pair : kept.offsets[pair + 1] + pair + 1]
         where, number = parts.places(pair, len(own) - 1)
         chosen = _apart(own, where, among)
@@ -391,7 +396,7 @@ def search_parts(
     tokens: Tokens,
     positions: Positions,
     messages: int,
-    keys: float,
+    keys: ArrayLike,
     limit: Limit,
     parts: Parts | None = None,
 ) -> tuple[Found, list[Span]]:
@@ -404,7 +409,7 @@ def search_parts(
         tokens: of the batch.
         positions: of the documents.
         messages: M.
-        keys: K for documents as a whole.
+        keys: K for documents as a whole, of all or of each.
         limit: what a span must pass.
         parts: as of `spans_of`.
     """

@@ -56,8 +56,9 @@ def test_sound_decisions_reach_much_of_what_is_expected_and_no_more(tmp_path, te
     assert (sums.tests[0], sums.clusters[0]) == (800, -(-800 // TOGETHER))
 
 
-def _no_variants(self: Weights, key: MasterKey, keys_tested: int) -> tuple[float, ...]:
-    return (key.tested_among(keys_tested) / self.document,) * 2
+def _no_variants(self: Weights, key: MasterKey, keys_tested: int, differs=True, parted=True) -> np.ndarray:
+    del parted
+    return np.full((2, *np.shape(differs)), key.tested_among(keys_tested) / self.document)
 
 
 VARIANTS, SPANS = ALL_LOOKS.splitlines()
@@ -75,6 +76,8 @@ DROPPED = {
 @pytest.mark.parametrize("correction", DROPPED)
 def test_each_correction_that_is_dropped_is_seen(tmp_path, texts, monkeypatch, correction):
     looks, *fault = DROPPED[correction]
+    if correction == "variants":  # a text that is its own normal form has one variant, whose weight is 1
+        texts = ["  ".join(text.split()) for text in texts]
     monkeypatch.setattr(*fault)
     assert too_small(counted(tmp_path, texts, looks))
 

@@ -46,7 +46,7 @@ def reserved_verdict(texts: int, flagged: int, excess: float) -> str:
     traffic = Traffic(texts, flagged, 0, 0, {}, ("s",))
     expected = left * single_p(THRESHOLDS, KEY.messages, 1)
     hits = np.random.default_rng(5).poisson(excess * expected, (reserved_count(KEY.messages), len(THRESHOLDS)))
-    sums = reserved_moments(traffic, unmarked(traffic, 1e-6), KEY, [1], replaced=hits)
+    sums = reserved_moments(traffic, unmarked(traffic, 1e-6), KEY, np.ones((1, 2, 2)), replaced=hits)
     about = Question("reserved", "exact", "message", cluster="message")
     rows = rate_rows(Audit.begin("", "", "", 1e-3), [(about, sums)], THRESHOLDS, KEY_BOUND)
     return "too small" if "too small" in {row["verdict"] for row in rows} else "quiet"
@@ -67,7 +67,7 @@ def test_p_values_of_verdicts_that_are_a_quarter_are_seen_where_a_search_misses_
     random = np.random.default_rng(7)
     for j, mean in enumerate(found):
         np.add.at(of_messages[:, j], random.integers(len(of_messages), size=random.poisson(mean)), 1)
-    sums = reserved_moments(traffic, unmarked(traffic, 1e-6), key, [1], replaced=of_messages)
+    sums = reserved_moments(traffic, unmarked(traffic, 1e-6), key, np.ones((1, 2, 2)), replaced=of_messages)
     about = Question("reserved", "exact", "message", cluster="message")
     rows = rate_rows(Audit.begin("", "", "", 1e-3), [(about, sums)], THRESHOLDS, KEY_BOUND)
     assert verdict == ("too small" if "too small" in {row["verdict"] for row in rows} else "quiet")

@@ -37,7 +37,7 @@ def row_by_row(detector, documents, known):
             digest = hashlib.sha256(raw).digest()
             verdicts.append({**row, **ORIGIN._asdict(), "text_sha256": digest, "reason": reason or None})
     tokens = detector._tokenise(texts)
-    found, *_ = detector._score(tokens, {})
+    found, *_ = detector._score(tokens, {}, np.empty(0, np.int64))
     for i, row in enumerate(verdicts):
         of_text = known.texts.get(row["text_sha256"])
         times = [row.pop("created_at_latest") or known.written, known.seen, of_text, known.began]

@@ -156,6 +156,7 @@ def test_nobody_is_looked_for_where_another_text_or_an_assumed_law_says_otherwis
     p = np.full((4, 2), [-9.0, 0.0])
     proven = Found(
         np.zeros(4, np.int64),
+        np.ones(4),
         np.zeros((4, 2), np.int64),
         *([np.zeros((4, 2))] * 4),
         independent=False,

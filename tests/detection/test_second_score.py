@@ -107,7 +107,7 @@ def test_a_hidden_mark_is_found_in_the_normalised_text_whose_second_score_it_get
     rows = results.verdicts(night.results).collect().sort("row")
     assert rows["user_id"].to_list() == ["alice", "bob", None] * 2
     assert rows["variant"][:2].to_list() == ["normalised"] * 2
-    assert (rows["keys_tested"] == 2 * before["keys_tested"]).all()
+    assert rows["keys_tested"].to_list() == [4, 4, None, 2, 2, None]  # the others are their own normal form
     tokens = gum[2].encode([normalise("\u200b".join(texts[1]))])  # normalising also makes one space of two
     (scored,) = scored_positions(tokens, gum[1].parameters["window"], "ngram").scored.tolist()
     assert (rows["scored"][1], rows["tokens"][1]) == (scored, len(tokens.ids))

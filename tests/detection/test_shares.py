@@ -1,11 +1,15 @@
 """Units and variants of texts have shares of the false-positive rate; equal shares give the same results as before."""
 
 import json
+from datetime import UTC, datetime
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
@@ -16,7 +20,9 @@ from scanner.evidence.replay import replay
 from scanner.registry import Holders
 from scanner.scan_plan import Weights, make_plan, recorded_tests
 from scanner.text.normal_form import normalise
+from scanner.watermark.formats import format_of
 from scanner.watermark.rule import corrected, passes
+from schemas.registry import MasterKey, TokenizerFile
 from schemas.tables import DOCUMENTS
 from tests import reference
 from tests.support.command_line import call
@@ -50,13 +56,14 @@ def test_p_is_corrected_by_the_weights_of_key_unit_and_variant(said, registry, m
     weights = Weights(document=0.8, as_written=0.9, normalised=0.1)
     texts = [marked(alice, 60, 1), marked(alice, 60, 2).upper(), *(plain(60, seed).title() for seed in range(20))]
     rows = said(texts, weights)
-    of_variant = {None: 2 / (0.8 * 0.9), "normalised": 2 / (0.8 * 0.1)}
-    assert {row["variant"] for row in rows} == set(of_variant)
+    of_variant = {None: 2 / (0.8 * 0.9), "normalised": 2 / (0.8 * 0.1), "only": 2 / 0.8}
+    assert {row["variant"] for row in rows[1:]} == {None, "normalised"}
+    assert [normalise(text) == text for text in texts] == [True, *[False] * 21]
     assert [(row["user_id"], row["proof"], row["variant"]) for row in rows[:2]] == [
         ("alice", "proved", None), ("alice", "proved", "normalised"),
     ]  # fmt: skip
-    for row in rows:
-        tests = of_variant[row["variant"]]
+    for place, row in enumerate(rows):
+        tests = of_variant[row["variant"] if place else "only"]
         assert (row["keys_tested"], recorded_tests(row)) == (int(np.ceil(tests)), pytest.approx(tests, rel=1e-15))
         assert (row["tests"] is None) == (row["variant"] == "normalised")  # 25 is whole, so that `keys_tested` says all
         whole = reference.log10_any_of(row["log10_p"], row["messages_tested"] * tests)
@@ -66,6 +73,7 @@ def test_p_is_corrected_by_the_weights_of_key_unit_and_variant(said, registry, m
 def test_the_variant_of_smallest_corrected_p_is_told(said, plain):
     """Not the variant of smallest p: weights would then be chosen after the texts were read."""
     texts = ["  ".join(plain(30, seed).split(" ")) + plain(30, seed + 1) for seed in range(60)]
+    assert all(normalise(text) != text for text in texts)
     alone = [said([normalise(text) for text in texts], Weights()), said(texts, Weights())]
     weights = Weights(as_written=0.99, normalised=0.01)
     switched = 0
@@ -76,6 +84,47 @@ def test_the_variant_of_smallest_corrected_p_is_told(said, plain):
         assert row["variant"] == min((None, "normalised"), key=lambda name: p[name])
         switched += better and row["variant"] is None
     assert switched > 0
+
+
+KEY = MasterKey(
+    key_id="k",
+    format="greenlist",
+    parameters={"window": 4, "gamma": "1/4"},
+    messages=100,
+    tokenizer=TokenizerFile(file="t.json", sha256="a" * 64),
+    secret="env:SECRET",
+    commitment="b" * 64,
+    created_at=datetime(2026, 1, 1, tzinfo=UTC),
+)
+STATED = st.lists(st.integers(1, 50), min_size=5, max_size=5)
+
+
+@given(STATED, st.booleans(), st.booleans())
+def test_the_looks_that_a_text_has_share_no_more_than_the_key_has(hundredths, normalised, spans):
+    """Whatever the text lacks: by exact fractions, from the rule in words, without the code's table."""
+    document, span, as_written, other, keys = (Fraction(n, 100) for n in hundredths)
+    weights = Weights(
+        float(document), float(as_written), float(other) if normalised else None, float(span) if spans else None
+    )
+    tests = weights.tests(KEY, int(keys * 100), *np.indices((2, 2)))
+    of_spans = weights.tests_of_spans(KEY, int(keys * 100))
+    for differs, parted in product((False, True), repeat=2):
+        unit = document + (span if spans and not parted else 0)
+        shares = [as_written, other] if normalised and differs else [as_written + (other if normalised else 0)]
+        wanted = [float(keys * 100 / (unit * share)) for share in shares]
+        assert tests[: len(shares), int(differs), int(parted)].tolist() == wanted
+        total = sum(1 / one for one in wanted) + (1 / of_spans if of_spans and parted else 0)
+        most = (document + (span if spans else 0)) * max(as_written + (other if normalised else 0), 1)
+        assert total * float(keys * 100) <= float(most) * (1 + 1e-12)
+
+
+def test_a_look_that_no_key_takes_has_no_share():
+    """Keys whose p-values are not proven over the key test no normalised text."""
+    weights = Weights(0.5, 0.4, 0.6, 0.5)
+    foreign = KEY.model_copy(update={"format": "vllm-gumbel", "parameters": {}})
+    assert not format_of(foreign).basis().proven
+    assert weights.tests(foreign, 1, True, True)[0] == 1 / 0.5
+    assert weights.tests(KEY, 1, True, True)[0] == 1 / (0.5 * 0.4)
 
 
 @pytest.mark.costly
@@ -149,7 +198,7 @@ def test_flags_of_unequal_weights_are_replayed_and_can_be_claimed(night, registr
     night.write("a", [marked(alice, 80, 1), marked(alice, 80, 2).upper()])
     night.scan()
     rows = night.verdicts()
-    assert rows["tests"].to_list() == [25 / 9, None]
+    assert rows["tests"].to_list() == [5 / 2, None]  # the first is its own normal form: 1 / (1/2 · 0.8 · (0.9 + 0.1))
     assert rows["variant"].to_list() == [None, "normalised"]
     for row in ("a:0", "a:1"):
         found = replay(night.config, row)
@@ -157,7 +206,7 @@ def test_flags_of_unequal_weights_are_replayed_and_can_be_claimed(night, registr
     case = tmp_path / "case"
     assert call("replay", night.config, "a:0", "--proof", case)[0] == 0
     claim = json.loads((case / "claim.json").read_text())
-    assert claim["tests"] == 25 / 9
+    assert claim["tests"] == 5 / 2
     whole = reference.log10_any_of(claim["log10_p"], claim["messages"] * claim["tests"])
     assert claim["log10_p_global"] == pytest.approx(whole, rel=1e-9)
-    assert "corrected for 2.8 tests" in " ".join(call("explain", night.config, "a:0")[1].split())
+    assert "corrected for 2.5 tests" in " ".join(call("explain", night.config, "a:0")[1].split())

@@ -8,6 +8,7 @@ than the stated rate, since shares of looks that a text does not have stay unuse
 messages. Hits are expected from the shares of the configuration, by arithmetic of this file alone, and from REACH.
 """
 
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -60,14 +61,14 @@ class _Decoyed(NamedTuple):
     share: float
     groups: bool
 
-    def level(self, weight: float) -> NDArray[np.float64]:
-        """Level of a look with a weight, at each threshold: float64[J]."""
-        return np.asarray(-np.expm1(np.log1p(-_ALPHA) * self.share * weight), np.float64)
+    def level(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Level of looks with weights, float64[D], at each threshold: float64[D, J]."""
+        return np.asarray(-np.expm1(np.log1p(-_ALPHA) * self.share * weight[:, None]), np.float64)
 
     def reach(self, level: NDArray[np.float64], scored: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Most that sound p-values reach of a level, [J], in D texts of so many positions: float64[D, J]."""
+        """Most that sound p-values reach of a level, [D, J], in D texts of so many positions: float64[D, J]."""
         short = self.groups & (scored[:, None] <= REACHED_ABOVE)
-        steps = [short & (level[None, :] >= least) for least, _ in REACH]
+        steps = [short & (level >= least) for least, _ in REACH]
         return np.select(steps, [most for _, most in REACH], 1.0)
 
 
@@ -183,24 +184,26 @@ class Decisions:
         none passes is at least the product of theirs.
         """
         weights, whole = self._weights, np.zeros((len(differs), len(_ALPHA)))  # log of that product
-        others = whole.copy()
+        others, normalised = whole.copy(), weights.normalised or 0.0
         for of_key in scores:
             key, places = self._keys[of_key.test.key.key_id], of_key.documents
-            messages, scored = of_key.test.key.messages, of_key.positions.scored
-            whole[places] += np.log1p(-self._as_written(key, messages, scored))
-            if weights.normalised is not None:
-                others[differs] += np.log1p(-key.level(weights.document * weights.normalised))
-            if weights.span is not None:
-                level = key.level(weights.span)
-                others[places] += np.log1p(-level * key.reach(level, scored))
+            messages, scored, parted = of_key.test.key.messages, of_key.positions.scored, of_key.parted
+            # a text that lacks a look has its share elsewhere (scanner.scan_plan.Weights.tests)
+            unit = weights.document + np.where(parted, 0.0, weights.span or 0.0)
+            stands = unit * (weights.as_written + np.where(differs, 0.0, normalised))
+            whole[places] += np.log1p(-self._as_written(key, messages, scored, stands[places]))
+            others += np.log1p(-key.level(np.where(differs, unit * normalised, 0.0)))
+            level = key.level(np.where(parted, weights.span or 0.0, 0.0)[places])
+            others[places] += np.log1p(-level * key.reach(level, scored))
         return -np.expm1(whole), -np.expm1(whole + others)
 
-    def _as_written(self, key: _Decoyed, messages: int, scored: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Most that the best message of a whole text reaches of each threshold: float64[D, J]."""
-        level = key.level(self._weights.document * self._weights.as_written)
-        attained = self._chances.of(
-            (key.law, messages, key.share),
-            scored,
-            lambda missing: chances(key.law, missing, level.tolist(), messages),
-        )
+    def _as_written(
+        self, key: _Decoyed, messages: int, scored: NDArray[np.int64], weight: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Most that the best message of whole texts with weights, float64[D], reaches: float64[D, J]."""
+        level, attained = key.level(weight), np.empty((len(scored), len(_ALPHA)))
+        for one in np.unique(weight).tolist():
+            of, levels = weight == one, key.level(np.array([one]))[0].tolist()
+            find = functools.partial(chances, key.law, thresholds=levels, messages=messages)
+            attained[of] = self._chances.of((key.law, messages, key.share, one), scored[of], find)
         return attained * key.reach(level, scored)

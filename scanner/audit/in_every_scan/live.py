@@ -209,7 +209,12 @@ def _reserved_answers(
         (
             Question.about("reserved", "exact", "message", how, plan.config.dedup, **columns_of(key)),
             reserved_moments(
-                traffic, texts, key, plan.tested_among(key), replaced.get(key.key_id), _by_spans(plan, key)
+                traffic,
+                texts,
+                key,
+                plan.tested_among(key, *np.indices((2, 2))),
+                replaced.get(key.key_id),
+                _by_spans(plan, key),
             ),
         )
         for key, how in ((key, format_of(key)) for key in plan.keys)

@@ -18,7 +18,7 @@ import platform
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, product
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -221,7 +221,7 @@ def reserved_moments(
     traffic: Traffic,
     texts: float,
     key: MasterKey,
-    tested: Sequence[float],
+    tested: NDArray[np.float64],
     replaced: NDArray[np.int64] | None = None,
     besides: NDArray[np.float64] | float = 0.0,
 ) -> Moments:
@@ -233,14 +233,19 @@ def reserved_moments(
         traffic: counts over distinct texts.
         texts: how many may meet a reserved message by chance, above 0.
         key: the key of the messages.
-        tested: K of SPEC §3, of each variant of a text that the key scores.
+        tested: K of SPEC §3, of each variant, for texts that are their own normal form or not, without parts or with
+            them: float64[variants, 2, 2]. The kind of text that expects most counts for all.
         replaced: hits in place of the traffic's, if given: int64[R, J].
         besides: chance that a text has a message in another way, as by a span that is flagged: float64[J].
     """
     counted = traffic.hits.get(key.key_id, np.zeros((0, len(THRESHOLDS)), np.int64)) if replaced is None else replaced
     hits = counted.astype(np.float64)
     count = np.full(len(THRESHOLDS), float(reserved_count(key.messages)))
-    each = texts * (np.sum([_found(traffic, key, tests) for tests in tested], axis=0) + besides)
+    kinds = []
+    for differs, parted in product((0, 1), repeat=2):
+        of_looks = [_found(traffic, key, tests) for tests in tested[: 1 + differs, differs, parted].tolist()]
+        kinds.append(np.sum([*of_looks, np.broadcast_to(besides, len(THRESHOLDS)) * parted], axis=0))
+    each = texts * np.max(kinds, axis=0)
     return Moments(
         tests=count * texts,
         hits=hits.sum(axis=0),
