@@ -11,10 +11,11 @@ from schemas.registry import MAX_MESSAGES, Gamma, PathText
 Attack = Annotated[
     str,
     Field(
-        pattern=r"^((substitute|delete|insert|paste|homoglyphs|zero-width):(0\.[0-9]{0,3}[1-9]|1\.0)|lower|retokenise)$"
+        pattern=r"^((substitute|delete|insert|paste|homoglyphs|zero-width|swap-letters|markdown|excerpt|truncate)"
+        r":(0\.[0-9]{0,3}[1-9]|1\.0)|lower|upper|retokenise|synonyms|strip-unicode|quote|c2pa|rearrange)$"
     ),
 ]
-"""Attack on a marked text before detection, such as `substitute:0.3`; see scanner.evaluation.robustness."""
+"""Attack on a marked text before detection, such as `substitute:0.3`; see scanner.evaluation.attacks."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
@@ -36,7 +37,7 @@ class RobustnessConfig(_ConfigTable):
     greenlist_temperature: Positive = 0.8  # sampling temperature under the green list
     gamma: Gamma = "1/4"  # share of green tokens
     false_positive_rate: Rate = 1e-5  # rate at which power is stated
-    attacks: tuple[Attack, ...] | None = None  # None: all of scanner.evaluation.robustness.EVERY; paste where human is
+    attacks: tuple[Attack, ...] | None = None  # None: all of scanner.evaluation.attacks.EVERY; paste where human is
     human: InputConfig | None = None  # text written by people, which marked text is pasted into
     sentence_model: PathText | None = None  # folder of a sentence-embedding model; None: no similarities
     other_tokenizer: PathText | None = None  # for retokenise; None: the sentence model's

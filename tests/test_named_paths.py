@@ -64,6 +64,8 @@ def value_of(parameter: click.Parameter, night) -> str:
         "config": night.config,
         "results": night.config,
         "sample": night.input / "a.parquet",
+        "unmarked": night.input / "a.parquet",
+        "marked": night.input / "a.parquet",
     }
     return str(known.get(parameter.name, night.folder / f"new-{parameter.name}"))
 

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from scanner.cluster.corpus import sources
 from scanner.cluster.in_flight import Call, on_actors, spread
 from scanner.errors import FileFault, Refused, ScanFailed
+from scanner.evaluation.attacks import Tools
 from scanner.evaluation.exams import Exam, ExamAnswer, ExamRecords
 from scanner.evaluation.plan import Cell, EvaluationPlan
-from scanner.evaluation.robustness import Tools, Written, detect, detection_figures, similarity_figure
+from scanner.evaluation.robustness import Written, detect, detection_figures, similarity_figure
 from scanner.evaluation.scores import Figure, GroupSearch, Search, identification_figures, search_texts, together
 from scanner.evaluation.units import Setting, WritingUnit, WrittenTexts, write_texts
 from scanner.input.documents import Columns, Unreadable, read, read_text

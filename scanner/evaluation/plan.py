@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from scanner.errors import Refused
+from scanner.evaluation.attacks import EVERY, Tools
 from scanner.evaluation.exams import Exam, exams
-from scanner.evaluation.robustness import EVERY, Tools
 from scanner.evaluation.scores import groups_of
 from scanner.evaluation.units import Setting, WritingUnit, batches
 from scanner.input.files import resolve

@@ -27,10 +27,11 @@ from scanner.printable import MOST_MARKS, amount, combines, printable, safe
 _WIDTH, _HEIGHT, _LEFT, _BELOW = 520, 300, 60, 50
 
 
-def rates_chart(rows: Sequence[Mapping[str, Any]]) -> Markup:
-    """Observed against stated rates, both on a logarithmic scale, with the audit's limits; the line is "as stated".
+def rates_chart(rows: Sequence[Mapping[str, Any]], tested: str = "decoy keys") -> Markup:
+    """Observed against stated rates, both on a logarithmic scale, with their limits; the line is "as stated".
 
-    rows: of schemas.audit.AUDITS, with tests, hits, expected, low and high. No hits stand at the bottom.
+    rows: of schemas.audit.AUDITS, with tests, hits, expected, low and high; no hits stand at the bottom. tested: what
+    the rates are of, in words.
     """
     points = [
         (
@@ -67,7 +68,7 @@ def rates_chart(rows: Sequence[Mapping[str, Any]]) -> Markup:
             Markup('<path class="limits" d="M{0:.1f} {1:.1f}V{2:.1f}"/>').format(x(stated), y(low), y(high)),
             Markup('<circle cx="{:.1f}" cy="{:.1f}" r="3.5"/>').format(x(stated), y(observed)),
         ]
-    caption = f"{len(points)} rates on decoy keys: observed against stated, with limits."
+    caption = f"{len(points)} rates on {tested}: observed against stated, with limits."
     axes = Markup('<text x="{}" y="{}" text-anchor="middle">stated rate</text>').format(_WIDTH // 2, _HEIGHT - 4)
     return _svg(caption, _HEIGHT, [*drawn, axes])
 

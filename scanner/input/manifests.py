@@ -47,3 +47,8 @@ def _cut(wrapper: re.Match[str]) -> str:
 def _byte(selector: str) -> int:
     code = ord(selector)
     return code - _FIRST_SELECTORS if code < _MORE_SELECTORS else code - _MORE_SELECTORS + _LEAST_SELECTOR
+
+
+def with_manifest(text: str, manifest: bytes) -> str:
+    """A text with a manifest in a wrapper behind it."""
+    return text + _MARKER + "".join(map(_selector, len(manifest).to_bytes(_LENGTH, "big") + manifest))

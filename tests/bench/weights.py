@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from scipy import special  # type: ignore[import-untyped]
 
-from scanner.evaluation.robustness import Tools, substitute
+from scanner.evaluation.attacks import Tools, substitute
 from scanner.generation import LocalModel, Sampling, complete, load_model
 from scanner.watermark import Watermark, batch_tokens
 from scanner.watermark.format import ScoresParts

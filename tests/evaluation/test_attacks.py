@@ -4,6 +4,7 @@ import string
 from functools import cache
 from pathlib import Path
 
+import c2pa_text
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,7 +13,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from jobs.demo.demo_keys import TOKENIZER
 from scanner.errors import TokenizerError
-from scanner.evaluation.robustness import EVERY, HOMOGLYPHS, Tools, attack, attacked
+from scanner.evaluation.attacks import EVERY, HOMOGLYPHS, Tools, attack, attacked, imitated, new_share
+from scanner.input.manifests import without_manifests
 from schemas.evaluation import RobustnessConfig
 from tests.watermark.strategies import few
 
@@ -163,3 +165,51 @@ def test_the_configuration_knows_the_same_attacks():
         attacks=EVERY, sentence_model="x", human={"paths": ("x",)}  # type: ignore[arg-type]
     )  # fmt: skip
     assert how.attacks == EVERY
+
+
+@few
+@given(st.text(max_size=200), SEEDS)
+def test_a_manifest_is_cut_off_again_and_is_the_one_of_the_specification(text, seed):
+    after = done("c2pa", text, seed)
+    assert without_manifests(after) == without_manifests(text)
+    assert after == text + c2pa_text.encode_wrapper(bytes(range(256)) * 6)
+
+
+@few
+@given(IDS, SEEDS, RATES)
+def test_parts_are_parts(ids, seed, rate):
+    text = words(ids)
+    assert text.startswith(done(f"truncate:{rate}", text, seed))
+    assert sorted(done("rearrange", text.replace(" ", ". "), seed).replace(".", "").split()) == sorted(text.split())
+    assert done("quote", text, seed) == f"> {text}"
+    assert done("strip-unicode", done("zero-width:1.0", text, seed), seed) == text
+
+
+@few
+@given(st.lists(st.sampled_from(["word", "long", "words", "However", "use", "the"]), max_size=40), SEEDS)
+def test_removers_change_words_and_keep_their_number(chosen, seed):
+    text = " ".join(chosen)
+    swapped, other = done("swap-letters:1.0", text, seed).split(), done("synonyms", text, seed).split()
+    assert [sorted(word) for word in swapped] == [sorted(word) for word in chosen]
+    assert all((a != b) == (len(b) > 3 and b[1] != b[2]) for a, b in zip(swapped, chosen, strict=True))
+    assert all((a != b) == (b in ("However", "use")) for a, b in zip(other, chosen, strict=True))
+    assert all(a[0].isupper() == b[0].isupper() for a, b in zip(other, chosen, strict=True))
+
+
+@few
+@given(st.lists(IDS, max_size=4), st.integers(0, 4), SEEDS)
+def test_every_ngram_of_a_forgery_was_in_a_text_or_begins_it_anew(texts, window, seed):
+    made = imitated(texts, window, 30, str(seed))
+    known = {tuple(ids[i : i + window + 1]) for ids in texts for i in range(len(ids) - window)}
+    assert len(made) == (30 if known else 0)
+    anew = sum(tuple(made[end - window : end + 1]) not in known for end in range(window, len(made)))
+    begun = 30 / (window + 1)  # each time that the chain begins, its first tokens follow others than in a text
+    assert anew <= window * begun
+    if window == 0 and known:
+        assert {(token,) for token in made} <= known
+
+
+def test_the_new_share_of_a_copy_is_nothing():
+    ids = list(range(50))
+    assert new_share(ids[5:30], [ids]) == 0.0
+    assert new_share(list(range(100, 130)), [ids]) == 1.0

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from scanner.errors import Refused, TokenizerError
+from scanner.evaluation.attacks import EVERY
 from scanner.evaluation.plan import EvaluationPlan, plan_evaluation, read_evaluation, user_messages
-from scanner.evaluation.robustness import EVERY
 from tests.evaluation.conftest import PROMPTS
 
 ROBUST = (

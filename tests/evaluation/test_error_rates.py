@@ -1,0 +1,221 @@
+"""A provider's error rates: the counts of `calibrate` and `evaluate`, exact limits, a page that gives nothing away."""
+
+import json
+import math
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from scanner.audit.calibration.one_key import key_counts
+from scanner.detection.one_text import Check
+from scanner.evaluation.error_page import in_words
+from scanner.evaluation.error_rates import (
+    LEAST_TEXTS,
+    CellPlace,
+    Decider,
+    ErrorCell,
+    error_rates,
+    false_positives,
+    found_cells,
+    rate_cell,
+    share_cell,
+)
+from scanner.evaluation.scores import name, search
+from scanner.registry import add_users, load_registry, new_key, open_key
+from tests.fixed import fix_secrets
+from tests.support.browser import launched
+from tests.support.command_line import call
+from tests.support.opened import demo_tokenizer
+from tests.support.two_keys import TOKENIZER, marked_text, message_of, plain_text, words_of_one_token
+from tests.watermark.strategies import few
+
+MESSAGES = 50
+RATE = 1e-4
+USERS = ("alice", "bob", "<b>carol</b>")
+PLACE = CellPlace("part", "row")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A registry of one key, a scan.toml, 300 unmarked texts, and 30 marked ones of three users, some too weak."""
+    folder = tmp_path_factory.mktemp("error-rates")
+    registry = folder / "registry"
+    fix_secrets(registry, "green")
+    new_key(registry, "green", format="greenlist", window=2, gamma="1/4", messages=MESSAGES, tokenizer=TOKENIZER)
+    add_users(registry, None, USERS, datetime.now(UTC) - timedelta(minutes=1))
+    (folder / "scan.toml").write_text(
+        f'version = 0\nregistry = "registry"\nresults = "results"\nfalse_positive_rate = {RATE}\n'
+        '[input]\npaths = ["in"]\n'
+    )
+    words = words_of_one_token()
+    plain, marked = plain_text(words), marked_text(registry, words)
+    lengths = np.random.default_rng(5).integers(20, 60, 300).tolist()
+    pl.DataFrame(
+        {
+            "text": [plain(length, seed) for seed, length in enumerate(lengths)],
+            "kind": ["mail", "<i>forum</i>"] * 150,
+            "source": [f"source {i % 25:02}" for i in range(300)],
+        }
+    ).write_parquet(folder / "unmarked.parquet")
+    of = [(user, 10 + 4 * i) for i in range(10) for user in USERS]
+    texts = [marked(message_of(registry, "green", user), length, i) for i, (user, length) in enumerate(of)]
+    pl.DataFrame({"text": texts, "user_id": [user for user, _ in of]}).write_parquet(folder / "marked.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def decider(folder) -> Decider:
+    return Decider(Check.of_config(folder / "scan.toml"))
+
+
+def frame(decider: Decider, folder: Path, which: str) -> pl.DataFrame:
+    return decider.measured(pl.read_parquet(folder / f"{which}.parquet"))
+
+
+@pytest.mark.seconds
+def test_p_values_of_unmarked_texts_are_counted_as_by_calibrate(decider, folder):
+    texts = frame(decider, folder, "unmarked")
+    decided = decider.decide(texts["text"].to_list())
+    reached = [cell for cell in false_positives(decided, texts, RATE) if cell.part == "p-values"]
+    mark = open_key(folder / "registry", load_registry(folder / "registry").keys[0])
+    tokens = demo_tokenizer().encode(texts["text"].to_list())
+    rates = [cell.rate for cell in reached]
+    counted = key_counts(mark, MESSAGES, tokens, [str(i) for i in range(300)], "ngram", rates, sample=1)
+    assert [cell.hits for cell in reached] == counted.by_cluster().hits.astype(int).tolist()
+    assert [cell.texts for cell in reached] == [300] * 4
+    assert reached[0].hits > 0
+
+
+@pytest.mark.seconds
+def test_users_are_named_as_by_evaluate(decider, folder):
+    texts = frame(decider, folder, "marked")
+    decided = decider.decide(texts["text"].to_list())
+    mark = open_key(folder / "registry", load_registry(folder / "registry").keys[0])
+    own = np.array([message_of(folder / "registry", "green", user) for user in texts["user_id"]])
+    searched = search(mark, demo_tokenizer().encode(texts["text"].to_list()), own, MESSAGES, 16)
+    named = name(searched, MESSAGES, RATE)
+    assert 5 < named.found.sum() < 30
+    np.testing.assert_array_equal(decided.named(texts["user_id"].to_list()), named.found)
+    np.testing.assert_array_equal(decided.misnamed(texts["user_id"].to_list()), named.wrong)
+    of_all = {cell.measure: cell for cell in found_cells("marked", None, decided, texts) if cell.row == "all"}
+    assert of_all["named"].hits == named.found.sum()
+    assert of_all["misnamed"].hits == named.wrong.sum()
+
+
+@pytest.mark.seconds
+def test_another_users_text_counts_as_misnamed(decider, folder):
+    texts = frame(decider, folder, "marked").with_columns(user_id=pl.lit("bob"))
+    decided = decider.decide(texts["text"].to_list())
+    cells = {cell.measure: cell.hits for cell in found_cells("marked", None, decided, texts) if cell.row == "all"}
+    assert cells["named"] + cells["misnamed"] == cells["found"]
+    assert cells["misnamed"] > cells["named"] > 0
+
+
+@few
+@given(st.integers(0, 20), st.integers(21, 5000), st.sampled_from([0.1, 0.01, 1e-4, 1e-6]))
+def test_limits_are_clopper_and_pearsons_and_the_texts_lacking_suffice(hits, texts, rate):
+    cell = rate_cell(PLACE, "flagged", np.arange(texts) < hits, rate)
+    exact = stats.binomtest(hits, texts).proportion_ci(0.95, "exact")
+    assert (cell.low, cell.high) == pytest.approx((exact.low, exact.high), rel=1e-6, abs=1e-12)
+    enough = stats.binomtest(hits, texts + cell.lacks).proportion_ci(0.95, "exact")
+    assert enough.high <= rate * (1 + 1e-9)
+    assert (cell.lacks == 0) == (exact.high <= rate)
+
+
+def test_a_share_is_stated_from_where_its_limits_are_near():
+    for texts, stated in ((LEAST_TEXTS - 1, False), (LEAST_TEXTS, True)):
+        far = max(
+            max(k / texts - low, high - k / texts)
+            for k in range(texts + 1)
+            for low, high in [stats.binomtest(k, texts).proportion_ci(0.95, "exact")]
+        )
+        cell = share_cell(PLACE, "found", np.arange(texts) < 50, np.arange(texts))
+        assert (cell.share is not None, far <= 0.1) == (stated, stated)
+        assert (f"lacks {LEAST_TEXTS - texts} texts" in in_words(cell).lacks) == (not stated)
+
+
+def test_a_rate_above_what_is_stated_warns():
+    cell = rate_cell(PLACE, "flagged", np.arange(1000) < 10, 1e-3)
+    assert cell.too_high
+    assert "believe no flag" in in_words(cell).lacks
+
+
+def test_texts_of_one_user_count_as_alike():
+    hits = np.repeat([True, False, True, True, False, True], 40)
+    users, each = np.repeat(np.arange(6), 40), np.arange(240)
+    wide, narrow = (share_cell(PLACE, "found", hits, labels) for labels in (users, each))
+    assert wide.low < narrow.low < narrow.high < wide.high
+
+
+@pytest.mark.costly
+def test_every_attack_is_made_on_every_text_and_rewritings_are_counted(decider, folder):
+    unmarked, marked = frame(decider, folder, "unmarked"), frame(decider, folder, "marked")
+    steps = []
+    cells = error_rates(
+        decider, unmarked, marked, "1", {"reversed": lambda texts: [text[::-1] for text in texts]},
+        lambda what, done, of: steps.append((done, of)),
+    )  # fmt: skip
+    assert steps == [(i, 27) for i in range(28)]
+    of_all = {(cell.part, cell.row, cell.measure): cell for cell in cells if cell.among == "all"}
+    found = {row: cell.hits for (part, row, measure), cell in of_all.items() if part == "edits" and measure == "found"}
+    whole = of_all["marked", "all", "found"].hits
+    assert len(found) == 20
+    assert found["a C2PA manifest appended in its wrapper"] == whole
+    assert found["each token replaced by a random one with probability 0.3"] < whole
+    assert of_all["rewriting", "reversed", "found"].hits == 0
+    (forged,) = [cell for (part, _, measure), cell in of_all.items() if part == "imitation" and measure == "named"]
+    assert forged.hits > 100  # chains of marked n-grams of one user are marked for this user
+    assert {cell.texts for cell in cells if cell.part == "edits" and cell.among == "all"} == {30}
+
+
+@pytest.mark.costly
+def test_the_page_is_the_same_each_time_and_tells_nothing_of_texts_users_or_the_key(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    for out in ("first", "second"):
+        args = ("scan.toml", "--unmarked", "unmarked.parquet", "--marked", "marked.parquet", "--out", out)
+        code, _, err = call("error-rates", *args)
+        assert code == 0, err
+    pages = [(folder / out / "error-rates.html").read_bytes() for out in ("first", "second")]
+    twins = [(folder / out / "error-rates.json").read_bytes() for out in ("first", "second")]
+    assert pages[0] == pages[1]
+    assert twins[0] == twins[1]
+    said = json.loads(twins[0])
+    key = load_registry(folder / "registry").keys[0]
+    assert said["the_keys"][0]["commitment"] == key.commitment
+    assert said["unmarked"]["texts"] == 300
+    cells = [ErrorCell(**cell) for cell in said["cells"]]
+    assert all(0 <= cell.low <= cell.high <= 1 and not math.isnan(cell.low) for cell in cells)
+    html = pages[0].decode()
+    assert key.commitment in html
+    assert "no model was named" in html
+    assert "&lt;i&gt;forum&lt;/i&gt;" in html
+    assert "5 others" in html  # sources beyond the 20 with a row of their own
+    secret = next((folder / "registry").rglob("*green*key*")).read_bytes()
+    texts = pl.read_parquet(folder / "marked.parquet")["text"].to_list()
+    for told in (html, twins[0].decode()):
+        assert not [text for text in texts if text[5:40] in told]
+        assert not [user for user in USERS if user in told]
+        assert secret.hex() not in told
+    with launched() as browser:
+        for width in (320, 1100):
+            shown = browser.new_context(viewport={"width": width, "height": 800}).new_page()
+            shown.goto((folder / "first" / "error-rates.html").as_uri())
+            assert shown.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_files_that_do_not_fit_are_refused(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    pl.DataFrame({"body": ["x"]}).write_parquet("other.parquet")
+    pl.DataFrame({"text": [None]}, schema={"text": pl.String}).write_parquet("empty.parquet")
+    Path("no.parquet").write_text("no Parquet")
+    for file, said in (("other", "no column `text`"), ("empty", "no text in"), ("no", "cannot be read as Parquet")):
+        code, _, err = call("error-rates", "scan.toml", "--unmarked", f"{file}.parquet", "--marked", "marked.parquet")
+        assert code == 2
+        assert said in err
+        assert f"{file}.parquet" in err
