@@ -11,7 +11,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import unquote
 
 import numpy as np
@@ -45,8 +45,24 @@ _READER_FEATURES = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumPr
 """Features of the Delta protocol that readers must know, and that are read here."""
 
 
-def read_delta(location: str, reading: TableReading) -> list[TableFile]:
-    """The data files of a Delta table at one version.
+class _Version(NamedTuple):
+    """What a log says of a table at one version.
+
+    number: the version; partitions: columns that it is partitioned by; actions: path, bytes, time and values of
+    partitions of each wanted file; deleted: rows that are gone of files, by path as results show it; log: its commits;
+    created: nanoseconds since 1970 by which the table can have been made.
+    """
+
+    number: int
+    partitions: list[str]
+    actions: pa.Table
+    deleted: dict[str, bytes]
+    log: "_CommitLog"
+    created: int
+
+
+def read_delta(location: str, reading: TableReading) -> Iterator[TableFile]:
+    """The data files of a Delta table at one version, one after the other, since there may be a million.
 
     Args:
         location: its folder or URI.
@@ -57,35 +73,22 @@ def read_delta(location: str, reading: TableReading) -> list[TableFile]:
             `where` is no SQL of columns of its partitions.
         ScanFailed: its log cannot be read.
     """
-    filesystem, inner = filesystem_of(location)
 
     def named(path: str) -> str:
         """A path in the log as results show it, whatever characters its writer escaped."""
         return f"{location.rstrip('/')}/{posixpath.normpath(unquote(path))}"
 
     try:
-        table = _open(location, reading)
-        partitions = table.metadata().partition_columns
-        columns = ["path", "size_bytes", "modification_time", *(f"partition.{name}" for name in partitions)]
-        added = pa.table(table.get_add_actions(flatten=True)).select(columns)
-        actions, deleted = _wanted(location, added, reading.where), _deletions(table, named)
-        log = _CommitLog(filesystem, posixpath.join(inner, LOG_OF_DELTA), table.version(), named)
-        commits = log.commits()
-        origins = origins_of(commits, (table.metadata().created_time or 0) * _MILLISECOND)
+        version = _read_version(location, reading, named)
+        commits = version.log.commits()
+        origins = origins_of(commits, version.created)
     except (DeltaError, OSError, pa.ArrowException, *_OF_FORMS) as error:
         raise ScanFailed(f"input.paths: Delta table {location!r} cannot be read: {in_a_line(error)}") from None
-    if deleted.keys() - {named(path) for path in added["path"].to_pylist()}:
-        raise ScanFailed(
-            f"input.paths: Delta table {location!r} has deletion vectors of files that its log names in another way; "
-            "rewrite these files at the source (REORG TABLE … APPLY (PURGE)), so that no deleted row is read"
-        )
-    snapshot, unknown = Snapshot(location, "Delta", table.version()), FileOrigin(frozenset(), 0)
-    if not log.whole:
-        unknown = FileOrigin(frozenset(), (table.metadata().created_time or 0) * _MILLISECOND)
-    removed = _removed(commits[log.last_gap :])
-    entries: dict[LogEntry, LogEntry] = {}  # files share theirs, of which a table may have a million
-    files = []
-    for path, size, modified, *of_partitions in _rows(actions):
+    snapshot = Snapshot(location, "Delta", version.number)
+    unknown = FileOrigin(frozenset(), 0 if version.log.whole else version.created)
+    removed = _removed(commits[version.log.last_gap :])
+    entries: dict[LogEntry, LogEntry] = {}  # files share theirs
+    for path, size, modified, *of_partitions in _rows(version.actions):
         if "://" in path or path.startswith("/") or ".." in unquote(path).split("/"):
             raise Refused(
                 f"input.paths: Delta table {location!r} names files of another folder, as a shallow clone does, such "
@@ -96,12 +99,28 @@ def read_delta(location: str, reading: TableReading) -> list[TableFile]:
             continue
         values = (None if value is None else str(value) for value in of_partitions)
         parents, since = origins.get(name, unknown)
-        beside = tuple(zip(partitions, values, strict=True))
-        entry = LogEntry(snapshot, beside, deleted.get(name, b""), parents, since)
+        beside = tuple(zip(version.partitions, values, strict=True))
+        entry = LogEntry(snapshot, beside, version.deleted.get(name, b""), parents, since)
         if not parents and not entry.deleted and since == unknown.since:
             entry = entries.setdefault(entry, entry)
-        files.append(TableFile(name, size, _moment(modified), entry))
-    return files
+        yield TableFile(name, size, _moment(modified), entry)
+
+
+def _read_version(location: str, reading: TableReading, named: Callable[[str], str]) -> _Version:
+    """The version of a table that is to be read; what deltalake keeps of it goes with this call. Raises as it does."""
+    filesystem, inner = filesystem_of(location)
+    table = _open(location, reading)
+    partitions, created = table.metadata().partition_columns, (table.metadata().created_time or 0) * _MILLISECOND
+    columns = ["path", "size_bytes", "modification_time", *(f"partition.{name}" for name in partitions)]
+    added = pa.table(table.get_add_actions(flatten=True)).select(columns)
+    deleted = _deletions(table, named)
+    if deleted and deleted.keys() - {named(path) for path in added["path"].to_pylist()}:
+        raise ScanFailed(
+            f"input.paths: Delta table {location!r} has deletion vectors of files that its log names in another way; "
+            "rewrite these files at the source (REORG TABLE … APPLY (PURGE)), so that no deleted row is read"
+        )
+    log = _CommitLog(filesystem, posixpath.join(inner, LOG_OF_DELTA), table.version(), named)
+    return _Version(table.version(), partitions, _wanted(location, added, reading.where), deleted, log, created)
 
 
 def _removed(commits: Iterable[Commit]) -> set[str]:
