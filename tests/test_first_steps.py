@@ -18,8 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
-from pyiceberg.catalog import load_catalog
-from pyiceberg.utils.config import Config
 
 from jobs.cli import brickscan
 from jobs.options import TRIAL, Day
@@ -30,6 +28,7 @@ from scanner.storage.toml import read_toml_text
 from scanner.watermark import Positions, Tokens
 from schemas.config import ScanConfig
 from tests.support.command_line import call
+from tests.support.icebergs import make_table, name_catalog
 from tests.support.two_keys import message_of, words_of_one_token
 
 ROOT = Path(__file__).parents[1]
@@ -133,17 +132,9 @@ def test_init_recognises_a_delta_table_and_its_dates(tmp_path):
 
 @pytest.mark.costly
 def test_a_night_on_an_iceberg_table_from_init_to_flagged(tmp_path, monkeypatch, without_ray, opened_once):
-    for name, value in {
-        "TYPE": "sql",
-        "URI": f"sqlite:///{tmp_path}/c.db",
-        "WAREHOUSE": f"file://{tmp_path}/w",
-    }.items():
-        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
-    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # read when pyiceberg was imported
-    catalog = load_catalog("lake")
-    catalog.create_namespace("forum")
+    name_catalog(tmp_path, monkeypatch)
     rows = pa.table({"body": [LONG * 20, LONG * 30], "post_id": ["a", "b"], "day": ["2026-08-31"] * 2})
-    table = catalog.create_table("forum.posts", schema=rows.schema)
+    table = make_table(rows.schema)
     with table.update_spec() as spec:
         spec.add_identity("day")
     table.append(rows)

@@ -7,18 +7,12 @@ import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from hypothesis import HealthCheck, given, settings
 
 from scanner import results
-from scanner.cluster.commits import Committer
-from scanner.cluster.pieces import Finished, Piece
-from scanner.cluster.rewritten import leave_out_rewritten, read_documents
-from scanner.cluster.work import find_work, inspect_input
-from scanner.cluster.worker import Worker
-from scanner.input.files import list_files
-from scanner.results.tables import open_tables, read_whole
+from scanner.results.tables import read_whole
 from tests.support.deltas import delete_by_vector, forget_commits
 from tests.support.night import Night
+from tests.support.table_histories import PlainTable, check_histories, scan_here, some_of
 
 WORDS = ["river", "stone", "lamp", "cloud", "paper", "garden", "window", "engine", "letter", "harbour"]
 
@@ -114,64 +108,29 @@ def test_rows_move_again_when_the_table_has_forgotten_that_they_moved(night):
     assert {len(known) for known in moved} == {2}
 
 
-STEPS = st.sampled_from(
-    ["append", "append", "copies", "delete", "vector", "update", "compact", "vacuum", "scan", "scan", "forget"]
-)
+STEPS = ["append", "append", "copies", "delete", "vector", "update", "compact", "vacuum", "scan", "scan", "forget"]
 
 
-def scan_here(night, run: int) -> None:
-    """A scan without Ray, in this process."""
-    plan = night.plan()
-    open_tables(plan.results)
-    work = find_work(plan, inspect_input(plan, list_files(plan.locations)))
-    live = frozenset(shard.file.path for shard in work.found)
-    committer, worker = Committer(plan, f"run {run}"), Worker(plan, f"run {run}")
-    read_here = lambda plan, shards: [read_documents(plan, shard) for shard in shards]  # noqa: E731
-    for shard in leave_out_rewritten(plan, work.left, live, read_here):
-        *_, report = worker.scan(Piece(shard, shard.rows.start, shard.rows.stop))
-        committer.add(Finished(shard, [report], []))
-    committer.flush()
-
-
-class PlainTable:
-    """The plain model: documents that are live, whether each was scanned, and what may have been scanned in all."""
-
-    def __init__(self) -> None:
-        self.live: dict[str, tuple[str, bool]] = {}  # text, and whether it was scanned, by id
-        self.scanned: Counter[tuple[str | None, str]] = Counter()
-        self.copies = self.copies_ever = 0
-
-    def scan(self) -> None:
-        for name, (text, known) in self.live.items():
-            self.scanned[name, text] += not known
-            self.live[name] = (text, True)
-
-
-def step_of(step: str, table: Path, model: PlainTable, number: int, data: st.DataObject) -> None:
-    """One commit to the table, and the same to the model."""
-    names = [f"{number}:{i}" for i in range(data.draw(st.integers(1, 4)))]
-    some = data.draw(st.lists(st.sampled_from(sorted(model.live)), max_size=3, unique=True)) if model.live else []
+def step(kind: str, night: Night, model: PlainTable, number: int, data: st.DataObject) -> None:
+    """One commit to the Delta table, and the same to the model."""
+    table, count, some = night.folder / "lake", data.draw(st.integers(1, 4)), some_of(model, data)
     chosen = " or ".join(f"doc_id = '{name}'" for name in some)
-    if step == "append":
-        texts = [f"text of {name}" for name in names]
-        write_deltalake(table, pa.table({"doc_id": names, "text": texts}), mode="append")
-        model.live |= {name: (text, False) for name, text in zip(names, texts, strict=True)}
-    elif step == "copies":
-        rows = pa.table({"doc_id": pa.array([None] * len(names), pa.string()), "text": ["a copy"] * len(names)})
-        write_deltalake(table, rows, mode="append")
-        model.copies += len(names)
-        model.copies_ever += len(names)
-    elif step == "update" and some:
+    if kind in ("append", "copies"):
+        write_deltalake(
+            table, model.append(number, count) if kind == "append" else model.append_copies(count), mode="append"
+        )
+    elif kind == "update" and some:
         DeltaTable(table).update(updates={"text": f"'changed {number}'"}, predicate=chosen)
-        model.live |= dict.fromkeys(some, (f"changed {number}", False))
-    elif step in ("delete", "vector") and some:
-        _ = DeltaTable(table).delete(chosen) if step == "delete" else delete_by_vector(table, some)
-        for name in some:
-            del model.live[name]
-    elif step == "compact":
+        model.update(some, f"changed {number}")
+    elif kind in ("delete", "vector") and some:
+        _ = DeltaTable(table).delete(chosen) if kind == "delete" else delete_by_vector(table, some)
+        model.delete(some)
+    elif kind == "compact":
         DeltaTable(table).optimize.compact()
-    elif step == "vacuum":
+    elif kind == "vacuum":
         DeltaTable(table).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    elif kind == "forget":
+        forget_commits(table)
 
 
 @pytest.fixture(scope="module")
@@ -180,40 +139,11 @@ def folders(tmp_path_factory):
     return (tmp_path_factory.mktemp("history") for _ in iter(int, 1))
 
 
-def check_histories(examples: int, folders, registry) -> None:
-    """Assert of random histories that each live document is scored once, and no erased one ever."""
-
-    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.lists(STEPS, min_size=3, max_size=12), st.data())
-    def check(steps: list[str], data: st.DataObject) -> None:
-        night = Night(next(folders), registry)
-        night.configure(paths=["lake"], more='keys = ["gum"]')
-        table, model = night.folder / "lake", PlainTable()
-        for number, step in enumerate(["append", *steps, "scan"]):
-            step_of(step, table, model, number, data)
-            if step in ("scan", "forget"):
-                scan_here(night, number)
-                model.scan()
-                rows = read_whole(night.results, "verdicts").select("doc_id", "text_id", "path", "row").collect()
-                found = Counter(rows.filter(rows["doc_id"].is_not_null())["doc_id"])
-                expected = Counter[str | None]()
-                for (name, _), times in model.scanned.items():
-                    expected[name] += times
-                assert found == +expected
-                assert model.copies <= rows["doc_id"].null_count() <= model.copies_ever
-                newest = results.verdicts(night.results).collect()
-                assert newest.height == rows.height
-                if step == "forget":
-                    forget_commits(table)
-
-    check()
-
-
 @pytest.mark.costly
 def test_histories_of_a_table_lose_and_double_nothing(folders, registry):
-    check_histories(10, folders, registry)
+    check_histories(10, STEPS, step, "lake", folders, registry)
 
 
 @pytest.mark.long
 def test_a_hundred_histories_of_a_table_lose_and_double_nothing(folders, registry):
-    check_histories(100, folders, registry)
+    check_histories(100, STEPS, step, "lake", folders, registry)

@@ -7,12 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.catalog import load_catalog
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import DataScan, FileScanTask, Table
 from pyiceberg.typedef import Record
 from pyiceberg.types import StringType
-from pyiceberg.utils.config import Config
 
 from scanner.errors import Refused
 from scanner.input.columns import Columns
@@ -20,9 +18,9 @@ from scanner.input.documents import read
 from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Inspector
 from scanner.input.tables import NEWEST, TableReading
+from tests.support.icebergs import NAME, make_table, name_catalog
 
 COLUMNS = Columns("text", "doc_id", None, "day")
-NAME = "iceberg:lake.forum.posts"
 
 
 def posts(names: str, day: str = "2026-08-31") -> pa.Table:
@@ -34,16 +32,8 @@ def table(tmp_path, monkeypatch) -> Table:
     """A table of two files, by day; its catalog is found by pyiceberg's own configuration."""
     folder = tmp_path / "a b"
     folder.mkdir()
-    for name, value in {
-        "TYPE": "sql",
-        "URI": f"sqlite:///{folder}/catalog.db",
-        "WAREHOUSE": f"file://{folder}/wh",
-    }.items():
-        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
-    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # read when pyiceberg was imported
-    catalog = load_catalog("lake")
-    catalog.create_namespace("forum")
-    made = catalog.create_table("forum.posts", schema=posts("a").schema)
+    name_catalog(folder, monkeypatch)
+    made = make_table(posts("a").schema)
     with made.update_spec() as spec:
         spec.add_identity("day")
     made.append(posts("abc"))

@@ -1,0 +1,68 @@
+"""Nights on an Iceberg table: each live document once, whatever snapshots did to the files."""
+
+import hypothesis.strategies as st
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.expressions import In
+
+from tests.support.icebergs import NAME, compact, delete_by_position, forget_snapshots, make_table, name_catalog
+from tests.support.night import Night
+from tests.support.table_histories import PlainTable, check_histories, some_of
+
+STEPS = [
+    "append", "append", "copies", "delete", "positions", "vector", "update", "compact", "overwrite", "scan", "scan",
+    "forget",
+]  # fmt: skip
+SCHEMA = pa.schema({"doc_id": pa.string(), "text": pa.string()})
+
+
+@pytest.fixture
+def catalogs(tmp_path_factory, monkeypatch):
+    """New folders, each with a catalog of its own and an empty table, one an example."""
+
+    def new_one():
+        folder = tmp_path_factory.mktemp("history")
+        name_catalog(folder, monkeypatch)
+        make_table(SCHEMA)
+        return folder
+
+    return (new_one() for _ in iter(int, 1))
+
+
+def step(kind: str, _night: Night, model: PlainTable, number: int, data: st.DataObject) -> None:
+    """One commit to the Iceberg table, and the same to the model."""
+    table, count, some = (
+        load_catalog("lake").load_table("forum.posts"),
+        data.draw(st.integers(1, 4)),
+        some_of(model, data),
+    )
+    if kind in ("append", "copies"):
+        table.append(model.append(number, count) if kind == "append" else model.append_copies(count))
+    elif kind == "update" and some:
+        table.overwrite(
+            pa.table({"doc_id": some, "text": [f"changed {number}"] * len(some)}), In("doc_id", literals=some)
+        )
+        model.update(some, f"changed {number}")
+    elif kind in ("delete", "positions", "vector") and some:
+        if kind == "delete":
+            table.delete(In("doc_id", literals=some))
+        else:
+            delete_by_position(table, some, puffin=kind == "vector")
+        model.delete(some)
+    elif kind == "overwrite":
+        table.overwrite(table.scan().to_arrow())  # a snapshot that removes, and one that adds
+    elif kind == "compact":
+        compact(table)
+    elif kind == "forget":
+        forget_snapshots(table)
+
+
+@pytest.mark.costly
+def test_histories_of_a_table_lose_and_double_nothing(catalogs, registry):
+    check_histories(10, STEPS, step, NAME, catalogs, registry)
+
+
+@pytest.mark.long
+def test_a_hundred_histories_of_a_table_lose_and_double_nothing(catalogs, registry):
+    check_histories(100, STEPS, step, NAME, catalogs, registry)

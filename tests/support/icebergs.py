@@ -1,0 +1,139 @@
+"""Iceberg tables in a catalog of a test's folder, and commits that pyiceberg reads and does not write."""
+
+import json
+import struct
+import uuid
+import zlib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestWriter, ManifestWriterV2
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import _FastAppendFiles
+from pyiceberg.typedef import Record
+from pyiceberg.utils.config import Config
+
+NAME = "iceberg:lake.forum.posts"
+
+
+def name_catalog(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Let pyiceberg's own configuration name a catalog `lake` in a folder."""
+    for name, value in {
+        "TYPE": "sql",
+        "URI": f"sqlite:///{folder}/catalog.db",
+        "WAREHOUSE": f"file://{folder}/wh",
+    }.items():
+        patch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
+    patch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # read when pyiceberg was imported
+
+
+def make_table(schema: pa.Schema) -> Table:
+    """A table of posts in the catalog `lake`."""
+    catalog = load_catalog("lake")
+    catalog.create_namespace("forum")
+    return catalog.create_table("forum.posts", schema=schema)
+
+
+class _DeleteManifest(ManifestWriterV2):
+    """Writes a manifest of delete files, of which pyiceberg writes none (Iceberg's specification, "Manifests")."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return super()._meta | {"content": "deletes"}
+
+
+class _RowDelta(_FastAppendFiles):
+    """A snapshot that adds delete files."""
+
+    def new_manifest_writer(self, spec: Any) -> ManifestWriter:
+        return _DeleteManifest(spec, self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression)
+
+
+def commit_deletes(table: Table, deletes: Collection[DataFile]) -> None:
+    """Commit a snapshot that adds delete files."""
+    with table.transaction() as transaction, _RowDelta(Operation.DELETE, transaction, table.io) as update:
+        for file in deletes:
+            update.append_data_file(file)
+    table.refresh()
+
+
+def delete_by_position(table: Table, doc_ids: Collection[str], puffin: bool = False) -> None:
+    """Delete documents of a table without partitions by files of positions, or by deletion vectors."""
+    deletes = []
+    for task in table.scan().plan_files():
+        path = task.file.file_path
+        names = pq.read_table(path.removeprefix("file://"), columns=["doc_id"])["doc_id"].to_pylist()
+        gone = [row for row, name in enumerate(names) if name in doc_ids]
+        if gone:
+            deletes.append((puffin_file if puffin else positions_file)(table, path, gone))
+    commit_deletes(table, deletes)
+
+
+def positions_file(table: Table, path: str, rows: Sequence[int]) -> DataFile:
+    """A file of positions of one data file."""
+    file = _new_file(table, "deletes.parquet")
+    pq.write_table(pa.table({"file_path": [path] * len(rows), "pos": [*rows]}), file)
+    return delete_file(file, FileFormat.PARQUET, len(rows))
+
+
+def puffin_file(table: Table, path: str, rows: Sequence[int], named: str | None = None) -> DataFile:
+    """A Puffin file with one deletion vector (Puffin's specification, "deletion-vector-v1"). named: in its blob."""
+    # a 64-bit bitmap of one Roaring bitmap of one array of rows below 2^16
+    head = struct.pack("<qI", 1, 0) + struct.pack("<IIHHI", 12346, 1, 0, len(rows) - 1, 16)
+    body = struct.pack("<I", 1681511377) + head + struct.pack(f"<{len(rows)}H", *rows)
+    blob = struct.pack(">i", len(body)) + body + struct.pack(">I", zlib.crc32(body))
+    described = {
+        "type": "deletion-vector-v1", "fields": [2147483546], "snapshot-id": -1, "sequence-number": -1, "offset": 4,
+        "length": len(blob), "properties": {"referenced-data-file": named or path, "cardinality": str(len(rows))},
+    }  # fmt: skip
+    footer = json.dumps({"blobs": [described]}).encode()
+    file = _new_file(table, "vector.puffin")
+    magic = b"PFA1"
+    file.write_bytes(magic + blob + magic + footer + struct.pack("<i", len(footer)) + bytes(4) + magic)
+    bounds = {2147483546: path.encode()}
+    return delete_file(file, FileFormat.PUFFIN, len(rows), lower_bounds=bounds, upper_bounds=bounds)
+
+
+def _new_file(table: Table, name: str) -> Path:
+    return Path(table.location().removeprefix("file://")) / f"{uuid.uuid4()}-{name}"
+
+
+def delete_file(file: Path, form: FileFormat, rows: int, **more: Any) -> DataFile:
+    """A delete file as a manifest describes it."""
+    described = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES, file_path=f"file://{file}", file_format=form, partition=Record(),
+        record_count=rows, file_size_in_bytes=file.stat().st_size, **more,
+    )  # fmt: skip
+    described.spec_id = 0
+    return described
+
+
+def compact(table: Table) -> None:
+    """Write all rows into one file anew, by one snapshot that replaces files."""
+    rows, tasks = table.scan().to_arrow(), [*table.scan().plan_files()]
+    with table.transaction() as transaction, transaction.update_snapshot().overwrite() as update:
+        for task in tasks:
+            update.delete_data_file(task.file)
+        for file in _dataframe_to_data_files(transaction.table_metadata, rows, table.io):
+            update.append_data_file(file)
+    table.refresh()
+
+
+def forget_snapshots(table: Table) -> None:
+    """Expire all snapshots but the current one, and delete the data files that it does not have."""
+    table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in table.snapshots()[:-1]]).commit()
+    table.refresh()
+    live = {task.file.file_path for task in table.scan().plan_files()}
+    for file in Path(table.location().removeprefix("file://"), "data").rglob("*.parquet"):
+        if f"file://{file}" not in live:
+            file.unlink()
