@@ -199,9 +199,10 @@ def _changes(table: "Table", snapshot: "TableSnapshot") -> tuple[list[str], list
 
 
 def _deletions(table: "Table", tasks: Sequence["FileScanTask"]) -> dict[str, bytes]:
-    """Rows of files that delete files take away, by the files' paths."""
+    """Rows of files that delete files take away, by the files' paths. Raises Refused: nobody knows of which files."""
     read: dict[str, list[tuple[str, NDArray[np.int64]]]] = {}
     found = {}
+    unmatched = {deletes.file_path for task in tasks for deletes in task.delete_files if _is_vector(deletes)}
     for task in tasks:
         gone = np.zeros(task.file.record_count, np.bool_)
         for deletes in task.delete_files:
@@ -209,10 +210,22 @@ def _deletions(table: "Table", tasks: Sequence["FileScanTask"]) -> dict[str, byt
                 read[deletes.file_path] = list(_positions(table.io, deletes))
             for path, rows in read[deletes.file_path]:
                 if path == task.file.file_path:
+                    if rows.min(initial=0) < 0:
+                        raise ValueError(f"{deletes.file_path} deletes row {rows.min()} of {path}")
                     gone[rows] = True
+                    unmatched.discard(deletes.file_path)
         if gone.any():
             found[task.file.file_path] = pack_rows(gone)
+    if unmatched:
+        raise Refused(
+            f"input.paths: deletion vectors of {printable(min(unmatched))} are of no file of the table; rewrite its "
+            "files at the source (rewrite_data_files), so that no deleted row is read"
+        )
     return found
+
+
+def _is_vector(deletes: "DataFile") -> bool:
+    return deletes.file_format.name == "PUFFIN"
 
 
 def _positions(io: "FileIO", deletes: "DataFile") -> Iterator[tuple[str, NDArray[np.int64]]]:
@@ -226,7 +239,7 @@ def _positions(io: "FileIO", deletes: "DataFile") -> Iterator[tuple[str, NDArray
 
     with io.new_input(deletes.file_path).open() as file:
         payload = file.read()
-    if deletes.file_format.name == "PUFFIN":
+    if _is_vector(deletes):
         for vector in deletion_vectors_from_puffin_file(PuffinFile(payload)):
             yield vector.referenced_data_file, vector.to_vector().to_numpy()
     elif deletes.file_format.name == "PARQUET":

@@ -138,11 +138,26 @@ def unpack_rows(packed: bytes, start: int, stop: int) -> NDArray[np.bool_]:
 
 
 def values_of_path(path: str) -> Values:
-    """Values of columns by the names of folders, such as `account=a%20b/date=2026-08-31` (Hive's convention)."""
+    """Values of columns by the names of folders, such as `account=a%20b/date=2026-08-31` (Hive's convention).
+
+    A column to which two folders give different values has none.
+    """
     if "=" not in path:
         return ()
-    pairs = (part.partition("=") for part in path.split("/")[:-1])
-    return tuple((unquote(name), None if value == _NO_VALUE else unquote(value)) for name, is_, value in pairs if is_)
+    found: dict[str, set[str | None]] = {}
+    for part in path.split("/")[:-1]:
+        name, is_, value = part.partition("=")
+        if is_:
+            found.setdefault(_unescaped(name), set()).add(None if value == _NO_VALUE else _unescaped(value))
+    return tuple((name, value) for name, values in found.items() if len(values) == 1 for value in values)
+
+
+def _unescaped(text: str) -> str:
+    """A name or value without its escapes, unless these are no UTF-8: two accounts would become one."""
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        return text
 
 
 class TableFolder(NamedTuple):

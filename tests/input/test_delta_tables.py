@@ -281,6 +281,14 @@ def test_values_stand_in_the_names_of_folders(tmp_path):
     assert values_of_path("x/=y/a=b=c/1.parquet") == (("", "y"), ("a", "b=c"))
 
 
+def test_names_of_folders_mix_up_no_accounts():
+    assert values_of_path("account=ann/date=1/account=ben/1.parquet") == (("date", "1"),)
+    assert values_of_path("account=ann/account=ann/1.parquet") == (("account", "ann"),)
+    assert values_of_path("account=a%FFb/1.parquet") != values_of_path("account=a%FEb/1.parquet")
+    assert values_of_path("account=/1.parquet") == (("account", ""),)
+    assert values_of_path("account=a%2Fb%25/account.parquet") == (("account", "a/b%"),)
+
+
 def test_sets_of_rows_are_packed_and_unpacked():
     rng = np.random.default_rng(0)
     for size in (1, 7, 8, 9, 1000):

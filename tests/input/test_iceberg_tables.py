@@ -18,7 +18,7 @@ from scanner.input.documents import read
 from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Inspector
 from scanner.input.tables import NEWEST, TableReading
-from tests.support.icebergs import NAME, make_table, name_catalog
+from tests.support.icebergs import NAME, commit_deletes, delete_by_position, make_table, name_catalog, puffin_file
 
 COLUMNS = Columns("text", "doc_id", None, "day")
 
@@ -163,9 +163,24 @@ def test_delete_files_take_rows_away_and_others_are_refused(table, tmp_path, mon
         assert file != before[file.path]
         assert file.entry is not None
         assert file.path in file.entry.parents  # its other rows were scanned, if it was
+    plans.deletes = [positions_of(tmp_path, {paths["day=2026-08-31"]: [-1]})]
+    with pytest.raises(Refused, match="deletes row -1 of"):
+        files()
     orc = described(tmp_path / "deletes.parquet", DataFileContent.POSITION_DELETES, FileFormat.ORC)
     plans.deletes = [orc]
     with pytest.raises(Refused, match="is no Parquet and no Puffin"):
+        files()
+
+
+def test_deletion_vectors_take_rows_away_and_those_of_no_file_are_refused(tmp_path, monkeypatch):
+    name_catalog(tmp_path, monkeypatch)
+    made = make_table(posts("a").schema)
+    made.append(posts("abc"))
+    delete_by_position(made, ["b"], puffin=True)
+    assert documents() == ["a", "c"]
+    (task,) = made.scan().plan_files()
+    commit_deletes(made, [puffin_file(made, task.file.file_path, [0], named="file:///elsewhere.parquet")])
+    with pytest.raises(Refused, match=r"deletion vectors of .*\.puffin are of no file of the table"):
         files()
 
 
