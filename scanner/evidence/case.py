@@ -123,6 +123,10 @@ def _named(document: str) -> pl.Expr:
     return by_id | ((pl.col("path") == path) & (pl.col("row") == int(row)))
 
 
+class MovedRow(Refused):
+    """A row of a file that is as it was scanned, in which another text stands than the row says."""
+
+
 class Stored(NamedTuple):
     """A text, byte for byte the one that was scanned.
 
@@ -157,7 +161,7 @@ class StoredTexts:
         text_id: Callable[[bytes], bytes] | None = None,
     ) -> None:
         self._text_id = text_id
-        self._columns, self._locations, self._kept = columns, locations, KeptTexts(results)
+        self._columns, self._locations, self._results, self._kept = columns, locations, results, KeptTexts(results)
         self._reader, self._inspector = Reader(), Inspector()
         self._sound: InputFile | None = None  # the file that was inspected last
         weakref.finalize(self, self._inspector.close)
@@ -166,12 +170,15 @@ class StoredTexts:
         """The text of a flag.
 
         Raises:
+            MovedRow: no scan can have read the text there.
             Refused: the file or the row is gone, cannot be read, or holds another text than was scanned, and no scan
                 kept the text.
         """
         try:
             row = self._in_its_file(case)
             return Stored(bytes(row["text"]), row)
+        except MovedRow:
+            raise
         except Refused as error:
             text = self._kept.of(case.row)
             if text is None or not self._is_the_scanned(text, case):
@@ -189,6 +196,11 @@ class StoredTexts:
             raise Refused(f"{case.where}: the text cannot be read any more ({part.detail})")
         found: Mapping[str, Any] = part.to_pylist()[0]
         if not self._is_the_scanned(found["text"], case):
+            if self._is_as_scanned(case):
+                raise MovedRow(
+                    f"{case.where}: another text stands there than the row says, in a file of the size and time that "
+                    "it had when it was scanned"
+                )
             raise Refused(f"{case.where}: another text stands there now than the one that was scanned")
         return found
 
@@ -199,6 +211,16 @@ class StoredTexts:
         if self._text_id is not None and case.row["text_sha256"] is None:  # not flagged
             return bool(self._text_id(digest) == case.row["text_id"])
         return bool(digest == case.row["text_sha256"])
+
+    def _is_as_scanned(self, case: FlagCase) -> bool:
+        """Whether the file that was read last has the size and time that it had for the row's scan, or for any."""
+        of_file = pl.col("path") == case.row["path"]
+        read = ask(
+            self._results, lambda: ranges_ever(self._results).filter(of_file).select("scan_id", "file").collect()
+        )
+        of_scan = read.filter(scan_id=case.row["scan_id"])
+        mark = self._sound and f"{self._sound.size}:{self._sound.modified}"
+        return mark in (read if of_scan.is_empty() else of_scan)["file"].to_list()
 
     def _read(self, path: str, row: int) -> pa.RecordBatch | Unreadable:
         file = find_file(path)

@@ -26,6 +26,7 @@ from scanner.errors import Refused
 from scanner.evidence.case import (
     OF_FILE,
     FlagCase,
+    MovedRow,
     Stored,
     StoredTexts,
     filter_of,
@@ -95,7 +96,10 @@ class Glance(NamedTuple):
 
 
 class _Said(NamedTuple):
-    """The fields of an Explanation that follow from the text; beside: columns of OF_FILE, as its file has them."""
+    """The fields of an Explanation that follow from the text.
+
+    beside: columns of OF_FILE, as its file has them; moved: no scan can have read this text there.
+    """
 
     text: str | None = None
     why_none: str | None = None
@@ -104,6 +108,7 @@ class _Said(NamedTuple):
     weighed: Weighed | None = None
     not_weighed: str | None = None
     beside: Mapping[str, Any] = MappingProxyType({})
+    moved: bool = False
 
 
 def _as_scored(case: FlagCase, found: Stored) -> str:
@@ -219,6 +224,8 @@ class Explainer:
             )
             said = self._text_of(case)
             parts = spans_of.get(tuple(case.row[name] for name in _DOCUMENT), [])
+            if said.moved and says.agrees is not False:
+                says = RegistrySays(False, f"not asked: {said.why_none}. {CHANGED_ROW}, or the file")
             says = _as_filed(case.row, _as_weighed(case, said.weighed, says), said.beside)
             says = self._as_text_speaks(case, said.text, parts, says)
             known = {name: value for name, value in said.beside.items() if case.row[name] is not None}
@@ -449,7 +456,7 @@ class Explainer:
         try:
             found = self._stored(case)
         except Refused as error:
-            return _Said(why_none=str(error))
+            return _Said(why_none=str(error), moved=isinstance(error, MovedRow))
         read = Columns.of(self._config.input).names
         beside = {name: found.row[name] for name, kind in OF_FILE.items() if found.row and read[kind]}
         text = _as_scored(case, found)

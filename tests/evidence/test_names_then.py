@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -349,6 +350,27 @@ def test_whose_post_it_is_stands_in_its_file(night, own_registry, marked, kept):
     assert explained["registry_agrees"] is not kept
     (record,) = map(json.loads, call("export", night.config)[1].splitlines())
     assert record["document"]["account_id"] == ("ann" if kept else "bob")
+
+
+@pytest.mark.costly
+@pytest.mark.usefixtures("without_ray")
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_row_that_was_moved_to_another_document_names_nobody(night, own_registry, marked, kept):
+    """Its file is as it was scanned, and another text stands there: a user was shown beside a text of somebody else."""
+    more = "evidence = { keep_text = true }" if kept else ""
+    night.configure(columns='account = "account"', more=more)
+    texts = [marked(message_of(own_registry, "green", "alice"), 80, 1), "words of somebody else " * 30]
+    path = night.write("a", texts, account=["ann", "ben"])
+    night.scan()
+    overwrite(night.results, row=1, doc_id="a:1", account_id="ben")
+    explained = json.loads(call("explain", night.config, "a:1", "--json")[1])
+    assert (explained["user_id"], explained["naming"], explained["registry_agrees"]) == (None, "contradicted", False)
+    (says,) = (one["sentence"] for one in explained["says"] if one["heading"] == "By the registry")
+    assert "another text stands there than the row says, in a file of the size and time that it had" in says
+    (record,) = map(json.loads, call("export", night.config)[1].splitlines())
+    assert (record["user_id"], record["named"], record["registry_agrees"]) == (None, [], False)
+    os.utime(path, (1, 1))  # a file that was written since may hold another text than the scan read
+    assert json.loads(call("explain", night.config, "a:1", "--json")[1])["user_id"] == "alice"
 
 
 @pytest.fixture
