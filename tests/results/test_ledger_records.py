@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 
 from scanner.cluster import run_scan
 from scanner.errors import Refused, ScanFailed
-from scanner.registry import add_users, erase_users, ledger, remove_users
+from scanner.registry import add_users, erase_users, ledger, load_registry, registry_sha256, remove_users
 from scanner.results.ledger_records import TABLE, lost_head
 from scanner.results.tables import read_whole
 from schemas.tables import FLAGS, VERIFIED_USERS
@@ -99,6 +99,24 @@ def test_a_scan_whose_registry_was_replaced_for_a_while_fails_and_says_so(night,
     (row,) = read_whole(night.results, "flags").collect().to_dicts()
     assert row["user_id"] == (None if hides else "zoe")
     assert night.last_scan()["exit_code"] == 1
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("when", ["opening keys", "listing the input", "starting Ray"])
+def test_keys_that_are_replaced_while_a_scan_runs_change_nothing_of_it(night, own_registry, marked, when):
+    """A scan has the keys that it read when it was planned."""
+    night.write("a", [marked(message_of(own_registry, "green", "alice"), 80, 1)])
+    before = registry_sha256(load_registry(own_registry))
+
+    def replace(what):
+        if what.startswith(when):
+            (own_registry / "keys.toml").write_text("keys = [")
+
+    assert night.scan(wait=replace).exit_code == 0
+    assert night.verdicts()["user_id"].to_list() == ["alice"]
+    assert night.last_scan()["registry_sha256"] == before
+    with pytest.raises(Refused, match=r"keys.toml: is not valid TOML"):
+        night.scan()
 
 
 @pytest.mark.costly
