@@ -29,6 +29,7 @@ _COMMANDS = {
     "decide": ("jobs.decisions:decide", "Record what was decided on a flag."),
     "export": ("jobs.export:export", "Give flags to other systems."),
     "webhook": ("jobs.decisions:webhook", "Take decisions that moderators made in ROOST Coop."),
+    "serve": ("jobs.serve:serve", "Answer whether texts carry a mark, over HTTP, signed."),
     "status": ("jobs.nights:status", "Show the last scans, their audits, and what needs a hand."),
     "quarantine": ("jobs.nights:quarantine", "Show what could not be scored, and why."),
     "check": ("jobs.check:check", "Look at one text under each key, as a scan would."),

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def needs_extra(command: str) -> Iterator[None]:
-    """Context for imports of packages that only the extra `review` installs.
+def needs_extra(command: str, extra: str = "review") -> Iterator[None]:
+    """Context for imports of packages that only an extra installs.
 
     Raises:
         Refused: the extra is not installed.
@@ -29,7 +29,7 @@ def needs_extra(command: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise Refused(f"{command} needs {error.name}; install it with `pip install 'brickscan[review]'`") from None
+        raise Refused(f"{command} needs {error.name}; install it with `pip install 'brickscan[{extra}]'`") from None
 
 
 def run_until_ended(server: "Server", command: str) -> None:

@@ -116,6 +116,7 @@ _OF = {
     "verdict": "schemas.verdict:Verdict",
     "account": "schemas.verdict:AccountVerdict",
     "evaluate": "schemas.evaluation:EvaluationConfig",
+    "serve": "schemas.service:DetectorConfig",
 }
 """Models of the configurations that commands read, and of what `export` writes."""
 

@@ -1,7 +1,7 @@
 """One text under the keys of a registry, each by itself: the verdict of a scan, without Ray and tables."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rules import Rules
-from scanner.detection.under_test import KeyUnderTest, Origin
+from scanner.detection.under_test import BatchResult, KeyUnderTest, NamesUsers, Origin
 from scanner.errors import Refused
 from scanner.power import Strengths, measure
 from scanner.registry import Holders, load_registry
-from scanner.scan_plan import Weights, keys_tested, keys_under_test, read_config
+from scanner.scan_plan import LeftOut, Weights, keys_tested, keys_under_test, read_config, supported_keys
 from scanner.storage.locations import absolute
 from scanner.watermark.laws import Law
 from scanner.watermark.rule import long_enough, search
@@ -51,6 +51,19 @@ class Check:
         chosen = tuple(key_ids) or config.keys
         rules = Rules.of(config, keys_tested(registry))
         return cls(folder, keys_under_test(registry, config.registry, chosen), rules)
+
+    @classmethod
+    def of_scan(cls, config_file: Path, left_out: LeftOut | None) -> "Check":
+        """The check of a scan's configuration under the keys alone whose p-values law or audit supports in scans.
+
+        left_out: as for scanner.scan_plan.lacks.
+
+        Raises:
+            Refused: it cannot be right, or no key is left.
+        """
+        check, config = cls.of_config(config_file), read_config(config_file)
+        supported, _ = supported_keys(check.keys, config, check.rules.keys_tested, left_out)
+        return replace(check, keys=supported)
 
     @classmethod
     def of_registry(cls, folder: Path | str, key_ids: Sequence[str], false_positive_rate: float) -> "Check":
@@ -113,6 +126,44 @@ class ScannedKey:
         )
 
 
+class OpenedCheck:
+    """A check whose keys, tokenizers and users are open, for a process that looks at many texts.
+
+    Args:
+        check: under which keys, and how.
+        holders: who holds a message; None: who does as of now.
+        fast: as for scanner.text.
+
+    Raises:
+        SecretError, TokenizerError: a key cannot be opened; Refused: the users cannot be read.
+    """
+
+    def __init__(self, check: Check, holders: NamesUsers | None = None, *, fast: bool = True) -> None:
+        self._check, self.tests = check, open_keys(check.registry, check.keys, fast=fast)
+        self._holders = holders or Holders.load(check.registry, [key.key_id for key in check.keys])
+        self._together = self._detector(self.tests)
+
+    def look(self, texts: Sequence[bytes]) -> BatchResult:
+        """Verdicts of a scan on texts as they are stored, `row` being their place; flags are proved."""
+        return self._together.look(_documents(texts), NOWHERE)
+
+    def of_each_key(self, raw: bytes) -> list[Mapping[str, Any]]:
+        """Verdict of each key by itself on a text: a row of schemas.tables.VERDICTS each, in the registry's order.
+
+        Raises:
+            Refused: the text cannot be read.
+        """
+        return [_verdict(self._detector([test]), raw) for test in self.tests]
+
+    def compile(self) -> None:
+        """Score random tokens, so that the first text finds every kernel compiled."""
+        self._together.compile()
+
+    def _detector(self, tests: list[KeyUnderTest]) -> Detector:
+        rules = self._check.rules
+        return Detector(tests, self._holders, rules, open_prover(self._check.registry, tests, rules))
+
+
 def check_text(check: Check, raw: bytes) -> list[Mapping[str, Any]]:
     """Verdict of each key on a text: a row of schemas.tables.VERDICTS each, in the registry's order; flags are proved.
 
@@ -123,17 +174,16 @@ def check_text(check: Check, raw: bytes) -> list[Mapping[str, Any]]:
     Raises:
         Refused: the text cannot be read; SecretError, TokenizerError: a key cannot be opened.
     """
-    tests = open_keys(check.registry, check.keys, fast=False)  # which checks itself for longer than a text takes
-    holders = Holders.load(check.registry, [key.key_id for key in check.keys])
-    columns = {"row": [0], "text": [raw]} | {name: [None] for name in DOCUMENTS.names if name not in ("row", "text")}
-    document = pa.RecordBatch.from_pydict(columns, schema=DOCUMENTS)
-    return [_verdict(check, test, holders, document) for test in tests]
+    return OpenedCheck(check, fast=False).of_each_key(raw)  # a fast one checks itself for longer than a text takes
 
 
-def _verdict(check: Check, test: KeyUnderTest, holders: Holders, document: pa.RecordBatch) -> Mapping[str, Any]:
-    prover = open_prover(check.registry, [test], check.rules)
-    detector = Detector([test], holders, check.rules, prover)
-    verdicts, refused = detector.detect(document, NOWHERE)
+def _documents(texts: Sequence[bytes]) -> pa.RecordBatch:
+    unknown: dict[str, list[Any]] = {name: [None] * len(texts) for name in DOCUMENTS.names}
+    return pa.RecordBatch.from_pydict(unknown | {"row": range(len(texts)), "text": list(texts)}, schema=DOCUMENTS)
+
+
+def _verdict(detector: Detector, raw: bytes) -> Mapping[str, Any]:
+    verdicts, refused = detector.detect(_documents([raw]), NOWHERE)
     if len(refused):
         row = refused.to_pylist()[0]
         raise Refused(f"the text cannot be read ({row['reason']}: {row['detail']}); UTF-8 text is needed")

@@ -1,7 +1,13 @@
 """Sketches of texts, by which near-duplicates are recognised without their tokens (MinHash, Broder 1997).
 
 Two texts agree in a place of their sketches with a probability of |A∩B|/|A∪B|, A and B being their sets of n-grams.
+
+A keyed sketch has the smallest hashes of a text's bytes' n-grams (bottom-k, Cohen and Kaplan 2007). Below the smaller
+of two sketches' largest hashes, both are complete, so that they tell how much of the smaller text the other one holds.
 """
+
+import hashlib
+import re
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +35,33 @@ def sketch(ids: NDArray[np.uint32], context: int) -> bytes | None:
         grams = _mixed(grams ^ ids[place : place + len(grams)].astype(np.uint64))
     least = _mixed(np.unique(grams)[None, :] ^ _SEEDS).min(axis=1)
     return bytes((least >> np.uint64(32)).astype("<u4").tobytes())
+
+
+GRAM_BYTES = 12
+"""Bytes of an n-gram of a keyed sketch: two to three words of English, four letters of Chinese."""
+
+MOST_GRAMS = 128
+"""Hashes of a keyed sketch, 8 bytes each."""
+
+
+def gram_key(secret: bytes) -> NDArray[np.uint64]:
+    """The key of keyed sketches, uint64[GRAM_BYTES], without which nobody can make texts whose hashes collide."""
+    drawn = hashlib.shake_256(b"brickscan keyed sketch\n" + secret).digest(8 * GRAM_BYTES)
+    return np.frombuffer(drawn, "<u8").astype(np.uint64) | np.uint64(1)
+
+
+def keyed_sketch(text: str, key: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The MOST_GRAMS smallest hashes of a text's n-grams, ascending: uint64[G], fewer where it has fewer.
+
+    Capitals and white space count alike. key: as `gram_key` makes it; hashes are shown to nobody.
+    """
+    raw = np.frombuffer(re.sub(r"\s+", " ", text.casefold()).encode(errors="surrogatepass"), np.uint8).astype(np.uint64)
+    if len(raw) < GRAM_BYTES:
+        return np.zeros(0, np.uint64)
+    grams = np.zeros(len(raw) - GRAM_BYTES + 1, np.uint64)
+    for place in range(GRAM_BYTES):
+        grams += raw[place : place + len(grams)] * key[place]
+    return np.unique(_mixed(grams))[:MOST_GRAMS]
 
 
 def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -97,6 +97,18 @@ def read_token(reference: str, base: Path | str) -> str:
     return token.decode("ascii")
 
 
+def read_private_file(path: Path) -> bytes:
+    """A private file of fewer than 2,048 bytes, such as a key as PEM.
+
+    Raises:
+        SecretError: nothing is there, it is too long, or others can read or change it. Names the place only.
+    """
+    raw = _read_file(path)
+    if len(raw) >= _MOST_READ:
+        raise SecretError(f"secret file {path}: is too long (fewer than {_MOST_READ} bytes are read)")
+    return raw
+
+
 def new_secret_file(path: Path, draw: Callable[[bytes], bytes] = bytes) -> bytes:
     """Make a secret from 32 bytes of the operating system's generator, and the file that holds it.
 

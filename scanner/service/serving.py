@@ -5,6 +5,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from typing import Literal
 
 import uvicorn
 from anyio.to_thread import current_default_thread_limiter
@@ -185,12 +186,20 @@ class Server:
         port: 0 for any that is free.
         app_on: makes the app of the port.
         at_once: most connections at a time.
+        lifespan: "on" where the app begins and ends with the server, as ASGI's lifespan protocol says.
 
     Raises:
         Refused: another program has the port, or the address is not this machine's.
     """
 
-    def __init__(self, host: str, port: int, app_on: Callable[[int], ASGIApp], at_once: int = AT_ONCE) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        app_on: Callable[[int], ASGIApp],
+        at_once: int = AT_ONCE,
+        lifespan: Literal["on", "off"] = "off",
+    ) -> None:
         try:
             family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             self._socket = _Listening(family, kind)
@@ -208,7 +217,8 @@ class Server:
             log_level="error",  # a warning a malformed request would let anybody fill the log
             access_log=False,  # requested addresses hold names of documents, and the first one the token
             server_header=False,
-            lifespan="off",
+            proxy_headers=False,  # else a client of this machine could give itself any address
+            lifespan=lifespan,
             ws="none",
             backlog=_IN_A_ROW,  # asyncio takes as many before it runs anything else
             limit_concurrency=2 * at_once,  # answers of connections that gave way count until they end

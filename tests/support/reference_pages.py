@@ -23,7 +23,7 @@ from jobs.cli import brickscan
 from scanner import results
 from scanner.cluster.scan import ExitCode
 from scanner.results.transactions import SCHEMAS
-from schemas import audit, config, evaluation, tables
+from schemas import audit, config, evaluation, service, tables
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 WIDTH = 110
@@ -31,6 +31,7 @@ CONFIGURATIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("brickscan scan", config.ScanConfig),
     ("brickscan calibrate", audit.CalibrationConfig),
     ("brickscan evaluate", evaluation.EvaluationConfig),
+    ("brickscan serve", service.DetectorConfig),
 )
 TABLES = (tables, audit, tables, tables, tables)
 MADE = "<!-- made from the code by `make reference`; change it there -->"

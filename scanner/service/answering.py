@@ -1,0 +1,250 @@
+"""Answers of the detector: texts in; results, reports and refusals out; budgets charged, and metadata logged.
+
+An answer is a function of the text: the registry and the rules decide it, and neither the caller nor earlier questions
+do. It leaves at a multiple of its length class's tick, so that its time does not say what was found.
+"""
+
+import asyncio
+import functools
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from scanner.errors import BrickscanError, Refused
+from scanner.registry.commitments import read_published
+from scanner.registry.secrets import new_secret_file, read_secret
+from scanner.service.budget import Budget, BudgetSpent
+from scanner.service.scoring import Finding, ScoringPool, Served, Unavailable, look
+from scanner.service.signing import Signer
+from scanner.storage.locations import make_private
+from schemas.service import (
+    CHARACTERS,
+    MEANINGS,
+    TICKS,
+    DetectorAnswer,
+    DetectorConfig,
+    DetectorError,
+    DetectorResult,
+    Statement,
+)
+
+SECONDS_BETWEEN_LOOKS = 1.0
+"""Seconds between two looks at the registry: so long, at most, it goes on after the registry became unreadable."""
+
+_KEY_FILE = "secret"
+
+
+class Caller(NamedTuple):
+    """Who asks. name: an address, or an expert's name."""
+
+    name: str
+    expert: bool
+
+
+class Answers:
+    """Answers texts by the rules of a scan.
+
+    Args:
+        config: of the detector.
+        folder: where the configuration's relative paths start.
+        tell: takes a line about what changed; no line has a part of a text.
+
+    Raises:
+        BrickscanError: configuration, registry or folder cannot be right, or no key signs reports.
+    """
+
+    def __init__(self, config: DetectorConfig, folder: Path, tell: Callable[[str], None]) -> None:
+        self.config, self.state, self._folder, self._tell = config, folder / config.state, folder, tell
+        make_private(self.state)
+        if not (self.state / _KEY_FILE).exists():
+            new_secret_file(self.state / _KEY_FILE)
+        secret = read_secret(f"file:{_KEY_FILE}", self.state)
+        self.served: Served | None = None
+        self.first = Served.of(config, folder)
+        self.budget = Budget(self.state / "budget.sqlite", secret, config.budget)
+        self.log = DetectorLog(self.state / "log", config.log_days)
+        self.pool = ScoringPool(config.workers, config.seconds, secret)
+        self._signer = Signer(self.state)
+        self._signer.sign(functools.partial(self._statement, self.first, b"", DetectorResult.TOO_SHORT, None))
+        self.metrics = CollectorRegistry()
+        self._answered = Counter(
+            "brickscan_detector_answers",
+            "Answers by result and class of caller",
+            ["result", "caller"],
+            registry=self.metrics,
+        )
+        self._refused = Counter(
+            "brickscan_detector_refusals", "Texts without an answer", ["why"], registry=self.metrics
+        )
+        for name, about, value in (
+            ("ready", "Whether texts are answered", lambda: self.served is not None),
+            ("waiting", "Requests that wait for a process", lambda: self.pool.waiting),
+            ("killed", "Processes that ended over a request", lambda: self.pool.killed),
+        ):
+            Gauge(f"brickscan_detector_{name}", about, registry=self.metrics).set_function(value)
+
+    async def follow(self) -> None:
+        """Follow the registry for ever: changes are taken over, and what cannot be read stops answers."""
+        trouble = ""
+        while True:
+            try:
+                served = await asyncio.to_thread(Served.of, self.config, self._folder)
+                if served != self.served:
+                    await self.pool.serve(served)
+                    self._tell(f"event=serving keys={len(served.check.keys)} withheld={len(served.withheld)}")
+                self.served, trouble = served, ""
+            except (BrickscanError, Unavailable, OSError) as error:
+                self.pool.stop()
+                self.served = None
+                if str(error) != trouble:
+                    trouble = str(error)
+                    self._tell(f"event=not_serving why={json.dumps(trouble)}")
+            await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+
+    def close(self) -> None:
+        """End the processes, and close the tables."""
+        self.pool.stop()
+        self.budget.close()
+
+    async def answer(self, texts: Sequence[bytes], caller: Caller) -> list[DetectorAnswer | DetectorError]:
+        """The answer to each text, UTF-8, or why there is none.
+
+        Raises:
+            Unavailable: nothing can be answered now.
+        """
+        began = asyncio.get_running_loop().time()
+        try:
+            return await self._answer(texts, caller)
+        finally:
+            await _leave(began, sum(map(len, texts)))
+
+    async def _answer(self, texts: Sequence[bytes], caller: Caller) -> list[DetectorAnswer | DetectorError]:
+        digests = [self.budget.digest(text) for text in texts]
+        answers: list[DetectorAnswer | DetectorError | None] = [self._spent(digest, caller) for digest in digests]
+        asked = [place for place, answer in enumerate(answers) if answer is None]
+        if asked:
+            try:
+                findings, served = await self.pool.run(look, [texts[place] for place in asked])
+                if findings is None:
+                    raise Unavailable("This text could not be looked at. Ask again, or with less of it.")
+            except Unavailable:
+                self._refused.labels("unavailable").inc(len(asked))
+                raise
+            for place, finding in zip(asked, findings, strict=True):
+                answers[place] = self._charged(texts[place], digests[place], finding, served, caller)
+        return [answer for answer in answers if answer is not None]
+
+    def _spent(self, digest: bytes, caller: Caller) -> DetectorError | None:
+        """Why a new text of a caller is not even looked at; None: it is."""
+        try:
+            if not self.budget.is_free(digest):
+                self.budget.refuse_spent(caller.name, expert=caller.expert)
+        except BudgetSpent as spent:
+            return self._refusal(spent)
+        return None
+
+    def _charged(
+        self, text: bytes, digest: bytes, finding: Finding, served: Served, caller: Caller
+    ) -> DetectorAnswer | DetectorError:
+        try:
+            if finding.result != DetectorResult.TOO_SHORT:
+                self.budget.charge(digest, caller.name, finding.grams, expert=caller.expert)
+        except BudgetSpent as spent:
+            return self._refusal(spent)
+        report = self._signer.sign(functools.partial(self._statement, served, text, finding.result, finding.technique))
+        of_class, user = "expert" if caller.expert else "anybody", finding.user if caller.expert else None
+        self._answered.labels(finding.result, of_class).inc()
+        entry = {"digest": digest.hex(), "caller": of_class, "result": finding.result, "techniques": served.techniques}
+        self.log.add(entry | ({"named_to": caller.name} if user is not None else {}))
+        numbers = {"score": 0.0, "p_value": 1.0, "num_scored_tokens": 0} if self.config.numbers else {}
+        for_experts = {"p_class": finding.p_class, "parts": finding.parts, "user": user} if caller.expert else {}
+        return DetectorAnswer(
+            result=finding.result,
+            is_watermarked=finding.result == DetectorResult.FOUND,
+            technique=finding.technique,
+            meaning=MEANINGS[finding.result],
+            report=report,
+            **numbers,
+            **for_experts,
+        )
+
+    def _refusal(self, spent: BudgetSpent) -> DetectorError:
+        self._refused.labels("budget").inc()
+        minutes = math.ceil(spent.seconds / 60)
+        again = f"Come back in {minutes} minutes" if minutes < 120 else f"Come back in {math.ceil(minutes / 60)} hours"
+        return DetectorError(
+            detail=f"{spent.why} {again}, or ask about a text that was answered lately.", retry_after=spent.seconds
+        )
+
+    def _statement(
+        self, served: Served, text: bytes, result: DetectorResult, technique: str | None, signing_key: str
+    ) -> Statement:
+        return Statement(
+            detector=self.config.name,
+            signing_key=signing_key,
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+            text_sha256=hashlib.sha256(text).hexdigest(),
+            result=result,
+            techniques=served.techniques,
+            technique=technique,
+            commitments_head=self.commitments_head(),
+            false_positive_rate=served.false_positive_rate,
+            audited=served.audited,
+            version=importlib.metadata.version("brickscan"),
+        )
+
+    def commitments_head(self) -> str | None:
+        """The last head of the published list; None where none is configured, or it is empty. Raises Refused."""
+        if self.config.commitments is None:
+            return None
+        path = self._folder / self.config.commitments
+        try:
+            return _last_head(path, os.stat(path).st_mtime_ns)
+        except OSError as error:
+            raise Refused(f"{path}: cannot be read ({error.strerror})") from None
+
+
+@functools.lru_cache(maxsize=1)
+def _last_head(path: Path, _changed: int) -> str | None:
+    lines = read_published(path)
+    return lines[-1].head if lines else None
+
+
+async def _leave(began: float, size: int) -> None:
+    """Wait until the next multiple of the tick of a length class, in bytes."""
+    tick = TICKS[sum(size > most for most in CHARACTERS)]
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(began + tick * math.ceil((loop.time() - began) / tick) - loop.time())
+
+
+class DetectorLog:
+    """The log of metadata, a JSON object a line and a file a day: what a provider can answer an authority from.
+
+    Args:
+        folder: made where there is none; others cannot enter it.
+        days: that files are kept.
+    """
+
+    def __init__(self, folder: Path, days: int) -> None:
+        self._folder, self._days, self._day = folder, days, ""
+        make_private(folder)
+
+    def add(self, entry: Mapping[str, object]) -> None:
+        """Append an entry, with the time."""
+        now = datetime.now(UTC)
+        day = now.date().isoformat()
+        if day != self._day:
+            self._day, oldest = day, (now.date() - timedelta(days=self._days)).isoformat()
+            for path in self._folder.glob("????-??-??.jsonl"):
+                if path.stem < oldest:
+                    path.unlink()
+        with (self._folder / f"{day}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"time": now.isoformat(timespec="seconds")} | {**entry}) + "\n")

@@ -1,0 +1,376 @@
+"""The detector over HTTP: JSON for programs, a page for people that works without scripts, and what operators watch.
+
+Nothing of a text is kept or repeated: not in an error, a log, a metric, nor a traceback.
+"""
+
+import asyncio
+import contextlib
+import email
+import email.policy
+import functools
+import importlib.metadata
+import ipaddress
+import json
+from base64 import b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jinja2
+from prometheus_client import generate_latest
+from pydantic import BaseModel, ValidationError
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from scanner.errors import BrickscanError
+from scanner.evidence.page import environment
+from scanner.service.answering import Answers, Caller
+from scanner.service.experts import expert_of
+from scanner.service.reading import KINDS, read_file
+from scanner.service.scoring import Unavailable
+from scanner.service.serving import Server, body_of
+from scanner.service.signing import signing_keys
+from schemas.service import (
+    MEANINGS,
+    BatchAnswer,
+    BatchRequest,
+    DetectorAnswer,
+    DetectorConfig,
+    DetectorError,
+    DetectorRequest,
+    openapi_components,
+)
+
+AT_ONCE = 1024
+"""Most connections at a time."""
+
+_ESCAPED = 6
+"""Bytes of JSON that a byte of text takes at most."""
+
+_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+Model = TypeVar("Model", bound=BaseModel)
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class DetectorServer(Server):
+    """The detector on a port of this machine.
+
+    Args:
+        config: of the detector.
+        folder: where its relative paths start.
+        host: address of this machine.
+        port: 0 for any that is free.
+        tell: takes a line about what changed.
+
+    Raises:
+        BrickscanError: configuration or registry cannot be right, or the port cannot be had.
+    """
+
+    def __init__(self, config: DetectorConfig, folder: Path, host: str, port: int, tell: Callable[[str], None]) -> None:
+        self.answers = Answers(config, folder, tell)
+        app = DetectorApp(self.answers, tell)
+        super().__init__(host, port, lambda _port: app, at_once=AT_ONCE, lifespan="on")
+        self.address = f"http://{host}:{self.port}"
+
+
+class DetectorApp:
+    """Routes of the detector, as ASGI."""
+
+    def __init__(self, answers: Answers, tell: Callable[[str], None]) -> None:
+        self._answers, self._config, self._tell = answers, answers.config, tell
+        routes: list[tuple[str, str, Handler]] = [
+            ("/", "GET", self._page),
+            ("/", "POST", self._form),
+            ("/style.css", "GET", self._style),
+            ("/detect", "POST", self._detect),
+            ("/detect/batch", "POST", self._batch),
+            ("/detect/file", "POST", self._file),
+            ("/openapi.json", "GET", self._openapi),
+            ("/.well-known/ai-provenance", "GET", self._signpost),
+            ("/health", "GET", self._health),
+            ("/ready", "GET", self._ready),
+            ("/metrics", "GET", self._metrics),
+        ]
+        self._app: ASGIApp = Starlette(
+            routes=[Route(path, self._guarded(handler), methods=[method]) for path, method, handler in routes],
+            exception_handlers={HTTPException: self._wrong},
+            lifespan=self._lifespan,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request (ASGI)."""
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+        following = asyncio.create_task(self._answers.follow())
+        yield
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+        self._answers.close()
+
+    def _guarded(self, handler: Handler) -> Handler:
+        """A handler whose unforeseen faults are told by their kind alone: a traceback could hold a part of a text."""
+
+        async def guarded(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except HTTPException as wrong:
+                raise wrong from None
+            except Unavailable as error:
+                raise HTTPException(503, str(error), {"retry-after": "60"}) from None
+            except Exception as error:
+                self._tell(f"event=fault path={request.url.path} kind={type(error).__name__}")
+                said = "The detector cannot answer now." if isinstance(error, BrickscanError) else "This went wrong."
+                raise HTTPException(503 if isinstance(error, BrickscanError) else 500, said) from None
+
+        return guarded
+
+    async def _detect(self, request: Request) -> Response:
+        asked = await self._read(request, DetectorRequest)
+        return _json(await self._one(_utf8(asked.text), request))
+
+    async def _batch(self, request: Request) -> Response:
+        texts = (await self._read(request, BatchRequest)).texts
+        if len(texts) > self._config.batch:
+            raise HTTPException(413, f"texts: {self._config.batch} at most are taken in one request.")
+        answers = await self._answers.answer([self._bounded(_utf8(text)) for text in texts], self._caller(request))
+        return _json(BatchAnswer(answers=tuple(answers)))
+
+    async def _file(self, request: Request) -> Response:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        raw = await body_of(request, self._config.most_bytes)
+        return _json(await self._one(await self._text_of(kind, raw), request))
+
+    async def _one(self, text: bytes, request: Request) -> DetectorAnswer:
+        caller = self._caller(request)
+        (answer,) = await self._answers.answer([self._bounded(text)], caller)
+        if isinstance(answer, DetectorError):
+            raise HTTPException(429, answer.detail, {"retry-after": str(answer.retry_after)})
+        return answer
+
+    async def _read(self, request: Request, model: type[Model]) -> Model:
+        body = await body_of(request, _ESCAPED * self._config.most_bytes + 1_000)
+        try:
+            return model.model_validate_json(body)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(str(part) for part in first["loc"][:2]) or "the body"
+            kind = "is no JSON" if first["type"] == "json_invalid" else f"is wrong ({first['type']})"
+            raise HTTPException(422, f'{where[:60]}: {kind}; {{"text": "…"}} is asked.') from None
+
+    async def _text_of(self, kind: str, raw: bytes) -> bytes:
+        if kind not in KINDS:
+            raise HTTPException(415, f"{kind[:60]!r} is not read; these are: {', '.join(KINDS)}")
+        text, _ = await self._answers.pool.run(read_file, kind, raw, self._config.most_bytes)
+        if text is None:
+            raise HTTPException(422, "No text could be read out of this file.")
+        return text
+
+    def _bounded(self, text: bytes) -> bytes:
+        if len(text) > self._config.most_bytes:
+            raise HTTPException(413, f"A text has {self._config.most_bytes:,} bytes at most: ask about a part of it.")
+        return text
+
+    def _caller(self, request: Request) -> Caller:
+        """Who asks. Raises HTTPException: by a token that is nobody's, ended or revoked."""
+        address, proxy = request.client.host if request.client else "", self._config.proxy
+        if proxy is not None and address in proxy.addresses:
+            if proxy.expert and (name := request.headers.get(proxy.expert, "").strip()):
+                return Caller(name[:200], expert=True)
+            if proxy.caller and (entries := ",".join(request.headers.getlist(proxy.caller))):
+                address = entries.rpartition(",")[2].strip()
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            expert = expert_of(self._answers.state, token.strip())
+            if expert is None:
+                raise HTTPException(
+                    401, "This token is none of ours, has ended or was revoked.", {"www-authenticate": "Bearer"}
+                )
+            return Caller(expert, expert=True)
+        return Caller(network_of(address), expert=False)
+
+    async def _page(self, request: Request) -> Response:
+        return self._html(200, title="Was this text marked by our models?")
+
+    async def _form(self, request: Request) -> Response:
+        fields = _fields(
+            request.headers.get("content-type", ""), await body_of(request, 2 * self._config.most_bytes + 4_000)
+        )
+        kind, raw = fields.get("file", ("", b""))
+        if raw:
+            kind = next((known for known, ends in KINDS.items() if kind.lower().endswith(ends)), "")
+            text = await self._text_of(kind, raw)
+        else:
+            # browsers send the lines of a box with CR LF, whatever was pasted
+            text = fields.get("text", ("", b""))[1].replace(b"\r\n", b"\n")
+        if not text.strip():
+            raise HTTPException(422, "Paste a text, or choose a file.")
+        answer = await self._one(text, request)
+        report = b64encode(answer.report.model_dump_json(indent=1).encode()).decode()
+        statement = json.loads(answer.report.statement)
+        return self._html(200, title=f"{answer.result.capitalize()}", answer=answer, report=report, statement=statement)
+
+    def _html(self, status: int, **shown: object) -> Response:
+        given = {"answer": None, "wrong": None} | shown
+        page = (
+            _templates()
+            .get_template("detector.html.j2")
+            .render(config=self._config, kinds=KINDS, meanings=MEANINGS, **given)
+        )
+        return HTMLResponse(page, status)
+
+    def _wrong(self, request: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):
+            raise error
+        if request.url.path == "/":
+            page = self._html(error.status_code, title="No answer", wrong=error.detail)
+            page.headers.update(error.headers or {})
+            return page
+        return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
+
+    async def _style(self, _request: Request) -> Response:
+        return Response(_templates().get_template("detector.css.j2").render(), media_type="text/css")
+
+    async def _signpost(self, _request: Request) -> Response:
+        served = self._answers.served
+        if served is None:
+            raise Unavailable("The detector is not ready.")
+        config, keys = self._config, signing_keys(self._answers.state)
+        return JSONResponse(
+            {
+                "version": 1,
+                "issuer": {"system": "brickscan", "provider": config.provider, "installationUrl": config.name},
+                "detector": {
+                    "enabled": True,
+                    "access": "public",
+                    "endpoint": f"{config.name}/detect",
+                    "ui": f"{config.name}/",
+                    "openapi": f"{config.name}/openapi.json",
+                    "methods": ['POST application/json {"text": "..."}'],
+                    "signedReports": True,
+                    "retention": "none",
+                    "filter": config.filter,
+                    "secondPass": False,
+                },
+                "techniques": [{"id": "text-watermark", "description": title} for title in served.techniques],
+                "trustAnchors": [key.public_key for key in keys if key.revoked_at is None],
+                "signingKeys": [key.model_dump(mode="json") for key in keys],
+                "commitmentsHead": self._answers.commitments_head(),
+                "falsePositiveRate": served.false_positive_rate,
+                "audited": served.audited,
+            }
+        )
+
+    async def _health(self, _request: Request) -> Response:
+        return JSONResponse({"status": "alive"})
+
+    async def _ready(self, _request: Request) -> Response:
+        ready = self._answers.served is not None
+        return JSONResponse({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
+
+    async def _metrics(self, _request: Request) -> Response:
+        return Response(generate_latest(self._answers.metrics), media_type="text/plain; version=0.0.4")
+
+    async def _openapi(self, _request: Request) -> Response:
+        return JSONResponse(openapi())
+
+
+def network_of(address: str) -> str:
+    """The network that counts as one caller: an IPv4 address, or the 2^64 addresses that a site has in IPv6."""
+    with contextlib.suppress(ValueError):
+        parsed = ipaddress.ip_address(address)
+        if parsed.version == 6:
+            return str(ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
+    return address
+
+
+def _utf8(text: str) -> bytes:
+    """Bytes of a text. Raises HTTPException: it has surrogates, which have no UTF-8."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise HTTPException(422, "text: holds a surrogate, which is no character.") from None
+
+
+def _json(model: BaseModel) -> Response:
+    return Response(model.model_dump_json(), media_type="application/json")
+
+
+def _fields(content_type: str, body: bytes) -> dict[str, tuple[str, bytes]]:
+    """Fields of a form by name: the file's name, if it is one, and the value. Held in memory, unlike Starlette's."""
+    head = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1", "replace")
+    form = email.message_from_bytes(head + body, policy=email.policy.HTTP)
+    if form.get_content_type() != "multipart/form-data":
+        raise HTTPException(415, "The form of this page is asked, or /detect with JSON.")
+    found = {}
+    for part in form.iter_parts():
+        name, value = part.get_param("name", header="content-disposition"), part.get_payload(decode=True)
+        if isinstance(name, str) and isinstance(value, bytes):
+            found[name] = (part.get_filename() or "", value)
+    return found
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    evidence = jinja2.PackageLoader("scanner.evidence", ".")
+    return environment().overlay(loader=jinja2.ChoiceLoader([jinja2.PackageLoader("scanner.service", "."), evidence]))
+
+
+def openapi() -> dict[str, Any]:
+    """The OpenAPI description of the detector, made from its models."""
+
+    def content(name: str) -> dict[str, Any]:
+        return {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+
+    def error(why: str) -> dict[str, Any]:
+        return {"description": why, "content": content("DetectorError")}
+
+    errors = {
+        "401": error("The token is nobody's, has ended or was revoked"),
+        "413": error("The text is too long, or there are too many"),
+        "422": error("The request is not as described"),
+        "429": error("The budget of the text or the caller is used up; Retry-After says when it is not"),
+        "503": error("The detector is not ready, or this text could not be looked at"),
+    }
+
+    def post(about: str, body: dict[str, Any], answer: str) -> dict[str, Any]:
+        well = {"200": {"description": "The answer", "content": content(answer)}}
+        asked = {"required": True, "content": body}
+        security: list[dict[str, list[str]]] = [{}, {"token": []}]
+        return {"post": {"summary": about, "requestBody": asked, "responses": well | errors, "security": security}}
+
+    files: dict[str, Any] = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in KINDS}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "brickscan detector", "version": importlib.metadata.version("brickscan")},
+        "paths": {
+            "/detect": post("Ask about one text", content("DetectorRequest"), "DetectorAnswer"),
+            "/detect/batch": post("Ask about several texts", content("BatchRequest"), "BatchAnswer"),
+            "/detect/file": post("Ask about the text of a file", files, "DetectorAnswer"),
+        },
+        "components": {
+            "schemas": openapi_components(DetectorRequest, BatchRequest, DetectorAnswer, BatchAnswer, DetectorError),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }

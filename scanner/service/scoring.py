@@ -1,0 +1,312 @@
+"""Processes that score texts for the detector: one that is killed, or too slow, costs the request it works on alone."""
+
+import asyncio
+import contextlib
+import ctypes
+import math
+import multiprocessing
+import resource
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.detection.one_text import Check, OpenedCheck
+from scanner.detection.rows import p_class
+from scanner.detection.sketches import gram_key, keyed_sketch
+from scanner.errors import InternalFault, Refused
+from scanner.input.documents import read_text
+from scanner.registry import Holders, NamedUser, check_secret
+from scanner.registry.ledger import open_users
+from scanner.results.filters import filter_of_config
+from scanner.text.normal_form import normalise
+from scanner.watermark.formats import format_of
+from scanner.watermark.positions import reach_of
+from schemas.registry import MasterKey
+from schemas.service import DetectorConfig, DetectorResult, Part
+from schemas.words import Naming, Proof
+
+Result = TypeVar("Result")
+
+LEAST_CONTEXT = 2
+"""Fewest previous tokens that a served key reads: answers soon give away the lists of keys that read none or one."""
+
+_WAITING = 64
+"""Most requests a process that wait for their turn; beyond, the detector is busy."""
+
+
+class Unavailable(InternalFault):
+    """No answer can be given now; its text is for the caller."""
+
+
+class Finding(NamedTuple):
+    """What a process found in a text.
+
+    technique: public name, None where no mark is found; grams: keyed sketch; the rest as in DetectorAnswer.
+    """
+
+    result: DetectorResult
+    technique: str | None
+    grams: NDArray[np.uint64]
+    p_class: int | None
+    parts: tuple[Part, ...]
+    user: str | None
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a detector serves: the keys and rules of a scan, as its registry is now. Holds no secret.
+
+    check: with the keys that are served; scan: its configuration; night: date of the filter of common n-grams, None:
+    nothing is left out; techniques: public names; audited: day of the oldest audit among the keys, None: one has none
+    on record; withheld: ids of keys that are served to nobody.
+    """
+
+    check: Check
+    scan: Path
+    factor: float
+    night: date | None
+    names: bool
+    techniques: tuple[str, ...]
+    audited: str | None
+    withheld: tuple[str, ...]
+
+    @classmethod
+    def of(cls, config: DetectorConfig, folder: Path) -> "Served":
+        """Read the configuration of a scan and its registry; open no key, but look that each secret can be read.
+
+        folder: where relative paths start.
+
+        Raises:
+            Refused: one of them cannot be right, or no key may be served.
+        """
+        scan, night = folder / config.scan, datetime.now(UTC).date() if config.filter else None
+        found = filter_of_config(scan, night) if night else None
+        check = Check.of_scan(scan, found.left_out if found else None)
+        kept = tuple(key for key in check.keys if reach_of(format_of(key).rule()) >= LEAST_CONTEXT)
+        if not kept:
+            raise Refused(
+                f"{scan}: all keys read fewer than {LEAST_CONTEXT} previous tokens; these are served to nobody"
+            )
+        for key in kept:
+            check_secret(check.registry, key)
+        if config.names == "experts":
+            open_users(check.registry)
+        days = [key.admission.audited_at.date().isoformat() if key.admission else None for key in kept]
+        return cls(
+            check=replace(check, keys=kept),
+            scan=scan,
+            factor=config.factor,
+            night=night,
+            names=config.names == "experts",
+            techniques=tuple(dict.fromkeys(format_of(key).title for key in kept)),
+            audited=None if None in days else min(filter(None, days)),
+            withheld=tuple(key.key_id for key in check.keys if key not in kept),
+        )
+
+    @property
+    def false_positive_rate(self) -> float:
+        """Share of unmarked texts, at most, of which the answer is `found`."""
+        return self.check.rules.false_positive_rate / self.factor
+
+
+class Scorer:
+    """Looks at texts, within a process of its own.
+
+    Args:
+        served: keys and rules.
+        secret: the server's, for keyed sketches.
+
+    Raises:
+        BrickscanError: a key, a tokenizer or the filter cannot be opened.
+    """
+
+    def __init__(self, served: Served, secret: bytes) -> None:
+        check = served.check
+        found = filter_of_config(served.scan, served.night) if served.night else None
+        if found is not None:
+            check = replace(check, rules=replace(check.rules, without=found.open()))
+        self._served, self._key = served, gram_key(secret)
+        self._opened = OpenedCheck(check, _HoldersNow(check) if served.names else _Nobody())
+        self._opened.compile()
+
+    def look(self, texts: Sequence[bytes]) -> list[Finding]:
+        """What is found in texts, UTF-8."""
+        looked = self._opened.look(texts)
+        spans = looked.spans.select(["row", "char_from", "char_to"]).to_pylist()
+        rows = looked.verdicts.to_pylist()
+        classes = p_class(looked.verdicts["log10_p_global"]).to_pylist()
+        if len(rows) != len(texts):
+            raise ValueError("a text cannot be read")
+        return [
+            self._finding(
+                text, row, of_p, [Part(begin=s["char_from"], end=s["char_to"]) for s in spans if s["row"] == i]
+            )
+            for i, (text, row, of_p) in enumerate(zip(texts, rows, classes, strict=True))
+        ]
+
+    def _finding(self, text: bytes, row: Mapping[str, Any], of_p: int | None, parts: Sequence[Part]) -> Finding:
+        result = result_of(row, self._served.check.rules.false_positive_rate, self._served.factor)
+        found = result == DetectorResult.FOUND
+        return Finding(
+            result,
+            format_of(self._key_of(row["key_id"])).title if found else None,
+            keyed_sketch(normalise(read_text(text)[0] or ""), self._key),
+            of_p,
+            tuple(parts) if found else (),
+            row["user_id"] if found and self._served.names and row["naming"] == Naming.NAMED else None,
+        )
+
+    def _key_of(self, key_id: str) -> MasterKey:
+        return next(key for key in self._served.check.keys if key.key_id == key_id)
+
+
+def result_of(row: Mapping[str, Any], rate: float, factor: float) -> DetectorResult:
+    """What is said of a text, by its row of VERDICTS: found or not only where p is a factor from the rate."""
+    log10_p, margin = row["log10_p_global"], math.log10(factor)
+    if row["status"] in ("too_short", "filtered"):
+        return DetectorResult.TOO_SHORT
+    if log10_p is None or row["proof"] == Proof.DIFFERS:
+        return DetectorResult.CANNOT_TELL
+    if row["flagged"] and log10_p <= math.log10(rate) - margin:
+        return DetectorResult.FOUND
+    if not row["flagged"] and log10_p >= min(math.log10(rate) + margin, 0.0):
+        return DetectorResult.NOT_FOUND
+    return DetectorResult.CANNOT_TELL
+
+
+class _HoldersNow:
+    """Who holds a message as of now: users who were added a moment ago are known."""
+
+    def __init__(self, check: Check) -> None:
+        self._registry, self._key_ids = check.registry, [key.key_id for key in check.keys]
+
+    def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
+        """See NamesUsers."""
+        return Holders.load(self._registry, self._key_ids).naming(key_id, message, at)
+
+
+class _Nobody:
+    """No message is anybody's: for a detector that names nobody, whatever the users table holds."""
+
+    def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
+        """See NamesUsers."""
+        return NamedUser(Naming.UNALLOCATED, None, None)
+
+
+_scorer: Scorer | None = None
+"""The scorer of this process."""
+
+
+def _begin(served: Served, secret: bytes) -> None:
+    global _scorer
+    forbid_core_dumps()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends its processes
+    _scorer = Scorer(served, secret)
+
+
+def ready() -> bool:
+    """Whether this process has opened its keys."""
+    return _scorer is not None
+
+
+def look(texts: Sequence[bytes]) -> list[Finding] | None:
+    """What is found in texts, in a process of the pool; None: they cannot be looked at."""
+    with contextlib.suppress(Exception):  # a traceback could hold a part of a text
+        return _scorer.look(texts) if _scorer else None
+    return None
+
+
+def forbid_core_dumps() -> None:
+    """Have the system write no image of this process, in which texts would stand, wherever it sends images."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+_PR_SET_DUMPABLE = 4
+
+
+class ScoringPool:
+    """Processes that each score one request at a time.
+
+    Args:
+        workers: how many.
+        seconds: longest time of a request.
+        secret: the server's.
+    """
+
+    def __init__(self, workers: int, seconds: float, secret: bytes) -> None:
+        self._workers, self._seconds, self._secret = workers, seconds, secret
+        self._served: Served | None = None
+        self._idle: asyncio.Queue[tuple[Served, ProcessPoolExecutor]] = asyncio.Queue()
+        self.waiting = self.killed = 0
+
+    async def serve(self, served: Served) -> None:
+        """Score as `served` says from now on; returns once the processes have opened the keys.
+
+        Raises:
+            Unavailable: they cannot be opened.
+        """
+        begun = [self._new(served) for _ in range(self._workers)]
+        try:
+            await asyncio.gather(*(asyncio.wrap_future(each.submit(ready)) for each in begun))
+        except BrokenProcessPool:
+            for each in begun:
+                _end(each)
+            raise Unavailable("the keys cannot be opened") from None
+        self.stop()
+        self._served = served
+        for each in begun:
+            self._idle.put_nowait((served, each))
+
+    def stop(self) -> None:
+        """End the processes that score nothing; others end with what they score."""
+        self._served = None
+        while not self._idle.empty():
+            _end(self._idle.get_nowait()[1])
+
+    async def run(self, function: Callable[..., Result], *arguments: object) -> tuple[Result, Served]:
+        """Result of a function in a process, and what that process serves.
+
+        Raises:
+            Unavailable: the process was killed or took too long, too many wait, or nothing is served.
+        """
+        if self._served is None or self.waiting >= _WAITING * self._workers:
+            raise Unavailable("The detector is not ready, or too busy. Ask again in a minute.")
+        self.waiting += 1
+        try:
+            served, process = await asyncio.wait_for(self._idle.get(), self._seconds)
+        except TimeoutError:
+            raise Unavailable("The detector is too busy. Ask again in a minute.") from None
+        finally:
+            self.waiting -= 1
+        try:
+            return await asyncio.wait_for(
+                asyncio.wrap_future(process.submit(function, *arguments)), self._seconds
+            ), served
+        except (BrokenProcessPool, TimeoutError):
+            self.killed += 1
+            _end(process)
+            process = self._new(served)
+            raise Unavailable("This text could not be looked at. Ask again, or with less of it.") from None
+        finally:
+            if served is self._served:
+                self._idle.put_nowait((served, process))
+            else:
+                _end(process)
+
+    def _new(self, served: Served) -> ProcessPoolExecutor:
+        spawn = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(1, spawn, _begin, (served, self._secret))
+
+
+def _end(process: ProcessPoolExecutor) -> None:
+    for each in list((process._processes or {}).values()):
+        each.kill()
+    process.shutdown(wait=False, cancel_futures=True)

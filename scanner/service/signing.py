@@ -1,0 +1,155 @@
+"""Signed reports of the detector, and the Ed25519 keys that sign them: one at a time, each published with its dates.
+
+signing.json in the detector's folder has every key that ever was, signing-ID.pem the private keys of those not revoked.
+A key's id is the beginning of the SHA-256 of its public key, so that no other key can pass for it.
+"""
+
+import base64
+import hashlib
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from scanner.errors import Refused, SecretError
+from scanner.registry.secrets import read_private_file
+from scanner.storage.locations import make_private, read_named, write_whole
+from scanner.storage.toml import canonical
+from schemas.service import SignedReport, SigningKey, Statement
+
+_FILE = "signing.json"
+
+
+class _SigningKeys(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    keys: tuple[SigningKey, ...] = ()
+
+
+def signing_keys(state: Path) -> tuple[SigningKey, ...]:
+    """Every signing key of a detector, oldest first.
+
+    Raises:
+        Refused: the list cannot be read.
+    """
+    path = state / _FILE
+    try:
+        return _SigningKeys.model_validate_json(read_named(path)).keys if path.exists() else ()
+    except (OSError, ValidationError):
+        raise Refused(f"{path}: is no list of signing keys; restore it from a copy") from None
+
+
+def new_signing_key(state: Path) -> SigningKey:
+    """Make a key that signs from now on, in the place of the one that does; that one's reports stay good.
+
+    Raises:
+        Refused: it cannot be written.
+    """
+    private, now = Ed25519PrivateKey.generate(), datetime.now(UTC).replace(microsecond=0)
+    public = private.public_key()
+    made = SigningKey(
+        key_id=key_id_of(public),
+        public_key=public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode(),
+        signs_from=now,
+    )
+    make_private(state)
+    text = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    descriptor = os.open(_private_file(state, made.key_id), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    ended = [key if key.signs_until else key.model_copy(update={"signs_until": now}) for key in signing_keys(state)]
+    _write(state, (*ended, made))
+    return made
+
+
+def revoke_signing_key(state: Path, key_id: str) -> SigningKey:
+    """Take a key's word back: none of its reports is good any more, whenever it was signed. Its private file goes.
+
+    Raises:
+        Refused: there is no such key.
+    """
+    now, keys = datetime.now(UTC).replace(microsecond=0), signing_keys(state)
+    if key_id not in [key.key_id for key in keys]:
+        raise Refused(
+            f"{key_id!r} is no signing key; those on record: {', '.join(key.key_id for key in keys) or 'none'}"
+        )
+    changed = {"revoked_at": now}
+    revoked = [
+        key.model_copy(update=changed | {"signs_until": key.signs_until or now}) if key.key_id == key_id else key
+        for key in keys
+    ]
+    _write(state, tuple(revoked))
+    _private_file(state, key_id).unlink(missing_ok=True)
+    return next(key for key in revoked if key.key_id == key_id)
+
+
+def key_id_of(public: Ed25519PublicKey) -> str:
+    """Id of a public key: the first 32 hexadecimal digits of the SHA-256 of its 32 bytes."""
+    return hashlib.sha256(public.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()[:32]
+
+
+class Signer:
+    """Signs statements with the key that signs now; follows changes of the keys.
+
+    Args:
+        state: the detector's folder.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self._state, self._read = state, (0, 0)
+        self._now: tuple[str, Callable[[bytes], bytes]] | None = None
+
+    def sign(self, state: Callable[[str], Statement]) -> SignedReport:
+        """The report of the statement that a function makes of the signing key's id.
+
+        Raises:
+            Refused: no key signs now; SecretError: its file cannot be read.
+        """
+        key_id, sign = self._key()
+        text = canonical(state(key_id).model_dump(mode="json"))
+        return SignedReport(statement=text, signature=base64.b64encode(sign(text.encode())).decode())
+
+    def _key(self) -> tuple[str, Callable[[bytes], bytes]]:
+        changed = _changed(self._state / _FILE)
+        if self._now is None or changed != self._read:
+            current = [key for key in signing_keys(self._state) if key.signs_until is None]
+            if not current:
+                raise Refused(f"{self._state}: no key signs reports now; make one with `brickscan serve key new`")
+            file = _private_file(self._state, current[-1].key_id)
+            private = load_pem_private_key(read_private_file(file), None)
+            if not isinstance(private, Ed25519PrivateKey) or key_id_of(private.public_key()) != current[-1].key_id:
+                raise SecretError(
+                    f"secret file {file}: is not the signing key on record; restore it, or make a new one"
+                )
+            self._now, self._read = (current[-1].key_id, private.sign), changed
+        return self._now
+
+
+def _changed(path: Path) -> tuple[int, int]:
+    """Values that change with a file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_ino, found.st_mtime_ns
+
+
+def _private_file(state: Path, key_id: str) -> Path:
+    return state / f"signing-{key_id}.pem"
+
+
+def _write(state: Path, keys: tuple[SigningKey, ...]) -> None:
+    text = _SigningKeys(keys=keys).model_dump_json(indent=1)
+    write_whole(state / _FILE, lambda file: file.write(text.encode() + b"\n"))

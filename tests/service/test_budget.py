@@ -1,0 +1,166 @@
+"""Budgets by text: identical texts cost nothing, variants share one budget, whoever asks and however they differ."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanner.detection.sketches import GRAM_BYTES, MOST_GRAMS, gram_key, keyed_sketch
+from scanner.service.budget import Budget, BudgetSpent, containment
+from schemas.service import BudgetConfig
+
+SECRET = bytes(range(32))
+KEY = gram_key(SECRET)
+HOUR = 3600.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1e9
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def budget(tmp_path, clock):
+    made = Budget(
+        tmp_path / "budget.sqlite", SECRET, BudgetConfig(hours=24, variants=3, texts=20, most_texts=50), clock
+    )
+    yield made
+    made.close()
+
+
+def text_of(seed: int, words: int = 200) -> str:
+    drawn = random.Random(seed)
+    return " ".join("".join(drawn.choices("abcdefghijklmnop", k=drawn.randint(2, 9))) for _ in range(words))
+
+
+def charge(budget: Budget, text: str, caller: str = "a", *, expert: bool = False) -> bool:
+    """Whether a text was charged, or was free."""
+    try:
+        budget.charge(budget.digest(text.encode()), caller, keyed_sketch(text, KEY), expert=expert)
+    except BudgetSpent:
+        return False
+    return True
+
+
+def edited(text: str, share: float, seed: int) -> str:
+    drawn, words = random.Random(seed), text.split()
+    for place in drawn.sample(range(len(words)), round(share * len(words))):
+        words[place] = text_of(drawn.randrange(10**9), 1)
+    return " ".join(words)
+
+
+def rows(budget: Budget) -> int:
+    return sum(
+        budget._db.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
+        for name in ("texts", "firsts", "grams", "charges")
+    )
+
+
+def test_an_identical_text_costs_nothing_whoever_asks_and_however_often(budget):
+    text = text_of(1)
+    assert all(charge(budget, text, caller) for caller in "abc" * 50)
+    assert budget._db.execute("SELECT count(*) FROM charges").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.2, 0.4])
+def test_variants_of_a_text_share_one_budget_over_callers(budget, share):
+    text = text_of(2)
+    variants = [text, *(edited(text, share, seed) for seed in range(5))]
+    assert [charge(budget, one, f"caller {place}") for place, one in enumerate(variants)] == [True] * 3 + [False] * 3
+    assert charge(budget, text, "another"), "the text itself stays answerable"
+    assert charge(budget, text_of(3)), "and so does another text"
+
+
+def test_cut_and_padded_texts_are_variants(budget):
+    text, words = text_of(4), text_of(4).split()
+    assert all(charge(budget, one) for one in (text, " ".join(words[:100]), text_of(5) + " " + text + " " + text_of(6)))
+    for one in (
+        " ".join(words[100:]),
+        text_of(7, 900) + text + text_of(8, 900),
+        text.upper(),
+        text.replace(" ", "\n\n"),
+    ):
+        assert not charge(budget, one)
+
+
+def test_the_window_slides_and_leaves_nothing_behind(budget, clock):
+    text = text_of(9)
+    for seed in range(3):
+        assert charge(budget, edited(text, 0.1, seed))
+        clock.now += HOUR
+    with pytest.raises(BudgetSpent) as spent:
+        budget.charge(b"x" * 32, "a", keyed_sketch(edited(text, 0.1, 3), KEY), expert=False)
+    assert spent.value.seconds == 21 * HOUR
+    clock.now += 21 * HOUR + 1
+    assert charge(budget, edited(text, 0.1, 4)), "the first left the window"
+    assert not charge(budget, edited(text, 0.1, 5))
+    clock.now += 25 * HOUR
+    assert not budget.is_free(budget.digest(text.encode()))
+    assert rows(budget) == 0
+
+
+def test_it_survives_a_restart(budget, tmp_path, clock):
+    text = text_of(10)
+    assert all(charge(budget, edited(text, 0.1, seed)) for seed in range(3))
+    budget.close()
+    again = Budget(tmp_path / "budget.sqlite", SECRET, BudgetConfig(variants=3), clock)
+    assert not charge(again, edited(text, 0.1, 3))
+    assert charge(again, edited(text, 0.1, 2)), "it was answered before"
+    again.close()
+
+
+def test_a_caller_has_a_budget_and_the_table_a_bound(budget):
+    assert [charge(budget, text_of(seed), "a") for seed in range(100, 125)] == [True] * 20 + [False] * 5
+    assert [charge(budget, text_of(seed), f"c{seed}") for seed in range(200, 235)] == [True] * 30 + [False] * 5
+
+
+def test_experts_are_charged_by_caller_alone(budget):
+    text = text_of(11)
+    assert all(charge(budget, edited(text, 0.05, seed), "expert", expert=True) for seed in range(12))
+    assert charge(budget, edited(text, 0.05, 99)), "their questions use up nobody's variants"
+
+
+@given(st.text(max_size=400), st.binary(min_size=1, max_size=40))
+def test_a_sketch_has_the_smallest_hashes_of_all_ngrams(text, secret):
+    """Beside plain integers of Python, one n-gram after the other."""
+    key, full = gram_key(secret), 2**64
+    raw = re.sub(r"\s+", " ", text.casefold()).encode()
+    hashes = set()
+    for begin in range(len(raw) - GRAM_BYTES + 1):
+        value = (
+            sum(byte * int(factor) for byte, factor in zip(raw[begin : begin + GRAM_BYTES], key, strict=True)) % full
+        )
+        value = (value + 0x9E3779B97F4A7C15) % full
+        value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) % full
+        value = ((value ^ value >> 27) * 0x94D049BB133111EB) % full
+        hashes.add(value ^ value >> 31)
+    assert keyed_sketch(text, key).tolist() == sorted(hashes)[:MOST_GRAMS]
+
+
+def test_sketches_of_two_secrets_share_nothing():
+    text = text_of(12)
+    assert not set(keyed_sketch(text, KEY).tolist()) & set(keyed_sketch(text, gram_key(b"other")).tolist())
+
+
+def test_containment_is_that_of_the_whole_sets():
+    """Below the smaller of the largest hashes both sketches are complete: beside the sets themselves, 60 pairs."""
+    errors = []
+    for seed in range(60):
+        text = text_of(seed, 300)
+        other = edited(text, (seed % 6) / 10, seed)[: 2000 - 20 * seed]
+        whole = [{one[i : i + GRAM_BYTES] for i in range(len(one) - GRAM_BYTES + 1)} for one in (text, other)]
+        true = len(whole[0] & whole[1]) / min(map(len, whole))
+        errors.append(containment(*(keyed_sketch(one, KEY) for one in (text, other))) - true)
+    assert abs(float(np.mean(errors))) < 0.02
+    assert max(map(abs, errors)) < 0.25  # five standard deviations of a share of a hundred hashes

@@ -1,0 +1,203 @@
+"""The detector over HTTP, scored in this process: what is answered to whom, and what is kept and repeated of a text."""
+
+import base64
+import json
+import re
+import time
+from datetime import UTC, datetime, timedelta
+
+import jsonschema
+import pytest
+
+from docs.examples.check_report import check
+from scanner.service.experts import issue_token, revoke_token
+from schemas.service import MEANINGS, DetectorResult
+from tests.support.detecting import ask, configured, detecting, request
+
+TOKEN = re.compile(r"WORD\w*")
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory, registry):
+    budget = "[budget]\nvariants = 3\ntexts = 200\n"
+    proxy = '[proxy]\naddresses = ["127.0.0.1"]\ncaller = "X-Forwarded-For"\nexpert = "X-Expert"\n'
+    more = "spans = { windows = true, segments = true }\n"
+    top = 'provider = "Acme"\nmost_bytes = 20000\nnames = "experts"\nbatch = 4\n'
+    return configured(tmp_path_factory.mktemp("detector"), registry, more=more, detector=top + budget + proxy)
+
+
+@pytest.fixture(scope="module")
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def server(config, told):
+    with detecting(config, told=told) as server:
+        yield server
+
+
+def test_a_text_is_found_or_not_found_and_numbers_are_null(server, marked, plain):
+    for text, result in ((marked(1, 200, 1), "found"), (plain(200, 2), "not found"), ("Text to inspect", "too short")):
+        answer = ask(server, text, Content_Type="application/json")
+        assert (answer["status"], answer["result"], answer["is_watermarked"]) == (200, result, result == "found")
+        assert [answer[name] for name in ("score", "p_value", "num_scored_tokens", "p_class", "parts", "user")] == [
+            None
+        ] * 6
+        assert answer["meaning"] == MEANINGS[DetectorResult(result)]
+        assert (answer["technique"] is not None) == (result == "found")
+
+
+def test_a_report_is_about_the_bytes_that_were_received(server, marked):
+    text = "\u00e9 line\r\n" + marked(2, 200, 3)
+    status, _, body = request(server, "POST", "/detect", json.dumps({"text": text}))  # escaped as \u00e9
+    _, _, signpost = request(server, "GET", "/.well-known/ai-provenance")
+    report = json.dumps(json.loads(body)["report"]).encode()
+    assert status == 200
+    assert check(report, text.encode(), signpost)["result"] == "found"
+    with pytest.raises(ValueError, match="another text"):
+        check(report, text.replace("\r\n", "\n").encode(), signpost)
+    assert "score" not in json.loads(report)["statement"]
+
+
+def test_variants_beyond_the_budget_wait_and_the_text_stays_answerable(server, plain):
+    text = plain(150, 10)
+    for place in range(3):
+        assert ask(server, text + f" {place}", X_Forwarded_For=f"10.0.0.{place}")["status"] == 200
+    status, headers, body = request(
+        server, "POST", "/detect", json.dumps({"text": text + " 3"}), X_Forwarded_For="10.0.0.9"
+    )
+    assert status == 429
+    assert int(headers["retry-after"]) > 23 * 3600
+    assert "variant" in json.loads(body)["detail"]
+    assert ask(server, text + " 0")["status"] == 200
+
+
+def test_a_batch_is_charged_text_by_text(server, plain):
+    texts = [plain(150, 20), plain(150, 21), "short"]
+    status, _, body = request(server, "POST", "/detect/batch", json.dumps({"texts": texts}))
+    assert status == 200
+    assert [one["result"] for one in json.loads(body)["answers"]] == ["not found", "not found", "too short"]
+    variants = [texts[0] + f" {place}" for place in range(4)]
+    answers = json.loads(request(server, "POST", "/detect/batch", json.dumps({"texts": variants}))[2])["answers"]
+    assert [one.get("result", "refused") for one in answers] == ["not found"] * 2 + ["refused"] * 2
+    assert request(server, "POST", "/detect/batch", json.dumps({"texts": ["x"] * 5}))[0] == 413
+
+
+def test_experts_learn_a_class_parts_and_names_and_each_name_is_logged(server, config, marked, plain, registry):
+    text = plain(60, 30) + " " + marked(3, 200, 4) + " " + plain(60, 31)
+    token, record = issue_token(config.parent / "detector", "Ms Roth", datetime.now(UTC) + timedelta(days=1))
+    answer = ask(server, text, Authorization=f"Bearer {token}")
+    assert answer["result"] == "found"
+    assert answer["p_class"] >= 1
+    assert all(0 <= part["begin"] < part["end"] <= len(text) for part in answer["parts"])
+    assert ask(server, text, X_Expert="Mr Lee")["p_class"] == answer["p_class"]
+    assert ask(server, text)["p_class"] is None
+    stored = "".join(path.read_text() for path in (config.parent / "detector").glob("*.json"))
+    assert token not in stored
+    revoke_token(config.parent / "detector", record.token_id)
+    for wrong in (token, "nobody's", ""):
+        assert ask(server, text, Authorization=f"Bearer {wrong}")["status"] == 401
+    ended, _ = issue_token(config.parent / "detector", "X", datetime.now(UTC) + timedelta(seconds=0.2))
+    time.sleep(0.3)
+    assert ask(server, text, Authorization=f"Bearer {ended}")["status"] == 401
+
+
+def test_users_are_named_for_experts_alone_and_logged(server, config, registry, words):
+    from tests.support.two_keys import marked_text, message_of
+
+    text = marked_text(registry, words)(message_of(registry, "green", "alice"), 200, 7)
+    assert ask(server, text)["user"] is None
+    assert ask(server, text, X_Expert="Mr Lee")["user"] == "alice"
+    lines = [
+        json.loads(line)
+        for path in (config.parent / "detector/log").iterdir()
+        for line in path.read_text().splitlines()
+    ]
+    assert [line for line in lines if line.get("named_to") == "Mr Lee"]
+    assert {name for line in lines for name in line} == {"time", "digest", "caller", "result", "techniques", "named_to"}
+    assert "alice" not in json.dumps(lines)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/detect", "{", 422),
+        ("/detect", '{"txt": "WORDone"}', 422),
+        ("/detect", '{"text": 5}', 422),
+        ("/detect", '{"text": "WORD\\ud800"}', 422),
+        ("/detect", json.dumps({"text": "WORD" * 6000}), 413),
+        ("/detect", "x" * 130_000, 413),
+        ("/detect/batch", '{"texts": []}', 422),
+        ("/detect/file", "WORD", 415),
+        ("/nothing", "", 404),
+    ],
+)
+def test_what_cannot_be_right_is_refused_without_repeating_it(server, path, body, status):
+    got, headers, answer = request(server, "POST", path, body)
+    assert got == status
+    assert not TOKEN.search(answer.decode())
+    assert headers["cache-control"] == "no-store"
+
+
+def test_files_are_read(server, marked):
+    text = marked(5, 200, 9)
+    page = f"<html><head><title>WORD</title></head><body><script>x</script><p>{text}</p></body></html>"
+    for kind, raw in (("text/plain", text), ("text/markdown; charset=utf-8", text), ("text/html", page)):
+        status, _, body = request(server, "POST", "/detect/file", raw, Content_Type=kind)
+        assert (status, json.loads(body)["result"]) == (200, "found")
+    assert request(server, "POST", "/detect/file", b"\xff\xfe", Content_Type="text/plain")[0] == 422
+
+
+def form(**fields: bytes | tuple[str, bytes]) -> tuple[bytes, str]:
+    parts = b""
+    for name, value in fields.items():
+        file = f'; filename="{value[0]}"' if isinstance(value, tuple) else ""
+        raw = value[1] if isinstance(value, tuple) else value
+        parts += f'--edge\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n'.encode() + raw + b"\r\n"
+    return parts + b"--edge--\r\n", "multipart/form-data; boundary=edge"
+
+
+def test_the_page_answers_in_words_with_a_report(server, marked):
+    text = marked(6, 200, 11)
+    for fields in ({"text": text.encode()}, {"text": b"", "file": ("post.md", text.encode())}):
+        body, kind = form(**fields)
+        status, _, page = request(server, "POST", "/", body, Content_Type=kind)
+        assert status == 200
+        assert MEANINGS[DetectorResult.FOUND].split(".")[0] in page.decode()
+        assert text[:30] not in page.decode()
+        report = re.search(r"base64,([\w+/=]+)", page.decode())[1]
+        _, _, signpost = request(server, "GET", "/.well-known/ai-provenance")
+        assert check(base64.b64decode(report), text.encode(), signpost)
+    for fields in ({"text": b" "}, {"file": ("x.exe", b"MZ")}):
+        body, kind = form(**fields)
+        status, _, page = request(server, "POST", "/", body, Content_Type=kind)
+        assert (status in (415, 422), "No answer" in page.decode()) == (True, True)
+
+
+def test_openapi_describes_every_answer(server, plain):
+    described = json.loads(request(server, "GET", "/openapi.json")[2])
+    schemas = described["components"]["schemas"]
+    named = set(re.findall(r"#/components/schemas/(\w+)", json.dumps(described)))
+    assert named <= schemas.keys()
+    answer = json.loads(request(server, "POST", "/detect", json.dumps({"text": plain(150, 40)}))[2])
+    for model, value in (("DetectorAnswer", answer), ("DetectorRequest", {"text": "x"})):
+        jsonschema.validate(value, {"$ref": f"#/components/schemas/{model}", "components": described["components"]})
+
+
+def test_health_metrics_and_lines_have_no_word_of_a_text(server, told):
+    ask(server, "WORDalpha " * 100)
+    assert request(server, "GET", "/health")[0] == request(server, "GET", "/ready")[0] == 200
+    metrics = request(server, "GET", "/metrics")[2].decode()
+    assert 'brickscan_detector_answers_total{caller="anybody",result="found"}' in metrics
+    assert not TOKEN.search(metrics + "\n".join(told))
+
+
+def test_a_fault_is_told_by_its_kind_alone(server, told, monkeypatch):
+    def fails(*_):
+        raise ValueError("WORDomega")
+
+    monkeypatch.setattr(server.answers.budget, "is_free", fails)
+    answer = ask(server, "WORDbeta")
+    assert answer == {"detail": "This went wrong.", "status": 500}
+    assert told[-1] == "event=fault path=/detect kind=ValueError"
