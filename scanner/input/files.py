@@ -263,7 +263,8 @@ def _files_of_table(named: str, folders: TableFolders, reading: TableReading) ->
     if named.startswith(ICEBERG):
         from scanner.input.iceberg_tables import read_iceberg  # late: it loads catalogs
 
-        return [_file_of_table(file, _root(file.path)) for file in read_iceberg(named, reading)]
+        with _faults_of(named):  # a store may not answer
+            return [_file_of_table(file, _root(file.path)) for file in read_iceberg(named, reading)]
     location = named.removeprefix(DELTA)
     with _faults_of(location):
         inner = filesystem_of(location)[1]

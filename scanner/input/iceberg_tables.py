@@ -204,6 +204,8 @@ def _deletions(table: "Table", tasks: Sequence["FileScanTask"]) -> dict[str, byt
     found = {}
     unmatched = {deletes.file_path for task in tasks for deletes in task.delete_files if _is_vector(deletes)}
     for task in tasks:
+        if not task.delete_files:
+            continue
         gone = np.zeros(task.file.record_count, np.bool_)
         for deletes in task.delete_files:
             if deletes.file_path not in read:

@@ -12,12 +12,13 @@ from pyiceberg.table import DataScan, FileScanTask, Table
 from pyiceberg.typedef import Record
 from pyiceberg.types import StringType
 
-from scanner.errors import Refused
+from scanner.errors import Refused, ScanFailed
 from scanner.input.columns import Columns
 from scanner.input.documents import read
 from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Inspector
 from scanner.input.tables import NEWEST, TableReading
+from scanner.storage.locations import filesystem_of
 from tests.support.icebergs import NAME, commit_deletes, delete_by_position, make_table, name_catalog, puffin_file
 
 COLUMNS = Columns("text", "doc_id", None, "day")
@@ -181,6 +182,20 @@ def test_deletion_vectors_take_rows_away_and_those_of_no_file_are_refused(tmp_pa
     (task,) = made.scan().plan_files()
     commit_deletes(made, [puffin_file(made, task.file.file_path, [0], named="file:///elsewhere.parquet")])
     with pytest.raises(Refused, match=r"deletion vectors of .*\.puffin are of no file of the table"):
+        files()
+
+
+def test_a_store_that_does_not_answer_ends_in_a_sentence(table, monkeypatch):
+    def silent(location: str) -> None:
+        raise OSError("no such host")
+
+    files()
+    monkeypatch.setattr("scanner.input.iceberg_tables._path", lambda uri: f"s3://bucket{uri.removeprefix('file://')}")
+    known = filesystem_of
+    monkeypatch.setattr(
+        "scanner.input.files.filesystem_of", lambda at: silent(at) if at.startswith("s3") else known(at)
+    )
+    with pytest.raises(ScanFailed, match="cannot be listed: no such host"):
         files()
 
 
