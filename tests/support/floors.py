@@ -24,5 +24,6 @@ FLOORS = [
     "scanner.audit.calibration",
     "scanner.evaluation",
     "scanner.cluster",
+    "scanner.api",
     "jobs",
 ]

@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+import brickscan as brickscan_package
 import click
 import pyarrow as pa
 from pydantic import BaseModel
 
 from jobs.cli import brickscan
 from scanner import results
+from scanner.api import nights, opened
 from scanner.cluster.scan import ExitCode
 from scanner.results.transactions import SCHEMAS
 from schemas import audit, config, evaluation, service, tables
@@ -245,11 +247,30 @@ def _helps(command: click.Command, path: str, parent: click.Context | None) -> I
 
 
 def python_names() -> str:
-    """Names that `from scanner import results` gives."""
-    parts = ["# Python\n\n`from scanner import results`: lazy polars frames of what is newest of each document."]
+    """Names that `import brickscan` gives, but those that import torch, and queries of `scanner.results`."""
+    parts = [f"# Python\n\n```\n{inspect.getdoc(brickscan_package)}\n```"]
+    parts.append(
+        "`brickscan.GreenListProcessor` and `brickscan.GumbelProcessor` are the logits processors of"
+        " [marking](../guides/marking.md). Every error is a `brickscan.BrickscanError`; a `brickscan.Refused` came"
+        " before any work."
+    )
+    parts += map(_documented, (opened.open, opened.OpenedRegistry, opened.TextVerdict, opened.TextVerdicts))
+    parts += map(_documented, (nights.results, nights.ResultTables, nights.scan, nights.explain))
+    parts.append("# Queries\n\n`from scanner import results`: lazy polars frames of what is newest of each document.")
     for name in results.__all__:
         found = getattr(importlib.import_module("scanner.results"), name)
         parts.append(f"## `results.{name}{_signature(found)}`\n\n```\n{inspect.getdoc(found)}\n```")
+    return "\n\n".join(parts)
+
+
+def _documented(found: Callable[..., Any]) -> str:
+    """A function, or a class with its public methods and properties."""
+    shown = found.__name__ if isinstance(found, type) else f"{found.__name__}{_signature(found)}"
+    parts = [f"## `brickscan.{shown}`\n\n```\n{inspect.getdoc(found)}\n```"]
+    for name, member in vars(found).items() if isinstance(found, type) else ():
+        if not name.startswith("_") and (callable(member) or isinstance(member, property)):
+            call = _signature(member) if callable(member) else ""
+            parts.append(f"### `.{name}{call}`\n\n```\n{inspect.getdoc(member)}\n```")
     return "\n\n".join(parts)
 
 

@@ -1,0 +1,93 @@
+"""brickscan: finds watermarked language-model text, and names the user it was marked for.
+
+The names below stay, and are all that a program needs to import; `scanner`, `schemas` and `jobs` are its insides.
+
+Look at texts under the keys of a registry:
+
+>>> import brickscan
+>>> registry = brickscan.open("registry")
+>>> verdict = registry.check("Hi")
+>>> verdict.status, verdict.flagged, verdict.users
+('too_short', False, ())
+>>> verdicts = registry.check([marked, unmarked])
+>>> [(verdict.flagged, verdict.users) for verdict in verdicts]
+[(True, ('alice',)), (False, ())]
+>>> verdicts.frame.select("row", "flagged", "key_id", "user_id").rows()
+[(0, True, 'green', 'alice'), (1, False, 'gum', None)]
+
+Scan a night, and ask its tables; every table is a lazy frame of polars:
+
+>>> outcome = brickscan.scan("scan.toml")
+>>> int(outcome.exit_code), outcome.totals.counts.documents
+(0, 2)
+>>> tables = brickscan.results("scan.toml")
+>>> tables.flagged.select("doc_id", "user_id").collect().rows()
+[('post-1', 'alice')]
+
+Why a document is flagged:
+
+>>> explanation = brickscan.explain("scan.toml", "post-1")
+>>> explanation.row["user_id"], explanation.text == marked
+('alice', True)
+
+A flag says that a text contains text marked for a user, never who wrote or posted it.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scanner.api.nights import ResultTables, explain, results, scan
+    from scanner.api.opened import OpenedRegistry, TextVerdict, TextVerdicts, open  # noqa: A004  # as gzip.open
+    from scanner.errors import BrickscanError, Refused
+    from scanner.generation import GreenListProcessor, GumbelProcessor
+    from schemas.config import ScanConfig as Config
+
+    __version__: str
+
+_HOMES = {
+    "BrickscanError": "scanner.errors.BrickscanError",
+    "Config": "schemas.config.ScanConfig",
+    "GreenListProcessor": "scanner.generation.GreenListProcessor",
+    "GumbelProcessor": "scanner.generation.GumbelProcessor",
+    "OpenedRegistry": "scanner.api.opened.OpenedRegistry",
+    "Refused": "scanner.errors.Refused",
+    "ResultTables": "scanner.api.nights.ResultTables",
+    "TextVerdict": "scanner.api.opened.TextVerdict",
+    "TextVerdicts": "scanner.api.opened.TextVerdicts",
+    "explain": "scanner.api.nights.explain",
+    "open": "scanner.api.opened.open",
+    "results": "scanner.api.nights.results",
+    "scan": "scanner.api.nights.scan",
+}
+"""Where each name stands; it is imported when it is first used, since torch, Ray and kernels take seconds."""
+
+__all__ = [
+    "BrickscanError",
+    "Config",
+    "GreenListProcessor",
+    "GumbelProcessor",
+    "OpenedRegistry",
+    "Refused",
+    "ResultTables",
+    "TextVerdict",
+    "TextVerdicts",
+    "__version__",
+    "explain",
+    "open",
+    "results",
+    "scan",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("brickscan")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'brickscan' has no attribute {name!r}; it has {', '.join(__all__)}")
+    module, _, attribute = _HOMES[name].rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,79 @@
+"""`import brickscan`: its examples run, and its names are those that are promised."""
+
+import doctest
+import pickle
+
+import brickscan
+import polars as pl
+import pytest
+
+from schemas.tables import VERDICTS
+from tests.support.two_keys import message_of
+
+PROMISED = {
+    *("BrickscanError", "Config", "GreenListProcessor", "GumbelProcessor", "OpenedRegistry", "Refused", "ResultTables"),
+    *("TextVerdict", "TextVerdicts", "__version__", "explain", "open", "results", "scan"),
+}
+"""Names that programs of others import; to remove one or change its meaning needs its own issue."""
+
+
+@pytest.fixture
+def folder(night, own_registry, marked, plain, monkeypatch, without_ray):
+    """A night of two documents, as the examples of the package have it: in the folder where they run."""
+    texts = [marked(message_of(own_registry, "green", "alice"), 300, 1), plain(300, 2)]
+    night.write("posts", texts, doc_id=["post-1", "post-2"])
+    monkeypatch.chdir(night.folder)
+    return texts
+
+
+@pytest.mark.seconds
+def test_the_examples_of_the_package_run(folder):
+    found = doctest.testmod(brickscan, globs={"marked": folder[0], "unmarked": folder[1]}, optionflags=doctest.ELLIPSIS)
+    assert found.failed == 0
+    assert found.attempted >= 12
+
+
+def test_the_promised_names_are_there_and_no_others():
+    assert set(brickscan.__all__) == PROMISED
+    assert set(dir(brickscan)) == PROMISED
+    with pytest.raises(AttributeError, match="it has BrickscanError, Config"):
+        brickscan.shout  # noqa: B018  # asks for it
+
+
+@pytest.mark.seconds
+def test_each_name_is_documented():
+    for name in PROMISED - {"__version__"}:
+        assert getattr(brickscan, name).__doc__, name
+
+
+def test_verdicts_are_rows_of_the_table(registry, marked, plain):
+    opened = brickscan.open(registry)
+    verdicts = opened.check([plain(200, 3), "short", marked(7, 300, 4)])
+    assert isinstance(verdicts.frame, pl.DataFrame)
+    assert verdicts.frame.columns == VERDICTS.names
+    assert [verdict.status for verdict in verdicts] == ["scored", "too_short", "scored"]
+    assert verdicts[2].flagged
+    assert verdicts[2].message == 7
+    assert verdicts[2].users == ()
+    assert verdicts[2].naming == "unallocated"
+    assert verdicts[2] == opened.check(marked(7, 300, 4))
+
+
+def test_what_cannot_be_opened_is_refused(registry, tmp_path):
+    with pytest.raises(brickscan.Refused, match="give a rate"):
+        brickscan.open(registry, false_positive_rate=0)
+    with pytest.raises(brickscan.Refused):
+        brickscan.open(tmp_path)
+    with pytest.raises(brickscan.Refused, match="'other'"):
+        brickscan.open(registry, ["other"])
+
+
+def test_a_mark_and_messages_are_for_processors_and_show_no_key(registry):
+    opened = brickscan.open(registry, ["green"])
+    held = opened.messages("green", ["alice", "nobody"])
+    assert held == {"alice": message_of(registry, "green", "alice")}
+    mark = opened.mark("green")
+    secret = (registry / "secrets/green.key").read_bytes()
+    assert secret.hex() not in repr(mark)
+    with pytest.raises(TypeError):
+        pickle.dumps(mark)
