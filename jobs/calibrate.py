@@ -20,7 +20,7 @@ from jobs.options import Folder, NamedPath
 from jobs.text import complain, counted, tell
 from scanner.errors import Refused
 from scanner.registry import admit_key, find_key, load_registry, set_audit_secret
-from scanner.registry.commitments import Published, faults, publish, read_published
+from scanner.registry.keys_file import Published, faults, publish, read_published
 from schemas.words import AuditVerdict
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def calibrate_and_tell(
     from scanner.audit.calibration.one_key import all_rows
     from scanner.audit.statistics.audit_rows import Audit, failing
     from scanner.cluster.calibrate import PIECE_THRESHOLDS, run_calibration
-    from scanner.results.tables import append_audits
+    from scanner.results.transactions import append_audits
 
     if tests is not None and not 1 <= tests <= 1e15:
         raise click.BadParameter(f"{tests:g} is no number of tests; allowed: 1 to 1e15", param_hint="--tests")
@@ -197,8 +197,7 @@ def _write_files(
     show_text: bool,
 ) -> list[str]:
     """Write drawings and details beside the table. Returns their paths."""
-    from scanner.audit.calibration.calibration_plots import law_png, pieces_png
-    from scanner.audit.calibration.one_key import details
+    from scanner.audit.calibration.one_key import details, law_png, pieces_png
     from scanner.storage.locations import filesystem_of
 
     files = {

@@ -125,7 +125,7 @@ def _admitted_to(key: MasterKey, rate: float) -> bool:
 
 
 def _line(row: Mapping[str, Any], admitted: bool, generator: str | None) -> tuple[str, str, str, str, str]:
-    from scanner.results.strength import log10_p_shown
+    from scanner.results.false_discoveries import log10_p_shown
 
     shown = "-" if row["log10_p_global"] is None else one_in(log10_p_shown(row))
     of_device = f" ({generator})" if generator else ""

@@ -21,7 +21,7 @@ _COMMANDS = {
     "canaries": ("jobs.canaries:canaries", "Make prompts for users whose texts every scan must find."),
     "scan": ("jobs.scan:scan", "Scan files that are not scanned yet, and add verdicts."),
     "flagged": ("jobs.flagged:flagged", "List flagged documents, and whom each was marked for."),
-    "accounts": ("jobs.accounts:accounts", "List accounts whose posts together are marked."),
+    "accounts": ("jobs.nights:accounts", "List accounts whose posts together are marked."),
     "explain": ("jobs.evidence:explain", "Explain a flag or an account: what was found, and where."),
     "replay": ("jobs.evidence:replay", "Score flags anew, and compare them with the record."),
     "report": ("jobs.evidence:report", "Write a night as pages: the night, its flags, its accounts."),

@@ -224,8 +224,8 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
 
     found = replayed(config, document)
     if folder is not None and found.evidence_equal:
-        from scanner.evidence.claim import write_claim
         from scanner.evidence.explainer import Explainer
+        from scanner.evidence.replay import write_claim
 
         write_claim(Explainer(config), found.case, folder)
     if as_json:

@@ -90,21 +90,21 @@ def with_strength(results: str, found: "FlagList", prior: float | None) -> "Flag
     """
     import polars as pl
 
-    from scanner.results import strength
+    from scanner.results import false_discoveries
     from scanner.results.queries import ask
 
-    rows = found.rows.with_columns(log10_p_shown=strength.LOG10_P_SHOWN)
-    scored = ask(results, lambda: strength.scored_documents(results, rows["scan_id"].unique().to_list()))
+    rows = found.rows.with_columns(log10_p_shown=false_discoveries.LOG10_P_SHOWN)
+    scored = ask(results, lambda: false_discoveries.scored_documents(results, rows["scan_id"].unique().to_list()))
     p, documents = rows["log10_p_shown"].to_list(), [scored.get(scan_id) for scan_id in rows["scan_id"]]
-    factors = [strength.log10_factor_at_most(row) for row in rows.iter_rows(named=True)]
+    factors = [false_discoveries.log10_factor_at_most(row) for row in rows.iter_rows(named=True)]
     columns: dict[str, list[float | None]] = {
         "expected_by_chance_at_most": [
             None if count is None else count * 10.0**one for count, one in zip(documents, p, strict=True)
         ],
-        "log10_e_value": [strength.log10_e_value(one) for one in p],
+        "log10_e_value": [false_discoveries.log10_e_value(one) for one in p],
         "log10_factor_at_most": factors,
         "posterior_at_most": [
-            None if prior is None or one is None else strength.posterior_at_most(one, prior) for one in factors
+            None if prior is None or one is None else false_discoveries.posterior_at_most(one, prior) for one in factors
         ],
     }
     return found._replace(rows=rows.with_columns(pl.Series(name, all_, pl.Float64) for name, all_ in columns.items()))
@@ -134,7 +134,7 @@ def least_sure(rows: "pl.DataFrame", prior: float | None) -> list[str]:
 
 def bet(log10_p: float) -> str:
     """The e-value of a p-value, in words."""
-    from scanner.results.strength import log10_e_value
+    from scanner.results.false_discoveries import log10_e_value
 
     return (
         f"its e-value is {amount(10 ** min(log10_e_value(log10_p), 300.0))}: a bet against chance wins so many stakes"
@@ -143,7 +143,7 @@ def bet(log10_p: float) -> str:
 
 def bet_in_words(rate: float) -> str:
     """The e-value in words, of a flag that is just at a false-positive rate."""
-    from scanner.results.strength import log10_e_value
+    from scanner.results.false_discoveries import log10_e_value
 
     least = amount(10 ** log10_e_value(math.log10(rate)))
     return f"a flag's e-value is {least} or more: a bet against chance wins so many stakes"

@@ -103,8 +103,8 @@ def selftest(vectors: tuple[Path, ...]) -> int:
 def _on_devices(text: str) -> "list[GroupResult]":
     """The same answers on every GPU; nothing where torch, or Triton, is not installed."""
     try:
-        from scanner.gpu.batch import devices
         from scanner.gpu.marks import check_device
+        from scanner.gpu.runs import devices
     except ImportError:
         return []
     return [result for device in devices() for result in check_device(text, device)]

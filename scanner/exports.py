@@ -35,10 +35,9 @@ from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
 from scanner.printable import cell, safe
 from scanner.registry.secrets import read_token
 from scanner.results.decision_log import users_of
+from scanner.results.false_discoveries import log10_p_shown
 from scanner.results.queries import ask
-from scanner.results.strength import log10_p_shown
-from scanner.results.tables import open_tables, read_whole
-from scanner.results.transactions import TableEntry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables, read_whole, write_file
 from scanner.scan_plan import read_config
 from scanner.storage.delta import table_uri
 from scanner.watermark.stacks.shared import Held

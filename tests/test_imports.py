@@ -39,7 +39,7 @@ print(code, *(name for name in {HEAVY} if name in sys.modules), file=sys.stderr)
     ],
 )
 def test_a_command_imports_no_more_than_it_needs(line, allowed, night):
-    from scanner.results.tables import open_tables
+    from scanner.results.transactions import open_tables
 
     open_tables(night.results)
     arguments = line.replace("REGISTRY", str(night.registry)).replace("RESULTS", night.results).split()

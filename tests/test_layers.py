@@ -135,7 +135,6 @@ def test_tests_are_imported_by_nothing():
         # these also run alone, where nothing else of ours is installed
         ("scanner.gpu.runs", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
         ("scanner.gpu.vectors", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
-        ("scanner.gpu.batch", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
     ],
 )
 def test_importing_stays_light(module, forbidden):

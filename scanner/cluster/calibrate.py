@@ -17,22 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.audit.calibration.admission import LawCase, LawCounts, law_counts
-from scanner.audit.calibration.audit_corpus import (
+from scanner.audit.calibration.calibration_plan import (
+    AuditedKeys,
+    CalibrationPlan,
     CorpusLesson,
     PieceCounts,
     common_in,
+    distinct_documents,
+    draw_documents,
+    draw_pieces,
     in_halves,
     lessons,
     piece_counts,
     pieces,
     teaching,
-)
-from scanner.audit.calibration.calibration_plan import (
-    AuditedKeys,
-    CalibrationPlan,
-    distinct_documents,
-    draw_documents,
-    draw_pieces,
 )
 from scanner.audit.calibration.names import NAMES_AT, NamesCase, NamesCounts, names_counts
 from scanner.audit.calibration.one_key import KeyCounts, key_counts
@@ -47,8 +45,8 @@ from scanner.cluster.corpus import (
     remove_scratch,
     sources,
 )
-from scanner.cluster.in_flight import Call, spread
 from scanner.cluster.machines import cluster
+from scanner.cluster.pool import Call, spread
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.interrupts import sigterm_interrupts
 from scanner.registry import open_key, tokenizer_path

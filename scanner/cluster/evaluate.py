@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.cluster.corpus import sources
-from scanner.cluster.in_flight import Call, on_actors, spread
+from scanner.cluster.pool import Call, on_actors, spread
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.evaluation.attacks import Tools
 from scanner.evaluation.exams import Exam, ExamAnswer, ExamRecords

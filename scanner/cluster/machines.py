@@ -120,7 +120,7 @@ def device_of_worker(config: ClusterConfig) -> tuple["torch.device | None", str]
     if not config.gpus_per_worker or not (ray.is_initialized() and ray.get_gpu_ids()):
         return None, ""
     try:
-        from scanner.gpu.batch import devices, wake
+        from scanner.gpu.runs import devices, wake
 
         found = devices()
         why = "torch finds no CUDA device"

@@ -25,7 +25,7 @@ from scanner.errors import Refused
 from scanner.input.files import list_files
 from scanner.input.shards import Shard
 from scanner.registry import new_key, suggested_parameters
-from scanner.results.tables import open_tables
+from scanner.results.transactions import open_tables
 from scanner.scan_plan import make_plan
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.native.version2 import groups_for

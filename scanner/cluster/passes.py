@@ -25,10 +25,9 @@ import ray
 
 from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
 from scanner.audit.in_every_scan.decoys import AccountDecoys
-from scanner.cluster.in_flight import on_actors
 from scanner.cluster.machines import fit_gpus, limit_memory, worker_memory
 from scanner.cluster.pieces import Busy, Finished, Piece, Report
-from scanner.cluster.pool import Pool
+from scanner.cluster.pool import Pool, on_actors
 from scanner.detection.accounts import AccountJudge, Posts, account_rows
 from scanner.detection.open_plan import open_keys, open_text_ids
 from scanner.detection.rules import Learner, Rules
@@ -41,8 +40,7 @@ from scanner.registry import Holders
 from scanner.results.account_posts import ROWS_A_PART, Together, drop_posts, part_of, some_accounts, window_begins
 from scanner.results.filters import SKETCHES_TABLE, drop_sketches, open_filter, write_sketches
 from scanner.results.queries import flagged_in
-from scanner.results.tables import open_tables
-from scanner.results.transactions import OF_NO_RUN, DataFile, TableEntry, commit, committed, write_file
+from scanner.results.transactions import OF_NO_RUN, DataFile, TableEntry, commit, committed, open_tables, write_file
 from scanner.scan_plan import Plan
 from scanner.storage.toml import digest
 from scanner.text.normal_form import normalise

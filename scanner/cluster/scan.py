@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import ray
 
 from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
-from scanner.cluster.commits import Committer, ScanTotals, costs
+from scanner.cluster.commits import Committer, Metrics, ScanTotals, costs
 from scanner.cluster.machines import cluster, fit_gpus, room, share_gpus, worker_memory
-from scanner.cluster.metrics import Metrics
 from scanner.cluster.passes import (
     AccountsFound,
     AccountUnit,
@@ -61,7 +60,7 @@ from scanner.results.first_seen import first_seen
 from scanner.results.ledger_records import keep, refuse_changed_since, verified
 from scanner.results.retention import drop_older, freeze
 from scanner.results.scan_list import refuse_mixed
-from scanner.results.tables import append_audits, append_scan, open_tables
+from scanner.results.transactions import append_audits, append_scan, open_tables
 from scanner.results.upkeep import merge_bookkeeping
 from scanner.scan_plan import Plan, UnsupportedKey
 from schemas.words import AuditState

@@ -24,13 +24,24 @@ from scanner.detection.rules import Filter
 from scanner.detection.under_test import KeyUnderTest
 from scanner.errors import Refused
 from scanner.evidence.case import (
+    ACCOUNT,
+    MESSAGE,
     OF_FILE,
+    TEXT,
+    Around,
+    Copied,
+    EarlierPost,
     FlagCase,
     MovedRow,
     Stored,
     StoredTexts,
+    alike_with,
+    copied_of,
+    earlier_of_others,
+    equal_in,
     filter_of,
     find_case,
+    naming_users,
     refuse_impossible,
     text_ids_of,
 )
@@ -43,29 +54,15 @@ from scanner.evidence.names_then import (
     held_against,
     unless_contradicted,
 )
-from scanner.evidence.neighbours import (
-    ACCOUNT,
-    MESSAGE,
-    TEXT,
-    Around,
-    Copied,
-    EarlierPost,
-    alike_with,
-    copied_of,
-    earlier_of_others,
-    equal_in,
-    naming_users,
-)
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve
 from scanner.printable import printable
 from scanner.registry import find_key, load_registry
 from scanner.results.decision_log import users_of
-from scanner.results.false_discoveries import OF
+from scanner.results.false_discoveries import OF, log10_p_shown
 from scanner.results.queries import ask, spans
 from scanner.results.scan_list import refuse_impossible_scans
-from scanner.results.strength import log10_p_shown
 from scanner.scan_plan import Weights, read_config, recorded_tests, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise

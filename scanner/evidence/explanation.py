@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.evidence.case import FlagCase
+from scanner.evidence.case import Around, Copied, FlagCase
 from scanner.evidence.names_then import NOT_ASKED, RegistrySays
-from scanner.evidence.neighbours import Around, Copied
 from scanner.scan_plan import recorded_tests
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import Kind, TextPart

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scanner.detection.proving import LONGEST
+from scanner.evidence.case import Around, Copied
 from scanner.evidence.explanation import Explanation, PartSaid
-from scanner.evidence.neighbours import Around, Copied
 from scanner.printable import at_most, one_in, printable, safe
 from scanner.results.decision_log import users_of
-from scanner.results.strength import log10_p_shown
+from scanner.results.false_discoveries import log10_p_shown
 from scanner.scan_plan import recorded_tests
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey

@@ -28,6 +28,7 @@ from scanner.evidence.page import bars_chart, environment, page, rates_chart, wr
 from scanner.evidence.sentences import WHY_NOBODY, record_of
 from scanner.printable import one_in, printable
 from scanner.results import audits, flagged, scans, standing_decisions
+from scanner.results.false_discoveries import log10_p_shown
 from scanner.results.flags import FlagCount, of_canary
 from scanner.results.newest import flags as flags_of_all
 from scanner.results.newest import ranges_ever
@@ -41,7 +42,6 @@ from scanner.results.scan_list import (
     silent_scans,
     went_on,
 )
-from scanner.results.strength import log10_p_shown
 from scanner.storage.locations import exchange, make_private
 from schemas.registry import Canary
 from schemas.words import AuditState, Naming, Proof

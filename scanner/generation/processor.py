@@ -285,7 +285,7 @@ class GumbelProcessor(_Marking):
 
     def _choose_on_device(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """The token of each row, int64[B]: the CPU's draws, and its choice in double precision."""
-        from scanner.gpu.plain import choose, weights
+        from scanner.gpu.vectors import choose, weights
 
         vectors, windows, messages = self._vectors(input_ids)
         found = weights(scores, self._temperature, self._top_k, self._top_p)

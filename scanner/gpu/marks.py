@@ -14,9 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from scanner.gpu import runs
-from scanner.gpu.batch import Batch
-from scanner.gpu.plain import GreenRule
-from scanner.gpu.vectors import Vectors
+from scanner.gpu.runs import Batch
+from scanner.gpu.vectors import GreenRule, Vectors
 from scanner.watermark import GreenList, Watermark, batch_tokens
 from scanner.watermark.format import format_name
 from scanner.watermark.formats import GroupResult

@@ -4,7 +4,7 @@ Each query takes a folder or URI of results, as text or Path, or the file of the
 """
 
 from scanner.results import decision_log, false_discoveries, newest, queries
-from scanner.results.tables import of_any_place
+from scanner.results.transactions import of_any_place
 from scanner.storage import delta
 
 accounts = of_any_place(queries.accounts)

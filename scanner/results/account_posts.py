@@ -13,8 +13,7 @@ from deltalake import DeltaTable
 
 from scanner.results.newest import shards
 from scanner.results.queries import ask, scans, verdicts
-from scanner.results.tables import read_whole
-from scanner.results.transactions import SCHEMAS
+from scanner.results.transactions import SCHEMAS, read_whole
 from scanner.results.upkeep import Anew, rewrite
 from scanner.storage.delta import table_uri
 

@@ -15,8 +15,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from scanner.errors import ScanFailed, in_a_line
 from scanner.results.account_posts import drop_posts_of
-from scanner.results.tables import read_whole
-from scanner.results.transactions import ORPHANS_AFTER_HOURS, SCHEMAS
+from scanner.results.transactions import ORPHANS_AFTER_HOURS, SCHEMAS, read_whole
 from scanner.results.upkeep import Anew, rewrite
 from scanner.storage.delta import attempts, open_table, table_uri
 from schemas.tables import NAMED_LISTS

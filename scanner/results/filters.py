@@ -28,8 +28,7 @@ from scanner.detection.rows import TextIds
 from scanner.detection.rules import NO_FILTER, Filter
 from scanner.errors import Refused
 from scanner.registry import load_registry, read_secret
-from scanner.results.tables import open_tables, read_whole
-from scanner.results.transactions import SCHEMAS, DataFile, TableEntry, commit, write_file
+from scanner.results.transactions import SCHEMAS, DataFile, TableEntry, commit, open_tables, read_whole, write_file
 from scanner.results.upkeep import Anew, rewrite
 from scanner.scan_plan import (
     LeftOut,

@@ -20,10 +20,9 @@ from typing import Any, Literal, NamedTuple
 import polars as pl
 
 from scanner.results.decision_log import State, in_state
-from scanner.results.false_discoveries import OF, pieces, sizes_of
+from scanner.results.false_discoveries import LOG10_P_SHOWN, OF, pieces, sizes_of
 from scanner.results.newest import EVERY
 from scanner.results.queries import ask, scanned_and_one_of, standing_flags, with_audit
-from scanner.results.strength import LOG10_P_SHOWN
 from schemas.registry import CANARY_ID, Canary
 from schemas.tables import NAMED_LISTS
 from schemas.words import AuditState, Naming, Proof
@@ -310,9 +309,9 @@ def sums(
 
     Columns: user_id and naming (by user), account_id (by account), or text_sha256, key_id, message, user_id and naming
     (by text); documents, texts, accounts and users, int64, distinct ones and without null; first and last, when they
-    were scanned; log10_p_global and log10_p_shown (scanner.results.strength), the smallest; alarmed, documents of scans
-    whose audit alarmed; pieces, of evidence: texts that are no near-duplicates (scanner.results.false_discoveries), 0
-    where there are too many to be told apart.
+    were scanned; log10_p_global and log10_p_shown (scanner.results.false_discoveries), the smallest; alarmed, documents
+    of scans whose audit alarmed; pieces, of evidence: texts that are no near-duplicates
+    (scanner.results.false_discoveries), 0 where there are too many to be told apart.
 
     Args, raises: as `newest`.
     """

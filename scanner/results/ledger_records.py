@@ -14,8 +14,7 @@ from deltalake import DeltaTable
 from scanner.errors import Refused, ScanFailed
 from scanner.registry import NO_RECORD, NamesPart, Record, given_rows, numbers_of_heads, verify_since
 from scanner.results.queries import ask, exist, scans
-from scanner.results.tables import open_tables, read_whole
-from scanner.results.transactions import TableEntry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables, read_whole, write_file
 from scanner.storage.delta import table_uri
 from schemas.tables import NAMED_LISTS, VERIFIED_USERS
 from schemas.words import Naming

@@ -23,8 +23,16 @@ from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.input.shards import MAX_ROWS
-from scanner.results.tables import read_whole
-from scanner.results.transactions import SCHEMAS, TableEntry, Tables, additions, kept_tables, try_to_commit, write_file
+from scanner.results.transactions import (
+    SCHEMAS,
+    TableEntry,
+    Tables,
+    additions,
+    kept_tables,
+    read_whole,
+    try_to_commit,
+    write_file,
+)
 from scanner.storage.delta import attempts, table_uri
 from schemas.tables import DECADES, NAMED_LISTS
 from schemas.words import Naming

@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError
 from scanner.errors import ScanFailed, in_a_line
 from scanner.results.newest import EVERY, exact, flags, newest_flags, newest_verdicts, shards
 from scanner.results.newest import standing_flags as of_every_set_of_keys
-from scanner.results.tables import read_whole
+from scanner.results.transactions import read_whole
 from scanner.storage.delta import open_table, table_uri
 from schemas.tables import NAMED_LISTS
 from schemas.words import OF_REGISTRY, AuditState, Naming

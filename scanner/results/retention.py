@@ -36,8 +36,7 @@ from scanner.input.shards import Shard
 from scanner.results.newest import drop_runs, flags, run_number, settle, shards, standing_flags, tables_beside
 from scanner.results.queries import ask
 from scanner.results.scan_list import TO_THE_END
-from scanner.results.tables import read_whole
-from scanner.results.transactions import OF_NO_RUN, SCHEMAS, Tables, try_to_commit
+from scanner.results.transactions import OF_NO_RUN, SCHEMAS, Tables, read_whole, try_to_commit
 from scanner.results.upkeep import Anew, rewrite
 from scanner.storage.delta import attempts, table_uri
 from schemas.tables import SHARDS

@@ -17,8 +17,7 @@ from scanner.errors import Refused, in_a_line
 from scanner.printable import printable
 from scanner.results.newest import flags, newest_quarantine, ranges_ever, shards
 from scanner.results.queries import ask, of_trial, scanned_and_one_of, scans
-from scanner.results.tables import refuse_other
-from scanner.results.transactions import TABLES
+from scanner.results.transactions import TABLES, refuse_other
 from scanner.storage.delta import table_uri
 from scanner.storage.locations import is_uri
 from scanner.watermark.formats import generator_of

@@ -12,10 +12,9 @@ import polars as pl
 from scanner.errors import Refused
 from scanner.evidence.accounts import AccountExplained, AccountLine, explain_account, line_of_account, marked_accounts
 from scanner.evidence.advice import Advice, Precision, advise, others_can_mark, precision, version_of
-from scanner.evidence.case import FlagCase, find_case
+from scanner.evidence.case import FlagCase, earlier_of_others, find_case
 from scanner.evidence.explainer import Explainer, Glance
 from scanner.evidence.explanation import Explanation
-from scanner.evidence.neighbours import earlier_of_others
 from scanner.evidence.site import Line, line_of
 from scanner.printable import printable
 from scanner.results import standing_decisions

@@ -15,8 +15,7 @@ from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
 from scanner.detection.under_test import Origin
 from scanner.registry import Holders
-from scanner.results.tables import open_tables
-from scanner.results.transactions import TableEntry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables, write_file
 from scanner.scan_plan import Plan
 from scanner.watermark.accounts import log10_evidence, pooled_positions
 from scanner.watermark.positions import Positions, Tokens

@@ -15,7 +15,7 @@ from scanner.audit.statistics.audit_rows import Audit, Question, rate_rows
 from scanner.audit.statistics.judgement import Count, judge, moments
 from scanner.errors import Refused
 from scanner.registry import load_registry, new_key
-from scanner.results import tables
+from scanner.results import transactions
 from scanner.watermark.formats import format_of
 from tests.support.counted import THRESHOLDS, sums
 
@@ -58,7 +58,7 @@ def frame(rows) -> pl.DataFrame:
 
 def test_a_key_that_passed_is_on_record(registry, tmp_path, capsys):
     folder = str(tmp_path / "audit")
-    tables.append_audits(folder, audit(registry, {"k1": 1.0, "k2": 3.0}))
+    transactions.append_audits(folder, audit(registry, {"k1": 1.0, "k2": 3.0}))
     arguments = ["--registry", str(registry), "--results", folder]
     assert run(brickscan, ["keys", "admit", "k1", *arguments]) == 0
     out = capsys.readouterr().out
@@ -79,7 +79,7 @@ def test_a_key_that_passed_is_on_record(registry, tmp_path, capsys):
 
 def test_a_floor_can_be_asked_for(registry, tmp_path, capsys):
     folder = str(tmp_path / "audit")
-    tables.append_audits(folder, audit(registry, {"k1": 1.0}))
+    transactions.append_audits(folder, audit(registry, {"k1": 1.0}))
     admit = ["keys", "admit", "k1", "--registry", str(registry), "--results", folder]
     assert run(brickscan, [*admit, "--down-to", "1e-3"]) == 2
     said = capsys.readouterr().err

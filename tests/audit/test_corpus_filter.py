@@ -11,7 +11,7 @@ import pytest
 from jobs.calibrate import calibrate
 from jobs.cli import brickscan, run
 from scanner import results
-from scanner.audit.calibration.audit_corpus import HALVES, in_halves, lessons, teaching
+from scanner.audit.calibration.calibration_plan import HALVES, in_halves, lessons, teaching
 from scanner.cluster import calibrate as on_ray
 from scanner.cluster.calibrate import learn_filter
 from scanner.cluster.corpus import Encoding, make_scratch

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from scanner import results, scan_plan
-from scanner.audit.in_every_scan.decisions import TOGETHER, Decisions
+from scanner.audit.in_every_scan.decoy_keys import TOGETHER, Decisions
 from scanner.audit.statistics.judgement import THRESHOLDS, Moments, counts, judge
 from scanner.detection.open_plan import open_detector
 from scanner.scan_plan import Weights

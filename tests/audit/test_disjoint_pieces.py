@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scanner.audit.calibration.audit_corpus import PANELS, piece_counts, pieces, repeated
-from scanner.audit.calibration.calibration_plots import law_png, pieces_png
+from scanner.audit.calibration.calibration_plan import PANELS, piece_counts, pieces, repeated
+from scanner.audit.calibration.one_key import law_png, pieces_png
 from scanner.audit.statistics.judgement import THRESHOLDS
 from scanner.watermark import GreenList, Gumbel, batch_tokens, log10_greenlist, log10_gumbel, log10_z, scored_positions
 from scanner.watermark.positions import WholeWindows

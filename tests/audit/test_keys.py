@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scanner.audit.calibration.admission import LawCase, law_counts
-from scanner.audit.calibration.audit_corpus import pieces
+from scanner.audit.calibration.calibration_plan import pieces
 from scanner.audit.calibration.one_key import key_counts, sampled_messages
 from scanner.audit.statistics import judgement
 from scanner.audit.statistics.judgement import THRESHOLDS, counts, judge

@@ -7,7 +7,7 @@ import pytest
 from scanner import results
 from scanner.audit.statistics.audit_rows import Audit, Question, failing, number, rate_rows, uniformity_rows
 from scanner.errors import Refused, ScanFailed
-from scanner.results import tables
+from scanner.results import transactions
 from schemas.audit import AUDITS
 from tests.support.counted import THRESHOLDS, sums
 
@@ -59,9 +59,9 @@ def test_the_table_grows_by_audits(tmp_path):
     with pytest.raises(Refused, match="no table"):
         results.audits(folder)
     rows = rate_rows(AUDIT, [(GREEN, sums(1))], THRESHOLDS)
-    tables.append_audits(folder, rows)
-    tables.append_audits(folder, rows)
+    transactions.append_audits(folder, rows)
+    transactions.append_audits(folder, rows)
     assert results.audits(folder).collect().height == 4
     (tmp_path / "file").write_text("")
     with pytest.raises(ScanFailed, match="cannot be written"):
-        tables.append_audits(str(tmp_path / "file"), rows)
+        transactions.append_audits(str(tmp_path / "file"), rows)

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from scanner.audit.in_every_scan import decoys
-from scanner.results.tables import read_whole
+from scanner.results.transactions import read_whole
 from scanner.watermark.rule import corrected
 from schemas.words import AuditState
 from tests.support.audited_scan import Key, make, pieces, scan

@@ -30,7 +30,7 @@ from scanner.cluster import worker as of_worker
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
 from scanner.input.shards import MAX_ROWS
-from scanner.results.tables import open_tables
+from scanner.results.transactions import open_tables
 from scanner.scan_plan import make_plan
 from scanner.watermark.stacks.shared import Held
 from tests.bench.configured import AUDIT, FOR_USERS, ONE_MESSAGE, VERSION_2, make_scan

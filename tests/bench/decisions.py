@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scanner.audit.in_every_scan.decisions import TOGETHER, Decisions
+from scanner.audit.in_every_scan.decoy_keys import TOGETHER, Decisions
 from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.statistics.judgement import (
     DEEP,

@@ -19,9 +19,8 @@ import torch
 import triton
 
 from scanner.gpu import runs
-from scanner.gpu.batch import devices
-from scanner.gpu.plain import GreenRule, choose, weights
-from scanner.gpu.vectors import Vectors
+from scanner.gpu.runs import devices
+from scanner.gpu.vectors import GreenRule, Vectors, choose, weights
 from tests.bench.device_checks import Check, draw, of_vectors, on_fresh_documents
 from tests.bench.device_kernels import core
 

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 
 from scanner.gpu import runs
-from scanner.gpu.batch import Batch
-from scanner.gpu.plain import GreenRule
-from scanner.gpu.vectors import Vectors
+from scanner.gpu.runs import Batch
+from scanner.gpu.vectors import GreenRule, Vectors
 
 _LOW = 0xFFFFFFFF
 

@@ -21,7 +21,7 @@ from scanner.cluster.pieces import Busy, DocumentCounts, Piece, Report, Seconds
 from scanner.cluster.todo import PiecePace
 from scanner.input.files import InputFile
 from scanner.input.shards import MAX_TEXT_BYTES, Range, Shard
-from scanner.results.tables import open_tables
+from scanner.results.transactions import open_tables
 from scanner.watermark.native.version1 import SECONDS_A_MESSAGE
 from tests.bench.log import a_file, shard_id
 

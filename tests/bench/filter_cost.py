@@ -27,7 +27,7 @@ from scanner.input.files import list_files
 from scanner.input.shards import Shard
 from scanner.registry import new_key, suggested_parameters
 from scanner.results.filters import SKETCHES_TABLE, with_filter, write_sketches
-from scanner.results.tables import TableEntry, commit, open_tables
+from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.scan_plan import Plan, make_plan
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark.native.version2 import groups_for

@@ -19,8 +19,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from scanner import results
-from scanner.results.tables import open_tables
-from scanner.results.transactions import SCHEMAS, TableEntry, additions, commit, try_to_commit, write_file
+from scanner.results.transactions import SCHEMAS, TableEntry, additions, commit, open_tables, try_to_commit, write_file
 from scanner.storage.delta import KeptTable, table_uri
 from tests.bench.measure import in_a_process
 from tests.support.rows import filled, verdict

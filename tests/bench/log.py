@@ -18,8 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
 from scanner.results.newest import BESIDE, enter_beside, run_number, settle
-from scanner.results.tables import open_tables
-from scanner.results.transactions import SCHEMAS, DataFile, TableEntry, Tables, commit, committed
+from scanner.results.transactions import SCHEMAS, DataFile, TableEntry, Tables, commit, committed, open_tables
 from scanner.storage.delta import table_uri
 
 SHARDS_A_NIGHT = 2_500

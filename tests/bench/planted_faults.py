@@ -21,8 +21,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from scanner.audit.in_every_scan.decisions import REACH
-from scanner.audit.in_every_scan.decoy_keys import share_of
+from scanner.audit.in_every_scan.decoy_keys import REACH, share_of
 from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.in_every_scan.traffic import single_p
 from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, THRESHOLDS, binomial_limits

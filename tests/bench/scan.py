@@ -20,7 +20,7 @@ from scanner.cluster.worker import Worker
 from scanner.input.documents import Unreadable, read
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
-from scanner.results.tables import open_tables
+from scanner.results.transactions import open_tables
 from scanner.scan_plan import Plan, make_plan
 from scanner.text import load_tokenizer, sha256_file
 from scanner.text.tokenizers import SAMPLE_TEXTS

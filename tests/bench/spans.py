@@ -28,7 +28,7 @@ from scanner.audit.statistics.judgement import binomial_limits
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
 from scanner.evaluation.attacks import Tools, paste
-from scanner.results.tables import open_tables
+from scanner.results.transactions import open_tables
 from scanner.scan_plan import make_plan
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Tokens

@@ -23,8 +23,7 @@ from scanner.detection.rows import EXACT
 from scanner.results import queries, retention
 from scanner.results.erasure import erase_user
 from scanner.results.newest import enter_beside, settle
-from scanner.results.tables import open_tables
-from scanner.results.transactions import SCHEMAS, TableEntry, commit, committed, write_file
+from scanner.results.transactions import SCHEMAS, TableEntry, commit, committed, open_tables, write_file
 from scanner.results.upkeep import compact
 from tests.bench.measure import in_a_process
 from tests.support.rows import filled, verdict

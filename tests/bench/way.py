@@ -21,7 +21,7 @@ from scanner.cluster.worker import Worker
 from scanner.detection.open_plan import open_keys
 from scanner.input.files import list_files
 from scanner.registry import new_key, suggested_parameters
-from scanner.results.tables import open_tables
+from scanner.results.transactions import open_tables
 from scanner.scan_plan import make_plan
 from scanner.watermark import batch_tokens
 from scanner.watermark.rule import search

@@ -18,7 +18,7 @@ from scanner.errors import Refused
 from scanner.input.files import list_files
 from scanner.results.account_posts import Together
 from scanner.results.erasure import erase_user
-from scanner.results.tables import read_whole
+from scanner.results.transactions import read_whole
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
 

@@ -14,7 +14,7 @@ from jobs.scan import module, scan_and_tell
 from jobs.text import Progress
 from scanner.cluster import DocumentCounts, ScanTotals
 from scanner.printable import printable
-from scanner.results.tables import open_tables
+from scanner.results.transactions import open_tables
 from scanner.watermark import kernel
 from schemas.words import Naming
 from tests.support.command_line import call

@@ -17,7 +17,7 @@ from scanner.errors import FileFault
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
 from scanner.results import transactions
-from scanner.results.tables import open_tables
+from scanner.results.transactions import open_tables
 from scanner.scan_plan import Plan
 from scanner.storage.delta import table_uri
 from tests.support.inspection import inspect

@@ -9,7 +9,7 @@ SCAN_HERE = """
 import sys
 from pathlib import Path
 
-from scanner.results import tables
+from scanner.results import transactions
 from scanner import results
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
@@ -27,7 +27,7 @@ def compiled():
 
 
 plan = make_plan(Path(sys.argv[1]))
-tables.open_tables(plan.results)
+transactions.open_tables(plan.results)
 worker = Worker(plan, "scan")
 worker.prepare()
 before = compiled()

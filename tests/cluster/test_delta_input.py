@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from scanner import results
-from scanner.results.tables import read_whole
+from scanner.results.transactions import read_whole
 from tests.support.deltas import delete_by_vector, forget_commits
 from tests.support.night import Night
 from tests.support.table_histories import PlainTable, check_histories, scan_here, some_of

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from scanner.cluster import commits, pool
-from scanner.results.tables import read_whole
+from scanner.results.transactions import read_whole
 from tests.bench.driver import simulated
 
 

@@ -27,8 +27,8 @@ from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
 from scanner.registry import admit_key, load_registry
 from scanner.results import filters
-from scanner.results.strength import scored_documents
-from scanner.results.tables import read_whole
+from scanner.results.false_discoveries import scored_documents
+from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan
 from scanner.storage.delta import table_uri
 from scanner.watermark import positions

@@ -7,7 +7,7 @@ import pytest
 
 from scanner.cluster import passes, run_scan
 from scanner.detection.accounts import Posts
-from scanner.results.tables import read_whole
+from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan
 from scanner.watermark import positions
 from tests.support.two_keys import message_of

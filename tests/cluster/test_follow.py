@@ -24,7 +24,7 @@ from scanner.cluster import DocumentCounts, ScanOutcome, ScanTotals, follow
 from scanner.cluster.follow import LOOK_SECONDS, RETRY_SECONDS, UNFINISHED_SECONDS, Landing
 from scanner.input.files import list_files
 from scanner.input.tables import NEWEST
-from scanner.results.tables import read_whole
+from scanner.results.transactions import read_whole
 from tests.support.columns import COLUMNS
 from tests.support.encodings import found
 from tests.support.found_work import work

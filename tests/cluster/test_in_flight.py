@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import ray
 
-from scanner.cluster import in_flight
-from scanner.cluster.in_flight import Call, spread
+from scanner.cluster import pool
 from scanner.cluster.machines import cluster
+from scanner.cluster.pool import Call, spread
 from scanner.errors import Refused, ScanFailed
 from schemas.config import ClusterConfig
 
@@ -86,7 +86,7 @@ def wait(seconds: float) -> None:
 
 @pytest.mark.costly
 def test_somebody_is_called_while_nothing_ends(monkeypatch):
-    monkeypatch.setattr(in_flight, "_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(pool, "_WAIT_SECONDS", 0.1)
     called = []
     list(spread([Call("a", wait, (2.0,))], 1, lambda: called.append(time.monotonic())))
     assert len(called) >= 10

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from scanner.cluster import ScanTotals
-from scanner.cluster.metrics import ALARMS, Metrics
+from scanner.cluster.commits import ALARMS, Metrics
 
 
 @pytest.mark.usefixtures("ray_cluster")

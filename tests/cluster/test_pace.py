@@ -37,7 +37,7 @@ from scanner.cluster.worker import Worker
 from scanner.input.documents import UNKNOWN
 from scanner.input.files import InputFile, list_files
 from scanner.input.shards import Range, Shard
-from scanner.results.tables import open_tables, read_whole
+from scanner.results.transactions import open_tables, read_whole
 from tests.support.rows import same
 
 

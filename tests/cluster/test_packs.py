@@ -19,8 +19,7 @@ from scanner.cluster.worker import Worker
 from scanner.input.files import InputFile, list_files
 from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Range, Shard
 from scanner.results.newest import tables_beside
-from scanner.results.tables import open_tables
-from scanner.results.transactions import Tables
+from scanner.results.transactions import Tables, open_tables
 from scanner.storage.delta import table_uri
 
 ROWS = 6

@@ -23,7 +23,7 @@ from scanner.errors import ScanFailed
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut
 from scanner.registry import add_users, head_of, verify_users
-from scanner.results import tables, transactions
+from scanner.results import transactions
 from scanner.scan_plan import make_plan
 from schemas.tables import STAGES
 from tests.support.inspection import inspect
@@ -341,11 +341,11 @@ def test_a_sigterm_over_the_commit_of_the_scans_row_changes_neither_that_nor_the
             signal.raise_signal(signal.SIGTERM)
         return commit(folder, name, *rest)
 
-    monkeypatch.setattr(tables, "commit", signalled)
+    monkeypatch.setattr(transactions, "commit", signalled)
     outcome = night.scan()
     assert (outcome.exit_code, night.last_scan()["exit_code"], outcome.stopped) == (0, 0, True)
 
-    monkeypatch.setattr(tables, "commit", signalled)
+    monkeypatch.setattr(transactions, "commit", signalled)
     calls = iter([signal.raise_signal, *[lambda _: None] * 9])
     outcome = run_scan(night.plan(), lambda *_: next(calls)(signal.SIGINT))  # SIGINT came first
     assert (outcome.exit_code, outcome.stopped) == (130, True)
@@ -377,7 +377,7 @@ def test_a_text_of_ten_megabytes(night, plain):
     long = text * (10_000_000 // len(text) + 1)
     night.write("long", [plain(40, 1), long, plain(40, 2)])
     plan = night.plan()
-    tables.open_tables(plan.results)
+    transactions.open_tables(plan.results)
     *_, report = Worker(plan, "scan").scan(whole_file(plan))
     assert (report.counts.documents, report.counts.quarantined) == (3, 0)
     assert report.counts.text_bytes > 10_000_000

@@ -13,7 +13,7 @@ from polars import DataFrame
 from scanner.cluster import machines
 from scanner.registry import load_registry
 from scanner.results import exist
-from scanner.results.tables import open_tables
+from scanner.results.transactions import open_tables
 from scanner.storage.delta import make_table, table_uri
 from scanner.storage.locations import make_private
 from tests.support.command_line import call

@@ -12,7 +12,7 @@ from scanner.evidence.replay import replay
 from scanner.input import documents
 from scanner.registry import add_users, make_canaries, new_key
 from scanner.results.retention import freeze
-from scanner.results.tables import read_whole
+from scanner.results.transactions import read_whole
 from tests.fixed import fix_secrets
 from tests.support.two_keys import TOKENIZER, marked_text, message_of
 

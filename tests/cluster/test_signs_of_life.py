@@ -11,7 +11,7 @@ from scanner.cluster.pieces import Busy, Piece, Report
 from scanner.cluster.work import inspect_input
 from scanner.cluster.worker import Worker, parts_of
 from scanner.input.files import list_files
-from scanner.results.tables import open_tables
+from scanner.results.transactions import open_tables
 from scanner.storage.delta import table_uri
 
 

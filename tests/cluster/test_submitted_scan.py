@@ -12,7 +12,7 @@ import pytest
 from ray import cloudpickle
 
 from scanner import results
-from scanner.cluster.metrics import NAMES
+from scanner.cluster.commits import NAMES
 from scanner.scan_plan import make_plan
 from tests.support.encodings import found
 from tests.support.faulty_scan import PLANTED

@@ -13,7 +13,7 @@ import pytest
 
 from jobs.cli import run
 from jobs.evaluate import evaluate, module
-from scanner.cluster.in_flight import on_actors
+from scanner.cluster.pool import on_actors
 from scanner.errors import Refused, ScanFailed
 from schemas.evaluation import FIGURES, MEASURES, TEXTS
 

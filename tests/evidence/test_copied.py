@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.evidence.neighbours import RUN, EarlierPost, copied_of
+from scanner.evidence.case import RUN, EarlierPost, copied_of
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
 

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from jobs.evidence import _MARKS, _marked_lines
 from scanner.evidence.advice import RULES, advise, in_short
-from scanner.evidence.case import FlagCase
+from scanner.evidence.case import Around, Copied, FlagCase
 from scanner.evidence.explanation import Explanation, PartSaid, ScoreRun, Weighed
 from scanner.evidence.names_then import RegistrySays
-from scanner.evidence.neighbours import Around, Copied
 from scanner.evidence.page import MOST_CHARACTERS, page, segments, visible
 from scanner.printable import combines
 from scanner.text.quoting import parts_of

@@ -20,7 +20,7 @@ from scanner.input.columns import Columns
 from scanner.input.files import list_files
 from scanner.results.erasure import erase_user
 from scanner.results.retention import FREEZE_AFTER, freeze, retain
-from scanner.results.tables import open_tables
+from scanner.results.transactions import open_tables
 from scanner.results.upkeep import compact
 from scanner.scan_plan import Plan
 from scanner.service.desk import Desk, FlagRequest

@@ -18,8 +18,7 @@ from scanner.evidence.names_then import RegistrySays, as_the_registry_says, held
 from scanner.evidence.site import night_of
 from scanner.registry import add_users, erase_users, head_of, list_users, new_key, remove_users
 from scanner.results.decision_log import users_of
-from scanner.results.tables import append_scan, open_tables
-from scanner.results.transactions import TableEntry, commit, write_file
+from scanner.results.transactions import TableEntry, append_scan, commit, open_tables, write_file
 from scanner.service.desk import Desk, FlagRequest
 from schemas.audit import AUDITS
 from schemas.tables import FLAGS, SCANS, SHARDS, SPANS

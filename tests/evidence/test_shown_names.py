@@ -15,8 +15,7 @@ from scanner.evidence.explainer import Explainer
 from scanner.evidence.sentences import what_was_found
 from scanner.exports import verdict_of
 from scanner.results.decision_log import users_of
-from scanner.results.tables import open_tables
-from scanner.results.transactions import TableEntry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables, write_file
 from scanner.service.desk import Desk, FlagRequest, Place
 from schemas.tables import ACCOUNTS, FLAGS, SPANS
 from schemas.words import OF_REGISTRY, Naming

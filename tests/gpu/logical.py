@@ -24,7 +24,7 @@ from scanner.cluster.machines import device_of_worker, share_gpus
 from scanner.errors import Refused
 from scanner.registry import add_users, new_key
 from scanner.results import newest
-from scanner.results.tables import read_whole
+from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan
 from schemas.config import ClusterConfig
 from tests.fixed import fix_secrets

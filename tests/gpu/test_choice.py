@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from scanner.gpu.plain import RowSampling, choose, minus_ln_r, weights, weights_of_rows
+from scanner.gpu.vectors import RowSampling, choose, minus_ln_r, weights, weights_of_rows
 from scanner.watermark import cheapest, cut
 from scanner.watermark import minus_ln_r as cpu_minus_ln_r
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import promql_parser
 
-from scanner.cluster.metrics import NAMES
+from scanner.cluster.commits import NAMES
 from schemas.words import AuditState
 from tests.infra.manifests import Manifests
 

@@ -159,7 +159,7 @@ def test_looking_for_tables_costs_a_store_some_requests_a_path(tmp_path, monkeyp
 
 
 def test_results_of_a_scan_are_no_input(tmp_path):
-    from scanner.results.tables import open_tables
+    from scanner.results.transactions import open_tables
 
     open_tables(str(tmp_path / "results"))
     for path in (tmp_path, tmp_path / "results"):

@@ -9,7 +9,7 @@ import pytest
 
 from jobs import users
 from scanner.registry import add_users, erase_users, head_of, list_users, remove_users
-from scanner.results.tables import append_scan, open_tables
+from scanner.results.transactions import append_scan, open_tables
 from schemas.tables import SCANS
 from tests.support.forged_users import CHANGES, rewrite
 from tests.support.rows import filled

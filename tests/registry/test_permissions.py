@@ -7,7 +7,7 @@ import pytest
 
 from scanner.errors import Refused
 from scanner.registry import add_users, list_users, load_registry
-from scanner.results.tables import append_audits, open_tables
+from scanner.results.transactions import append_audits, open_tables
 from scanner.storage.locations import writable_by_others
 
 

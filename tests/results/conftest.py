@@ -2,7 +2,7 @@
 
 import pytest
 
-from scanner.results.tables import open_tables
+from scanner.results.transactions import open_tables
 
 
 @pytest.fixture

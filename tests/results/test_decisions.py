@@ -13,7 +13,7 @@ from scanner.results import decision_log
 from scanner.results.decision_log import Made, decide, new_id, on_documents
 from scanner.results.erasure import erase_user
 from scanner.results.flags import WantedFlags, newest, sums
-from scanner.results.tables import open_tables
+from scanner.results.transactions import open_tables
 from scanner.results.upkeep import compact
 from scanner.storage.delta import table_uri
 from schemas.tables import SHARDS

@@ -10,8 +10,7 @@ import pytest
 from scanner import results
 from scanner.errors import Refused
 from scanner.results import false_discoveries
-from scanner.results.tables import open_tables
-from scanner.results.transactions import TableEntry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables, write_file
 from schemas.tables import SCANS
 from tests.support.rows import add, filled, verdict
 

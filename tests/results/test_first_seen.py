@@ -12,8 +12,7 @@ from scanner.detection.attribution import OfFile, Sightings
 from scanner.input.files import list_files
 from scanner.registry import list_users, new_key, restore_users
 from scanner.results.first_seen import first_seen
-from scanner.results.tables import open_tables
-from scanner.results.transactions import TableEntry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables, write_file
 from schemas.tables import FLAGS, QUARANTINE, USER_EVENTS
 from tests.support.command_line import call
 from tests.support.night import Night

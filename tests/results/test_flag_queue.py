@@ -15,8 +15,7 @@ from scanner.registry import new_key, restore_users, set_canaries
 from scanner.results.decision_log import Made, decide, new_id
 from scanner.results.erasure import erase_user
 from scanner.results.flags import WantedFlags, by_need, count_flags
-from scanner.results.tables import open_tables
-from scanner.results.transactions import TableEntry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables, write_file
 from scanner.service.desk import Desk, FlagRequest
 from schemas.registry import Canaries, Canary
 from schemas.tables import FLAGS, SCANS, SHARDS, USER_EVENTS

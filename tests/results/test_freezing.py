@@ -18,7 +18,7 @@ from scanner.input.files import list_files
 from scanner.results import retention
 from scanner.results.newest import BESIDE
 from scanner.results.retention import EXPIRE_AFTER, FREEZE_AFTER, freeze
-from scanner.results.tables import open_tables
+from scanner.results.transactions import open_tables
 from scanner.results.upkeep import compact, merge_bookkeeping
 from scanner.storage.delta import KeptTable, table_uri
 

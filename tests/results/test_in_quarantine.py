@@ -13,8 +13,7 @@ from jobs import options
 from jobs.nights import WORDS
 from jobs.text import width
 from scanner.results.scan_list import Unscored, in_quarantine
-from scanner.results.tables import open_tables
-from scanner.results.transactions import TableEntry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables, write_file
 from schemas.tables import QUARANTINE, SHARDS
 from schemas.words import DOCUMENT_REASONS, LASTING_FILE_REASONS, PASSING_FILE_REASONS
 from tests.support.command_line import call

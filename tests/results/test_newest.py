@@ -10,8 +10,7 @@ from scanner import results
 from scanner.registry import load_registry, new_key
 from scanner.results.flags import WantedFlags
 from scanner.results.flags import newest as newest_list
-from scanner.results.tables import open_tables
-from scanner.results.transactions import TableEntry, commit, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables, write_file
 from schemas.tables import FLAGS, SHARDS
 from tests.support.command_line import call
 from tests.support.rescanned import FLAGGED_AT, SHARDS_OF_NIGHTS, Shard, ended, write

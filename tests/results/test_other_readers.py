@@ -9,8 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from scanner import results
-from scanner.results.tables import append_scan, open_tables, read_whole
-from scanner.results.transactions import TABLES
+from scanner.results.transactions import TABLES, append_scan, open_tables, read_whole
 from scanner.storage.delta import table_uri
 from schemas.tables import SCANS
 from tests.support.rows import add_scanned, filled, verdict

@@ -24,8 +24,7 @@ from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.results.erasure import erase_user
 from scanner.results.queries import ask
 from scanner.results.scan_list import readiness
-from scanner.results.tables import append_scan, open_tables
-from scanner.results.transactions import TableEntry, commit, committed, write_file
+from scanner.results.transactions import TableEntry, append_scan, commit, committed, open_tables, write_file
 from scanner.results.upkeep import compact, vacuum
 from scanner.storage.delta import make_table, table_uri
 from schemas.tables import QUARANTINE, SCANS, VERDICTS

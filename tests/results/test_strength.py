@@ -10,7 +10,7 @@ from scipy import integrate, stats
 
 from scanner import results
 from scanner.printable import amount, at_most, one_in
-from scanner.results.strength import (
+from scanner.results.false_discoveries import (
     LOG10_P_SHOWN,
     log10_e_value,
     log10_factor_at_most,

@@ -13,10 +13,9 @@ from deltalake.exceptions import CommitFailedError
 
 from scanner import results
 from scanner.errors import Refused, ScanFailed
-from scanner.results import tables, upkeep
+from scanner.results import transactions, upkeep
 from scanner.results.erasure import erase_user
-from scanner.results.tables import append_audits, append_scan
-from scanner.results.transactions import TableEntry, commit, committed, write_file
+from scanner.results.transactions import TableEntry, append_audits, append_scan, commit, committed, write_file
 from scanner.results.upkeep import compact, vacuum
 from scanner.storage.delta import table_uri
 from schemas.audit import AUDITS
@@ -324,7 +323,7 @@ def test_refusals(tmp_path, folder):
 
 
 def test_commands(night):
-    tables.open_tables(night.results)
+    transactions.open_tables(night.results)
     for i in range(3):
         add(night.results, f"t{i}", [verdict(i)])
     code, out, err = call("compact", night.config)

@@ -17,7 +17,7 @@ from scanner.detection import open_plan
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
 from scanner.registry import new_key
-from scanner.results.tables import open_tables
+from scanner.results.transactions import open_tables
 from scanner.scan_plan import Plan, make_plan
 from tests.audit.conftest import DEMO
 from tests.fixed import fix_secrets

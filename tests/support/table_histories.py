@@ -15,7 +15,7 @@ from scanner.cluster.rewritten import leave_out_rewritten, read_documents
 from scanner.cluster.work import find_work, inspect_input
 from scanner.cluster.worker import Worker
 from scanner.input.files import list_files
-from scanner.results.tables import open_tables, read_whole
+from scanner.results.transactions import open_tables, read_whole
 from tests.support.night import Night
 
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 from scanner.cluster import calibrate, evaluate, look_ahead, machines, passes, scan, work
-from scanner.cluster.in_flight import Call
 from scanner.cluster.pieces import Finished, FinishedPack, Pack, PackReport, Piece, Report
+from scanner.cluster.pool import Call
 from scanner.cluster.todo import PiecePace
 from scanner.cluster.worker import Worker
 from scanner.errors import Refused
@@ -121,7 +121,7 @@ def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
 
 
 def _spread(calls: Iterable[Call], _workers: int, _meanwhile: Any = None) -> Iterator[tuple[Any, Any]]:
-    """In place of `in_flight.spread`: one call after the other."""
+    """In place of `pool.spread`: one call after the other."""
     for call in calls:
         yield call.name, through_a_pipe(call.function(*through_a_pipe(call.arguments)))
 
@@ -129,7 +129,7 @@ def _spread(calls: Iterable[Call], _workers: int, _meanwhile: Any = None) -> Ite
 def _on_actors(
     kind: type, arguments: tuple[Any, ...], items: Iterable[Any], _workers: int, _meanwhile: Any = None
 ) -> Iterator[tuple[Any, Any]]:
-    """In place of `in_flight.on_actors`: one actor, if there is anything to do."""
+    """In place of `pool.on_actors`: one actor, if there is anything to do."""
     todo = list(items)
     actor = kind(*through_a_pipe(arguments)) if todo else None
     for item in todo:

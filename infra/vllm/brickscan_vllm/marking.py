@@ -21,7 +21,7 @@ import torch
 
 from brickscan_vllm.settings import Settings
 from scanner.errors import Refused, SecretError, TokenizerError
-from scanner.gpu.plain import GreenRule, PlainVectors, RowSampling, choose, weights_of_rows
+from scanner.gpu.vectors import GreenRule, PlainVectors, RowSampling, choose, weights_of_rows
 from scanner.registry.secrets import read_secret
 from scanner.storage.locations import writable_by_others
 from scanner.storage.toml import read_toml

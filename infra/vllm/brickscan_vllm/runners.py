@@ -13,7 +13,7 @@ import torch
 from brickscan_vllm.door import StepCounts
 from brickscan_vllm.marking import Marker
 from brickscan_vllm.request import MarkRequest
-from scanner.gpu.plain import RowSampling
+from scanner.gpu.vectors import RowSampling
 
 _COLUMNS = ("message", "temperature", "top_p", "min_p", "top_k")
 _UNUSED = (0.0, 1.0, 1.0, 0.0, 0.0)

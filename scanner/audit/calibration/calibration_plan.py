@@ -1,7 +1,16 @@
-"""An audit before it begins: its whole plan, with paths made absolute, and with every check that can refuse it."""
+"""An audit before it begins: its plan, every check that can refuse it, and the parts of its corpus.
+
+No text meets a filter that it taught. A scan's filter is learnt from earlier nights, which a corpus has not. So digests
+part its texts into two halves, and each half is scored without the n-grams that are common in the other.
+
+The paper's figure is of a few master keys over disjoint pieces of documents, three tests of each piece (Sec. 3). Under
+one key documents share n-grams, so hits are not independent; the keys are the clusters, and bands come from the spread
+between them.
+"""
 
 import datetime
 import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +21,7 @@ from numpy.typing import NDArray
 
 from scanner.audit.calibration.admission import LawCase, cases
 from scanner.audit.calibration.names import NamesCase, names_cases
+from scanner.audit.statistics.judgement import chances
 from scanner.errors import Refused
 from scanner.input.documents import Columns
 from scanner.input.files import resolve
@@ -19,8 +29,10 @@ from scanner.registry import find_key, load_registry, open_key, tokenizer_path
 from scanner.storage.locations import refuse_password
 from scanner.storage.toml import digest, read_toml
 from scanner.text import load_tokenizer
-from scanner.watermark import Format
+from scanner.watermark import Dedup, Format, Tokens
+from scanner.watermark.laws import Law, Normal
 from scanner.watermark.native.version2 import of_the_paper
+from scanner.watermark.positions import TEXTS_A_CELL, PositionRule, Sketch
 from schemas.audit import CalibrationConfig, RegistryAuditConfig
 from schemas.registry import MasterKey
 
@@ -182,3 +194,180 @@ def draw_pieces(
     taken = np.zeros(len(flat), np.int64)
     taken[order] = np.clip(count - before, 0, flat[order])
     return list(np.split(taken, np.cumsum([len(part) for part in lengths])[:-1]))
+
+
+HALVES = 2
+"""Halves of a corpus, each of which teaches the other."""
+
+
+class CorpusLesson(NamedTuple):
+    """Texts of one part of the corpus that teach: places within the part, int64[D], and the bit of each, uint8[D]."""
+
+    part: int
+    places: NDArray[np.int64]
+    bits: NDArray[np.uint8]
+
+
+def in_halves(digests: NDArray[np.uint64], places: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Those of some places whose texts are in each half, by digests of all texts of a part, uint64[D]."""
+    half = digests[places] % np.uint64(HALVES)
+    return [places[half == number] for number in range(HALVES)]
+
+
+def teaching(
+    distinct: Sequence[NDArray[np.int64]], lengths: Sequence[NDArray[np.int64]], reach: int, least: int
+) -> list[NDArray[np.int64]]:
+    """Those of the distinct texts of each part that have so many n-grams at least: a scan learns no others.
+
+    Args:
+        distinct: places in each part.
+        lengths: tokens of all texts of each part.
+        reach: tokens of an n-gram before its last.
+        least: n-grams.
+    """
+    return [places[of_part[places] - reach >= least] for places, of_part in zip(distinct, lengths, strict=True)]
+
+
+def lessons(
+    digests: Sequence[NDArray[np.uint64]], distinct: Sequence[NDArray[np.int64]], most: int
+) -> list[list[CorpusLesson]]:
+    """The texts that teach in each half: all, or those with the least digests where these are more than `most`.
+
+    Args:
+        digests: of the texts of each part.
+        distinct: places in each part of texts that teach, and stand in no earlier place.
+        most: texts of a half.
+    """
+    halves = []
+    for number in range(HALVES):
+        of_half = [in_halves(*part)[number] for part in zip(digests, distinct, strict=True)]
+        orders = [part[places] >> np.uint64(7) for part, places in zip(digests, of_half, strict=True)]
+        least = np.sort(np.concatenate(orders))[:most] if orders else np.zeros(0, np.uint64)
+        halves.append(
+            [
+                _lesson(at, part, places[order <= least[-1]])
+                for at, (part, places, order) in enumerate(zip(digests, of_half, orders, strict=True))
+                if len(least) and (order <= least[-1]).any()
+            ]
+        )
+    return halves
+
+
+def _lesson(part: int, digests: NDArray[np.uint64], places: NDArray[np.int64]) -> CorpusLesson:
+    bits = digests[places] // np.uint64(HALVES) % np.uint64(TEXTS_A_CELL)
+    return CorpusLesson(part, places, bits.astype(np.uint8))
+
+
+def common_in(
+    texts: Iterable[tuple[Tokens, NDArray[np.uint8]]], reach: int, key: NDArray[np.uint64], common_from: int
+) -> NDArray[np.uint8]:
+    """The n-grams that so many distinct texts hold, as Sketch.common gives them.
+
+    Args:
+        texts: tokens, with the bit of each text.
+        reach: tokens of an n-gram before its last.
+        key: as hash_key makes it.
+        common_from: distinct texts that make an n-gram common.
+    """
+    sketch = Sketch(reach)
+    for tokens, bits in texts:
+        sketch.learn(key, tokens, bits)
+    return sketch.common(common_from)
+
+
+PANELS: tuple[tuple[str, Dedup], ...] = (("z", "none"), ("exact", "none"), ("exact", "ngram"))
+"""Tests, with the repeats left out: the Z-test of the past, the exact test, the exact test with repeats left out."""
+
+
+class Worst(NamedTuple):
+    """The piece with the smallest p when repeats are scored, and its p when they are left out."""
+
+    log10_p: float
+    log10_p_ngram: float
+    scored: int
+    scored_ngram: int
+    key: int
+    ids: NDArray[np.uint32]
+
+
+class PieceCounts(NamedTuple):
+    """Counts of one part of the pieces for one format and window; parts can be added.
+
+    hits: int64[K, 3, J], of K keys in the PANELS at J thresholds; expected: float64[3, J], of one key; tests: pieces.
+    """
+
+    hits: NDArray[np.int64]
+    expected: NDArray[np.float64]
+    tests: int
+    worst: Worst
+
+    def plus(self, other: "PieceCounts") -> "PieceCounts":
+        """Both parts together."""
+        worst = min(self.worst, other.worst, key=lambda worst: worst.log10_p)
+        return PieceCounts(self.hits + other.hits, self.expected + other.expected, self.tests + other.tests, worst)
+
+
+def pieces(tokens: Tokens, counts: NDArray[np.int64], length: int) -> Tokens:
+    """The first counts[d] disjoint pieces of exactly `length` tokens of each document d."""
+    numbers = np.concatenate([np.arange(count) for count in counts]) if len(counts) else np.empty(0, np.int64)
+    begins = np.repeat(tokens.offsets[:-1], counts) + length * numbers.astype(np.int64)
+    index = begins[:, None] + np.arange(length)[None, :]
+    return Tokens(tokens.ids[index].ravel(), np.arange(len(begins) + 1, dtype=np.int64) * length)
+
+
+def piece_counts(how: Format, secrets: Sequence[bytes], tokens: Tokens, thresholds: Sequence[float]) -> PieceCounts:
+    """Score pieces under every key, with repeats and without.
+
+    Args:
+        how: the keys' format.
+        secrets: the secrets of the K keys.
+        tokens: at least one piece.
+        thresholds: α[J].
+
+    Raises:
+        ValueError: no keys, or a format without a law.
+    """
+    marks, exact = [how.open(secret) for secret in secrets], how.law()
+    if exact is None:
+        raise ValueError(f"{how.label()} has no law; pieces are tested by one")
+    log10_alpha = np.log10(np.asarray(thresholds))
+    positions = {dedup: how.rule().positions(tokens, dedup) for dedup in dict.fromkeys(d for _, d in PANELS)}
+    laws: dict[str, Law] = {"z": Normal(exact), "exact": exact}
+    hits = np.zeros((len(marks), len(PANELS), len(thresholds)), np.int64)
+    worst: Worst | None = None
+    for k, mark in enumerate(marks):
+        score = {dedup: mark.score(tokens, where, 0) for dedup, where in positions.items()}
+        p = {panel: laws[panel[0]].log10_p(score[panel[1]], positions[panel[1]].scored) for panel in PANELS}
+        for i, panel in enumerate(PANELS):
+            hits[k, i] = (p[panel][:, None] <= log10_alpha[None, :]).sum(axis=0)
+        at = int(p["exact", "none"].argmin())
+        if worst is None or p["exact", "none"][at] < worst.log10_p:
+            worst = Worst(
+                float(p["exact", "none"][at]),
+                float(p["exact", "ngram"][at]),
+                int(positions["none"].scored[at]),
+                int(positions["ngram"].scored[at]),
+                k,
+                tokens.ids[tokens.offsets[at] : tokens.offsets[at + 1]],
+            )
+    if worst is None:
+        raise ValueError("no keys: pieces are tested under at least one")
+    expected = [_expected(laws[test], positions[dedup].scored, thresholds) for test, dedup in PANELS]
+    return PieceCounts(hits, np.array(expected), len(tokens.offsets) - 1, worst)
+
+
+def _expected(law: Law, scored: NDArray[np.int64], thresholds: Sequence[float]) -> NDArray[np.float64]:
+    distinct, times = np.unique(scored, return_counts=True)
+    if isinstance(law, Normal):  # the Z-test takes scores for continuous, so it promises the threshold itself
+        return len(scored) * np.asarray(thresholds, np.float64)
+    return np.asarray(times @ chances(law, distinct, thresholds), np.float64)
+
+
+def repeated(ids: NDArray[np.uint32], rule: PositionRule, most: int) -> list[tuple[int, tuple[int, ...]]]:
+    """The n-grams that stand more than once in a text: (times, tokens), most frequent first."""
+    found: dict[tuple[int, ...], int] = {}
+    text = Tokens(ids, np.array([0, len(ids)], np.int64))
+    for place in rule.positions(text, "none").index.tolist():
+        gram = rule.ngram(text, place)
+        found[gram] = found.get(gram, 0) + 1
+    return sorted(((times, gram) for gram, times in found.items() if times > 1), key=lambda pair: -pair[0])[:most]

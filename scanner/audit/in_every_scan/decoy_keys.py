@@ -1,24 +1,217 @@
-"""Keys of decoys: the entropy and the texts that they are drawn from, and the registry's keys that they stand for.
+"""Keys of decoys: what they are drawn from, which keys they stand for, and decisions on whole texts under them.
 
 Tokens, scores and counts are in scanner.audit.in_every_scan.decoys.
+
+A sample of the texts is decided once more by the detector, under decoys in place of all keys: whole decisions. Other
+decoys count p-values of one message, of all, or of parts, each corrected for that alone. A flag is corrected for all of
+it together: messages, keys, variants, units, parts. Here a text counts once, by the smallest corrected p that the
+detector's verdict or spans state, so a correction that is dropped anywhere shows; and where there are several looks,
+once more by the whole text alone. What sound decoys reach is less than the stated rate, since shares of looks that a
+text does not have stay unused, and a search of groups misses messages. Hits are expected from the shares of the
+configuration, by arithmetic of this file alone, and from REACH.
 """
 
+import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.decisions import Decisions, draw_numbers
-from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Remembered, chances, levels
-from scanner.registry import Holders, read_secret
+from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Moments, Remembered, chances, levels, moments
+from scanner.detection.detector import Detector
+from scanner.detection.spans import SPAN
+from scanner.detection.under_test import KeyScores, Origin
+from scanner.registry import Holders, NamedUser, read_secret
 from scanner.scan_plan import Plan
+from scanner.text.normal_form import normalise
 from scanner.watermark import Format, Watermark
-from scanner.watermark.format import DrawsKeys, StandsIn
+from scanner.watermark.format import CountsHits, DrawsKeys, StandsIn
 from scanner.watermark.formats import format_of
 from scanner.watermark.laws import Law
+from schemas.audit import DECISION, DECISION_WHOLE
 from schemas.registry import MasterKey
+from schemas.tables import DOCUMENTS
+from schemas.words import Naming
+
+TOGETHER = 64
+"""Most texts that are decided under the same decoys: one by one they take several times as long. They are a cluster."""
+
+REACH = ((0.03, 0.65), (0.003, 0.85))
+"""Upper limits of what keys with groups reach of a level of p, for levels from the first number up; 1 for smaller ones.
+
+Messages of a group share draws, and few groups are searched for their users. `make decisions` measured 0.50 to 0.55 at
+0.1 and 0.57 to 0.78 at 0.01, in texts of 20 to 400 words.
+"""
+
+REACHED_ABOVE = 512
+"""Most scored positions to which REACH applies: in texts of 400 to 2,000 words 0.79 to 0.95 are reached."""
+
+TOGETHER_LONG = 2**18
+"""Characters of texts from which fewer are decided together, so that the driver waits no longer for a sign of life."""
+
+_ALPHA = np.array(THRESHOLDS)
+
+
+class _Decoyed(NamedTuple):
+    """A key's format and law, its share of the false-positive rate, and whether its messages share draws."""
+
+    how: Format
+    law: Law
+    draw_key: Callable[[bytes], bytes]
+    share: float
+    groups: bool
+
+    def level(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Level of looks with weights, float64[D], at each threshold: float64[D, J]."""
+        return np.asarray(-np.expm1(np.log1p(-_ALPHA) * self.share * weight[:, None]), np.float64)
+
+    def reach(self, level: NDArray[np.float64], scored: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Most that sound p-values reach of a level, [D, J], in D texts of so many positions: float64[D, J]."""
+        short = self.groups & (scored[:, None] <= REACHED_ABOVE)
+        steps = [short & (level >= least) for least, _ in REACH]
+        return np.select(steps, [most for _, most in REACH], 1.0)
+
+
+def _lower(log10_p: NDArray[np.float64], rows: pa.RecordBatch) -> None:
+    """Lower p-values of texts, float64[D], to those of rows."""
+    p = rows["log10_p_global"].to_numpy(zero_copy_only=False).astype(np.float64)
+    np.fmin.at(log10_p, rows["row"].to_numpy(), p)
+
+
+def _cluster(log10_p: NDArray[np.float64], chance: NDArray[np.float64]) -> Moments:
+    """Sums of texts under the same decoys, by their p-values and chances of a hit, float64[D, J]."""
+    hits = log10_p[:, None] <= np.log10(_ALPHA)[None, :]
+    return moments(hits.sum(axis=0)[None, :], np.array([len(hits)]), chance.mean(axis=0)[None, :])
+
+
+class _DecoyHolders:
+    """Holders of decoys' messages."""
+
+    def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
+        """Nobody holds a message of a decoy."""
+        del key_id, message, at
+        return NamedUser(Naming.UNALLOCATED, None, None)
+
+
+class _Scored:
+    """Witness that keeps the scores of a batch."""
+
+    def see(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
+        """Keep the scores of each key."""
+        del digests, text_of
+        self.seen = scores
+
+
+def draw_numbers(secret: bytes, digests: Sequence[bytes]) -> NDArray[np.uint64]:
+    """A number below 2^63 for each of D texts, by uniform digests of 32 bytes and by 8 bytes of a secret: uint64[D].
+
+    Digests are multiplied by an odd number, the piece's secret, so that each piece draws other texts.
+    """
+    odd = np.uint64(int.from_bytes(secret, "little") | 1)
+    return np.frombuffer(b"".join(digests), np.uint64)[::4] * odd >> np.uint64(1)
+
+
+class Decisions:
+    """The whole decisions of a scan. Holds the audit secret; shown in no repr.
+
+    Args:
+        secret: 16 to 64 bytes.
+        plan: the scan's plan. Its keys without a law, and those whose format draws no keys, are left out.
+    """
+
+    def __init__(self, secret: bytes, plan: Plan) -> None:
+        self._secret, self._weights = secret, plan.weights
+        self._limit = int(plan.config.audit.decisions_share * 2.0**63)
+        self._keys: dict[str, _Decoyed] = {}
+        self._chances = Remembered()
+        for key in plan.keys:
+            how, share = format_of(key), 1.0 / (key.one_of or plan.keys_tested)
+            if (law := how.law()) is not None and isinstance(how, DrawsKeys):
+                groups = isinstance(how, CountsHits) and how.counted(key.messages) < key.messages
+                self._keys[key.key_id] = _Decoyed(how, law, how.draw_key, share, groups)
+        self.messages = sum(key.messages for key in plan.keys if key.key_id in self._keys)
+
+    def __repr__(self) -> str:
+        return f"Decisions({len(self._keys)} keys)"
+
+    def __bool__(self) -> bool:
+        return bool(self._keys and self._limit)
+
+    def drawn(self, piece: bytes, digests: Sequence[bytes]) -> NDArray[np.int64]:
+        """The drawn texts of a piece, by their uniform digests; a piece draws other texts than another."""
+        data = hashlib.blake2b(piece, key=self._secret, digest_size=8, person=b"decision-v1").digest()
+        return np.flatnonzero(draw_numbers(data, digests) < np.uint64(self._limit))
+
+    def marks(self, seed: bytes) -> dict[str, Watermark]:
+        """A decoy of each key, by its id. Equal keys have other decoys too, as they are other keys."""
+        made = {}
+        for key_id, key in self._keys.items():
+            data = hashlib.blake2b(seed + key_id.encode(), key=self._secret, digest_size=32, person=b"decision-key-v1")
+            made[key_id] = key.how.open(key.draw_key(data.digest()))
+        return made
+
+    def decide(self, detector: Detector, piece: bytes, texts: Mapping[bytes, str]) -> dict[str, Moments]:
+        """Hits of texts, by their digests, under decoys of their own: a cluster's sums, each [J], by kind.
+
+        DECISION: by every look. DECISION_WHOLE, where looks share the rate: by the whole text, of texts that are their
+        own normal form. All looks together reach so little of what is expected that a factor of two would hide.
+        """
+        seed = piece + b"".join(texts)
+        documents = pa.RecordBatch.from_pylist(
+            [{"row": row, "text": text.encode()} for row, text in enumerate(texts.values())], DOCUMENTS
+        )
+        scored = _Scored()
+        looked = detector.under(self.marks(seed), _DecoyHolders(), THRESHOLDS[0]).look(
+            documents, Origin("", "", ""), scored
+        )
+        log10_p, weights = np.full(len(texts), np.inf), self._weights
+        differs = np.array([bool(weights.normalised) and normalise(text) != text for text in texts.values()])
+        whole, chance = self._chance(scored.seen, differs)
+        sums, of_parts = {}, np.array([unit == SPAN for unit in looked.verdicts["unit"].to_pylist()])
+        _lower(log10_p, looked.verdicts.filter(pa.array(~of_parts)))  # a part's p stands in for a whole text's
+        if (weights.normalised or weights.span) and not differs.all():
+            sums[DECISION_WHOLE] = _cluster(log10_p[~differs], whole[~differs])
+        for rows in (looked.verdicts, looked.spans):
+            _lower(log10_p, rows)
+        return {DECISION: _cluster(log10_p, chance)} | sums
+
+    def _chance(
+        self, scores: Sequence[KeyScores], differs: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Most that sound p-values reach of each threshold in each text, whole as written and by any look: [D, J].
+
+        Scores increase in the same independent draws, so looks pass together rather than apart, and the chance that
+        none passes is at least the product of theirs.
+        """
+        weights, whole = self._weights, np.zeros((len(differs), len(_ALPHA)))  # log of that product
+        others, normalised = whole.copy(), weights.normalised or 0.0
+        for of_key in scores:
+            key, places = self._keys[of_key.test.key.key_id], of_key.documents
+            messages, scored, parted = of_key.test.key.messages, of_key.positions.scored, of_key.parted
+            # a text that lacks a look has its share elsewhere (scanner.scan_plan.Weights.tests)
+            unit = weights.document + np.where(parted, 0.0, weights.span or 0.0)
+            stands = unit * (weights.as_written + np.where(differs, 0.0, normalised))
+            whole[places] += np.log1p(-self._as_written(key, messages, scored, stands[places]))
+            others += np.log1p(-key.level(np.where(differs, unit * normalised, 0.0)))
+            level = key.level(np.where(parted, weights.span or 0.0, 0.0)[places])
+            others[places] += np.log1p(-level * key.reach(level, scored))
+        return -np.expm1(whole), -np.expm1(whole + others)
+
+    def _as_written(
+        self, key: _Decoyed, messages: int, scored: NDArray[np.int64], weight: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Most that the best message of whole texts with weights, float64[D], reaches: float64[D, J]."""
+        level, attained = key.level(weight), np.empty((len(scored), len(_ALPHA)))
+        for one in np.unique(weight).tolist():
+            of, levels = weight == one, key.level(np.array([one]))[0].tolist()
+            find = functools.partial(chances, key.law, thresholds=levels, messages=messages)
+            attained[of] = self._chances.of((key.law, messages, key.share, one), scored[of], find)
+        return attained * key.reach(level, scored)
+
 
 LEAST = 50_000
 """Fewest documents that are scored with one message, where the input has so many: fewer say too little about a night.

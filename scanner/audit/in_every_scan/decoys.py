@@ -23,8 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.decisions import TOGETHER, TOGETHER_LONG
-from scanner.audit.in_every_scan.decoy_keys import SHADOWS, Decoys, entropy_of
+from scanner.audit.in_every_scan.decoy_keys import SHADOWS, TOGETHER, TOGETHER_LONG, Decoys, entropy_of
 from scanner.audit.in_every_scan.reserved import counted, rank
 from scanner.audit.in_every_scan.traffic import strata
 from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Moments, moments

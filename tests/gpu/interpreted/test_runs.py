@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from scanner.gpu import runs as device_runs
-from scanner.gpu.batch import Batch
 from scanner.gpu.marks import BEST_OF_RUNS, on_device, rule_of
-from scanner.gpu.runs import FRACTION, bound, limit
+from scanner.gpu.runs import FRACTION, Batch, bound, limit
 from scanner.watermark.native.gumbel_runs import score_of_number
 from scanner.watermark.native.streams import RunRequest, steps_of
 from tests.gpu.interpreted.sides import CPU

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from scanner.gpu.marks import rule_of
-from scanner.gpu.plain import PlainVectors
-from scanner.gpu.vectors import Vectors
+from scanner.gpu.vectors import PlainVectors, Vectors
 from scanner.watermark.native import secret
 from tests import reference, reference2
 from tests.gpu.interpreted.sides import CPU

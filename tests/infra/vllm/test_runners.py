@@ -12,7 +12,7 @@ from brickscan_vllm.request import read_request
 from brickscan_vllm.runners import BatchRows, SlotRows
 
 from scanner.generation import GreenListProcessor, GumbelProcessor
-from scanner.gpu.plain import RowSampling
+from scanner.gpu.vectors import RowSampling
 from scanner.registry import load_registry
 from scanner.registry import open_key as open_registered
 from scanner.watermark import GreenList
