@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scanner import results as queries
-from scanner.results.tables import Place
+from scanner.results.transactions import Place
 
 if TYPE_CHECKING:
     import polars as pl

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from scanner.errors import BrickscanError, Refused
-from scanner.registry.commitments import read_published
+from scanner.registry.keys_file import read_published
 from scanner.registry.secrets import new_secret_file, read_secret
 from scanner.service.budget import Budget, BudgetSpent
 from scanner.service.scoring import Finding, ScoringPool, Served, Unavailable, look
