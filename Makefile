@@ -169,7 +169,7 @@ sample: model
 
 .venv/installed: pyproject.toml infra/constraints.txt
 	$(PYTHON) -m venv .venv
-	$(PIP) --editable .
+	$(PIP) --editable '.[serve]'
 	touch $@
 
 # what marking needs alone: the rest of the extra `dev` takes as long again and 1.8 GB

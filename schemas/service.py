@@ -25,9 +25,9 @@ class BudgetConfig(_DetectorTable):
     """How many new texts are answered in a window of time. A text that was answered in it costs nothing again."""
 
     hours: float = Field(default=24, gt=0, le=24 * 366)  # length of the sliding window
-    variants: int = Field(default=10, ge=1)  # near-duplicates of one text that are answered, whoever asks
+    near_duplicates: int = Field(default=10, ge=1)  # of a text, itself included, that are answered
     texts: int = Field(default=100, ge=1)  # new texts of a caller without a token
-    expert_texts: int = Field(default=100_000, ge=1)  # new texts of an expert; variants are not counted for experts
+    expert_texts: int = Field(default=100_000, ge=1)  # new texts of an expert, near-duplicates too
     most_texts: int = Field(default=200_000, ge=1)  # that the table holds; beyond, new texts wait for older ones to end
 
 

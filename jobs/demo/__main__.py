@@ -41,6 +41,12 @@ time = "created_at"
 canaries = {CANARY_TEXTS}
 """
 
+DETECTOR = """\
+# What `brickscan serve demo/detector.toml` answers by: the keys and rules of scan.toml
+version = 0
+scan = "scan.toml"
+"""
+
 LENGTHS = ((60, 99), (100, 149), (150, 249), (250, 399), (400, 500))
 """Ranges of tokens that the model wrote, from … to."""
 
@@ -57,6 +63,7 @@ def prepare(folder: Path) -> Path:
     write_replies(samples, folder / "documents" / "replies.parquet")
     config = folder / "scan.toml"
     config.write_text(CONFIG, encoding="utf-8")
+    (folder / "detector.toml").write_text(DETECTOR, encoding="utf-8")
     return config
 
 

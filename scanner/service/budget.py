@@ -1,12 +1,12 @@
-"""How often texts may be asked about: each new text is charged to its caller, and to the texts that it is a variant of.
+"""How often texts may be asked about: each new text is charged to its caller, and to texts that it nearly repeats.
 
-An identical text costs nothing, so a text that everybody asks about stays answerable. A text is a variant where at
-least ALIKE of the smaller of it and an earlier text stands in the other: edited, cut and padded texts are. What is kept
-of a text is a keyed digest, a keyed digest of its caller, the time, and, of the first of its variants, a keyed sketch.
-All of it ends with the window.
+An identical text costs nothing, so a text that everybody asks about stays answerable. A text is a near-duplicate where
+at least ALIKE of the smaller of it and an earlier text stands in the other: edited, cut and padded texts are. What is
+kept of a text is a keyed digest, a keyed digest of its caller, the time, and, of the first of its near-duplicates, a
+keyed sketch. All of it ends with the window.
 
-Variants are compared with the first one alone. Compared with each other, they would join unrelated texts by chance, and
-whoever asks about one would use up the other's budget.
+Texts are compared with the first of their near-duplicates alone. Compared with each other, they would join unrelated
+texts by chance, and whoever asks about one would use up the other's budget.
 """
 
 import hashlib
@@ -25,10 +25,10 @@ from scanner.errors import InternalFault, Refused
 from schemas.service import BudgetConfig
 
 ALIKE = 0.2
-"""Share of the smaller text's n-grams from which two texts are variants; tests/bench/oracle.py measures it."""
+"""Share of the smaller text's n-grams from which two texts are near-duplicates; tests/bench/oracle.py measures it."""
 
 FEWEST_SHARED = 4
-"""Fewest hashes that variants share."""
+"""Fewest hashes that near-duplicates share."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS texts (digest BLOB PRIMARY KEY, caller BLOB NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
@@ -100,7 +100,7 @@ class Budget:
             raise BudgetSpent("This detector has been asked about as many new texts as it may.", self._left(oldest))
 
     def charge(self, digest: bytes, caller: str, grams: NDArray[np.uint64], *, expert: bool) -> None:
-        """Charge a text to its caller and, unless an expert asks, to the texts that it is a variant of.
+        """Charge a text to its caller and, unless an expert asks, to the texts that it nearly repeats.
 
         Args:
             digest: of the text.
@@ -114,11 +114,11 @@ class Budget:
         if self.is_free(digest):
             return
         self.refuse_spent(caller, expert=expert)
-        now, firsts = self._clock(), [] if expert else self.variant_of(grams)
-        spent = [oldest for used, oldest in map(self._charged, firsts) if used >= self._config.variants]
+        now, firsts = self._clock(), [] if expert else self.near_duplicate_of(grams)
+        spent = [oldest for used, oldest in map(self._charged, firsts) if used >= self._config.near_duplicates]
         if spent:
             raise BudgetSpent(
-                "This text is a variant of texts that were asked about too often.", self._left(max(spent))
+                "This text is a near-duplicate of texts that were asked about too often.", self._left(max(spent))
             )
         with self._db:
             self._db.execute("INSERT INTO texts VALUES (?, ?, ?)", (digest, self._caller(caller), now))
@@ -126,8 +126,8 @@ class Budget:
                 for first in firsts or [self._begin(grams)]:
                     self._db.execute("INSERT INTO charges VALUES (?, ?)", (first, now))
 
-    def variant_of(self, grams: NDArray[np.uint64]) -> list[int]:
-        """Numbers of the first texts whose variant a text with this sketch is."""
+    def near_duplicate_of(self, grams: NDArray[np.uint64]) -> list[int]:
+        """Numbers of the first texts whose near-duplicate a text with this sketch is."""
         hashes = grams.view(np.int64).tolist()
         rows = self._db.execute(
             f"SELECT first FROM grams WHERE hash IN ({','.join('?' * len(hashes))}) "  # noqa: S608 - marks alone
@@ -152,7 +152,7 @@ class Budget:
         return int(first or 0)
 
     def _expire(self) -> None:
-        """Delete what is older than the window; a first text stays while a variant of it does."""
+        """Delete what is older than the window; a first text stays while a near-duplicate of it does."""
         begin = self._clock() - self._window
         old = [row[0] for row in self._db.execute("SELECT DISTINCT first FROM charges WHERE at < ?", (begin,))]
         with self._db:

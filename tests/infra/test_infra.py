@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.infra import cluster, manifests, monitoring, raycronjob
+from tests.infra import cluster, detector, manifests, monitoring, raycronjob
 
 INFRA = Path(__file__).parents[2] / "infra"
 CHECKS = {
@@ -18,8 +18,10 @@ CHECKS = {
     "docker": cluster.docker_problems,
     "submit": cluster.submit_problems,
     "raycronjob": raycronjob.raycronjob_problems,
+    "detector": detector.detector_problems,
 }
 JOB, CRON, NET, MONITOR = "k8s/rayjob.yaml", "k8s/cronjob.yaml", "k8s/network.yaml", "k8s/monitoring.yaml"
+DETECTOR = "k8s-detector/detector.yaml"
 RAYCRON = "k8s-raycronjob/raycronjob.yaml"
 BOARD, RAY, DOCKER = "grafana/brickscan.json", "ray/cluster.yaml", "docker/Dockerfile"
 
@@ -114,6 +116,19 @@ BROKEN = [
     # the other trigger
     ("raycronjob", RAYCRON, "timeZone:", "timezone:", "RayCronJob: unknown field timezone"),
     ("raycronjob", RAYCRON, '"0 1 * * *"', '"0 2 * * *"', "schedule is not the CronJob's"),
+    ("detector", DETECTOR, "replicas: 1", "replicas: 2", "two pods would write one budget"),
+    ("detector", DETECTOR, "path: /health", "path: /heath", "detector: probes ask"),
+    (
+        "detector",
+        DETECTOR,
+        "readOnlyRootFilesystem: true",
+        "readOnlyRootFilesystem: false",
+        "rights that it does not need",
+    ),
+    ("detector", DETECTOR, "egress: []", "egress: [{}]", "it needs no way out"),
+    ("detector", DETECTOR, "claimName: brickscan-registry", "claimName: other", "claim other is made nowhere"),
+    ("detector", "k8s-detector/detector.toml", "workers = 2", "workers = 0", "detector.toml"),
+    ("detector", "k8s-detector/scan.toml", "1e-8", "1e-6", "another rate than the scan's"),
     ("raycronjob", RAYCRON, "--date yesterday", "--date DATE", "entrypoint differs from rayjob.yaml"),
     ("raycronjob", JOB, 'cpu: "4"', 'cpu: "8"', "rayClusterSpec differs from rayjob.yaml"),
     ("raycronjob", "k8s-raycronjob/kustomization.yaml", "kind: CronJob", "kind: Job", "two triggers would start"),

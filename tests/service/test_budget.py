@@ -33,7 +33,7 @@ def clock() -> Clock:
 @pytest.fixture
 def budget(tmp_path, clock):
     made = Budget(
-        tmp_path / "budget.sqlite", SECRET, BudgetConfig(hours=24, variants=3, texts=20, most_texts=50), clock
+        tmp_path / "budget.sqlite", SECRET, BudgetConfig(hours=24, near_duplicates=3, texts=20, most_texts=50), clock
     )
     yield made
     made.close()
@@ -114,7 +114,7 @@ def test_it_survives_a_restart(budget, tmp_path, clock):
     text = text_of(10)
     assert all(charge(budget, edited(text, 0.1, seed)) for seed in range(3))
     budget.close()
-    again = Budget(tmp_path / "budget.sqlite", SECRET, BudgetConfig(variants=3), clock)
+    again = Budget(tmp_path / "budget.sqlite", SECRET, BudgetConfig(near_duplicates=3), clock)
     assert not charge(again, edited(text, 0.1, 3))
     assert charge(again, edited(text, 0.1, 2)), "it was answered before"
     again.close()

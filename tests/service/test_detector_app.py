@@ -19,7 +19,7 @@ TOKEN = re.compile(r"WORD\w*")
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory, registry):
-    budget = "[budget]\nvariants = 3\ntexts = 200\n"
+    budget = "[budget]\nnear_duplicates = 3\ntexts = 200\n"
     proxy = '[proxy]\naddresses = ["127.0.0.1"]\ncaller = "X-Forwarded-For"\nexpert = "X-Expert"\n'
     more = "spans = { windows = true, segments = true }\n"
     top = 'provider = "Acme"\nmost_bytes = 20000\nnames = "experts"\nbatch = 4\n'
@@ -69,7 +69,7 @@ def test_variants_beyond_the_budget_wait_and_the_text_stays_answerable(server, p
     )
     assert status == 429
     assert int(headers["retry-after"]) > 23 * 3600
-    assert "variant" in json.loads(body)["detail"]
+    assert "near-duplicate" in json.loads(body)["detail"]
     assert ask(server, text + " 0")["status"] == 200
 
 

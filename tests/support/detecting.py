@@ -71,7 +71,7 @@ def detecting(config: Path, *, here: bool = True, told: list[str] | None = None)
         yield server
 
 
-def until(holds, seconds: float = 120) -> None:
+def until(holds, seconds: float = 400) -> None:
     """Wait for something."""
     end = time.monotonic() + seconds
     while not holds():

@@ -1,0 +1,157 @@
+"""The detector with processes of its own: what it writes under strace, killed processes, changed registries, crowds."""
+
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from scanner.registry import add_users
+from tests.support.detecting import ask, configured, detecting, request, until
+
+pytestmark = pytest.mark.costly
+
+ROOT = Path(__file__).parents[2]
+MARKED_WORD = "zanzibarquux"
+"""A word that stands in every text which is asked about, and nowhere else."""
+
+
+@pytest.fixture
+def own(tmp_path, registry) -> Path:
+    return Path(shutil.copytree(registry, tmp_path / "registry"))
+
+
+def processes(server) -> list[int]:
+    return [pid for _, each in server.answers.pool._idle._queue for pid in each._processes]
+
+
+def test_a_killed_process_costs_its_own_request_alone(tmp_path, registry, plain):
+    """Two processes, a text each that takes long, and one of the two is killed meanwhile."""
+    config = configured(tmp_path, registry, detector="workers = 2\nmost_bytes = 4000000\n")
+    with detecting(config, here=False) as server:
+        pids, found = processes(server), []
+        texts = [plain(250_000, seed) for seed in range(2)]
+        asking = [
+            threading.Thread(target=lambda text=text: found.append(ask(server, text)["status"])) for text in texts
+        ]
+        for each in asking:
+            each.start()
+        until(lambda: server.answers.pool._idle.empty())
+        os.kill(pids[0], signal.SIGKILL)
+        for each in asking:
+            each.join()
+        assert sorted(found) == [200, 503]
+        assert server.answers.pool.killed == 1
+        until(lambda: ask(server, plain(150, 5))["status"] == 200)
+        assert request(server, "GET", "/ready")[0] == 200
+
+
+def test_users_keys_and_an_unreadable_registry_are_taken_over(tmp_path, own, words, plain):
+    from tests.support.two_keys import marked_text, message_of
+
+    proxy = '[proxy]\naddresses = ["127.0.0.1"]\nexpert = "X-Expert"\n'
+    config = configured(tmp_path, own, detector='workers = 1\nnames = "experts"\n' + proxy)
+    with detecting(config, here=False) as server:
+        add_users(own, ["green"], ["carol"])
+        text = marked_text(own, words)(message_of(own, "green", "carol"), 200, 1)
+        assert ask(server, text, X_Expert="Ms Roth")["user"] == "carol", "a user who was added a moment ago"
+        keys = own / "keys.toml"
+        before = keys.read_text()
+        keys.write_text("no TOML")
+        until(lambda: request(server, "GET", "/ready")[0] == 503)
+        assert ask(server, text)["status"] == 503
+        assert request(server, "GET", "/health")[0] == 200
+        keys.write_text(before)
+        until(lambda: request(server, "GET", "/ready")[0] == 200)
+        assert ask(server, text)["result"] == "found"
+        secret = next(path for path in own.rglob("*") if path.is_file() and "green" in path.name)
+        secret.chmod(0o644)
+        until(lambda: request(server, "GET", "/ready")[0] == 503)
+        secret.chmod(0o600)
+        until(lambda: request(server, "GET", "/ready")[0] == 200)
+
+
+def test_long_texts_slow_clients_and_a_thousand_connections(tmp_path, registry, plain):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    config = configured(tmp_path, registry, detector="workers = 1\nmost_bytes = 10000000\n")
+    deep = "e" + "\u0301" * 200_000 + "\U0001f468\u200d" * 100_000
+    try:
+        with detecting(config, here=False) as server, ExitStack() as stack:
+            large = json.dumps({"text": deep + " " + plain(1_000, 1)}, ensure_ascii=False).encode()
+            assert request(server, "POST", "/detect", large)[0] == 200
+            assert request(server, "POST", "/detect", json.dumps({"text": "x" * 10_000_001}))[0] == 413
+            for _ in range(1_000):
+                slow = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+                slow.sendall(b'POST /detect HTTP/1.1\r\nHost: a\r\nContent-Length: 90\r\n\r\n{"text": "')
+            began = time.monotonic()
+            assert [ask(server, plain(150, seed))["status"] for seed in range(5)] == [200] * 5
+            assert time.monotonic() - began < 60
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="no strace")
+def test_no_part_of_a_text_is_written_anywhere(tmp_path, registry, marked, plain):
+    """All that server and processes write to files, pipes of logs and terminals, under strace, and files.
+
+    Pipes between server and processes carry texts, as sockets do; both are memory. Everything else is searched.
+    """
+    config = configured(tmp_path, registry, detector='workers = 1\nnames = "experts"\n')
+    trace = tmp_path / "trace"
+    calls = "write,writev,pwrite64,pwritev,pwritev2,sendto,sendmsg,openat,creat,memfd_create,mmap"
+    command = ["strace", "-f", "-y", "-s", "1000000", "-e", f"trace={calls}", "-o", str(trace)]
+    serve = [sys.executable, "-m", "jobs.cli", "serve", str(config), "--port", "0"]
+    environment = os.environ | {"TMPDIR": str(tmp_path / "tmp"), "HOME": str(tmp_path / "tmp")}
+    (tmp_path / "tmp").mkdir()
+    with (tmp_path / "out").open("wb") as out:
+        run = subprocess.Popen(
+            [*command, *serve], stdout=out, stderr=out, env=environment, cwd=Path(__file__).parents[2]
+        )
+    try:
+        until(lambda: re.search(r"127\.0\.0\.1:(\d+)/ ", (tmp_path / "out").read_text()), 300)
+        port = int(re.search(r"127\.0\.0\.1:(\d+)/ ", (tmp_path / "out").read_text())[1])
+        at = type("At", (), {"port": port})
+        until(lambda: request(at, "GET", "/ready")[0] == 200, 500)
+        texts = [
+            f"{MARKED_WORD} {text} {MARKED_WORD}" for text in (marked(1, 200, 1), plain(200, 2), plain(4_000, 3), "x")
+        ]
+        assert [ask(at, text)["result"] for text in texts] == ["found", "not found", "not found", "too short"]
+        bodies = [("/detect", f'{{"txt": "{MARKED_WORD}"}}'), ("/detect", MARKED_WORD), ("/detect/file", MARKED_WORD)]
+        assert {request(at, "POST", path, body)[0] for path, body in bodies} == {422, 415}
+        page = f'--e\r\nContent-Disposition: form-data; name="text"\r\n\r\n{texts[1]}\r\n--e--\r\n'
+        assert request(at, "POST", "/", page, Content_Type="multipart/form-data; boundary=e")[0] == 200
+        (server,) = [int(pid) for pid in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()]
+        limits = Path(f"/proc/{server}/limits").read_text()
+        assert re.search(r"Max core file size\s+0\s+0", limits)
+    finally:
+        for pid in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split():
+            os.kill(int(pid), signal.SIGTERM)
+        run.wait(60)
+    said = [line for line in trace.read_text(errors="replace").splitlines() if MARKED_WORD in line]
+    kept = [
+        line for line in said if not re.search(r"(write|writev|sendto|sendmsg)\(\d+<(pipe|socket|TCP|UNIX)[:\[-]", line)
+    ]
+    assert said, "texts went through pipes, so that the trace would show them"
+    assert kept == []
+    holding = [
+        path
+        for path in tmp_path.rglob("*")
+        if path.is_file() and path != trace and MARKED_WORD.encode() in path.read_bytes()
+    ]
+    assert holding == []
+    written = {
+        match[1] for match in re.finditer(r"(?:write|pwrite64)\(\d+<(/[^>]+)>", trace.read_text(errors="replace"))
+    }
+    assert any("detector/log/" in path for path in written)
+    assert any("budget.sqlite" in path for path in written)
