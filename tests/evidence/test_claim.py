@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
+import c2pa_text
 import pytest
 from tokenizers import Tokenizer
 
@@ -88,6 +89,27 @@ def test_a_claim_holds_the_text_that_was_posted(night, registry, marked, tmp_pat
     assert (case / "scored.txt").read_bytes() == raw.decode(errors="replace").encode()
     assert check(case, registry / "secrets" / "green.key", library=True)[0] == 3  # no list was named
     assert "a part of it alone was looked at (invalid_utf8)" in call("explain", night.config, "a:0")[1]
+
+
+@pytest.mark.costly
+@pytest.mark.usefixtures("without_ray")
+def test_a_claim_of_a_text_with_a_manifest_holds_without_the_manifest(night, registry, marked, tmp_path):
+    """The script cuts what a scan cuts, and finds other words that were cut or hidden with it."""
+    text = marked(message_of(registry, "green", "alice"), 80, 1)
+    armour = "-----BEGIN C2PA MANIFEST-----\nhttps://c2pa.example/1\n-----END C2PA MANIFEST-----"
+    carried = [c2pa_text.embed_manifest(text, bytes(300)), f"{text}\n{armour}", f"<!-- {armour} -->\r\n{text}"]
+    night.write("a", carried)
+    night.scan()
+    secret = registry / "secrets" / "green.key"
+    for row, raw in enumerate(carried):
+        case = tmp_path / f"case{row}"
+        assert call("replay", night.config, f"a:{row}", "--proof", case)[0] == 0
+        assert ((case / "text.txt").read_bytes(), (case / "scored.txt").read_text()) == (raw.encode(), text)
+        code, said = check(case, secret, library=True)
+        assert (code, "FAILS" in said) == (3, False), said  # no list was named
+        for other in (text + " more", text[1:]):
+            (case / "scored.txt").write_text(other)
+            assert "FAILS       scored.txt is what is scored of the text" in check(case, secret, library=True)[1]
 
 
 @pytest.mark.costly
