@@ -139,7 +139,7 @@ class VllmProcessor(_StackProcessor[Vllm]):
 
     def _draws(self, row: int, tokens: Tokens, ends: Positions) -> NDArray[np.float64]:
         words = self._mark.words(tokens, ends)
-        second = len(words) == 2 and self._random.random() < self._mark.weight
+        second = len(words) == 2 and self._random.random() < self._mark.alpha
         return uniforms(words[second])
 
 

@@ -159,14 +159,9 @@ class WeightedGamma:
 
 
 @dataclass(frozen=True)
-class Surprise:
-    """−ln of the p-value that a text's own law gives a sum of `layers` bits a position: exponential, of mean 1 in all.
+class _MinusLogP:
+    """Scores that are −ln of a p-value which the format computed from more than one number of a text."""
 
-    The law of the sum depends on more of the text than its scored positions. The format computes it and gives −ln p as
-    score.
-    """
-
-    layers: int
     discrete: ClassVar[bool] = False
     mean: ClassVar[float] = 0.0
     variance: ClassVar[float] = 0.0
@@ -176,6 +171,41 @@ class Surprise:
         s, t = np.broadcast_arrays(np.asarray(score, np.float64), np.asarray(scored, np.float64))
         out: NDArray[np.float64] = np.where(t > 0, np.minimum(s * _LOG10_E, 0.0), 0.0)
         return out
+
+
+@dataclass(frozen=True)
+class SeveralWeights(_MinusLogP):
+    """−ln of the smallest p of (1−a)·X + a·Y over several weights a, each p over the share of its weight.
+
+    X and Y: the sums of two keys, either of which may have marked a token (vLLM). Never too small, since the shares sum
+    to 1: P(p_a ≤ x · share_a for some a) ≤ Σ x · share_a = x.
+
+    each: weights and their shares.
+    """
+
+    each: tuple[tuple[float, float], ...]
+
+    def score(self, first: ArrayLike, second: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
+        """Score of sums X and Y over T positions: float64 of their common shape."""
+        x, y, log_p = np.asarray(first, np.float64), np.asarray(second, np.float64), []
+        for weight, share in self.each:
+            log_p.append(log10_weighted_gamma((1.0 - weight) * x + weight * y, scored, weight) - math.log10(share))
+        return np.asarray(np.maximum(np.min(log_p, axis=0) / _LOG10_E, 0.0), np.float64)
+
+    def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
+        """The score of the largest terms."""
+        most = np.asarray(scored, np.float64) * _LARGEST_DRAW
+        return self.score(most, most, scored)
+
+
+@dataclass(frozen=True)
+class Surprise(_MinusLogP):
+    """−ln of the p-value that a text's own law gives a sum of `layers` bits a position: exponential, of mean 1 in all.
+
+    The law of the sum depends on more of the text than its scored positions.
+    """
+
+    layers: int
 
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
         """Score of a text in which every bit is 1."""

@@ -89,9 +89,9 @@ def test_vllm(width):
     scored, (one,) = whole[None].scores(np.array(tokens, np.uint32), [0], "context")
     assert scored == len(positions)
     assert one == pytest.approx(float(vllm.safe_score(tokens, positions, master, width)), rel=1e-13)
-    a, b = (float(vllm.safe_score(tokens, positions, vllm.derive(master, name), width)) for name in ("key_a", "key_b"))
+    a, b = (vllm.safe_score(tokens, positions, vllm.derive(master, name), width) for name in ("key_a", "key_b"))
     _, (two,) = whole[0.1].scores(np.array(tokens, np.uint32), [0], "context")
-    assert two == pytest.approx(0.9 * a + 0.1 * b, rel=1e-13)
+    assert two == pytest.approx(float(vllm.best_of_weights(a, b, scored, 0.1)), rel=1e-9)
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])

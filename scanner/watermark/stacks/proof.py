@@ -317,7 +317,7 @@ class VllmProof:
     Args:
         master: 8 bytes, big-endian.
         width: of the context.
-        weight: of the second of two derived keys; None: one key.
+        weight: of the second of two derived keys, beside the weight 1/2; None: one key.
         opening: whether positions count whose context lacks tokens.
         bits: no p-value is below 2^-bits.
     """
@@ -328,7 +328,7 @@ class VllmProof:
             parts = [hashlib.sha256(name + master).digest()[:8] for name in (b"key_a", b"key_b")]
         self._keys = Held([int.from_bytes(part, "big") for part in parts])
         self._width, self._opening, self._bits = width, opening, bits
-        self._weights = [1.0] if weight is None else [1.0 - weight, weight]
+        self._weight = weight
 
     def scores(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
@@ -341,16 +341,26 @@ class VllmProof:
         kept = counted(places, contexts, [ids[t] for t in places], dedup, left_out)
         rows = np.array([contexts[i] for i in kept], np.int64).reshape(len(kept), width).astype(np.uint64) & _MASK
         met = np.array([ids[places[i]] for i in kept], np.uint64)
-        score = 0.0
-        for key, weight in zip(self._keys.value, self._weights, strict=True):
+        sums = []
+        for key in self._keys.value:
             cells = (philox_words(key, rows, met) >> np.uint64(8)).tolist()
-            score += weight * math.fsum(-math.log1p(-cell / 2**24) for cell in cells)
+            sums.append(math.fsum(-math.log1p(-cell / 2**24) for cell in cells))
+        score = sums[0] if self._weight is None else self._best(sums[0], sums[1], len(kept), self._weight)
         return len(kept), [score] * len(messages)
+
+    def _best(self, first: float, second: float, scored: int, weight: float) -> float:
+        """−ln of the smaller p: by the weight over its share 0.8, by 1/2 over 0.2."""
+        log10_p = [
+            log10_two_gammas((1.0 - a) * first + a * second, scored, a) - math.log10(share)
+            for a, share in ([(0.5, 1.0)] if weight == 0.5 else [(weight, 0.8), (0.5, 0.2)])
+        ]
+        return max(-min(log10_p) * math.log(10.0), 0.0)
 
     def log10_p(self, score: float, scored: int) -> float:
         """See scanner.watermark.format.ProofPath."""
-        weight = self._weights[1] if len(self._weights) == 2 else 0.0
-        return floored(log10_two_gammas(score, scored, weight), self._bits)
+        if self._weight is None:
+            return floored(log10_two_gammas(score, scored, 0.0), self._bits)
+        return floored(-score / math.log(10.0) if scored else 0.0, self._bits)
 
 
 Words = NDArray[np.uint32]

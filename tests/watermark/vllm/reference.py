@@ -92,3 +92,30 @@ def safe_score(tokens: Sequence[int], positions: Sequence[int], key: int, width:
     padded = [-1] * width + list(tokens)
     words = [word(key, padded[i : i + width], tokens[i]) for i in positions]
     return mpmath.fsum(-mpmath.log(1 - mpmath.mpf(w >> 8) / 2**24) for w in words)
+
+
+def best_of_weights(a: mpmath.mpf, b: mpmath.mpf, scored: int, alpha: float) -> mpmath.mpf:
+    """−ln of the smaller p of two keys' sums: by the weight alpha over 4/5, by one half over 1/5; one half, over 1.
+
+    p of (1−w)·a + w·b is ∫ f(x) P(Y ≥ (s − (1−w)x)/w) dx over gamma variables X and Y of shape T, in high precision.
+    """
+    if not scored:
+        return mpmath.mpf(0)
+
+    def p(w: float) -> mpmath.mpf:
+        if w in (0.0, 1.0):
+            return mpmath.gammainc(scored, b if w else a, regularized=True)
+        s, v = (1 - mpmath.mpf(w)) * a + w * b, mpmath.mpf(w)
+        if w == 0.5:
+            return mpmath.gammainc(2 * scored, 2 * s, regularized=True)
+        most = s / (1 - v)
+        density = lambda x: x ** (scored - 1) * mpmath.exp(-x) / mpmath.factorial(scored - 1)  # noqa: E731
+        inner = mpmath.quad(
+            lambda x: density(x) * mpmath.gammainc(scored, (s - (1 - v) * x) / v, regularized=True),
+            mpmath.linspace(0, most, 9),
+        )
+        return inner + mpmath.gammainc(scored, most, regularized=True)
+
+    if alpha == 0.5:
+        return -mpmath.log(p(0.5))
+    return max(-mpmath.log(min(p(alpha) / mpmath.mpf("0.8"), p(0.5) / mpmath.mpf("0.2"))), mpmath.mpf(0))

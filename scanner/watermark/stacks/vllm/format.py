@@ -16,13 +16,25 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
-from scanner.watermark.laws import Floored, Gamma, Law, WeightedGamma, checked_weight
+from scanner.watermark.laws import Floored, Gamma, Law, SeveralWeights, WeightedGamma, checked_weight
 from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, batch_tokens, scored_positions, with_opening
 from scanner.watermark.stacks.random_numbers import MISSING, sum_terms, words_of_positions
 from scanner.watermark.stacks.shared import DrawnFormat, Held, OpenedFormat, check_message
 
 GRID_BITS = 24
 """Bits of a uniform: vLLM drops the low 8 bits of a word."""
+
+
+OF_DRAFTS = 0.2
+"""Share of the error of the weight 1/2: under speculative decoding vLLM ignores alpha, and key A marks all drafts.
+
+Measured by `python -m tests.bench.dual_keys` (docs/other-stacks.md).
+"""
+
+
+def weights_of(alpha: float) -> tuple[tuple[float, float], ...]:
+    """Weights of key B, by which a text is scored, and the share of the error of each."""
+    return ((0.5, 1.0),) if alpha == 0.5 else ((alpha, 1.0 - OF_DRAFTS), (0.5, OF_DRAFTS))
 
 
 def sub_keys(master: int) -> tuple[int, int]:
@@ -77,11 +89,11 @@ class ResponsePositions:
 
 
 class Vllm(OpenedFormat):
-    """A key of either format. Its score is (1−a)·S_A + a·S_B; where a is 0 or 1, one key alone is scored."""
+    """A key of either format. Its score is the sum of one key, or what `SeveralWeights` makes of two keys' sums."""
 
-    def __init__(self, form: "_VllmFormat", secret: bytes, keys: tuple[int, ...], weight: float) -> None:
+    def __init__(self, form: "_VllmFormat", secret: bytes, keys: tuple[int, ...], alpha: float = 0.0) -> None:
         super().__init__(form, form.rule(), secret)
-        self._keys, self.width, self.weight = Held(keys), form.context_width, weight
+        self._keys, self.width, self.alpha = Held(keys), form.context_width, alpha
 
     def words(self, tokens: Tokens, positions: Positions) -> list[NDArray[np.uint32]]:
         """The words that the scored tokens meet, uint32[P] for each key."""
@@ -93,14 +105,15 @@ class Vllm(OpenedFormat):
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
         """See Watermark; the mark has the message 0 alone."""
         check_message(messages)
-        return self._weighted([sum_terms(words, positions.offsets) for words in self.words(tokens, positions)])
+        sums = [sum_terms(words, positions.offsets) for words in self.words(tokens, positions)]
+        if len(sums) == 1:
+            return sums[0]
+        return SeveralWeights(weights_of(self.alpha)).score(sums[0], sums[1], positions.scored)
 
     def stack_terms(self, tokens: Tokens, positions: Positions) -> NDArray[np.float64]:
         """What vLLM's own detector adds up: float64[P]."""
-        return self._weighted([stack_terms(words) for words in self.words(tokens, positions)])
-
-    def _weighted(self, scores: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-        return scores[0] if len(scores) == 1 else (1.0 - self.weight) * scores[0] + self.weight * scores[1]
+        terms = [stack_terms(words) for words in self.words(tokens, positions)]
+        return terms[0] if len(terms) == 1 else (1.0 - self.alpha) * terms[0] + self.alpha * terms[1]
 
 
 class _VllmFormat(DrawnFormat):
@@ -186,7 +199,7 @@ class VllmGumbelFormat(_VllmFormat):
 
     def open(self, secret: bytes) -> Vllm:
         """A secret is the key's 8 bytes, big-endian."""
-        return Vllm(self, secret, (key_of(secret),), 0.0)
+        return Vllm(self, secret, (key_of(secret),))
 
     def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
@@ -194,7 +207,10 @@ class VllmGumbelFormat(_VllmFormat):
 
 
 class VllmDualKeyFormat(_VllmFormat):
-    """vLLM's `dual_key_gumbel`: two keys derived from one. Which marked a token cannot be known, so both are scored."""
+    """vLLM's `dual_key_gumbel`: two keys derived from one. Which marked a token cannot be known, so both are scored.
+
+    Without speculative decoding key B marks the share `alpha` of the tokens; with it, all that are no drafts.
+    """
 
     name = "vllm-dual-key"
     title = "vLLM, dual_key_gumbel"
@@ -209,7 +225,7 @@ class VllmDualKeyFormat(_VllmFormat):
 
     def law(self) -> Law:
         """Not vLLM's moment match, which is too small but at a weight of 0, 0.5 and 1."""
-        return Floored(WeightedGamma(self.alpha), 64)
+        return Floored(SeveralWeights(weights_of(self.alpha)), 64)
 
     def open(self, secret: bytes) -> Vllm:
         """A secret is the master key's 8 bytes, big-endian."""
