@@ -32,6 +32,7 @@ from scanner.power import (
 )
 from scanner.registry import Holders, find_key, load_registry, new_key, open_key
 from scanner.scan_plan import Weights, read_config
+from scanner.text.normal_form import normalise
 from scanner.watermark.laws import Binomial, Gamma
 from schemas.tables import DOCUMENTS
 from tests.fixed import fix_secrets
@@ -198,8 +199,8 @@ accounts = {{ nights = 7 }}
 paths = ["in.parquet"]
 account = "account_id"
 """
-LOOKS = 1 / (0.3333 * 0.5)
-"""K of a document as it stands, beside a normalised text, spans and accounts, for one key."""
+LOOKS = 1 / 0.3333
+"""K of a document that is its own normal form, beside spans and accounts, for one key."""
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +239,8 @@ def test_what_is_planned_for_three_keys_and_all_looks_is_what_a_detector_finds(t
     exact = GreenShare(Fraction(1, 4), share, "")
     scored = np.array([tokens - 2])
     planned, of_one_look = (exact.power(scored, Aim(1e-6, 200, keys))[0] for keys in (scanned.keys, 1))
-    texts = texts_of(three_keys / "registry", words, 7, share, tokens, number)
+    texts = ["so" + text for text in texts_of(three_keys / "registry", words, 7, share, tokens, number)]
+    assert [normalise(text) for text in texts] == texts
     config = read_config(three_keys / "scan.toml")
     keys = open_keys(str(three_keys / "registry"), load_registry(three_keys / "registry").keys)
     documents = pa.RecordBatch.from_pylist(
@@ -269,8 +271,8 @@ def test_plan_goes_by_the_configuration_and_says_what_it_assumes_without_one(thr
     without = call("--method", "greenlist", *strength, "--window", 2, "--messages", 200, *few)
     assert "Looks: no scan.toml was given, so one look is assumed" in without
     out = call(three_keys / "scan.toml", "--key", "green", *strength, *few)
-    assert "greenlist, h = 2, false-positive rate 1e-06 for a document, K = 18.0018" in out
-    assert "has 1/3 of the rate, documents as a whole 0.3333, and text as it stands 0.5 of that" in out
+    assert "greenlist, h = 2, false-positive rate 1e-06 for a document, K = 9.0009" in out
+    assert "has 1/3 of the rate, documents as a whole 0.3333, and text that is its own normal form 1 of that" in out
     assert "tested beside them, which finds some more: normalised text, spans, accounts" in out
     needed, needed_without = (int(said.splitlines()[-1].split()[2]) for said in (out, without))
     assert needed == tokens_needed(GreenShare(Fraction(1, 4), 0.6, ""), Aim(1e-6, 200, 3 * LOOKS), 0.9)

@@ -79,7 +79,7 @@ class Check:
 
 @dataclass(frozen=True)
 class ScannedKey:
-    """A key as a configuration's scans test it in documents as a whole, as they stand.
+    """A key as a configuration's scans test it in whole documents that have parts and are their own normal form.
 
     keys: K (SPEC §3); looks: in words; registry: its folder. The rest as in ScanConfig.
     """
@@ -113,9 +113,10 @@ class ScannedKey:
         beside = ", ".join(what for what, weight in others.items() if weight is not None)
         return cls(
             key,
-            weights.tests(key, tested)[0],
+            weights.tests(key, tested, differs=False)[0],
             f"by {config_file}, key {key.key_id} has 1/{key.tested_among(tested)} of the rate, documents as a whole"
-            f" {weights.document:g}, and text as it stands {weights.as_written:g} of that"
+            f" {weights.document:g}, and text that is its own normal form"
+            f" {weights.as_written + (weights.normalised or 0.0):g} of that"
             + (f"; tested beside them, which finds some more: {beside}" if beside else "")
             + ("; n-grams that the filter leaves out come on top" if config.filter else ""),
             folder,
