@@ -72,7 +72,7 @@ def test_strata_of_a_kind_add_up_to_all_decoys(tmp_path, texts):
 
 
 def test_one_sick_host_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, monkeypatch):
-    """The sick host's p-values are p^1.9."""
+    """The sick host's p-values are p^1.7."""
     number = itertools.count()
     see, p = decoys.PieceDecoys.see, decoys.log10_p_best
 
@@ -83,7 +83,7 @@ def test_one_sick_host_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, 
 
     plan = make(tmp_path, texts, Key(1))
     monkeypatch.setattr(decoys.PieceDecoys, "see", elsewhere)
-    monkeypatch.setattr(decoys, "log10_p_best", lambda *a: p(*a) * (1.9 if traffic.platform.node() == "host-7" else 1))
+    monkeypatch.setattr(decoys, "log10_p_best", lambda *a: p(*a) * (1.7 if traffic.platform.node() == "host-7" else 1))
     number = itertools.count()
     audit = scan(plan, parts=PARTS)
     assert audit.state == "alarm"
@@ -115,7 +115,7 @@ def test_one_wrong_length_is_lost_in_the_whole_and_seen_by_itself(tmp_path, text
     p = decoys.log10_p_best
 
     def of_long(law, score, scored, messages):
-        return p(law, score, scored, messages) * np.where((scored >= 64) & (scored < 128), 1.6, 1.0)
+        return p(law, score, scored, messages) * np.where((scored >= 64) & (scored < 128), 1.4, 1.0)
 
     monkeypatch.setattr(decoys, "log10_p_best", of_long)
     audit = scan(make(tmp_path, texts, Key(1)))

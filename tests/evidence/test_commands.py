@@ -194,16 +194,16 @@ def test_an_id_that_reads_as_a_place_hides_no_flag(night, own_registry, marked):
 
 @pytest.mark.costly
 def test_flags_of_normalised_texts_come_out_equal(night, own_registry, marked):
-    """With both variants each key counts as two tests; replay counts the same."""
+    """With both variants each key counts as two tests, in a text that is its own normal form as one: replay counts so."""
     alice = message_of(own_registry, "green", "alice")
     night.configure(more="variants = { normalised = true }")
     night.write("a", [marked(alice, 90, 4).replace("e", "e\u200b"), marked(alice, 80, 1)])
     night.scan()
-    for document, variant in (("a:0", "normalised"), ("a:1", "-")):
+    for document, variant, tests in (("a:0", "normalised", 4), ("a:1", "-", 2)):
         code, out, _ = call("replay", night.config, document)
         assert code == 0, out
         assert re.search(rf"^variant +{variant} +{variant} +equal", out, re.MULTILINE)
-        assert re.search(r"^keys_tested +4 +4 +equal", out, re.MULTILINE)
+        assert re.search(rf"^keys_tested +{tests} +{tests} +equal", out, re.MULTILINE)
     code, out, _ = call("explain", night.config, "a:0")
     assert "\u200b" not in out
     assert "normalised" in out

@@ -91,7 +91,8 @@ def planned_of(plan: Plan, canaries: Canaries, risk: float) -> Planned:
     """Shares that are planned under the keys, looks and rates of a scan, by the texts that were measured for canaries.
 
     A share of the measured texts is an estimate, so its lower limit is planned; of several keys, the least. Only the
-    look at whole documents as they stand counts, under the weight that it has: other looks find some more.
+    look at whole documents as they stand counts, under the weight that it has in texts that are their own normal form,
+    as those that a model writes: other looks find some more.
 
     Args:
         plan: of the scan.
@@ -103,7 +104,7 @@ def planned_of(plan: Plan, canaries: Canaries, risk: float) -> Planned:
     keys = {key.key_id: key for key in plan.keys}
     for of_key in canaries.measured:
         if key := keys.get(of_key.key_id):
-            tests = plan.tested_among(key)[0]
+            tests = plan.tested_among(key, differs=False)[0]
             hits = passes(corrected(of_key.log10_p, key.messages, tests), config.false_positive_rate)
             hits &= np.array(of_key.scored) >= config.min_scored
             named = hits & passes(corrected(of_key.log10_p_own, 1, tests), rate_of_names)
