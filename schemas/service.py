@@ -25,7 +25,7 @@ class BudgetConfig(_DetectorTable):
     """How many new texts are answered in a window of time. A text that was answered in it costs nothing again."""
 
     hours: float = Field(default=24, gt=0, le=24 * 366)  # length of the sliding window
-    near_duplicates: int = Field(default=10, ge=1)  # of a text, itself included, that are answered
+    near_duplicates: int = Field(default=3, ge=1)  # of a text, itself included, that are answered
     texts: int = Field(default=100, ge=1)  # new texts of a caller without a token
     expert_texts: int = Field(default=100_000, ge=1)  # new texts of an expert, near-duplicates too
     most_texts: int = Field(default=200_000, ge=1)  # that the table holds; beyond, new texts wait for older ones to end

@@ -1,5 +1,6 @@
 """One text under the keys of a registry, each by itself: the verdict of a scan, without Ray and tables."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -154,7 +155,11 @@ class OpenedCheck:
         Raises:
             Refused: the text cannot be read.
         """
-        return [_verdict(self._detector([test]), raw) for test in self.tests]
+        return [_verdict(detector, raw) for detector in self._of_each_key]
+
+    @functools.cached_property
+    def _of_each_key(self) -> list[Detector]:
+        return [self._detector([test]) for test in self.tests]
 
     def compile(self) -> None:
         """Score random tokens, so that the first text finds every kernel compiled."""

@@ -66,7 +66,7 @@ class Budget:
 
     def __init__(self, file: Path, secret: bytes, config: BudgetConfig, clock: Callable[[], float] = time.time) -> None:
         self._secret, self._config, self._clock = secret, config, clock
-        self._window = config.hours * 3600
+        self._window, self._expired = config.hours * 3600, -math.inf
         try:
             self._db = sqlite3.connect(file, check_same_thread=False)
             # a commit waits for no disk: a machine that loses power loses seconds of the budget
@@ -152,8 +152,11 @@ class Budget:
         return int(first or 0)
 
     def _expire(self) -> None:
-        """Delete what is older than the window; a first text stays while a near-duplicate of it does."""
+        """Delete what is older than the window, once a second; a first text stays while a near-duplicate of it does."""
         begin = self._clock() - self._window
+        if begin < self._expired + 1:
+            return
+        self._expired = begin
         old = [row[0] for row in self._db.execute("SELECT DISTINCT first FROM charges WHERE at < ?", (begin,))]
         with self._db:
             self._db.execute("DELETE FROM texts WHERE at < ?", (begin,))
