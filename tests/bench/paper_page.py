@@ -191,7 +191,7 @@ def _share(value: float | None) -> str:
 
 
 def _tokens(kept: Kept) -> dict[str, Any]:
-    head = ["θ", "texts", "mean −p ln p, nats", "the theory asks for", "half of the texts had it after", "never"]
+    head = ["θ", "texts", "mean −p ln p, nats", "the theory asks for", "half of the texts first had it after", "never"]
     lines = [head]
     for row in kept["rows"]:
         needed = np.sort([np.inf if count is None else count for count in row["needed"]])
