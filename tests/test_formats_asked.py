@@ -10,7 +10,7 @@ from scanner.watermark.formats import FORMATS
 ROOT = Path(__file__).parents[1]
 CLASSES = {entry.__name__ for entry in FORMATS.values()} | {
     *("GreenList", "Gumbel", "LogGumbel"),
-    *("Vllm", "Sglang", "SglangUsers"),
+    *("Vllm", "Sglang", "SglangUsers", "Sbw"),
 }
 PARAMETERS = {"gamma", "window", "method"}
 FORMATS_AND_TABLES = {

@@ -13,6 +13,7 @@ from scanner.watermark.format import Case, Format, Pairs
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
 from scanner.watermark.native.version2 import GreenListFormat2, GumbelFormat2
 from scanner.watermark.stacks.huggingface.format import KgwLefthashFormat, KgwSelfhashFormat
+from scanner.watermark.stacks.sbw.format import SbwFormat
 from scanner.watermark.stacks.sglang.format import SglangOneKeyFormat, SglangTwoKeysFormat
 from scanner.watermark.stacks.sglang.user_keys import SglangUserKeysFormat
 from scanner.watermark.stacks.synthid.format import SynthIdMixedFormat, SynthIdTableFormat
@@ -38,6 +39,7 @@ FORMATS: dict[str, type[Format]] = {
         SynthIdMixedFormat,
         ThreeBricksOpenaiFormat,
         ThreeBricksMarylandFormat,
+        SbwFormat,
     )
 }
 """Every format by its name."""

@@ -24,8 +24,9 @@ from scipy.fft import next_fast_len
 
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Tokens, batch_tokens
-from scanner.watermark.formats import make_format
+from scanner.watermark.formats import FORMATS, make_format
 from scanner.watermark.laws import Law, least_score, log10_normal
+from scanner.watermark.stacks.huggingface.format import Kgw
 from scanner.watermark.stacks.synthid.bits import (
     EXACT_BELOW,
     FACTOR,
@@ -144,13 +145,13 @@ def by_key(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: int) -
 
 
 def green_lists(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: int) -> Tally:
-    """Green lists of transformers: a fresh key for every PIECES_A_KEY pieces."""
+    """Green lists: a fresh key for every PIECES_A_KEY pieces."""
     form: Any = make_format(name, parameters)
     limits, tally = Limits(form.law()), NONE
     for number in range(-(-wanted // PIECES_A_KEY)):
         text = pieces(tokens, number * PIECES_A_KEY, PIECES_A_KEY)
         mark, own = form.open(form.decoy_key(entropy(form.label(), "key", number))), NONE
-        counts, scored = green_counts(mark, text)
+        counts, scored = green_counts(mark, text) if isinstance(mark, Kgw) else scan_counts(mark, text)
         for many in np.unique(scored):
             own = own.plus(counts[scored == many], *limits.of(int(many)))
         tally = tally.of_one_key(own)
@@ -166,6 +167,12 @@ def green_counts(mark: Any, text: Tokens) -> tuple[NDArray[np.int64], NDArray[np
     green = mark._lists.green((draws >> np.uint64(32)).astype(np.uint32), draws.astype(np.uint32))[which]
     sums = np.concatenate([[0], np.cumsum(green)])
     return np.diff(sums[positions.offsets]), positions.scored
+
+
+def scan_counts(mark: Any, text: Tokens) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Green tokens and scored tokens of each piece, int64[D] each, as a scan counts them."""
+    positions = mark.rule.positions(text, "ngram")
+    return mark.score(text, positions, 0), positions.scored
 
 
 def from_table(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: int) -> Tally:
@@ -315,6 +322,10 @@ Way = Callable[[str, dict[str, Any], Tokens, int], Tally]
 ROWS: dict[str, tuple[str, dict[str, Any], Way, float]] = {
     "hf-lefthash": ("hf-lefthash", {}, green_lists, 1e-2),
     "hf-selfhash, h = 4": ("hf-selfhash", {"context_width": 4}, green_lists, 1e-2),
+    "sbw, selfhash": ("sbw", {}, green_lists, 1e-1),
+    "sbw, minhash": ("sbw", {"seeding": "minhash"}, green_lists, 1e-1),
+    "sbw, additive, h = 1": ("sbw", {"seeding": "additive", "context_width": 1}, green_lists, 1e-1),
+    "sbw, additive, h = 4": ("sbw", {"seeding": "additive"}, green_lists, 1e-1),
     "synthid-table": ("synthid-table", {}, from_table, 1.0),
     "synthid-mixed": ("synthid-mixed", {}, mixed, 1.0),
     "synthid-mixed, widest texts": ("synthid-mixed", {}, widest, 0.1),
@@ -382,7 +393,7 @@ def main() -> None:
     tokens, size = pieces_of(options), load_tokenizer(options.tokenizer, sha256_file(options.tokenizer)).vocab_size
     for what in options.rows:
         name, parameters, way, share = ROWS[what]
-        parameters = parameters | ({} if name.startswith("synthid") else {"vocab_size": size})
+        parameters = parameters | ({"vocab_size": size} if "vocab_size" in FORMATS[name].model_fields else {})
         began = time.process_time()
         tally = way(name, parameters, tokens, round(options.p_values * share))
         show(list(rows_of(what, tally)))

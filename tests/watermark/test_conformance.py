@@ -58,6 +58,7 @@ PARAMETERS = {
         {"vocab_size": 1001, "window": 1, "seeding": "min", "gamma": 0.5},
         {"vocab_size": 1000, "seeding": "skip", "table_seed": 3},
     ],
+    "sbw": [{}, {"seeding": "minhash", "gamma": 0.25}, {"seeding": "additive", "context_width": 1}],
 }
 """Parameters that each format is tested with: each parameter has two values or more."""
 
@@ -165,6 +166,7 @@ def test_labels_tell_parameters_apart_and_never_change():
         "synthid-mixed;ngram_len=5;depth=30;score=weighted",
         "three-bricks-openai;h=4;vocab_size=1000;seeding=hash",
         "three-bricks-maryland;h=4;vocab_size=1000;seeding=hash;gamma=0.25",
+        "sbw;seeding=selfhash;context_width=4;gamma=0.5",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Configurations of vLLM, SGLang and transformers: which format they make, with which parameters, and their key.
+"""Configurations of vLLM, SGLang, transformers and SBW: which format they make, with which parameters, and their key.
 
 Fields that decide only which tokens are marked, and no draw, are known and left out.
 """
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from scanner.watermark.stacks.huggingface.format import KgwLefthashFormat, KgwSelfhashFormat
+from scanner.watermark.stacks.sbw.format import SbwFormat, read_scheme
 from scanner.watermark.stacks.sglang.format import SglangOneKeyFormat, SglangTwoKeysFormat, parse_key
 from scanner.watermark.stacks.shared import Held
 from scanner.watermark.stacks.synthid.format import SynthIdTableFormat, not_drawn
@@ -35,10 +36,11 @@ class StackKey(NamedTuple):
 
 
 def read_config(text: str) -> StackKey:
-    """Read the JSON of a vLLM `watermark_config`, an SGLang watermark file, or a configuration of transformers.
+    """Read the JSON of a vLLM `watermark_config`, an SGLang watermark file, or a configuration of transformers or SBW.
 
     vLLM writes a key as a number, SGLang as hexadecimal text; transformers has a `hashing_key` for green lists, and
-    `keys` for SynthID. A whole configuration that holds one of these, such as a generation_config.json, is read too.
+    `keys` for SynthID; SBW's `vllm_xargs` of a request have a `hash_key`. A whole configuration that holds one of
+    these, such as a generation_config.json, is read too.
 
     Raises:
         ValueError: it is none of these, with the field; no value of a key is repeated.
@@ -61,13 +63,17 @@ def read_config(text: str) -> StackKey:
         return _green_lists(fields)
     if "keys" in fields:
         return _synthid(fields)
+    if "hash_key" in fields:
+        return _sbw(fields)
     key = fields.get("key")
     if isinstance(key, int) and not isinstance(key, bool):
         return _vllm(fields, key)
     if isinstance(key, str):
         return _sglang(fields)
     what = "a number, as vLLM writes it, or hexadecimal text, as SGLang does"
-    raise ValueError(f"field 'key': {what}, or a 'hashing_key' or 'keys' of transformers, is needed")
+    raise ValueError(
+        f"field 'key': {what}, or a 'hashing_key' or 'keys' of transformers, or a 'hash_key' of SBW, is needed"
+    )
 
 
 def _vllm(fields: Mapping[str, Any], key: int) -> StackKey:
@@ -104,6 +110,16 @@ def _green_lists(fields: Mapping[str, Any]) -> StackKey:
         raise ValueError(f"field 'seeding_scheme': allowed are {', '.join(_KGW)}")
     key = _whole(fields["hashing_key"], "hashing_key")
     return StackKey(_KGW[scheme], _given(fields, _KGW_FIELDS), Held(key))
+
+
+def _sbw(fields: Mapping[str, Any]) -> StackKey:
+    _known(fields, "SBW", {"hash_key", "seeding_scheme", "gamma", "delta"})
+    try:
+        parameters = read_scheme(fields.get("seeding_scheme", "gpu-fused-selfhash-fullvocab"))
+    except ValueError as error:
+        raise ValueError(f"field 'seeding_scheme': {error}") from None
+    key = _whole(fields["hash_key"], "hash_key")
+    return StackKey(SbwFormat.name, parameters | _given(fields, ("gamma",)), Held(key))
 
 
 def _synthid(fields: Mapping[str, Any]) -> StackKey:

@@ -198,6 +198,16 @@ def _philox(c: tuple[uint32, uint32, uint32, uint32], k0: uint32, k1: uint32) ->
     return _round(c, uint32(k0 + uint32(9) * a), uint32(k1 + uint32(9) * b))
 
 
+@inlined
+def stream_word(seed: uint64, place: uint32) -> uint32:
+    """The word at a place of the stream that Philox4x32-10 makes of a key alone, four words a call."""
+    zero = uint32(0)
+    o = _philox((uint32(place >> uint32(2)), zero, zero, zero), uint32(seed), uint32(seed >> uint64(32)))
+    low = o[1] if place & uint32(1) else o[0]
+    high = o[3] if place & uint32(1) else o[2]
+    return high if place & uint32(2) else low
+
+
 @kernel
 def words_of_lanes(
     key: uint64,

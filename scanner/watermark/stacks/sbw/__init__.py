@@ -1,0 +1,1 @@
+"""Green lists of SBW, a plugin of vLLM."""
