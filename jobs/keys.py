@@ -151,7 +151,7 @@ def new(
 
 def _messages(version: int, users: float | None, messages: int | None, window: int | None) -> tuple[int | None, int]:
     """Groups and messages of a new key; without a window there are no groups."""
-    from scanner.watermark.native.version2 import groups_for, users_of
+    from scanner.watermark.native.format import groups_for, users_of
 
     if users is not None and (messages is not None or version == 1):
         raise Refused("--users makes a key of version 2 with groups; leave out --messages and --version 1")

@@ -193,7 +193,7 @@ class Results(NamedTuple):
 
 def groups_of(users: float) -> int:
     """Groups of a key with room for so many users. Raises Refused where a key has no room for them."""
-    from scanner.watermark.native.version2 import groups_for, users_of
+    from scanner.watermark.native.format import groups_for, users_of
 
     most = users_of(MOST_NUMBERS)
     if not 1 <= users <= most:

@@ -26,7 +26,7 @@ from scanner.power import (
     tokens_needed,
 )
 from scanner.watermark import log10_greenlist
-from scanner.watermark.native.version2 import groups_for
+from scanner.watermark.native.format import groups_for
 
 AIM = Aim(1e-6, 1000, 3)
 GREEN = GreenShare(Fraction(1, 4), 0.55, "")

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from scanner.registry import new_key, restore_users, set_canaries
-from scanner.watermark.native.version2 import groups_for
+from scanner.watermark.native.format import groups_for
 from schemas.registry import Canaries, Canary
 from schemas.tables import USER_EVENTS
 

@@ -28,7 +28,7 @@ from scanner.registry import new_key, suggested_parameters
 from scanner.results.transactions import open_tables
 from scanner.scan_plan import make_plan
 from scanner.watermark.formats import FORMATS
-from scanner.watermark.native.version2 import groups_for
+from scanner.watermark.native.format import groups_for
 from schemas.tables import STAGES
 
 GROUPED = tuple(name for name, entry in FORMATS.items() if "groups" in entry.model_fields)

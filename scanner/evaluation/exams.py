@@ -14,7 +14,7 @@ from scanner.evaluation.scores import Figure, figure, share
 from scanner.evaluation.units import Setting, folder_sha256, key_secret, make_folder, read_whole, write_rows
 from scanner.storage.toml import digest
 from scanner.watermark import Watermark
-from scanner.watermark.native.version2 import of_the_paper
+from scanner.watermark.native.format import of_the_paper
 from schemas.evaluation import ANSWERS, EvaluationConfig
 
 GREEDY = 0.0

@@ -14,7 +14,7 @@ from scanner.evaluation.units import Setting, WritingUnit, batches
 from scanner.input.files import resolve
 from scanner.storage.toml import read_toml
 from scanner.text import load_tokenizer, sha256_file
-from scanner.watermark.native.version2 import of_the_paper
+from scanner.watermark.native.format import of_the_paper
 from schemas.evaluation import MESSAGES, EvaluationConfig, IdentificationConfig
 from schemas.registry import MOST_NUMBERS
 

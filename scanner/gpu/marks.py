@@ -16,24 +16,23 @@ from numpy.typing import NDArray
 from scanner.gpu import runs
 from scanner.gpu.runs import Batch
 from scanner.gpu.vectors import GreenRule, Vectors
-from scanner.watermark import GreenList, Watermark, batch_tokens
+from scanner.watermark import Watermark, batch_tokens
 from scanner.watermark.format import format_name
 from scanner.watermark.formats import GroupResult
 from scanner.watermark.native import secret
 from scanner.watermark.native.gumbel import sum_scores
 from scanner.watermark.native.gumbel_runs import draws_at as draws_of_numbers
+from scanner.watermark.native.keyed import GreenListMark
 from scanner.watermark.native.known_answers import method_of
-from scanner.watermark.native.secret import planes_of
 from scanner.watermark.native.streams import RunRequest, ScoredSteps
-from scanner.watermark.native.version2_marks import Version2GreenList, Version2Mark
+from scanner.watermark.native.version2_marks import Version2Mark
 from scanner.watermark.positions import places
 from scanner.watermark.rule import candidates
 
 
-def rule_of(mark: GreenList | Version2GreenList) -> GreenRule:
+def rule_of(mark: GreenListMark) -> GreenRule:
     """γ as the kernels need it."""
-    gamma = mark.gamma
-    return GreenRule(gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma))
+    return GreenRule(*secret.rule_of(mark.gamma))
 
 
 BestOfThese = tuple[NDArray[np.int64], NDArray[np.generic]]

@@ -10,8 +10,7 @@ from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple
 
 from scanner.watermark.format import Case, Format, Pairs
-from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
-from scanner.watermark.native.version2 import GreenListFormat2, GumbelFormat2
+from scanner.watermark.native.format import GreenListFormat, GreenListFormat2, GumbelFormat, GumbelFormat2
 from scanner.watermark.stacks.huggingface.format import KgwLefthashFormat, KgwSelfhashFormat
 from scanner.watermark.stacks.sbw.format import SbwFormat
 from scanner.watermark.stacks.sglang.format import SglangOneKeyFormat, SglangTwoKeysFormat

@@ -17,8 +17,7 @@ from scanner.cluster import worker as written
 from scanner.detection import open_plan as plan_module
 from scanner.scan_plan import Plan
 from scanner.watermark import GreenList
-from scanner.watermark.native.version1 import GreenListFormat
-from scanner.watermark.native.version2 import GreenListFormat2
+from scanner.watermark.native.format import GreenListFormat, GreenListFormat2
 from tests.audit.conftest import DEMO
 from tests.support.audited_scan import Key, make, pieces, scan
 from tests.support.rows import measured, verdict

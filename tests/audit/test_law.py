@@ -8,7 +8,7 @@ import pytest
 from scanner.audit.calibration.admission import LawCase, cases, law_counts
 from scanner.audit.statistics.judgement import counts, judge, uniformity
 from scanner.watermark.laws import Normal
-from scanner.watermark.native.version2 import of_the_paper
+from scanner.watermark.native.format import of_the_paper
 from tests.audit.corpus import documents_of
 from tests.watermark.pairs import format_for, law_of
 

@@ -25,7 +25,7 @@ from scanner.results.transactions import SCHEMAS, TableEntry, commit
 from scanner.scan_plan import make_plan
 from scanner.watermark import GreenList, Tokens, log10_any_of, log10_greenlist, log10_gumbel, rule, scored_positions
 from scanner.watermark.laws import Normal
-from scanner.watermark.native.version1 import GreenListFormat
+from scanner.watermark.native.format import GreenListFormat
 from scanner.watermark.positions import WholeWindows
 from schemas.audit import AUDIT_COUNTS, CANARY_KINDS, KNOCKOFFS, LIVE_AUDIT_KINDS
 from schemas.registry import reserved_count

@@ -7,7 +7,7 @@ from scanner.audit.calibration import names
 from scanner.audit.calibration.names import NameQuestion, NamesCase, by_turns, names_cases, names_counts, write_marked
 from scanner.audit.statistics.judgement import counts, judge
 from scanner.errors import Refused
-from scanner.watermark.native.version2 import GreenListFormat2, GumbelFormat2, of_the_paper
+from scanner.watermark.native.format import GreenListFormat2, GumbelFormat2, of_the_paper
 
 GROUPS, TEXTS, SEED, ERROR = 100, 600, b"names", 1e-6
 RATES = (0.1, 0.01)

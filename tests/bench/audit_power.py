@@ -22,7 +22,7 @@ from scanner.audit.in_every_scan.decoy_keys import share_of
 from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.in_every_scan.traffic import single_p
 from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, POWER, THRESHOLDS, Count, binomial_limits, judge
-from scanner.watermark.native.version2 import GumbelFormat2, groups_for
+from scanner.watermark.native.format import GumbelFormat2, groups_for
 from schemas.audit import PARTS
 from schemas.config import ScanAuditConfig
 from schemas.registry import reserved_count

@@ -22,7 +22,7 @@ from scanner.cluster.todo import PiecePace
 from scanner.input.files import InputFile
 from scanner.input.shards import MAX_TEXT_BYTES, Range, Shard
 from scanner.results.transactions import open_tables
-from scanner.watermark.native.version1 import SECONDS_A_MESSAGE
+from scanner.watermark.native.format import SECONDS_A_MESSAGE
 from tests.bench.log import a_file, shard_id
 
 SECONDS_A_SHARD = 1.25

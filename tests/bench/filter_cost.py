@@ -30,7 +30,7 @@ from scanner.results.filters import SKETCHES_TABLE, with_filter, write_sketches
 from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.scan_plan import Plan, make_plan
 from scanner.text import load_tokenizer, sha256_file
-from scanner.watermark.native.version2 import groups_for
+from scanner.watermark.native.format import groups_for
 from scanner.watermark.positions import MOST_NGRAMS
 
 NIGHT = date(2026, 11, 22)

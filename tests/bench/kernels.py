@@ -10,8 +10,8 @@ import numpy as np
 from scanner.watermark import GreenList, Gumbel, Positions, Tokens, scored_positions
 from scanner.watermark.format import DrawsKeys, Watermark
 from scanner.watermark.formats import FORMATS, make_format
+from scanner.watermark.native.format import groups_for
 from scanner.watermark.native.secret import commitment
-from scanner.watermark.native.version2 import groups_for
 from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import log10_p_best
 from tests import reference

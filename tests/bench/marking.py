@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scanner.watermark import GreenList, Gumbel
-from scanner.watermark.native.version2 import groups_for
+from scanner.watermark.native.format import groups_for
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
 from tests.bench.inputs import SECRET, WINDOW
 from tests.bench.measure import Comparison, Work, compare

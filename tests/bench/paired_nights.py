@@ -1,7 +1,7 @@
 """Decoys of all messages of a key with groups, in nights that are simulated document by document.
 
 A document has scores of groups and of users, each drawn from the Gumbel law over a third and two thirds of its
-positions, and its hits are the pairs of both that reach a score (scanner.watermark.native.run_nulls). Scores are whole
+positions, and its hits are the pairs of both that reach a score (scanner.watermark.native.nulls). Scores are whole
 multiples of STEP, whose law is known exactly; between two of them hits are interpolated.
 """
 
@@ -13,7 +13,7 @@ from scipy import special, stats
 
 from scanner.audit.statistics.judgement import DEEP, ENOUGH_HITS, Moments, design_effect, few_clusters
 from scanner.watermark.kernel import kernel
-from scanner.watermark.native.run_nulls import Paired
+from scanner.watermark.native.nulls import Paired
 
 SCORED, GROUP_STEPS = 200, 67
 STEP = 0.5

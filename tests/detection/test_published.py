@@ -8,7 +8,7 @@ import pytest
 
 from scanner.detection.rows import TextIds, flagged_rows, for_everybody, p_class, with_ids
 from scanner.watermark import Tokens
-from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
+from scanner.watermark.native.format import GreenListFormat, GumbelFormat
 from scanner.watermark.rule import search
 from schemas.tables import DECADES, VERDICTS
 from tests.support.rows import filled, verdict

@@ -5,7 +5,7 @@ import numpy as np
 from scanner.evaluation.report import report
 from scanner.evaluation.scores import Search, figure, identification_figures, share
 from scanner.evaluation.units import Setting
-from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
+from scanner.watermark.native.format import GreenListFormat, GumbelFormat
 
 GREEN = Setting(GreenListFormat(window=4, gamma="1/4"), 3.0, 0.8, 0.95, 256)
 GUMBEL = Setting(GumbelFormat(window=4), None, 1.0, 0.95, 256)

@@ -38,8 +38,7 @@ from scanner.watermark import (
     scored_positions,
     select_documents,
 )
-from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
-from scanner.watermark.native.version2 import GreenListFormat2, GumbelFormat2
+from scanner.watermark.native.format import GreenListFormat, GreenListFormat2, GumbelFormat, GumbelFormat2
 from schemas.registry import MasterKey, TokenizerFile
 from schemas.tables import DOCUMENTS
 from tests.support.opened import demo_tokenizer

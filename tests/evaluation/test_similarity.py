@@ -12,7 +12,7 @@ from scanner.errors import Refused
 from scanner.evaluation.robustness import Written, similarity_figure
 from scanner.evaluation.similarity import SentenceModel
 from scanner.evaluation.units import Setting
-from scanner.watermark.native.version1 import GumbelFormat
+from scanner.watermark.native.format import GumbelFormat
 
 PLAIN = Setting(None, None, 0.8, 0.95, 64)
 

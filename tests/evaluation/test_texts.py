@@ -10,7 +10,7 @@ import pytest
 from scanner.errors import ScanFailed
 from scanner.evaluation.units import Setting, WrittenTexts, batches, folder_sha256, key_secret
 from scanner.watermark import commitment
-from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
+from scanner.watermark.native.format import GreenListFormat, GumbelFormat
 from schemas.evaluation import TEXTS
 
 GREEN = Setting(GreenListFormat(window=4, gamma="1/4"), 2.0, 0.8, 0.95, 64)

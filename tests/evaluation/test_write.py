@@ -4,7 +4,7 @@ from scanner.evaluation.scores import score_each
 from scanner.evaluation.units import Setting, batches, write_texts
 from scanner.generation import LocalModel
 from scanner.watermark import batch_tokens
-from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
+from scanner.watermark.native.format import GreenListFormat, GumbelFormat
 
 PROMPT = "w3 w4 w5 w6 w7"
 

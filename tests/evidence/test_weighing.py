@@ -9,7 +9,7 @@ from scanner.registry import check_secret, load_registry
 from scanner.text import load_tokenizer, sha256_file
 from scanner.text.quoting import TextPart
 from scanner.watermark.formats import format_of
-from scanner.watermark.native.version2 import GumbelFormat2
+from scanner.watermark.native.format import GumbelFormat2
 from tests import reference2
 from tests.support.two_keys import TOKENIZER, message_of
 

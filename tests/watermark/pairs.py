@@ -9,7 +9,7 @@ import numpy as np
 
 from scanner.watermark import Format, GreenList, Gumbel, LogGumbel, Positions, Tokens, scored_positions
 from scanner.watermark.laws import Binomial, Gamma, Law
-from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
+from scanner.watermark.native.format import GreenListFormat, GumbelFormat
 from tests import reference
 
 SECRET = bytes(range(100, 132))

@@ -9,7 +9,7 @@ import pytest
 from scanner.audit.calibration.admission import fresh_entropy
 from scanner.audit.statistics.judgement import levels
 from scanner.watermark import GreenList, Gumbel, label, scored_positions
-from scanner.watermark.native.nulls import greenlist_hits, gumbel_hits, keys_of
+from scanner.watermark.native.nulls import count_hits, keys_of
 from tests.watermark.pairs import batch_tokens, law_of
 from tests.watermark.strategies import random_documents
 
@@ -47,7 +47,7 @@ def test_greenlist(window, messages, gamma):
     name = label("greenlist", window, gamma)
     critical = levels(law_of(gamma), positions.scored, THRESHOLDS).critical
     keys = fresh_keys(name, NUMBERS)
-    found = greenlist_hits(keys, tokens, positions, window, gamma, messages, critical)
+    found = count_hits(keys, tokens, positions, window, gamma, messages, critical)
     hits, first = expected(lambda s: GreenList(s, window, gamma), tokens, positions, name, messages, critical)
     assert (found.hits == hits).all()
     assert (found.first == first).all()
@@ -59,7 +59,7 @@ def test_critical_counts_at_the_edges_of_the_counters(critical):
     tokens = batch_tokens([[7] * 256])
     positions = scored_positions(tokens, 0, "none")  # one token: its count is 0 or 256
     name = label("greenlist", 0, Fraction(1, 2))
-    found = greenlist_hits(
+    found = count_hits(
         fresh_keys(name, NUMBERS[:1]), tokens, positions, 0, Fraction(1, 2), 1000, np.array([[float(critical)]])
     )
     mark = GreenList(secret_of(name, 5), 0, Fraction(1, 2))
@@ -73,7 +73,7 @@ def test_gumbel(window, messages):
     positions = scored_positions(tokens, window, "ngram")
     name = label("gumbel", window)
     critical = levels(law_of(None), positions.scored, THRESHOLDS).critical
-    found = gumbel_hits(fresh_keys(name, NUMBERS), tokens, positions, window, messages, critical)
+    found = count_hits(fresh_keys(name, NUMBERS), tokens, positions, window, None, messages, critical)
     hits, first = expected(lambda s: Gumbel(s, window), tokens, positions, name, messages, critical)
     assert (found.hits == hits).all()
     assert (found.first == first).all()
@@ -87,7 +87,7 @@ def test_gumbel_edges_are_exact():
     mark = Gumbel(secret_of(name, 5), 1)
     scores = np.array([mark.score(tokens, positions, m)[0] for m in range(300)])
     critical = np.concatenate([scores, np.nextafter(scores, np.inf)])[None, :]
-    found = gumbel_hits(fresh_keys(name, NUMBERS[:1]), tokens, positions, 1, 300, critical)
+    found = count_hits(fresh_keys(name, NUMBERS[:1]), tokens, positions, 1, None, 300, critical)
     assert (found.hits[0] == (scores[:, None] >= critical).sum(axis=0)).all()
 
 
@@ -96,16 +96,14 @@ def test_more_messages_than_a_tile():
     positions = scored_positions(tokens, 1, "ngram")
     many, gamma = 70_000, Fraction(1, 4)
     keys = fresh_keys(label("greenlist", 1, gamma), NUMBERS[:1])
-    found = greenlist_hits(keys, tokens, positions, 1, gamma, many, np.array([[0.0, 5.0, 20.0]]))
+    found = count_hits(keys, tokens, positions, 1, gamma, many, np.array([[0.0, 5.0, 20.0]]))
     best = GreenList(secret_of(label("greenlist", 1, gamma), 5), 1, gamma).best_two(tokens, positions, many)
-    top = greenlist_hits(
-        keys, tokens, positions, 1, gamma, many, np.array([[float(best.score[0]), best.score[0] + 1.0]])
-    )
+    top = count_hits(keys, tokens, positions, 1, gamma, many, np.array([[float(best.score[0]), best.score[0] + 1.0]]))
     assert found.hits[0, 0] == many
     assert top.hits[0, 0] >= 1
     assert top.hits[0, 1] == 0
-    gumbel = gumbel_hits(
-        fresh_keys(label("gumbel", 1), NUMBERS[:1]), tokens, positions, 1, 9000, np.array([[0.0, np.inf]])
+    gumbel = count_hits(
+        fresh_keys(label("gumbel", 1), NUMBERS[:1]), tokens, positions, 1, None, 9000, np.array([[0.0, np.inf]])
     )
     assert gumbel.hits[0].tolist() == [9000, 0]
 

@@ -31,7 +31,7 @@ from scanner.storage.toml import digest, read_toml
 from scanner.text import load_tokenizer
 from scanner.watermark import Dedup, Format, Tokens
 from scanner.watermark.laws import Law, Normal
-from scanner.watermark.native.version2 import of_the_paper
+from scanner.watermark.native.format import of_the_paper
 from scanner.watermark.positions import TEXTS_A_CELL, PositionRule, Sketch
 from schemas.audit import CalibrationConfig, RegistryAuditConfig
 from schemas.registry import MasterKey

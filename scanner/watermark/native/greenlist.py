@@ -5,19 +5,16 @@ shifted by the token id, added into vertical counters by carry-save adders, so t
 ever stored.
 """
 
-from fractions import Fraction
-
 import numpy as np
 from numpy import uint64
 from numpy.typing import NDArray
 
+from scanner.watermark.format import Candidates
 from scanner.watermark.kernel import kernel
-from scanner.watermark.laws import Binomial
-from scanner.watermark.native import secret
 from scanner.watermark.native.ciphers import LANES, chacha8_group
 from scanner.watermark.native.green_runs import add3, bit_length, first_bits, largest
-from scanner.watermark.native.keyed import BestMessages, Version1Mark
-from scanner.watermark.native.one_message import NOT_ASKED, below, count_green
+from scanner.watermark.native.keyed import BestMessages, GreenListMark
+from scanner.watermark.native.one_message import below
 from scanner.watermark.positions import Positions, Tokens
 
 TILE = 1 << 18
@@ -27,33 +24,14 @@ ROWS = 8
 """Positions that one pass of the carry-save adders takes."""
 
 
-class GreenList(Version1Mark):
-    """The green-list watermark under one master key.
+class GreenList(GreenListMark):
+    """The green list of version 1; arguments and errors as of GreenListMark, without groups."""
 
-    Args:
-        secret_bytes: the master key, 16 to 64 bytes.
-        window: h, 0 to 16.
-        gamma: share of green tokens, n / 2^b in lowest terms.
+    method, version = "greenlist", 1
 
-    Raises:
-        ValueError: a secret, window or γ out of range.
-    """
-
-    def __init__(self, secret_bytes: bytes, window: int, gamma: Fraction) -> None:
-        secret.check_gamma(gamma)
-        super().__init__(secret_bytes, "greenlist", window, gamma)
-        self.gamma, self.law = gamma, Binomial(gamma)
-        self._rule = (gamma.numerator, gamma.denominator.bit_length() - 1, secret.planes_of(gamma))
-
-    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.int64]:
-        """Number of green positions of each document under its message: int64[D]."""
-        return self._score(tokens, positions, self._each(messages, positions), NOT_ASKED)
-
-    def _score(
-        self, tokens: Tokens, positions: Positions, wanted: NDArray[np.int64], terms: NDArray[np.float64]
-    ) -> NDArray[np.int64]:
-        keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)
-        return count_green(keys.chacha, keys.sip, *where, wanted, self.window, self._rule, 1, terms)
+    def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
+        """The best two messages, as every format has them."""
+        return self.best_two(tokens, positions, count).candidates()
 
     def best_two(self, tokens: Tokens, positions: Positions, count: int) -> BestMessages:
         """Best and second best of the messages 0 … count−1."""

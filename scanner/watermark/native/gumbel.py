@@ -12,15 +12,16 @@ import numpy as np
 from numpy import float32, int32, uint32, uint64
 from numpy.typing import NDArray
 
+from scanner.watermark.format import Candidates
 from scanner.watermark.kernel import kernel
-from scanner.watermark.laws import Gamma, Law, NegativeGamma
+from scanner.watermark.laws import Law, NegativeGamma
 from scanner.watermark.native.choice import choose
 from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_group
 from scanner.watermark.native.ciphers import GROUP as GROUP
 from scanner.watermark.native.gumbel_runs import LONGEST, largest_sum_of, sum_bits
 from scanner.watermark.native.gumbel_runs import TILE as BOUND_TILE
-from scanner.watermark.native.keyed import BestMessages, Version1Mark
-from scanner.watermark.native.one_message import NOT_ASKED, draws_of_chunk, log_term, score_under, term
+from scanner.watermark.native.keyed import BestMessages, GumbelMark
+from scanner.watermark.native.one_message import draws_of_chunk, log_term, term
 from scanner.watermark.positions import Positions, Tokens
 
 TILE = 4096
@@ -40,26 +41,14 @@ _Q0, _Q1, _Q2 = float32(0.4426888535372961), float32(-0.27820167313290567), floa
 _Q3, _Q4, _Q5 = float32(-0.13144653928966485), float32(0.06407293987417571), float32(-0.015125446952598732)
 
 
-class Gumbel(Version1Mark):
-    """The Gumbel watermark under one master key.
+class Gumbel(GumbelMark):
+    """The Gumbel mark of version 1; arguments and errors as of GumbelMark, without groups."""
 
-    Args:
-        secret_bytes: the master key, 16 to 64 bytes.
-        window: h, 0 to 16.
+    method, version = "gumbel", 1
 
-    Raises:
-        ValueError: a secret or window out of range.
-    """
-
-    law: Law = Gamma()
-    _unweighted: ClassVar[bool] = False
-
-    def __init__(self, secret_bytes: bytes, window: int) -> None:
-        super().__init__(secret_bytes, "gumbel", window)
-
-    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
-        """Score Σ −ln(1−r) of each document under its message: float64[D] (SPEC §3)."""
-        return self._score(tokens, positions, self._each(messages, positions), NOT_ASKED)
+    def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
+        """The best two messages, as every format has them."""
+        return self.best_two(tokens, positions, count).candidates()
 
     def best_two(self, tokens: Tokens, positions: Positions, count: int) -> BestMessages:
         """Best and second best of the messages 0 … count−1."""
@@ -90,12 +79,6 @@ class Gumbel(Version1Mark):
         wanted = np.repeat(self._each(messages, positions), positions.scored)
         entries = tokens.ids[positions.index].astype(np.int64) + wanted
         return draws_at(self._keys.chacha, self._nonces(tokens, positions), entries)
-
-    def _score(
-        self, tokens: Tokens, positions: Positions, wanted: NDArray[np.int64], terms: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)
-        return score_under(keys.chacha, keys.sip, *where, wanted, self.window, self._unweighted, 1, terms)
 
 
 class LogGumbel(Gumbel):
@@ -244,7 +227,7 @@ def _best_two(
             candidates = _shortlist(sums, end - begin)
         best, runner_up = -1.0, -1.0
         for m in candidates:
-            exact = _score_of(key, scored, steps, m)
+            exact = score_of(key, scored, steps, m)
             # messages come in order: only a strictly larger score displaces an earlier one
             if exact > best:
                 second[d], runner_up = (message[d] if best >= 0.0 else -1), best
@@ -256,7 +239,7 @@ def _best_two(
 
 
 @kernel
-def _score_of(key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], m: int) -> float:
+def score_of(key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], m: int) -> float:
     """Score of one message over one document's scored tokens, by the one-message path."""
     whole = np.array([0, len(ids)], np.int64)
     score: float = sum_scores(draws_at(key, nonces, ids.astype(np.int64) + m), whole)[0]
@@ -282,5 +265,5 @@ def _shortlist_by_bounds(
     for m in range(2, len(sums)):
         if sums[m] < sums[b]:
             a, b = (m, a) if sums[m] < sums[a] else (a, m)
-    reached = min(_score_of(key, ids, nonces, a), _score_of(key, ids, nonces, b))
+    reached = min(score_of(key, ids, nonces, a), score_of(key, ids, nonces, b))
     return np.flatnonzero(sums <= largest_sum_of(reached, len(ids)))

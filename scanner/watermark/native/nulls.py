@@ -3,12 +3,15 @@
 Fresh keys make documents independent draws of the law, whatever the corpus repeats. The scores are those of the
 kernels that a scan searches with; here they are compared with critical scores instead of being searched for the largest
 one. Nothing of the size of the messages is kept.
+
+Under a key with groups, what group steps add for any group and what user steps add for any user make a score that has
+the law of a message's, since no two of these numbers read one entry. So G groups and V users give G·V scores at the
+price of G + V. Those that share a group or a user are dependent: a document is one cluster.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy import uint64
@@ -16,15 +19,17 @@ from numpy.typing import NDArray
 
 from scanner.watermark.format import Hits
 from scanner.watermark.kernel import kernel
-from scanner.watermark.native import run_nulls
-from scanner.watermark.native.green_runs import at_least, bit_length, first_bits
+from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
+from scanner.watermark.native.green_runs import at_least, bit_length, count_run, first_bits, levels_of, words_of
 from scanner.watermark.native.greenlist import ROWS, count_tile, levels, strip_words
 from scanner.watermark.native.greenlist import TILE as GREENLIST_TILE
-from scanner.watermark.native.gumbel import GROUP, TERM_ERROR, UNIT, draws_at, sum_scores, sum_tile
+from scanner.watermark.native.gumbel import GROUP, TERM_ERROR, UNIT, approximate_terms, score_of, sum_tile
 from scanner.watermark.native.gumbel import TILE as GUMBEL_TILE
-from scanner.watermark.native.secret import SubKeys, derive, planes_of
-from scanner.watermark.native.streams import chosen, in_two, is_group_step, window_nonces
+from scanner.watermark.native.gumbel_runs import BITS, score_of_number
+from scanner.watermark.native.secret import SubKeys, derive, rule_of
+from scanner.watermark.native.streams import ScoredSteps, begin_run, in_two, next_block, steps_of, window_nonces
 from scanner.watermark.positions import Positions, Tokens
+from schemas.registry import MOST_NUMBERS
 
 
 class FreshKeys(NamedTuple):
@@ -46,12 +51,12 @@ def keys_of(secrets: Sequence[bytes], label: str, version: int = 1) -> FreshKeys
     return FreshKeys(chacha, sip, version)
 
 
-def greenlist_hits(
+def count_hits(
     keys: FreshKeys,
     tokens: Tokens,
     positions: Positions,
     window: int,
-    gamma: Fraction,
+    gamma: Fraction | None,
     messages: int,
     critical: NDArray[np.float64],
     groups: bool = False,
@@ -63,42 +68,28 @@ def greenlist_hits(
         tokens: of the D documents.
         positions: which are scored, for that window.
         window: h.
-        gamma: share of green tokens.
+        gamma: share of green tokens; None: the Gumbel score, which near a critical one is computed in double precision.
         messages: how many are scored.
-        critical: float64[D, J], whole numbers or ∞.
+        critical: float64[D, J], whole numbers of a green list, or ∞.
         groups: whether these messages are users of group 0, who share its group steps (SPEC_2 §2).
     """
-    rule, whole = _rule(gamma), _whole(critical)
-    ids, nonces = tokens.ids[positions.index], _nonces(keys, tokens, positions, window)
-    count = run_nulls.greenlist_hits if keys.version == 2 else _greenlist_hits
+    nonces = _nonces(keys, tokens, positions, window)
+    if not groups:
+        return _hits(keys, steps_of(tokens, positions, nonces), gamma, messages, critical)
+    # what group steps add, once, then what users need beside it: of real numbers off in the last bit, perhaps
+    shared, users = in_two(tokens, positions, nonces)
+    base = _hits(keys, shared, gamma, 1, critical).first
+    rest = np.maximum(critical - base[:, None], 0)  # type: ignore[operator]
+    found = _hits(keys, users, gamma, messages, rest)
+    return Hits(found.hits, base + found.first)  # type: ignore[operator]
 
-    def counted(ids: Any, nonces: Any, offsets: Any, messages: int, critical: Any) -> Hits:  # noqa: ANN401 - arrays
-        return Hits(*count(keys.chacha, ids, nonces, offsets, messages, rule, critical))
 
-    if groups:
-        return _of_group_0(counted, ids, nonces, positions.offsets, messages, whole)
-    return counted(ids, nonces, positions.offsets, messages, whole)
-
-
-def gumbel_hits(
-    keys: FreshKeys,
-    tokens: Tokens,
-    positions: Positions,
-    window: int,
-    messages: int,
-    critical: NDArray[np.float64],
-    groups: bool = False,
+def _hits(
+    keys: FreshKeys, steps: ScoredSteps, gamma: Fraction | None, messages: int, critical: NDArray[np.float64]
 ) -> Hits:
-    """Like `greenlist_hits`, for the Gumbel score; scores near a critical one are computed in double precision."""
-    ids, nonces = tokens.ids[positions.index], _nonces(keys, tokens, positions, window)
-    count = run_nulls.gumbel_hits if keys.version == 2 else _gumbel_hits
-
-    def counted(ids: Any, nonces: Any, offsets: Any, messages: int, critical: Any) -> Hits:  # noqa: ANN401 - arrays
-        return Hits(*count(keys.chacha, ids, nonces, offsets, messages, critical))
-
-    if groups:
-        return _of_group_0(counted, ids, nonces, positions.offsets, messages, critical)
-    return counted(ids, nonces, positions.offsets, messages, critical)
+    if gamma is None:
+        return Hits(*_gumbel_hits(keys.chacha, keys.version, steps, messages, critical))
+    return Hits(*_greenlist_hits(keys.chacha, keys.version, steps, messages, rule_of(gamma), _whole(critical)))
 
 
 def pair_hits(
@@ -125,32 +116,10 @@ def pair_hits(
         int64[D, J], of as many pairs as `Paired` says.
     """
     shared, users = in_two(tokens, positions, _nonces(keys, tokens, positions, window))
-    size = run_nulls.Paired.of(groups)
+    size = Paired.of(groups)
     if gamma is None:
-        return run_nulls.gumbel_pairs(keys.chacha, shared, users, size, critical)
-    return run_nulls.greenlist_pairs(keys.chacha, shared, users, size, _rule(gamma), _whole(critical))
-
-
-def _of_group_0(
-    counted: Callable[..., Hits],
-    ids: NDArray[np.uint32],
-    nonces: NDArray[np.uint64],
-    offsets: NDArray[np.int64],
-    messages: int,
-    critical: NDArray[Any],
-) -> Hits:
-    """What group steps add, once, then what users need beside it: of real numbers off in the last bit, perhaps."""
-    every, of_group = Positions(np.arange(len(ids)), offsets), is_group_step(nonces)
-    shared, users = chosen(every, of_group), chosen(every, ~of_group)
-    base = counted(ids[of_group], nonces[of_group], shared.offsets, 1, critical).first
-    rest = np.maximum(critical - base[:, None], 0)
-    found = counted(ids[~of_group], nonces[~of_group], users.offsets, messages, rest)
-    return Hits(found.hits, base + found.first)  # type: ignore[operator]
-
-
-def _rule(gamma: Fraction) -> tuple[int, int, int]:
-    """n, b and planes of γ = n / 2^b."""
-    return gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma)
+        return _gumbel_pairs(keys.chacha, shared, users, size, critical)
+    return _greenlist_pairs(keys.chacha, shared, users, size, rule_of(gamma), _whole(critical))
 
 
 def _whole(critical: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -169,26 +138,39 @@ def _nonces(keys: FreshKeys, tokens: Tokens, positions: Positions, window: int) 
 @kernel
 def _greenlist_hits(
     chacha: NDArray[np.uint32],
-    ids: NDArray[np.uint32],
-    all_nonces: NDArray[np.uint64],
-    offsets: NDArray[np.int64],
+    version: int,
+    steps: ScoredSteps,
     count: int,
     rule: tuple[int, int, int],
     critical: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    documents = len(offsets) - 1
+    """Hits and scores of message 0 of D documents, each under a key of its own: int64[D, J], int64[D].
+
+    Args:
+        chacha: uint32[D, 8].
+        version: 1 or 2.
+        steps: of the D documents.
+        count: of messages.
+        rule: n, b and planes of γ = n / 2^b.
+        critical: int64[D, J].
+    """
+    documents = len(steps.offsets) - 1
     hits, first_score = np.zeros(critical.shape, np.int64), np.zeros(documents, np.int64)
     tiles = (count + GREENLIST_TILE - 1) // GREENLIST_TILE
-    width = ((count + tiles - 1) // tiles + 63) // 64
+    width = words_of((count + tiles - 1) // tiles, rule) // 2
     strip = np.zeros(strip_words(64 * width, rule[2]), np.uint32)
     rows, carry, valid = np.empty((ROWS, width), np.uint64), np.empty(width, np.uint64), np.empty(width, np.uint64)
     passing = np.empty(width, np.uint64)
-    counters = np.empty((levels(offsets), width), np.uint64)
+    counters = np.empty((levels(steps.offsets), width), np.uint64)
     for d in range(documents):
-        scored, nonces = ids[offsets[d] : offsets[d + 1]], all_nonces[offsets[d] : offsets[d + 1]]
-        used = counters[: max(3, bit_length(len(scored)))]
+        begin, end = steps.offsets[d], steps.offsets[d + 1]
+        ids, nonces = steps.ids[begin:end], steps.nonces[begin:end]
+        used = counters[: max(3, bit_length(len(ids)))]
         for first in range(0, count, 64 * width):
-            count_tile(chacha[d], scored, nonces, rule, first, strip, rows, used, carry)
+            if version == 1:
+                count_tile(chacha[d], ids, nonces, rule, first, strip, rows, used, carry)
+            else:
+                count_run(chacha[d], ids, nonces, first, rule, used.view(np.uint32))
             first_bits(valid, min(64 * width, count - first))
             for j in range(critical.shape[1]):
                 hits[d, j] += at_least(used, critical[d, j], valid, passing)
@@ -200,38 +182,203 @@ def _greenlist_hits(
 
 @kernel
 def _gumbel_hits(
-    chacha: NDArray[np.uint32],
-    ids: NDArray[np.uint32],
-    all_nonces: NDArray[np.uint64],
-    offsets: NDArray[np.int64],
-    count: int,
-    critical: NDArray[np.float64],
+    chacha: NDArray[np.uint32], version: int, steps: ScoredSteps, count: int, critical: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    documents = len(offsets) - 1
+    """Like `_greenlist_hits`, of Gumbel scores: int64[D, J], float64[D]. critical: float64[D, J]."""
+    documents = len(steps.offsets) - 1
     hits, first_score = np.zeros(critical.shape, np.int64), np.zeros(documents)
     strip, sums = np.empty(GUMBEL_TILE + 2 * GROUP, np.uint32), np.empty(GUMBEL_TILE, np.int64)
-    whole = np.zeros(2, np.int64)
     for d in range(documents):
-        scored, nonces = ids[offsets[d] : offsets[d + 1]], all_nonces[offsets[d] : offsets[d + 1]]
-        whole[1] = len(scored)
-        first_score[d] = sum_scores(draws_at(chacha[d], nonces, scored.astype(np.int64)), whole)[0]
+        begin, end = steps.offsets[d], steps.offsets[d + 1]
+        ids, nonces = steps.ids[begin:end], steps.nonces[begin:end]
+        first_score[d] = _score_of(version, chacha[d], ids, nonces, 0)
         for first in range(0, count, GUMBEL_TILE):
             tile = sums[: min(GUMBEL_TILE, count - first)]
-            sum_tile(chacha[d], scored, nonces, first, strip, tile)
+            if version == 1:
+                sum_tile(chacha[d], ids, nonces, first, strip, tile)
+            else:
+                sum_run(chacha[d], ids, nonces, first, sums[: _whole_blocks(len(tile))])
             for j in range(critical.shape[1]):
-                limit = critical[d, j]
-                if limit == math.inf:
+                if critical[d, j] == np.inf:
                     continue
-                # beyond this distance an approximate sum is on the same side as the exact one
-                bound = len(scored) * TERM_ERROR + 1.0 + limit / UNIT * len(scored) * 2.0**-50
-                surely, perhaps = np.int64(limit / UNIT + bound) + 1, np.int64(limit / UNIT - bound)
+                surely, perhaps = _around(critical[d, j], len(ids))
                 above, near = np.int64(0), np.int64(0)
                 for m in range(len(tile)):
                     above += np.int64(tile[m] >= surely)
                     near += np.int64(tile[m] >= perhaps)
                 if near > above:
                     for place in np.flatnonzero((tile >= perhaps) & (tile < surely)):
-                        entries = scored.astype(np.int64) + (first + place)
-                        above += np.int64(sum_scores(draws_at(chacha[d], nonces, entries), whole)[0] >= limit)
+                        score = _score_of(version, chacha[d], ids, nonces, int(first + place))
+                        above += np.int64(score >= critical[d, j])
                 hits[d, j] += above
     return hits, first_score
+
+
+@kernel
+def _score_of(
+    version: int, key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], message: int
+) -> float:
+    """Published score of one message over one document's scored tokens."""
+    if version == 1:
+        return score_of(key, ids, nonces, message)
+    return score_of_number(key, ids, nonces, message)
+
+
+@kernel
+def _around(limit: float, scored: int) -> tuple[np.int64, np.int64]:
+    """Approximate sums from which on, and below which, the exact score is surely on the same side of a limit."""
+    bound = scored * TERM_ERROR + 1.0 + limit / UNIT * scored * 2.0**-50
+    return np.int64(limit / UNIT + bound) + 1, np.int64(limit / UNIT - bound)
+
+
+@kernel
+def _whole_blocks(count: int) -> int:
+    """Numbers of the blocks that hold so many."""
+    return ((count - 1) >> BITS) + 1 << BITS
+
+
+@kernel
+def sum_run(
+    key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], first: int, sums: NDArray[np.int64]
+) -> None:
+    """Like `gumbel_runs.bound_run`, but scores to within TERM_ERROR a step, in units of ln 2 / 2^23."""
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    scratch, terms = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.uint32)
+    sums[:] = 0
+    for p in range(0, len(ids), CHUNK):
+        lanes = min(CHUNK, len(ids) - p)
+        begin_run(ids[p : p + lanes], nonces[p : p + lanes], first, BITS, inputs)
+        for b in range(len(sums) >> BITS):
+            chacha8_lanes(key, inputs, lanes, block)
+            next_block(inputs)
+            for k in range(1 << BITS):
+                approximate_terms(block[k * CHUNK : k * CHUNK + lanes], scratch, terms)
+                total = np.int64(0)
+                for i in range(lanes):
+                    total += np.int64(terms[i])
+                sums[(b << BITS) + k] += total
+
+
+PAIRED_GROUPS, PAIRED_USERS = 512, 2048
+"""Most groups, and about how many users, that are paired in each document. These give decoys of all messages the power
+that 100,000 messages scored one by one have, down to 1e-6, and more below (`make audit-power`).
+"""
+
+
+class Paired(NamedTuple):
+    """The first so many groups, and the users of so many groups, of each the first `length`."""
+
+    groups: int
+    runs: int
+    length: int
+
+    @classmethod
+    def of(cls, groups: int) -> "Paired":
+        """The pairs of a key with B groups."""
+        length = min(groups, PAIRED_USERS)
+        return cls(min(groups, PAIRED_GROUPS), min(groups, -(-PAIRED_USERS // length)), length)
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs of a group and a user these are."""
+        return self.groups * self.runs * self.length
+
+
+@kernel
+def _greenlist_pairs(
+    chacha: NDArray[np.uint32],
+    shared: ScoredSteps,
+    users: ScoredSteps,
+    size: Paired,
+    rule: tuple[int, int, int],
+    critical: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Pairs of a group and a user whose scores add up to a critical one, of D documents under keys of their own.
+
+    Args:
+        chacha: uint32[D, 8].
+        shared: group steps.
+        users: user steps.
+        size: which groups and users.
+        rule: n, b and planes of γ = n / 2^b.
+        critical: int64[D, J].
+
+    Returns:
+        int64[D, J].
+    """
+    hits = np.zeros(critical.shape, np.int64)
+    of_group, of_user = np.empty(size.groups, np.int64), np.empty(size.runs * size.length, np.int64)
+    group_bits = np.empty((levels_of(shared.offsets), words_of(size.groups, rule)), np.uint32)
+    user_bits = np.empty((levels_of(users.offsets), words_of(size.length, rule)), np.uint32)
+    for d in range(len(hits)):
+        begin, end = shared.offsets[d], shared.offsets[d + 1]
+        count_run(chacha[d], shared.ids[begin:end], shared.nonces[begin:end], 0, rule, group_bits)
+        _counts_of(group_bits, of_group)
+        begin, end = users.offsets[d], users.offsets[d + 1]
+        for g in range(size.runs):
+            count_run(chacha[d], users.ids[begin:end], users.nonces[begin:end], g * MOST_NUMBERS, rule, user_bits)
+            _counts_of(user_bits, of_user[g * size.length : (g + 1) * size.length])
+        of_group.sort()
+        of_user.sort()
+        for j in range(critical.shape[1]):
+            hits[d, j] = _reaching(of_group, of_user, critical[d, j])
+    return hits
+
+
+@kernel
+def _gumbel_pairs(
+    chacha: NDArray[np.uint32], shared: ScoredSteps, users: ScoredSteps, size: Paired, critical: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Like `_greenlist_pairs`, pairs near a critical score in double precision. critical: float64[D, J]."""
+    hits = np.zeros(critical.shape, np.int64)
+    of_group, of_user = np.empty(size.groups, np.int64), np.empty(size.runs * size.length, np.int64)
+    group_sums = np.empty(_whole_blocks(size.groups), np.int64)
+    user_sums = np.empty(_whole_blocks(size.length), np.int64)
+    for d in range(len(hits)):
+        begin, end = shared.offsets[d], shared.offsets[d + 1]
+        group_ids, group_nonces, scored = shared.ids[begin:end], shared.nonces[begin:end], end - begin
+        sum_run(chacha[d], group_ids, group_nonces, 0, group_sums)
+        of_group[:] = group_sums[: size.groups]
+        begin, end = users.offsets[d], users.offsets[d + 1]
+        user_ids, user_nonces, scored = users.ids[begin:end], users.nonces[begin:end], scored + end - begin
+        for g in range(size.runs):
+            sum_run(chacha[d], user_ids, user_nonces, g * MOST_NUMBERS, user_sums)
+            of_user[g * size.length : (g + 1) * size.length] = user_sums[: size.length]
+        group, user = np.argsort(of_group), np.argsort(of_user)
+        of_groups, of_users = of_group[group], of_user[user]
+        for j in range(critical.shape[1]):
+            limit = critical[d, j]
+            if limit == np.inf:
+                continue
+            surely, perhaps = _around(limit, scored)
+            hits[d, j] = _reaching(of_groups, of_users, surely)
+            if _reaching(of_groups, of_users, perhaps) == hits[d, j]:
+                continue
+            for i in range(size.groups):
+                low, high = np.searchsorted(of_users, np.array([perhaps, surely]) - of_groups[i])
+                for v in user[low:high]:
+                    number = v // size.length * MOST_NUMBERS + v % size.length
+                    score = score_of_number(chacha[d], group_ids, group_nonces, group[i])
+                    score += score_of_number(chacha[d], user_ids, user_nonces, number)
+                    hits[d, j] += np.int64(score >= limit)
+    return hits
+
+
+@kernel
+def _counts_of(counters: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
+    """Vertical counters as whole numbers."""
+    for i in range(len(counts)):
+        counts[i] = 0
+        for level in range(len(counters)):
+            counts[i] += np.int64((counters[level, i >> 5] >> np.uint32(i & 31)) & np.uint32(1)) << level
+
+
+@kernel
+def _reaching(shared: NDArray[np.int64], users: NDArray[np.int64], least: np.int64) -> np.int64:
+    """How many sums of one number of each array, both sorted, are `least` or more."""
+    reaching, place = np.int64(0), len(users)
+    for score in shared:
+        while place > 0 and users[place - 1] + score >= least:
+            place -= 1
+        reaching += np.int64(len(users) - place)
+    return reaching

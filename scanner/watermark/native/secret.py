@@ -79,3 +79,8 @@ def planes_of(gamma: Fraction) -> int:
     """Planes in a block: the power of two that holds the b binary digits of γ = n / 2^b (SPEC §1)."""
     bits = gamma.denominator.bit_length() - 1
     return 1 << (bits - 1).bit_length()
+
+
+def rule_of(gamma: Fraction) -> tuple[int, int, int]:
+    """n, b and planes of γ = n / 2^b, as kernels take it."""
+    return gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma)

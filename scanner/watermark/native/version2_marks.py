@@ -1,15 +1,12 @@
-"""Version 2 of the native watermark under a key: which number a message reads at each step, marking, and its two marks.
+"""Version 2 of our marks: which number a message reads at each step, marking, and the search of all messages.
 
-Without groups message m reads number m everywhere. With B groups of B users, message g·B + v reads number g in group
-steps, which its group shares, and g·2^16 + v in user steps, which nobody shares (SPEC_2 §2). To mark a step, every
-candidate token reads its own run, one block a token (SPEC_2 §1).
+To mark a step, every candidate token reads its own run, one block a token (SPEC_2 §1).
 """
 
 import functools
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
-from fractions import Fraction
 from typing import ClassVar, Self
 
 import numpy as np
@@ -18,18 +15,17 @@ from numpy.typing import NDArray
 
 from scanner.watermark.format import Candidates, UserEvidence
 from scanner.watermark.kernel import kernel
-from scanner.watermark.laws import Binomial, Gamma, Law, NegativeGamma, least_score
-from scanner.watermark.native import green_runs, gumbel_runs, secret
+from scanner.watermark.laws import Law, NegativeGamma, least_score
+from scanner.watermark.native import green_runs, gumbel_runs
 from scanner.watermark.native.choice import cheapest
 from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
 from scanner.watermark.native.gumbel_runs import BITS, PER_LN2
-from scanner.watermark.native.keyed import BestMessages, NativeMark
-from scanner.watermark.native.one_message import NOT_ASKED, below, count_green, score_under
+from scanner.watermark.native.keyed import GreenListMark, GumbelMark, NativeMark
+from scanner.watermark.native.one_message import below
 from scanner.watermark.native.streams import (
     RunRequest,
     ScoredSteps,
     begin_run,
-    chosen,
     in_two,
     is_group_step,
     log2,
@@ -55,28 +51,11 @@ BestOfRuns = Callable[[ScoredSteps, RunRequest], tuple[NDArray[np.int64], NDArra
 """Function that finds the best numbers of runs and their scores: [R, most], −1 and 0 where there are fewer."""
 
 
-class Version2Mark(NativeMark, ABC):
-    """A native watermark of version 2 under one master key.
+class Version2Mark(NativeMark):
+    """A native watermark of version 2 under one master key; arguments and errors as of NativeMark."""
 
-    Args:
-        secret_bytes: the master key, 16 to 64 bytes.
-        method: `greenlist-v2` or `gumbel-v2`.
-        window: h, 0 to 16; with groups 1 to 16.
-        gamma: of a green list.
-        groups: B; None: no groups.
-
-    Raises:
-        ValueError: a secret, window or number of groups out of range.
-    """
-
-    def __init__(
-        self, secret_bytes: bytes, method: str, window: int, gamma: Fraction | None, groups: int | None
-    ) -> None:
-        if groups is not None and not (window and 2 <= groups <= MOST_NUMBERS):
-            raise ValueError(f"{groups} groups, window {window}: 2 to {MOST_NUMBERS} groups, window 1 or more")
-        super().__init__(secret_bytes, secret.label(method, window, gamma, groups), window, 2)
-        self.groups = groups
-        self._elsewhere: tuple[BestOfRuns, str] | None = None
+    version = 2
+    _elsewhere: tuple[BestOfRuns, str] | None = None
 
     def __repr__(self) -> str:
         return super().__repr__() + (f" {self._elsewhere[1]}" if self._elsewhere else "")
@@ -89,19 +68,6 @@ class Version2Mark(NativeMark, ABC):
         other = object.__new__(type(self))
         vars(other).update(vars(self), _elsewhere=(best_of_runs, where))
         return other
-
-    @abstractmethod
-    def _score(
-        self,
-        tokens: Tokens,
-        positions: Positions,
-        numbers: NDArray[np.int64],
-        terms: NDArray[np.float64] = NOT_ASKED,
-    ) -> NDArray[np.generic]:
-        """Score of one number a document, or of one for all, at the given positions: int64[D] or float64[D].
-
-        terms: float64[P], written where it has a length: what each position adds.
-        """
 
     @abstractmethod
     def best_of_windows(
@@ -130,57 +96,6 @@ class Version2Mark(NativeMark, ABC):
     def _best(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
         return self._elsewhere[0](steps, request) if self._elsewhere else self.best_of_runs(steps, request)
 
-    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
-        """Score of one message a document, or of one for all: int64[D] or float64[D], S_G + S_U.
-
-        Raises:
-            ValueError: a message that the key does not have.
-        """
-        of_group, of_user = self.parts(tokens, positions, messages)
-        return of_group + of_user  # type: ignore[operator]
-
-    def parts(
-        self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int
-    ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-        """S_G and S_U of one message a document; S_G is 0 without groups."""
-        wanted = self._each(messages, positions)
-        self._check_messages(wanted)
-        if self.groups is None:
-            own = self._score(tokens, positions, wanted)
-            return np.zeros_like(own), own
-        group, user = np.divmod(wanted, self.groups)
-        of_group = self.group_steps(tokens, positions)
-        shared = self._score(tokens, chosen(positions, of_group), group)
-        return shared, self._score(tokens, chosen(positions, ~of_group), group * MOST_NUMBERS + user)
-
-    def terms(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
-        """See ScoresParts."""
-        wanted = self._each(messages, positions)
-        self._check_messages(wanted)
-        added = np.empty(len(positions.index))
-        if self.groups is None:
-            self._score(tokens, positions, wanted, added)
-            return added
-        group, user = np.divmod(wanted, self.groups)
-        of_group = self.group_steps(tokens, positions)
-        for mask, numbers in ((of_group, group), (~of_group, group * MOST_NUMBERS + user)):
-            of_these = np.empty(int(mask.sum()))
-            self._score(tokens, chosen(positions, mask), numbers, of_these)
-            added[mask] = of_these
-        return added
-
-    def single_message(self, score: NDArray[np.generic]) -> Candidates:
-        """See ScoresParts."""
-        return BestMessages.of_one(score).candidates()._replace(independent=True)
-
-    def user_evidence(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> UserEvidence | None:
-        """See ScoresParts: the score of the user steps, among the users of a group."""
-        if self.groups is None:
-            return None
-        _, of_user = self.parts(tokens, positions, messages)
-        scored = chosen(positions, ~self.group_steps(tokens, positions)).scored
-        return UserEvidence(of_user[:, None], scored, self.groups)
-
     def numbers(self, nonces: NDArray[np.uint64], messages: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which number each step's message reads there: int64[R] for nonces of R steps and their messages (SPEC_2 §2).
 
@@ -192,17 +107,6 @@ class Version2Mark(NativeMark, ABC):
             return messages
         group, user = np.divmod(messages, self.groups)
         return np.where(is_group_step(nonces), group, group * MOST_NUMBERS + user)
-
-    def _check_messages(self, wanted: NDArray[np.int64]) -> None:
-        limit = 2**32 if self.groups is None else self.groups**2
-        if (wanted >= limit).any():
-            raise ValueError(f"message {wanted.max()} is out of range; this key has messages below {limit}")
-
-    def group_steps(self, tokens: Tokens, positions: Positions) -> NDArray[np.bool_]:
-        """Which scored positions are group steps: bool[P]; none without groups."""
-        if self.groups is None:
-            return np.zeros(len(positions.index), np.bool_)
-        return is_group_step(self._nonces(tokens, positions))
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
         """The candidates among the messages 0 … count−1; with groups, count is B².
@@ -359,39 +263,15 @@ def choose_token(key: NDArray[np.uint32], nonce: uint64, number: int, weights: N
     return chosen
 
 
-class Version2GreenList(Version2Mark):
-    """The green list of version 2.
+class Version2GreenList(GreenListMark, Version2Mark):
+    """The green list of version 2; arguments and errors as of GreenListMark."""
 
-    Args:
-        secret_bytes: the master key, 16 to 64 bytes.
-        window: h.
-        gamma: share of green tokens, n / 2^b in lowest terms, b ≤ 8.
-        groups: B; None: no groups.
-
-    Raises:
-        ValueError: a secret, window, γ or number of groups out of range.
-    """
-
-    def __init__(self, secret_bytes: bytes, window: int, gamma: Fraction, groups: int | None = None) -> None:
-        secret.check_gamma(gamma)
-        super().__init__(secret_bytes, "greenlist-v2", window, gamma, groups)
-        self.gamma, self.law = gamma, Binomial(gamma)
-        self._rule = (gamma.numerator, gamma.denominator.bit_length() - 1, secret.planes_of(gamma))
+    method = "greenlist-v2"
 
     def green(self, nonces: NDArray[np.uint64], messages: NDArray[np.int64], tokens: int) -> NDArray[np.bool_]:
         """Which of the tokens 0 … V−1 are green in each step for its message: bool[R, V] (SPEC_2 §1)."""
         numbers = self.numbers(nonces, messages)
         return green_tokens(self._keys.chacha, nonces, numbers, self._rule, tokens)
-
-    def _score(
-        self,
-        tokens: Tokens,
-        positions: Positions,
-        numbers: NDArray[np.int64],
-        terms: NDArray[np.float64] = NOT_ASKED,
-    ) -> NDArray[np.int64]:
-        keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)
-        return count_green(keys.chacha, keys.sip, *where, numbers, self.window, self._rule, 2, terms)
 
     def best_of_runs(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Best numbers of runs and their counts: int64[R, most] both."""
@@ -405,23 +285,10 @@ class Version2GreenList(Version2Mark):
         return number, counted.astype(np.float64)
 
 
-class Version2Gumbel(Version2Mark):
-    """The Gumbel mark of version 2.
+class Version2Gumbel(GumbelMark, Version2Mark):
+    """The Gumbel mark of version 2; arguments and errors as of GumbelMark."""
 
-    Args:
-        secret_bytes: the master key, 16 to 64 bytes.
-        window: h.
-        groups: B; None: no groups.
-
-    Raises:
-        ValueError: a secret, window or number of groups out of range.
-    """
-
-    law: Law = Gamma()
-    _unweighted: ClassVar[bool] = False
-
-    def __init__(self, secret_bytes: bytes, window: int, groups: int | None = None) -> None:
-        super().__init__(secret_bytes, "gumbel-v2", window, None, groups)
+    method = "gumbel-v2"
 
     def choose(self, nonce: np.uint64, message: int, weights: NDArray[np.float64]) -> int:
         """The token to write at a step: the least −ln(r)/p, −1 when every weight is 0 (SPEC §2, SPEC_2 §1).
@@ -443,16 +310,6 @@ class Version2Gumbel(Version2Mark):
         wanted, nonces = np.repeat(self._each(messages, positions), positions.scored), self._nonces(tokens, positions)
         ids = tokens.ids[positions.index].astype(np.int64)
         return gumbel_runs.draws_at(self._keys.chacha, ids, nonces, self.numbers(nonces, wanted))
-
-    def _score(
-        self,
-        tokens: Tokens,
-        positions: Positions,
-        numbers: NDArray[np.int64],
-        terms: NDArray[np.float64] = NOT_ASKED,
-    ) -> NDArray[np.float64]:
-        keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)
-        return score_under(keys.chacha, keys.sip, *where, numbers, self.window, self._unweighted, 2, terms)
 
     def best_of_runs(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Best numbers of runs, int64[R, most], and their scores, float64[R, most]."""

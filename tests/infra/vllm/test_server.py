@@ -20,7 +20,7 @@ import torch
 
 from scanner.generation import GumbelProcessor
 from scanner.registry import add_users, load_registry, new_key, open_key
-from scanner.watermark.native.version2 import groups_for
+from scanner.watermark.native.format import groups_for
 from tests.fixed import fix_secrets
 from tests.infra.vllm.served import MODEL, ROOT, Server, serving, why_not
 from tests.support.night import Night

@@ -9,9 +9,9 @@ from scanner.audit.calibration.admission import fresh_entropy
 from scanner.audit.statistics.judgement import levels
 from scanner.watermark import scored_positions
 from scanner.watermark.formats import make_format
-from scanner.watermark.native import run_nulls
+from scanner.watermark.native import nulls
 from scanner.watermark.native.gumbel import TERM_ERROR, UNIT
-from scanner.watermark.native.run_nulls import sum_run
+from scanner.watermark.native.nulls import sum_run
 from scanner.watermark.native.streams import steps_of
 from tests.watermark.native2.known2 import pair
 from tests.watermark.pairs import batch_tokens
@@ -100,8 +100,8 @@ def test_sums_are_as_near_to_scores_as_they_say():
 @pytest.mark.parametrize("gamma", ["1/4", None])
 def test_pairs_of_groups_and_users(gamma, most, monkeypatch):
     """Beside the scores of single messages, whose group and user steps are added crosswise."""
-    monkeypatch.setattr(run_nulls, "PAIRED_GROUPS", most[0])
-    monkeypatch.setattr(run_nulls, "PAIRED_USERS", most[1])
+    monkeypatch.setattr(nulls, "PAIRED_GROUPS", most[0])
+    monkeypatch.setattr(nulls, "PAIRED_USERS", most[1])
     parameters = {"window": 1, "groups": 20} | ({} if gamma is None else {"gamma": gamma})
     form = make_format("gumbel-v2" if gamma is None else "greenlist-v2", parameters)
     assert form.counted(400) == (20**3 if most[0] == 512 else 7 * 9)

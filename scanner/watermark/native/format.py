@@ -1,7 +1,8 @@
-"""Version 2 of the native watermark, as FORMATS has it: every token has a run of entries of its own (SPEC_2).
+"""Our own formats, as FORMATS has them: the green list and the Gumbel mark of the paper, in two versions.
 
-No change of tokens turns one message's mark into another's, and one message's mark leaves the scores of all others as
-they were. It has the laws and the parameters of version 1, and the parameter `groups` besides.
+In version 1 (SPEC) all messages read one shifted vector. In version 2 (SPEC_2) every token has a run of entries of its
+own: no change of tokens turns one message's mark into another's, and one message's mark leaves the scores of all others
+as they were. Laws and parameters are the same; version 2 has the parameter `groups` besides.
 
 A search with groups looks into the group of the largest group score, and into those whose group score is as rare as one
 in B or rarer (SPEC_2 §3). So a message with a small p is found if its group is one of these, which depends on how much
@@ -10,6 +11,7 @@ of its score came from group steps: `found_chance` says how often.
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from importlib.resources import files
 from typing import ClassVar, Self
 
@@ -17,14 +19,192 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from scanner.watermark.format import Format, KnownAnswers, StandIns
-from scanner.watermark.laws import Law, least_score
-from scanner.watermark.native import secret
+from scanner.watermark.format import Format, Hits, KnownAnswers, ProofPath, StandIns, UnlabelledColumns
+from scanner.watermark.laws import Binomial, Gamma, Law, least_score
+from scanner.watermark.native import nulls, secret
+from scanner.watermark.native.greenlist import GreenList
+from scanner.watermark.native.gumbel import Gumbel
 from scanner.watermark.native.known_answers import GROUPS
-from scanner.watermark.native.run_nulls import Paired
-from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat, Native
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
-from schemas.registry import MOST_NUMBERS, RESERVED_EVERY, parse_gamma, reserved_among
+from scanner.watermark.positions import Dedup, Positions, Tokens, WholeWindows
+from schemas.registry import MAX_WINDOW, MOST_NUMBERS, RESERVED_EVERY, parse_gamma, reserved_among
+from schemas.registry import Gamma as GammaText
+
+SECONDS_A_MESSAGE = 2e-9
+"""Seconds that one message of a position may take: three times the slowest kernel's need on a core of its own, doubled
+for decoy keys.
+"""
+
+SEEN_TOKENS = {0: "1,000", 1: "3,000 to 10,000"}
+"""Marked tokens of one user that trials needed to imitate the mark, by window."""
+
+SAFE_WINDOW = 3
+"""Smallest window at which no trial imitated the mark from published text."""
+
+MOST_MESSAGES = 2**31
+"""Most messages of a key."""
+
+
+class Native(Format):
+    """What the native formats share."""
+
+    version: ClassVar = 1
+    suggested: ClassVar = {"window": 4}
+    answers = KnownAnswers(files(__package__) / "known_answers.json", GROUPS)
+    window: int = Field(ge=0, le=MAX_WINDOW)
+
+    def rule(self) -> WholeWindows:
+        """The rule of SPEC §3."""
+        return WholeWindows(self.window)
+
+    def can_be_framed(self) -> bool:
+        """Always: all messages read one vector, so that message a of token x is message b of token x + a − b."""
+        return True
+
+    def cautions(self, messages: int) -> list[str]:
+        """Framing, where messages share a vector, and imitation, where a window is short."""
+        said = []
+        if messages > 1 and self.can_be_framed():
+            said.append(
+                "it may accuse the innocent: all users of version 1 read one shifted vector, so whoever holds text of "
+                "their own mark, or asks the marked model, can make text that names another user; version 2 ends that"
+            )
+        if self.window < SAFE_WINDOW:
+            enough = f" ({SEEN_TOKENS[self.window]} marked tokens suffice)" if self.window in SEEN_TOKENS else ""
+            said.append(
+                f"window {self.window}: whoever collects text of a mark can imitate it{enough}, and so make text that "
+                "is flagged, or that names its user; choose --window 4"
+            )
+        return said
+
+    @property
+    def _groups(self) -> int | None:
+        """B, or None where messages share no steps in groups."""
+        return None
+
+    @property
+    def _share(self) -> Fraction | None:
+        """γ, or None where there is no green list."""
+        gamma = self.columns().gamma
+        return parse_gamma(gamma) if gamma else None
+
+    def check_messages(self, count: int) -> None:
+        """At most as many messages as entries x + m of 32-bit tokens x are counted for."""
+        if count > MOST_MESSAGES:
+            raise ValueError(f"{count} messages: a key of format {self.name!r} has {MOST_MESSAGES} at most")
+
+    def seconds(self, messages: int) -> float:
+        """In proportion to the messages."""
+        return messages * SECONDS_A_MESSAGE
+
+    def counted(self, messages: int) -> int:
+        """All messages."""
+        return messages
+
+    def count_all(
+        self,
+        secrets: Sequence[bytes],
+        tokens: Tokens,
+        positions: Positions,
+        messages: int,
+        critical: NDArray[np.float64],
+    ) -> NDArray[np.int64]:
+        """Every message; with groups, pairs of a group and a user (scanner.watermark.native.nulls)."""
+        if self._groups is None:
+            return self.count_hits(secrets, tokens, positions, messages, critical).hits
+        keys = nulls.keys_of(secrets, self.label(), self.version)
+        return nulls.pair_hits(keys, tokens, positions, self.window, self._share, self._groups, critical)
+
+    def count_hits(
+        self,
+        secrets: Sequence[bytes],
+        tokens: Tokens,
+        positions: Positions,
+        messages: int,
+        critical: NDArray[np.float64],
+    ) -> Hits:
+        """See CountsHits."""
+        keys = nulls.keys_of(secrets, self.label(), self.version)
+        of_group = self._groups is not None
+        return nulls.count_hits(keys, tokens, positions, self.window, self._share, messages, critical, of_group)
+
+    def draw_key(self, entropy: bytes) -> bytes:
+        """The 32 bytes themselves."""
+        return entropy
+
+    def commitment(self, secret_bytes: bytes) -> bytes:
+        """The commitment of SPEC §1."""
+        return secret.commitment(secret_bytes, self.label(), self.version)
+
+    def dedups(self, wanted: Sequence[Dedup]) -> list[Dedup]:
+        """Without a window all positions of a text have one context."""
+        return [dedup for dedup in wanted if self.window or dedup != "context"]
+
+    def decides(self) -> dict[str, object]:
+        """Method, window and γ, as shard ids had them before labels existed."""
+        return self.columns()._asdict()
+
+
+class GreenListFormat(Native):
+    """The green list of Kirchenbauer et al.: h and γ."""
+
+    name = "greenlist"
+    title = "Kirchenbauer et al. (green list)"
+    suggested: ClassVar = {"window": 4, "gamma": "1/4"}
+    gamma: GammaText
+
+    def label(self) -> str:
+        """The label of SPEC §1."""
+        return secret.label(self.name, self.window, parse_gamma(self.gamma))
+
+    def law(self) -> Law:
+        """The law of S green tokens among T."""
+        return Binomial(parse_gamma(self.gamma))
+
+    def open(self, secret_bytes: bytes) -> GreenList | Version2GreenList:
+        """See Format."""
+        return GreenList(secret_bytes, self.window, parse_gamma(self.gamma))
+
+    def proof(self, secret_bytes: bytes) -> ProofPath:
+        """See Proves."""
+        from scanner.watermark.native.proof import GreenListProof  # flags alone need mpmath
+
+        gamma = parse_gamma(self.gamma)
+        return GreenListProof(secret_bytes, self.label(), self.version, self.window, gamma, self._groups)
+
+    def columns(self) -> UnlabelledColumns:
+        """See Format."""
+        return UnlabelledColumns(self.name, self.window, self.gamma)
+
+
+class GumbelFormat(Native):
+    """The Gumbel mark of Aaronson et al.: h."""
+
+    name = "gumbel"
+    title = "Aaronson et al. (Gumbel)"
+
+    def label(self) -> str:
+        """The label of SPEC §1."""
+        return secret.label(self.name, self.window)
+
+    def law(self) -> Law:
+        """The law of a sum of T exponential variables."""
+        return Gamma()
+
+    def open(self, secret_bytes: bytes) -> Gumbel | Version2Gumbel:
+        """See Format."""
+        return Gumbel(secret_bytes, self.window)
+
+    def proof(self, secret_bytes: bytes) -> ProofPath:
+        """See Proves."""
+        from scanner.watermark.native.proof import GumbelProof
+
+        return GumbelProof(secret_bytes, self.label(), self.version, self.window, self._groups)
+
+    def columns(self) -> UnlabelledColumns:
+        """See Format."""
+        return UnlabelledColumns(self.name, self.window)
+
 
 CLUSTERS = 32
 """Clusters of the messages of a key without groups, by which stand-ins are dealt out."""
@@ -88,7 +268,7 @@ class _Native2(Native):
 
     def counted(self, messages: int) -> int:
         """All messages; with groups, pairs of groups and users."""
-        return messages if self.groups is None else Paired.of(self.groups).pairs
+        return messages if self.groups is None else nulls.Paired.of(self.groups).pairs
 
     def stand_ins(self, message: int, messages: int) -> StandIns:
         """With groups, the reserved messages of its group, which share its group steps.
