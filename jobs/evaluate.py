@@ -16,7 +16,6 @@ from jobs.mark import read_prompts
 from jobs.options import NamedPath
 from jobs.text import tell
 from scanner.errors import Refused
-from scanner.interrupts import sigterm_interrupts
 
 if TYPE_CHECKING:
     from scanner.evaluation.plan import EvaluationPlan
@@ -83,9 +82,7 @@ def evaluate_and_tell(config_file: Path, paper_size: bool = False) -> None:
     with (
         when_interrupted("evaluate: texts and answers that were finished are kept; run it again to go on") as check,
         contextlib.redirect_stdout(sys.stderr),
-        sigterm_interrupts(),  # around Ray's start, and again after it, since Ray replaces the handler
         cluster(config.cluster) as workers,
-        sigterm_interrupts(),
     ):
         watch = StepProgress("evaluate", check)
         written = write_missing(plan, texts, workers, watch)

@@ -48,7 +48,6 @@ from scanner.cluster.corpus import (
 from scanner.cluster.machines import cluster
 from scanner.cluster.pool import Call, spread
 from scanner.errors import FileFault, Refused, ScanFailed
-from scanner.interrupts import sigterm_interrupts
 from scanner.registry import open_key, tokenizer_path
 from scanner.storage.locations import filesystem_of
 from scanner.storage.toml import digest
@@ -164,8 +163,7 @@ def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Calibr
     """
     make_scratch(scratch)
     try:
-        # around Ray's start, and again after it: Ray replaces the handler
-        with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
+        with cluster(plan.config.cluster) as workers:
             corpus = _Corpus(plan, scratch, workers, watch)
             encoding = Encoding(plan.tokenizer, plan.config.tokenizer.sha256, scratch)
             parts = corpus.parts(encoding) if plan.config.law or plan.config.figure else []

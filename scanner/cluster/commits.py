@@ -136,8 +136,7 @@ class Committer:
         )
         self._spent(finished.shard, *(report.seconds for report in finished.reports))
         if finished.fault is not None:
-            rows = finished.shard.rows
-            self.totals = replace(self.totals, rows_lost=self.totals.rows_lost + rows.stop - rows.start)
+            self.totals = replace(self.totals, rows_lost=self.totals.rows_lost + finished.shard.rows.documents)
             self.add_fault(finished.shard.file, finished.fault)
             return
         lost = DocumentCounts(documents=len(finished.lost), quarantined=len(finished.lost))
@@ -250,7 +249,7 @@ class Committer:
             "path": shard.file.path,
             "first_row": shard.rows.start,
             # rows of a table's file that were scanned before keep their verdicts, which a range would hide
-            "rows": shard.rows.stop - shard.rows.start if counts.documents or shard.file.entry is None else 0,
+            "rows": shard.rows.documents if counts.documents or shard.file.entry is None else 0,
             "keys": key_set(shard.keys) if shard.keys else self._plan.key_set,
             "file": f"{shard.file.size}:{shard.file.modified}",
             "began_at": self._began,

@@ -18,7 +18,7 @@ from scanner.errors import FileFault
 from scanner.input.columns import Columns
 from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Answer, Inspector
-from scanner.interrupts import interrupts_noted, sigterm_interrupts
+from scanner.interrupts import interrupts_noted
 from scanner.scan_plan import Plan
 
 LOOK_SECONDS = 5.0
@@ -112,14 +112,7 @@ def follow(
         warn_once(ending, "%r is passed over, and all other files that end in %r: only .parquet is read", path, ending)
 
     try:
-        # around Ray's start, and again after it: Ray replaces the handler
-        with (
-            interrupts_noted() as end_on_signal,
-            sigterm_interrupts(),
-            cluster(plan.config.cluster),
-            sigterm_interrupts(),
-            Inspector() as inspector,
-        ):
+        with interrupts_noted() as end_on_signal, cluster(plan.config.cluster), Inspector() as inspector:
             landing, listed = Landing(inspector), list[InputFile]()
             while True:
                 end_on_signal()

@@ -122,12 +122,12 @@ def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> CostEstimate | 
         origin = Origin("", shard.shard_id, shard.file.path)
         witness = PieceDecoys(decoys, origin, shard.rows.start, detector) if decoys else None
         samples += _samples(plan, shard, places, _scorer(detector, origin, witness))
-    return project(samples, [_documents(shard) for shard in left], workers) if samples else None
+    return project(samples, [shard.rows.documents for shard in left], workers) if samples else None
 
 
 def spread_evenly(shards: Sequence[Shard], places: int) -> Counter[Shard]:
     """How many of the documents in the middle of so many equal parts of all documents a shard holds; where it is 1."""
-    ends = list(accumulate(map(_documents, shards)))
+    ends = list(accumulate(shard.rows.documents for shard in shards))
     total = ends[-1] if ends else 0
     places = min(places, total)
     middles = [total * (2 * i + 1) // (2 * places) for i in range(places)]
@@ -154,10 +154,6 @@ def shared_out(costs: Iterable[float], workers: int) -> float:
     for cost in costs:
         heapq.heapreplace(free, free[0] + cost)
     return max(free)
-
-
-def _documents(shard: Shard) -> int:
-    return shard.rows.stop - shard.rows.start
 
 
 Score = Callable[[pa.RecordBatch], tuple[int, int, int]]
@@ -405,15 +401,15 @@ class _Input:
         found = work_left(self._plan, self._inspected) if there else without(self._inspected, ())
         self.work = work = without_expired(self._plan, found, refuse=True)
         says = [f"{work.skipped:,} of {_count(work.shards, 'shard')}; {_count(work.documents, 'document')} left"]
-        by_one_key = {", ".join(keys): _count_documents(shards) for keys, shards in work.by_keys.items() if keys}
+        by_one_key = {
+            ", ".join(keys): sum(shard.rows.documents for shard in shards)
+            for keys, shards in work.by_keys.items()
+            if keys
+        }
         for key_ids, number in by_one_key.items():
             says.append(f"{_count(number, 'document')} under {key_ids} alone: the others are done")
         facts = {"shards": work.shards, "shards_done": work.skipped, "documents_left": work.documents}
         return CheckFinding("done", tuple(says), facts | {"documents_left_for_some_keys": by_one_key})
-
-
-def _count_documents(shards: Sequence[Shard]) -> int:
-    return sum(shard.rows.stop - shard.rows.start for shard in shards)
 
 
 def _not_read(column: Described) -> str:

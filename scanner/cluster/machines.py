@@ -26,6 +26,7 @@ import ray
 from ray.exceptions import RayError
 
 from scanner.errors import Refused, ScanFailed, in_a_line
+from scanner.interrupts import sigterm_interrupts
 from schemas.config import ClusterConfig, ScanClusterConfig
 
 if TYPE_CHECKING:
@@ -195,9 +196,18 @@ _TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 def cluster(config: ClusterConfig) -> Iterator[int]:
     """Connect to Ray; gives the number of workers. An existing connection of this process is used, and left open.
 
+    SIGTERM interrupts meanwhile, as Ctrl-C does.
+
     Raises:
         ScanFailed: the cluster cannot be reached or started.
     """
+    # around Ray's start, and again after it: Ray replaces the handler
+    with sigterm_interrupts(), _connected(config) as workers, sigterm_interrupts():
+        yield workers
+
+
+@contextlib.contextmanager
+def _connected(config: ClusterConfig) -> Iterator[int]:
     if ray.is_initialized():
         yield room(config)
         return

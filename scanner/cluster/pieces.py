@@ -238,7 +238,7 @@ class PieceWork:
     def text_bytes(self) -> int:
         """About how many bytes of text it has: its share of the shard's."""
         rows = self.piece.shard.rows
-        return rows.text_bytes * self.documents // (rows.stop - rows.start)
+        return rows.text_bytes * self.documents // rows.documents
 
     def cut(self, most: int) -> "tuple[PieceWork, PieceWork]":
         """Its first so many documents, and the rest: two pieces of the shard, which is finished after both."""
@@ -259,7 +259,7 @@ class PackWork:
     @property
     def documents(self) -> int:
         """How many documents it has."""
-        return sum(shard.rows.stop - shard.rows.start for shard in self.pack.shards)
+        return sum(shard.rows.documents for shard in self.pack.shards)
 
     @property
     def text_bytes(self) -> int:
@@ -268,7 +268,7 @@ class PackWork:
 
     def cut(self, most: int) -> "tuple[PieceWork | PackWork, PieceWork | PackWork]":
         """Two parts of a pack of several shards: the first has so many documents at most, or a single shard."""
-        shards, ends = self.pack.shards, accumulate(shard.rows.stop - shard.rows.start for shard in self.pack.shards)
+        shards, ends = self.pack.shards, accumulate(shard.rows.documents for shard in self.pack.shards)
         first = min(max(sum(end <= most for end in ends), 1), len(shards) - 1)
         return self._part(shards[:first]), self._part(shards[first:])
 

@@ -308,17 +308,13 @@ class _Scan:
         self._plan = plan = with_filter(plan, self._scan_id)
         self._committer = Committer(plan, self._scan_id)
         self._find_work(files, strict=strict)
-        if self._work.left:
-            self._wait("starting Ray and its workers, which open the keys")
-            # around Ray's start, and again after it: Ray replaces the handler
-            with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
+        with contextlib.ExitStack() as ray_runs:
+            if self._work.left:
+                self._wait("starting Ray and its workers, which open the keys")
+                workers = ray_runs.enter_context(cluster(plan.config.cluster))
                 self._tell_metrics()
                 self._work_through(workers)
-                self._commit()  # while Ray's metrics can still take it
-                self._look_at_accounts(whole=whole)
-                self._judge(whole=whole)
-        else:
-            self._commit()
+            self._commit()  # while Ray's metrics can still take it
             self._look_at_accounts(whole=whole)
             self._judge(whole=whole)
         if self._committer.totals.counts.flagged or self._accounts:  # somebody may have been named
@@ -340,7 +336,7 @@ class _Scan:
         """Find the work. strict: refuse it where all files lack a column, or one is too old; else files just landed."""
         plan = self._plan
         if plan.config.cluster.require_gpus:
-            with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
+            with cluster(plan.config.cluster) as workers:
                 share_gpus(plan.config.cluster, workers)
         self._wait(f"reading the footers of files: {len(files):,}, and what is done of them")
         inspected = inspect_input(plan, files)
@@ -377,7 +373,7 @@ class _Scan:
         pieces = pace.pieces_of(shards)
         workers, gpus = share_gpus(plan.config.cluster, min(workers, pieces))
         actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(self._worker)
-        documents = sum(shard.rows.stop - shard.rows.start for shard in self._work.found)
+        documents = sum(shard.rows.documents for shard in self._work.found)
         shared = ray.put(replace(plan, documents=documents))
         seen = ray.put(earlier)
         memory, stall_seconds = worker_memory(plan.config.cluster), plan.config.cluster.stall_seconds
@@ -420,11 +416,11 @@ class _Scan:
 
     def _look_at_accounts(self, *, whole: bool) -> None:
         """Test the posts of each account together, in all files of the input, if it is configured."""
-        shards = (*self._work.found, *self._work.earlier)
-        plan = replace(self._plan, documents=sum(shard.rows.stop - shard.rows.start for shard in self._work.found))
+        shards = self._work.of_input
+        plan = replace(self._plan, documents=sum(shard.rows.documents for shard in self._work.found))
         self._unit = unit_of(plan, shards, self._started_at) if whole else None
         if self._unit is not None and (left := parts_left(plan, self._unit)):
-            with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
+            with cluster(plan.config.cluster) as workers:
                 self._accounts = account_pass(plan, self._scan_id, self._unit, left, workers, self._end_on_signal)
 
     def _judge(self, *, whole: bool) -> None:
@@ -439,19 +435,19 @@ class _Scan:
         """Second scores of flagged documents that have none, if they are configured."""
         try:
             second = self._plan.second
-            shards = (*self._work.found, *self._work.earlier)
+            shards = self._work.of_input
             if second and (flagged := flagged_without(self._plan, second, shards)):
-                with sigterm_interrupts(), cluster(self._plan.config.cluster), sigterm_interrupts():
+                with cluster(self._plan.config.cluster):
                     self._second_scores = second_pass(self._plan, second, self._scan_id, shards, flagged)
         except Refused as refused:
             raise ScanFailed(str(refused)) from None  # verdicts are committed
 
     def _learn(self, *, whole: bool) -> None:
         """Learn which n-grams many texts of tonight hold, for filters of later nights, if it is configured."""
-        plan, shards = self._plan, (*self._work.found, *self._work.earlier)
+        plan, shards = self._plan, self._work.of_input
         lesson = lesson_of(plan, shards) if whole else None
         if lesson is not None and not is_learnt(plan, lesson):
-            with sigterm_interrupts(), cluster(plan.config.cluster), sigterm_interrupts():
+            with cluster(plan.config.cluster):
                 filter_pass(plan, self._scan_id, lesson, self._end_on_signal)
 
     def _drop_old_nights(self) -> None:

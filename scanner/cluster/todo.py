@@ -93,7 +93,7 @@ class PiecePace:
 
     def pieces_of(self, shards: Iterable[Shard]) -> int:
         """How many pieces shards would be cut into now: so many workers find work."""
-        return sum(self.pieces(shard.rows.stop - shard.rows.start, shard.rows.text_bytes) for shard in shards)
+        return sum(self.pieces(shard.rows.documents, shard.rows.text_bytes) for shard in shards)
 
 
 ATTEMPTS = 3

@@ -171,7 +171,12 @@ class ScanWork:
     @property
     def documents(self) -> int:
         """Documents that are left."""
-        return sum(shard.rows.stop - shard.rows.start for shard in self.left)
+        return sum(shard.rows.documents for shard in self.left)
+
+    @property
+    def of_input(self) -> tuple[Shard, ...]:
+        """The shards of all of the input's rows, under whichever keys they are scanned or were."""
+        return (*self.found, *self.earlier)
 
     @property
     def by_keys(self) -> dict[tuple[str, ...], list[Shard]]:
@@ -349,7 +354,7 @@ def packed(shards: Sequence[Shard], workers: int) -> list[Shard | Pack]:
     waiting: list[Shard] = []
     rows = text_bytes = 0
     for shard in shards:
-        size = shard.rows.stop - shard.rows.start
+        size = shard.rows.documents
         if waiting and (
             len(waiting) >= most or rows + size > MAX_ROWS or text_bytes + shard.rows.text_bytes > MAX_TEXT_BYTES
         ):

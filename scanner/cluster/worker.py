@@ -261,7 +261,7 @@ class Worker:
             else:
                 rows.add(found)
                 counts.append(found.counts)
-            before += shard.rows.stop - shard.rows.start
+            before += shard.rows.documents
         files = write_rows(self._plan, rows, self._text_ids)
         clock.lap("write")
         yield PackReport(tuple(counts), files, peak_memory(), clock.spent())

@@ -40,6 +40,11 @@ class Range(NamedTuple):
     stop: int
     text_bytes: int
 
+    @property
+    def documents(self) -> int:
+        """How many rows."""
+        return self.stop - self.start
+
 
 @dataclass(frozen=True)
 class Shard:
