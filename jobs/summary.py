@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.options import TRIAL
 from jobs.text import counted, wrapped
-from scanner.audit.in_every_scan.found_canaries import CANARY_SAID
+from scanner.audit.in_every_scan.found_canaries import CANARY_WORDS
 from scanner.audit.in_every_scan.live import LiveAudit
 from scanner.audit.statistics.audit_rows import holds_down_to, number
 from scanner.printable import one_in, printable
@@ -73,11 +73,11 @@ def false_flags_in_words(audit: LiveAudit) -> str:
 
 def canaries_in_words(audit: LiveAudit) -> list[str]:
     """A line on canaries, with limits and the plan; empty if none were due."""
-    rows = [row for row in audit.rows if row["kind"] in CANARY_SAID]
+    rows = [row for row in audit.rows if row["kind"] in CANARY_WORDS]
     if audit.canaries is None or not rows:
         return []
     sentences = [
-        f"{CANARY_SAID[row['kind']]} {row['hits']:,} ({number(row['low'])} to {number(row['high'])}"
+        f"{CANARY_WORDS[row['kind']]} {row['hits']:,} ({number(row['low'])} to {number(row['high'])}"
         + (")" if row["kind"] == "canary_wrong" else f"; planned {number(row['expected'])})")
         for row in rows
     ]

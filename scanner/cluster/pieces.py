@@ -216,7 +216,7 @@ class PieceWork:
     shard: "OpenShard"
     state: Scored | Lost = Scored.CUT
     failed_on: list[str | None] = field(default_factory=list)
-    alone: bool = False
+    exclusive: bool = False
     nodes: int = 0
 
     @property
@@ -253,7 +253,7 @@ class PackWork:
     """A pack, whether its actor may hold nothing else, and how many nodes died over it."""
 
     pack: Pack
-    alone: bool = False
+    exclusive: bool = False
     nodes: int = 0
 
     @property
@@ -274,8 +274,8 @@ class PackWork:
 
     def _part(self, shards: tuple[Shard, ...]) -> "PieceWork | PackWork":
         if len(shards) > 1:
-            return PackWork(Pack(shards), self.alone, self.nodes)
-        return replace(whole_shard(shards[0], alone=self.alone), nodes=self.nodes)
+            return PackWork(Pack(shards), self.exclusive, self.nodes)
+        return replace(whole_shard(shards[0], exclusive=self.exclusive), nodes=self.nodes)
 
 
 @dataclass
@@ -286,7 +286,7 @@ class OpenShard:
     open_pieces: int = 1
 
 
-def whole_shard(shard: Shard, *, alone: bool = False, retries: int = 0) -> PieceWork:
+def whole_shard(shard: Shard, *, exclusive: bool = False, retries: int = 0) -> PieceWork:
     """A shard as one piece."""
     piece = Piece(shard, shard.rows.start, shard.rows.stop)
-    return PieceWork(piece, OpenShard(Finished(shard, retries=retries)), alone=alone)
+    return PieceWork(piece, OpenShard(Finished(shard, retries=retries)), exclusive=exclusive)

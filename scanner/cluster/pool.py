@@ -90,7 +90,7 @@ class _Slot:
         """Whether it can be given one more piece and then holds no more than the stated number."""
         if not self.ready or self.out_of_reach or len(self.given) >= most:
             return False
-        return not self.given or not (work.alone or any(other and other.alone for _, other in self.given))
+        return not self.given or not (work.exclusive or any(other and other.exclusive for _, other in self.given))
 
     def give(self, work: PieceWork | PackWork) -> None:
         """Ask the actor to do it."""

@@ -173,7 +173,7 @@ class Todo:
     def put_back(self, works: Iterable[PieceWork | PackWork]) -> None:
         """Put back work that was not begun, in its order; it comes next, to an actor that holds nothing else."""
         for work in reversed([*works]):
-            work.alone = True
+            work.exclusive = True
             self._waiting.appendleft(work)
 
     def failed(
@@ -267,7 +267,7 @@ class Todo:
         work.shard.open_pieces += len(report.set_aside)
         for row in report.set_aside:
             piece = work.piece._replace(start=row, stop=row + 1)
-            self._waiting.append(PieceWork(piece, work.shard, Scored.LARGE, alone=True))
+            self._waiting.append(PieceWork(piece, work.shard, Scored.LARGE, exclusive=True))
         self._give_up_large(work.path)
         return self._close(work)
 
@@ -284,7 +284,7 @@ class Todo:
     def _take_apart(self, work: PackWork, detail: str, behind: int | None = None) -> None:
         """Make each shard a piece; those that end beyond `behind` rows of the pack are scored one by one."""
         _log.warning("a pack of %d shards is taken apart: %s", len(work.pack.shards), detail)
-        pieces = [whole_shard(shard, alone=True, retries=1) for shard in work.pack.shards]
+        pieces = [whole_shard(shard, exclusive=True, retries=1) for shard in work.pack.shards]
         ends = accumulate(piece.documents for piece in pieces)
         for piece, end in zip(pieces, ends, strict=True):
             piece.piece = piece.piece._replace(one_by_one=behind is not None and end > behind)

@@ -92,7 +92,7 @@ class Glance(NamedTuple):
     quoted: float
 
 
-class _Said(NamedTuple):
+class _TextFindings(NamedTuple):
     """The fields of an Explanation that follow from the text.
 
     beside: columns of OF_FILE, as its file has them; moved: no scan can have read this text there.
@@ -447,25 +447,27 @@ class Explainer:
             (self._opened[key.key_id],) = open_keys(self._folder, [key], fast=False)
         return self._opened[key.key_id]
 
-    def _text_of(self, case: FlagCase) -> "_Said":
+    def _text_of(self, case: FlagCase) -> "_TextFindings":
         if self._config is None:
-            return _Said(why_none="name the scan's configuration instead of its results to see the text")
+            return _TextFindings(why_none="name the scan's configuration instead of its results to see the text")
         try:
             found = self._stored(case)
         except Refused as error:
-            return _Said(why_none=str(error), moved=isinstance(error, MovedRow))
+            return _TextFindings(why_none=str(error), moved=isinstance(error, MovedRow))
         read = Columns.of(self._config.input).names
         beside = {name: found.row[name] for name, kind in OF_FILE.items() if found.row and read[kind]}
         text = _as_scored(case, found)
         parts, message = parts_of(text), case.row["message"]
         if message is None:  # undecided: the best may be a stranger
-            return _Said(text, None, found.not_from_file, parts, None, "no message is shown for this flag", beside)
+            return _TextFindings(
+                text, None, found.not_from_file, parts, None, "no message is shown for this flag", beside
+            )
         try:
             test, common = self._open(self._key(case)), self.common(case)
         except Refused as error:  # a missing key keeps no other flag from being explained
-            return _Said(text, None, found.not_from_file, parts, None, str(error), beside)
+            return _TextFindings(text, None, found.not_from_file, parts, None, str(error), beside)
         dedup = case.scan["dedup"] if case.scan else self._config.dedup
         tokenizer = test.tokenizer.reference
         about = text, message, test.key.messages, Omissions(dedup, common), parts
         weighed = weigh(test.watermark, tokenizer, *about, self._run)
-        return _Said(text, None, found.not_from_file, parts, weighed, None, beside)
+        return _TextFindings(text, None, found.not_from_file, parts, weighed, None, beside)

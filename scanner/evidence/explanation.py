@@ -52,7 +52,7 @@ class ScoreRun(NamedTuple):
         return sum(self.log10_p <= level for level in LEVELS)
 
 
-class PartSaid(NamedTuple):
+class PartFinding(NamedTuple):
     """The evidence of the parts of one kind together.
 
     log10_p: of the message that the verdict found, as the best of all M; log10_p_any: of the best message of these
@@ -80,9 +80,9 @@ class UserEvidenceFinding(NamedTuple):
 class Weighed(NamedTuple):
     """The evidence of a text for a message.
 
-    tokens; scored; repeats: left out since they came before; unscored: without a whole window, or of no draw; alone:
-    None where messages share nothing; common: left out since many texts hold their n-grams; log10_p: of the message
-    alone, not corrected, NaN where the format has no law.
+    tokens; scored; repeats: left out since they came before; unscored: without a whole window, or of no draw;
+    user_evidence: None where messages share nothing; common: left out since many texts hold their n-grams; log10_p: of
+    the message alone, not corrected, NaN where the format has no law.
     """
 
     tokens: int
@@ -91,8 +91,8 @@ class Weighed(NamedTuple):
     unscored: int
     score: float
     runs: list[ScoreRun]
-    parts: list[PartSaid]
-    alone: UserEvidenceFinding | None = None
+    parts: list[PartFinding]
+    user_evidence: UserEvidenceFinding | None = None
     common: int = 0
     log10_p: float = math.nan
 
@@ -139,8 +139,8 @@ def weigh(
         len(ids) - int(all_positions.scored[0]),
         float(score[0]),
         _runs(mark, tokens, positions.index, stand, message, run),
-        _said(mark, tokens, positions.index, stand, message, messages, parts),
-        _alone(mark, tokens, positions, message),
+        _findings(mark, tokens, positions.index, stand, message, messages, parts),
+        _user_evidence(mark, tokens, positions, message),
         int(once.scored[0] - positions.scored[0]),
         float(log10_p_of(mark.law, score, positions.scored)[0]),
     )
@@ -171,12 +171,12 @@ def log10_p_in(
     return min(each)
 
 
-def _alone(mark: Watermark, tokens: Tokens, positions: Positions, message: int) -> UserEvidenceFinding | None:
-    own = mark.user_evidence(tokens, positions, np.array([message])) if isinstance(mark, ScoresParts) else None
-    if own is None:
+def _user_evidence(mark: Watermark, tokens: Tokens, positions: Positions, message: int) -> UserEvidenceFinding | None:
+    found = mark.user_evidence(tokens, positions, np.array([message])) if isinstance(mark, ScoresParts) else None
+    if found is None:
         return None
-    log10_p = log10_p_of(mark.law, own.score[:, 0], own.scored)
-    return UserEvidenceFinding(int(own.scored[0]), own.tests, float(log10_p[0]))
+    log10_p = log10_p_of(mark.law, found.score[:, 0], found.scored)
+    return UserEvidenceFinding(int(found.scored[0]), found.tests, float(log10_p[0]))
 
 
 def _runs(
@@ -198,7 +198,7 @@ def _runs(
     ]
 
 
-def _said(
+def _findings(
     mark: Watermark,
     tokens: Tokens,
     index: NDArray[np.int64],
@@ -206,26 +206,26 @@ def _said(
     message: int,
     messages: int,
     parts: Sequence[TextPart],
-) -> list[PartSaid]:
+) -> list[PartFinding]:
     """Evidence by kind of part; empty if the text is a single part, whose evidence is the verdict's."""
     if len(parts) < 2:
         return []
     begins = np.array([part.begin for part in parts], np.int64)
     of_part = np.searchsorted(begins, stand[index, 0], side="right") - 1
     kinds = np.array([part.kind for part in parts], object)
-    said = []
+    findings = []
     for kind in sorted({part.kind for part in parts}):
         chosen = index[kinds[of_part] == kind]
         characters = sum(part.end - part.begin for part in parts if part.kind == kind)
         if not len(chosen):
-            said.append(PartSaid(kind, characters, 0, 0.0, 0.0))
+            findings.append(PartFinding(kind, characters, 0, 0.0, 0.0))
             continue
         positions = Positions(chosen, np.array([0, len(chosen)], np.int64))
         alone = log10_p_of(mark.law, mark.score(tokens, positions, message), positions.scored)
         best = search(mark, tokens, positions, messages)
         p_any = float(best.log10_p_global[0, 0])
-        said.append(PartSaid(kind, characters, len(chosen), float(corrected(alone, messages)[0]), p_any))
-    return said
+        findings.append(PartFinding(kind, characters, len(chosen), float(corrected(alone, messages)[0]), p_any))
+    return findings
 
 
 ALIKE = 0.01
@@ -276,20 +276,22 @@ class Explanation:
         return self.case.row
 
     @property
-    def alone(self) -> UserEvidenceFinding | None:
+    def user_evidence(self) -> UserEvidenceFinding | None:
         """Evidence that tells the named user from others of a group; None: nobody is named, or there is no group.
 
         A text that is flagged by a part of it is None too, since its names go by that part alone.
         """
         named = self.row["naming"] == Naming.NAMED and self.row["unit"] is None
-        return self.weighed.alone if named and self.weighed else None
+        return self.weighed.user_evidence if named and self.weighed else None
 
     @property
     def log10_p_own(self) -> float | None:
-        """p of the second rule (SPEC_2 §3), as log10: chance to name a stranger of the group; None as `alone` is."""
-        if self.alone is None:
+        """log10 p of the second rule (SPEC_2 §3): chance to name a stranger of the group; None as `user_evidence`."""
+        if self.user_evidence is None:
             return None
-        return float(corrected(np.array(self.alone.log10_p), self.alone.group, recorded_tests(self.row)))
+        return float(
+            corrected(np.array(self.user_evidence.log10_p), self.user_evidence.group, recorded_tests(self.row))
+        )
 
     @property
     def generator(self) -> str | None:
@@ -299,19 +301,19 @@ class Explanation:
         return generator_of(name or (self.key.format if self.key else ""))
 
     @property
-    def said_of_parts(self) -> list[PartSaid]:
+    def findings_of_parts(self) -> list[PartFinding]:
         """Findings in quoted lines and in own words, if the text has both."""
         return self.weighed.parts if self.weighed and len(self.weighed.parts) > 1 else []
 
     @property
     def silent(self) -> set[Kind]:
         """Kinds of part that by themselves read like text without the mark: no run of theirs is shown to speak."""
-        return {part.kind for part in self.said_of_parts if part.log10_p > math.log10(ALIKE)}
+        return {part.kind for part in self.findings_of_parts if part.log10_p > math.log10(ALIKE)}
 
     @property
     def carried_by(self) -> Kind | None:
         """The part that alone carries the mark, if the other reads like text without one: `quoted`, `own` or None."""
-        log10_p_of = {part.kind: part.log10_p_any for part in self.said_of_parts}
+        log10_p_of = {part.kind: part.log10_p_any for part in self.findings_of_parts}
         orders: tuple[tuple[Kind, Kind], ...] = (("quoted", "own"), ("own", "quoted"))
         for kind, other in orders:
             if log10_p_of and log10_p_of[kind] <= math.log10(self.rate) and log10_p_of[other] > math.log10(ALIKE):

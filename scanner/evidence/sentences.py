@@ -9,7 +9,7 @@ from typing import Any
 
 from scanner.detection.proving import LONGEST
 from scanner.evidence.case import Around, Copied
-from scanner.evidence.explanation import Explanation, PartSaid
+from scanner.evidence.explanation import Explanation, PartFinding
 from scanner.printable import at_most, one_in, printable, safe
 from scanner.results.decision_log import users_of
 from scanner.results.false_discoveries import log10_p_shown
@@ -93,7 +93,7 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
         yield "Account and user", _account_and_user(row)
     if explained.spans:
         yield "Marked parts", _spans(explained)
-    if explained.said_of_parts:
+    if explained.findings_of_parts:
         yield "Quoted lines and own words", _parts(explained)
     sure = _how_sure(explained)
     if sure is not None:
@@ -138,17 +138,17 @@ def _account_and_user(row: Mapping[str, Any]) -> str:
 
 def _how_sure(explained: Explanation) -> str | None:
     """How seldom somebody else of the group is named by chance, for a key with groups; None where there is no group."""
-    alone, scan = explained.alone, explained.case.scan
-    if alone is None:
+    finding, scan = explained.user_evidence, explained.case.scan
+    if finding is None:
         return None
     question = ""
     if scan is not None:
         rate = scan["misnaming_rate"] or scan["false_positive_rate"]
         question = f"; this scan asked for {one_in(math.log10(rate))}"
     return (
-        f"the {alone.group:,} users of a group share a part of the mark, and {alone.scored:,} scored tokens tell them "
-        f"apart: if these were marked for none of them, {one_in(explained.log10_p_own or 0.0)} texts would speak so "
-        f"strongly for any{question}"
+        f"the {finding.group:,} users of a group share a part of the mark, and {finding.scored:,} scored tokens tell "
+        f"them apart: if these were marked for none of them, {one_in(explained.log10_p_own or 0.0)} texts would speak "
+        f"so strongly for any{question}"
     )
 
 
@@ -266,7 +266,7 @@ def _span(span: Mapping[str, Any]) -> str:
 
 
 def _parts(explained: Explanation) -> str:
-    each = "; ".join(_part(part, explained.row["basis"]) for part in explained.said_of_parts)
+    each = "; ".join(_part(part, explained.row["basis"]) for part in explained.findings_of_parts)
     conclusion = {
         "quoted": " The quoted lines alone carry the mark: whoever posted this quotes marked text.",
         "own": " The own words alone carry the mark.",
@@ -275,7 +275,7 @@ def _parts(explained: Explanation) -> str:
     return f"{each}. These numbers decide nothing and name nobody.{conclusion}"
 
 
-def _part(part: PartSaid, basis: str | None) -> str:
+def _part(part: PartFinding, basis: str | None) -> str:
     """A part's p-value, if it has one."""
     which = {"quoted": "quoted lines", "own": "own words"}[part.kind]
     if not part.scored:
@@ -312,10 +312,12 @@ def record_of(explained: Explanation) -> dict[str, Any]:
         "false_flags_expected_at_most": explained.false_flags,
         "registry_agrees": explained.registry.agrees,
         "name": None
-        if explained.alone is None
-        else explained.alone._asdict() | {"log10_p": _plain(explained.log10_p_own)},
+        if explained.user_evidence is None
+        else explained.user_evidence._asdict() | {"log10_p": _plain(explained.log10_p_own)},
         "carried_by": explained.carried_by,
-        "parts": [{name: _plain(value) for name, value in part._asdict().items()} for part in explained.said_of_parts],
+        "parts": [
+            {name: _plain(value) for name, value in part._asdict().items()} for part in explained.findings_of_parts
+        ],
         "spans": [{name: span[name] for name in _OF_SPANS} for span in explained.spans],
         "copied": None if explained.copied is None else explained.copied._asdict(),
         "runs": [{"begin": one.begin, "end": one.end, "level": one.level} for one in weighed.runs] if weighed else [],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jobs.evidence import _MARKS, _marked_lines
 from scanner.evidence.advice import RULES, advise, in_short
 from scanner.evidence.case import Around, Copied, FlagCase
-from scanner.evidence.explanation import Explanation, PartSaid, ScoreRun, Weighed
+from scanner.evidence.explanation import Explanation, PartFinding, ScoreRun, Weighed
 from scanner.evidence.names_then import RegistrySays
 from scanner.evidence.page import MOST_CHARACTERS, page, segments, visible
 from scanner.printable import combines
@@ -70,7 +70,7 @@ def test_no_shade_in_a_part_whose_own_p_is_not_small(silent, p_own, p_quoted):
     """A run that speaks very strongly, by chance or since it reaches over a part's edge, shades no innocent words."""
     text = "> quoted words\nown words that are longer"
     explained = explanation(text, runs=[ScoreRun(0, len(text), 8, 0, -5.0)])
-    said = [PartSaid("own", 25, 8, p_own, -9.0), PartSaid("quoted", 15, 8, p_quoted, -9.0)]
+    said = [PartFinding("own", 25, 8, p_own, -9.0), PartFinding("quoted", 15, 8, p_quoted, -9.0)]
     explained = dataclasses.replace(explained, weighed=explained.weighed._replace(parts=said))
     levels = {"quoted" if part.quoted else "own": part.level for part in segments(explained)}
     assert levels == {kind: 0 if kind == silent else 4 for kind in ("own", "quoted")}
@@ -135,10 +135,10 @@ def test_a_page_stays_small_whatever_is_in_the_text(text):
     assert visible(text[:-left_out]).replace("\n", "") in "".join(check(html).text).replace("\n", "")
 
 
-QUOTED = [PartSaid("own", 9, 8, 0.0, -0.1), PartSaid("quoted", 9, 8, -9.0, -9.0)]
+QUOTED = [PartFinding("own", 9, 8, 0.0, -0.1), PartFinding("quoted", 9, 8, -9.0, -9.0)]
 
 
-def of(copied: float = 0.0, parts: tuple[PartSaid, ...] = (), **row: object) -> Explanation:
+def of(copied: float = 0.0, parts: tuple[PartFinding, ...] = (), **row: object) -> Explanation:
     found = explanation("some words")
     weighed = found.weighed._replace(parts=list(parts))
     changed = dataclasses.replace(found, weighed=weighed, copied=Copied(copied, 1, 1))

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from scanner.evidence.explanation import Explanation, PartSaid, UserEvidenceFinding
+from scanner.evidence.explanation import Explanation, PartFinding, UserEvidenceFinding
 from scanner.evidence.sentences import _chance, _how_sure, _key, _others, _part, _proof
 from scanner.evidence.site import line_of
 from tests.support.rows import verdict
@@ -24,7 +24,7 @@ from tests.support.rows import verdict
     ],
 )
 def test_a_part_says_what_is_known(log10_p, basis, said):
-    assert _part(PartSaid("own", 40, 9, log10_p, log10_p), basis) == f"own words: {said}(9 tokens scored)"
+    assert _part(PartFinding("own", 40, 9, log10_p, log10_p), basis) == f"own words: {said}(9 tokens scored)"
 
 
 def test_of_a_message_that_is_not_shown_nothing_is_counted():
@@ -46,7 +46,7 @@ def test_how_sure_a_name_is_goes_by_what_the_user_shares_with_nobody():
                 "case": SimpleNamespace(
                     row=verdict(0, naming="named", keys_tested=4, basis="key", unit=None), scan=scan
                 ),
-                "weighed": SimpleNamespace(alone=UserEvidenceFinding(55, 100, log10_p)),
+                "weighed": SimpleNamespace(user_evidence=UserEvidenceFinding(55, 100, log10_p)),
             }
         )
         assert explained.log10_p_own == pytest.approx(log10_p + math.log10(400))
@@ -58,8 +58,8 @@ def test_how_sure_a_name_is_goes_by_what_the_user_shares_with_nobody():
 
 def test_nothing_is_said_of_a_name_where_nobody_is_named_or_a_part_names():
     for row in (verdict(0, naming="undecided"), verdict(0, naming="named", unit="span")):
-        explained = SimpleNamespace(row=row, weighed=SimpleNamespace(alone=UserEvidenceFinding(55, 100, -9.0)))
-        assert Explanation.alone.fget(explained) is None
+        explained = SimpleNamespace(row=row, weighed=SimpleNamespace(user_evidence=UserEvidenceFinding(55, 100, -9.0)))
+        assert Explanation.user_evidence.fget(explained) is None
 
 
 def test_a_key_that_was_chosen_among_several_says_by_what_to_multiply():

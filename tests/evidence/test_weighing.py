@@ -97,7 +97,7 @@ def test_what_a_message_reads_alone_is_that_of_the_slow_path():
     for form, expected in ((GumbelFormat2(window=2, groups=groups), own), (GumbelFormat2(window=2), None)):
         found = weigh(form.open(secret), tokenizer, text, message, groups**2, Omissions("ngram"), ())
         if expected is None:
-            assert found.alone is None
+            assert found.user_evidence is None
         else:
-            assert found.alone[:2] == (len(steps), groups)
-            assert found.alone.log10_p == pytest.approx(expected, abs=1e-9)
+            assert found.user_evidence[:2] == (len(steps), groups)
+            assert found.user_evidence.log10_p == pytest.approx(expected, abs=1e-9)

@@ -103,7 +103,7 @@ class _Scored:
     def see(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
         """Keep the scores of each key."""
         del digests, text_of
-        self.seen = scores
+        self.scores = scores
 
 
 def draw_numbers(secret: bytes, digests: Sequence[bytes]) -> NDArray[np.uint64]:
@@ -170,7 +170,7 @@ class Decisions:
         )
         log10_p, weights = np.full(len(texts), np.inf), self._weights
         differs = np.array([bool(weights.normalised) and normalise(text) != text for text in texts.values()])
-        whole, chance = self._chance(scored.seen, differs)
+        whole, chance = self._chance(scored.scores, differs)
         sums, of_parts = {}, np.array([unit == SPAN for unit in looked.verdicts["unit"].to_pylist()])
         _lower(log10_p, looked.verdicts.filter(pa.array(~of_parts)))  # a part's p stands in for a whole text's
         if (weights.normalised or weights.span) and not differs.all():

@@ -22,7 +22,7 @@ from schemas.words import AuditVerdict, Naming
 
 _TOO_FEW = (AuditVerdict.TOO_FEW, AuditVerdict.TOO_MANY)
 
-CANARY_SAID = {"canary_found": "found", "canary_right": "named right", "canary_wrong": "named for somebody else"}
+CANARY_WORDS = {"canary_found": "found", "canary_right": "named right", "canary_wrong": "named for somebody else"}
 """Words for the rows."""
 
 
@@ -160,7 +160,7 @@ def alarms(rows: Sequence[Row], came: int) -> list[str]:
     if not of_kind:
         return []
     sentences = [
-        f"canaries: {row['hits']:,} of {row['tests']:,} were {CANARY_SAID[kind]}, where "
+        f"canaries: {row['hits']:,} of {row['tests']:,} were {CANARY_WORDS[kind]}, where "
         f"{number(row['expected'])} were {'expected' if kind == 'canary_wrong' else 'planned'}"
         for kind, row in of_kind.items()
     ]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scanner.watermark.format import Basis, Candidates, UserEvidence
 from scanner.watermark.laws import Binomial, Gamma, Law
 from scanner.watermark.native import secret, streams
-from scanner.watermark.native.one_message import NOT_ASKED, count_green, score_under
+from scanner.watermark.native.one_message import NO_TERMS, count_green, score_under
 from scanner.watermark.native.streams import chosen, is_group_step
 from scanner.watermark.positions import Positions, Tokens, WholeWindows
 from schemas.registry import MOST_NUMBERS
@@ -104,7 +104,7 @@ class NativeMark(ABC):
         tokens: Tokens,
         positions: Positions,
         numbers: NDArray[np.int64],
-        terms: NDArray[np.float64] = NOT_ASKED,
+        terms: NDArray[np.float64] = NO_TERMS,
     ) -> NDArray[np.generic]:
         """Score of one number a document, or of one for all, at the given positions: int64[D] or float64[D].
 
@@ -219,7 +219,7 @@ class GreenListMark(NativeMark):
         tokens: Tokens,
         positions: Positions,
         numbers: NDArray[np.int64],
-        terms: NDArray[np.float64] = NOT_ASKED,
+        terms: NDArray[np.float64] = NO_TERMS,
     ) -> NDArray[np.int64]:
         """Number of green positions of each document: int64[D]."""
         keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)
@@ -249,7 +249,7 @@ class GumbelMark(NativeMark):
         tokens: Tokens,
         positions: Positions,
         numbers: NDArray[np.int64],
-        terms: NDArray[np.float64] = NOT_ASKED,
+        terms: NDArray[np.float64] = NO_TERMS,
     ) -> NDArray[np.float64]:
         """Σ −ln(1−r) of each document, or Σ ln r: float64[D]."""
         keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)

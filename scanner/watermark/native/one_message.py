@@ -19,8 +19,8 @@ from scanner.watermark.native.streams import (
     steps_of_positions,
 )
 
-NOT_ASKED = np.empty(0)
-"""Empty array that says that nobody asks what each position adds."""
+NO_TERMS = np.empty(0)
+"""In place of an array for what each position adds, where nobody needs it."""
 
 
 @kernel
@@ -58,7 +58,7 @@ def count_green(
 ) -> NDArray[np.int64]:
     """Green positions of each document under its message. One block a position: it holds all planes of a word.
 
-    terms: float64[P], written: 1 where a position is green, else 0; of no length: not asked for.
+    terms: float64[P], written: 1 where a position is green, else 0; NO_TERMS: none is written.
     """
     n, bits, planes = rule
     height = 16 // planes
@@ -133,7 +133,7 @@ def score_under(
 ) -> NDArray[np.float64]:
     """Score of each document under its message, summed in the order of positions: Σ −ln(1−r), or unweighted Σ ln r.
 
-    terms: float64[P], written: what each position adds; of no length: not asked for.
+    terms: float64[P], written: what each position adds; NO_TERMS: none is written.
     """
     sums = np.zeros(len(offsets) - 1)
     hashed, scratch, nonces = np.zeros(2, np.int64), np.empty(6 * CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
