@@ -352,7 +352,7 @@ class Prover:
     ) -> list[float | None]:
         """log10 p of what each message shares with no other, corrected as in `Found`; None: nothing more is asked.
 
-        single: as ProvesOwn gives it for so many messages.
+        single: as ProvesUserEvidence gives it for so many messages.
         """
         from scanner.watermark.proof import log10_any_of
 

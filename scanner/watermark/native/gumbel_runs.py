@@ -135,16 +135,16 @@ def bound_run(
     bounds[:] = 0
     for p in range(0, len(ids), STEPS):
         steps = min(STEPS, len(ids) - p)
-        _share(k, ids[p : p + steps], nonces[p : p + steps], first, shared)
+        _write_shared(k, ids[p : p + steps], nonces[p : p + steps], first, shared)
         vectors = (steps + LANES - 1) // LANES
-        looks = (vectors - 1) // PRODUCT
-        most = np.int64(LANES * (32 * vectors + looks + 1)) << 11  # a product begins at exponent 1
+        moves = (vectors - 1) // PRODUCT
+        most = np.int64(LANES * (32 * vectors + moves + 1)) << 11  # a product begins at exponent 1
         for b in range(uint64(len(bounds) >> BITS)):
             products[:] = _START
             logarithms[:] = uint32(0)
             for begin in range(0, vectors, PRODUCT):
                 if begin:
-                    _look(products, logarithms)
+                    _move_exponents(products, logarithms)
                 _multiply(k, shared, uint64(begin), uint64(min(begin + PRODUCT, vectors)), uint32(b), products)
             _add_lanes(products, logarithms)
             for n in range(uint64(_NUMBERS)):
@@ -152,25 +152,25 @@ def bound_run(
 
 
 @kernel
-def _share(
+def _write_shared(
     key: tuple[uint32, ...], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], first: int, out: NDArray[np.uint32]
 ) -> None:
     """What the blocks of each step have in common, LANES steps after LANES steps; a lane without a step has nothing."""
     for v in range((len(ids) + LANES - 1) // LANES):
-        own = out[v * _SHARED : (v + 1) * _SHARED]
-        own[16 * LANES :] = ~uint32(0)
+        vector = out[v * _SHARED : (v + 1) * _SHARED]
+        vector[16 * LANES :] = ~uint32(0)
         for i in range(min(LANES, len(ids) - v * LANES)):
             token, nonce = ids[v * LANES + i], nonces[v * LANES + i]
-            own[i] = uint32(token << uint32(32 - BITS)) | uint32(first >> BITS)
-            own[LANES + i] = token >> uint32(BITS)
-            own[2 * LANES + i], own[3 * LANES + i] = uint32(nonce), uint32(nonce >> uint64(32))
-            own[16 * LANES + i] = uint32(1)
+            vector[i] = uint32(token << uint32(32 - BITS)) | uint32(first >> BITS)
+            vector[LANES + i] = token >> uint32(BITS)
+            vector[2 * LANES + i], vector[3 * LANES + i] = uint32(nonce), uint32(nonce >> uint64(32))
+            vector[16 * LANES + i] = uint32(1)
         for i in range(LANES):
-            x = three_columns(key, own[LANES + i], own[2 * LANES + i], own[3 * LANES + i])
-            own[4 * LANES + i], own[5 * LANES + i], own[6 * LANES + i] = x[0], x[1], x[2]
-            own[7 * LANES + i], own[8 * LANES + i], own[9 * LANES + i] = x[3], x[4], x[5]
-            own[10 * LANES + i], own[11 * LANES + i], own[12 * LANES + i] = x[6], x[7], x[8]
-            own[13 * LANES + i], own[14 * LANES + i], own[15 * LANES + i] = x[9], x[10], x[11]
+            x = three_columns(key, vector[LANES + i], vector[2 * LANES + i], vector[3 * LANES + i])
+            vector[4 * LANES + i], vector[5 * LANES + i], vector[6 * LANES + i] = x[0], x[1], x[2]
+            vector[7 * LANES + i], vector[8 * LANES + i], vector[9 * LANES + i] = x[3], x[4], x[5]
+            vector[10 * LANES + i], vector[11 * LANES + i], vector[12 * LANES + i] = x[6], x[7], x[8]
+            vector[13 * LANES + i], vector[14 * LANES + i], vector[15 * LANES + i] = x[9], x[10], x[11]
 
 
 @inlined
@@ -187,16 +187,16 @@ def _multiply(
     A lane without a step has the factor 2^32: all bits of it are set.
     """
     for v in range(begin, end):
-        own = shared[v * uint64(_SHARED) : (v + uint64(1)) * uint64(_SHARED)]
+        vector = shared[v * uint64(_SHARED) : (v + uint64(1)) * uint64(_SHARED)]
         for i in range(LANES):
             columns = (
-                own[4 * LANES + i], own[5 * LANES + i], own[6 * LANES + i], own[7 * LANES + i],
-                own[8 * LANES + i], own[9 * LANES + i], own[10 * LANES + i], own[11 * LANES + i],
-                own[12 * LANES + i], own[13 * LANES + i], own[14 * LANES + i], own[15 * LANES + i],
+                vector[4 * LANES + i], vector[5 * LANES + i], vector[6 * LANES + i], vector[7 * LANES + i],
+                vector[8 * LANES + i], vector[9 * LANES + i], vector[10 * LANES + i], vector[11 * LANES + i],
+                vector[12 * LANES + i], vector[13 * LANES + i], vector[14 * LANES + i], vector[15 * LANES + i],
             )  # fmt: skip
-            counter = uint32(own[i] + block)
-            x = block_after(key, columns, counter, own[LANES + i], own[2 * LANES + i], own[3 * LANES + i])
-            none = own[16 * LANES + i]
+            counter = uint32(vector[i] + block)
+            x = block_after(key, columns, counter, vector[LANES + i], vector[2 * LANES + i], vector[3 * LANES + i])
+            none = vector[16 * LANES + i]
             products[i] = _times(products[i], x[0], none)
             products[LANES + i] = _times(products[LANES + i], x[1], none)
             products[2 * LANES + i] = _times(products[2 * LANES + i], x[2], none)
@@ -223,8 +223,8 @@ def _times(product: uint32, draw: uint32, none: uint32) -> uint32:
 
 
 @inlined
-def _look(products: NDArray[np.uint32], exponents: NDArray[np.uint32]) -> None:
-    """Take the exponents of products off, and add them up."""
+def _move_exponents(products: NDArray[np.uint32], exponents: NDArray[np.uint32]) -> None:
+    """Move the exponents of products into their sums."""
     for i in range(uint64(_TILE)):
         exponents[i] += products[i] >> uint32(23)
         products[i] = (products[i] & _FRACTION) | _START

@@ -107,20 +107,20 @@ class _Proof(ABC):
     def user_evidence(
         self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
     ) -> tuple[int, list[float], int] | None:
-        """See scanner.watermark.format.ProvesOwn: scores of the user steps, among the users of a group."""
+        """See scanner.watermark.format.ProvesUserEvidence: scores of the user steps, among the users of a group."""
         if self._groups is None:
             return None
         _, nonces, terms = self._each(tokens, messages, dedup, left_out)
-        own = terms[:, ~_of_group(nonces)]
-        return own.shape[1], [math.fsum(of_one) for of_one in own.tolist()], self._groups
+        of_user = terms[:, ~_of_group(nonces)]
+        return of_user.shape[1], [math.fsum(of_one) for of_one in of_user.tolist()], self._groups
 
     def parts(
         self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_] | None, int]:
         """See scanner.watermark.format.ProvesParts."""
         places, nonces, terms = self._each(tokens, messages, dedup, left_out)
-        own = None if self._groups is None else ~_of_group(nonces)
-        return places, terms, own, self._groups or 1
+        of_user = None if self._groups is None else ~_of_group(nonces)
+        return places, terms, of_user, self._groups or 1
 
     def _each(
         self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int]

@@ -131,8 +131,8 @@ class Version2Mark(NativeMark):
         """
         if self.groups is None or groups > self.groups:
             raise ValueError(f"{groups} groups cannot be searched; this key has {self.groups or 'none'}")
-        shared, own = in_two(tokens, positions, self._nonces(tokens, positions))
-        return self._in_groups(shared, own, groups, self.groups)
+        shared, of_users = in_two(tokens, positions, self._nonces(tokens, positions))
+        return self._in_groups(shared, of_users, groups, self.groups)
 
     def _among_all(self, steps: ScoredSteps, count: int) -> Candidates:
         """The best two of each document, and all others that p alone puts beyond what the best of all reaches."""
@@ -154,7 +154,7 @@ class Version2Mark(NativeMark):
         width = max(2, int((message >= 0).sum(axis=1).max(initial=0)))
         return message[:, :width], score[:, :width]
 
-    def _in_groups(self, shared: ScoredSteps, own: ScoredSteps, groups: int, users: int) -> Candidates:
+    def _in_groups(self, shared: ScoredSteps, of_users: ScoredSteps, groups: int, users: int) -> Candidates:
         """The best user of each group that is looked into (SPEC_2 §3); users: B, by which messages are numbered."""
         documents = np.arange(len(shared.scored))
         floors = self._floors_of(shared.scored, groups)
@@ -167,7 +167,7 @@ class Version2Mark(NativeMark):
         looked_into, group, score_group = looked_into[:, :width], group[:, :width], score_group[:, :width]
         rows = np.nonzero(looked_into)[0]
         none = np.full(len(rows), np.inf)
-        user, score_user = self._best(own, RunRequest(rows, group[looked_into] * MOST_NUMBERS, groups, 1, 1, none))
+        user, score_user = self._best(of_users, RunRequest(rows, group[looked_into] * MOST_NUMBERS, groups, 1, 1, none))
         message, score_of_user = np.full(group.shape, -1), np.zeros_like(score_group)
         message[looked_into] = group[looked_into] * users + user[:, 0]
         score_of_user[looked_into] = score_user[:, 0]
@@ -176,7 +176,7 @@ class Version2Mark(NativeMark):
         message, total, score_of_user = (
             np.take_along_axis(a, best_first, axis=1) for a in (message, total, score_of_user)
         )
-        return Candidates(message, total, UserEvidence(score_of_user, own.scored, groups), independent=True)
+        return Candidates(message, total, UserEvidence(score_of_user, of_users.scored, groups), independent=True)
 
     def _floors_of(self, scored: NDArray[np.int64], count: int) -> NDArray[np.float64]:
         """Least score whose p is 1/count or less, for each document: float64[D]."""
@@ -246,17 +246,17 @@ def choose_token(key: NDArray[np.uint32], nonce: uint64, number: int, weights: N
         weights: float64[V], p up to a factor.
     """
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
-    ids, own, same = np.empty(CHUNK, np.uint32), np.empty(CHUNK), np.full(CHUNK, nonce)
+    ids, chances, same = np.empty(CHUNK, np.uint32), np.empty(CHUNK), np.full(CHUNK, nonce)
     draws = block[(number & 15) * CHUNK :]
     chosen, cost, lanes = -1, math.inf, 0
     for token in range(len(weights)):
         if weights[token] > 0.0:
-            ids[lanes], own[lanes] = token, weights[token]
+            ids[lanes], chances[lanes] = token, weights[token]
             lanes += 1
         if lanes == CHUNK or (lanes and token == len(weights) - 1):
             begin_run(ids[:lanes], same, number, BITS, inputs)
             chacha8_lanes(key, inputs, lanes, block)
-            place, cost = cheapest(draws[:lanes], own[:lanes], 0, -1, cost)
+            place, cost = cheapest(draws[:lanes], chances[:lanes], 0, -1, cost)
             if place >= 0:
                 chosen = int(ids[place])
             lanes = 0
