@@ -230,41 +230,10 @@ class NegativeGamma:
 
 
 @dataclass(frozen=True)
-class Normal:
-    """The Z-test, which takes another law's score for normal; it is kept to show where it fails (paper, Z-Test)."""
+class DerivedLaw:
+    """A law whose scores are those of another, and whose p-values differ."""
 
     of: Law
-
-    @property
-    def discrete(self) -> bool:
-        """Whether the underlying law is discrete, whatever the test takes its score for."""
-        return self.of.discrete
-
-    @property
-    def mean(self) -> float:
-        """The underlying law's mean."""
-        return self.of.mean
-
-    @property
-    def variance(self) -> float:
-        """The underlying law's variance."""
-        return self.of.variance
-
-    def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-        """log10(1 − Φ(Z)), Z = (S − Tμ)/(σ√T)."""
-        return pvalues.log10_z(score, scored, self.mean, self.variance)
-
-    def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
-        """The underlying law's largest score."""
-        return self.of.largest(scored)
-
-
-@dataclass(frozen=True)
-class Floored:
-    """A law for keys of `bits` bits: no p-value is below 2^-bits, since the p-value holds over the draw of the key."""
-
-    of: Law
-    bits: int
 
     @property
     def discrete(self) -> bool:
@@ -281,13 +250,29 @@ class Floored:
         """The underlying law's variance."""
         return self.of.variance
 
-    def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-        """The underlying law's value, or −bits·log10 2 where it is smaller."""
-        return np.asarray(np.maximum(self.of.log10_p(score, scored), -self.bits * np.log10(2.0)), np.float64)
-
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
         """The underlying law's largest score."""
         return self.of.largest(scored)
+
+
+@dataclass(frozen=True)
+class Normal(DerivedLaw):
+    """The Z-test, which takes another law's score for normal; it is kept to show where it fails (paper, Z-Test)."""
+
+    def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
+        """log10(1 − Φ(Z)), Z = (S − Tμ)/(σ√T)."""
+        return pvalues.log10_z(score, scored, self.mean, self.variance)
+
+
+@dataclass(frozen=True)
+class Floored(DerivedLaw):
+    """A law for keys of `bits` bits: no p-value is below 2^-bits, since the p-value holds over the draw of the key."""
+
+    bits: int
+
+    def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
+        """The underlying law's value, or −bits·log10 2 where it is smaller."""
+        return np.asarray(np.maximum(self.of.log10_p(score, scored), -self.bits * np.log10(2.0)), np.float64)
 
 
 def least_score(law: Law, scored: NDArray[np.int64], log10_p: float) -> NDArray[np.float64]:

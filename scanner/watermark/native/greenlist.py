@@ -9,13 +9,12 @@ import numpy as np
 from numpy import uint64
 from numpy.typing import NDArray
 
-from scanner.watermark.format import Candidates
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.ciphers import LANES, chacha8_group
 from scanner.watermark.native.green_runs import add3, bit_length, first_bits, largest
-from scanner.watermark.native.keyed import BestMessages, GreenListMark
+from scanner.watermark.native.keyed import BestMessages, GreenListMark, Version1Mark
 from scanner.watermark.native.one_message import below
-from scanner.watermark.positions import Positions, Tokens
+from scanner.watermark.native.streams import ScoredSteps
 
 TILE = 1 << 18
 """Most messages that are counted at a time: their counters stay in the second-level cache."""
@@ -24,22 +23,13 @@ ROWS = 8
 """Positions that one pass of the carry-save adders takes."""
 
 
-class GreenList(GreenListMark):
+class GreenList(GreenListMark, Version1Mark):
     """The green list of version 1; arguments and errors as of GreenListMark, without groups."""
 
-    method, version = "greenlist", 1
+    method = "greenlist"
 
-    def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
-        """The best two messages, as every format has them."""
-        return self.best_two(tokens, positions, count).candidates()
-
-    def best_two(self, tokens: Tokens, positions: Positions, count: int) -> BestMessages:
-        """Best and second best of the messages 0 … count−1."""
-        self._check_count(count)
-        if count == 1:
-            return BestMessages.of_one(self.score(tokens, positions, 0))
-        nonces, ids = self._nonces(tokens, positions), tokens.ids[positions.index]
-        return BestMessages(*_best_two(self._keys.chacha, ids, nonces, positions.offsets, count, *self._rule))
+    def _best_two(self, steps: ScoredSteps, count: int) -> BestMessages:
+        return BestMessages(*_best_two(self._keys.chacha, *steps, count, *self._rule))
 
     def green(self, nonces: NDArray[np.uint64], starts: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
         """Entries start … start+count−1 of the secret vector of each step: bool[R, count], true = green."""

@@ -12,7 +12,6 @@ import numpy as np
 from numpy import float32, int32, uint32, uint64
 from numpy.typing import NDArray
 
-from scanner.watermark.format import Candidates
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law, NegativeGamma
 from scanner.watermark.native.choice import choose
@@ -20,8 +19,9 @@ from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_group
 from scanner.watermark.native.ciphers import GROUP as GROUP
 from scanner.watermark.native.gumbel_runs import LONGEST, largest_sum_of, sum_bits
 from scanner.watermark.native.gumbel_runs import TILE as BOUND_TILE
-from scanner.watermark.native.keyed import BestMessages, GumbelMark
+from scanner.watermark.native.keyed import BestMessages, GumbelMark, Version1Mark
 from scanner.watermark.native.one_message import draws_of_chunk, log_term, term
+from scanner.watermark.native.streams import ScoredSteps
 from scanner.watermark.positions import Positions, Tokens
 
 TILE = 4096
@@ -41,22 +41,13 @@ _Q0, _Q1, _Q2 = float32(0.4426888535372961), float32(-0.27820167313290567), floa
 _Q3, _Q4, _Q5 = float32(-0.13144653928966485), float32(0.06407293987417571), float32(-0.015125446952598732)
 
 
-class Gumbel(GumbelMark):
+class Gumbel(GumbelMark, Version1Mark):
     """The Gumbel mark of version 1; arguments and errors as of GumbelMark, without groups."""
 
-    method, version = "gumbel", 1
+    method = "gumbel"
 
-    def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
-        """The best two messages, as every format has them."""
-        return self.best_two(tokens, positions, count).candidates()
-
-    def best_two(self, tokens: Tokens, positions: Positions, count: int) -> BestMessages:
-        """Best and second best of the messages 0 … count−1."""
-        self._check_count(count)
-        if count == 1:
-            return BestMessages.of_one(self.score(tokens, positions, 0))
-        nonces, ids = self._nonces(tokens, positions), tokens.ids[positions.index]
-        return BestMessages(*_best_two(self._keys.chacha, ids, nonces, positions.offsets, count))
+    def _best_two(self, steps: ScoredSteps, count: int) -> BestMessages:
+        return BestMessages(*_best_two(self._keys.chacha, *steps, count))
 
     def draws(self, nonces: NDArray[np.uint64], starts: NDArray[np.int64], count: int) -> NDArray[np.uint32]:
         """Draws start … start+count−1 of the secret vector of each step: uint32[R, count] (SPEC §1)."""

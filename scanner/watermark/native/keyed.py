@@ -70,7 +70,7 @@ class NativeMark(ABC):
         self, secret_bytes: bytes, window: int, gamma: Fraction | None = None, groups: int | None = None
     ) -> None:
         secret.check_window(window)
-        if groups is not None and not (window and 2 <= groups <= MOST_NUMBERS):
+        if groups is not None and not (self.version == 2 and window and 2 <= groups <= MOST_NUMBERS):
             raise ValueError(f"{groups} groups, window {window}: 2 to {MOST_NUMBERS} groups, window 1 or more")
         self.window, self.groups = window, groups
         self.rule = WholeWindows(window)
@@ -193,6 +193,27 @@ class NativeMark(ABC):
     def _check_count(count: int) -> None:
         if count < 1:
             raise ValueError(f"{count} messages cannot be searched; at least 1 is needed")
+
+
+class Version1Mark(NativeMark):
+    """A native watermark of version 1: all messages read one shifted vector; arguments and errors as of NativeMark."""
+
+    version = 1
+
+    def best_two(self, tokens: Tokens, positions: Positions, count: int) -> BestMessages:
+        """Best and second best of the messages 0 … count−1."""
+        self._check_count(count)
+        if count == 1:
+            return BestMessages.of_one(self.score(tokens, positions, 0))
+        return self._best_two(streams.steps_of(tokens, positions, self._nonces(tokens, positions)), count)
+
+    @abstractmethod
+    def _best_two(self, steps: streams.ScoredSteps, count: int) -> BestMessages:
+        """As `best_two`, for two messages or more."""
+
+    def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
+        """The best two messages, as every format has them."""
+        return self.best_two(tokens, positions, count).candidates()
 
 
 class GreenListMark(NativeMark):
