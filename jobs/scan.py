@@ -132,13 +132,13 @@ def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, par
     from jobs.text import COMPILING
 
     _wait("loading numba and Ray")
-    from scanner.cluster.look_ahead import look_ahead
+    from scanner.cluster.scan_check import check_scan
     from scanner.watermark.kernel import compiled_before
 
     if not compiled_before():
         _wait(COMPILING)
     looked = {}
-    steps = look_ahead(config, None if date is None else date.date(), part, _wait)
+    steps = check_scan(config, None if date is None else date.date(), part, _wait)
     with interrupts_noted() as check:
         while True:
             with contextlib.redirect_stdout(sys.stderr):  # Ray prints to stdout

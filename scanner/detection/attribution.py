@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scanner.detection.under_test import KeyUnderTest, NamesUsers
 from scanner.input.files import InputFile
 from scanner.registry import NamedUser
-from scanner.watermark.rule import Decision, Found, decide, instead
+from scanner.watermark.rule import Decision, Found, decide, replace_findings
 from schemas.words import Naming
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -169,7 +169,7 @@ class Choice(NamedTuple):
         """
         proven = [said if said.basis.proven else said.of_nothing() for said in others]
         smaller = _smallest(proven) < _smallest(self.found)[rows]
-        found = [instead(first, other, rows, smaller) for first, other in zip(self.found, proven, strict=True)]
+        found = [replace_findings(first, other, rows, smaller) for first, other in zip(self.found, proven, strict=True)]
         decided, second = decide(found, *rates), Choice.as_written(proven, rates)
         normalised, conflicting = self.normalised.copy(), self.conflicting.copy()
         normalised[rows] = smaller

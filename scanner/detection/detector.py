@@ -24,7 +24,7 @@ from scanner.detection.spans import ScoredBatch, SpanKey, located_spans, with_sp
 from scanner.detection.tokenising import TokenisedTexts, read_texts, segments_of_stored
 from scanner.detection.under_test import BatchResult, KeyScores, KeyUnderTest, NamesUsers, Origin, Witness
 from scanner.input.documents import read_text
-from scanner.text import Standing
+from scanner.text import TokenOffsets
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.format import ScoresParts
 from scanner.watermark.formats import format_of
@@ -56,8 +56,8 @@ class Detector:
         self._holders, self._rules, self._prover = holders, rules, prover
         self._ranked_rate = rules.false_positive_rate
         self._tests_of_spans = [rules.weights.tests_of_spans(test.key, rules.keys_tested) for test in self._keys]
-        self._standing = (
-            {name: Standing(tokenizer.reference) for name, tokenizer in self._tokenizers.items()}
+        self._token_offsets = (
+            {name: TokenOffsets(tokenizer.reference) for name, tokenizer in self._tokenizers.items()}
             if rules.weights.segments
             else None
         )
@@ -94,7 +94,7 @@ class Detector:
             documents.column("text"),
             self._tokenise,
             normalised=self._rules.weights.normalised is not None,
-            standing=self._standing,
+            token_offsets=self._token_offsets,
         )
         kept, refused = _by_readable(documents, texts)
         stored, rows = documents["text"], np.flatnonzero(texts.readable).tolist()
@@ -139,8 +139,8 @@ class Detector:
         )
         other._tests_of_spans = [self._tests_of_spans[place] for place in places]
         other._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in other._keys}
-        if self._standing is not None:
-            other._standing = {name: self._standing[name] for name in other._tokenizers}
+        if self._token_offsets is not None:
+            other._token_offsets = {name: self._token_offsets[name] for name in other._tokenizers}
         other._holders, other._prover = holders, None
         other._rules = dataclasses.replace(self._rules, false_positive_rate=rate, misnaming_rate=rate)
         return other
@@ -171,9 +171,9 @@ class Detector:
             name, rule = test.key.tokenizer.sha256, test.watermark.rule
             positions = self._rules.without.positions(name, rule, tokens, self._rules.dedup)
             segments = None
-            if self._standing is not None:
+            if self._token_offsets is not None:
                 blank = pa.array([b" ", b" "], pa.large_binary())
-                segments = segments_of_stored(blank, {name: tokens}, {name: self._standing[name]})[name]
+                segments = segments_of_stored(blank, {name: tokens}, {name: self._token_offsets[name]})[name]
             neither = np.zeros(2, np.bool_)
             scores.append(self._score_key(test, of_spans, tokens, positions, segments, neither)[1])
         if witness is not None:

@@ -167,8 +167,8 @@ class ProvedKey(NamedTuple):
 class Claim(NamedTuple):
     """A key's claim about a candidate.
 
-    log10_p_global: None where a decoy's score raised it; log10_p_own: None where names need nothing besides; stands: as
-    in Found; named: whether it is to be named.
+    log10_p_global: None where a decoy's score raised it; log10_p_own: None where names need nothing besides;
+    passes_rank: as in Found; named: whether it is to be named.
     """
 
     message: int
@@ -176,7 +176,7 @@ class Claim(NamedTuple):
     log10_p: float
     log10_p_global: float | None
     log10_p_own: float | None
-    stands: bool
+    passes_rank: bool
     passes: bool
     named: bool
 
@@ -384,7 +384,7 @@ class Prover:
             return None
         if alike(whole, self._log10_rate):  # rounding decides, either way
             return claim.passes
-        return whole <= self._log10_rate and claim.stands
+        return whole <= self._log10_rate and claim.passes_rank
 
 
 def claims_of(said: Found, named: NDArray[np.bool_], place: int, log10_rate: float, *, second: bool) -> list[Claim]:
@@ -396,13 +396,15 @@ def claims_of(said: Found, named: NDArray[np.bool_], place: int, log10_rate: flo
     for c in range(said.message.shape[1]):
         message = int(said.message[place, c])
         p, user_evidence = float(said.log10_p_global[place, c]), float(said.log10_p_own[place, c])
-        stands = bool(said.stands[place, c])
-        passes = p <= log10_rate and stands
+        passes_rank = bool(said.passes_rank[place, c])
+        passes = p <= log10_rate and passes_rank
         if message >= 0 and (passes or named[c] or (second and c < 2)):
             beaten = said.p_rank[place, c] > LEAST_RANK
             score, single = float(said.score[place, c]), float(said.log10_p[place, c])
             more = None if user_evidence == -np.inf else user_evidence
-            claims.append(Claim(message, score, single, None if beaten else p, more, stands, passes, bool(named[c])))
+            claims.append(
+                Claim(message, score, single, None if beaten else p, more, passes_rank, passes, bool(named[c]))
+            )
     return claims
 
 

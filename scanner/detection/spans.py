@@ -261,7 +261,7 @@ def _tell(
     """
     text = batch.text_of(of_document[0].document)
     found = {one.key for one in of_document}
-    stand = {key: keys[key].tokenizer.places(text)[1] for key in found}
+    stand = {key: keys[key].tokenizer.encode_with_offsets(text)[1] for key in found}
     proofs = {key: batch.prove(text, key, [one for one in of_document if one.key == key], drawn) for key in found}
     characters = [one.characters(stand[one.key]) for one in of_document]
     said = namings(of_document, characters, misnaming_rate)

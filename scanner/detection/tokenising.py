@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from scanner.input.documents import decode_text
 from scanner.input.manifests import without_manifests
-from scanner.text import Standing
+from scanner.text import TokenOffsets
 from scanner.text.normal_form import normal_forms
 from scanner.text.quoting import Utf8, segments_of_texts
 from scanner.watermark import Tokens, join_batches
@@ -45,12 +45,12 @@ def read_texts(
     tokenise: Callable[[Sequence[str]], Mapping[str, Tokens]],
     *,
     normalised: bool = False,
-    standing: Mapping[str, Standing] | None = None,
+    token_offsets: Mapping[str, TokenOffsets] | None = None,
 ) -> TokenisedTexts:
     """Read texts as they are stored; `tokenise` gives the tokens of every tokenizer, by its name.
 
-    normalised: whether to give the tokens of normalised texts too, where these differ; standing: tokenizers by which to
-    give segments too.
+    normalised: whether to give the tokens of normalised texts too, where these differ; token_offsets: by which
+    to give segments too, of each tokenizer.
     """
     readable, manifests = np.ones(len(stored), np.bool_), np.zeros(len(stored), np.bool_)
     digests: list[bytes | None] = []
@@ -75,8 +75,8 @@ def read_texts(
             as_stored = as_stored and not reason and not manifests[row]
         parts.append(tokenise(texts))
         as_scored = few if as_stored else pa.array([*map(str.encode, texts)], pa.large_binary())
-        if standing is not None:
-            segments.append(segments_of_stored(as_scored, parts[-1], standing))
+        if token_offsets is not None:
+            segments.append(segments_of_stored(as_scored, parts[-1], token_offsets))
         if normalised:
             plain = normal_forms(texts, _utf8(as_scored))
             differing += [read + i for i in plain]
@@ -95,12 +95,12 @@ def read_texts(
 
 
 def segments_of_stored(
-    stored: pa.LargeBinaryArray, tokens: Mapping[str, Tokens], standing: Mapping[str, Standing]
+    stored: pa.LargeBinaryArray, tokens: Mapping[str, Tokens], token_offsets: Mapping[str, TokenOffsets]
 ) -> dict[str, Segments]:
     """Segments of texts that are stored as they are scored, by tokenizer: a segment has the tokens that begin in it."""
     texts = _utf8(stored)
     by_bytes = segments_of_texts(texts)
-    return {name: of_tokenizer.by_tokens(texts, tokens[name], by_bytes) for name, of_tokenizer in standing.items()}
+    return {name: of_tokenizer.by_tokens(texts, tokens[name], by_bytes) for name, of_tokenizer in token_offsets.items()}
 
 
 def _utf8(stored: pa.LargeBinaryArray) -> Utf8:

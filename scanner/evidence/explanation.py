@@ -126,7 +126,7 @@ def weigh(
         parts: the parts of the text.
         run: scored tokens that are shown as one.
     """
-    ids, stand = tokenizer.places(text)
+    ids, offsets = tokenizer.encode_with_offsets(text)
     tokens = Tokens(ids, np.array([0, len(ids)], np.int64))
     once = mark.rule.positions(tokens, omissions.dedup)
     positions = once if omissions.common is None else omissions.common.without(tokens, once)
@@ -138,8 +138,8 @@ def weigh(
         int(all_positions.scored[0] - once.scored[0]),
         len(ids) - int(all_positions.scored[0]),
         float(score[0]),
-        _runs(mark, tokens, positions.index, stand, message, run),
-        _findings(mark, tokens, positions.index, stand, message, messages, parts),
+        _runs(mark, tokens, positions.index, offsets, message, run),
+        _findings(mark, tokens, positions.index, offsets, message, messages, parts),
         _user_evidence(mark, tokens, positions, message),
         int(once.scored[0] - positions.scored[0]),
         float(log10_p_of(mark.law, score, positions.scored)[0]),
@@ -158,13 +158,13 @@ def log10_p_in(
 
     places: first character of each, and the one after its last; the rest: as for `weigh`. The key has a law.
     """
-    ids, stand = tokenizer.places(text)
+    ids, offsets = tokenizer.encode_with_offsets(text)
     tokens = Tokens(ids, np.array([0, len(ids)], np.int64))
     positions = mark.rule.positions(tokens, omissions.dedup)
     index = positions.index if omissions.common is None else omissions.common.without(tokens, positions).index
     each = [0.0]
     for begin, end in places:
-        chosen = index[(stand[index, 0] >= begin) & (stand[index, 1] <= end)]
+        chosen = index[(offsets[index, 0] >= begin) & (offsets[index, 1] <= end)]
         if len(chosen):
             part = Positions(chosen, np.array([0, len(chosen)], np.int64))
             each.append(float(log10_p_of(mark.law, mark.score(tokens, part, message), part.scored)[0]))
@@ -180,7 +180,7 @@ def _user_evidence(mark: Watermark, tokens: Tokens, positions: Positions, messag
 
 
 def _runs(
-    mark: Watermark, tokens: Tokens, index: NDArray[np.int64], stand: NDArray[np.int64], message: int, run: int
+    mark: Watermark, tokens: Tokens, index: NDArray[np.int64], offsets: NDArray[np.int64], message: int, run: int
 ) -> list[ScoreRun]:
     """A run is a document of its own that begins where the text does, so that each draw is what it is in the text."""
     if not len(index):
@@ -193,7 +193,7 @@ def _runs(
     log10_p = log10_p_of(mark.law, each, counts)
     first, last = index[bounds[:-1]], index[bounds[1:] - 1]
     return [
-        ScoreRun(int(stand[a, 0]), int(stand[b, 1]), int(count), int(b - a + 1 - count), float(p))
+        ScoreRun(int(offsets[a, 0]), int(offsets[b, 1]), int(count), int(b - a + 1 - count), float(p))
         for a, b, count, p in zip(first.tolist(), last.tolist(), counts, log10_p, strict=True)
     ]
 
@@ -202,7 +202,7 @@ def _findings(
     mark: Watermark,
     tokens: Tokens,
     index: NDArray[np.int64],
-    stand: NDArray[np.int64],
+    offsets: NDArray[np.int64],
     message: int,
     messages: int,
     parts: Sequence[TextPart],
@@ -211,7 +211,7 @@ def _findings(
     if len(parts) < 2:
         return []
     begins = np.array([part.begin for part in parts], np.int64)
-    of_part = np.searchsorted(begins, stand[index, 0], side="right") - 1
+    of_part = np.searchsorted(begins, offsets[index, 0], side="right") - 1
     kinds = np.array([part.kind for part in parts], object)
     findings = []
     for kind in sorted({part.kind for part in parts}):

@@ -401,7 +401,7 @@ def _each(ids: Mapping[str, int], length: Callable[[str], int]) -> NDArray[np.in
     return lengths
 
 
-class Standing:
+class TokenOffsets:
     """Tells for one tokenizer which tokens segments of texts have: those that begin in them."""
 
     def __init__(self, reference: HuggingFaceTokenizer) -> None:

@@ -89,7 +89,7 @@ class HuggingFaceTokenizer:
         np.cumsum([len(part) for part in ids[1:]], out=offsets[1:])
         return Tokens(np.concatenate(ids), offsets)
 
-    def places(self, text: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    def encode_with_offsets(self, text: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Token ids of one text, uint32[N], and where each stands: its first character and that after it, int64[N, 2].
 
         A character of several tokens is the place of each of them.

@@ -50,13 +50,13 @@ class Found(NamedTuple):
     p_rank: NDArray[np.float64]
 
     @property
-    def stands(self) -> NDArray[np.bool_]:
+    def passes_rank(self) -> NDArray[np.bool_]:
         """Where no rank is needed, or no decoy key scored as high: bool[D, C]."""
         return np.full(self.message.shape, True) if self.basis.proven else np.asarray(self.p_rank <= LEAST_RANK)
 
     def passing(self, rate: float) -> NDArray[np.bool_]:
-        """Candidates whose corrected p is at most a rate, and whose rank stands: bool[D, C]."""
-        return passes(self.log10_p_global, rate) & self.stands
+        """Candidates whose corrected p is at most a rate, and whose rank passes: bool[D, C]."""
+        return passes(self.log10_p_global, rate) & self.passes_rank
 
     def of_nothing(self) -> "Found":
         """The same without a message or a p-value for all keys."""
@@ -205,7 +205,7 @@ def found_of(mark: Watermark, best: Candidates, scored: NDArray[np.int64], messa
     )
 
 
-def instead(found: Found, other: Found, documents: NDArray[np.int64], taken: NDArray[np.bool_]) -> Found:
+def replace_findings(found: Found, other: Found, documents: NDArray[np.int64], taken: NDArray[np.bool_]) -> Found:
     """What a key found in D texts, with the findings of other texts in place of some documents'.
 
     Args:

@@ -98,7 +98,7 @@ def cut(texts: Sequence[str]) -> list[str]:
     """Posts of TOKENS tokens; the rest of a text is left out."""
     posts = []
     for text in texts:
-        _, stand = _tokenizer().reference.places(text)
+        _, stand = _tokenizer().reference.encode_with_offsets(text)
         ends = stand[TOKENS - 1 :: TOKENS, 1].tolist()
         posts += [text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
     return posts

@@ -96,7 +96,7 @@ def found(key_id: str, marked: list[Marked], human: list[str], hosts: int) -> It
         for i, host in ((i, host) for i in range(len(marked)) for host in range(times)):
             one, random = marked[i], np.random.default_rng([i, int(100 * share), *([host] * (host > 0))])
             text = paste(one.text, share, random, tools) if share < 1 else one.text
-            ids, stand = tokenizer.reference.places(text)
+            ids, stand = tokenizer.reference.encode_with_offsets(text)
             tokens = Tokens(ids, np.array([0, len(ids)]))
             positions = mark.rule.positions(tokens, "ngram")
             began, limit = time.process_time(), Limit(RATE, messages, 2)

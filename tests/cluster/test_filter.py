@@ -16,8 +16,8 @@ from jobs.scan import of_outcome
 from jobs.summary import summary
 from scanner import results
 from scanner.cluster import passes, run_scan, work
-from scanner.cluster.look_ahead import look_ahead
 from scanner.cluster.passes import MOST_SHARDS, lesson_of
+from scanner.cluster.scan_check import check_scan
 from scanner.detection.one_text import Check, check_text
 from scanner.errors import Refused
 from scanner.evidence import check_claim
@@ -84,7 +84,7 @@ def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, mark
     assert scored(nightly).to_list() == [68] * TEXTS  # nothing was learnt before
     alice = message_of(registry, "green", "alice")
     write(nightly, SECOND, "a", [*signed(plain, 2000), marked(alice, 80, 3) + plain(30, 1)])
-    checked = [looked.facts for looked in look_ahead(nightly.config, SECOND)]
+    checked = [looked.facts for looked in check_scan(nightly.config, SECOND)]
     assert checked
     assert filters.fixed(nightly.results, SECOND) is None  # --check writes nothing
     assert scan(nightly, SECOND).exit_code == 0

@@ -223,7 +223,7 @@ def test_a_refused_scan_is_json_too_and_a_wrong_command_line_is_not(night):
 
 @pytest.mark.parametrize("there", [True, False])
 def test_an_input_without_files_is_refused_before_anything_slow(there, night, monkeypatch):
-    monkeypatch.setattr("scanner.cluster.look_ahead.check_users", pytest.fail)
+    monkeypatch.setattr("scanner.cluster.scan_check.check_users", pytest.fail)
     night.configure(paths=["in/{date}"])
     if there:
         (night.input / "2026-11-20").mkdir()
@@ -236,7 +236,7 @@ def test_ctrl_c_that_python_drops_ends_the_look_ahead(night, plain, monkeypatch)
     """numba's compiler calls Python back from C, where Python drops an interrupt and goes on."""
     night.write("a", [plain(40, 1)])
     interrupt = ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))
-    monkeypatch.setattr("scanner.cluster.look_ahead.check_users", lambda plan: interrupt())
+    monkeypatch.setattr("scanner.cluster.scan_check.check_users", lambda plan: interrupt())
     code, out, err = call("scan", night.config, "--check")
     assert (code, out) == (130, "")
     assert err.split("\n") in (["brickscan: interrupted by Ctrl-C", ""], ["", "brickscan: interrupted by Ctrl-C", ""])

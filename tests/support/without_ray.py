@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scanner.cluster import calibrate, evaluate, look_ahead, machines, passes, scan, work
+from scanner.cluster import calibrate, evaluate, machines, passes, scan, scan_check, work
 from scanner.cluster.pieces import Finished, FinishedPack, Pack, PackReport, Piece, Report
 from scanner.cluster.pool import Call
 from scanner.cluster.todo import PiecePace
@@ -105,7 +105,7 @@ def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
     def cluster(config: Any) -> Iterator[int]:
         yield config.workers or 1
 
-    for module in (machines, look_ahead, scan, calibrate):  # modules imported later would keep the patched function
+    for module in (machines, scan_check, scan, calibrate):  # modules imported later would keep the patched function
         patch.setattr(module, "cluster", cluster)
     for module in (calibrate, evaluate):
         patch.setattr(module, "spread", _spread)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.demo.demo_keys import TOKENIZER
-from scanner.text import HuggingFaceTokenizer, Standing
+from scanner.text import HuggingFaceTokenizer, TokenOffsets
 from scanner.text.quoting import Utf8, lengths_of
 from scanner.text.tokenizers import golden_strings
 from scanner.watermark.span_search import Segments
@@ -60,9 +60,9 @@ LARGE = [pytest.param(name, marks=pytest.mark.seconds) for name in ("trimmed", "
 
 
 @pytest.fixture(scope="module", params=["demo", "sentence piece", *LARGE])
-def standing(request) -> tuple[HuggingFaceTokenizer, Standing]:
+def standing(request) -> tuple[HuggingFaceTokenizer, TokenOffsets]:
     reference = HuggingFaceTokenizer(TOKENIZERS[request.param]())
-    return reference, Standing(reference)
+    return reference, TokenOffsets(reference)
 
 
 def utf8(texts: list[str]) -> Utf8:
@@ -74,7 +74,7 @@ def plainly(reference: HuggingFaceTokenizer, text: str, character: int) -> int:
     return sum(begin < character for begin in reference.begins(text).tolist())
 
 
-def same(reference: HuggingFaceTokenizer, standing: Standing, texts: list[str]) -> None:
+def same(reference: HuggingFaceTokenizer, standing: TokenOffsets, texts: list[str]) -> None:
     """Both agree on three segments a text, which begin and end at random characters."""
     random = np.random.default_rng(1)
     characters = [sorted(random.integers(len(text) + 1, size=6).tolist()) for text in texts]
@@ -107,7 +107,7 @@ def test_tokens_beyond_the_vocabulary_are_asked_of_the_reference():
     told["added_tokens"].append({"id": 60_000, "content": "hello there", **options})
     reference = HuggingFaceTokenizer(json.dumps(told).encode())
     assert len(lengths_of(reference.data).of_tokens) <= reference.encode(["hello there"]).ids[0]
-    same(reference, Standing(reference), ["a hello there b c hello there\n\nd", "hello there", "a b c"])
+    same(reference, TokenOffsets(reference), ["a hello there b c hello there\n\nd", "hello there", "a b c"])
 
 
 def test_texts_without_segments(standing):
@@ -127,7 +127,7 @@ def test_lengths_are_known_where_tokens_are_the_text():
 @pytest.mark.seconds
 def test_white_space_is_of_its_token():
     reference = HuggingFaceTokenizer(trimmed())
-    ids, stand = reference.places("a\n\n bc")
+    ids, stand = reference.encode_with_offsets("a\n\n bc")
     assert len(ids) == len(reference.begins("a\n\n bc"))
     assert stand[-1, 0] == 4
     assert reference.begins("a\n\n bc")[-1] == 3

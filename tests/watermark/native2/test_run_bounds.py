@@ -67,7 +67,7 @@ def test_any_draws_of_one_lane(drawn):
     logarithms = np.zeros(17 * LANES, np.uint32)
     for place, draw in enumerate(drawn):
         if place and place % PRODUCT == 0:
-            gumbel_runs._look(products, logarithms)
+            gumbel_runs._move_exponents(products, logarithms)
         products[0] = gumbel_runs._times(products[0], np.uint32(draw), np.uint32(1))
         products[1:] = gumbel_runs._times(products[1], np.uint32(draw), ~np.uint32(0))
     looks = (len(drawn) - 1) // PRODUCT

@@ -221,7 +221,7 @@ class CheckFinding(NamedTuple):
     facts: dict[str, Any]
 
 
-def look_ahead(
+def check_scan(
     config_file: Path,
     date: datetime.date | None = None,
     part: DriverShare | None = None,
@@ -244,7 +244,7 @@ def look_ahead(
 
 
 def _steps(plan: Plan, part: DriverShare | None, wait: Callable[[str], None]) -> Iterator[CheckFinding]:
-    """The steps of `look_ahead`, in their order. Raises Refused and ScanFailed."""
+    """The steps of `check_scan`, in their order. Raises Refused and ScanFailed."""
     wait("listing the input")
     looked = _Input(plan, part)
     looked.refuse_none()
