@@ -35,6 +35,7 @@ SCRUBBED = (
     (re.compile(r"\b\d+:\d\d:\d\d\b"), "DURATION"),
     (re.compile(r"\d+ s: [\d,.]+ documents a second"), "SECONDS"),
     (re.compile(r'"seconds": [\d.]+'), '"seconds": …'),
+    (re.compile(r"(?<=published, head )[0-9a-f]{64}"), "HEAD"),  # it hashes the day
 )
 """Patterns of what differs between two runs in words for people, and what stands in their place."""
 
