@@ -194,7 +194,7 @@ def test_an_id_that_reads_as_a_place_hides_no_flag(night, own_registry, marked):
 
 @pytest.mark.costly
 def test_flags_of_normalised_texts_come_out_equal(night, own_registry, marked):
-    """With both variants each key counts as two tests, in a text that is its own normal form as one: replay counts so."""
+    """With both variants a key counts as two tests, in a text that is its own normal form as one: so does replay."""
     alice = message_of(own_registry, "green", "alice")
     night.configure(more="variants = { normalised = true }")
     night.write("a", [marked(alice, 90, 4).replace("e", "e\u200b"), marked(alice, 80, 1)])
