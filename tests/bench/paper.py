@@ -6,6 +6,7 @@ folder of its results, and writes a page of what is there. A step that is done i
 """
 
 import argparse
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -165,7 +166,7 @@ def run_tokens(run: PaperRun) -> dict[str, Any]:
     rows = []
     for temperature in sorted(truth["temperature"].unique()):
         some = truth.filter(temperature=temperature)
-        if run.sizes is QUICK:
+        if run.sizes.compared == QUICK.compared:
             some = some.head(4)
         needed, entropies, lengths = [], [], []
         for doc_id, prompt, message in some.select("doc_id", "prompt", "message").iter_rows():
@@ -219,8 +220,8 @@ def missing(run: PaperRun, step: str) -> str | None:
     return None
 
 
-def do(run: PaperRun, step: str) -> None:
-    """Do a step that is not done yet, and keep what it found."""
+def do(run: PaperRun, step: str, options: str) -> None:
+    """Do a step that is not done yet, and keep what it found; options: of its size, as they were given."""
     kept = run.folder / f"{step}.json"
     if kept.exists():
         return
@@ -234,7 +235,10 @@ def do(run: PaperRun, step: str) -> None:
     log = run.folder / step / "log.json"
     if log.exists():  # also where the command was run before the step was kept
         minutes = max(minutes, json.loads(log.read_text())["minutes"])
-    kept.write_text(json.dumps(found | {"minutes": minutes, "seed": SEED}, indent=1, default=str), encoding="utf-8")
+    kept.write_text(
+        json.dumps(found | {"minutes": minutes, "seed": SEED, "options": options}, indent=1, default=str),
+        encoding="utf-8",
+    )
     print(f"{step}: {minutes:.1f} minutes", flush=True)
 
 
@@ -246,6 +250,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, help="of the results; default: build/paper or build/paper-quick")
     parser.add_argument("--page", type=Path, help="the page; default: paper.md in the folder")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--users", type=int, help="of Table 3, instead of 64")
+    parser.add_argument("--texts", type=int, help="of each user, instead of 2")
     parser.add_argument(
         "--steps", nargs="*", choices=STEPS, default=list(STEPS), help="these alone; none: the page alone"
     )
@@ -257,8 +263,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.tokenizer.absolute(), options.model.absolute(),
     )  # fmt: skip
     run.folder.mkdir(parents=True, exist_ok=True)
+    given = {name: value for name in ("users", "texts") if (value := getattr(options, name)) is not None}
+    run = dataclasses.replace(run, sizes=dataclasses.replace(run.sizes, **given))
     for step in options.steps:
-        do(run, step)
+        do(run, step, "".join(f" --{name} {value}" for name, value in given.items()))
     written = {step: json.loads((run.folder / f"{step}.json").read_text()) for step in STEPS if (run.folder / f"{step}.json").exists()}  # fmt: skip # noqa: E501
     print(f"wrote {write_page(options.page or run.folder / 'paper.md', written)}")
 

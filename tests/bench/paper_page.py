@@ -32,7 +32,12 @@ def write_page(path: Path, found: Mapping[str, Kept]) -> Path:
 
     def made(step: str) -> str:
         kept = found[step]
-        return f". `make paper STEPS={step}`, seed `{kept['seed']}`, {max(kept['minutes'], 1):.0f} minutes."
+        command = (
+            f"python -m tests.bench.paper --steps {step}{kept['options']}"
+            if kept.get("options")
+            else f"make paper STEPS={step}"
+        )
+        return f". `{command}`, seed `{kept['seed']}`, {max(kept['minutes'], 1):.0f} minutes."
 
     def not_run(step: str) -> str:
         return f"**Not run yet**: `make paper STEPS={step}` runs it."
