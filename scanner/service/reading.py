@@ -1,6 +1,7 @@
 """Texts of files, read by a process of the pool, so that a hostile file ends no more than the request that sent it."""
 
 import contextlib
+import re
 from html.parser import HTMLParser
 
 KINDS = {
@@ -44,10 +45,22 @@ class _Text(HTMLParser):
             self.parts.append(data)
 
 
+_END_OF_COMMENT = re.compile(r"\A-?>|--!?>")
+_NO_TAG = re.compile(r"<(?=[^<>]*(?:<|\Z))")
+"""A sign after which no tag ends before the next one begins: the library's parser reads on to the end for each."""
+
+
+def _without_comments(page: str) -> str:
+    """A page without its comments: one that does not end goes on to the end of the page."""
+    shown, *parts = page.split("<!--")
+    ends = ((part, _END_OF_COMMENT.search(part)) for part in parts)
+    return shown + "".join(part[end.end() :] for part, end in ends if end)
+
+
 def _of_html(text: str) -> str:
     """What a browser shows of a page, a line a block."""
     parser = _Text()
-    parser.feed(text)
+    parser.feed(_NO_TAG.sub("&lt;", _without_comments(text)))
     parser.close()
     lines = (" ".join(line.split()) for line in "".join(parser.parts).split("\n"))
     return "\n".join(line for line in lines if line)
