@@ -200,7 +200,7 @@ def _wanted(location: str, actions: pa.Table, where: str | None) -> pa.Table:
     if others or len(kept) != len(actions):
         raise Refused(
             f"input.where: {where!r} does not choose partitions of Delta table {location!r}, and rows are chosen by "
-            f"partitions alone; {there}"
+            f"partitions alone; {there}; without `where` a scan reads what no scan has read yet"
         )
     return actions.filter(kept.to_arrow())
 

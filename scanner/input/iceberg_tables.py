@@ -80,7 +80,8 @@ def read_iceberg(named: str, reading: TableReading) -> list[TableFile]:
         if str(task.residual) != str(AlwaysTrue()):
             raise Refused(
                 f"input.where: {reading.where!r} chooses among rows of one file, such as {printable(path)}, and rows "
-                "are chosen by partitions alone; name columns that the table is partitioned by, unchanged (identity)"
+                "are chosen by partitions alone; name columns that the table is partitioned by, unchanged (identity); "
+                "without `where` a scan reads what no scan has read yet"
             )
         if task.file.file_format.name != "PARQUET":
             raise Refused(f"input.paths: {named!r} has {printable(path)}, and only Parquet is read")

@@ -8,7 +8,7 @@ from pyiceberg.expressions import In
 
 from tests.support.icebergs import NAME, compact, delete_by_position, forget_snapshots, make_table, name_catalog
 from tests.support.night import Night
-from tests.support.table_histories import PlainTable, check_histories, some_of
+from tests.support.table_histories import PlainTable, check_histories, scan_here, some_of
 
 STEPS = [
     "append", "append", "copies", "delete", "positions", "vector", "update", "compact", "overwrite", "scan", "scan",
@@ -56,6 +56,20 @@ def step(kind: str, _night: Night, model: PlainTable, number: int, data: st.Data
         compact(table)
     elif kind == "forget":
         forget_snapshots(table)
+
+
+def test_a_scan_that_ended_half_way_goes_on_although_files_moved(catalogs, registry):
+    night, model = Night(next(catalogs), registry), PlainTable()
+    night.configure(paths=[NAME], more='keys = ["gum"]')
+    table = load_catalog("lake").load_table("forum.posts")
+    for number in range(2):
+        table.append(model.append(number, 3))
+    scan_here(night, 0, shards=1)
+    assert len(night.verdicts()) == 3
+    compact(table)
+    scan_here(night, 1)
+    model.scan()
+    model.check(night)
 
 
 @pytest.mark.costly
