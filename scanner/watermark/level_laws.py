@@ -97,7 +97,7 @@ def _log_gumbel_tail(s: float, n: NDArray[np.float64], values: NDArray[np.float6
     total, term, last, k = 1.0, 1.0, 1.0, 0.0
     if failure.max() == 0.0:
         return log_scale + rounding
-    while term >= last or term > _NOTHING * total * (last - term) / last:
+    while term >= last or term > _NOTHING * total * ((last - term) / last):
         k += 1.0
         last, added = term, 0.0
         for v in range(len(n)):
@@ -117,7 +117,7 @@ def _log_gumbel_tail(s: float, n: NDArray[np.float64], values: NDArray[np.float6
             step /= tail
             total, term, last, tail = total / tail, term / tail, last / tail, 1.0
     rounding += _ROUNDING * (len(n) + 8.0) * k
-    return log_scale + math.log(total + term * term / (last - term)) + rounding
+    return log_scale + math.log(total + term * (term / (last - term))) + rounding
 
 
 @kernel

@@ -1,8 +1,9 @@
 """What weights from a model save, in tokens at p = 1e-6: `python -m tests.bench.weights write|weigh|table FOLDER …`.
 
 `write` has SmolLM2 write marked texts, `weigh` asks proxies of it for the probability of each token, and `table` prints
-for each proxy and shape of weights how many tokens a flag takes. Proxies never see the prompt. Each step keeps what it
-has made, so that it can be interrupted. Hours of one core; the tables stand in docs/concepts/weighted-evidence.md.
+for each proxy and shape of weights how many tokens a flag takes, in a row of such answers as long as it takes: single
+answers of a small model at low temperatures are too short. Proxies never see the prompt. Each step keeps what it has
+made, so that it can be interrupted. Hours of one core; the table stands in docs/concepts/weighted-evidence.md.
 """
 
 import argparse
@@ -32,7 +33,7 @@ KINDS = ("prose", "code", "json")
 EDITS = (0.0, 0.06, 0.15)
 CELLS = tuple(itertools.product(METHODS, TEMPERATURES, KINDS))
 TEXTS, LONGEST, STEP = 12, 400, 10
-DELTA = 2.0
+DELTA, DRAWN = 2.0, 60
 
 THINGS = (
     "a lighthouse", "a train station", "a library", "a bakery", "a hospital", "a football club", "a museum", "a farm",
@@ -249,14 +250,23 @@ def log10_tail(score: Floats, cumulants: Callable[[Floats], tuple[Floats, Floats
     )
 
 
-def weighted_log10_p(method: str, terms: Floats, weights: Floats, ends: NDArray[np.int64]) -> Floats:
-    """log10 p of Σ w·x over the first `ends` scored tokens; weights rounded to LEVELS."""
-    level = np.rint(weights * LEVELS).astype(np.int64)
-    counts = np.array([np.bincount(level[:end], minlength=LEVELS + 1) for end in ends])
-    score, values = np.concatenate([[0.0], np.cumsum(level * terms)])[ends], np.arange(LEVELS + 1)
-    if method == "gumbel":
-        return log10_gumbel_levels(score, counts, values)
-    return log10_greenlist_levels(score, counts, values, Fraction(1, 4))
+Growth = Callable[[float], float]
+"""Function that gives log10 p of a row of answers: of some texts so many times over, each term as large as it was."""
+
+
+def by_levels(method: str, texts: Sequence["Text"], weights: Sequence[Floats]) -> Growth:
+    """log10 p of Σ level · term, of weights rounded to LEVELS."""
+    levels = [np.rint(weight * LEVELS).astype(np.int64) for weight in weights]
+    score = sum(float(np.dot(level, text.terms)) for level, text in zip(levels, texts, strict=True))
+    counts, values = np.bincount(np.concatenate(levels), minlength=LEVELS + 1), np.arange(LEVELS + 1)
+
+    def log10_p(times: float) -> float:
+        of_all = np.rint(times * counts)[None]
+        if method == "gumbel":
+            return float(log10_gumbel_levels([times * score], of_all, values)[0])
+        return float(log10_greenlist_levels([np.rint(times * score)], of_all, values, Fraction(1, 4))[0])
+
+    return log10_p
 
 
 @functools.cache
@@ -273,19 +283,27 @@ def _mixed_terms(share: float, x: Floats) -> Floats:
     return np.log(1.0 - share + share * special.exp1(minus_ln_r) * np.exp(minus_ln_r))  # type: ignore[no-any-return]
 
 
-def mixed_log10_p(share: float, terms: Floats, ends: NDArray[np.int64]) -> Floats:
-    """log10 p of Σ ln(1 − w + w·f(r)) over the first `ends` scored tokens."""
-    g, chance = _mixed_moments(share)
-    score = np.concatenate([[0.0], np.cumsum(_mixed_terms(share, terms))])[ends]
-    count = ends.astype(np.float64)
-    grid = np.linspace(0.0, 6.0, 241)
-    moments = np.array([_cumulants(tilt, g, chance) for tilt in grid])
+def by_mixture(share: float, texts: Sequence["Text"]) -> Growth:
+    """log10 p of Σ ln(1 − w + w·f(r))."""
+    score = sum(float(_mixed_terms(share, text.terms).sum()) for text in texts)
+    count = sum(len(text.terms) for text in texts)
+    grid, moments = _grid_of_moments(share)
 
-    def iid(tilt: Floats) -> tuple[Floats, Floats, Floats]:
-        of_one = [np.interp(tilt, grid, moments[:, i]) for i in range(3)]
-        return count * of_one[0], count * of_one[1], count * of_one[2]
+    def log10_p(times: float) -> float:
+        def iid(tilt: Floats) -> tuple[Floats, Floats, Floats]:
+            of_one = [np.interp(tilt, grid, moments[:, i]) for i in range(3)]
+            return times * count * of_one[0], times * count * of_one[1], times * count * of_one[2]
 
-    return log10_tail(score, iid, np.full(len(ends), 6.0))
+        return float(log10_tail(np.array([times * score]), iid, np.full(1, 6.0))[0])
+
+    return log10_p
+
+
+@functools.cache
+def _grid_of_moments(share: float) -> tuple[Floats, Floats]:
+    """Tilts, and K, K′ and K″ of a term at each: float64[G], float64[G, 3]."""
+    grid, (g, chance) = np.linspace(0.0, 6.0, 241), _mixed_moments(share)
+    return grid, np.array([_cumulants(tilt, g, chance) for tilt in grid])
 
 
 def _cumulants(tilt: float, g: Floats, chance: Floats) -> tuple[float, float, float]:
@@ -295,12 +313,14 @@ def _cumulants(tilt: float, g: Floats, chance: Floats) -> tuple[float, float, fl
     return float(np.log(total)), float(mean), float((powers * g**2).sum() / total - mean**2)
 
 
-def evidence_log10_p(terms: Floats, p: Floats, ends: NDArray[np.int64], kept: float = 0.3) -> Floats:
+def by_evidence(texts: Sequence["Text"], name: str, kept: float = 0.3) -> Growth:
     """log10 1/E, E = ∏(ε + (1−ε)·r^(1/p̂−1)/p̂): valid whatever p̂ is."""
-    ln_r = np.log(-np.expm1(-np.maximum(terms, 1e-12)))
-    p = np.clip(p, 1e-6, 1.0 - 1e-9)
-    factors = np.logaddexp(np.log(kept), np.log(1.0 - kept) + (1.0 / p - 1.0) * ln_r - np.log(p))
-    return np.minimum(-np.concatenate([[0.0], np.cumsum(factors)])[ends] / np.log(10.0), 0.0)
+    won = 0.0
+    for text in texts:
+        ln_r, p = np.log(-np.expm1(-np.maximum(text.terms, 1e-12))), np.clip(text.p[name], 1e-6, 1.0 - 1e-9)
+        factors = np.logaddexp(np.log(kept), np.log(1.0 - kept) + (1.0 / p - 1.0) * ln_r - np.log(p))
+        won += float(factors.sum())
+    return lambda times: min(-times * won / np.log(10.0), 0.0)
 
 
 class Text(NamedTuple):
@@ -320,51 +340,65 @@ def texts_of(file: Path) -> Iterator[Text]:
             yield Text(kept[f"{number}/terms"].astype(np.float64), kept[f"{number}/index"], p)
 
 
-def looks(method: str, text: Text, ends: NDArray[np.int64]) -> dict[str, Floats]:
-    """log10 p, corrected for the looks of each kind, of the text's first tokens: float64[lengths]."""
-    law = mark_of(method).law
-    assert law is not None
-    plain = law.log10_p(np.concatenate([[0.0], np.cumsum(text.terms)])[ends], ends)
-    found = {"the sum": plain}
+PLAIN, ITS = 1 / 3, 2 / 3
+"""Shares of α that the sum and another look have where both are taken."""
+
+
+def looks(method: str, texts: Sequence[Text]) -> dict[str, list[tuple[float, Growth]]]:
+    """Looks of each kind, each with its share of α."""
+    plain = by_levels(method, texts, [np.ones(len(text.terms)) for text in texts])
+    found = {"the sum": [(1.0, plain)]}
     if method == "gumbel":
-        mixed = [mixed_log10_p(share, text.terms, ends) + np.log10(6.0) for share in (1 / 4, 1 / 16)]
-        found["a mixture, no model"] = np.minimum.reduce([plain + np.log10(1.5), *mixed])
-    for name, p in text.p.items():
+        mixed = [(1 / 6, by_mixture(share, texts)) for share in (1 / 4, 1 / 16)]
+        found["a mixture, no model"] = [(2 / 3, plain), *mixed]
+    for name in texts[0].p:
         for shape, weights_of in SHAPES.items():
-            weighted = weighted_log10_p(method, text.terms, weights_of(np.clip(p, 1e-9, 1.0)), ends)
-            found[f"{name}: {shape}"] = np.minimum(plain + np.log10(3.0), weighted + np.log10(1.5))
+            weights = [weights_of(np.clip(text.p[name], 1e-9, 1.0)) for text in texts]
+            found[f"{name}: {shape}"] = [(PLAIN, plain), (ITS, by_levels(method, texts, weights))]
         if method == "gumbel":
-            bet = evidence_log10_p(text.terms, p, ends)
-            found[f"{name}: e-value"] = np.minimum(plain + np.log10(3.0), bet + np.log10(1.5))
+            found[f"{name}: e-value"] = [(PLAIN, plain), (ITS, by_evidence(texts, name))]
     return found
 
 
+def times_needed(of_kind: Sequence[tuple[float, Growth]], rate: float) -> float:
+    """How many times over the texts are flagged at a rate, by the first look that does; ∞: not 100 times over."""
+    return min(_times(log10_p, np.log10(rate * share)) for share, log10_p in of_kind)
+
+
+def _times(log10_p: Growth, target: float) -> float:
+    low, high = np.log(0.01), np.log(100.0)
+    if log10_p(100.0) > target:
+        return float(np.inf)
+    for _ in range(13):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if log10_p(float(np.exp(middle))) > target else (low, middle)
+    return float(np.exp(high))
+
+
 def table(folder: Path) -> None:
-    """Print, for each cell and look, the tokens at which half of the texts are flagged, and shares that are found."""
-    lengths = np.arange(STEP, LONGEST + 1, STEP)
+    """Print, for each cell and look, how many scored tokens a flag at 1e-6 takes in a row of such answers."""
     for method, temperature, edit in itertools.product(METHODS, TEMPERATURES, EDITS):
-        first: dict[str, list[list[float]]] = {}
-        for kind in KINDS:
-            file = folder / f"{method}-{temperature:g}-{kind}-{edit:g}.npz"
-            for text in texts_of(file) if file.exists() else ():
-                ends = np.searchsorted(text.at, lengths)
-                for name, log10_p in looks(method, text, ends).items():
-                    row = first.setdefault(name, [])
-                    row.append([next(iter(lengths[log10_p <= -rate]), np.inf) for rate in (6.0, 15.0)])
-        for name, rows in first.items():
-            one, many = np.array(rows).T
-            low, high = _interval(one)
-            half = f"half found at {np.median(one):5.0f} ({low:.0f} to {high:.0f})"
-            shares = [f"{np.mean(which <= length):.2f}" for which in (one, many) for length in (200, 400)]
-            cell = f"{method} T={temperature:g} edited {edit:.0%} n={len(one)}"
-            print(f"{cell}  {name:45} {half}, of 200 and 400 tokens {shares[:2]}; 1e9 users {shares[2:]}", flush=True)
+        for kinds in (*((kind,) for kind in KINDS), KINDS):
+            files = [folder / f"{method}-{temperature:g}-{kind}-{edit:g}.npz" for kind in kinds]
+            texts = [text for file in files if file.exists() for text in texts_of(file)]
+            if texts and (len(kinds) == 1 or len(texts) > TEXTS):
+                _print_cell(f"{method} T={temperature:g} {'+'.join(kinds)} edited {edit:.0%}", method, texts)
 
 
-def _interval(values: Floats) -> tuple[float, float]:
-    """95 % of medians of texts drawn with replacement."""
-    drawn = np.random.default_rng(1).integers(0, len(values), (2000, len(values)))
-    low, high = np.quantile(np.median(values[drawn], axis=1), [0.025, 0.975], method="nearest")
-    return float(low), float(high)
+def _print_cell(cell: str, method: str, texts: Sequence[Text]) -> None:
+    """Lines of a cell, with intervals (95 %) of ratios by texts that are drawn with replacement."""
+    scored, drawn = sum(len(text.terms) for text in texts), np.random.default_rng(1)
+    of_all = {name: times_needed(of_kind, 1e-6) for name, of_kind in looks(method, texts).items()}
+    ratios: dict[str, list[float]] = {name: [] for name in of_all}
+    for _ in range(DRAWN):
+        again = looks(method, [texts[i] for i in drawn.integers(0, len(texts), len(texts))])
+        plain = times_needed(again["the sum"], 1e-6)
+        for name, of_kind in again.items():
+            ratios[name].append(times_needed(of_kind, 1e-6) / plain)
+    for name, times in of_all.items():
+        low, high = np.nanquantile(ratios[name], [0.025, 0.975], method="nearest")
+        saved = f"{times / of_all['the sum']:.2f} of the sum's ({low:.2f} to {high:.2f})"
+        print(f"{cell} n={len(texts)}  {name:45} {times * scored:6.0f} scored tokens, {saved}", flush=True)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from scanner.watermark import log10_greenlist, log10_gumbel
 from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels
+from scanner.watermark.level_proof import ln_tail
 
 VALUES = np.arange(LEVELS + 1)
 COUNTS = st.lists(st.integers(0, 9), min_size=LEVELS + 1, max_size=LEVELS + 1)
@@ -114,6 +115,23 @@ def test_tails_fall_smoothly_however_long_the_text() -> None:
         assert (slopes <= 1e-9).all()
         assert (np.diff(slopes) <= 0.02 * np.abs(slopes[:-1]) + 1e-6).all()  # log-concave, but for whole scores
         assert log10_p[-1] < -3000.0
+
+
+@pytest.mark.parametrize("tokens", [3, 16, 60, 200, 1_000, 8_000])
+def test_the_slow_path_of_proofs_agrees(tokens: int) -> None:
+    """By transforms, which share nothing with the series: texts of any mixture of levels, scores of any size."""
+    rng = np.random.default_rng(tokens)
+    for shape in (0.3, 1.0, 5.0):
+        counts = rng.multinomial(tokens, rng.dirichlet(np.full(LEVELS + 1, shape)))
+        of_all = float(np.dot(counts, VALUES))
+        for of_mean in (0.5, 0.9, 1.0, 1.1, 1.5, 2.5, 3.9):
+            found = log10_gumbel_levels([of_mean * of_all], [counts], VALUES)[0]
+            slow = ln_tail(of_mean * of_all, counts.tolist(), None) / np.log(10.0)
+            assert found == pytest.approx(slow, rel=1e-9, abs=1e-9)
+            green = int(of_mean * of_all / 4.0)
+            found = log10_greenlist_levels([green], [counts], VALUES, Fraction(1, 4))[0]
+            slow = ln_tail(green, counts.tolist(), Fraction(1, 4)) / np.log(10.0)
+            assert found == pytest.approx(slow, rel=1e-9, abs=1e-9)
 
 
 def test_sums_that_cannot_be() -> None:

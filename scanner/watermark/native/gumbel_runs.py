@@ -257,6 +257,19 @@ def units_of(score: float, scored: int) -> int:
     return int(score * PER_LN2 - scored * 2.0**-11) - 2
 
 
+def largest_scores(
+    key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], first: int, length: int
+) -> NDArray[np.float64]:
+    """A score that no number of a run exceeds, the inverse of `units_of`: float64[length] for uint32[T], uint64[T].
+
+    first: the first number of a block.
+    """
+    bounds = np.empty(((length - 1) >> BITS) + 1 << BITS, np.int64)
+    bound_run(key, ids, nonces, first, bounds)
+    larger = bounds[:length] + 3.0 + len(ids) * 2.0**-11
+    return np.asarray(larger / (PER_LN2 * (1.0 - 1e-9 - len(ids) * 2.0**-50)), np.float64)
+
+
 @kernel
 def best_of_runs(
     key: NDArray[np.uint32], steps: ScoredSteps, request: RunRequest
@@ -311,6 +324,28 @@ def score_of_number(key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: ND
         for draw in block[row : row + lanes]:
             total += term(draw)
     return total
+
+
+@kernel
+def level_sums(
+    key: NDArray[np.uint32],
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    levels: NDArray[np.uint8],
+    numbers: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """Σ level · term of one document for each of R numbers, summed in order of position: float64[R]."""
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    sums = np.zeros(len(numbers))
+    for r in range(len(numbers)):
+        row = (numbers[r] & 15) * CHUNK
+        for p in range(0, len(ids), CHUNK):
+            lanes = min(CHUNK, len(ids) - p)
+            begin_run(ids[p : p + lanes], nonces[p : p + lanes], numbers[r], BITS, inputs)
+            chacha8_lanes(key, inputs, lanes, block)
+            for i in range(lanes):
+                sums[r] += float(levels[p + i]) * term(block[row + i])
+    return sums
 
 
 @kernel

@@ -96,6 +96,10 @@ class Version2Mark(NativeMark):
     def _best(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
         return self._elsewhere[0](steps, request) if self._elsewhere else self.best_of_runs(steps, request)
 
+    def steps(self, tokens: Tokens, positions: Positions) -> ScoredSteps:
+        """The scored positions, with the nonces of their windows."""
+        return steps_of(tokens, positions, self._nonces(tokens, positions))
+
     def numbers(self, nonces: NDArray[np.uint64], messages: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which number each step's message reads there: int64[R] for nonces of R steps and their messages (SPEC_2 §2).
 
@@ -118,7 +122,7 @@ class Version2Mark(NativeMark):
         if self.groups is None and count == 1:
             return self.single_message(self.score(tokens, positions, 0))
         if self.groups is None:
-            return self._among_all(steps_of(tokens, positions, self._nonces(tokens, positions)), count)
+            return self._among_all(self.steps(tokens, positions), count)
         if count != self.groups**2:
             raise ValueError(f"{count} messages cannot be searched; this key has {self.groups**2}")
         return self.search_groups(tokens, positions, self.groups)
