@@ -48,6 +48,7 @@ STACKS = {
     "synthid-mixed": {},
     "three-bricks-openai": {"vocab_size": 300, "window": 2},
     "three-bricks-maryland": {"vocab_size": 300, "window": 2},
+    "sbw": {},
 }
 MESSAGES = dict.fromkeys(NATIVE, 1600) | {"three-bricks-openai": 20, "sglang-user-keys": 20}
 USERS = ("alice", "bob", "carol", "<b>dora & co</b>", "erased")
