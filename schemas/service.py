@@ -14,7 +14,7 @@ CHARACTERS = (2_000, 20_000, 200_000)
 """Most characters of a text of each length class but the last, which has no bound of its own."""
 
 TICKS = (0.09, 0.5, 4.0, 30.0)
-"""Seconds after a request at whose multiples its answer leaves, by its length class."""
+"""Seconds after a request when its answer leaves, by its length class; else after twice as long, four times, …"""
 
 
 class _DetectorTable(BaseModel):

@@ -1,7 +1,7 @@
 """Answers of the detector: texts in; results, reports and refusals out; budgets charged, and metadata logged.
 
 An answer is a function of the text: the registry and the rules decide it, and neither the caller nor earlier questions
-do. It leaves at a multiple of its length class's tick, so that its time does not say what was found.
+do. It leaves at one of a few times of its length class, so that its time does not say what was found.
 """
 
 import asyncio
@@ -219,10 +219,11 @@ def _last_head(path: Path, _changed: int) -> str | None:
 
 
 async def _leave(began: float, size: int) -> None:
-    """Wait until the next multiple of the tick of a length class, in bytes."""
+    """Wait until a time of a length class, in bytes: its tick after the request, or twice that, or four times, …"""
     tick = TICKS[sum(size > most for most in CHARACTERS)]
     loop = asyncio.get_running_loop()
-    await asyncio.sleep(began + tick * math.ceil((loop.time() - began) / tick) - loop.time())
+    doublings = max(0, math.ceil(math.log2(max(loop.time() - began, tick) / tick)))
+    await asyncio.sleep(began + tick * 2**doublings - loop.time())
 
 
 class DetectorLog:

@@ -207,6 +207,7 @@ _scorer: Scorer | None = None
 def _begin(served: Served, secret: bytes) -> None:
     global _scorer
     forbid_core_dumps()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # else it would hold the keys after a killed server
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends its processes
     _scorer = Scorer(served, secret)
 
@@ -229,7 +230,7 @@ def forbid_core_dumps() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-_PR_SET_DUMPABLE = 4
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 
 
 class ScoringPool:

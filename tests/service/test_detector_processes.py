@@ -155,3 +155,20 @@ def test_no_part_of_a_text_is_written_anywhere(tmp_path, registry, marked, plain
     }
     assert any("detector/log/" in path for path in written)
     assert any("budget.sqlite" in path for path in written)
+
+
+def test_processes_end_with_a_server_that_is_killed(tmp_path, registry):
+    """Else they would hold the keys for ever."""
+    config = configured(tmp_path, registry, detector="workers = 1\n")
+    with (tmp_path / "out").open("wb") as out:
+        command = [sys.executable, "-m", "jobs.cli", "serve", str(config), "--port", "0"]
+        run = subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT)
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+    until(lambda: "event=serving" in (tmp_path / "out").read_text())
+    scoring = [
+        pid for pid in children.read_text().split() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    assert scoring
+    run.kill()
+    run.wait()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in scoring))

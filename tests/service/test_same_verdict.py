@@ -83,7 +83,7 @@ def test_every_format_is_served(scanned):
     assert {key.format for key in served.check.keys} == set(FORMATS)
 
 
-@settings(max_examples=3, phases=[Phase.generate])  # an example takes a scan, too long to be made smaller
+@settings(max_examples=2, phases=[Phase.generate])  # an example takes a scan, too long to be made smaller
 @given(texts=TEXTS, seed=st.integers(0, 10**6))
 def test_serve_check_and_scan_agree(scanned, texts, seed):
     night, scorer, checked = scanned
