@@ -9,8 +9,8 @@ from scanner.watermark.formats import FORMATS
 from tests.support.examples import FOLDER, example
 from tests.support.two_keys import TOKENIZER, message_of
 
-ELSEWHERE = {"mark_and_find", "serve_with_vllm"}
-"""Scripts with a test in tests/generation or, on a real server, in tests/infra/vllm."""
+ELSEWHERE = {"mark_and_find", "serve_with_vllm", "check_report"}
+"""Scripts with a test in tests/generation, in tests/infra/vllm on a real server, or in tests/service."""
 
 
 def test_every_script_has_a_test():

@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner import results
-from scanner.cluster import Worker, run_scan, todo
+from scanner.cluster import Worker, machines, run_scan, todo
 from scanner.cluster import scan as scan_module
 from scanner.cluster import work as work_module
+from scanner.cluster.machines import cluster
 from scanner.cluster.pieces import Piece
 from scanner.errors import ScanFailed
 from scanner.input.files import list_files
@@ -303,7 +304,8 @@ def test_sigterm_while_ray_starts_is_on_record(night, plain, monkeypatch, handle
         yield 1
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(scan_module, "cluster", starting)
+    monkeypatch.setattr(scan_module, "cluster", cluster)
+    monkeypatch.setattr(machines, "_connected", starting)
     assert night.scan().exit_code == 143
     assert night.last_scan()["exit_code"] == 143
     assert signal.getsignal(signal.SIGTERM) == before
@@ -326,7 +328,8 @@ def test_sigterm_in_a_finaliser_is_not_lost(night, plain, monkeypatch, handler):
         Finalised()  # Python drops what a handler raises in a finaliser
         yield 1
 
-    monkeypatch.setattr(scan_module, "cluster", starting)
+    monkeypatch.setattr(scan_module, "cluster", cluster)
+    monkeypatch.setattr(machines, "_connected", starting)
     assert night.scan().exit_code == 143
     assert night.last_scan()["exit_code"] == 143
 
@@ -359,7 +362,8 @@ def test_leaving_for_another_reason_is_no_sigterm(night, plain, monkeypatch):
         yield 1
 
     night.write("a", [plain(30, 1)])
-    monkeypatch.setattr(scan_module, "cluster", starting)
+    monkeypatch.setattr(scan_module, "cluster", cluster)
+    monkeypatch.setattr(machines, "_connected", starting)
     with pytest.raises(SystemExit):
         night.scan()
     assert night.last_scan()["exit_code"] == 1

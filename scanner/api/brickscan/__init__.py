@@ -60,7 +60,7 @@ _HOMES = {
     "results": "scanner.api.nights.results",
     "scan": "scanner.api.nights.scan",
 }
-"""Where each name stands; it is imported when it is first used, since torch, Ray and kernels take seconds."""
+"""Homes of the names. Each is imported when it is first used, since torch, Ray and kernels take seconds."""
 
 __all__ = [
     "BrickscanError",

@@ -20,7 +20,7 @@ from scanner.watermark.native.streams import (
 )
 
 NO_TERMS = np.empty(0)
-"""In place of an array for what each position adds, where nobody needs it."""
+"""An empty array in the place of what each position adds, where nobody needs it."""
 
 
 @kernel
