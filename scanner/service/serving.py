@@ -83,6 +83,8 @@ class Connection(H11Protocol):
             first = min(waiting, key=lambda other: (not other.had_answer, other.idle_since))
             self.connections.discard(first)
             first.transport.abort()
+        if len(self.connections) >= 2 * self._most():
+            self.limit_concurrency = 0  # 503; uvicorn's limit would count answers of connections that gave way, too
         super().connection_made(transport)
         self._begin_to_wait()
 
@@ -221,7 +223,6 @@ class Server:
             lifespan=lifespan,
             ws="none",
             backlog=_IN_A_ROW,  # asyncio takes as many before it runs anything else
-            limit_concurrency=2 * at_once,  # answers of connections that gave way count until they end
             timeout_graceful_shutdown=_SECONDS_TO_END,
         )
         self._config.at_once = at_once
