@@ -299,7 +299,7 @@ def test_a_page_says_how_to_install_and_which_names_that_takes():
     owned = {
         name.removesuffix("*").rstrip(".") for name in settings["tool"]["setuptools"]["packages"]["find"]["include"]
     }
-    assert {name for name in owned if f"`{name}`" in section} == owned == {"scanner", "jobs", "schemas"}
+    assert {name for name in owned if f"`{name}`" in section} == owned == {"brickscan", "scanner", "jobs", "schemas"}
     assert "pip install" in section
     assert "-m venv" in section
     assert "an environment of its own" in section

@@ -112,14 +112,11 @@ def docker_problems(infra: Path) -> Iterator[str]:
             for source in words[1:-1]:
                 if not (ROOT / source).exists() or source not in kept:
                     yield f"Dockerfile: copies {source}, which is not there or is ignored"
-    packages = set(
-        tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
-    )
-    yield from (
-        f"Dockerfile: {name} is not copied"
-        for name in (package.rstrip("*") for package in packages)
-        if name not in kept
-    )
+    find = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
+    for name in (package.rstrip("*") for package in find["include"]):
+        homes = [where for where in find["where"] if (ROOT / where / name).is_dir()]
+        if not any({name, where.partition("/")[0]} & kept for where in homes):
+            yield f"Dockerfile: {name} is not copied"
     given = {words[1].partition("=")[0] for words in commands if words[0] == "ARG"}
     if given != {"PYTHON_IMAGE", "DEVICE"}:
         yield f"Dockerfile: arguments {sorted(given)}"

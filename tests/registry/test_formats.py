@@ -60,19 +60,19 @@ FILE = InputFile(path="/in/a.parquet", location="/in", inner="/in/a.parquet", si
 COLUMNS = Columns("text", "id", None, None)
 SHARDS = {
     ("summer",): (
-        "84e5746e1979085fad5a8379a52fd6e21d20e0836e959dc8efe62dbf2fc44a95",
-        "dca010c359186d08855b62ca7653860a731a9fcad9b4352abb52a05acb0c2cb9",
+        "56576d4f1ad57759a99284fa07d1be709569bbf10794c6d1b23460c9a5e4402b",
+        "e95f0efcb38d60487e4bd62343c491c571258dfd16233b7e6dcc5746c1d4eecd",
     ),
     ("winter",): (
-        "2f8492ef6fc78e7011bf7663b25b7a807c5c478dac160a94963376fe3a070b71",
-        "faea0f5b8ede051f4e31996cd90546748ae29d83d15f2abc4eece357e932331f",
+        "ca8cb09c49a285f7bcf57f71aeb547d547df667496602fc9979167acbc0212fb",
+        "302a4c7d37097acd1f03d9ae0ce0b71f9b7df9451f30d1915c78c34fdfc7ee4a",
     ),
     ("summer", "winter"): (
-        "62a87d70049971359e7f0144282d927e646d73f7a0ec9c2d9548b67ef86f8611",
-        "f2a26d17036fc61e47ba8dca22d26c23c622052e9d05e87fdf4b2454a83d123a",
+        "bbdf614a6b08c40108548554ea4454efedc8e0d367202a36ee6640ff7c516e5c",
+        "afb5fd879a9a3fc8d8a2e9c4dc43b9a8cf7b341e55e6be8bce89dc44f4cda827",
     ),
 }
-"""Ids of a shard of rows 0 to 9 and of an unreadable file, by keys under test; K = 2."""
+"""Ids of a shard of rows 0 to 9 and of an unreadable file, by keys under test; K = 2, results version 2."""
 
 
 @pytest.fixture
