@@ -216,7 +216,7 @@ def as_text(function: Callable[..., object], binary: bool) -> Callable[[str], ob
 
 
 def test_slow_patterns_are_noticed():
-    for slow in (r"(?:^|[.!?]\s+|\n\s*)[a-z]", r"(a+)+$", r" +\n", r"<q.*>"):
+    for slow in (r"(?:^|[.!?]\s+|\n\s*)[a-z]", r"(a+)+$", r" +\n", r"<q.*?>"):
         used = Used(re.compile(slow), False)
         assert any(too_slow(search(used), run) for run in runs_of(used.pattern)), slow
 

@@ -25,6 +25,7 @@ from scanner.detection.tokenising import TokenisedTexts, read_texts, segments_of
 from scanner.detection.under_test import BatchResult, KeyScores, KeyUnderTest, NamesUsers, Origin, Witness
 from scanner.input.documents import read_text
 from scanner.text import TokenOffsets
+from scanner.text.normal_form import normalise
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.format import ScoresParts
 from scanner.watermark.formats import format_of
@@ -178,6 +179,7 @@ class Detector:
             scores.append(self._score_key(test, of_spans, tokens, positions, segments, neither)[1])
         if witness is not None:
             witness.see([bytes(32), b"1" * 32], scores, lambda _: "")
+        normalise("as proofs do")
 
     def _tokenise(self, texts: Sequence[str]) -> dict[str, Tokens]:
         """Tokens of texts by each tokenizer, by its SHA-256."""
