@@ -388,8 +388,9 @@ def on_actors(
             meanwhile,
         )
     finally:
-        for actor in actors:
-            ray.kill(actor)
+        if ray.is_initialized():  # not after an interrupt: `kill` and `cancel` would start Ray anew
+            for actor in actors:
+                ray.kill(actor)
 
 
 def _work_through(
@@ -414,8 +415,9 @@ def _work_through(
             free = [holder]
             yield item, _result(done[0], name(item))
     finally:
-        for reference in waiting:
-            ray.cancel(reference, force=False)
+        if ray.is_initialized():
+            for reference in waiting:
+                ray.cancel(reference, force=False)
 
 
 def _result(reference: Any, name: str) -> Any:  # noqa: ANN401
