@@ -179,7 +179,7 @@ class Detector:
             scores.append(self._score_key(test, of_spans, tokens, positions, segments, neither)[1])
         if witness is not None:
             witness.see([bytes(32), b"1" * 32], scores, lambda _: "")
-        normalise("as proofs do")
+        normalise("a text")  # a proof looks whether a text is its own normal form
 
     def _tokenise(self, texts: Sequence[str]) -> dict[str, Tokens]:
         """Tokens of texts by each tokenizer, by its SHA-256."""
