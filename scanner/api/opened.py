@@ -100,7 +100,7 @@ class OpenedRegistry:
             text that has one, the rest is scored, `scored_in_part`.
         """
         several = [texts] if isinstance(texts, str) else texts
-        found = self._check.look([text.encode("utf-8", "surrogatepass") for text in several])
+        found = self._check.score_batch([text.encode("utf-8", "surrogatepass") for text in several])
         verdicts = TextVerdicts(found.verdicts)
         return verdicts[0] if isinstance(texts, str) else verdicts
 

@@ -303,15 +303,15 @@ class Worker:
             unread.append(part.select(["row"]).filter(part["unread"]))
             for documents in _single(part) if piece.one_by_one else self._cut(part):
                 yield from self._busy(documents, before - piece.start, alone=piece.one_by_one)
-                looked = self._detector.look(documents, origin, witness, known)
-                made["verdicts"].append(with_canaries(looked.verdicts, self._plan.canaries_made))
-                made["lengths"].append(looked.lengths)
-                made["quarantine"].append(looked.quarantine)
-                made["spans"].append(looked.spans)
-                if self._plan.config.evidence.keep_text and looked.verdicts["flagged"].true_count:
-                    made["flag_texts"].append(texts_of_flags(documents, looked.verdicts))
+                result = self._detector.score_batch(documents, origin, witness, known)
+                made["verdicts"].append(with_canaries(result.verdicts, self._plan.canaries_made))
+                made["lengths"].append(result.lengths)
+                made["quarantine"].append(result.quarantine)
+                made["spans"].append(result.spans)
+                if self._plan.config.evidence.keep_text and result.verdicts["flagged"].true_count:
+                    made["flag_texts"].append(texts_of_flags(documents, result.verdicts))
                 if self._plan.config.accounts is not None:
-                    made["account_posts"].append(self._posts(documents, looked.verdicts))
+                    made["account_posts"].append(self._posts(documents, result.verdicts))
             if piece.one_by_one and len(part):  # what is read or written next is no document's fault
                 behind = before - piece.start + part["row"][-1].as_py() + 1
                 yield Busy(self._plan.config.cluster.stall_seconds + SIGNS_APART, behind)

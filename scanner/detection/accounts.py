@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import Choice, NamedMessage, Names, WhoOfPlace, entries_of, who_at
+from scanner.detection.attribution import Choice, NamedMessage, Names, UserOfMessage, entries_of, users_at
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import NO_FILTER, Filter, Rules
 from scanner.detection.under_test import KeyUnderTest, NamesUsers
@@ -211,9 +211,9 @@ class AccountJudge:
         names = Names.of_nobody(of_all.choice.decided.naming)
         rows = []
         for i in marked:
-            who = who_at(self._keys, self._holders, last[i] or began)
+            user_of = users_at(self._keys, self._holders, last[i] or began)
             look, j, unquoted_scored = unquoted.get(posts.account_ids[i], (of_all, i, None))
-            names.naming[i], entries = _named(of_all, i, look, j, who)
+            names.naming[i], entries = _named(of_all, i, look, j, user_of)
             if entries:
                 names.put(i, entries, last[i], began)
             key, candidate = self._best(of_all, i, entries)
@@ -237,7 +237,7 @@ class AccountJudge:
 
     def _look(self, posts: Posts, pooled: Sequence[Pooled]) -> "Look":
         each = [self._score(under_key, tests, posts) for under_key, tests in zip(pooled, self._tests, strict=True)]
-        found, log10_e = [said for said, _ in each], [evidence for _, evidence in each]
+        found, log10_e = [findings for findings, _ in each], [evidence for _, evidence in each]
         return Look(Choice.as_written(found, self._rules.rates), log10_e, pooled)
 
     def _unquoted(self, posts: Posts) -> dict[str, tuple["Look", int, list[int]]]:
@@ -343,7 +343,7 @@ def _named(
     account: int,
     unquoted: Look,
     of_unquoted: int,
-    who: WhoOfPlace,
+    user_of: UserOfMessage,
 ) -> tuple[Naming, list[NamedMessage]]:
     """Whom an account is named for: messages that pass on all posts (rule 1), and are named on own words (rules 1, 2).
 
@@ -352,7 +352,7 @@ def _named(
         account: the account's place there.
         unquoted: findings on own words alone.
         of_unquoted: the account's place there.
-        who: key id and whom a message names, by place of the key and message.
+        user_of: key id and whom a message names, by place of the key and message.
 
     Returns:
         The naming, which the first entry's takes the place of, and the entries of smallest p first.
@@ -360,19 +360,19 @@ def _named(
     if not unquoted.choice.decided.flagged[of_unquoted]:
         return Naming.QUOTED, []
     naming = Naming(unquoted.choice.decided.naming[of_unquoted])
-    on_own = unquoted.choice.entries(of_unquoted, naming, who)
+    on_own = unquoted.choice.entries(of_unquoted, naming, user_of)
     if not on_own:
         return naming, []
-    entries = entries_of(of_all.choice.found, of_all.choice.passing, account, (-1, -1), who)
+    entries = entries_of(of_all.choice.found, of_all.choice.passing, account, (-1, -1), user_of)
     named = {(entry.key_id, entry.message) for entry in on_own}
     return Naming.UNDECIDED, [entry for entry in entries if (entry.key_id, entry.message) in named]
 
 
-def _figures(said: Found, account: int, candidate: int, *, nameless: bool) -> dict[str, Any]:
+def _figures(findings: Found, account: int, candidate: int, *, nameless: bool) -> dict[str, Any]:
     at = account, candidate
     return {
-        "message": None if nameless else int(said.message[at]),
-        **{name: float(getattr(said, name)[at]) for name in ("score", "log10_p", "log10_p_global")},
+        "message": None if nameless else int(findings.message[at]),
+        **{name: float(getattr(findings, name)[at]) for name in ("score", "log10_p", "log10_p_global")},
     }
 
 

@@ -49,7 +49,7 @@ class OfFile(NamedTuple):
     seen: datetime | None
     written: datetime | None
 
-    def first_seen(self, created_at: datetime | None, text: bytes) -> datetime | None:
+    def existed_by(self, created_at: datetime | None, text: bytes) -> datetime | None:
         """Latest time by which a document existed. None: nothing shows that it existed before the scan began.
 
         Args:
@@ -78,12 +78,12 @@ class NamedMessage(NamedTuple):
     key_id: str
     message: int
     log10_p_global: float
-    who: NamedUser
+    user: NamedUser
 
     def row(self) -> dict[str, Any]:
         """As in schemas.tables.NAMED."""
         ids = {"key_id": self.key_id, "message": self.message, "log10_p_global": self.log10_p_global}
-        return ids | {"user_id": self.who.user_id, "naming": self.who.naming}
+        return ids | {"user_id": self.user.user_id, "naming": self.user.naming}
 
 
 class Names(NamedTuple):
@@ -106,19 +106,19 @@ class Names(NamedTuple):
         """Columns of the first document."""
         return {column: values[0] for column, values in self._asdict().items()}
 
-    def put(self, document: int, entries: Sequence[NamedMessage], first_seen: datetime | None, began: datetime) -> None:
+    def put(self, document: int, entries: Sequence[NamedMessage], existed_by: datetime | None, began: datetime) -> None:
         """Name users for a document.
 
         Args:
             document: its place.
             entries: the verdict's own first.
-            first_seen: time by which it existed; None: not known to exist before the scan.
+            existed_by: time by which it existed; None: not known to exist before the scan.
             began: when the scan began.
         """
-        who = entries[0].who
-        later = began if who.naming == Naming.HELD_LATER else None
-        self.naming[document], self.user_id[document], self.held_since[document] = who
-        self.first_seen_at[document] = first_seen or later
+        user = entries[0].user
+        later = began if user.naming == Naming.HELD_LATER else None
+        self.naming[document], self.user_id[document], self.held_since[document] = user
+        self.first_seen_at[document] = existed_by or later
         self.named[document], self.named_again[document] = each_user_once(entries)
 
 
@@ -132,7 +132,7 @@ def each_user_once(
     first, further = [*once], [*again]
     users = {row["user_id"] for row in first}
     for entry in entries:
-        user = entry.who.user_id  # two messages that name nobody need not be of one user
+        user = entry.user.user_id  # two messages that name nobody need not be of one user
         (further if user is not None and user in users else first).append(entry.row())
         users.add(user)
     return first, further or None
@@ -155,7 +155,7 @@ class Choice(NamedTuple):
     def as_written(cls, found: Sequence[Found], rates: tuple[float, float]) -> "Choice":
         """The texts as they stand; rates: at or below which p a text is flagged, and its user named."""
         nowhere = np.zeros(len(found[0].scored), np.bool_)
-        return cls(found, decide(found, *rates), [said.passing(rates[0]) for said in found], nowhere, nowhere)
+        return cls(found, decide(found, *rates), [findings.passing(rates[0]) for findings in found], nowhere, nowhere)
 
     def or_normalised(self, others: Sequence[Found], rows: NDArray[np.int64], rates: tuple[float, float]) -> "Choice":
         """For each document the text that has the smaller p.
@@ -167,7 +167,7 @@ class Choice(NamedTuple):
             rows: int64[V], which of the D these are.
             rates: as for `as_written`.
         """
-        proven = [said if said.basis.proven else said.of_nothing() for said in others]
+        proven = [findings if findings.basis.proven else findings.of_nothing() for findings in others]
         smaller = _smallest(proven) < _smallest(self.found)[rows]
         found = [replace_findings(first, other, rows, smaller) for first, other in zip(self.found, proven, strict=True)]
         decided, second = decide(found, *rates), Choice.as_written(proven, rates)
@@ -178,18 +178,18 @@ class Choice(NamedTuple):
                 conflicting[row] = len(self.messages(row) | second.messages(place)) > 1
         ambiguous = conflicting & (decided.naming == Naming.NAMED)
         naming = np.where(ambiguous, Naming.AMBIGUOUS, decided.naming)
-        passing = [said.passing(rates[0]) for said in found]
+        passing = [findings.passing(rates[0]) for findings in found]
         return Choice(found, decided._replace(naming=naming), passing, normalised, conflicting)
 
     def messages(self, document: int) -> set[tuple[int, int]]:
         """Keys, by their place, and messages of a document that pass."""
         return {
-            (key, int(said.message[document, c]))
-            for key, (said, passing) in enumerate(zip(self.found, self.passing, strict=True))
+            (key, int(findings.message[document, c]))
+            for key, (findings, passing) in enumerate(zip(self.found, self.passing, strict=True))
             for c in np.flatnonzero(passing[document])
         }
 
-    def entries(self, document: int, naming: Naming, who: "WhoOfPlace") -> list[NamedMessage]:
+    def entries(self, document: int, naming: Naming, user_of: "UserOfMessage") -> list[NamedMessage]:
         """Whom a document is named for, the verdict's message first: messages that the rule names, or all that pass.
 
         The latter only if one user had all of them in time, and no key among theirs is one that names nobody.
@@ -197,27 +197,27 @@ class Choice(NamedTuple):
         Args:
             document: its place.
             naming: of the document, by its decision and its proof.
-            who: key id and who is named, by place of the key and message.
+            user_of: key id and who is named, by place of the key and message.
         """
         best = int(self.decided.key[document]), int(self.decided.candidate[document])
         if naming == Naming.NAMED:
-            return entries_of(self.found, self.decided.named, document, best, who)
+            return entries_of(self.found, self.decided.named, document, best, user_of)
         if naming != Naming.AMBIGUOUS or self.conflicting[document]:
             return []
         each = zip(self.found, self.passing, strict=True)
-        if any(said.basis.assumed and of_key[document].any() for said, of_key in each):
+        if any(findings.basis.assumed and of_key[document].any() for findings, of_key in each):
             return []
-        entries = entries_of(self.found, self.passing, document, best, who)
+        entries = entries_of(self.found, self.passing, document, best, user_of)
         return entries if of_one_user(entries) else []
 
 
 def _smallest(found: Sequence[Found]) -> NDArray[np.float64]:
     """The smallest corrected p of D documents under any key, as log10; infinite where there is none: float64[D]."""
-    p = np.stack([np.where(said.message[:, 0] >= 0, said.log10_p_global[:, 0], np.nan) for said in found])
+    p = np.stack([np.where(findings.message[:, 0] >= 0, findings.log10_p_global[:, 0], np.nan) for findings in found])
     return np.asarray(np.where(np.isnan(p), np.inf, p).min(axis=0), np.float64)
 
 
-WhoOfPlace = Callable[[int, int], tuple[str, NamedUser]]
+UserOfMessage = Callable[[int, int], tuple[str, NamedUser]]
 """Function that gives a key's id and whom a message names, by the place of the key and the message."""
 
 
@@ -226,7 +226,7 @@ def entries_of(
     chosen: Sequence[NDArray[np.bool_]],
     document: int,
     best: tuple[int, int],
-    who: WhoOfPlace,
+    user_of: UserOfMessage,
 ) -> list[NamedMessage]:
     """Some candidates of a document as entries, the verdict's first, then the others by p, smallest first.
 
@@ -235,36 +235,36 @@ def entries_of(
         chosen: candidates of each key, bool[D, C].
         document: its place.
         best: key, by its place, and candidate of the verdict.
-        who: key id and who is named, by place of the key and message.
+        user_of: key id and who is named, by place of the key and message.
     """
     each = sorted(
-        ((key, c) != best, float(said.log10_p_global[document, c]), key, c)
-        for key, (said, of_key) in enumerate(zip(found, chosen, strict=True))
+        ((key, c) != best, float(findings.log10_p_global[document, c]), key, c)
+        for key, (findings, of_key) in enumerate(zip(found, chosen, strict=True))
         for c in np.flatnonzero(of_key[document]).tolist()
     )
     entries = []
     for _, log10_p, key, c in each:
         message = int(found[key].message[document, c])
-        key_id, named = who(key, message)
+        key_id, named = user_of(key, message)
         entries.append(NamedMessage(key_id, message, log10_p, named))
     return entries
 
 
-def who_at(keys: Sequence[KeyUnderTest], holders: NamesUsers, at: datetime) -> WhoOfPlace:
+def users_at(keys: Sequence[KeyUnderTest], holders: NamesUsers, at: datetime) -> UserOfMessage:
     """Key id and named user, by place of the key and message, for a document that existed at `at`."""
 
-    def who(key: int, message: int) -> tuple[str, NamedUser]:
+    def user_of(key: int, message: int) -> tuple[str, NamedUser]:
         of_key = keys[key].key
         named = holders.naming(of_key.key_id, message, at)
         if of_key.messages == 1 and named.naming == Naming.UNALLOCATED:
             named = named._replace(naming=Naming.EVERYBODY)
         return of_key.key_id, named
 
-    return who
+    return user_of
 
 
 def of_one_user(entries: Sequence[NamedMessage]) -> bool:
     """Whether all are messages of the same user, who had them in time."""
-    return all(entry.who.naming == Naming.NAMED for entry in entries) and (
-        len({entry.who.user_id for entry in entries}) == 1
+    return all(entry.user.naming == Naming.NAMED for entry in entries) and (
+        len({entry.user.user_id for entry in entries}) == 1
     )

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import Choice, Names, OfFile, WhoOfPlace, who_at
+from scanner.detection.attribution import Choice, Names, OfFile, UserOfMessage, users_at
 from scanner.detection.proving import Prover
 from scanner.detection.rows import columns_of_faults, plain_lengths, table_of, verdict_columns
 from scanner.detection.rules import Rules
@@ -79,10 +79,10 @@ class Detector:
             (VERDICTS, QUARANTINE): together one row for every document, each in the order of the batch. Verdicts are
             exact, without text_id and p_class: scanner.detection.rows makes of them what tables hold.
         """
-        looked = self.look(documents, origin, witness, known)
-        return looked.verdicts, looked.quarantine
+        result = self.score_batch(documents, origin, witness, known)
+        return result.verdicts, result.quarantine
 
-    def look(
+    def score_batch(
         self,
         documents: pa.RecordBatch,
         origin: Origin,
@@ -111,7 +111,7 @@ class Detector:
             others = self._score(texts.normalised, {}, texts.differing, as_written=scores)[0]
             choice = choice.or_normalised(others, texts.differing, rates)
         known = known or OfFile(now, {}, None, None)
-        batch = ScoredBatch(scores, kept, stored_text, known, self._who_at, self._prover)
+        batch = ScoredBatch(scores, kept, stored_text, known, self._users_at, self._prover)
         as_written = self._lengths(texts.tokens)
         lengths = self._lengths_of_choice(as_written, texts, choice.normalised)
         verdicts = verdict_columns(self._keys, lengths, choice, kept["reason"], whole_is_enough)
@@ -150,7 +150,7 @@ class Detector:
         self, verdicts: pa.RecordBatch, batch: ScoredBatch, salt: bytes
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Verdicts with the changes that spans make in them, and rows of SPANS; salt: as for Prover.prove."""
-        located = located_spans(batch.seen)
+        located = located_spans(batch.scores)
         if not located:
             return verdicts, pa.RecordBatch.from_pylist([], SPANS)
         keys = [
@@ -175,8 +175,7 @@ class Detector:
             if self._token_offsets is not None:
                 blank = pa.array([b" ", b" "], pa.large_binary())
                 segments = segments_of_stored(blank, {name: tokens}, {name: self._token_offsets[name]})[name]
-            neither = np.zeros(2, np.bool_)
-            scores.append(self._score_key(test, of_spans, tokens, positions, segments, neither)[1])
+            scores.append(self._score_key(test, of_spans, tokens, positions, segments, np.zeros(2, np.bool_))[1])
         if witness is not None:
             witness.see([bytes(32), b"1" * 32], scores, lambda _: "")
         normalise("a text")  # a proof looks whether a text is its own normal form
@@ -211,9 +210,9 @@ class Detector:
                 positions[name, rule] = self._rules.without.left_of(whole, name, rule, tokens[name])
             parted = as_written[place].parted[differing] if as_written else None
             of_texts = tokens[name], positions[name, rule], segments.get(name)
-            said, shown = self._score_key(test, None if as_written else of_spans, *of_texts, differs, parted)
-            found.append(said)
-            scores.append(shown)
+            findings, of_key = self._score_key(test, None if as_written else of_spans, *of_texts, differs, parted)
+            found.append(findings)
+            scores.append(of_key)
         return found, scores, enough
 
     def _lengths(self, tokens: Mapping[str, Tokens]) -> NDArray[np.int64]:
@@ -285,10 +284,10 @@ class Detector:
         """Columns of VERDICTS with the users of the messages that the rule names, or the one user of all that pass."""
         names = Names.of_nobody(naming)
         for i in np.flatnonzero(choice.decided.flagged).tolist():
-            first = batch.first_seen(i)
-            entries = choice.entries(i, naming[i], batch.who(first))
+            existed = batch.existed_by(i)
+            entries = choice.entries(i, naming[i], batch.user_of(existed))
             if entries:
-                names.put(i, entries, first, batch.known.began)
+                names.put(i, entries, existed, batch.known.began)
         return names._asdict()
 
     def _sketches(self, texts: TokenisedTexts, choice: Choice) -> NDArray[np.object_]:
@@ -303,9 +302,9 @@ class Detector:
             sketches[row] = sketch(ids, reach_of(test.watermark.rule))
         return sketches
 
-    def _who_at(self, at: datetime) -> WhoOfPlace:
+    def _users_at(self, at: datetime) -> UserOfMessage:
         """Key id and named user, by place of the key and message, for a document that existed at `at`."""
-        return who_at(self._keys, self._holders, at)
+        return users_at(self._keys, self._holders, at)
 
 
 def _by_readable(documents: pa.RecordBatch, texts: TokenisedTexts) -> tuple[pa.RecordBatch, pa.RecordBatch]:

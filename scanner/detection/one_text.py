@@ -145,9 +145,9 @@ class OpenedCheck:
         self._holders = holders or Holders.load(check.registry, [key.key_id for key in check.keys])
         self._together = self._detector(self.tests)
 
-    def look(self, texts: Sequence[bytes]) -> BatchResult:
+    def score_batch(self, texts: Sequence[bytes]) -> BatchResult:
         """Verdicts of a scan on texts as they are stored, `row` being their place; flags are proved."""
-        return self._together.look(_documents(texts), NOWHERE)
+        return self._together.score_batch(_documents(texts), NOWHERE)
 
     def of_each_key(self, raw: bytes) -> list[Mapping[str, Any]]:
         """Verdict of each key by itself on a text: a row of schemas.tables.VERDICTS each, in the registry's order.

@@ -246,7 +246,7 @@ class Prover:
         Returns:
             object[D]: a schemas.words.Proof; None where nothing is flagged.
         """
-        said = np.full(len(decided.flagged), None, object)
+        proofs = np.full(len(decided.flagged), None, object)
         flags = [
             Flag(place, text_of(place), int(normalised[place]), int(key), int(candidate), naming)
             for place in np.flatnonzero(decided.flagged).tolist()
@@ -255,16 +255,16 @@ class Prover:
         left = MOST_TOKENS
         for flag in sorted(flags, key=lambda flag: self._lot(flag.text, salt)):
             if self._keys.value[flag.key].path is None:
-                said[flag.place] = Proof.NOT_OFFERED
+                proofs[flag.place] = Proof.NOT_OFFERED
                 continue
             size = int(tokens[flag.key][flag.place])
             if size > LONGEST or size + TOKENS_A_FLAG > left:
-                said[flag.place] = Proof.NOT_DRAWN
+                proofs[flag.place] = Proof.NOT_DRAWN
                 continue
             left -= size + TOKENS_A_FLAG
             holds = self._holds(flag, [int(of_key[flag.place]) for of_key in tokens], found, decided)
-            said[flag.place] = Proof.PROVED if holds else Proof.DIFFERS
-        return said
+            proofs[flag.place] = Proof.PROVED if holds else Proof.DIFFERS
+        return proofs
 
     def prove_spans(self, text: str, key: int, located: Sequence[Located]) -> Proof:
         """Compute spans of one key, by its place, in a text again: `differs` where one differs."""
@@ -291,11 +291,11 @@ class Prover:
     def _holds(self, flag: Flag, sizes: Sequence[int], found: Sequence[Found], decided: Decision) -> bool:
         """Whether every claim of the verdict is confirmed, and the rule gives the same naming."""
         again: list[Again] = []
-        for number, said in enumerate(found):
+        for number, findings in enumerate(found):
             named, second = decided.named[number][flag.place], number == flag.key
-            claims = claims_of(said, named, flag.place, self._log10_rate, second=second)
+            claims = claims_of(findings, named, flag.place, self._log10_rate, second=second)
             if claims and (path := self._keys.value[number].path) is not None:
-                of_key = self._again(path, number, flag, (sizes[number], int(said.scored[flag.place])), claims)
+                of_key = self._again(path, number, flag, (sizes[number], int(findings.scored[flag.place])), claims)
                 if of_key is None:
                     return False
                 again += of_key
@@ -387,20 +387,20 @@ class Prover:
         return whole <= self._log10_rate and claim.passes_rank
 
 
-def claims_of(said: Found, named: NDArray[np.bool_], place: int, log10_rate: float, *, second: bool) -> list[Claim]:
+def claims_of(findings: Found, named: NDArray[np.bool_], place: int, log10_rate: float, *, second: bool) -> list[Claim]:
     """A key's claims about a document: on the candidates that pass and, if `second`, on the best two in any case.
 
     named: which of its candidates are named, bool[C].
     """
     claims = []
-    for c in range(said.message.shape[1]):
-        message = int(said.message[place, c])
-        p, user_evidence = float(said.log10_p_global[place, c]), float(said.log10_p_own[place, c])
-        passes_rank = bool(said.passes_rank[place, c])
+    for c in range(findings.message.shape[1]):
+        message = int(findings.message[place, c])
+        p, user_evidence = float(findings.log10_p_global[place, c]), float(findings.log10_p_own[place, c])
+        passes_rank = bool(findings.passes_rank[place, c])
         passes = p <= log10_rate and passes_rank
         if message >= 0 and (passes or named[c] or (second and c < 2)):
-            beaten = said.p_rank[place, c] > LEAST_RANK
-            score, single = float(said.score[place, c]), float(said.log10_p[place, c])
+            beaten = findings.p_rank[place, c] > LEAST_RANK
+            score, single = float(findings.score[place, c]), float(findings.log10_p[place, c])
             more = None if user_evidence == -np.inf else user_evidence
             claims.append(
                 Claim(message, score, single, None if beaten else p, more, passes_rank, passes, bool(named[c]))

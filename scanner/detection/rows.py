@@ -49,7 +49,7 @@ def verdict_columns(
         # a key whose every document has fewer candidates is not the one that is chosen there
         return of_chosen(of_key[rows, np.minimum(decided.candidate, of_key.shape[1] - 1)] for of_key in values)
 
-    tested = of_chosen(said.tests for said in found)
+    tested = of_chosen(findings.tests for findings in found)
     reach = np.array([log10_reach(test) for test in keys], np.float64)[chosen]
     reach_global, whole = corrected(reach, 1, tested), np.ceil(tested)
 
@@ -59,7 +59,7 @@ def verdict_columns(
     def p_values_global(log10_p: NDArray[np.float64]) -> pa.Array:
         return _p_values(np.maximum(log10_p, reach_global))
 
-    message = of_candidate(said.message for said in found)
+    message = of_candidate(findings.message for findings in found)
     scored = message >= 0
     return {
         "status": pc.if_else(
@@ -68,24 +68,28 @@ def verdict_columns(
             pc.if_else(whole_is_enough, "filtered", "too_short"),
         ),
         "tokens": of_chosen(lengths),
-        "scored": of_chosen(said.scored for said in found),
+        "scored": of_chosen(findings.scored for findings in found),
         "key_id": pa.array([test.key.key_id for test in keys]).take(pa.array(chosen)),
         # undecided: none is shown, since the best may be a stranger
         "message": pa.array(message, mask=~scored | (naming == Naming.UNDECIDED)),
         "naming": naming,
         "proof": np.full(len(chosen), None, object),
-        "score": of_candidate(said.score for said in found),
+        "score": of_candidate(findings.score for findings in found),
         # p = 1 for texts that are not scored
-        "log10_p": p_values(np.where(scored, of_candidate(said.log10_p for said in found), 0.0)),
-        "log10_p_global": p_values_global(np.where(scored, of_candidate(said.log10_p_global for said in found), 0.0)),
-        "runner_up_log10_p": p_values(of_chosen(said.log10_p[rows, runner_up] for said in found)),
-        "runner_up_log10_p_global": p_values_global(of_chosen(said.log10_p_global[rows, runner_up] for said in found)),
+        "log10_p": p_values(np.where(scored, of_candidate(findings.log10_p for findings in found), 0.0)),
+        "log10_p_global": p_values_global(
+            np.where(scored, of_candidate(findings.log10_p_global for findings in found), 0.0)
+        ),
+        "runner_up_log10_p": p_values(of_chosen(findings.log10_p[rows, runner_up] for findings in found)),
+        "runner_up_log10_p_global": p_values_global(
+            of_chosen(findings.log10_p_global[rows, runner_up] for findings in found)
+        ),
         "messages_tested": np.array([test.key.messages for test in keys])[chosen],
         "keys_tested": whole.astype(np.int64),
         "tests": pa.array(tested, mask=whole == tested),
         "flagged": decided.flagged,
         "basis": pa.array([str(test.watermark.basis) for test in keys]).take(pa.array(chosen)),
-        "p_rank": _p_values(of_candidate(said.p_rank for said in found)),
+        "p_rank": _p_values(of_candidate(findings.p_rank for findings in found)),
         "text_id": pa.nulls(len(chosen), pa.binary()),
         "p_class": pa.nulls(len(chosen), pa.int64()),
         "sketch": pa.nulls(len(chosen), pa.binary()),
@@ -97,8 +101,8 @@ def verdict_columns(
 
 def plain_lengths(rows: pa.Array, lengths: NDArray[np.int64], found: Sequence[Found]) -> pa.RecordBatch:
     """`lengths` of Looked, of D rows and their tokens under K keys, int64[K, D]."""
-    first = np.argmax(np.stack([said.message[:, 0] >= 0 for said in found]), axis=0)
-    scored = np.stack([said.scored for said in found])
+    first = np.argmax(np.stack([findings.message[:, 0] >= 0 for findings in found]), axis=0)
+    scored = np.stack([findings.scored for findings in found])
     at = first, np.arange(len(first))
     return pa.RecordBatch.from_pydict({"row": rows, "tokens": lengths[at], "scored": scored[at]})
 

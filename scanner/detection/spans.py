@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import NamedMessage, Names, OfFile, WhoOfPlace, each_user_once
+from scanner.detection.attribution import NamedMessage, Names, OfFile, UserOfMessage, each_user_once
 from scanner.detection.proving import Prover
 from scanner.detection.sketches import sketch
 from scanner.detection.under_test import KeyScores, Located
@@ -70,20 +70,20 @@ def namings(
         misnaming_rate: largest p, on what a span shares with no other, at which it names.
     """
     whose = [(one.key, one.span.message) for one in located]
-    numbers = {who: number for number, who in enumerate(dict.fromkeys(whose))}
-    messages = np.array([numbers[who] for who in whose], np.int64)
+    numbers = {pair: number for number, pair in enumerate(dict.fromkeys(whose))}
+    messages = np.array([numbers[pair] for pair in whose], np.int64)
     begins, ends = np.array(characters, np.int64).reshape(-1, 2).T
-    said = []
+    names = []
     for number, one in enumerate(located):
         if not passes(one.span.log10_p_own, misnaming_rate):
-            said.append(Naming.UNDECIDED)
+            names.append(Naming.UNDECIDED)
         elif not one.span.independent and bool(
             (_in_one_place(begins, ends, number) & (messages != messages[number])).any()
         ):
-            said.append(Naming.AMBIGUOUS)
+            names.append(Naming.AMBIGUOUS)
         else:
-            said.append(Naming.NAMED)
-    return said
+            names.append(Naming.NAMED)
+    return names
 
 
 def _in_one_place(begins: NDArray[np.int64], ends: NDArray[np.int64], number: int) -> NDArray[np.bool_]:
@@ -109,11 +109,11 @@ def quoted_shares(text: str, characters: Sequence[tuple[int, int]]) -> list[floa
     return shares
 
 
-def located_spans(seen: Sequence[KeyScores]) -> list[Located]:
+def located_spans(scores: Sequence[KeyScores]) -> list[Located]:
     """Every span that keys found in a batch, with the place of its tokens."""
     return [
         one
-        for key, of_key in enumerate(seen)
+        for key, of_key in enumerate(scores)
         for one in locate(of_key.spans, key, of_key.tokens, of_key.positions, of_key.documents)
     ]
 
@@ -122,36 +122,36 @@ def located_spans(seen: Sequence[KeyScores]) -> list[Located]:
 class ScoredBatch:
     """The documents of a batch by place, and the keys by place.
 
-    seen: the scores of each key; documents: with their digests and times; text_of: gives a text as it stands; known:
-    what is known of their file; who_at: gives key id and named user, by place of the key and message, for a document
+    scores: the scores of each key; documents: with their digests and times; text_of: gives a text as it stands; known:
+    what is known of their file; users_at: gives key id and named user, by place of the key and message, for a document
     that existed then; prover: computes spans again, None: spans are not proved.
     """
 
-    seen: Sequence[KeyScores]
+    scores: Sequence[KeyScores]
     documents: pa.RecordBatch
     text_of: Callable[[int], str]
     known: OfFile
-    who_at: Callable[[datetime], WhoOfPlace]
+    users_at: Callable[[datetime], UserOfMessage]
     prover: Prover | None
 
-    def first_seen(self, place: int) -> datetime | None:
+    def existed_by(self, place: int) -> datetime | None:
         """Time by which a document existed; None: not known to exist before the scan."""
         latest, digest = (self.documents[name][place].as_py() for name in ("created_at_latest", "text_sha256"))
-        return self.known.first_seen(latest, digest)
+        return self.known.existed_by(latest, digest)
 
-    def who(self, first_seen: datetime | None) -> WhoOfPlace:
+    def user_of(self, existed_by: datetime | None) -> UserOfMessage:
         """The named user by place of the key and message, in a document that existed then."""
-        return self.who_at(first_seen or self.known.began)
+        return self.users_at(existed_by or self.known.began)
 
     def sketch(self, place: int, key: int) -> bytes | None:
         """Sketch by which near-duplicates of a document are recognised."""
-        tokens = self.seen[key].tokens
+        tokens = self.scores[key].tokens
         ids = tokens.ids[tokens.offsets[place] : tokens.offsets[place + 1]]
-        return sketch(ids, reach_of(self.seen[key].test.watermark.rule))
+        return sketch(ids, reach_of(self.scores[key].test.watermark.rule))
 
     def lengths(self, place: int, key: int) -> tuple[int, int]:
         """Tokens of a document, and how many are scored."""
-        of_key = self.seen[key]
+        of_key = self.scores[key]
         scored = of_key.positions.scored[int(np.searchsorted(of_key.documents, place))]
         return int(of_key.tokens.offsets[place + 1] - of_key.tokens.offsets[place]), int(scored)
 
@@ -226,12 +226,12 @@ def with_spans(
     for place, of_document in groupby(sorted(located, key=_best_first), key=lambda one: one.document):
         verdict = verdicts.slice(place, 1).to_pylist()[0]
         findings = _tell(list(of_document), keys, batch, misnaming_rate, verdict["proof"], drawn)
-        first_seen = batch.first_seen(place)
-        who = batch.who(first_seen)
-        rows += [_row(verdict, one, keys[one.located.key], who) for one in findings]
+        existed_by = batch.existed_by(place)
+        user_of = batch.user_of(existed_by)
+        rows += [_row(verdict, one, keys[one.located.key], user_of) for one in findings]
         # each message's span of smallest p, best first
         of_message = {_message(one): one for one in reversed(findings) if one.naming == Naming.NAMED}
-        entries = [_entry(one, who) for one in findings if of_message.get(_message(one)) is one]
+        entries = [_entry(one, user_of) for one in findings if of_message.get(_message(one)) is one]
         differing = next((one for one in findings if one.proof == Proof.DIFFERS), None)
         if differing and verdict["flagged"]:
             changed[place] = Names.of_nobody(np.array([Naming.UNPROVED], object)).first_row | {"proof": Proof.DIFFERS}
@@ -239,7 +239,7 @@ def with_spans(
             changed[place] = _beside(verdict, entries)
         elif entries or not verdict["flagged"]:
             best = differing or next((one for one in findings if one.naming == Naming.NAMED), findings[0])
-            changed[place] = _replaced_spans(best, entries, keys[best.located.key], batch, first_seen)
+            changed[place] = _replaced_spans(best, entries, keys[best.located.key], batch, existed_by)
     return _amended(verdicts, changed), pa.RecordBatch.from_pylist(rows, SPANS)
 
 
@@ -264,19 +264,19 @@ def _tell(
     stand = {key: keys[key].tokenizer.encode_with_offsets(text)[1] for key in found}
     proofs = {key: batch.prove(text, key, [one for one in of_document if one.key == key], drawn) for key in found}
     characters = [one.characters(stand[one.key]) for one in of_document]
-    said = namings(of_document, characters, misnaming_rate)
+    named = namings(of_document, characters, misnaming_rate)
     quoted = quoted_shares(text, characters)
     differs = Proof.DIFFERS in (whole, *proofs.values())
     wanted = {one.span.segment for one in of_document} - {-1}
     form_of = {at: one.form for at, one in enumerate(segments_of(text)) if at in wanted} if wanted else {}
     forms = [form_of.get(one.span.segment, WINDOW) for one in of_document]
-    shown = [
-        None if naming == Naming.UNDECIDED else one.span.message for one, naming in zip(of_document, said, strict=True)
+    messages = [
+        None if naming == Naming.UNDECIDED else one.span.message for one, naming in zip(of_document, named, strict=True)
     ]
     return [
         SpanFindings(one, where, message, Naming.UNPROVED if differs else naming, proofs[one.key], share, form)
         for one, where, message, naming, share, form in zip(
-            of_document, characters, shown, said, quoted, forms, strict=True
+            of_document, characters, messages, named, quoted, forms, strict=True
         )
     ]
 
@@ -285,16 +285,16 @@ def _message(findings: SpanFindings) -> tuple[int, int]:
     return findings.located.key, findings.located.span.message
 
 
-def _entry(findings: SpanFindings, who: WhoOfPlace) -> NamedMessage:
+def _entry(findings: SpanFindings, user_of: UserOfMessage) -> NamedMessage:
     span = findings.located.span
-    key_id, named = who(findings.located.key, span.message)
+    key_id, named = user_of(findings.located.key, span.message)
     return NamedMessage(key_id, span.message, span.log10_p_global, named)
 
 
-def _row(verdict: Mapping[str, Any], findings: SpanFindings, key: SpanKey, who: WhoOfPlace) -> dict[str, Any]:
+def _row(verdict: Mapping[str, Any], findings: SpanFindings, key: SpanKey, user_of: UserOfMessage) -> dict[str, Any]:
     """A row of SPANS without `keys`, which the scan's plan knows."""
     span, located = findings.located.span, findings.located
-    named = _entry(findings, who).who if findings.naming == Naming.NAMED else None
+    named = _entry(findings, user_of).user if findings.naming == Naming.NAMED else None
     return {
         **{name: verdict[name] for name in ("scan_id", "shard_id", "path", "row", "doc_id", "scanned_at")},
         "keys": "",
@@ -327,7 +327,7 @@ def _replaced_spans(
     entries: Sequence[NamedMessage],
     key: SpanKey,
     batch: ScoredBatch,
-    first_seen: datetime | None,
+    existed_by: datetime | None,
 ) -> dict[str, Any]:
     """The columns of a verdict that comes from its best span; entries: spans that name somebody, the best one first.
 
@@ -336,7 +336,7 @@ def _replaced_spans(
     span, place = best.located.span, best.located.document
     names = Names.of_nobody(np.array([best.naming], object))
     if entries:
-        names.put(0, entries, first_seen, batch.known.began)
+        names.put(0, entries, existed_by, batch.known.began)
     tokens, scored = batch.lengths(place, best.located.key)
     return {
         **names.first_row,

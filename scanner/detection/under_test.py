@@ -85,7 +85,7 @@ class BatchResult(NamedTuple):
 class Witness(Protocol):
     """Is shown the scores while they are made; scanner.audit.in_every_scan.decoys.PieceDecoys is one."""
 
-    def see(self, digests: Sequence[bytes], seen: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
+    def see(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
         """Take a batch: SHA-256 of its texts, the scores of each key, and the texts as they were read, by place."""
 
 

@@ -138,10 +138,10 @@ class Scorer:
 
     def look(self, texts: Sequence[bytes]) -> list[Finding]:
         """What is found in texts, UTF-8."""
-        looked = self._opened.look(texts)
-        spans = looked.spans.select(["row", "char_from", "char_to"]).to_pylist()
-        rows = looked.verdicts.to_pylist()
-        classes = p_class(looked.verdicts["log10_p_global"]).to_pylist()
+        result = self._opened.score_batch(texts)
+        spans = result.spans.select(["row", "char_from", "char_to"]).to_pylist()
+        rows = result.verdicts.to_pylist()
+        classes = p_class(result.verdicts["log10_p_global"]).to_pylist()
         if len(rows) != len(texts):
             raise ValueError("a text cannot be read")
         return [

@@ -1,8 +1,8 @@
 """The detector's cost beside `check` and a scan's worker, and what its times tell: `python -m tests.bench.detector`.
 
 CPU seconds of the server are those of its thread and its processes, from /proc. `check` is OpenedCheck.of_each_key in a
-loop in this process, and the worker OpenedCheck.look of 100 texts at a time, under the same key. A classifier of times
-has a threshold on how long an answer took, fitted on half of the texts and tried on the other half.
+loop in this process, and the worker OpenedCheck.score_batch of 100 texts at a time, under the same key. A classifier of
+times has a threshold on how long an answer took, fitted on half of the texts and tried on the other half.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def main() -> None:
             check.of_each_key(text.encode())
         of_check, began = time.process_time() - began, time.process_time()
         for at in range(0, options.texts, 100):
-            check.look([text.encode() for text in texts[at : at + 100]])
+            check.score_batch([text.encode() for text in texts[at : at + 100]])
         of_worker = time.process_time() - began
         with detecting(config, here=False) as server:
             pids = [pid for _, each in server.answers.pool._idle._queue for pid in each._processes]

@@ -56,7 +56,7 @@ class Server:
 
     def log10_p(self, text: str) -> float:
         """What a server that tells p answers."""
-        (p,) = self.scorer._opened.look([text.encode()]).verdicts["log10_p_global"].to_pylist()
+        (p,) = self.scorer._opened.score_batch([text.encode()]).verdicts["log10_p_global"].to_pylist()
         return float(p)
 
 

@@ -104,7 +104,7 @@ def measure(name: str, texts: Sequence[str], options: argparse.Namespace) -> Non
             documents = [{"row": row, "text": text.encode()} for row, text in enumerate(some)]
             batch = pa.RecordBatch.from_pylist(documents, DOCUMENTS)
             marks = decisions.marks(b"%s %d %d" % (name.encode(), options.seed, begin))
-            looked = detector.under(marks, witness, LOOKED_FOR).look(batch, Origin("", "", ""), witness)
+            looked = detector.under(marks, witness, LOOKED_FOR).score_batch(batch, Origin("", "", ""), witness)
             p = np.zeros(len(some))
             for rows in (looked.verdicts, looked.spans):
                 values = rows["log10_p_global"].to_numpy(zero_copy_only=False).astype(np.float64)

@@ -57,11 +57,11 @@ class _Faulty:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._detector, name)
 
-    def look(self, documents: pa.RecordBatch, origin: Origin, *rest: Any) -> Any:
+    def score_batch(self, documents: pa.RecordBatch, origin: Origin, *rest: Any) -> Any:
         time.sleep(self._seconds)
         for row in documents.column("row").to_pylist():
             suffer(self._documents.get(f"{Path(origin.path).name}:{row}"))
-        return self._detector.look(documents, origin, *rest)
+        return self._detector.score_batch(documents, origin, *rest)
 
 
 class FaultySecondWorker(SecondWorker):

@@ -41,7 +41,7 @@ def look(registry) -> Callable[..., BatchResult]:
             open_prover(registry, under_test, rules),
         )
         rows = [{"row": i, "doc_id": f"d{i}", "text": text.encode()} for i, text in enumerate(texts)]
-        return detector.look(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("scan", "shard", "p"))
+        return detector.score_batch(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("scan", "shard", "p"))
 
     return scan
 

@@ -300,5 +300,5 @@ def test_the_earliest_time_counts_and_its_files_only_without_one_of_its_own(own,
     known = OfFile(BEGAN, {} if text is None else {b"x": at(text)}, time_of(before), time_of(modified))
     hours = [0, text, before, modified if own is None else own]
     earliest = max(hour for hour in hours if hour is not None)
-    assert known.first_seen(time_of(own), b"x") == (at(earliest) if earliest else None)
-    assert OfFile(BEGAN, {}, None, None).first_seen(None, b"x") is None
+    assert known.existed_by(time_of(own), b"x") == (at(earliest) if earliest else None)
+    assert OfFile(BEGAN, {}, None, None).existed_by(None, b"x") is None

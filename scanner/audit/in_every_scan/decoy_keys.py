@@ -165,17 +165,17 @@ class Decisions:
             [{"row": row, "text": text.encode()} for row, text in enumerate(texts.values())], DOCUMENTS
         )
         scored = _Scored()
-        looked = detector.under(self.marks(seed), _DecoyHolders(), THRESHOLDS[0]).look(
+        result = detector.under(self.marks(seed), _DecoyHolders(), THRESHOLDS[0]).score_batch(
             documents, Origin("", "", ""), scored
         )
         log10_p, weights = np.full(len(texts), np.inf), self._weights
         differs = np.array([bool(weights.normalised) and normalise(text) != text for text in texts.values()])
         whole, chance = self._chance(scored.scores, differs)
-        sums, of_parts = {}, np.array([unit == SPAN for unit in looked.verdicts["unit"].to_pylist()])
-        _lower(log10_p, looked.verdicts.filter(pa.array(~of_parts)))  # a part's p stands in for a whole text's
+        sums, of_parts = {}, np.array([unit == SPAN for unit in result.verdicts["unit"].to_pylist()])
+        _lower(log10_p, result.verdicts.filter(pa.array(~of_parts)))  # a part's p stands in for a whole text's
         if (weights.normalised or weights.span) and not differs.all():
             sums[DECISION_WHOLE] = _cluster(log10_p[~differs], whole[~differs])
-        for rows in (looked.verdicts, looked.spans):
+        for rows in (result.verdicts, result.spans):
             _lower(log10_p, rows)
         return {DECISION: _cluster(log10_p, chance)} | sums
 
