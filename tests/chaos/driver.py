@@ -19,10 +19,11 @@ from deltalake import DeltaTable
 
 from jobs.cli import run
 from jobs.summary import summary
-from scanner.cluster import commits, run_scan, todo
+from scanner.cluster import Worker, commits, run_scan, todo
 from scanner.input.files import DriverShare
 from scanner.results import retention, upkeep
 from scanner.scan_plan import make_plan
+from scanner.storage.locations import is_uri
 from tests.chaos.worker import FaultyWorker
 
 MOMENTS = ("before the commit", "between the commits", "during the commit")
@@ -120,7 +121,8 @@ def main() -> int:
 
     plan = make_plan(config)
     part = DriverShare.read(fault["part"]) if "part" in fault else None
-    outcome = run_scan(plan, watch, worker=FaultyWorker, part=part)
+    worker = Worker if is_uri(plan.results) else FaultyWorker  # whose plan and process ids lie on a disk
+    outcome = run_scan(plan, watch, worker=worker, part=part)
     print(summary(outcome, plan.results, plan.config.false_positive_rate))
     return outcome.exit_code
 

@@ -93,6 +93,19 @@ def _is_text(raw: bytes) -> bool:
     return raw.decode(errors="ignore").encode() == raw
 
 
+def start_driver(config: Path, **fault: Any) -> "subprocess.Popen[str]":
+    """Start a driver in a process and session of its own, whose home is the folder of its configuration."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.chaos.driver", str(config), json.dumps(fault)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+        env={**os.environ, "HOME": str(config.parent), "PYTHONPATH": str(ROOT)},
+    )
+
+
 class Difference(NamedTuple):
     """Numbers of documents that are in no table, that are there twice, and whose rows differ from the expected ones."""
 
@@ -122,16 +135,8 @@ class Night:
         beside.write_text(json.dumps({"seconds": seconds, "documents": dict(documents)}))
 
     def start(self, **fault: Any) -> "subprocess.Popen[str]":
-        """Start a driver in a process and session of its own, with its own home folder."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.driver", str(self.config), json.dumps(fault)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=ROOT,
-            start_new_session=True,
-            env={**os.environ, "HOME": str(self.folder), "PYTHONPATH": str(ROOT)},
-        )
+        """As `start_driver`."""
+        return start_driver(self.config, **fault)
 
     def run(self, **fault: Any) -> "subprocess.CompletedProcess[str]":
         """Run a driver, and wait until it and its cluster have ended."""

@@ -1,11 +1,16 @@
 """Nights on an Iceberg table: each live document once, whatever snapshots did to the files."""
 
+import signal
+
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
+import ray
 from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import In
 
+from tests.chaos.night import start_driver
+from tests.chaos.processes import output_of
 from tests.support.icebergs import NAME, compact, delete_by_position, forget_snapshots, make_table, name_catalog
 from tests.support.night import Night
 from tests.support.table_histories import PlainTable, check_histories, scan_here, some_of
@@ -68,6 +73,26 @@ def test_a_scan_that_ended_half_way_goes_on_although_files_moved(catalogs, regis
     assert len(night.verdicts()) == 3
     compact(table)
     scan_here(night, 1)
+    model.scan()
+    model.check(night)
+
+
+@pytest.mark.costly
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_night_whose_driver_was_killed_goes_on_although_files_moved(catalogs, registry):
+    night, model = Night(next(catalogs), registry), PlainTable()
+    address = ray.get_runtime_context().gcs_address  # a cluster of the driver's own would take seconds
+    with night.configure(paths=[NAME], more='keys = ["gum"]').open("a") as config:
+        config.write(f'address = "{address}"\n')
+    table = load_catalog("lake").load_table("forum.posts")
+    for number in range(8):
+        table.append(model.append(number, 3))
+    killed = start_driver(night.config, at="between the commits", commit=3, delay=0)
+    out = output_of(killed)
+    assert killed.returncode == -signal.SIGKILL, out
+    assert 0 < len(night.verdicts()) < 24
+    compact(table)
+    assert night.scan().exit_code == 0
     model.scan()
     model.check(night)
 

@@ -23,13 +23,10 @@ from pyiceberg.utils.config import Config
 NAME = "iceberg:lake.forum.posts"
 
 
-def name_catalog(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Let pyiceberg's own configuration name a catalog `lake` in a folder."""
-    for name, value in {
-        "TYPE": "sql",
-        "URI": f"sqlite:///{folder}/catalog.db",
-        "WAREHOUSE": f"file://{folder}/wh",
-    }.items():
+def name_catalog(folder: Path, patch: pytest.MonkeyPatch, **properties: str) -> None:
+    """Let pyiceberg's own configuration name a catalog `lake` in a folder; properties: others of the catalog."""
+    usual = {"TYPE": "sql", "URI": f"sqlite:///{folder}/catalog.db", "WAREHOUSE": f"file://{folder}/wh"}
+    for name, value in (usual | properties).items():
         patch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
     patch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # read when pyiceberg was imported
 
