@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scanner import printable as characters
 from scanner.printable import AS_FOREIGN, LOOK_ALIKES, SCRIPTS, STYLED, Script, composed
 from scanner.text.quoting import Utf8
-from scanner.text.transport import WIDTHS, without_transport
+from scanner.text.transport import broken_at_a_width, without_transport
 from scanner.watermark.kernel import inlined, kernel
 
 LEAST_CHANGES = 100
@@ -95,8 +95,7 @@ def normal_forms(texts: Sequence[str], utf8: Utf8) -> dict[int, str]:
     counts = counts_of(utf8)
     disguised = _look_disguised(counts, lengths)
     on_its_way = np.fromiter(("=\n" in text or "&" in text or "<" in text for text in texts), np.bool_, len(texts))
-    on_its_way |= lengths < WIDTHS.stop * counts.lines
-    places: list[int] = np.flatnonzero(disguised | on_its_way).tolist()
+    places: list[int] = np.flatnonzero(disguised | on_its_way | broken_at_a_width(utf8)).tolist()
     found = ((place, _normal_form(texts[place], bool(disguised[place]))) for place in places)
     return {place: form for place, form in found if form != texts[place]}
 

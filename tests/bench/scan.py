@@ -152,7 +152,8 @@ def _for_users(tokenizer: Path, format_name: str, options: Namespace) -> Compari
 
 
 def texts_of(plan: Plan, pieces: list[Piece], decode: bool = True) -> Iterator[Any]:
-    for shard, start, stop in pieces:
+    for piece in pieces:
+        shard, start, stop = piece.shard, piece.start, piece.stop
         for part in read(shard.file, plan.columns, start, stop):
             if not isinstance(part, Unreadable):
                 yield part.column("text").to_pylist() if decode else part

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
 from scanner.detection.under_test import KeyUnderTest, Origin
-from scanner.printable import LOOK_ALIKES, SCRIPTS, composed, skeleton
+from scanner.printable import LOOK_ALIKES, MOST_COMBINING, SCRIPTS, composed, skeleton
 from scanner.registry import Holders
 from scanner.scan_plan import Weights
 from scanner.text.normal_form import counts_of, normalise
@@ -223,6 +223,19 @@ def test_long_runs_take_no_time(text):
     normalise(text)
     skeleton(text)
     assert time.thread_time() - begin < 1
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("a\u00e9\u65e5\U0001f600"), st.sampled_from([0, 1, 30, 31, 40]), st.randoms()))
+)
+def test_runs_of_marks_are_cut_as_a_plain_reading_cuts_them(letters):
+    marks = "\u0301\u0323\u05b0\u302a\U0001d165\U0001e944"
+    text = "".join(letter + "".join(drawn.choices(marks, k=count)) for letter, count, drawn in letters)
+    kept, run = [], 0
+    for character in text:
+        run = run + 1 if unicodedata.combining(character) else 0
+        kept.append(character if run <= MOST_COMBINING else "")
+    assert composed(text) == unicodedata.normalize("NFC", "".join(kept))
 
 
 def test_marks_beyond_thirty_go():

@@ -4,12 +4,14 @@ import html
 import quopri
 import textwrap
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.text.normal_form import normalise
-from scanner.text.transport import without_transport
+from scanner.text.quoting import Utf8
+from scanner.text.transport import broken_at_a_width, without_transport
 from tests.support.evasions import PLATFORMS, wrapped
 
 PROSE = (
@@ -73,3 +75,37 @@ def test_broken_lines_are_joined(words, width):
     assert without_transport("\n".join(lines)) == text
     assert without_transport(" \n".join(lines)) == text
     assert wrapped(text, "\n").replace("\n", " ") == text
+
+
+def breaks_of(text):
+    """Which lines end where the next word would not have fitted, line by line, and whether nearly all do."""
+    lines = text.split("\n")
+    trimmed = [line.removesuffix(" ") for line in lines]
+    if len(lines) < 4 or not 50 <= max(map(len, lines)) <= 80:
+        return []
+    breaks, could = [], 0
+    for line, following in zip(trimmed, lines[1:], strict=False):
+        inside = line != "" and following != "" and following[0] not in " \t>*#|+-0123456789"
+        could += inside
+        breaks.append(inside and len(line) + 1 + len(following.split(" ")[0]) > max(map(len, trimmed)))
+    return breaks if sum(breaks) >= 3 and sum(breaks) >= 0.8 * could else []
+
+
+@given(
+    st.integers(48, 82).flatmap(
+        lambda width: st.lists(
+            st.tuples(st.text("ab é日-1", max_size=6), st.integers(width - 8, width), st.sampled_from(["", " "])),
+            min_size=1,
+            max_size=9,
+        )
+    )
+)
+def test_breaks_are_those_of_a_plain_reading(lines):
+    text = "\n".join((begin + "words é " * 11)[:width] + end for begin, width, end in lines)
+    breaks, parts = breaks_of(text), text.split("\n")
+    joined = "".join(
+        part.removesuffix(" ") + " " if here else part + "\n" for part, here in zip(parts, breaks, strict=False)
+    )
+    assert without_transport(text) == (joined + parts[-1] if breaks else text)
+    data = np.frombuffer(f"x{text}".encode(), np.uint8)
+    assert broken_at_a_width(Utf8(data, np.array([0, 1, len(data)]))).tolist() == [False, bool(breaks)]
