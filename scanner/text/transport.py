@@ -122,5 +122,6 @@ def _broken_lines(data: NDArray[np.uint8], begin: int, end: int, no_prose: NDArr
     lengths[line] -= lengths[line] > 0 and data[end - 1] == 32
     inside = (lengths[:-1] > 0) & prose[1:]
     full = inside & (lengths[:-1] + 1 + first_words[1:] > lengths.max())
-    enough = full.sum() >= LEAST_BREAKS and 5 * full.sum() >= 4 * inside.sum()
-    return full if enough else full[:0]
+    if full.sum() < LEAST_BREAKS or 5 * full.sum() < 4 * inside.sum():
+        return np.zeros(0, np.bool_)
+    return np.asarray(full, np.bool_)
