@@ -279,6 +279,9 @@ SCANS = pa.schema(
         pa.field("filtered", pa.int64()),  # documents of which the filter left too few n-grams to be scored
         pa.field("snapshots", SNAPSHOTS),  # tables of the input, each at the version that was read
         pa.field("keys_tested", pa.int64()),  # keys of the registry that gave p-values: 1 over the share of each
+        # what it looked at together in ACCOUNTS, less the part; null, as the next: it tested no accounts to the end
+        pa.field("accounts_unit", pa.string()),
+        pa.field("accounts_marked", pa.int64()),  # accounts of this unit that have a row in ACCOUNTS
     ]
 )
 """One row per scan: what replays its verdicts, what it did and how it ended."""

@@ -55,6 +55,7 @@ from scanner.input.shards import Shard
 from scanner.input.tables import Snapshot
 from scanner.interrupts import Terminated, interrupts_held, interrupts_noted, sigterm_interrupts
 from scanner.registry import NO_RECORD, head_of
+from scanner.results.account_posts import count_marked
 from scanner.results.filters import with_filter
 from scanner.results.first_seen import first_seen
 from scanner.results.ledger_records import keep, refuse_changed_since, verified
@@ -265,6 +266,7 @@ class _Scan:
         self._audit: LiveAudit | None = None
         self._unit: AccountUnit | None = None
         self._accounts: AccountsFound | None = None
+        self._of_unit: dict[str, object] = {}  # columns of its row
         self._second_scores = 0
         self._unread = ALL_READ
         self._dropped = 0
@@ -422,6 +424,9 @@ class _Scan:
         if self._unit is not None and (left := parts_left(plan, self._unit)):
             with cluster(plan.config.cluster) as workers:
                 self._accounts = account_pass(plan, self._scan_id, self._unit, left, workers, self._end_on_signal)
+        if self._unit is not None:
+            marked = count_marked(plan.results, [self._unit.name])
+            self._of_unit = {"accounts_unit": self._unit.name, "accounts_marked": marked[self._unit.name]}
 
     def _judge(self, *, whole: bool) -> None:
         """Audit the scan; whole: it covers all files of the input, which all canaries come with."""
@@ -462,7 +467,8 @@ class _Scan:
         row = scan_row(self._plan, begun, self._work, self._committer.totals, self._audit)
         try:
             with interrupts_held():
-                append_scan(self._plan.results, row | {"finished_at": datetime.now(UTC), "exit_code": int(exit_code)})
+                ended = {"finished_at": datetime.now(UTC), "exit_code": int(exit_code)}
+                append_scan(self._plan.results, row | self._of_unit | ended)
                 self._recorded = True
         except KeyboardInterrupt:
             self._stopped = True

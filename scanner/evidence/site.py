@@ -28,6 +28,7 @@ from scanner.evidence.page import bars_chart, environment, page, rates_chart, wr
 from scanner.evidence.sentences import WHY_NOBODY, record_of
 from scanner.printable import one_in, printable
 from scanner.results import audits, flagged, scans, standing_decisions
+from scanner.results.account_posts import lacking_accounts
 from scanner.results.false_discoveries import log10_p_shown
 from scanner.results.flags import FlagCount, of_canary
 from scanner.results.newest import flags as flags_of_all
@@ -167,9 +168,9 @@ def night_of(
     flags = found.filter(~pl.col("canary")).with_columns(
         pl.Series("user_id", [row["user_id"] for row in rows], pl.String)
     )
-    unlike = _unlike_shards(results, [scan["scan_id"] for scan in of_night])
-    if unlike:
-        light, why = "red", [unlike, *why]
+    unlike = [_unlike_shards(results, [scan["scan_id"] for scan in of_night]), lacking_accounts(results, of_night)]
+    if any(unlike):
+        light, why = "red", [*filter(None, unlike), *why]
     standing = ask(results, lambda: standing_decisions(results).collect())
     return Night(
         day=date.fromisoformat(night),

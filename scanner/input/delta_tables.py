@@ -7,6 +7,7 @@ rewritten rows. So each file knows the files that went into it, as far back as t
 """
 
 import json
+import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -78,6 +79,7 @@ def read_delta(location: str, reading: TableReading) -> Iterator[TableFile]:
         """A path in the log as results show it, whatever characters its writer escaped."""
         return f"{location.rstrip('/')}/{posixpath.normpath(unquote(path))}"
 
+    _refuse_special_files(location)
     try:
         version = _read_version(location, reading, named)
         commits = version.log.commits()
@@ -104,6 +106,19 @@ def read_delta(location: str, reading: TableReading) -> Iterator[TableFile]:
         if not parents and not entry.deleted and since == unknown.since:
             entry = entries.setdefault(entry, entry)
         yield TableFile(name, size, _moment(modified), entry)
+
+
+def _refuse_special_files(location: str) -> None:
+    """Raise Refused for a FIFO, socket or device in the log of a table of this machine: which a reader waits for."""
+    if "://" in location:
+        return
+    for folder, _, names in os.walk(os.path.join(location, LOG_OF_DELTA)):
+        for path in (os.path.join(folder, name) for name in names):
+            if os.path.exists(path) and not os.path.isfile(path):
+                raise Refused(
+                    f"input.paths: Delta table {location!r}: {printable(path)!r} is a FIFO, socket or device, and a "
+                    "log has regular files alone; delete it"
+                )
 
 
 def _read_version(location: str, reading: TableReading, named: Callable[[str], str]) -> _Version:

@@ -179,7 +179,7 @@ def list_files(
         table = _files_of_table(location, folders, reading)
         if table is not None:
             files |= {file.path: _same(file, known) for file in table}
-            leads |= _leads_of_table(location, table)
+            leads |= _leads_of_table(location, table, linked=len(locations) > 1)
             continue
         shown = (urlsplit(location)._replace(query="").geturl() if "://" in location else location).rstrip("/")
         begin, found = _found_under(location, folders, missing, passed_over)
@@ -194,9 +194,9 @@ def list_files(
             if real is not None:
                 leads[path] = real
     by_file: dict[object, InputFile] = {}
-    for path in sorted(files):
+    for path in sorted(files, key=lambda path: (files[path].entry is None, path)):  # a table knows its deleted rows
         by_file.setdefault(leads.get(path, path), files[path])
-    return list(by_file.values())
+    return sorted(by_file.values(), key=lambda file: file.path)
 
 
 def find_file(path: str) -> InputFile:
@@ -278,9 +278,11 @@ def _files_of_table(named: str, folders: TableFolders, reading: TableReading) ->
     return None
 
 
-def _leads_of_table(named: str, files: Iterable[InputFile]) -> dict[str, object]:
-    """Where the paths of a table's files lead, if links lead to the table."""
+def _leads_of_table(named: str, files: Iterable[InputFile], *, linked: bool) -> dict[str, object]:
+    """Where the paths of a table's files lead, if links lead to the table; linked: or to its files, in another path."""
     location = named.removeprefix(DELTA).rstrip("/")
+    if linked:
+        return {file.path: _leads_to(file.path) for file in files if "://" not in file.path}
     real = location if "://" in location or named.startswith(ICEBERG) else os.path.realpath(location)
     return {file.path: real + file.inner[len(location) :] for file in files} if real != location else {}
 
@@ -342,11 +344,11 @@ def _leads_to(path: str) -> object:
 
     The inode of a file with one name says nothing: some network filesystems give several files the same one.
     """
-    real = os.path.realpath(path)
     try:
+        real = os.path.realpath(path)
         status = os.stat(real)
-    except OSError:
-        return real
+    except (OSError, ValueError):  # a table's log may name what no path can be
+        return path
     return (status.st_dev, status.st_ino) if status.st_nlink > 1 else real
 
 

@@ -5,8 +5,10 @@ which of its rows are gone. A snapshot that removes files and adds others may ha
 the files that went into it, as far back as the table has its snapshots (Iceberg's specification, "Scan Planning").
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 _MILLISECOND = 10**6  # nanoseconds
 _UNKNOWN = 1  # a time before all others, of files whose snapshot the table has no more
+_SECRET = re.compile("token|secret|credential|password|key", re.IGNORECASE)
+_SHORTEST_SECRET = 4  # characters of a part of a URI; shorter ones are words of errors
 _INSTALL = "install brickscan[iceberg] to read Iceberg tables"
 
 
@@ -68,11 +72,11 @@ def read_iceberg(named: str, reading: TableReading) -> list[TableFile]:
         origins = origins_of(_commits(table, snapshot), _UNKNOWN)
         deleted = _deletions(table, tasks)
     except (NoSuchTableError, NoSuchNamespaceError, NotInstalledError, NotImplementedError, ValueError) as error:
-        raise Refused(f"input.paths: Iceberg table {named!r} cannot be read: {in_a_line(error)}") from None
+        raise Refused(f"input.paths: Iceberg table {named!r} cannot be read: {_in_a_line(error, named)}") from None
     except Refused:
         raise
     except Exception as error:  # catalogs raise what their services do
-        raise ScanFailed(f"input.paths: Iceberg table {named!r} cannot be read: {in_a_line(error)}") from None
+        raise ScanFailed(f"input.paths: Iceberg table {named!r} cannot be read: {_in_a_line(error, named)}") from None
     read = Snapshot(named, "Iceberg", snapshot.snapshot_id)
     files = []
     for task in tasks:
@@ -90,6 +94,32 @@ def read_iceberg(named: str, reading: TableReading) -> list[TableFile]:
         entry = LogEntry(read, _values(table, task.file), deleted.get(path, b""), parents, origin.since)
         files.append(TableFile(named_path, task.file.file_size_in_bytes, 0, entry))
     return files
+
+
+def _in_a_line(error: Exception, named: str) -> str:
+    """The message of an error without what the configuration of the table's catalog keeps secret."""
+    said = in_a_line(error)
+    for secret in sorted(_secrets(_catalog_of(named)), key=len, reverse=True):
+        said = said.replace(secret, "…").replace(quote(secret, safe=""), "…")
+    return said
+
+
+def _secrets(catalog: str) -> Iterator[str]:
+    """Parts of a catalog's properties that may be secret: some by their names, and of URIs all but scheme and host."""
+    from pyiceberg.utils.config import Config
+
+    for name, value in (Config().get_catalog_config(catalog) or {}).items():
+        text = str(value)
+        if _SECRET.search(name):
+            yield from (part for part in (text, *text.split(":")) if part)  # an id and its secret
+        elif "://" in text:
+            uri = urlsplit(text)
+            parts = [uri.username or "", uri.password or "", *uri.path.split("/"), *re.split("[&=]", uri.query)]
+            yield from (unquote(part) for part in parts if len(part) >= _SHORTEST_SECRET)
+
+
+def _catalog_of(named: str) -> str:
+    return named.removeprefix(ICEBERG).partition(".")[0]
 
 
 def _path(uri: str) -> str:

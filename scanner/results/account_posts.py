@@ -1,6 +1,6 @@
 """Posts of accounts that are kept until their window is over, and read a part of all accounts at a time."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from functools import partial
 from itertools import accumulate
@@ -108,6 +108,45 @@ def scanned_posts(results: str, account_id: str, dates: tuple[str, str]) -> pl.D
         return found.join(filters, on="scan_id", how="left").sort("scan_id", "path", "row").head(MOST_POSTS).collect()
 
     return ask(results, question)
+
+
+def count_marked(results: str, units: Collection[str]) -> dict[str, int]:
+    """Accounts that have a row of ACCOUNTS, by the units of SCANS in which they were tested. Raises as above."""
+    unit, possible = pl.col("shard_id").str.split(":").list.first(), pl.col("log10_p_global") <= 0
+    ours = possible.fill_null(value=False) & unit.is_in(list(units))
+
+    def question() -> pl.DataFrame:
+        rows = read_whole(results, "accounts").filter(ours).group_by(unit=unit)
+        return rows.agg(pl.col("account_id").n_unique().cast(pl.Int64)).collect()
+
+    return dict.fromkeys(units, 0) | dict(ask(results, question).rows())
+
+
+def lacking_accounts(results: str, of_night: Sequence[Mapping[str, Any]]) -> str | None:
+    """A sentence where ACCOUNTS lacks rows that scans found there when they ended; of_night: their rows of SCANS.
+
+    Rows leave with a night that is dropped, of which nothing is said. Raises as above.
+    """
+    found: dict[str, int] = {}
+    for scan in of_night:
+        if scan["accounts_marked"]:
+            found[scan["accounts_unit"]] = max(found.get(scan["accounts_unit"], 0), scan["accounts_marked"])
+    scan_ids = pl.col("scan_id").is_in([scan["scan_id"] for scan in of_night])
+
+    def dropped() -> int:
+        gone = pl.col("dropped_at").is_not_null()
+        return int(read_whole(results, "shards").filter(scan_ids & gone).select(pl.len()).collect().item())
+
+    if not found or ask(results, dropped):
+        return None
+    there = DeltaTable.is_deltatable(table_uri(results, "accounts"))
+    held = count_marked(results, list(found)) if there else {}
+    gone = sum(max(number - held.get(unit, 0), 0) for unit, number in found.items())
+    return (
+        f"{gone:,} marked accounts that its scans found are gone: somebody changed the table `accounts`"
+        if gone
+        else None
+    )
 
 
 def impossible_posts(results: str, row: Mapping[str, Any], scan: Mapping[str, Any] | None) -> str | None:

@@ -18,6 +18,7 @@ import pytest
 from jobs.demo.demo_keys import make_registry
 from scanner.evidence.accounts import explain_account
 from scanner.evidence.explainer import Explainer
+from scanner.evidence.site import night_of
 from scanner.registry import users_of
 from scanner.results.account_posts import drop_posts
 from tests.support.command_line import call
@@ -227,6 +228,24 @@ def test_a_row_that_was_given_to_another_account_is_named_for_nobody(night, tmp_
         False,
         True,
     )
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("kept", [["answers", "writes"], ["answers"], []])
+def test_a_report_says_how_many_marked_accounts_somebody_took_out(night, tmp_path, opened_once, kept):
+    copy = edited(night, tmp_path)
+    for file in Path(copy.results, "accounts").glob("*.parquet"):
+        pl.read_parquet(file).filter(pl.col("account_id").is_in(kept)).write_parquet(file)
+    if not kept:
+        shutil.rmtree(f"{copy.results}/accounts")
+    found = night_of(copy.results, 1.0, None)
+    said = [why for why in found.why if "somebody changed" in why]
+    number = len(BOTH) - len(kept)
+    gone = f"{number} marked accounts that its scans found are gone: somebody changed the table `accounts`"
+    assert said == [gone] * (number > 0)
+    assert (found.light == "red") is (number > 0)
+    code, out, _ = call("report", copy.config, "--out", tmp_path / "report")
+    assert (code, gone in pages(tmp_path / "report")["index.html"]) == (0, number > 0), out
 
 
 @pytest.mark.costly

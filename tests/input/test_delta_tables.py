@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -241,6 +242,34 @@ def test_a_time_in_a_log_is_a_time(table, time):
     (file,) = [file for file in list_files([str(table)]) if file.path.endswith("/a.parquet")]
     assert 0 <= file.modified < 2**63
     written(file)
+
+
+@pytest.mark.parametrize("name", ["_last_checkpoint", f"{2:020d}.json", f"{1:020d}.checkpoint.parquet"])
+def test_a_log_with_a_fifo_is_refused(table, name):
+    """Its reader would wait for ever."""
+    os.mkfifo(table / "_delta_log" / name)
+    with pytest.raises(Refused, match=f"{name}' is a FIFO, socket or device"):
+        list_files([str(table)])
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_a_file_of_a_table_that_links_lead_to_is_read_as_the_tables(table, tmp_path, link):
+    """Read as a loose file too, it would give its deleted rows back."""
+    delete_by_vector(table, ["b"])
+    loose = tmp_path / "a first folder"
+    loose.mkdir()
+    (changed,) = [file for file in list_files([str(table)]) if file.entry and file.entry.deleted]
+    alias = loose / "a.parquet"
+    if link is os.symlink:
+        named = list_files([str(table)])
+        link(changed.path, alias)
+        with pytest.raises(Refused, match="is the folder of a Delta table"):
+            list_files([str(loose), str(table)])
+        assert list_files([str(table)]) == named
+    else:
+        link(changed.path, alias)
+        assert list_files([str(loose), str(table)]) == list_files([str(table)])
+        assert list_files([str(table), str(loose)]) == list_files([str(table)])
 
 
 def test_a_path_that_no_disk_has_costs_its_file_alone(table):

@@ -3,6 +3,7 @@
 import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +21,7 @@ from scanner.input.inspector import Inspector
 from scanner.input.tables import NEWEST, TableReading
 from scanner.storage.locations import filesystem_of
 from tests.support.icebergs import NAME, commit_deletes, delete_by_position, make_table, name_catalog, puffin_file
+from tests.support.submitted import free_ports
 
 COLUMNS = Columns("text", "doc_id", None, "day")
 
@@ -197,6 +199,34 @@ def test_a_store_that_does_not_answer_ends_in_a_sentence(table, monkeypatch):
     )
     with pytest.raises(ScanFailed, match="cannot be listed: no such host"):
         files()
+
+
+@pytest.mark.parametrize("where", ["token", "credential", "password in the uri", "query of the uri", "path of the uri"])
+def test_no_secret_of_a_catalog_stands_in_an_error(tmp_path, monkeypatch, where):
+    """The catalog does not answer, and the client's error has its address."""
+    secret, at = "pl/nted s3cret", f"127.0.0.1:{free_ports(1)[0]}"
+    written = quote(secret, safe="")
+    uris = {
+        "password in the uri": f"http://ann:{written}@{at}",
+        "query of the uri": f"http://{at}/?token={written}",
+        "path of the uri": f"http://{at}/{written}",
+    }
+    more = {where.upper(): secret if where == "token" else f"ann:{secret}"} if where not in uris else {}
+    name_catalog(tmp_path, monkeypatch, TYPE="rest", URI=uris.get(where, f"http://{at}"), **more)
+    with pytest.raises((Refused, ScanFailed), match=r"cannot be read: .*127\.0\.0\.1") as error:
+        files()
+    assert secret not in str(error.value)
+    assert written not in str(error.value)
+    assert error.value.__cause__ is None
+
+    def repeat(_: object) -> None:
+        raise RuntimeError(f"{uris.get(where, secret)} and {secret} do not answer")
+
+    monkeypatch.setattr("scanner.input.iceberg_tables._open", repeat)
+    with pytest.raises(ScanFailed, match="do not answer") as error:
+        files()
+    assert secret not in str(error.value)
+    assert written not in str(error.value)
 
 
 def test_what_cannot_be_read_is_refused(table, monkeypatch, tmp_path):
