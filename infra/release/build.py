@@ -76,7 +76,7 @@ def check_source(path: Path, released: Path) -> None:
         build_wheel(folder, Path(name))
         (wheel,) = Path(name).glob("*.whl")
         if wheel.read_bytes() != released.read_bytes():
-            sys.exit(f"{path.name} builds another wheel than {released.name}: what does MANIFEST.in leave out?")
+            sys.exit(f"{path.name} builds another wheel than {released.name}: its source archive lacks a file")
 
 
 def write_materials(source: Path, path: Path) -> None:
