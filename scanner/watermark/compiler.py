@@ -1,7 +1,8 @@
-"""Compiling kernels: numba, with a cache on disk that any change of any kernel file makes void.
+"""Compiling kernels: numba, with a cache on disk that gives a kernel only while all that it is made of is the same.
 
 numba's own cache looks only at the file of the function that is called. After an upgrade that changed a cipher alone it
-would go on with old ciphers inside new scores, so the cache lies in a folder named by a digest of this whole package.
+would go on with old ciphers inside new scores. So the cache knows a kernel by a digest of its code, of the constants
+that it reads, and of the kernels that it calls: a change voids the kernels that it reaches, and no others.
 Kernels lie there by their place in the package: numba's own folders are named by the path of the sources, which is a
 new one for each upload of `ray job submit`.
 When several processes need a kernel at the same time, as workers of a first scan do, one compiles it and the others
@@ -10,18 +11,22 @@ wait.
 
 import contextlib
 import fcntl
+import functools
+import hashlib
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, TextIO, cast
+from typing import Any, TextIO, cast
 
 import numba
+import numpy as np
 from numba.core import config as _config
-from numba.core.caching import UserProvidedCacheLocator
+from numba.core.caching import UserProvidedCacheLocator, UserWideCacheLocator
 from numba.core.codegen import get_host_cpu_features
 from numba.core.compiler_lock import global_compiler_lock
 
-from scanner.watermark.kernel import PACKAGE, cache_folder
+from scanner.watermark.kernel import PACKAGE, Inline, Kernel, cache_folder
 
 config: Any = _config  # its settings are not in the type stubs
 
@@ -75,7 +80,27 @@ def _one_process(name: str) -> Iterator[None]:
         yield
 
 
-class ByPlaceInPackage(UserProvidedCacheLocator):  # type: ignore[misc]
+class _ByDigest:
+    """What numba asks of a place in a cache: here it goes by what a kernel is made of, not by its file."""
+
+    def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
+        super().__init__(py_func, py_file)  # type: ignore[call-arg] # numba's, beside this in every subclass
+        self._digest = digest_of(py_func)
+
+    def get_source_stamp(self) -> str:
+        """What a cached kernel was made of."""
+        return self._digest
+
+    def get_disambiguator(self) -> str:
+        """Part of a cached kernel's file name."""
+        return self._digest[:16]
+
+
+class InHome(_ByDigest, UserWideCacheLocator):  # type: ignore[misc]
+    """A place where the cache's folder cannot be written."""
+
+
+class ByPlaceInPackage(_ByDigest, UserProvidedCacheLocator):  # type: ignore[misc]
     """The folder of a kernel within the cache: the same wherever this package lies."""
 
     @classmethod
@@ -87,11 +112,73 @@ class ByPlaceInPackage(UserProvidedCacheLocator):  # type: ignore[misc]
         return str(super().get_suitable_cache_subpath(py_file))
 
 
-_LOCATORS = f"{__name__}.{ByPlaceInPackage.__name__},UserProvidedCacheLocator,InTreeCacheLocator,UserWideCacheLocator"
+_LOCATORS = ",".join(f"{__name__}.{place.__name__}" for place in (ByPlaceInPackage, InHome))
 """Kinds of places for the cache, of which numba takes the first that can be written."""
 
 
-def compile_function(function: Callable[..., Any], inline: Literal["never", "always"]) -> Callable[..., Any]:
+@functools.cache
+def digest_of(function: Callable[..., Any]) -> str:
+    """SHA-256 of all that decides what a kernel compiles to, but for numba and the machine, as 64 hexadecimal digits.
+
+    Raises:
+        TypeError: the function reads a global of a kind that this digest does not know.
+    """
+    made_of = hashlib.sha256(repr(_plain(function.__code__, function.__doc__)).encode())
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    for value in (*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()):
+        made_of.update(_content(value))
+    for name in sorted(_names(function.__code__) & function.__globals__.keys()):
+        value = function.__globals__[name]
+        # one that calls itself has its code in the digest already
+        itself = isinstance(value, Kernel) and value.py_func is function
+        made_of.update(name.encode() + (b" itself" if itself else _content(value)))
+    return made_of.hexdigest()
+
+
+def _content(value: object) -> bytes:
+    """What a kernel reads, as bytes that differ where it differs."""
+    if isinstance(value, Kernel):
+        return f"kernel {value.inline} {digest_of(value.py_func)}\n".encode()
+    if isinstance(value, np.ndarray | np.generic):
+        return f"array {value.dtype.str} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}\n".encode()
+    if isinstance(value, tuple):
+        return b"tuple %d\n" % len(value) + b"".join(map(_content, value))
+    if isinstance(value, types.ModuleType | type) and _full_name(value).partition(".")[0] in _LIBRARIES:
+        return f"name {_full_name(value)}\n".encode()
+    if value is None or isinstance(value, bool | int | float | str):
+        return f"{type(value).__name__} {value!r}\n".encode()
+    raise TypeError(f"a kernel reads {value!r}; it may read numbers, strings, tuples, arrays, types and kernels")
+
+
+_LIBRARIES = ("builtins", "math", "numpy")
+"""Packages that kernels may read by name: numba knows what their functions compile to."""
+
+
+def _full_name(value: types.ModuleType | type) -> str:
+    return value.__name__ if isinstance(value, types.ModuleType) else f"{value.__module__}.{value.__qualname__}"
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Names that code may read from its module."""
+    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _plain(part: object, docstring: str | None = None) -> object:
+    """Code, or a constant in it, as values whose repr tells all of it but for docstrings, names of files and lines."""
+    if isinstance(part, types.CodeType):
+        consts = part.co_consts
+        if docstring is not None and consts[0] == docstring:
+            consts = consts[1:]
+        return (
+            *(part.co_code, part.co_exceptiontable, part.co_names, part.co_varnames, part.co_freevars),
+            *(part.co_argcount, part.co_posonlyargcount, part.co_kwonlyargcount, part.co_flags),
+            *map(_plain, consts),
+        )
+    return sorted(map(repr, part)) if isinstance(part, frozenset) else (type(part).__name__, repr(part))
+
+
+def compile_function(function: Callable[..., Any], inline: Inline) -> Callable[..., Any]:
     """Compile for this machine at the first call, once among all processes that share the cache."""
     before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
     config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = cache_folder(), _LOCATORS

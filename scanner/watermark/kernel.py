@@ -4,44 +4,44 @@ numba takes most of a second to import, and most commands call no kernel: a kern
 """
 
 import functools
-import hashlib
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-PACKAGE = Path(__file__).parent
-"""Sources of all kernels. A change of any of them makes the cache void."""
+Inline = Literal["never", "always"]
+
+PACKAGE = Path(__file__).parents[1]
+"""Folder of the package whose kernels lie in the cache by their place in it."""
 
 
 @functools.cache
 def cache_folder() -> str:
-    """NUMBA_CACHE_DIR where it is set; else beside the sources, where that can be written; else in the user's cache."""
-    sources = hashlib.sha256()
-    for file in sorted(PACKAGE.rglob("*.py")):
-        sources.update(str(file.relative_to(PACKAGE)).encode() + b"\0" + file.read_bytes())
+    """NUMBA_CACHE_DIR where it is set; else beside this file, where that can be written; else in the user's cache."""
+    beside = Path(__file__).parent / "__pycache__"
     if named := os.environ.get("NUMBA_CACHE_DIR"):
         folder = Path(named)
-    elif os.access(PACKAGE, os.W_OK):
-        folder = PACKAGE / "__pycache__"
+    elif os.access(beside.parent, os.W_OK):
+        folder = beside
     else:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brickscan"
-    return str(folder / f"kernels-{sources.hexdigest()[:16]}")
+    return str(folder / f"kernels-{sys.implementation.cache_tag}")
 
 
 def compiled_before() -> bool:
-    """Whether this machine's disk holds kernels of these sources. If not, a first use compiles for a while."""
+    """Whether this machine's disk holds kernels. If not, a first use compiles for a while; else what changed since."""
     return any(Path(cache_folder()).rglob("*.nbi"))
 
 
 class Kernel:
     """A function that is compiled at its first call. Pickles as its name, as functions do."""
 
-    def __init__(self, function: Callable[..., Any], inline: Literal["never", "always"]) -> None:
+    def __init__(self, function: Callable[..., Any], inline: Inline) -> None:
         functools.update_wrapper(self, function)
-        self.py_func, self._inline = function, inline
+        self.py_func, self.inline = function, inline
 
     def __call__(self, *arguments: object) -> object:
         """Call the compiled function."""
@@ -52,7 +52,7 @@ class Kernel:
         """What numba compiles for each kind of arguments."""
         from scanner.watermark.compiler import compile_function
 
-        return compile_function(self.py_func, self._inline)
+        return compile_function(self.py_func, self.inline)
 
     @property
     def _numba_type_(self) -> object:

@@ -65,8 +65,72 @@ def test_a_changed_cipher_is_compiled_anew_where_it_is_used(tmp_path):
     kept = str(tmp_path / "scanner" / "watermark" / "__pycache__")
     assert first_draws(moved, 1, NUMBA_CACHE_DIR=kept) == (before, Counter()), "kernels serve the sources anywhere"
     ciphers = tmp_path / "scanner" / "watermark" / "native" / "ciphers.py"
-    ciphers.write_text(ciphers.read_text().replace("0x61707865", "0x61707866"))
-    assert first_draws(tmp_path, 1)[0] != before
+    text = ciphers.read_text()
+    ciphers.write_text(
+        text.replace('"""', '"""Some words more. ', 1).replace("import numpy", "\n# why\nimport numpy", 1)
+    )
+    assert first_draws(tmp_path, 1) == (before, Counter()), "no kernel changed"
+    ciphers.write_text(text.replace("0x61707865", "0x61707866"))
+    after, again = first_draws(tmp_path, 1)
+    assert after != before
+    assert again, "what reads the constant is compiled anew"
+    assert again.keys() < compiled.keys(), "and only what reads it"
+
+
+def digest_after(lines: str) -> str:
+    """The digest of the kernel `outer` in a module of such lines."""
+    module = {"kernel": kernel.kernel, "inlined": kernel.inlined, "np": np}
+    exec(compile(lines, "lines", "exec"), module)
+    return compiler.digest_of(module["outer"].py_func)
+
+
+LINES = '''
+TABLE, STEPS = np.array([1, 2], np.uint32), (np.uint64(3), 4.0)
+
+@kernel
+def inner(number):
+    return number + TABLE[0]
+
+@kernel
+def outer(number):
+    """Doubles."""
+    total = 0.0
+    for step in STEPS:
+        total += inner(number) * step
+    return total
+'''
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("[1, 2]", "[1, 3]"),
+        ("np.uint32", "np.int32"),
+        ("4.0", "5.0"),
+        ("4.0", "4"),
+        ("uint64(3)", "int64(3)"),
+        ("TABLE[0]", "TABLE[1]"),
+        ("@kernel\ndef inner", "@inlined\ndef inner"),
+        ("total = 0.0", "total = -0.0"),
+        ("total +=", "total -="),
+        ("inner(number) *", "inner(number) // "),
+    ],
+)
+def test_all_that_a_kernel_is_made_of_decides_its_digest(old, new):
+    assert LINES.count(old) == 1
+    assert digest_after(LINES.replace(old, new)) != digest_after(LINES)
+
+
+@pytest.mark.parametrize(("old", "new"), [("Doubles.", "Doubles it."), ("@kernel", "# why\n\n@kernel")])
+def test_words_and_lines_do_not_decide_a_digest(old, new):
+    assert digest_after(LINES.replace(old, new)) == digest_after(LINES)
+
+
+def test_a_kernel_that_reads_what_no_digest_knows_is_refused():
+    with pytest.raises(TypeError, match="a kernel reads"):
+        digest_after(LINES.replace("(np.uint64(3), 4.0)", "[3.0, 4.0]"))
+    with pytest.raises(TypeError, match="a kernel reads <module"):
+        digest_after("import schemas\n" + LINES.replace("total = 0.0", "total = schemas.ZERO"))
 
 
 def test_a_process_that_was_stopped_while_it_compiled_stops_no_other(tmp_path, monkeypatch):
