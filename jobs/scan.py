@@ -95,7 +95,6 @@ def of_outcome(outcome: "ScanOutcome", plan: "Plan") -> dict[str, Any]:
         "tokens": counts.tokens,
         "worker_bytes": totals.peak_memory,
         "retries": totals.retries,
-        "second_scores": outcome.second_scores,
         "accounts": None if outcome.accounts is None else outcome.accounts._asdict(),
         "rows_dropped": outcome.dropped,
         "trial": outcome.trial,

@@ -72,7 +72,7 @@ def run(config: Path, host: str, port: int) -> None:
     tell(
         f"detector: {server.address}/ (ready when {server.address}/ready says so); Ctrl-C ends it",
         f"serves {', '.join(key.key_id for key in first.check.keys)}{withheld}",
-        f"found: p at most {first.false_positive_rate:g}; common n-grams are {common}; no second score",
+        f"found: p at most {first.false_positive_rate:g}; common n-grams are {common}",
     )
     run_until_ended(server, "serve")
 

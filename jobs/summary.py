@@ -237,9 +237,6 @@ def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
         yield from _line("false flags", false_flags_in_words(outcome.audit))
         if whole.flagged:
             yield from _line("evidence", bet_in_words(false_positive_rate))
-    if outcome.second_scores:
-        second = f"{outcome.second_scores:,} second scores, from the same draws: they confirm nothing"
-        yield from _line("second", second)
 
 
 def _proved(outcome: "ScanOutcome") -> Iterator[str]:

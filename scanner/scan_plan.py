@@ -35,7 +35,7 @@ from scanner.storage.locations import absolute, real_location
 from scanner.storage.toml import digest, read_toml
 from scanner.watermark.formats import format_of
 from scanner.watermark.positions import reach_of
-from schemas.config import ScanConfig, SecondScoreConfig, as_written
+from schemas.config import ScanConfig, as_written
 from schemas.registry import Canaries, Canary, MasterKey, Registry
 
 
@@ -263,13 +263,12 @@ class Plan:
 
     registry and results: folder or URI; locations: the input's paths, resolved; keys: those under test, in the
     registry's order; keys_tested: all keys of the registry that give p-values, among which those without weights share:
-    another configuration may name the others; second: the configured second score, its model's path made absolute;
-    audit_secret: where the secret of decoy keys and of text_id is; canaries: of the registry, None where there
-    are none, or the input has no accounts; documents: of the input, None until its footers were read; first_keys: ids
-    of the registry's keys that shared equally before any had a weight, none where none has one; date: of the input,
-    None: none was given; filter_sha256: digest of the filter of common n-grams, None: no filter; left_out: keys
-    that no text is scored under, since neither law nor audit supports their p-values; trial: the registry was made
-    for a trial.
+    another configuration may name the others; audit_secret: where the secret of decoy keys and of text_id is;
+    canaries: of the registry, None where there are none, or the input has no accounts; documents: of the input, None
+    until its footers were read; first_keys: ids of the registry's keys that shared equally before any had a weight,
+    none where none has one; date: of the input, None: none was given; filter_sha256: digest of the filter of common
+    n-grams, None: no filter; left_out: keys that no text is scored under, since neither law nor audit supports their
+    p-values; trial: the registry was made for a trial.
     """
 
     config: ScanConfig
@@ -279,7 +278,6 @@ class Plan:
     keys: tuple[MasterKey, ...]
     keys_tested: int
     registry_sha256: str
-    second: SecondScoreConfig | None = None
     audit_secret: str = ""
     canaries: Canaries | None = None
     documents: int | None = None
@@ -415,9 +413,6 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
     keys, left_out = supported_keys(keys, config, tested, filtered)
     _refuse_results_as_input("registry", folder, locations)
     _refuse_results_as_input("results", results, locations)
-    second = config.second_score
-    if second is not None and second.model is not None:
-        second = second.model_copy(update={"model": str(base / second.model)})
     return Plan(
         config=config,
         registry=folder,
@@ -426,7 +421,6 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         keys=keys,
         keys_tested=tested,
         registry_sha256=registry_sha256(registry),
-        second=second,
         audit_secret=audit_secret_of(folder, registry),
         canaries=_canaries(config, registry),
         first_keys=frozenset(key.key_id for key in first_keys(registry.keys, gives_p_values)),

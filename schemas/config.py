@@ -86,25 +86,6 @@ class ScanClusterConfig(ClusterConfig):
     stall_seconds: float = Field(default=300, gt=0)  # seconds without progress; longer for long texts and many messages
 
 
-class SecondScoreConfig(_ConfigTable):
-    """A second score of flagged documents under Gumbel keys. From the same draws: no confirmation (SECOND_SCORES)."""
-
-    score: Literal["ln_r", "neyman_pearson"]  # the paper's sum of ln r, or the likelihood ratio by a model
-    model: PathText | None = None  # folder of the model that is asked for each token's probability
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # temperature at which the texts were sampled
-    top_k: int = Field(default=0, ge=0)  # 0: all tokens
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0  # 1: all tokens
-    workers: int = Field(default=1, ge=1)  # processes that ask the model
-    gpus: Annotated[float, Field(ge=0)] = 0.0  # of each worker; 0, or where there are too few: the CPU
-
-    @model_validator(mode="after")
-    def _model_fits_score(self) -> "SecondScoreConfig":
-        _check_gpus("gpus", self.gpus)
-        if (self.model is None) == (self.score == "neyman_pearson"):
-            raise ValueError("score 'neyman_pearson' needs model, the folder of a language model; 'ln_r' asks none")
-        return self
-
-
 class ScanAuditConfig(_ConfigTable):
     """The audit in every scan: how many documents are also scored under decoy keys, and when it raises an alarm."""
 
@@ -269,7 +250,6 @@ class ScanConfig(_ConfigTable):
     max_lost_files: int = Field(default=0, ge=0)  # whole files that cannot be read; above: exit code 4
     retain: str | None = None  # "400d": nights that began longer ago are dropped after each scan; None: all stay
     retain_flags: bool = False  # leave the rows of dropped nights in `flags`
-    second_score: SecondScoreConfig | None = None
     input: InputConfig
     variants: VariantsConfig = VariantsConfig()
     spans: SpansConfig = SpansConfig()

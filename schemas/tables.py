@@ -174,31 +174,6 @@ QUARANTINE = pa.schema(
 )
 """Documents and files that could not be scored, and why: one row per document, or per unreadable file (row is null)."""
 
-SECOND_SCORES = pa.schema(
-    [
-        pa.field("scan_id", pa.string(), nullable=False),
-        pa.field("shard_id", pa.string(), nullable=False),  # with path and row: the verdict that this belongs to
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("row", pa.int64(), nullable=False),
-        pa.field("doc_id", pa.string()),
-        pa.field("key_id", pa.string(), nullable=False),
-        pa.field("message", pa.int64(), nullable=False),  # the verdict's message, which the same draws chose
-        pa.field("score_name", pa.string(), nullable=False),  # ln_r | neyman_pearson
-        pa.field("settings", pa.string(), nullable=False),  # JSON: the section second_score of the configuration
-        pa.field("scored", pa.int64()),  # null, as the next two, when there is a fault
-        pa.field("score", pa.float64()),
-        pa.field("log10_p_not_independent", pa.float64()),  # of the message alone, as if it were the only test
-        pa.field("fault", pa.string()),  # why there is no score
-        pa.field("scored_at", TIME, nullable=False),
-    ]
-)
-"""A second score of flagged documents under Gumbel keys, for those who look at them, one row each.
-
-It is computed from the draws that flagged the document and named the message. So it is neither independent evidence nor
-a confirmation: among null texts that the main score flags at 1e-3, about 40 % also have p <= 0.01 in the ln r score. It
-must not be multiplied with `verdicts.log10_p`, and `flagged` never depends on it.
-"""
-
 SCORED = ("scored", "scored_in_part")
 """Values of `status` for a document that was tested, and has a p-value of its own."""
 

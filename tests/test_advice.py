@@ -12,7 +12,6 @@ from scanner.errors import Refused
         (results.verdicts, "run `brickscan scan` first"),
         (results.quarantine, "run `brickscan scan` first"),
         (results.audits, "run `brickscan calibrate` or `brickscan scan` first"),
-        (results.second_scores, r"run `brickscan scan` with a section \[second_score\] first"),
     ],
 )
 def test_a_missing_table_is_told_with_what_makes_it(tmp_path, question, advice):

@@ -19,7 +19,6 @@ FORMATS_AND_TABLES = {
     "scanner/generation/mark.py": "which mark text, and how other stacks do",
     "scanner/generation/processor.py": "how the native ones do",
     "scanner/power.py": "of which power is known",
-    "scanner/detection/second_score.py": "which have a second score",
     "scanner/evaluation": "the paper's experiments, whose files name the paper's methods",
     "scanner/audit/calibration/calibration_plan.py": "the paper's experiment of p-values, likewise",
     "jobs/evaluate.py": "likewise",

@@ -237,9 +237,7 @@ def test_lines_fit_whatever_is_in_them(number, code, limits, names, verbose):
     texts = Traffic(number, number, number, number, {}, ("s",))
     found = audit(*rows("hhhuu"), traffic=texts, false_share=(0.2, limits), unadmitted=("k" * 60,) * 3)
     unread = Unread(tuple(names), (Reason("out_of_memory", number, number),) * 4, whole=WholeInput(*[number] * 7))
-    result = outcome(
-        exit_code=code, totals=ScanTotals(number, counts), audit=found, unread=unread, seconds=1e6, second_scores=number
-    )
+    result = outcome(exit_code=code, totals=ScanTotals(number, counts), audit=found, unread=unread, seconds=1e6)
     for line in said(result, verbose=verbose).split("\n"):
         whole = line.startswith(("tables ", "list ", "query "))
         assert whole or width(line) <= WIDTH or len(line.split()[-1]) > WIDTH - 20

@@ -23,11 +23,9 @@ from scanner.cluster.passes import (
     AccountUnit,
     account_pass,
     filter_pass,
-    flagged_without,
     is_learnt,
     lesson_of,
     parts_left,
-    second_pass,
     unit_of,
 )
 from scanner.cluster.pool import Pool
@@ -48,8 +46,7 @@ from scanner.cluster.work import (
 from scanner.cluster.worker import Worker
 from scanner.detection.attribution import Sightings
 from scanner.detection.open_plan import check_plan
-from scanner.detection.second_score import check_second
-from scanner.errors import Refused, ScanFailed
+from scanner.errors import Refused
 from scanner.input.files import DriverShare, InputFile, list_files
 from scanner.input.shards import Shard
 from scanner.input.tables import Snapshot
@@ -183,7 +180,7 @@ def scan_row(
 class ScanOutcome:
     """Result of a scan.
 
-    first_commit: seconds from its start, None when there was none; audit: None when interrupted; second_scores: rows;
+    first_commit: seconds from its start, None when there was none; audit: None when interrupted;
     again: files at fault for now, to be tried again; unread: what it did not read, the reasons alone
     where it was interrupted; stopped: SIGTERM or Ctrl-C came when its row was about to be written, which changes
     nothing any more; dropped: rows of nights that were older than `retain`; accounts: those that this scan tested;
@@ -198,7 +195,6 @@ class ScanOutcome:
     seconds: float
     first_commit: float | None
     audit: LiveAudit | None
-    second_scores: int = 0
     again: frozenset[InputFile] = frozenset()
     unread: Unread = ALL_READ
     stopped: bool = False
@@ -267,7 +263,6 @@ class _Scan:
         self._unit: AccountUnit | None = None
         self._accounts: AccountsFound | None = None
         self._of_unit: dict[str, object] = {}  # columns of its row
-        self._second_scores = 0
         self._unread = ALL_READ
         self._dropped = 0
         self._recorded = self._stopped = False
@@ -301,7 +296,6 @@ class _Scan:
         refuse_mixed(plan.results, trial=plan.trial)
         self._verified = verified(plan.registry, plan.results)
         self._users_head = head_of(plan.registry)
-        check_second(plan)
         self._wait("listing the input")
         files = (
             list_files(plan.locations, passed_over=passed_over.append, reading=plan.reading) if files is None else files
@@ -322,7 +316,6 @@ class _Scan:
         if self._committer.totals.counts.flagged or self._accounts:  # somebody may have been named
             refuse_changed_since(plan.registry, plan.results, self._scan_id, self._verified)
         self._learn(whole=whole)  # before what depends on flags, and may fail
-        self._score_again()
         if self._part is None:
             self._drop_old_nights()
         self._unread = what_was_not_read(
@@ -436,17 +429,6 @@ class _Scan:
         append_audits(self._plan.results, self._audit.rows)
         self._tell_metrics()
 
-    def _score_again(self) -> None:
-        """Second scores of flagged documents that have none, if they are configured."""
-        try:
-            second = self._plan.second
-            shards = self._work.of_input
-            if second and (flagged := flagged_without(self._plan, second, shards)):
-                with cluster(self._plan.config.cluster):
-                    self._second_scores = second_pass(self._plan, second, self._scan_id, shards, flagged)
-        except Refused as refused:
-            raise ScanFailed(str(refused)) from None  # verdicts are committed
-
     def _learn(self, *, whole: bool) -> None:
         """Learn which n-grams many texts of tonight hold, for filters of later nights, if it is configured."""
         plan, shards = self._plan, self._work.of_input
@@ -484,7 +466,6 @@ class _Scan:
             time.monotonic() - self._began,
             self._first_commit,
             self._audit,
-            self._second_scores,
             frozenset(self._committer.again),
             self._unread,
             self._stopped,

@@ -40,7 +40,6 @@ from scanner.cluster.work import (
 )
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import check_secrets, check_tokenizers, check_users, open_detector
-from scanner.detection.second_score import check_second
 from scanner.detection.under_test import Origin, Witness
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.documents import Unreadable, read
@@ -260,7 +259,6 @@ def _steps(plan: Plan, part: DriverShare | None, wait: Callable[[str], None]) ->
     wait("opening keys and tokenizers")
     yield from _slow_keys(plan)
     check_tokenizers(plan)
-    check_second(plan)
     pinned = len({key.tokenizer.sha256 for key in plan.keys})
     yield CheckFinding("tokenizers", (f"{pinned:,}, as pinned",), {"pinned": pinned})
     ready = readiness(plan.results)

@@ -15,7 +15,6 @@ flagged = of_any_place(queries.flagged)
 nights = of_any_place(queries.nights)
 quarantine = of_any_place(queries.quarantine)
 scans = of_any_place(queries.scans)
-second_scores = of_any_place(queries.second_scores)
 spans = of_any_place(queries.spans)
 verdicts = of_any_place(queries.verdicts)
 decisions = of_any_place(decision_log.decisions)
@@ -37,7 +36,6 @@ __all__ = [
     "quarantine",
     "reserved_q_values",
     "scans",
-    "second_scores",
     "shards",
     "spans",
     "standing_decisions",

@@ -226,14 +226,6 @@ def with_audit(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     return rows.join(_audit_states(results), on="scan_id", how="left", maintain_order="left")
 
 
-def flagged_in(results: str, shards: Iterable[str], keys: Iterable[str]) -> pl.DataFrame:
-    """Verdicts on flagged documents of these shards under these keys. Raises as `verdicts` does."""
-    of_keys = pl.col("key_id").is_in(list(keys))
-    of_shards = pl.col("shard_id").is_in(list(shards))
-    rows = ask(results, lambda: flags(results).filter(of_keys).collect())
-    return rows.filter(of_shards).sort("shard_id", "row")
-
-
 def nights(results: str) -> pl.LazyFrame:
     """Totals by the date of the data, newest first. Raises as `verdicts` does.
 
@@ -245,15 +237,6 @@ def nights(results: str) -> pl.LazyFrame:
         "documents", "flagged", "canaries", "quarantined", "too_short", "filtered", "scored_in_part", "tokens"
     ).sum()
     return shards(results).group_by("night").agg(pl.len().alias("shards"), sums).sort("night", descending=True)
-
-
-def second_scores(results: str) -> pl.LazyFrame:
-    """Second scores of flagged documents, no independent evidence, as in schemas.tables.SECOND_SCORES.
-
-    Raises:
-        Refused: no scan with `second_score` has run.
-    """
-    return read_whole(results, "second_scores")
 
 
 def _audit_states(results: str) -> pl.LazyFrame:

@@ -156,7 +156,7 @@ def _keep_for_a_time(tables: Tables, name: str) -> None:
 
 OF_A_NIGHT = (
     *("flag_texts", "account_posts", "accounts", "spans", "decisions", "sent", "flags"),
-    *("audit_counts", "second_scores", "verdicts", "shards", "quarantine"),
+    *("audit_counts", "verdicts", "shards", "quarantine"),
 )
 """Tables whose rows belong to a scan, in the order in which they are gone through: a range of `shards` is marked before
 its rows leave quarantine, without which it would seem to have a result and hide flags that are kept; texts, spans and
@@ -198,7 +198,7 @@ def expired(results: str, before: date, *, keep_flags: bool = False) -> Expired:
     return Expired(nights, tuple(rows["scan_id"]), int(rows["documents"].sum()), int(rows["flagged"].sum()))
 
 
-_ALONE = ("audit_counts", "second_scores", "quarantine")
+_ALONE = ("audit_counts", "quarantine")
 """Tables in which a scan may have rows without a row in `shards`, such as for files that could not be read."""
 
 _BEGAN = pl.col("scan_id").str.head(8).str.to_date("%Y%m%d", strict=False).dt.strftime("%Y-%m-%d")

@@ -40,7 +40,6 @@ from schemas.tables import (
     FLAGS,
     QUARANTINE,
     SCANS,
-    SECOND_SCORES,
     SENT,
     SHARDS,
     SPANS,
@@ -60,7 +59,6 @@ TABLES: Mapping[str, pa.Schema] = {
 }
 SCHEMAS: Mapping[str, pa.Schema] = {
     **TABLES,
-    "second_scores": SECOND_SCORES,
     "flag_texts": FLAG_TEXTS,
     "decisions": DECISIONS,
     "sent": SENT,

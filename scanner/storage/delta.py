@@ -37,7 +37,6 @@ _MAKES = {
     "audits": "run `brickscan calibrate` or `brickscan scan`",
     "flag_texts": "run `brickscan scan` with `keep_text = true` in a section [evidence]",
     "filters": "run `brickscan scan` with a section [filter]",
-    "second_scores": "run `brickscan scan` with a section [second_score]",
 }
 """Commands that make the tables which not every scan makes."""
 

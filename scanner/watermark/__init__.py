@@ -6,7 +6,6 @@ from scanner.watermark.native.greenlist import GreenList
 from scanner.watermark.native.gumbel import Gumbel, LogGumbel
 from scanner.watermark.native.keyed import BestMessages
 from scanner.watermark.native.secret import commitment, label
-from scanner.watermark.neyman_pearson import Weighted, log10_chernoff, neyman_pearson
 from scanner.watermark.positions import (
     Dedup,
     Positions,
@@ -30,7 +29,6 @@ __all__ = [
     "Positions",
     "Tokens",
     "Watermark",
-    "Weighted",
     "batch_tokens",
     "cheapest",
     "commitment",
@@ -38,13 +36,11 @@ __all__ = [
     "join_batches",
     "label",
     "log10_any_of",
-    "log10_chernoff",
     "log10_greenlist",
     "log10_gumbel",
     "log10_gumbel_log",
     "log10_z",
     "minus_ln_r",
-    "neyman_pearson",
     "scored_positions",
     "select_documents",
     "select_positions",

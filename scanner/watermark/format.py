@@ -3,8 +3,8 @@
 The rest of scanner knows formats by this file alone, and finds them by name in FORMATS. A `Format` is a format with its
 parameters chosen, and no secret; opened with one it is a `Watermark`, which scores; its `Law` says what a score means.
 
-Scoring on a GPU, marking text, power and second scores are lines in tables of scanner.gpu, scanner.generation,
-scanner.power and scanner.detection.second_score, so that nothing here imports what they need.
+Scoring on a GPU, marking text and power are lines in tables of scanner.gpu, scanner.generation and scanner.power, so
+that nothing here imports what they need.
 
 What only some formats can do is an ability: a protocol. Callers ask for it (`isinstance(mark, Searches)`) and name it
 in their refusal when it is not there. What a format cannot do it does not provide:

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import time
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from scanner.cluster import Worker
-from scanner.cluster.passes import SecondWorker
 from scanner.detection.detector import Detector
-from scanner.detection.second_score import SecondScorer, Verdict
 from scanner.detection.under_test import Origin
 from scanner.scan_plan import Plan
-from schemas.config import SecondScoreConfig
 
 PLAN = "faults.json"
 PIDS = "pids"
@@ -62,25 +58,6 @@ class _Faulty:
         for row in documents.column("row").to_pylist():
             suffer(self._documents.get(f"{Path(origin.path).name}:{row}"))
         return self._detector.score_batch(documents, origin, *rest)
-
-
-class FaultySecondWorker(SecondWorker):
-    """A worker for second scores, with the same plan of faults."""
-
-    @cached_property
-    def _scorer(self) -> SecondScorer:
-        return _FaultyScorer(self._plan, self._second, "cpu")
-
-
-class _FaultyScorer(SecondScorer):
-    def __init__(self, plan: Plan, second: SecondScoreConfig, device: str) -> None:
-        super().__init__(plan, second, device)
-        self._documents = faults_of(plan).get("documents", {})
-
-    def score(self, verdicts: Sequence[Verdict], texts: Sequence[str], scan_id: str) -> pa.RecordBatch:
-        for verdict in verdicts:
-            suffer(self._documents.get(f"{Path(verdict.get('path', '')).name}:{verdict.get('row')}"))
-        return super().score(verdicts, texts, scan_id)
 
 
 def faults_of(plan: Plan) -> dict[str, Any]:

@@ -21,7 +21,7 @@ REFUSED = [
     ({"paths": []}, r"field 'input.paths' = \[\]: a list of at least 1 is needed$"),
     ({"more": 'keys = "green"'}, r"field 'keys' = 'green': a list is needed, such as \['green'\]$"),
     ({"more": 'dedup = ["ngram"]'}, r"field 'dedup' = \['ngram'\]: Input should be 'ngram', "),
-    ({"more": "second_score = 0.1"}, r"field 'second_score' = 0.1: a section of fields is needed$"),
+    ({"more": "filter = 0.1"}, r"field 'filter' = 0.1: a section of fields is needed$"),
     ({"paths": ["in", ""]}, "field 'input.paths.1' = ''.* at least 1 character"),
     ({"paths": ["in\\u0000"]}, "field 'input.paths.0' = .*: a path holds no NUL character"),
     ({"more": "retain = '400'"}, "field 'retain' = '400': a number of days from \"1d\""),

@@ -168,10 +168,6 @@ def unknown_key(night):
     night.configure(more='keys = ["nosuch"]')
 
 
-def second_score_without_model(night):
-    night.config.write_text(night.config.read_text() + '[second_score]\nscore = "neyman_pearson"\nmodel = "none"\n')
-
-
 @pytest.mark.parametrize(
     ("spoil", "passed", "said"),
     [
@@ -179,7 +175,6 @@ def second_score_without_model(night):
         (no_secret, ("registry",), "secrets/green.key: cannot be read"),
         (other_secret, ("registry",), "does not fit the recorded commitment"),
         (other_tokenizer, ("registry", "secrets"), "other.json: its SHA-256"),
-        (second_score_without_model, ("registry", "secrets"), "second_score.model"),
         (results_are_a_file, STEPS[:3], "is no folder"),
         (other_columns, (), "has other columns than this version writes"),
         (no_cluster, STEPS[:4], "cannot be reached"),

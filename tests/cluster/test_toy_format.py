@@ -64,9 +64,6 @@ def test_what_it_cannot_is_refused_by_its_name(toy, tmp_path):
         marking_of(open_key(toy.registry, key))
     with pytest.raises(Refused, match=ToyFormat.name):
         marked_text(ToyFormat.name, {})
-    toy.configure(more='[second_score]\nscore = "ln_r"')
-    with pytest.raises(Refused, match="second_score"):
-        toy.scan()
 
 
 def counted_words(mark, words, number: int) -> str:

@@ -81,8 +81,6 @@ all_messages_share = 0.5
 decisions_share = 0.5
 [evidence]
 keep_text = true
-[second_score]
-score = "ln_r"
 [cluster]
 workers = 1
 """

@@ -109,14 +109,12 @@ def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "cluster", cluster)
     for module in (calibrate, evaluate):
         patch.setattr(module, "spread", _spread)
-    for module in (passes, evaluate, passes):
+    for module in (passes, evaluate):
         patch.setattr(module, "on_actors", _on_actors)
     asked = SimpleNamespace(remote=lambda **_options: _Actor, put=lambda value: value, get_gpu_ids=list)
-    for module in (scan, passes):
-        patch.setattr(module, "Pool", PoolOfOne)
-        patch.setattr(module, "ray", asked)
-        patch.setattr(module, "worker_memory", lambda _config: None)  # a limit would bind the tests' process
-    patch.setattr(passes, "limit_memory", lambda *_given, **_more: None)
+    patch.setattr(scan, "Pool", PoolOfOne)
+    patch.setattr(scan, "ray", asked)
+    patch.setattr(scan, "worker_memory", lambda _config: None)  # a limit would bind the tests' process
     patch.setattr(pa, "set_cpu_count", lambda _count: None)  # meant for a worker's process
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.watermark import log10_chernoff, log10_gumbel, log10_gumbel_log, neyman_pearson
+from scanner.evaluation.neyman_pearson import log10_chernoff, neyman_pearson
+from scanner.watermark import log10_gumbel, log10_gumbel_log
 from scanner.watermark.native.gumbel import sum_log_scores, sum_scores
 
 LN10 = math.log(10)
@@ -136,7 +137,7 @@ def test_it_reads_a_mark_better_than_the_main_score_and_worse_when_probabilities
 
 
 @pytest.mark.costly
-def test_the_second_scores_use_the_same_draws() -> None:
+def test_the_three_scores_use_the_same_draws() -> None:
     """Second scores are no independent evidence: where the main score's p is small, theirs is too, even for null texts.
 
     400,000 null texts of 128 tokens; where the main score has p ≤ 1e-3, the share with p ≤ 0.01 by ln r would be 0.01
