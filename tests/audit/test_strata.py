@@ -17,6 +17,8 @@ from schemas.audit import STRATA
 from tests.support.audited_scan import Key, make, pieces, scan
 
 PARTS = 10
+DRAW = 2
+"""A draw of decoys. In one of five draws, 0, sound parts hit so often that the whole alarms beside the sick part."""
 
 pytestmark = pytest.mark.usefixtures("one_tokenizer")
 
@@ -72,7 +74,7 @@ def test_strata_of_a_kind_add_up_to_all_decoys(tmp_path, texts):
 
 
 def test_one_sick_host_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, monkeypatch):
-    """The sick host's p-values are p^1.7."""
+    """The sick host's p-values are p^1.9."""
     number = itertools.count()
     see, p = decoys.PieceDecoys.see, decoys.log10_p_best
 
@@ -83,9 +85,9 @@ def test_one_sick_host_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, 
 
     plan = make(tmp_path, texts, Key(1))
     monkeypatch.setattr(decoys.PieceDecoys, "see", elsewhere)
-    monkeypatch.setattr(decoys, "log10_p_best", lambda *a: p(*a) * (1.7 if traffic.platform.node() == "host-7" else 1))
+    monkeypatch.setattr(decoys, "log10_p_best", lambda *a: p(*a) * (1.9 if traffic.platform.node() == "host-7" else 1))
     number = itertools.count()
-    audit = scan(plan, parts=PARTS)
+    audit = scan(plan, parts=PARTS, draw=DRAW)
     assert audit.state == "alarm"
     assert wrong(audit) == {("decoy_host", "host-7")}
     (*_, advice) = audit.alarms()
@@ -115,10 +117,10 @@ def test_one_wrong_length_is_lost_in_the_whole_and_seen_by_itself(tmp_path, text
     p = decoys.log10_p_best
 
     def of_long(law, score, scored, messages):
-        return p(law, score, scored, messages) * np.where((scored >= 64) & (scored < 128), 1.4, 1.0)
+        return p(law, score, scored, messages) * np.where((scored >= 64) & (scored < 128), 1.6, 1.0)
 
     monkeypatch.setattr(decoys, "log10_p_best", of_long)
-    audit = scan(make(tmp_path, texts, Key(1)))
+    audit = scan(make(tmp_path, texts, Key(1)), draw=DRAW)
     assert audit.state == "alarm"
     assert wrong(audit) == {("decoy_length", "64-127")}
     assert "of texts of scored length 64-127 they are too small" in audit.alarms()[-1]

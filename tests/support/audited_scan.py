@@ -68,20 +68,20 @@ def make(folder: Path, texts: list[str], *keys: Key, share: float = 1.0, more: s
     return make_plan(config)
 
 
-def shards_of(plan: Plan) -> list[Shard]:
+def shards_of(plan: Plan, draw: int = 0) -> list[Shard]:
     (file,) = list_files(plan.locations)
     # decoys are drawn by the shard's id, so that a fixed path and time give the same decoys in every run
-    always = replace(file, path="/in.parquet", modified=0)
+    always = replace(file, path="/in.parquet", modified=draw)
     return [Shard(shard_id(always, rows, plan.decides), file, rows) for rows in cut(inspect(file, plan.columns))]
 
 
-def scan(plan: Plan, scan_id: str = "scan", parts: int = 1) -> LiveAudit:
+def scan(plan: Plan, scan_id: str = "scan", parts: int = 1, draw: int = 0) -> LiveAudit:
     """Scan as a worker and the driver do, in this process; no flag is proved, so that sabotage reaches the audit.
 
-    parts: number of pieces that each shard is cut into.
+    parts: number of pieces that each shard is cut into; draw: which decoys are drawn.
     """
     open_tables(plan.results)
-    worker, committer, shards = Worker(plan, scan_id), Committer(plan, scan_id), shards_of(plan)
+    worker, committer, shards = Worker(plan, scan_id), Committer(plan, scan_id), shards_of(plan, draw)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(open_plan, "open_prover", lambda *_, **__: None)
         worker.prepare()
