@@ -1,9 +1,10 @@
-"""What weights from a model save, in tokens at p = 1e-6: `python -m tests.bench.weights write|weigh|table FOLDER …`.
+"""What weights from a model save, in tokens at 1e-6: `python -m tests.bench.weights write|weigh|table|found FOLDER …`.
 
 `write` has SmolLM2 write marked texts, `weigh` asks proxies of it for the probability of each token, and `table` prints
 for each proxy and shape of weights how many tokens a flag takes, in a row of such answers as long as it takes: single
-answers of a small model at low temperatures are too short. Proxies never see the prompt. Each step keeps what it has
-made, so that it can be interrupted. Hours of one core; the table stands in docs/concepts/weighted-evidence.md.
+answers of a small model at low temperatures are too short for many users. `found` prints how many of single answers
+are flagged. Proxies never see the prompt. Each step keeps what it has made, so that it can be interrupted. Hours of one
+core; the tables stand in docs/concepts/weighted-evidence.md.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from scipy import special  # type: ignore[import-untyped]
 
+from scanner.audit.statistics.judgement import binomial_limits
 from scanner.evaluation.attacks import Tools, substitute
 from scanner.generation import LocalModel, Sampling, complete, load_model
 from scanner.watermark import Watermark, batch_tokens
@@ -31,9 +33,10 @@ METHODS = ("gumbel", "greenlist")
 TEMPERATURES = (0.3, 0.6, 1.0)
 KINDS = ("prose", "code", "json")
 EDITS = (0.0, 0.06, 0.15)
-CELLS = tuple(itertools.product(METHODS, TEMPERATURES, KINDS))
-TEXTS, LONGEST, STEP = 12, 400, 10
+TEXTS, LONGEST = 12, 400
 DELTA, DRAWN = 2.0, 60
+USERS = (1, 10**9)
+LENGTHS = (60, 100, 200, 400)
 
 THINGS = (
     "a lighthouse", "a train station", "a library", "a bakery", "a hospital", "a football club", "a museum", "a farm",
@@ -51,6 +54,36 @@ PROMPTS = {
 Floats = NDArray[np.float64]
 
 
+class Cell(NamedTuple):
+    """Answers that are written alike. single: many answers, of which each is looked at by itself."""
+
+    method: str
+    temperature: float
+    kind: str
+    single: bool = False
+
+    @property
+    def name(self) -> str:
+        """Begin of the names of its files."""
+        return f"{'single-' * self.single}{self.method}-{self.temperature:g}-{self.kind}"
+
+    def write(self, model: LocalModel) -> list[str]:
+        """The texts of its answers."""
+        sampling = Sampling(max_new_tokens=200 if self.single else LONGEST, temperature=self.temperature, delta=DELTA)
+        prompts = [PROMPTS[self.kind].format(thing=thing) for thing in THINGS[: None if self.single else TEXTS]]
+        found = []
+        for begin in range(0, len(prompts), 16):
+            some = prompts[begin : begin + 16]
+            found += complete(model, some, sampling, 1, mark_of(self.method), [0] * len(some))
+        return [text.text for text in found]
+
+
+CELLS = (
+    *(Cell("gumbel", 0.3, kind, single=True) for kind in ("prose", "code")),
+    *itertools.starmap(Cell, itertools.product(METHODS, TEMPERATURES, KINDS)),
+)
+
+
 def mark_of(method: str) -> Watermark:
     """The mark of all texts of a method: one user."""
     parameters: dict[str, Any] = {"window": 4} | ({"gamma": "1/4"} if method == "greenlist" else {})
@@ -60,15 +93,11 @@ def mark_of(method: str) -> Watermark:
 def write(folder: Path, model: LocalModel) -> None:
     """Write every cell's texts that are not there yet."""
     folder.mkdir(parents=True, exist_ok=True)
-    for method, temperature, kind in CELLS:
-        file = folder / f"{method}-{temperature:g}-{kind}.json"
-        if file.exists():
-            continue
-        prompts = [PROMPTS[kind].format(thing=thing) for thing in THINGS[:TEXTS]]
-        sampling = Sampling(max_new_tokens=LONGEST, temperature=temperature, delta=DELTA)
-        texts = complete(model, prompts, sampling, 1, mark_of(method), [0] * TEXTS)
-        file.write_text(json.dumps([text.text for text in texts]))
-        print(file.name, sum(text.tokens for text in texts), flush=True)
+    for cell in CELLS:
+        file = folder / f"{cell.name}.json"
+        if not file.exists():
+            file.write_text(json.dumps(cell.write(model)))
+            print(file.name, flush=True)
 
 
 class Ngrams:
@@ -203,12 +232,11 @@ def _probabilities(logits: NDArray[np.float32], ids: Sequence[int]) -> Floats:
 def weigh(folder: Path, model: LocalModel, tools: Tools) -> None:
     """Keep p̂ and draws of every text, unedited and edited, that are not there yet."""
     proxies = Proxies(model, tools.human, tools)
-    files = [folder / f"{method}-{temperature:g}-{kind}.json" for method, temperature, kind in CELLS]
-    for file, edit in itertools.product(filter(Path.exists, files), EDITS):
-        target = file.with_name(f"{file.stem}-{edit:g}.npz")
-        if target.exists():
+    for cell, edit in itertools.product(CELLS, EDITS):
+        file, target = folder / f"{cell.name}.json", folder / f"{cell.name}-{edit:g}.npz"
+        if target.exists() or not file.exists() or (cell.single and edit):
             continue
-        mark = mark_of(file.name.split("-")[0])
+        mark = mark_of(cell.method)
         assert isinstance(mark, ScoresParts)
         kept: dict[str, NDArray[Any]] = {}
         for number, written in enumerate(json.loads(file.read_text())):
@@ -330,6 +358,11 @@ class Text(NamedTuple):
     at: NDArray[np.int64]
     p: dict[str, Floats]
 
+    def begin(self, longest: int) -> "Text":
+        """Its first tokens, so many: an answer that ended there."""
+        kept = self.at < longest
+        return Text(self.terms[kept], self.at[kept], {name: p[kept] for name, p in self.p.items()})
+
 
 def texts_of(file: Path) -> Iterator[Text]:
     """The texts that `weigh` kept in a file."""
@@ -379,38 +412,60 @@ def table(folder: Path) -> None:
     """Print, for each cell and look, how many scored tokens a flag at 1e-6 takes in a row of such answers."""
     for method, temperature, edit in itertools.product(METHODS, TEMPERATURES, EDITS):
         for kinds in (*((kind,) for kind in KINDS), KINDS):
-            files = [folder / f"{method}-{temperature:g}-{kind}-{edit:g}.npz" for kind in kinds]
+            files = [folder / f"{Cell(method, temperature, kind).name}-{edit:g}.npz" for kind in kinds]
             texts = [text for file in files if file.exists() for text in texts_of(file)]
             if texts and (len(kinds) == 1 or len(texts) > TEXTS):
-                _print_cell(f"{method} T={temperature:g} {'+'.join(kinds)} edited {edit:.0%}", method, texts)
+                for users in USERS:
+                    cell = f"{method} T={temperature:g} {'+'.join(kinds)} edited {edit:.0%} {users:,} users"
+                    _print_cell(cell, method, texts, 1e-6 / users)
 
 
-def _print_cell(cell: str, method: str, texts: Sequence[Text]) -> None:
+def _print_cell(cell: str, method: str, texts: Sequence[Text], rate: float) -> None:
     """Lines of a cell, with intervals (95 %) of ratios by texts that are drawn with replacement."""
     scored, drawn = sum(len(text.terms) for text in texts), np.random.default_rng(1)
-    of_all = {name: times_needed(of_kind, 1e-6) for name, of_kind in looks(method, texts).items()}
+    of_all = {name: times_needed(of_kind, rate) for name, of_kind in looks(method, texts).items()}
     ratios: dict[str, list[float]] = {name: [] for name in of_all}
     for _ in range(DRAWN):
         again = looks(method, [texts[i] for i in drawn.integers(0, len(texts), len(texts))])
-        plain = times_needed(again["the sum"], 1e-6)
+        plain = times_needed(again["the sum"], rate)
         for name, of_kind in again.items():
-            ratios[name].append(times_needed(of_kind, 1e-6) / plain)
+            ratios[name].append(times_needed(of_kind, rate) / plain)
     for name, times in of_all.items():
         low, high = np.nanquantile(ratios[name], [0.025, 0.975], method="nearest")
         saved = f"{times / of_all['the sum']:.2f} of the sum's ({low:.2f} to {high:.2f})"
         print(f"{cell} n={len(texts)}  {name:45} {times * scored:6.0f} scored tokens, {saved}", flush=True)
 
 
+def found(folder: Path) -> None:
+    """Print how many single answers are flagged at 1e-6 by each look, of their first tokens (95 % limits)."""
+    for cell in CELLS:
+        file = folder / f"{cell.name}-0.npz"
+        texts = [*texts_of(file)] if file.exists() else []
+        for longest in LENGTHS if texts else ():
+            _print_found(f"{cell.name} {longest} tokens", cell.method, [text.begin(longest) for text in texts])
+
+
+def _print_found(cell: str, method: str, texts: Sequence[Text]) -> None:
+    of_texts = [looks(method, [text]) for text in texts if len(text.terms)]
+    scored = np.median([len(text.terms) for text in texts])
+    for name in of_texts[0]:
+        flagged = sum(any(log10_p(1.0) <= np.log10(1e-6 * share) for share, log10_p in of[name]) for of in of_texts)
+        low, high = binomial_limits(flagged, len(texts), 0.025)
+        print(
+            f"{cell} ({scored:.0f} scored)  {name:45} {flagged} of {len(texts)} ({low:.3f} to {high:.3f})", flush=True
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.weights", description=__doc__)
-    parser.add_argument("step", choices=["write", "weigh", "table"])
+    parser.add_argument("step", choices=["write", "weigh", "table", "found"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", type=Path)
     parser.add_argument("--corpus", type=Path, help="human.parquet, for n-grams")
     parser.add_argument("--other", type=Path, help="another tokenizer.json")
     options = parser.parse_args()
-    if options.step == "table":
-        table(options.folder)
+    if options.step in ("table", "found"):
+        (table if options.step == "table" else found)(options.folder)
         return
     model = load_model(options.model)
     if options.step == "write":
