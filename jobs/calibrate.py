@@ -162,9 +162,9 @@ def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
     """The rows of whole formats and keys for people, and the number of others by verdict; undecided ones if asked."""
     from scanner.audit.statistics.audit_rows import number
 
-    shown = [row for row in rows if everything or row["verdict"] != AuditVerdict.UNDECIDED]
+    listed = [row for row in rows if everything or row["verdict"] != AuditVerdict.UNDECIDED]
     lines = []
-    for row in shown:
+    for row in listed:
         if row["measure"] == "rate" and row["kind"].startswith(_WHOLE):
             ratio = f"{row['hits'] / row['expected']:.3f}" if row["expected"] else "unknown"
             lines.append(
@@ -173,13 +173,13 @@ def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
                 f"ratio {ratio} dispersion {row['design_effect']:.2f} {row['verdict']}"
             )
     counts: dict[tuple[str, str, str, str], int] = {}
-    for row in shown:
+    for row in listed:
         if row["kind"] in ("law", "figure"):
             name = (row["kind"], row["measure"], f"{row['test']} {row['dedup']}", row["verdict"])
             counts[name] = counts.get(name, 0) + 1
     lines += [f"{' '.join(name[:3])}: {count} rows {name[3]}" for name, count in sorted(counts.items())]
-    if len(shown) < len(rows):
-        lines.append(f"{len(rows) - len(shown)} rows are undecided, for want of data: --all shows them")
+    if len(listed) < len(rows):
+        lines.append(f"{len(rows) - len(listed)} rows are undecided, for want of data: --all shows them")
     return lines
 
 

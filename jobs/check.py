@@ -127,20 +127,20 @@ def _admitted_to(key: MasterKey, rate: float) -> bool:
 def _line(row: Mapping[str, Any], admitted: bool, generator: str | None) -> tuple[str, str, str, str, str]:
     from scanner.results.false_discoveries import log10_p_shown
 
-    shown = "-" if row["log10_p_global"] is None else one_in(log10_p_shown(row))
+    chance = "-" if row["log10_p_global"] is None else one_in(log10_p_shown(row))
     of_device = f" ({generator})" if generator else ""
     if row["status"] == "too_short":
         says, p = "too short to be scored", "-"
     elif row["status"] == "filtered":
         says, p = "too short to be scored without its common n-grams", "-"
     elif row["flagged"] and row["basis"] == "assumed":
-        says, p = f"reads like its mark{of_device}, which anyone can make", shown
+        says, p = f"reads like its mark{of_device}, which anyone can make", chance
         if not admitted:
             says, p = f"{says}; no audit showed that its p-values hold, and a scan refuses this key", "-"
     elif row["flagged"]:
-        says, p = f"contains text marked for {marked_for(row)}", shown
+        says, p = f"contains text marked for {marked_for(row)}", chance
     else:
-        says, p = f"no mark found{of_device}", shown
+        says, p = f"no mark found{of_device}", chance
     if row["status"] == "scored_in_part":
         says += " (in the part that can be read)"
     return row["key_id"], says, p, f"{row['scored']:,}", row["proof"] or "-"

@@ -193,7 +193,7 @@ def _marked_lines(parts: "list[PageSegment]", width: int) -> Iterator[str]:
 
 def _pair(line: list[tuple[str, str]]) -> Iterator[str]:
     marks = "".join(mark for _, mark in line).rstrip()
-    yield "".join(shown for shown, _ in line)
+    yield "".join(cell for cell, _ in line)
     if marks:
         yield marks
 
@@ -307,9 +307,9 @@ def report(results: str, day: datetime | None, out: Path) -> None:
         explainer.as_the_registry_says,
         explainer.canaries,
     )
-    with tqdm(total=len(night.flags), unit=" flags", disable=None, dynamic_ncols=True) as shown:
+    with tqdm(total=len(night.flags), unit=" flags", disable=None, dynamic_ncols=True) as progress:
         marked = marked_accounts(explainer, night.day)
-        pages = write_report(explainer, night, out, lambda: shown.update(), marked)
+        pages = write_report(explainer, night, out, lambda: progress.update(), marked)
     decided = [(which, found) for which, found in night.decided.items() if found.texts]
     tell(
         f"night of {night.day}: {night.light}; {night.documents:,} documents read, {night.counted.in_words()}; "

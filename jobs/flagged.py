@@ -417,20 +417,20 @@ def _footer(found: "FlagList", place: Results, wanted: "WantedFlags", *, listed:
         return ["No other document is flagged.", *canaries] if canaries else [_nothing(place.folder)]
     more = " (--limit or --all shows more)" if totals.entries > len(found.rows) else ""
     folded = listed and totals.entries < totals.documents
-    said = [
+    lines = [
         f"{len(found.rows):,} of {totals.entries:,} shown{more}; {counted(totals.documents, 'flagged document')}, "
         f"{counted(totals.texts, 'distinct text')}{_pieces(totals)}"
         + (", copies of one text on one line" if folded else ""),
         *canaries,
     ]
     if totals.unnamed:
-        said.append(_nobody(totals))
+        lines.append(_nobody(totals))
     if totals.alarmed:
-        said.append(
+        lines.append(
             f"AUDIT ALARM: {counted(totals.alarmed, 'document')} of scans whose audit alarmed: believe no such flag "
             "before the cause is known"
         )
-    return said
+    return lines
 
 
 def _drawn(found: "FlagList") -> list[str]:

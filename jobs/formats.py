@@ -38,8 +38,8 @@ def formats() -> None:
         needed = {field for field, info in entry.model_fields.items() if info.is_required()} - set(entry.suggested)
         form = entry.model_validate({**dict.fromkeys(needed, _ANY_SIZE), **entry.suggested})
         many = not _one_message_only(form) and not form.basis().assumed
-        shown = {field: "(needed)" if field in needed else value for field, value in form.model_dump().items()}
-        parameters = ", ".join(f"{field} = {value}" for field, value in shown.items() if value is not None)
+        values = {field: "(needed)" if field in needed else value for field, value in form.model_dump().items()}
+        parameters = ", ".join(f"{field} = {value}" for field, value in values.items() if value is not None)
         rows.append((name, entry.title, str(form.basis()), "yes" if many else "no", parameters))
     tell(*columns(rows))
 

@@ -85,9 +85,9 @@ def status(results: str, limit: int, form: Form) -> None:
     elif rows:
         show_table(_HEAD, [_line(row) for row in rows], {"scan": 16})
     more = " (--limit shows more)" if last.number > len(rows) else ""
-    said = [f"{len(rows):,} of {counted(last.number, 'scan')} shown{more}"]
+    notes = [f"{len(rows):,} of {counted(last.number, 'scan')} shown{more}"]
     show_footer(
-        form, [*said, *(["needs a hand:", *(f"- {hand}" for hand in hands)] if hands else ["nothing needs a hand"])]
+        form, [*notes, *(["needs a hand:", *(f"- {hand}" for hand in hands)] if hands else ["nothing needs a hand"])]
     )
 
 
@@ -371,14 +371,14 @@ def accounts(
     if not scanned(place):
         return
     found = marked_accounts(Explainer(place.config or place.folder), night.date() if night else None, account_ids)
-    shown = found if everything else found[: limit or _NEWEST]
+    listed = found if everything else found[: limit or _NEWEST]
     if form != "table":
-        show_records(form, shown, {"accounts": len({row["account_id"] for row in found})}, _RECORD_OF_ACCOUNT)
-    elif shown:
-        show_table(_HEAD_OF_ACCOUNTS, [_line_of_account(row) for row in shown], {"account": 8})
+        show_records(form, listed, {"accounts": len({row["account_id"] for row in found})}, _RECORD_OF_ACCOUNT)
+    elif listed:
+        show_table(_HEAD_OF_ACCOUNTS, [_line_of_account(row) for row in listed], {"account": 8})
     named = len({row["account_id"] for row in found if row["naming"] == Naming.NAMED})
     lines = [
-        f"{len(shown):,} of {counted(len(found), 'marked account')} shown; {named:,} named for a user. A mark says "
+        f"{len(listed):,} of {counted(len(found), 'marked account')} shown; {named:,} named for a user. A mark says "
         "that posts contain marked text, not who wrote it. `brickscan explain` with an account's name says why."
     ]
     if not none_tested(place.folder) and (wrong := count_of_no_scan(place.folder, "accounts")):

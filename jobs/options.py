@@ -132,13 +132,13 @@ class Moment(click.ParamType[datetime]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         """Read ISO 8601."""
-        said = str(value)
+        text = str(value)
         try:
-            moment = datetime.fromisoformat(said)
+            moment = datetime.fromisoformat(text)
             moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-            return moment + timedelta(days=1) if self._through and len(said) <= len("2026-11-20") else moment
+            return moment + timedelta(days=1) if self._through and len(text) <= len("2026-11-20") else moment
         except (ValueError, OverflowError):
-            self.fail(f"{said!r} is no time; allowed: 2026-11-20, or 2026-11-20T03:00 for UTC", param, ctx)
+            self.fail(f"{text!r} is no time; allowed: 2026-11-20, or 2026-11-20T03:00 for UTC", param, ctx)
 
 
 class PartOfInput(click.ParamType["DriverShare"]):

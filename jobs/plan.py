@@ -432,13 +432,13 @@ def _table(rows: list[PlanRow], window: int, texts: int) -> list[str]:
     head = ("messages", "power", "scored tokens", "tokens of text", "answer", "simulated power (95 % interval)")
     lines = [head]
     for row in rows:
-        shown = "-"
+        power = "-"
         if row.passed is not None:
             interval = stats.binomtest(row.passed, texts).proportion_ci(0.95)
-            shown = f"{row.passed / texts:.3f} ({interval.low:.3f} to {interval.high:.3f}), n = {texts}"
+            power = f"{row.passed / texts:.3f} ({interval.low:.3f} to {interval.high:.3f}), n = {texts}"
         most = "at most " if row.kind in ("bound", "named") else ""
         about = "" if row.estimate is None else f"; about {row.estimate:,} if all tokens are alike"
-        cells = (f"{most}{row.scored:,}", f"{most}{row.scored + window:,}", f"{row.kind}{about}", shown)
+        cells = (f"{most}{row.scored:,}", f"{most}{row.scored + window:,}", f"{row.kind}{about}", power)
         lines.append((f"{row.aim.messages:,}", f"{row.power:g}", *cells))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(map(str.rjust, line, widths)).rstrip() for line in lines]

@@ -136,7 +136,7 @@ def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, par
 
     if not compiled_before():
         _wait(COMPILING)
-    looked = {}
+    answers = {}
     steps = check_scan(config, None if date is None else date.date(), part, _wait)
     with interrupts_noted() as check:
         while True:
@@ -145,12 +145,12 @@ def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, par
             check()
             if step is None:
                 break
-            looked[step.what] = step.facts
+            answers[step.what] = step.facts
             if form == "text":
                 head, *more = step.says
                 tell(f"{step.what:<13}{head}", *(f"{'':<13}{line}" for line in more))
     if form == "json":
-        say_json({"exit_code": 0, **looked})
+        say_json({"exit_code": 0, **answers})
     else:
         options = (f" --date {date:%Y-%m-%d}" if date else "") + (f" --part {part}" if part else "")
         tell(f"Nothing stands in the way of: brickscan scan {config}{options}")

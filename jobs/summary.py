@@ -175,8 +175,8 @@ def summary(
     return "\n".join([*lines, "needs a hand:", *(line for hand in hands for line in wrapped(f"- {hand}", WIDTH, "  "))])
 
 
-def _line(label: str, said: str) -> list[str]:
-    return wrapped(f"{label:<{_MARGIN}}{said}", WIDTH, " " * _MARGIN)
+def _line(label: str, text: str) -> list[str]:
+    return wrapped(f"{label:<{_MARGIN}}{text}", WIDTH, " " * _MARGIN)
 
 
 def _read(outcome: "ScanOutcome") -> Iterator[str]:
@@ -195,8 +195,8 @@ def _read(outcome: "ScanOutcome") -> Iterator[str]:
         yield from _line("part", f"{outcome.part} of the input's files; the scan without --part judges all of them")
     if work.skipped:
         before = f"{work.skipped:,} of {counted(work.shards, 'shard')} committed before"
-        said = before if outcome.exit_code > 128 else f"{counted(whole.documents, 'document')}; {before}"
-        yield from _line("whole input" if outcome.part is None else "whole part", said)
+        text = before if outcome.exit_code > 128 else f"{counted(whole.documents, 'document')}; {before}"
+        yield from _line("whole input" if outcome.part is None else "whole part", text)
     if whole.too_short:
         yield from _line("too short", counted(whole.too_short, "document"))
     if whole.filtered:
@@ -253,9 +253,10 @@ def _proved(outcome: "ScanOutcome") -> Iterator[str]:
         - counts.not_offered,
         "are of formats that offer no proof": counts.not_offered,
     }
-    said = "".join(f"; {number:,} {what}" for what, number in others.items() if number)
+    differing = "".join(f"; {number:,} {what}" for what, number in others.items() if number)
     yield from _line(
-        "proved", f"{counted(counts.proved, 'flag')} came out the same when computed again by a slow path{said}"
+        "proved",
+        f"{counted(counts.proved, 'flag')} came out the same when computed again by a slow path{differing}",
     )
 
 
@@ -265,8 +266,8 @@ def _audited(outcome: "ScanOutcome", *, verbose: bool) -> Iterator[str]:
     if outcome.audit is None:
         return
     yield from _line("audit", verdict_in_words(outcome.audit))
-    for said in canaries_in_words(outcome.audit):
-        yield from _line("canaries", said)
+    for sentence in canaries_in_words(outcome.audit):
+        yield from _line("canaries", sentence)
     for line in table(outcome.audit) if verbose else ():
         yield from wrapped(f"  {line}", WIDTH, " " * _MARGIN)
 

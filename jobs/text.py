@@ -61,9 +61,9 @@ def fitted(rows: Sequence[Sequence[str]], most: int, narrowest: Mapping[int, int
 def _cut_to(text: str, room: int) -> str:
     """Text cut by … in its middle where it needs more columns of a terminal than there are."""
     longest = len(text)
-    while width(shown := text if longest == len(text) else cut(text, longest)) > room:
+    while width(out := text if longest == len(text) else cut(text, longest)) > room:
         longest -= 1
-    return shown
+    return out
 
 
 def wrapped(line: str, most: int, indent: str) -> list[str]:

@@ -94,10 +94,10 @@ def list_(
     )
     rows = (row for page in pages(registry, wanted) for row in page.iter_rows())
     if form != "table":
-        shown = list(islice(rows, limit))
-        more = len(shown) == limit and next(rows, None) is not None
-        show_records(form, [*map(_record, shown)], {"more": more}, _RECORD)
-        complain(*([_after(shown[-1])] if more else []))
+        listed = list(islice(rows, limit))
+        more = len(listed) == limit and next(rows, None) is not None
+        show_records(form, [*map(_record, listed)], {"more": more}, _RECORD)
+        complain(*([_after(listed[-1])] if more else []))
         return
     left, last, head = limit, None, [_HEAD]
     while left and (page := list(islice(rows, min(PAGE, left)))):
@@ -370,8 +370,8 @@ def _remove(
 def _what_goes(registry: Path | str, names: Sequence[str], erase: bool, results: str | None) -> list[str]:
     """The lasting changes that come with the removal of users."""
     held = users_of(registry, names).filter(pl.col("removed_at").is_null())
-    shown = ", ".join(printable(name, 60) for name in names[:WARNED]) + (", …" if len(names) > WARNED else "")
-    lines = [f"withdraws {counted(held.height, 'message')}, for good, from {counted(len(names), 'user')}: {shown}"]
+    listed = ", ".join(printable(name, 60) for name in names[:WARNED]) + (", …" if len(names) > WARNED else "")
+    lines = [f"withdraws {counted(held.height, 'message')}, for good, from {counted(len(names), 'user')}: {listed}"]
     if erase:
         lines.append(f"erases the names, for good, from the registry{f' and from {results}' if results else ''}")
         if results:
@@ -441,11 +441,11 @@ def _column(file: Path, column: str) -> pl.Series:
 
 def _columns_of(names: Sequence[str], suffix: str) -> str:
     """The columns of a file, and how it was written, by its name."""
-    shown = ", ".join(repr(name) for name in names[:20])
+    columns = ", ".join(repr(name) for name in names[:20])
     if suffix == ".parquet" or len(names) > 1:
-        return shown
+        return columns
     for mark, name in ((";", "semicolons"), ("\t", "tabs"), (",", "commas")):
         if mark in names[0]:
             wanted = "tabs" if suffix == ".tsv" else "commas"
-            return f"{shown}: its columns are parted by {name}, and {wanted} are needed in a {suffix} file"
-    return shown
+            return f"{columns}: its columns are parted by {name}, and {wanted} are needed in a {suffix} file"
+    return columns

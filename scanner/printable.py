@@ -160,22 +160,22 @@ def safe(line: str) -> str:
     """
     if line.isascii() and line.isprintable():
         return line
-    shown, marks = [], MOST_MARKS  # nothing to combine with yet
+    out, marks = [], MOST_MARKS  # nothing to combine with yet
     for character in line:
         marks = marks + 1 if combines(character) else 0
         hidden = (
             not character.isprintable() or character == _BLANK_BRAILLE or UNSEEN.match(character) or marks > MOST_MARKS
         )
-        shown.append(character.encode("unicode_escape").decode("ascii") if hidden else character)
-    return "".join(shown)
+        out.append(character.encode("unicode_escape").decode("ascii") if hidden else character)
+    return "".join(out)
 
 
 def printable(value: str, longest: int | None = None) -> str:
     """One value in a line of ours: as `safe`, with escapes for blanks that would part columns, a long one cut by …"""
     if longest is not None and len(value) > longest:
         return cut(printable(value[:longest]) + printable(value[-longest:]), longest)
-    shown = re.sub(r"^ | $|(?<= ) ", r"\\x20", safe(value))
-    return shown if longest is None or len(shown) <= longest else cut(shown, longest)
+    text = re.sub(r"^ | $|(?<= ) ", r"\\x20", safe(value))
+    return text if longest is None or len(text) <= longest else cut(text, longest)
 
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
@@ -213,8 +213,8 @@ def one_in(log10_p: float) -> str:
 
 def at_most(number: float) -> str:
     """A limit for people, as `amount` writes it: `at most 0.04`, or `less than 0.001`."""
-    said = amount(number)
-    return said if said.startswith("less") else f"at most {said}"
+    words = amount(number)
+    return words if words.startswith("less") else f"at most {words}"
 
 
 def amount(number: float) -> str:

@@ -307,11 +307,11 @@ class Plan:
     @property
     def cautions(self) -> list[str]:
         """Warnings about names under the keys under test, each with the keys that it is true of."""
-        said: dict[str, list[str]] = {}
+        keys_of: dict[str, list[str]] = {}
         for key in self.keys:
             for caution in format_of(key).cautions(key.messages):
-                said.setdefault(caution, []).append(key.key_id)
-        return [f"under {', '.join(key_ids)}: {caution}" for caution, key_ids in said.items()]
+                keys_of.setdefault(caution, []).append(key.key_id)
+        return [f"under {', '.join(key_ids)}: {caution}" for caution, key_ids in keys_of.items()]
 
     @cached_property
     def decides(self) -> str:

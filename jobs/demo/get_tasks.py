@@ -37,10 +37,10 @@ def make_tasks(folder: Path, data: dict[str, bytes]) -> list[Path]:
     made = []
     for name, lines in data.items():
         rows = lines.splitlines(keepends=True)
-        lines_of_task, shown = (rows, []) if name == "human_eval" else (rows[:-EXAMPLES], rows[-EXAMPLES:])
+        lines_of_task, examples = (rows, []) if name == "human_eval" else (rows[:-EXAMPLES], rows[-EXAMPLES:])
         (folder / f"{name}.jsonl").write_bytes(b"".join(lines_of_task))
-        if shown:
-            (folder / f"{name}-examples.jsonl").write_bytes(b"".join(shown))
+        if examples:
+            (folder / f"{name}-examples.jsonl").write_bytes(b"".join(examples))
         task = (TEMPLATES / f"{name}.yaml").read_text(encoding="utf-8").replace("FOLDER", str(folder.absolute()))
         made.append(folder / f"{name}.yaml")
         made[-1].write_text(task, encoding="utf-8")

@@ -192,8 +192,8 @@ def detect_cell(how: How, cell: Written, plain: dict[str, str], human: tuple[str
     """Attack the texts of a cell, test them, and count, on a worker."""
     tools = Tools.load(how.tokenizer, how.other_tokenizer, human)
     tokenizer = _tokenizer(how.tokenizer, how.tokenizer_sha256)
-    said = detect(cell, plain, how.attacks, how.seed, tools, tokenizer, how.min_scored)
-    return detection_figures(cell, said, how.false_positive_rate)
+    detections = detect(cell, plain, how.attacks, how.seed, tools, tokenizer, how.min_scored)
+    return detection_figures(cell, detections, how.false_positive_rate)
 
 
 def human_texts(plan: EvaluationPlan, corpus: InputConfig) -> tuple[str, ...]:
@@ -255,8 +255,8 @@ def _identified(
         parts[begin] = searches
         watch(f"{cell.setting.columns()['method']} searched", len(parts), len(begins))
     each = zip(*(parts[begin] for begin in begins), strict=True)
-    said = {count: together(searches) for count, searches in zip(how.counts, each, strict=True)}
-    return identification_figures(cell.setting, said, np.array(cell.messages), false_positive_rates)
+    searches_of = {count: together(searches) for count, searches in zip(how.counts, each, strict=True)}
+    return identification_figures(cell.setting, searches_of, np.array(cell.messages), false_positive_rates)
 
 
 def search_part(

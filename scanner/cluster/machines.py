@@ -252,12 +252,12 @@ def _start(options: dict[str, Any]) -> None:
         try:
             ray.init(**_QUIET, **options)
         except Exception as error:  # Ray raises Exception itself when it is too slow to start
-            said = in_a_line(error)
+            failure = in_a_line(error)
             _end_start(error, before)
         else:
             return
     raise ScanFailed(
-        f"Ray: the embedded cluster did not start, tried {_STARTS} times: {said}; run it again when fewer processes "
+        f"Ray: the embedded cluster did not start, tried {_STARTS} times: {failure}; run it again when fewer processes "
         'use this machine, or start a cluster before (`ray start --head`), and name it by `address = "auto"` in '
         "[cluster]"
     )

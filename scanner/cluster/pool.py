@@ -281,11 +281,11 @@ class Pool:
         self._todo.put_back(slot.waiting)
         slot.given = deque([(slot.actor.__ray_ready__.remote(), slot.given[0][1])])
 
-    def _died(self, slot: _Slot, said: str) -> Finished | None:
+    def _died(self, slot: _Slot, reason: str) -> Finished | None:
         """Replace a dead actor. The work that it was doing has failed, unless its node is gone."""
         node_id = node_of(slot.begun)
         gone = self._nodes.gone(node_id)
-        _log.warning("a worker died%s: %s", " with its node" if gone else "", said.splitlines()[0])
+        _log.warning("a worker died%s: %s", " with its node" if gone else "", reason.splitlines()[0])
         work = self._replace(slot)
         if work is None:
             self._failed_starts += gone is None
@@ -293,7 +293,7 @@ class Pool:
             most = START_ATTEMPTS + 2 * len(self._slots)
             if self._failed_starts >= START_ATTEMPTS or self._lost_starts >= most:
                 dead = max(self._failed_starts, self._lost_starts)
-                raise ScanFailed(f"{dead} workers died while they started: {said}") from None
+                raise ScanFailed(f"{dead} workers died while they started: {reason}") from None
             return None
         if gone is not None:
             return self._todo.node_lost(work, gone)

@@ -370,10 +370,10 @@ class _Scan:
         actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(self._worker)
         documents = sum(shard.rows.documents for shard in self._work.found)
         shared = ray.put(replace(plan, documents=documents))
-        seen = ray.put(earlier)
+        sightings = ray.put(earlier)
         memory, stall_seconds = worker_memory(plan.config.cluster), plan.config.cluster.stall_seconds
         pool = Pool(
-            lambda: actor.remote(shared, self._scan_id, memory, seen),
+            lambda: actor.remote(shared, self._scan_id, memory, sightings),
             workers,
             stall_seconds,
             on_devices=gpus > 0,

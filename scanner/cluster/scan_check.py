@@ -245,8 +245,8 @@ def check_scan(
 def _steps(plan: Plan, part: DriverShare | None, wait: Callable[[str], None]) -> Iterator[CheckFinding]:
     """The steps of `check_scan`, in their order. Raises Refused and ScanFailed."""
     wait("listing the input")
-    looked = _Input(plan, part)
-    looked.refuse_none()
+    listed = _Input(plan, part)
+    listed.refuse_none()
     wait("reading the users")
     check_users(plan)
     verified(plan.registry, plan.results)
@@ -267,11 +267,11 @@ def _steps(plan: Plan, part: DriverShare | None, wait: Callable[[str], None]) ->
     if joined:
         yield CheckFinding("cluster", (f"reached; {_count(workers, 'worker')}",), {"workers": workers})
     wait("reading the footers of files, and what is done of them")
-    yield looked.files(plan)
-    yield looked.columns()
-    yield looked.done()
+    yield listed.files(plan)
+    yield listed.columns()
+    yield listed.done()
     wait("scoring a sample of the documents")
-    yield from _costs(plan, looked.work, workers, memory)
+    yield from _costs(plan, listed.work, workers, memory)
 
 
 _READY = {

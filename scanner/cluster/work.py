@@ -322,13 +322,13 @@ def without_expired(plan: Plan, work: ScanWork, *, refuse: bool) -> ScanWork:
     changed = datetime.fromtimestamp(old[0].modified / 1e9, UTC).date()
     others = f" (and {len(old) - 1:,} more)" if len(old) > 1 else ""
     out = "take it out of the input" if old[0].entry is None else "choose newer partitions of the table with `where`"
-    said = (
+    note = (
         f"input.paths: {old[0].path}{others} is not scanned yet and was last changed on {changed}, longer ago than "
         f"retain = {plan.config.retain!r} keeps results; {out}, or keep results for longer"
     )
     if refuse:
-        raise Refused(said)
-    _log.warning("%s; the others are scanned", said)
+        raise Refused(note)
+    _log.warning("%s; the others are scanned", note)
     gone = set(old)
     left = tuple(shard for shard in work.left if shard.file not in gone)
     return replace(work, left=left, faults=tuple(fault for fault in work.faults if fault[0] not in gone))

@@ -136,8 +136,8 @@ def counts_of(rows: Rows, text_bytes: int) -> DocumentCounts:
 
 def _tokens(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> int:
     """Tokens of the texts of some verdicts, as the verdicts show them to everybody."""
-    shown = pc.if_else(exact["flagged"], exact["tokens"], lengths["tokens"])
-    return int(pc.sum(shown, min_count=0).as_py())
+    tokens = pc.if_else(exact["flagged"], exact["tokens"], lengths["tokens"])
+    return int(pc.sum(tokens, min_count=0).as_py())
 
 
 def _count(verdicts: list[pa.RecordBatch], column: str, value: str) -> int:
@@ -302,7 +302,7 @@ class Worker:
             text_bytes += part.column("text").nbytes
             unread.append(part.select(["row"]).filter(part["unread"]))
             for documents in _single(part) if piece.one_by_one else self._cut(part):
-                yield from self._busy(documents, before - piece.start, alone=piece.one_by_one)
+                yield from self._busy(documents, before - piece.start, single=piece.one_by_one)
                 result = self._detector.score_batch(documents, origin, witness, known)
                 made["verdicts"].append(with_canaries(result.verdicts, self._plan.canaries_made))
                 made["lengths"].append(result.lengths)
@@ -381,18 +381,18 @@ class Worker:
             return [batch] if len(batch) else []
         return parts_of(batch, max(int(BETWEEN_SIGNS / self._seconds_a_byte), LEAST_TEXT_BYTES))
 
-    def _busy(self, documents: pa.RecordBatch, before: int, *, alone: bool) -> Iterator[Busy]:
+    def _busy(self, documents: pa.RecordBatch, before: int, *, single: bool) -> Iterator[Busy]:
         """A sign of life before documents are scored, where one is due, as before each that is scored alone."""
         text_bytes = documents.column("text").nbytes
         scoring = text_bytes * self._seconds_a_byte
         proving = min(text_bytes, MOST_TOKENS) * self._seconds_a_proof
         ranking = sum(min(DECOYS * text_bytes * each, SECONDS * len(documents)) for each in self._seconds_ranked)
         expected, now = scoring + proving + ranking, time.monotonic()
-        if alone or expected >= SIGNS_APART or now - self._signed >= SIGNS_APART:
+        if single or expected >= SIGNS_APART or now - self._signed >= SIGNS_APART:
             self._signed = now
             seconds = self._plan.config.cluster.stall_seconds + SIGNS_APART + expected
             first = documents["row"][0].as_py()
-            yield Busy(seconds, before + first, first if alone else None)
+            yield Busy(seconds, before + first, first if single else None)
 
 
 def _single(batch: pa.RecordBatch) -> list[pa.RecordBatch]:

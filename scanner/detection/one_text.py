@@ -231,12 +231,12 @@ def canary_strength(
     found = search(test.watermark, tokens, positions, key.messages)
     best = found.message[:, 0] == messages[documents]
 
-    def shown(log10_p: NDArray[np.float64]) -> tuple[float, ...]:
+    def rounded(log10_p: NDArray[np.float64]) -> tuple[float, ...]:
         return tuple(np.where(best, np.maximum(log10_p[:, 0], _LEAST_LOG10_P), 0.0).round(2).tolist())
 
     return CanaryStrength(
         key_id=key.key_id,
         scored=tuple(positions.scored.tolist()),
-        log10_p=shown(found.log10_p),
-        log10_p_own=shown(found.log10_p_own),
+        log10_p=rounded(found.log10_p),
+        log10_p_own=rounded(found.log10_p_own),
     )

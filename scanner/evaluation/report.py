@@ -260,8 +260,8 @@ def _identification(rows: Sequence[Figure]) -> list[str]:
     for rate in rates:
         for method in methods:
             mine = _where(every, method=method, false_positive_rate=rate)
-            for measure, shown in (("found", show), ("wrong", show_count), ("ambiguous", show_count)):
-                cells = [shown(one(mine, measure=measure, messages=count)) for count in counts]
+            for measure, in_words in (("found", show), ("wrong", show_count), ("ambiguous", show_count)):
+                cells = [in_words(one(mine, measure=measure, messages=count)) for count in counts]
                 lines.append([f"{rate:g}", FORMATS[method].title, measure, *cells])
             theirs = (identification(method, count, rate) for count in counts)
             lines.append(["", "", "*found, in the paper*", *map(_beside, theirs)])

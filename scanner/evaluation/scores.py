@@ -263,13 +263,13 @@ def search_groups(
     searched = found_of(mark, mark.search_groups(tokens, positions, groups), positions.scored, groups**2)
     both = np.nan_to_num(np.maximum(searched.log10_p_global, searched.log10_p_own))  # a name needs both
     mine = searched.message == own[:, None]
-    alone = log10_p_of(mark.law, mark.score(tokens, positions, own), positions.scored)
+    log10_p = log10_p_of(mark.law, mark.score(tokens, positions, own), positions.scored)
 
     def least(log10_p: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where(enough, log10_p.min(axis=1), 0.0)
 
     return GroupSearch(
-        own=np.where(enough, alone, 0.0),
+        own=np.where(enough, log10_p, 0.0),
         own_named=least(np.where(mine, both, 0.0)),
         other_named=least(np.where(mine, 0.0, both)),
         flagged=least(np.nan_to_num(searched.log10_p_global)),

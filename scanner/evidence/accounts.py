@@ -115,8 +115,8 @@ def _marked(
 
     found = ask(results, question).to_dicts()
     # the registry is asked who held the message when the scan asked it: at the account's last post
-    said = explainer.held_against([row | {"first_seen_at": row["last_post"]} for row in found])
-    both = [(row, _held_against_posts(explainer, row, says)) for row, says in zip(found, said, strict=True)]
+    sayings = explainer.held_against([row | {"first_seen_at": row["last_post"]} for row in found])
+    both = [(row, _held_against_posts(explainer, row, says)) for row, says in zip(found, sayings, strict=True)]
     return [(as_the_registry_says(row, says), says) for row, says in both]
 
 
@@ -399,13 +399,13 @@ def what_was_found(explained: AccountExplained) -> Iterator[tuple[str, str]]:
 def _why(explained: AccountExplained) -> str:
     row = explained.row
     rule = "a name needs all posts to be flagged for the user's message, and own words alone to name the same user"
-    said = {
+    reasons = {
         Naming.NAMED: "both hold",
         Naming.QUOTED: "all posts are flagged, and own words alone are not",
         Naming.UNDECIDED: "all posts are flagged; own words alone do not tell one user from others",
         Naming.AMBIGUOUS: "all posts are flagged; own words alone are for several messages",
     }.get(row["naming"], f"both hold for a message, which names nobody: {WHY_NOBODY.get(row['naming'], row['naming'])}")
-    return f"{rule}; here {said}"
+    return f"{rule}; here {reasons}"
 
 
 def _unquoted_words(explained: AccountExplained) -> str:

@@ -344,11 +344,11 @@ def alike_with(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -> 
 
     def of_these() -> pl.DataFrame:
         flags = standing_flags(results, rate, pl.col("key_id").is_in(list(keys)) & (of_messages | unshown))
-        told = pieces(flags)
-        schema = {name: told.schema[name] for name in OF}
-        own = pl.DataFrame([{name: row[name] for name in OF} for row in rows], schema).unique()
-        mine = told.join(own, on=OF, how="semi", nulls_equal=True).drop_nulls("piece")
-        sizes = sizes_of(flags, told.filter(pl.col("piece").is_in(mine["piece"].implode())))
+        groups = pieces(flags)
+        schema = {name: groups.schema[name] for name in OF}
+        flagged = pl.DataFrame([{name: row[name] for name in OF} for row in rows], schema).unique()
+        mine = groups.join(flagged, on=OF, how="semi", nulls_equal=True).drop_nulls("piece")
+        sizes = sizes_of(flags, groups.filter(pl.col("piece").is_in(mine["piece"].implode())))
         return mine.join(sizes, on="piece").select(*OF, "piece_documents", "piece_texts", "piece_accounts")
 
     found = ask(results, of_these) if rows else pl.DataFrame()
@@ -411,11 +411,11 @@ def earlier_of_others(
     """
     keys, messages = ({row[name] for row in rows} - {None} for name in MESSAGE)
     wanted = pl.col("key_id").is_in(list(keys)) & pl.col("message").is_in(list(messages))
-    told = wanted & pl.col("account_id").is_not_null()
+    comparable = wanted & pl.col("account_id").is_not_null()
     posted = pl.coalesce("created_at", "scanned_at").alias("posted")
 
     def flags() -> pl.DataFrame:
-        rows = standing_flags(results, rate, told).filter(pl.col("sketch").is_not_null())
+        rows = standing_flags(results, rate, comparable).filter(pl.col("sketch").is_not_null())
         return rows.select(*_COLUMNS, posted).head(MOST_ROWS + 1).collect()
 
     if not messages or len(found := ask(results, flags)) > MOST_ROWS:
@@ -429,11 +429,11 @@ def earlier_of_others(
 
 def _alike(numbered: pl.DataFrame, places: NDArray[np.uint32], number: int) -> Sequence[Mapping[str, Any]]:
     """Earlier posts of other accounts that have a place of their sketch in common with one flag."""
-    own = numbered.row(number, named=True)
+    row = numbered.row(number, named=True)
     earlier = numbered.filter(
-        *(pl.col(name) == own[name] for name in MESSAGE),
-        pl.col("account_id") != own["account_id"],
-        pl.col("posted") < own["posted"],
+        *(pl.col(name) == row[name] for name in MESSAGE),
+        pl.col("account_id") != row["account_id"],
+        pl.col("posted") < row["posted"],
     )
     equal = (places[earlier["number"].to_numpy()] == places[number]).sum(axis=1)
     alike = earlier.with_columns(equal=pl.Series(equal)).filter(pl.col("equal") > 0)

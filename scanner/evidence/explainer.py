@@ -219,13 +219,13 @@ class Explainer:
                 counts.get(tuple(case.row[name] for name in columns), Around(1, 1, 1))
                 for columns, counts in around.items()
             )
-            said = self._text_of(case)
+            reading = self._text_of(case)
             parts = spans_of.get(tuple(case.row[name] for name in _DOCUMENT), [])
-            if said.moved and says.agrees is not False:
-                says = RegistrySays(False, f"not asked: {said.why_none}. {CHANGED_ROW}, or the file")
-            says = _as_filed(case.row, _as_weighed(case, said.weighed, says), said.beside)
-            says = self._as_text_speaks(case, said.text, parts, says)
-            known = {name: value for name, value in said.beside.items() if case.row[name] is not None}
+            if reading.moved and says.agrees is not False:
+                says = RegistrySays(False, f"not asked: {reading.why_none}. {CHANGED_ROW}, or the file")
+            says = _as_filed(case.row, _as_weighed(case, reading.weighed, says), reading.beside)
+            says = self._as_text_speaks(case, reading.text, parts, says)
+            known = {name: value for name, value in reading.beside.items() if case.row[name] is not None}
             case = replace(case, row={**as_the_registry_says(case.row, says), **known})
             read = case.scan["documents"] if case.scan else None
             stated = case.scan["false_positive_rate"] if case.scan else self.rate
@@ -233,12 +233,12 @@ class Explainer:
                 case=case,
                 rate=min(self.rate, stated),
                 key=self.key_on_record(case.row["key_id"]),
-                text=said.text,
-                no_text=said.why_none,
-                not_from_file=said.not_from_file,
-                parts=said.parts,
-                weighed=said.weighed,
-                not_weighed=said.not_weighed,
+                text=reading.text,
+                no_text=reading.why_none,
+                not_from_file=reading.not_from_file,
+                parts=reading.parts,
+                weighed=reading.weighed,
+                not_weighed=reading.not_weighed,
                 of_user=of_users.get(case.row["user_id"]) if case.row["naming"] == Naming.NAMED else None,
                 of_message=of_message,
                 of_account=None if case.row["account_id"] is None else of_account,

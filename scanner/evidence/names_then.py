@@ -131,7 +131,7 @@ def strangers(registry: Path | str, results: str, rate: float, user_ids: Sequenc
     Raises:
         Refused: there are no results, or there is no registry.
     """
-    own = pl.struct("key_id", "message", "user_id")
+    entry = pl.struct("key_id", "message", "user_id")
     listed = [
         pl.col(name).list.eval(pl.struct(pl.element().struct.field("key_id", "message", "user_id"))).fill_null([])
         for name in ("named", "named_again")
@@ -140,7 +140,7 @@ def strangers(registry: Path | str, results: str, rate: float, user_ids: Sequenc
 
     def question() -> pl.DataFrame:
         rows = standing_flags(results, rate, WantedFlags(users=tuple(user_ids)).expression())
-        each = rows.select("path", "row", one=pl.concat_list(own, *listed)).explode("one").unnest("one").unique()
+        each = rows.select("path", "row", one=pl.concat_list(entry, *listed)).explode("one").unnest("one").unique()
         wanted = each.filter(pl.col("user_id").is_in(list(user_ids)))
         return wanted.join(held, on=_PLACE, how="anti").collect()
 
@@ -159,8 +159,8 @@ def _then(row: Row, ran: Ran, numbers: Mapping[str, int]) -> _Then | None:
     if ran.began is None or ran.ended is None:
         return None
     number = numbers.get(ran.head) if ran.head else -1 if ran.recorded else None
-    own = row["first_seen_at"] if "first_seen_at" in row else row.get("last_post")
-    known = [own or ran.began, ran.began, *(() if ran.file is None else (ran.file,))]
+    existed = row["first_seen_at"] if "first_seen_at" in row else row.get("last_post")
+    known = [existed or ran.began, ran.began, *(() if ran.file is None else (ran.file,))]
     if row.get("created_at") is not None:
         known.append(_LAST_DAY if row["created_at"] > _LAST_DAY else row["created_at"] + _DAY)  # a date's last moment
     ended = min(row["scanned_at"], ran.ended)
@@ -178,7 +178,7 @@ def _entries(row: Row) -> Iterator[Row]:
 def _of_row(row: Row, ran: Ran, numbers: Mapping[str, int], given: Mapping[tuple[str, int], Row]) -> RegistrySays:
     if row["naming"] == Naming.CONTRADICTED:
         return RegistrySays(False, _TWO_THINGS)
-    erased, said, then = set[tuple[str, int]](), "it says the same", _then(row, ran, numbers)
+    erased, sentence, then = set[tuple[str, int]](), "it says the same", _then(row, ran, numbers)
     if then is None:
         return RegistrySays(False, _NO_SCAN) if any(_entries(row)) else RegistrySays(None, "nobody is named")
     # differences: a time that somebody wrote over may be the first or the last there is, which nothing is added to
@@ -200,8 +200,8 @@ def _of_row(row: Row, ran: Ran, numbers: Mapping[str, int], given: Mapping[tuple
         if recorded[0] == Naming.NAMED and held is not None and since not in (None, held["allocated_at"]):
             return RegistrySays(False, _contradiction(one, held, possible[-1], then))
         if one is row and recorded[0] == Naming.NAMED and held is not None:
-            said = "it gave the message to this user" + _until(held["removed_at"])
-    return RegistrySays(None, _ERASED, frozenset(erased)) if erased else RegistrySays(True, said)
+            sentence = "it gave the message to this user" + _until(held["removed_at"])
+    return RegistrySays(None, _ERASED, frozenset(erased)) if erased else RegistrySays(True, sentence)
 
 
 def _possible(message: int, held: Row | None, then: _Then) -> Iterator[tuple[Naming, str | None]]:

@@ -132,7 +132,7 @@ def segments(explained: Explanation, most: int = MOST_CHARACTERS) -> list[PageSe
     for begin, end in [*evidence, *marked]:
         cuts |= {min(begin, len(text)), min(end, len(text))}
     bounds = sorted({_behind_accents(text, cut) for cut in cuts})
-    shown = []
+    found = []
     run, part = 0, 0
     for begin, end in pairwise(bounds):
         while run < len(runs) and runs[run].end <= begin:
@@ -143,8 +143,8 @@ def segments(explained: Explanation, most: int = MOST_CHARACTERS) -> list[PageSe
         quoted = part < len(explained.parts) and explained.parts[part].kind == "quoted"
         of_span = any(first <= begin < last for first, last in marked)
         level = None if not inside else runs[run].level if speaking["quoted" if quoted else "own"] else 0
-        shown.append(PageSegment(visible(text[begin:end]), level, quoted, of_span))
-    return shown
+        found.append(PageSegment(visible(text[begin:end]), level, quoted, of_span))
+    return found
 
 
 def _behind_accents(text: str, place: int) -> int:
@@ -177,7 +177,7 @@ def page(explained: Explanation, back: str | None = None) -> str:
 
 def about(explained: Explanation) -> dict[str, Any]:
     """Values for the template `about_flag.html.j2`, and the title of its page."""
-    text, (shown, most) = explained.text or "", _fitting(explained)
+    text, (of_text, most) = explained.text or "", _fitting(explained)
     return {
         "title": f"Flag: {printable(explained.row['doc_id'] or explained.case.where, LONGEST_TITLE)}",
         "advice": advise(explained),
@@ -185,7 +185,7 @@ def about(explained: Explanation) -> dict[str, Any]:
         "facts": [(heading, safe(sentence)) for heading, sentence in what_was_found(explained)],
         "does_not_say": DOES_NOT_SAY,
         "no_text": explained.no_text and safe(explained.no_text),
-        "segments": shown,
+        "segments": of_text,
         "left_out": len(text) - most,
         "weighed": explained.weighed,
         "spans": explained.spans,

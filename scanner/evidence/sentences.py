@@ -63,8 +63,8 @@ def account_of(row: Mapping[str, Any]) -> str:
     """Whose post a row is: `account x`, an id that begins with the word by itself, and `an unknown account`."""
     if row["account_id"] is None:
         return "an unknown account"
-    shown = name(row["account_id"])
-    return shown if shown.casefold().startswith("account") else f"account {shown}"
+    account = name(row["account_id"])
+    return account if account.casefold().startswith("account") else f"account {account}"
 
 
 def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
@@ -162,11 +162,11 @@ def _chance(explained: Explanation) -> str:
         )
     which = "score so high" if row["unit"] is None else "have a part that scores so high"
     by_hash = row["basis"] not in (None, "key")
-    alone = f"; by the hash alone, {one_in(row['log10_p_global'])}" if by_hash else ""
+    by_hash_words = f"; by the hash alone, {one_in(row['log10_p_global'])}" if by_hash else ""
     return (
         f"if nothing here were marked, {one_in(log10_p_shown(row))} texts would {which} for any of the {messages:,} "
         f"message{'s' * (messages > 1)} of this key{' or of a decoy' * by_hash}, corrected for {round(keys, 1):g} "
-        f"test{'s' * (keys > 1)} of keys ({row['scored']:,} of {row['tokens']:,} tokens scored){alone}"
+        f"test{'s' * (keys > 1)} of keys ({row['scored']:,} of {row['tokens']:,} tokens scored){by_hash_words}"
     )
 
 
@@ -242,18 +242,18 @@ def _copied(copied: Copied | None) -> str:
     posts = f"{copied.posts:,} earlier flagged post{'s' * (copied.posts != 1)}"
     where = f"{printable(copied.path or '')}:{copied.row}"
     others = f"{copied.accounts:,} other account{'s' * (copied.accounts != 1)}"
-    said = f". {copied.share:.0%} of what was scored stands in {posts} of {others}, so that it may be copied"
-    return f"{said}; most of it in {where}"
+    sentence = f". {copied.share:.0%} of what was scored stands in {posts} of {others}, so that it may be copied"
+    return f"{sentence}; most of it in {where}"
 
 
 def _spans(explained: Explanation) -> str:
     """A sentence for each marked part: its place, its user, and how seldom chance makes it in any part of a text."""
-    shown = "; ".join(_span(span) for span in explained.spans[:MOST_PARTS])
+    spans = "; ".join(_span(span) for span in explained.spans[:MOST_PARTS])
     more = len(explained.spans) - MOST_PARTS
     rest = f"; and {more:,} more" if more > 0 else ""
     if all(span["quoted"] >= QUOTED for span in explained.spans):
         rest += ". All of them stand in quoted lines: whoever posted this quotes marked text"
-    return shown + rest
+    return spans + rest
 
 
 def _span(span: Mapping[str, Any]) -> str:
@@ -281,10 +281,10 @@ def _part(part: PartFinding, basis: str | None) -> str:
     if not part.scored:
         return f"{which}: nothing is scored"
     if basis == "assumed" or math.isnan(part.log10_p_any):
-        shown = "p is not known"
+        chance = "p is not known"
     else:
-        shown = f"as by chance in {one_in(log10_p_shown({'log10_p_global': part.log10_p_any, 'basis': basis}))} texts"
-    return f"{which}: {shown} ({part.scored:,} tokens scored)"
+        chance = f"as by chance in {one_in(log10_p_shown({'log10_p_global': part.log10_p_any, 'basis': basis}))} texts"
+    return f"{which}: {chance} ({part.scored:,} tokens scored)"
 
 
 _FIELDS = (

@@ -393,12 +393,12 @@ def _lists(night: Night, marked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[
     words = [f"Flags {first + 1:,} to {min(first + LINES_A_PAGE, len(lines)):,}" for first in firsts]
     about: dict[str, Any] = {"lists": list(zip(names, words, strict=True))}
     for name, heading, first in zip(names, words, firsts, strict=True):
-        shown = about | {"here": name, "lines": lines[first : first + LINES_A_PAGE]}
+        page = about | {"here": name, "lines": lines[first : first + LINES_A_PAGE]}
         if first:
             title = f"{heading} of the night of {night.day}"
-            yield name, environment().get_template("list.html.j2").render(title=title, **shown)
+            yield name, environment().get_template("list.html.j2").render(title=title, **page)
         else:
-            yield name, _index(night, shown, marked)
+            yield name, _index(night, page, marked)
 
 
 def _index(night: Night, shown: Mapping[str, Any], marked: Sequence[Mapping[str, Any]]) -> str:

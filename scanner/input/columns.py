@@ -88,7 +88,7 @@ def _of_texts(array: pa.Array, zone: str) -> Times:
     """ISO 8601, also with ` UTC` behind it as some databases write it."""
     count = len(array)
     known: list[datetime | None] = [None] * count  # those with a zone of their own
-    shown, last = known.copy(), known.copy()  # as the zone's clocks show them; last moment of a date
+    local, last = known.copy(), known.copy()  # as the zone's clocks show them; last moment of a date
     unread = np.zeros(count, np.bool_)
     for i, raw in enumerate(array.cast(pa.large_binary()).to_pylist()):
         text = (raw or b"").strip()
@@ -98,10 +98,10 @@ def _of_texts(array: pa.Array, zone: str) -> Times:
         elif found.tzinfo is not None:
             known[i] = found
         else:
-            shown[i] = found
+            local[i] = found
             last[i] = found + _LAST if _is_day(text) else None
     clock = pa.timestamp("us")
-    at = pc.coalesce(pa.array(known, _UTC), _in_utc(pa.array(shown, clock), zone, "earliest"))
+    at = pc.coalesce(pa.array(known, _UTC), _in_utc(pa.array(local, clock), zone, "earliest"))
     return Times(at, pc.coalesce(_in_utc(pa.array(last, clock), zone, "latest"), at), unread)
 
 
@@ -133,16 +133,16 @@ def _within_years(array: pa.TimestampArray) -> pa.TimestampArray:
     return ticks.cast(pa.timestamp(unit)).cast(pa.timestamp("us"), safe=False)
 
 
-def _in_utc(shown: pa.TimestampArray, zone: str, ambiguous: Literal["earliest", "latest"]) -> pa.Array:
+def _in_utc(clock_times: pa.TimestampArray, zone: str, ambiguous: Literal["earliest", "latest"]) -> pa.Array:
     """When the clocks of a zone showed these times.
 
     By polars, which brings its own time-zone database: a machine need not have one, and all have the same.
     """
     if zone == "UTC":
-        return shown.cast(_UTC)
+        return clock_times.cast(_UTC)
     import polars as pl  # half a second, which those that only look into footers need not spend
 
-    local = pl.Series(shown)
+    local = pl.Series(clock_times)
 
     def moments(local: pl.Series) -> pl.Series:
         known = local.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")

@@ -181,10 +181,10 @@ def list_files(
             files |= {file.path: _same(file, known) for file in table}
             leads |= _leads_of_table(location, table, linked=len(locations) > 1)
             continue
-        shown = (urlsplit(location)._replace(query="").geturl() if "://" in location else location).rstrip("/")
+        address = (urlsplit(location)._replace(query="").geturl() if "://" in location else location).rstrip("/")
         begin, found = _found_under(location, folders, missing, passed_over)
         for item, size, modified, real in found:
-            path = shown + item[begin:]
+            path = address + item[begin:]
             if path in files:
                 continue
             file = known.get((location, item))
@@ -209,7 +209,7 @@ def find_file(path: str) -> InputFile:
         Refused: it does not exist, or cannot be written down.
         ScanFailed: it cannot be looked at.
     """
-    shown = urlsplit(path)._replace(query="").geturl() if "://" in path else path
+    address = urlsplit(path)._replace(query="").geturl() if "://" in path else path
     # a name below a URI is shown as it is in the store, which may hold what a URI has to escape
     for location in [*([_escaped(path)] if "://" in path else []), path]:
         with _faults_of(path):
@@ -217,7 +217,7 @@ def find_file(path: str) -> InputFile:
             info = filesystem.get_file_info(inner)
         if info.type != fs.FileType.NotFound:
             found = _found(info)
-            return InputFile(_printable(shown), location, found.inner, found.size, found.modified)
+            return InputFile(_printable(address), location, found.inner, found.size, found.modified)
     raise _missing(path)
 
 
@@ -291,10 +291,10 @@ def _in_delta_table(location: str, reading: TableReading) -> list[InputFile]:
     from scanner.input.delta_tables import read_delta  # late: those who look into footers need neither polars nor Delta
 
     if "?" in location:
-        shown = location.partition("?")[0]
+        address = location.partition("?")[0]
         raise Refused(
-            f"input.paths: {shown!r} is a Delta table, and options stand behind its URI; give them by the environment: "
-            "AWS_REGION, …"
+            f"input.paths: {address!r} is a Delta table, and options stand behind its URI; give them by the"
+            " environment: AWS_REGION, …"
         )
     return [_file_of_table(file, location) for file in read_delta(location, reading)]
 

@@ -63,9 +63,9 @@ def pin_tokenizer(folder: Path, given: str) -> Pinned:
     except RecursionError:
         raise TokenizerError(f"tokenizer {given}: its lists or objects stand in one another too deeply") from None
     if endless is not None:
-        shown = endless if len(endless) <= 100 else cut(endless, 100)
+        named = endless if len(endless) <= 100 else cut(endless, 100)
         raise TokenizerError(
-            f"tokenizer {given}: its pattern {shown!r} repeats what repeats (or has more than {MOST_PATTERN:,} "
+            f"tokenizer {given}: its pattern {named!r} repeats what repeats (or has more than {MOST_PATTERN:,} "
             "characters, or a [ without its ]), so that some texts may take ages; write it without a repetition in a "
             "repetition"
         )

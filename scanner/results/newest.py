@@ -61,15 +61,15 @@ def enter_beside(results: str | Tables, name: str, entries: Sequence[TableEntry]
     tables, number = kept_tables(results), run_number(scan_id)
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
         table, kept = tables.now(name)
-        own = {shard: f"{shard}:{scan_id}" for entry in entries for shard in entry.transactions}
-        committed = kept.versions([*own, *own.values()])
-        missing = [entry for entry in entries if own[entry.transaction] not in committed]
+        names = {shard: f"{shard}:{scan_id}" for entry in entries for shard in entry.transactions}
+        committed = kept.versions([*names, *names.values()])
+        missing = [entry for entry in entries if names[entry.transaction] not in committed]
         if not missing:
             return
         transactions = []
         for shard in (shard for entry in missing for shard in entry.transactions):
             transactions.append(Transaction(shard, CONTESTED if shard in committed else number))
-            transactions.append(Transaction(own[shard], 1))
+            transactions.append(Transaction(names[shard], 1))
         files = [file for entry in missing for file in entry.files]
         if try_to_commit(table, name, additions(files), transactions):
             return
@@ -212,9 +212,9 @@ def _standing(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> tuple[pl.Laz
     # flags may be kept of nights that were dropped, whose ranges hide nothing any more
     kept = rows.join(ranges.select("scan_id").unique(), on="scan_id", how="anti").select("path")
     rescanned = pl.concat([_rescanned(ranges), kept]).unique()
-    own = ranges.select(*_OF_RANGE, own_file="file", own_at="scanned_at")
+    of_shard = ranges.select(*_OF_RANGE, own_file="file", own_at="scanned_at")
     some_row = rows.filter(wanted).join(rescanned, on="path", how="semi").select(_DOCUMENT).unique()
-    again = rows.join(some_row, on=_DOCUMENT, how="semi").join(own, on=_OF_RANGE, how="left")
+    again = rows.join(some_row, on=_DOCUMENT, how="semi").join(of_shard, on=_OF_RANGE, how="left")
     later = _later(again, ranges, read_whole(results, "quarantine"))
     newest_file = pl.col("other_file").sort_by("other_scanned_at", "other_scan_id").last()
     of_newest = (pl.col("other_file") == newest_file).fill_null(value=True)
@@ -237,8 +237,8 @@ def newest_quarantine(results: str, wanted: pl.Expr) -> pl.LazyFrame:
     ranges, rows = shards(results), read_whole(results, "quarantine")
     some_row = rows.filter(wanted).select(_DOCUMENT).unique()
     about = rows.join(some_row, on=_DOCUMENT, how="semi", nulls_equal=True)
-    own = ranges.select(*_OF_RANGE, own_at="scanned_at")
-    documents = about.drop_nulls("row").join(own, on=_OF_RANGE, how="left")  # as flags: by the range's end
+    of_shard = ranges.select(*_OF_RANGE, own_at="scanned_at")
+    documents = about.drop_nulls("row").join(of_shard, on=_OF_RANGE, how="left")  # as flags: by the range's end
     scored = _later(documents, ranges, rows).select(*_OF_SHARD, *_DOCUMENT).unique()
     unscored = documents.join(scored, on=[*_OF_SHARD, *_DOCUMENT], how="anti")
     read = ranges.group_by("path").agg(read_at=pl.col("scanned_at").max())

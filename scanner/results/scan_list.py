@@ -199,8 +199,8 @@ def whole_input(results: str, shard_ids: Iterable[str], earlier: Iterable[str] =
     if not also:
         return found
     of_canary = pl.col("canary").fill_null(value=False)
-    either, each = ours | pl.col("shard_id").is_in(also), ("path", "row")
-    of_all = ask(results, lambda: flags(results).filter(either).group_by(each).agg(of_canary.all()).collect())["canary"]
+    wanted, each = ours | pl.col("shard_id").is_in(also), ("path", "row")
+    of_all = ask(results, lambda: flags(results).filter(wanted).group_by(each).agg(of_canary.all()).collect())["canary"]
     return found._replace(flagged=int((~of_all).sum()), canaries=int(of_all.sum()))
 
 

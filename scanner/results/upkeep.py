@@ -133,8 +133,8 @@ def rewrite(
         while not (left := _unseen(may_hold(files_of(kept.now())), known)).is_empty():
             total = len(known) + left.height
             for some in _groups(left):
-                looked = pool.map(lambda path: _look(results, name, path, change), some)
-                made = {path: anew for path, anew in zip(some, looked, strict=True) if anew}
+                rewritten = pool.map(lambda path: _look(results, name, path, change), some)
+                made = {path: anew for path, anew in zip(some, rewritten, strict=True) if anew}
                 files = {path: write_file(results, name, anew.instead.to_batches()) for path, anew in made.items()}
                 replaced = [Replacement((path,), file) for path, file in files.items()]
                 placed = put_in_place(results, name, kept, replaced, merged=False)

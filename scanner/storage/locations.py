@@ -42,9 +42,9 @@ def filesystem_of(location: str) -> "tuple[fs.FileSystem, str]":
     try:
         filesystem, inner = fs.FileSystem.from_uri(location)
     except (pa.ArrowException, ValueError) as error:
-        shown = location.partition("?")[0]  # the part behind it may hold a secret
+        address = location.partition("?")[0]  # the part behind it may hold a secret
         raise Refused(
-            f"{shown!r} is no path that can be read: {str(error).replace(location, shown)}; "
+            f"{address!r} is no path that can be read: {str(error).replace(location, address)}; "
             "allowed: plain paths and URIs of filesystems that pyarrow knows (file, s3, gs, hdfs, abfs)"
         ) from None
     return filesystem, inner

@@ -90,8 +90,8 @@ def _explain(model: type[BaseModel], item: ErrorDetails, within: str) -> str:
 def _shown(value: object) -> str:
     """A value as it is written in the file, unless it is long."""
     try:
-        shown = repr(_with_lists(value))
-        return shown if len(shown) <= _LONGEST_VALUE else cut(shown, _LONGEST_VALUE)
+        text = repr(_with_lists(value))
+        return text if len(text) <= _LONGEST_VALUE else cut(text, _LONGEST_VALUE)
     except ValueError:  # Python writes no whole number of thousands of digits
         return "..."
 

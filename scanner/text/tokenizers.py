@@ -350,15 +350,15 @@ def _array(buffer: bytes, kind: type[Scalar]) -> NDArray[Scalar]:
     read_only = np.frombuffer(buffer, kind)
     if not len(read_only):
         return read_only.copy()
-    said = read_only.__array_interface__ | {"data": (read_only.__array_interface__["data"][0], False)}
-    return np.asarray(_Held(said, read_only))
+    interface = read_only.__array_interface__ | {"data": (read_only.__array_interface__["data"][0], False)}
+    return np.asarray(_Held(interface, read_only))
 
 
 class _Held:
     """A buffer that numpy makes an array of (its array interface, version 3) and keeps alive as long as the array."""
 
-    def __init__(self, said: dict[str, Any], buffer: object) -> None:
-        self.__array_interface__ = said
+    def __init__(self, interface: dict[str, Any], buffer: object) -> None:
+        self.__array_interface__ = interface
         self._buffer = buffer
 
 

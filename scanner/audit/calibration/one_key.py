@@ -251,7 +251,7 @@ class _Reader:
 
 def _vanilla(counts: PieceCounts, rule: PositionRule, reader: _Reader | None) -> dict[str, Any]:
     worst = counts.worst
-    shown: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "key": worst.key,
         "log10_p_none": worst.log10_p,
         "log10_p_ngram": worst.log10_p_ngram,
@@ -262,7 +262,7 @@ def _vanilla(counts: PieceCounts, rule: PositionRule, reader: _Reader | None) ->
             for times, gram in repeated(worst.ids, rule, SHOWN)
         ],
     }
-    return shown | ({} if reader is None else {"text": reader(worst.ids.tolist())})
+    return columns | ({} if reader is None else {"text": reader(worst.ids.tolist())})
 
 
 def _excess(counts: KeyCounts, reader: _Reader | None) -> list[dict[str, Any]]:
@@ -418,8 +418,8 @@ def _draw(
     ax: "Axes", found: PieceCounts, panel: int, thresholds: Sequence[float], colour: Sequence[float], name: str
 ) -> None:
     rates = found.hits[:, panel] / found.tests
-    shown = np.where(rates > 0, rates, np.nan)
-    for key in shown:
+    positive = np.where(rates > 0, rates, np.nan)
+    for key in positive:
         ax.plot(thresholds, key, color=colour, linewidth=0.5, alpha=0.35)
     mean = rates.mean(axis=0)
     half = special.stdtrit(len(rates) - 1, (1 + BAND) / 2) * rates.std(axis=0, ddof=1) / np.sqrt(len(rates))
