@@ -77,9 +77,9 @@ def decide(results: str, document: str, decision: str, note: str, by: str | None
     made = Made(new_id(), by or login_name(), "command", decision, note)
     case = find_case(place.folder, place.false_positive_rate, document)
     decide(place.folder, case.row, made)
-    ((_, standing),) = on_documents(place.folder, [case.row]).items()
+    ((_, decisions),) = on_documents(place.folder, [case.row]).items()
     tell(f"{printable(case.where)}: {decision}, by {printable(made.decided_by)}")
-    others = [one for one in standing if one["decided_by"] != made.decided_by]
+    others = [one for one in decisions if one["decided_by"] != made.decided_by]
     tell(*(f"  {printable(one['decided_by'])} decided: {one['decision']}" for one in others))
 
 

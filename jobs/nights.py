@@ -154,8 +154,10 @@ def _hands(last: "LastScans", unscored: "InQuarantine", place: Results) -> Itera
         )
     for row in rows:
         if _undone(row, rows):
-            again = "mend what it said and run it again" if row["exit_code"] in (1, 2) else "run the same command again"
-            yield f"scan {row['scan_id']} {_ended(row)}: {again}, if no later one did its work"
+            advice = (
+                "mend what it said and run it again" if row["exit_code"] in (1, 2) else "run the same command again"
+            )
+            yield f"scan {row['scan_id']} {_ended(row)}: {advice}, if no later one did its work"
     see = f"`brickscan quarantine {shlex.quote(str(place.config or place.folder))} --group-by document`"
     yield from _of_newest(rows[0], see) if rows else ()
     if unscored.files:

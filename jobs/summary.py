@@ -231,8 +231,8 @@ def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
     yield from _line("flagged", f"{flagged}, at a false-positive rate of {one_in(math.log10(false_positive_rate))}")
     yield from _proved(outcome)
     if outcome.accounts is not None:
-        looked_at, marked = outcome.accounts
-        yield from _line("accounts", f"{counted(marked, 'account')} of {looked_at:,} by their posts together")
+        accounts_tested, marked = outcome.accounts
+        yield from _line("accounts", f"{counted(marked, 'account')} of {accounts_tested:,} by their posts together")
     if outcome.audit is not None:
         yield from _line("false flags", false_flags_in_words(outcome.audit))
         if whole.flagged:

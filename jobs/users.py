@@ -275,8 +275,8 @@ def _add(
     if bool(user_ids) == (file is not None):
         raise click.UsageError("Name the users, or give --file; one of the two.")
     names = _column(file, column).to_list() if file is not None else list(user_ids)
-    alike = _alike(registry, names)  # first, since it refuses what is no id
-    warnings = [*_returned(registry, names), *_blank_edges(names), *_unseen(names), *alike]
+    warnings_of_names = _alike(registry, names)  # first, since it refuses what is no id
+    warnings = [*_returned(registry, names), *_blank_edges(names), *_unseen(names), *warnings_of_names]
     complain(*warnings[:WARNED])
     if len(warnings) > WARNED:
         complain(f"and {len(warnings) - WARNED:,} more such users")

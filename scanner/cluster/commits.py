@@ -24,7 +24,7 @@ from scanner.errors import FileFault
 from scanner.input.documents import UNKNOWN
 from scanner.input.files import InputFile
 from scanner.input.shards import Shard, key_set, shard_id
-from scanner.results.newest import BESIDE, enter_beside, run_number, settle
+from scanner.results.newest import SIDE_TABLES, enter_side_rows, run_number, settle
 from scanner.results.transactions import TableEntry, Tables, commit, committed, write_file
 from scanner.scan_plan import Plan
 from schemas.tables import SHARDS
@@ -119,7 +119,7 @@ class Committer:
         self._rows: dict[str, dict[str, object]] = {}  # of `shards`, by shard_id
         self._counts: dict[str, DocumentCounts] = {}
         self._files_at_fault: set[str] = set()
-        self.again: set[InputFile] = set()  # files at fault for now
+        self.to_retry: set[InputFile] = set()  # files at fault for now
         self._last: float | None = None
         self.totals = ScanTotals()
 
@@ -182,7 +182,7 @@ class Committer:
             self._waiting["quarantine"][whole] = TableEntry(whole, files)
             self._waiting["verdicts"][whole] = TableEntry(whole, ())
         else:
-            self.again.add(file)
+            self.to_retry.add(file)
             passing = f"{whole}:{fault.reason}"
             self._passing[passing] = TableEntry(passing, files)
 
@@ -207,12 +207,14 @@ class Committer:
         tables, done = self._tables, set[str]()
         if self._passing:
             commit(tables, "quarantine", list(self._passing.values()))
-        *beside, (_, verdicts) = self._waiting.items()
+        *others, (_, verdicts) = self._waiting.items()
         shards = [shard for entry in verdicts.values() for shard in entry.transactions]
-        taken = committed(tables, "verdicts", shards)  # by another driver
-        for table, entries in beside:  # a pack whole or not at all: another driver's shards are taken out below
-            self._enter(table, [entry for entry in entries.values() if not taken.issuperset(entry.transactions)])
-        self._enter("shards", self._entries_of_shards(taken))
+        entered_by_others = committed(tables, "verdicts", shards)  # by another driver
+        for table, entries in others:  # a pack whole or not at all: another driver's shards are taken out below
+            self._enter(
+                table, [entry for entry in entries.values() if not entered_by_others.issuperset(entry.transactions)]
+            )
+        self._enter("shards", self._entries_of_shards(entered_by_others))
         if verdicts:
             done = commit(tables, "verdicts", list(verdicts.values()), run_number(self._scan_id))
             settle(tables, shards)
@@ -231,11 +233,11 @@ class Committer:
 
     def _enter(self, table: str, entries: list[TableEntry]) -> None:
         if entries:
-            enter_beside(self._tables, table, entries, self._scan_id)
+            enter_side_rows(self._tables, table, entries, self._scan_id)
 
-    def _entries_of_shards(self, taken: set[str]) -> list[TableEntry]:
+    def _entries_of_shards(self, entered_by_others: set[str]) -> list[TableEntry]:
         """One file for all shards that wait: they are committed together."""
-        rows = {shard: row for shard, row in self._rows.items() if shard not in taken}
+        rows = {shard: row for shard, row in self._rows.items() if shard not in entered_by_others}
         written = write_file(self._plan.results, "shards", [pa.RecordBatch.from_pylist([*rows.values()], SHARDS)])
         files = iter([(written,)] if written else [])
         return [TableEntry(shard, next(files, ())) for shard in rows]
@@ -276,7 +278,7 @@ class Committer:
 
 def _no_entries() -> dict[str, dict[str, TableEntry]]:
     """Entries by table and shard, in the order in which tables are committed; `shards` is made when they are."""
-    return {table: {} for table in (*BESIDE, "verdicts") if table != "shards"}
+    return {table: {} for table in (*SIDE_TABLES, "verdicts") if table != "shards"}
 
 
 COUNTERS: dict[str, tuple[str, Callable[[ScanTotals], float]]] = {

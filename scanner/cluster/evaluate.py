@@ -178,8 +178,8 @@ def _detected(
     human = human_texts(plan, corpus) if corpus and pasted else ()
     calls = []
     for number, cell in enumerate(cells):
-        beside = unmarked[cell.setting.temperature]
-        plain = dict(zip(beside.prompts, beside.texts, strict=True))
+        without_mark = unmarked[cell.setting.temperature]
+        plain = dict(zip(without_mark.prompts, without_mark.texts, strict=True))
         calls.append(Call(number, detect_cell, (How.of(plan), cell, plain, human)))
     found: dict[int, list[Figure]] = {}
     for number, figures in spread(calls, workers):
@@ -238,8 +238,8 @@ def _similarities(
         return np.stack([vectors[text] for text in cell.texts])
 
     reference = {first.setting.temperature: first for first, _ in pairs}
-    beside = [(cell, reference[cell.setting.temperature]) for cell in cells] + [(two, one) for one, two in pairs]
-    return [similarity_figure(cell, one, of(cell), of(one)) for cell, one in beside]
+    compared = [(cell, reference[cell.setting.temperature]) for cell in cells] + [(two, one) for one, two in pairs]
+    return [similarity_figure(cell, one, of(cell), of(one)) for cell, one in compared]
 
 
 def _identified(

@@ -62,10 +62,10 @@ class Landing:
         unfinished = {file for file, answer in answers if _is_unfinished(answer)}
         return [file for file in quiet if file not in unfinished]
 
-    def done(self, files: Iterable[InputFile], again: Collection[InputFile]) -> None:
-        """Note that files were scanned; the files in `again` could not be read, and come back some time later."""
+    def done(self, files: Iterable[InputFile], to_retry: Collection[InputFile]) -> None:
+        """Note that files were scanned; the files in `to_retry` could not be read, and come back some time later."""
         later = self._clock() + RETRY_SECONDS
-        self._not_before |= {file: later if file in again else math.inf for file in files}
+        self._not_before |= {file: later if file in to_retry else math.inf for file in files}
 
     def forget(self) -> None:
         """Take no file for done any more."""
@@ -139,7 +139,7 @@ def follow(
                         worst = worse_of(worst, outcome.exit_code)
                     if outcome.stopped:
                         return worst
-                    landing.done(files, outcome.again)
+                    landing.done(files, outcome.to_retry)
                 time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
         return worst

@@ -127,7 +127,7 @@ def leave_out_rewritten(
     there = live - {shard.file.path for shard in moved}
     origins, scanned = _origins(plan, moved, there)
     old = _old_rows(moved, read_all(plan, moved), _counted(plan, scanned)) if len(scanned) else {}
-    again, bearing = set(scanned["path"]), set(scanned.filter(pl.col("documents") > 0)["path"])
+    scanned_before, bearing = set(scanned["path"]), set(scanned.filter(pl.col("documents") > 0)["path"])
 
     def without(shard: Shard) -> Shard:
         rows, bare = old.get(shard.shard_id), _without_parents(shard)
@@ -137,7 +137,7 @@ def leave_out_rewritten(
         if rows is None:
             return bare
         gone = rows[shard.rows.start :] | shard.file.left_out(shard.rows.start, shard.rows.stop)
-        if shard.file.path in again and not gone.all():
+        if shard.file.path in scanned_before and not gone.all():
             return bare
         return replace(bare, file=replace(bare.file, rewritten=pack_rows(rows)))
 

@@ -181,7 +181,7 @@ class ScanOutcome:
     """Result of a scan.
 
     first_commit: seconds from its start, None when there was none; audit: None when interrupted;
-    again: files at fault for now, to be tried again; unread: what it did not read, the reasons alone
+    to_retry: files at fault for now, to be tried again; unread: what it did not read, the reasons alone
     where it was interrupted; stopped: SIGTERM or Ctrl-C came when its row was about to be written, which changes
     nothing any more; dropped: rows of nights that were older than `retain`; accounts: those that this scan tested;
     part: its part of the input, None: all of it; left_out: keys that no text was scored under; trial: the registry was
@@ -195,7 +195,7 @@ class ScanOutcome:
     seconds: float
     first_commit: float | None
     audit: LiveAudit | None
-    again: frozenset[InputFile] = frozenset()
+    to_retry: frozenset[InputFile] = frozenset()
     unread: Unread = ALL_READ
     stopped: bool = False
     dropped: int = 0
@@ -466,7 +466,7 @@ class _Scan:
             time.monotonic() - self._began,
             self._first_commit,
             self._audit,
-            frozenset(self._committer.again),
+            frozenset(self._committer.to_retry),
             self._unread,
             self._stopped,
             self._dropped,

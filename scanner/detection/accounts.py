@@ -112,7 +112,7 @@ class Posts(NamedTuple):
             filters=rows["filter_sha256"].to_pylist(),
         )
 
-    def only(self, account_ids: Collection[str]) -> "Posts":
+    def select_accounts(self, account_ids: Collection[str]) -> "Posts":
         """The posts of some accounts."""
         account_ids = frozenset(account_ids)
         kept = [i for i, name in enumerate(self.account_ids) if name in account_ids]
@@ -207,7 +207,7 @@ class AccountJudge:
             return []
         of_all = self._look(posts, pooled)
         marked, last = np.flatnonzero(of_all.choice.decided.flagged).tolist(), _last(posts)
-        unquoted = self._unquoted(posts.only([posts.account_ids[i] for i in marked]))
+        unquoted = self._unquoted(posts.select_accounts([posts.account_ids[i] for i in marked]))
         names = Names.of_nobody(of_all.choice.decided.naming)
         rows = []
         for i in marked:
@@ -248,7 +248,7 @@ class AccountJudge:
         unquoted = posts._replace(texts=[unquoted_words(text) for text in posts.texts])
         changed = np.array([a != b for a, b in zip(posts.texts, unquoted.texts, strict=True)], np.bool_)
         spans = list(zip(posts.account_ids, posts.begins[:-1], posts.begins[1:], strict=True))
-        quoting = unquoted.only([name for name, a, b in spans if changed[a:b].any()])
+        quoting = unquoted.select_accounts([name for name, a, b in spans if changed[a:b].any()])
         if not quoting.account_ids:
             return {}
         look = self.look(quoting)

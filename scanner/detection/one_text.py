@@ -111,14 +111,14 @@ class ScannedKey:
             raise Refused(f"--key {key_id or 'is missing'}: one of the keys of {config_file} is needed: {known}")
         weights, (key,) = Weights.of(config), chosen
         others = {"normalised text": weights.normalised, "spans": weights.span, "accounts": weights.account}
-        beside = ", ".join(what for what, weight in others.items() if weight is not None)
+        others_tested = ", ".join(what for what, weight in others.items() if weight is not None)
         return cls(
             key,
             weights.tests(key, tested, differs=False)[0],
             f"by {config_file}, key {key.key_id} has 1/{key.tested_among(tested)} of the rate, documents as a whole"
             f" {weights.document:g}, and text that is its own normal form"
             f" {weights.as_written + (weights.normalised or 0.0):g} of that"
-            + (f"; tested beside them, which finds some more: {beside}" if beside else "")
+            + (f"; tested beside them, which finds some more: {others_tested}" if others_tested else "")
             + ("; n-grams that the filter leaves out come on top" if config.filter else ""),
             folder,
             config.false_positive_rate,

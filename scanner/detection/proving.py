@@ -83,7 +83,9 @@ def span_holds(
 
     messages, users, keys = tests
     part = slice(span.begin, span.end)
-    if (span.begin, span.end, span.segment) not in parts or not alike(span.score, math.fsum(terms[part].tolist())):
+    if (span.begin, span.end, span.segment) not in parts or not nearly_equal(
+        span.score, math.fsum(terms[part].tolist())
+    ):
         return False
     # p of the claimed score, so that rounding of scores does not count twice
     uncorrected = path.log10_p(span.score, span.end - span.begin)
@@ -95,8 +97,8 @@ def span_holds(
     else:
         user_terms = terms[part][of_user[part]]
         p = log10_any_of(path.log10_p(math.fsum(user_terms.tolist()), len(user_terms)), users * len(parts))
-        by_group = alike(span.log10_p_own, log10_any_of(p, keys))
-    return by_group and all(alike(a, b) for a, b in stated)
+        by_group = nearly_equal(span.log10_p_own, log10_any_of(p, keys))
+    return by_group and all(nearly_equal(a, b) for a, b in stated)
 
 
 def prove_spans(
@@ -195,7 +197,7 @@ class Flag(NamedTuple):
     naming: Naming
 
 
-class Again(NamedTuple):
+class RecomputedClaim(NamedTuple):
     """A key's claim, computed again: whether the candidate passes; own: also on what it shares with no other."""
 
     key: int
@@ -290,20 +292,20 @@ class Prover:
 
     def _holds(self, flag: Flag, sizes: Sequence[int], found: Sequence[Found], decided: Decision) -> bool:
         """Whether every claim of the verdict is confirmed, and the rule gives the same naming."""
-        again: list[Again] = []
+        recomputed: list[RecomputedClaim] = []
         for number, findings in enumerate(found):
             named, second = decided.named[number][flag.place], number == flag.key
             claims = claims_of(findings, named, flag.place, self._log10_rate, second=second)
             if claims and (path := self._keys.value[number].path) is not None:
-                of_key = self._again(path, number, flag, (sizes[number], int(findings.scored[flag.place])), claims)
+                of_key = self._recompute(path, number, flag, (sizes[number], int(findings.scored[flag.place])), claims)
                 if of_key is None:
                     return False
-                again += of_key
-        passing = [one for one in again if one.passes]
+                recomputed += of_key
+        passing = [one for one in recomputed if one.passes]
         may_be_named = {
             one.message for one in passing if (one.user_evidence if found[one.key].independent else len(passing) == 1)
         }
-        named = {one.message for one in again if one.claim.named}
+        named = {one.message for one in recomputed if one.claim.named}
         best = (flag.key, int(found[flag.key].message[flag.place, flag.candidate]))
         return (
             best in {one.message for one in passing}
@@ -311,9 +313,9 @@ class Prover:
             and (flag.naming != Naming.NAMED or best in named)
         )
 
-    def _again(
+    def _recompute(
         self, path: SlowPath, number: int, flag: Flag, sizes: tuple[int, int], claims: Sequence[Claim]
-    ) -> list[Again] | None:
+    ) -> list[RecomputedClaim] | None:
         """A key's claims about a flagged text, computed again; None where a claim differs.
 
         sizes: how many tokens the text has, and how many positions are scored.
@@ -326,7 +328,7 @@ class Prover:
         scored, scores = path.scores(ids, messages, self._dedup, left_out)
         if (len(ids), scored) != sizes:
             return None
-        again = []
+        recomputed = []
         single = (
             path.user_evidence(ids, messages, self._dedup, left_out) if isinstance(path, ProvesUserEvidence) else None
         )
@@ -336,8 +338,8 @@ class Prover:
             passes = self._passes(claim, path.log10_p(claim.score, scored), (key.messages, tests), score)
             if passes is None or not same(claim.log10_p_own, user_evidence):
                 return None
-            again.append(Again(number, claim, passes, self._passes_user_evidence(claim, user_evidence)))
-        return again
+            recomputed.append(RecomputedClaim(number, claim, passes, self._passes_user_evidence(claim, user_evidence)))
+        return recomputed
 
     def _parted(self, path: SlowPath, key: ProvedKey, text: str) -> bool:
         """Whether a text has parts that are tested under a key, which decides K of the whole."""
@@ -364,7 +366,7 @@ class Prover:
     def _passes_user_evidence(self, claim: Claim, user_evidence: float | None) -> bool:
         if user_evidence is None or claim.log10_p_own is None:
             return True
-        rounding_decides = alike(user_evidence, self._log10_misnaming)
+        rounding_decides = nearly_equal(user_evidence, self._log10_misnaming)
         return (claim.log10_p_own if rounding_decides else user_evidence) <= self._log10_misnaming
 
     def _passes(self, claim: Claim, log10_p: float, tests: tuple[int, float], score: float) -> bool | None:
@@ -380,9 +382,11 @@ class Prover:
 
         whole = log10_any_of(log10_any_of(log10_p, tests[0]), tests[1])
         stated = whole if claim.log10_p_global is None else claim.log10_p_global
-        if not (alike(claim.score, score) and alike(claim.log10_p, log10_p) and alike(stated, whole)):
+        if not (
+            nearly_equal(claim.score, score) and nearly_equal(claim.log10_p, log10_p) and nearly_equal(stated, whole)
+        ):
             return None
-        if alike(whole, self._log10_rate):  # rounding decides, either way
+        if nearly_equal(whole, self._log10_rate):  # rounding decides, either way
             return claim.passes
         return whole <= self._log10_rate and claim.passes_rank
 
@@ -416,10 +420,10 @@ promised, a hundred times as much is allowed.
 
 def same(a: float | None, b: float | None) -> bool:
     """Whether two numbers are alike, or both are missing."""
-    return a is b if a is None or b is None else alike(a, b)
+    return a is b if a is None or b is None else nearly_equal(a, b)
 
 
-def alike(a: float, b: float) -> bool:
+def nearly_equal(a: float, b: float) -> bool:
     """Whether two numbers are the same up to ROUNDING; an infinite one is like itself alone."""
     if not (math.isfinite(a) and math.isfinite(b)):
         return a == b

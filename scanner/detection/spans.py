@@ -315,11 +315,11 @@ def _row(verdict: Mapping[str, Any], findings: SpanFindings, key: SpanKey, user_
 
 def _beside(verdict: Mapping[str, Any], entries: Sequence[NamedMessage]) -> dict[str, Any]:
     """Users of spans whom a verdict that names somebody does not name yet."""
-    once, again = verdict["named"], verdict["named_again"] or []
-    known = {(one["key_id"], one["message"]) for one in (*once, *again)}
+    named_before, named_again = verdict["named"], verdict["named_again"] or []
+    known = {(one["key_id"], one["message"]) for one in (*named_before, *named_again)}
     new = (entry for entry in entries if (entry.key_id, entry.message) not in known)
-    named, again = each_user_once(new, once, again)
-    return {"named": named, "named_again": again}
+    named, named_again = each_user_once(new, named_before, named_again)
+    return {"named": named, "named_again": named_again}
 
 
 def _replaced_spans(

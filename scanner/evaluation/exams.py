@@ -126,10 +126,10 @@ def utility_figures(taken: Mapping[Exam, Sequence[ExamAnswer]]) -> list[Figure]:
         right = np.array([answer.correct for answer in answers])
         p_value = None
         if exam.setting.format is not None:
-            beside = without[_decoding(exam)]
-            if [answer.document for answer in beside] != [answer.document for answer in answers]:
+            unmarked = without[_decoding(exam)]
+            if [answer.document for answer in unmarked] != [answer.document for answer in answers]:
                 raise ScanFailed(f"utility: the exams of {exam.file} have different documents; delete their answers")
-            p_value = paired_p(right, np.array([answer.correct for answer in beside]))
+            p_value = paired_p(right, np.array([answer.correct for answer in unmarked]))
         correct = share(right, np.arange(len(right)))
         clusters = f"{len(right)} documents"
         rows.append(

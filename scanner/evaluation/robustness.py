@@ -110,6 +110,6 @@ def similarity_figure(
         of_reference: embeddings of the reference, likewise.
     """
     row_of = {prompt: row for row, prompt in enumerate(reference.prompts)}
-    beside = of_reference[[row_of[prompt] for prompt in cell.prompts]]
-    cosine = (embedded * beside).sum(axis=1, dtype=np.float64)
+    references = of_reference[[row_of[prompt] for prompt in cell.prompts]]
+    cosine = (embedded * references).sum(axis=1, dtype=np.float64)
     return figure("robustness", cell.setting, "similarity", mean(cosine, *cell.clusters), clusters=cell.units)

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from numpy.typing import NDArray
 
 from scanner.detection.accounts import MOST_BYTES, AccountJudge, Look, Posts
-from scanner.detection.proving import alike
+from scanner.detection.proving import nearly_equal
 from scanner.detection.rules import Rules
 from scanner.errors import Refused
 from scanner.evidence.case import FlagCase
@@ -138,19 +138,19 @@ def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], says: Regi
         if row["nights"] == 1 and not (read := posts_of_one_scan(row, read)):
             return RegistrySays(False, f"not asked: its scan read not {row['posts']:,} posts. {CHANGED_ROW}")
         posts = _of_account(row, read, [read_text(post["text"])[0] or "" for post in read])
-        again = _judge(explainer, row, scan).judge(posts, row["scanned_at"])
+        judged = _judge(explainer, row, scan).judge(posts, row["scanned_at"])
     except Refused:
         return says
-    if not again:
+    if not judged:
         why = "are not marked"
-    elif again[0]["naming"] != Naming.NAMED:
-        why = f"name nobody: {WHY_NOBODY[again[0]['naming']]}"
-    elif again[0]["message"] != row["message"]:
-        why = f"carry message {again[0]['message']}, and the row says {row['message']}"
-    elif row["log10_p_global"] < again[0]["log10_p_global"] and not alike(
-        row["log10_p_global"], again[0]["log10_p_global"]
+    elif judged[0]["naming"] != Naming.NAMED:
+        why = f"name nobody: {WHY_NOBODY[judged[0]['naming']]}"
+    elif judged[0]["message"] != row["message"]:
+        why = f"carry message {judged[0]['message']}, and the row says {row['message']}"
+    elif row["log10_p_global"] < judged[0]["log10_p_global"] and not nearly_equal(
+        row["log10_p_global"], judged[0]["log10_p_global"]
     ):
-        why = f"have corrected log10 p {again[0]['log10_p_global']:g}, and the row says {row['log10_p_global']:g}"
+        why = f"have corrected log10 p {judged[0]['log10_p_global']:g}, and the row says {row['log10_p_global']:g}"
     else:
         return says
     return RegistrySays(False, f"not asked: its posts, judged again, {why}. {CHANGED_ROW}")

@@ -64,18 +64,18 @@ class Precision(NamedTuple):
         return f"{counted}; left out: {' and '.join(left_out)}" if left_out else counted
 
 
-def precision(standing: pl.DataFrame, flags: Sequence[dict[str, object]] | None = None) -> Precision:
+def precision(decisions: pl.DataFrame, flags: Sequence[dict[str, object]] | None = None) -> Precision:
     """Count decisions.
 
     Args:
-        standing: decisions that stand, as in schemas.tables.DECISIONS.
+        decisions: decisions that stand, as in schemas.tables.DECISIONS.
         flags: rows of VERDICTS, on which alone decisions are counted; None: all.
     """
     if flags is not None:
-        kinds = {name: standing.schema[name] for name in DECIDED_ON}
+        kinds = {name: decisions.schema[name] for name in DECIDED_ON}
         wanted = pl.DataFrame([{name: row[name] for name in DECIDED_ON} for row in flags], schema=kinds)
-        standing = standing.join(wanted, on=DECIDED_ON, how="semi")
-    texts = standing.group_by("text_sha256").agg(
+        decisions = decisions.join(wanted, on=DECIDED_ON, how="semi")
+    texts = decisions.group_by("text_sha256").agg(
         right=pl.col("decision").is_in(list(_RIGHT)).any(), wrong=(pl.col("decision") == ReviewDecision.DISMISSED).any()
     )
     counts = {(right, wrong): 0 for right in (True, False) for wrong in (True, False)}

@@ -40,7 +40,7 @@ from scanner.results.false_discoveries import OF, pieces, sizes_of
 from scanner.results.filters import open_filter
 from scanner.results.flags import WantedFlags, sums
 from scanner.results.newest import ranges_ever
-from scanner.results.queries import ask, standing_flags, verdicts
+from scanner.results.queries import ask, current_flags, verdicts
 from scanner.results.scan_list import refuse_impossible_scans
 from scanner.results.transactions import read_whole
 from scanner.storage.delta import table_uri
@@ -323,7 +323,7 @@ def equal_in(
     accounts = pl.col("account_id").drop_nulls().n_unique().alias("accounts")
     counts = [pl.len().alias("documents"), pl.col("text_sha256").n_unique().alias("texts"), accounts]
     same = [pl.col(name).alias(f"same_{name}") for name in columns]
-    found = ask(results, lambda: standing_flags(results, rate, wanted).group_by(same).agg(counts).collect())
+    found = ask(results, lambda: current_flags(results, rate, wanted).group_by(same).agg(counts).collect())
     return {row[:-3]: Around(*row[-3:]) for row in found.iter_rows()}
 
 
@@ -343,7 +343,7 @@ def alike_with(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -> 
     unshown = pl.col("message").is_null() & (None in messages)
 
     def of_these() -> pl.DataFrame:
-        flags = standing_flags(results, rate, pl.col("key_id").is_in(list(keys)) & (of_messages | unshown))
+        flags = current_flags(results, rate, pl.col("key_id").is_in(list(keys)) & (of_messages | unshown))
         groups = pieces(flags)
         schema = {name: groups.schema[name] for name in OF}
         flagged = pl.DataFrame([{name: row[name] for name in OF} for row in rows], schema).unique()
@@ -415,7 +415,7 @@ def earlier_of_others(
     posted = pl.coalesce("created_at", "scanned_at").alias("posted")
 
     def flags() -> pl.DataFrame:
-        rows = standing_flags(results, rate, comparable).filter(pl.col("sketch").is_not_null())
+        rows = current_flags(results, rate, comparable).filter(pl.col("sketch").is_not_null())
         return rows.select(*_COLUMNS, posted).head(MOST_ROWS + 1).collect()
 
     if not messages or len(found := ask(results, flags)) > MOST_ROWS:
@@ -436,8 +436,8 @@ def _alike(numbered: pl.DataFrame, places: NDArray[np.uint32], number: int) -> S
         pl.col("posted") < row["posted"],
     )
     equal = (places[earlier["number"].to_numpy()] == places[number]).sum(axis=1)
-    alike = earlier.with_columns(equal=pl.Series(equal)).filter(pl.col("equal") > 0)
-    ordered = alike.sort("equal", "posted", descending=[True, False]).unique("text_sha256", maintain_order=True)
+    near = earlier.with_columns(equal=pl.Series(equal)).filter(pl.col("equal") > 0)
+    ordered = near.sort("equal", "posted", descending=[True, False]).unique("text_sha256", maintain_order=True)
     return ordered.head(MOST_POSTS).to_dicts()
 
 

@@ -311,8 +311,8 @@ def check_tokenizer(here: Path, claim: "dict[str, Any]", text: str, tokens: "lis
     inner.encode_special_tokens = True
     inner.no_truncation()
     inner.no_padding()
-    again = inner.encode(text, add_special_tokens=False).ids
-    findings.holds(again == tokens, f"the tokens are those of the text, by tokenizers {tokenizers.__version__}")
+    token_ids = inner.encode(text, add_special_tokens=False).ids
+    findings.holds(token_ids == tokens, f"the tokens are those of the text, by tokenizers {tokenizers.__version__}")
 
 
 def adds_nothing(normalizer: "dict[str, Any] | None") -> bool:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.detection.open_plan import open_keys
-from scanner.detection.proving import Which, alike
+from scanner.detection.proving import Which, nearly_equal
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import Filter
 from scanner.detection.under_test import KeyUnderTest
@@ -95,7 +95,7 @@ class Glance(NamedTuple):
 class _TextFindings(NamedTuple):
     """The fields of an Explanation that follow from the text.
 
-    beside: columns of OF_FILE, as its file has them; moved: no scan can have read this text there.
+    of_file: columns of OF_FILE, as its file has them; moved: no scan can have read this text there.
     """
 
     text: str | None = None
@@ -104,7 +104,7 @@ class _TextFindings(NamedTuple):
     parts: Sequence[TextPart] = ()
     weighed: Weighed | None = None
     not_weighed: str | None = None
-    beside: Mapping[str, Any] = MappingProxyType({})
+    of_file: Mapping[str, Any] = MappingProxyType({})
     moved: bool = False
 
 
@@ -122,9 +122,9 @@ def _as_weighed(case: FlagCase, weighed: Weighed | None, says: RegistrySays) -> 
     row = case.row
     if weighed is None or row["unit"] is not None or says.agrees is False:
         return says
-    recorded, again = (row["tokens"], row["scored"]), (weighed.tokens, weighed.scored)
+    recorded, computed = (row["tokens"], row["scored"]), (weighed.tokens, weighed.scored)
     of_message = f"its text, scored again for message {row['message']}, has"
-    if recorded != again or not alike(row["score"], weighed.score):
+    if recorded != computed or not nearly_equal(row["score"], weighed.score):
         why = (
             f"{of_message} score {weighed.score:g} from {weighed.scored:,} of {weighed.tokens:,} tokens, and the row "
             f"says {row['score']:g} from {row['scored']:,} of {row['tokens']:,}"
@@ -149,14 +149,14 @@ def _smaller(case: FlagCase, log10_p: float) -> tuple[str, float, float] | None:
         ("log10 p", log10_p, row["log10_p"]),
         ("corrected log10 p", whole, row["log10_p_global"]),
     ):
-        if recorded < found and not alike(recorded, found):
+        if recorded < found and not nearly_equal(recorded, found):
             return what, found, recorded
     return None
 
 
-def _as_filed(row: Mapping[str, Any], says: RegistrySays, beside: Mapping[str, Any]) -> RegistrySays:
+def _as_filed(row: Mapping[str, Any], says: RegistrySays, of_file: Mapping[str, Any]) -> RegistrySays:
     """The registry's word, unless the row has another id, account or time than its file."""
-    for name, value in beside.items():
+    for name, value in of_file.items():
         if row[name] is not None and row[name] != value and says.agrees is not False:
             why = f"the row says that {name} is {printable(str(row[name]))}, and its file, {printable(str(value))}"
             return RegistrySays(False, f"not asked: {why}. {CHANGED_ROW}")
@@ -223,9 +223,9 @@ class Explainer:
             parts = spans_of.get(tuple(case.row[name] for name in _DOCUMENT), [])
             if reading.moved and says.agrees is not False:
                 says = RegistrySays(False, f"not asked: {reading.why_none}. {CHANGED_ROW}, or the file")
-            says = _as_filed(case.row, _as_weighed(case, reading.weighed, says), reading.beside)
+            says = _as_filed(case.row, _as_weighed(case, reading.weighed, says), reading.of_file)
             says = self._as_text_speaks(case, reading.text, parts, says)
-            known = {name: value for name, value in reading.beside.items() if case.row[name] is not None}
+            known = {name: value for name, value in reading.of_file.items() if case.row[name] is not None}
             case = replace(case, row={**as_the_registry_says(case.row, says), **known})
             read = case.scan["documents"] if case.scan else None
             stated = case.scan["false_positive_rate"] if case.scan else self.rate
@@ -455,19 +455,19 @@ class Explainer:
         except Refused as error:
             return _TextFindings(why_none=str(error), moved=isinstance(error, MovedRow))
         read = Columns.of(self._config.input).names
-        beside = {name: found.row[name] for name, kind in OF_FILE.items() if found.row and read[kind]}
+        of_file = {name: found.row[name] for name, kind in OF_FILE.items() if found.row and read[kind]}
         text = _as_scored(case, found)
         parts, message = parts_of(text), case.row["message"]
         if message is None:  # undecided: the best may be a stranger
             return _TextFindings(
-                text, None, found.not_from_file, parts, None, "no message is shown for this flag", beside
+                text, None, found.not_from_file, parts, None, "no message is shown for this flag", of_file
             )
         try:
             test, common = self._open(self._key(case)), self.common(case)
         except Refused as error:  # a missing key keeps no other flag from being explained
-            return _TextFindings(text, None, found.not_from_file, parts, None, str(error), beside)
+            return _TextFindings(text, None, found.not_from_file, parts, None, str(error), of_file)
         dedup = case.scan["dedup"] if case.scan else self._config.dedup
         tokenizer = test.tokenizer.reference
         about = text, message, test.key.messages, Omissions(dedup, common), parts
         weighed = weigh(test.watermark, tokenizer, *about, self._run)
-        return _TextFindings(text, None, found.not_from_file, parts, weighed, None, beside)
+        return _TextFindings(text, None, found.not_from_file, parts, weighed, None, of_file)

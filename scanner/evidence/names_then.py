@@ -18,7 +18,7 @@ from scanner.registry import given_rows, numbers_of_heads, users_of
 from scanner.results.first_seen import Ran, scans_of
 from scanner.results.flags import WantedFlags
 from scanner.results.ledger_records import changed_names
-from scanner.results.queries import ask, standing_flags
+from scanner.results.queries import ask, current_flags
 from schemas.registry import is_reserved
 from schemas.words import OF_REGISTRY, Naming
 
@@ -139,7 +139,7 @@ def strangers(registry: Path | str, results: str, rate: float, user_ids: Sequenc
     held = users_of(registry, user_ids).select(*_PLACE).lazy()
 
     def question() -> pl.DataFrame:
-        rows = standing_flags(results, rate, WantedFlags(users=tuple(user_ids)).expression())
+        rows = current_flags(results, rate, WantedFlags(users=tuple(user_ids)).expression())
         each = rows.select("path", "row", one=pl.concat_list(entry, *listed)).explode("one").unnest("one").unique()
         wanted = each.filter(pl.col("user_id").is_in(list(user_ids)))
         return wanted.join(held, on=_PLACE, how="anti").collect()

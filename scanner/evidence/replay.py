@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scanner.detection.attribution import OfFile
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
-from scanner.detection.proving import alike, parts_of
+from scanner.detection.proving import nearly_equal, parts_of
 from scanner.detection.rules import Filter, Rules, plainly_left_out
 from scanner.detection.under_test import Origin, log10_reach
 from scanner.errors import Refused
@@ -127,13 +127,13 @@ def replay(config_file: Path, document: str) -> Replay:
     columns = Columns.of(config.input)
     found = StoredTexts(columns, locations, results).of(case)
     without = filter_of(results, folder, registry, case)
-    again = dict(_detected(config, folder, keys, case, found.text, without))
-    again |= _by_slow_path(folder, registry, case, found.text, without)
-    beside = [name for name, kind in OF_FILE.items() if columns.names[kind] is not None and found.row is not None]
-    again |= {name: (found.row or {})[name] for name in beside}
+    replayed = dict(_detected(config, folder, keys, case, found.text, without))
+    replayed |= _by_slow_path(folder, registry, case, found.text, without)
+    of_file = [name for name, kind in OF_FILE.items() if columns.names[kind] is not None and found.row is not None]
+    replayed |= {name: (found.row or {})[name] for name in of_file}
     (says,) = held_against(folder, results, [case.row])
     why = f"the row says otherwise than the registry: {says.sentence}" if says.agrees is False else _CHANGED
-    fields = [_compare(name, case.row, again, why) for name in (*beside, *FIELDS) if name in case.row]
+    fields = [_compare(name, case.row, replayed, why) for name in (*of_file, *FIELDS) if name in case.row]
     if found.row is not None and case.row["message"] is not None and case.row["naming"] not in NOBODY_ASKED_FOR:
         before = ask(results, lambda: known_before(results, case.row, (case.scan or {})["started_at"]))
         fields.append(_existed(case, before, found.row["created_at_latest"]))
@@ -217,12 +217,12 @@ def _by_slow_path(folder: str, registry: Registry, case: FlagCase, raw: bytes, w
     return {"tokens": len(ids), "scored": scored, "score": score, "log10_p": log10_p}
 
 
-def _compare(name: str, row: Mapping[str, Any], again: Mapping[str, Any], of_users: str) -> Compared:
-    recorded, found = row[name], again[name]
+def _compare(name: str, row: Mapping[str, Any], replayed: Mapping[str, Any], of_users: str) -> Compared:
+    recorded, found = row[name], replayed[name]
     if name == "named":
         recorded, found = _who(recorded), _who(found)
     if isinstance(recorded, float) and isinstance(found, float) and math.isfinite(recorded) and math.isfinite(found):
-        return Compared(name, recorded, found, alike(recorded, found))
+        return Compared(name, recorded, found, nearly_equal(recorded, found))
     equal = recorded == found
     why = None
     if not equal and name in OF_USERS:
@@ -293,10 +293,10 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
     ngrams = [rule.ngram(tokens, int(place)) for place in scored.index]
     mark = _mark(form.label(), check_secret(explainer.registry, key))
     terms = [mark.term(ngram, row["message"]) for ngram in ngrams]
-    looked_at = [(0, len(ngrams), -1)]
+    spans = [(0, len(ngrams), -1)]
     if row["unit"] is not None:
-        looked_at = parts_of(explainer.parts_tested, test.tokenizer.reference, text, scored.index)
-    begin, end = _part(mark, terms, looked_at, row, case.where)
+        spans = parts_of(explainer.parts_tested, test.tokenizer.reference, text, scored.index)
+    begin, end = _part(mark, terms, spans, row, case.where)
     claim: dict[str, Any] = {
         "label": form.label(),
         "commitment": key.commitment,
@@ -307,7 +307,7 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
         "tests": recorded_tests(row),
         "scored": end - begin,
         **{name: row[name] for name in ("score", "log10_p", "log10_p_global", "variant", "unit")},
-        "parts": len(looked_at),
+        "parts": len(spans),
     }
     try:
         out.mkdir(mode=0o700)
@@ -345,15 +345,17 @@ def _mark(label: str, secret: bytes) -> Mark:
 
 
 def _part(
-    mark: Mark, terms: Sequence[float], looked_at: Sequence[tuple[int, int, int]], row: Mapping[str, Any], where: str
+    mark: Mark, terms: Sequence[float], spans: Sequence[tuple[int, int, int]], row: Mapping[str, Any], where: str
 ) -> tuple[int, int]:
     """First scored position of the part that the row is about, and position after its last, as the script finds it."""
     sums = np.concatenate([[0.0], np.cumsum(terms)])
-    for begin, end, _ in looked_at:
-        if alike(float(sums[end] - sums[begin]), row["score"]):
+    for begin, end, _ in spans:
+        if nearly_equal(float(sums[end] - sums[begin]), row["score"]):
             log10_p = mark.log10_p(math.fsum(terms[begin:end]), end - begin)
-            of_parts = any_of(any_of(log10_p, row["messages_tested"]), len(looked_at))
-            if alike(log10_p, row["log10_p"]) and alike(any_of(of_parts, recorded_tests(row)), row["log10_p_global"]):
+            of_parts = any_of(any_of(log10_p, row["messages_tested"]), len(spans))
+            if nearly_equal(log10_p, row["log10_p"]) and nearly_equal(
+                any_of(of_parts, recorded_tests(row)), row["log10_p_global"]
+            ):
                 return begin, end
     raise Refused(f"--proof: {where}: the script that checks a claim finds another score or p-value than the row has")
 

@@ -27,7 +27,7 @@ from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import bars_chart, environment, page, rates_chart, write_private
 from scanner.evidence.sentences import WHY_NOBODY, record_of
 from scanner.printable import one_in, printable
-from scanner.results import audits, flagged, scans, standing_decisions
+from scanner.results import audits, current_decisions, flagged, scans
 from scanner.results.account_posts import lacking_accounts
 from scanner.results.false_discoveries import log10_p_shown
 from scanner.results.flags import FlagCount, of_canary
@@ -171,7 +171,7 @@ def night_of(
     unlike = [_unlike_shards(results, [scan["scan_id"] for scan in of_night]), lacking_accounts(results, of_night)]
     if any(unlike):
         light, why = "red", [*filter(None, unlike), *why]
-    standing = ask(results, lambda: standing_decisions(results).collect())
+    decisions = ask(results, lambda: current_decisions(results).collect())
     return Night(
         day=date.fromisoformat(night),
         scans=of_night,
@@ -182,7 +182,7 @@ def night_of(
         rates=_rates(results, ids),
         by=_added_up(flags) | _unscored(results, ids),
         seconds=seconds_covered((scan["started_at"], scan["finished_at"]) for scan in every),
-        decided={"this night": precision(standing, [dict(row) for row in rows]), "all nights": precision(standing)},
+        decided={"this night": precision(decisions, [dict(row) for row in rows]), "all nights": precision(decisions)},
         canaries=len(everything) - len(rows),
         silent=silent,
     )

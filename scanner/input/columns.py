@@ -183,10 +183,10 @@ class Columns(NamedTuple):
         return {"text": self.text, "id": self.id, "account": self.account, "time": self.time}
 
 
-def check_columns(schema: pa.Schema, columns: Columns, beside: Collection[str] = ()) -> None:
+def check_columns(schema: pa.Schema, columns: Columns, partitions: Collection[str] = ()) -> None:
     """Check that the columns exist, and that the texts' column is of a type that can be scanned.
 
-    beside: names of columns that stand beside the file; that of the texts must stand in it.
+    partitions: names of columns that stand beside the file; that of the texts must stand in it.
 
     Raises:
         FileFault: missing_column or wrong_type.
@@ -195,7 +195,7 @@ def check_columns(schema: pa.Schema, columns: Columns, beside: Collection[str] =
         if name is None:
             continue
         places = schema.get_all_field_indices(name)
-        if not places and name in beside and role != "text":
+        if not places and name in partitions and role != "text":
             continue
         if not places:
             names = ", ".join(schema.names)[:200]
@@ -277,18 +277,18 @@ def documents_of(
     first: int,
     *,
     all_read: bool = True,
-    beside: Mapping[str, str | None] = MappingProxyType({}),
+    partitions: Mapping[str, str | None] = MappingProxyType({}),
 ) -> pa.RecordBatch:
     """Rows of DOCUMENTS made of rows of a file, the first of which is row `first`.
 
-    all_read: whether every column that the configuration names is read; beside: values that stand beside the file, by
-    what the column holds.
+    all_read: whether every column that the configuration names is read; partitions: values that stand beside the file,
+    by what the column holds.
     """
 
     def named(role: str) -> pa.Array:
         name = columns.names[role]
         if name is None:
-            return pa.array([beside.get(role)] * len(batch), pa.string())
+            return pa.array([partitions.get(role)] * len(batch), pa.string())
         return _plain(batch.column(name))
 
     created = times(named("time"), columns.time_zone)

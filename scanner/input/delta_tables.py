@@ -101,8 +101,8 @@ def read_delta(location: str, reading: TableReading) -> Iterator[TableFile]:
             continue
         values = (None if value is None else str(value) for value in of_partitions)
         parents, since = origins.get(name, unknown)
-        beside = tuple(zip(version.partitions, values, strict=True))
-        entry = LogEntry(snapshot, beside, version.deleted.get(name, b""), parents, since)
+        partitions = tuple(zip(version.partitions, values, strict=True))
+        entry = LogEntry(snapshot, partitions, version.deleted.get(name, b""), parents, since)
         if not parents and not entry.deleted and since == unknown.since:
             entry = entries.setdefault(entry, entry)
         yield TableFile(name, size, _moment(modified), entry)

@@ -49,12 +49,12 @@ class FileSource(NamedTuple):
 
     def documents_of(self, batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
         """Rows of DOCUMENTS made of rows of the file, the first of which is row `row`."""
-        beside = {
+        partitions = {
             role: self.values[name]
             for role, name in self.columns.names.items()
             if name is not None and name in self.values and self.readable.names[role] is None
         }
-        return documents_of(batch, self.readable, row, all_read=self.all_read, beside=beside)
+        return documents_of(batch, self.readable, row, all_read=self.all_read, partitions=partitions)
 
     def close(self) -> None:
         """Close the file."""

@@ -111,16 +111,16 @@ def bytes_of(group: pq.RowGroupMetaData, columns: Iterable[int]) -> int:
     return sum(group.column(i).total_uncompressed_size for i in columns)
 
 
-def row_groups(footer: pa.Buffer, size: int, columns: Columns, beside: Collection[str] = ()) -> list[RowGroup]:
+def row_groups(footer: pa.Buffer, size: int, columns: Columns, partitions: Collection[str] = ()) -> list[RowGroup]:
     """Read the footer of a file of `size` bytes, and check that it can be scanned. May end this process.
 
-    beside: names of columns that stand beside the file.
+    partitions: names of columns that stand beside the file.
 
     Raises:
         FileFault: the footer cannot be read, contradicts itself, or lacks the columns that are to be read.
     """
     try:
-        return _row_groups(footer, size, columns, beside)
+        return _row_groups(footer, size, columns, partitions)
     except (FileFault, MemoryError):
         raise
     except UnicodeDecodeError:
@@ -129,16 +129,16 @@ def row_groups(footer: pa.Buffer, size: int, columns: Columns, beside: Collectio
         raise FileFault("unreadable", f"the footer cannot be read: {said(error)}") from None
 
 
-def _row_groups(footer: pa.Buffer, size: int, columns: Columns, beside: Collection[str]) -> list[RowGroup]:
+def _row_groups(footer: pa.Buffer, size: int, columns: Columns, partitions: Collection[str]) -> list[RowGroup]:
     parquet = open_footer(footer)
     metadata, schema = parquet.metadata, parquet.metadata.schema
-    check_columns(parquet.schema_arrow, columns, beside)
+    check_columns(parquet.schema_arrow, columns, partitions)
     texts = leaves(schema, [columns.text])
     begin_of_footer = size - footer.size
     # an encrypted column's metadata cannot be asked for, so only the columns that are read are looked at
     signed = footer.size - _TAIL_BYTES - metadata.serialized_size == _SIGNATURE_BYTES
-    looked_at = leaves(schema, columns.names.values()) if signed else range(len(schema))
-    flat = {i for i in looked_at if schema.column(i).max_repetition_level == 0}
+    read = leaves(schema, columns.names.values()) if signed else range(len(schema))
+    flat = {i for i in read if schema.column(i).max_repetition_level == 0}
     groups, ranges = [], []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -147,7 +147,7 @@ def _row_groups(footer: pa.Buffer, size: int, columns: Columns, beside: Collecti
             raise _contradiction(f"{where} has {group.num_columns} columns, the schema {len(schema)}")
         if group.num_rows < 0:
             raise _contradiction(f"{where} has {group.num_rows} rows")
-        for i in looked_at:
+        for i in read:
             chunk = group.column(i)
             if i in flat and chunk.num_values != group.num_rows:
                 raise _contradiction(f"{where} has {group.num_rows} rows, its column {i} {chunk.num_values} values")

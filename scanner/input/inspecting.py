@@ -63,17 +63,17 @@ def _look(line: Connection) -> None:
             request = line.recv_bytes()
             begin = request.index(b"\n") + 1
             columns, sizes = json.loads(request[:begin])
-            for file_size, footer_size, beside in sizes:
+            for file_size, footer_size, partitions in sizes:
                 footer = pa.py_buffer(request).slice(begin, footer_size)
                 begin += footer_size
                 signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # ends this process
-                line.send_bytes(json.dumps(_answer(footer, file_size, Columns(*columns), beside)).encode())
+                line.send_bytes(json.dumps(_answer(footer, file_size, Columns(*columns), partitions)).encode())
             signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def _answer(footer: pa.Buffer, size: int, columns: Columns, beside: list[str]) -> dict[str, object]:
+def _answer(footer: pa.Buffer, size: int, columns: Columns, partitions: list[str]) -> dict[str, object]:
     try:
-        return {"groups": row_groups(footer, size, columns, beside)}
+        return {"groups": row_groups(footer, size, columns, partitions)}
     except FileFault as fault:
         return {"fault": [fault.reason, fault.detail.encode(errors="backslashreplace").decode()]}
     except MemoryError:

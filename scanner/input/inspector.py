@@ -39,11 +39,11 @@ Answer = list[RowGroup] | FileFault
 
 
 class _Footer(NamedTuple):
-    """The footer of a file of so many bytes. beside: names of columns that stand beside the file."""
+    """The footer of a file of so many bytes. partitions: names of columns that stand beside the file."""
 
     size: int
     data: pa.Buffer
-    beside: tuple[str, ...]
+    partitions: tuple[str, ...]
 
 
 class _Process(NamedTuple):
@@ -54,7 +54,7 @@ class _Process(NamedTuple):
 
     def ask(self, columns: Columns, footers: Sequence[_Footer]) -> Iterator[Answer]:
         """One answer for each footer, in their order. Raises EOFError or OSError when the process ends over one."""
-        sizes = [[footer.size, footer.data.size, footer.beside] for footer in footers]
+        sizes = [[footer.size, footer.data.size, footer.partitions] for footer in footers]
         head = json.dumps([list(columns), sizes]).encode()
         self.line.send_bytes(b"\n".join([head, b"".join(footer.data for footer in footers)]))
         for _ in footers:

@@ -351,7 +351,7 @@ def tokenizer_path(folder: Path | str, key: MasterKey) -> Path | str:
 def read_secret_of(made_for: "Format", reference: str, folder: Path | str) -> bytes:
     """The secret of a format's key. It may be a published one where nobody is ever named. Raises SecretError."""
     return read_secret(
-        reference, folder, made_for.secret_bytes, guessable=made_for.basis().assumed, instead=made_for.if_guessed
+        reference, folder, made_for.secret_bytes, guessable=made_for.basis().assumed, if_guessed=made_for.if_guessed
     )
 
 

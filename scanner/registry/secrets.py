@@ -42,7 +42,7 @@ _DRAW = "Draw one with `brickscan keys new`, or with `openssl rand -hex 32`"
 
 
 def read_secret(
-    reference: str, base: Path | str, sizes: range = SIZES, *, guessable: bool = False, instead: str | None = None
+    reference: str, base: Path | str, sizes: range = SIZES, *, guessable: bool = False, if_guessed: str | None = None
 ) -> bytes:
     """Key bytes behind a reference: `file:PATH` or `env:NAME`, hexadecimal text in both.
 
@@ -51,13 +51,13 @@ def read_secret(
         base: the registry's folder, where a relative path starts.
         sizes: how many bytes it may have, by the key's format.
         guessable: whether it may be one that anybody guesses, as other stacks' published keys are.
-        instead: advice for a secret that can be guessed; None: draw another.
+        if_guessed: advice for a secret that can be guessed; None: draw another.
 
     Raises:
         SecretError: nothing is there, it is not a secret, it follows a pattern, or others could read or change it.
             Names the place only.
     """
-    path, advice = secret_path(reference, base), None if guessable else instead or _DRAW
+    path, advice = secret_path(reference, base), None if guessable else if_guessed or _DRAW
     if path is not None:
         return _decode(_read_file(path), f"secret file {path}", sizes, advice)
     name = reference.removeprefix("env:")
@@ -169,7 +169,7 @@ def _read_file(path: Path, refused: int = _TOO_OPEN) -> bytes:
         os.close(descriptor)
 
 
-def _decode(raw: bytes, where: str, sizes: range, instead: str | None) -> bytes:
+def _decode(raw: bytes, where: str, sizes: range, if_guessed: str | None) -> bytes:
     """Key bytes of hexadecimal text. instead: advice for a secret that can be guessed; None: it may be guessable."""
     digits = raw.strip()
     if not re.fullmatch(rb"(?:[0-9a-fA-F]{2})+", digits):
@@ -179,8 +179,8 @@ def _decode(raw: bytes, where: str, sizes: range, instead: str | None) -> bytes:
         allowed = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
         raise SecretError(f"{where}: holds a secret of {size} bytes; {allowed} are allowed")
     secret = bytes.fromhex(digits.decode("ascii"))
-    if instead is not None and (pattern := _pattern(secret)):
-        raise SecretError(f"{where}: holds a secret that can be guessed: {pattern}. {instead}")
+    if if_guessed is not None and (pattern := _pattern(secret)):
+        raise SecretError(f"{where}: holds a secret that can be guessed: {pattern}. {if_guessed}")
     return secret
 
 

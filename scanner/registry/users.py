@@ -169,14 +169,16 @@ def look_alikes(folder: Path | str, user_ids: Sequence[str | None] | pl.Series) 
     users = _checked_users(user_ids)["user_id"]
     load_registry(folder)
     new, others = ledger.ask(folder, lambda users_snapshot: _compared(users_snapshot, users))
-    looks = {skeleton(name) for name in new}
-    by_look: dict[str, list[str]] = {}
-    for name in sorted(_candidates(others, looks)):
-        look = skeleton(name)
-        if look in looks:
-            by_look.setdefault(look, []).append(name)
-    alike = (names for names in by_look.values() if len(names) > 1)
-    return [(name, next(other for other in names if other != name)) for names in alike for name in names if name in new]
+    skeletons = {skeleton(name) for name in new}
+    by_skeleton: dict[str, list[str]] = {}
+    for name in sorted(_candidates(others, skeletons)):
+        shape = skeleton(name)
+        if shape in skeletons:
+            by_skeleton.setdefault(shape, []).append(name)
+    groups = (names for names in by_skeleton.values() if len(names) > 1)
+    return [
+        (name, next(other for other in names if other != name)) for names in groups for name in names if name in new
+    ]
 
 
 def _compared(users_snapshot: UsersSnapshot, users: pl.Series) -> tuple[set[str], pl.Series]:
@@ -190,11 +192,11 @@ def _compared(users_snapshot: UsersSnapshot, users: pl.Series) -> tuple[set[str]
     return new, pl.concat([known, pl.Series(sorted(new), dtype=pl.String)])
 
 
-def _candidates(names: pl.Series, looks: Collection[str]) -> pl.Series:
+def _candidates(names: pl.Series, skeletons: Collection[str]) -> pl.Series:
     """The names that may look like one of `looks`. Most names are ASCII, and decided quickly."""
     plain = names.str.contains(r"^[ -~]*$")
-    look = names.str.to_lowercase().str.replace_all(" +", " ").str.strip_chars(" ")
-    return names.filter(~plain | look.is_in(pl.Series(list(looks), dtype=pl.String).implode()))
+    shape = names.str.to_lowercase().str.replace_all(" +", " ").str.strip_chars(" ")
+    return names.filter(~plain | shape.is_in(pl.Series(list(skeletons), dtype=pl.String).implode()))
 
 
 def remove_users(folder: Path | str, user_ids: Sequence[str], at: datetime | None = None) -> int:

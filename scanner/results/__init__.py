@@ -21,13 +21,14 @@ decisions = of_any_place(decision_log.decisions)
 q_values = of_any_place(false_discoveries.q_values)
 reserved_q_values = of_any_place(false_discoveries.reserved_q_values)
 shards = of_any_place(newest.shards)
-standing_decisions = of_any_place(decision_log.standing_decisions)
+current_decisions = of_any_place(decision_log.current_decisions)
 table_uri = of_any_place(delta.table_uri)
 
 __all__ = [
     "accounts",
     "audit_counts",
     "audits",
+    "current_decisions",
     "decisions",
     "exist",
     "flagged",
@@ -38,7 +39,6 @@ __all__ = [
     "scans",
     "shards",
     "spans",
-    "standing_decisions",
     "table_uri",
     "verdicts",
 ]

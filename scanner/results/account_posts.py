@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from scanner.results.newest import shards
 from scanner.results.queries import ask, scans, verdicts
 from scanner.results.transactions import SCHEMAS, read_whole
-from scanner.results.upkeep import Anew, rewrite
+from scanner.results.upkeep import RewrittenFile, rewrite
 from scanner.storage.delta import table_uri
 
 MOST_POSTS = 20_000
@@ -215,19 +215,19 @@ def drop_posts_of(results: str, account_ids: Sequence[str]) -> int:
     return rewrite(results, "account_posts", partial(_of_others, account_ids))
 
 
-def _younger(before: date, file: pq.ParquetFile) -> Anew | None:
+def _younger(before: date, file: pq.ParquetFile) -> RewrittenFile | None:
     rows = pl.DataFrame(file.read(["scan_id", "night"]))
     young = (pl.col("scan_id").str.head(8) >= f"{before:%Y%m%d}") | (pl.col("night") >= before.isoformat())
     return _kept(file, rows.select(young.fill_null(value=False)).to_series())
 
 
-def _of_others(account_ids: Sequence[str], file: pq.ParquetFile) -> Anew | None:
+def _of_others(account_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
     theirs = pl.Series(file.read(["account_id"])["account_id"]).is_in(list(account_ids))
     return _kept(file, ~theirs)
 
 
-def _kept(file: pq.ParquetFile, stays: pl.Series) -> Anew | None:
+def _kept(file: pq.ParquetFile, stays: pl.Series) -> RewrittenFile | None:
     if stays.all():
         return None
     left = file.read().cast(SCHEMAS["account_posts"]).filter(stays.to_arrow()) if stays.any() else pa.table({})
-    return Anew(int((~stays).sum()), left)
+    return RewrittenFile(int((~stays).sum()), left)

@@ -115,18 +115,18 @@ def decisions(results: str) -> pl.LazyFrame:
     return read_whole(results, "decisions").sort("decided_at", "decision_id")
 
 
-def standing_decisions(results: str) -> pl.LazyFrame:
+def current_decisions(results: str) -> pl.LazyFrame:
     """The newest decision of each decider on each document, oldest first, as in schemas.tables.DECISIONS."""
     return decisions(results).unique([*DECIDED_ON, "decided_by"], keep="last", maintain_order=True)
 
 
 def in_state(results: str, rows: pl.LazyFrame, state: State) -> pl.LazyFrame:
     """Rows of flags in a state; rows: with the columns DECIDED_ON."""
-    standing = standing_decisions(results).group_by(DECIDED_ON)
-    looked_at = standing.agg(unclear=(pl.col("decision") == ReviewDecision.UNCLEAR).all())
+    decided = current_decisions(results).group_by(DECIDED_ON)
+    reviewed = decided.agg(unclear=(pl.col("decision") == ReviewDecision.UNCLEAR).all())
     if state == "open":
-        return rows.join(looked_at, on=DECIDED_ON, how="anti")
-    return rows.join(looked_at.filter(pl.col("unclear") == (state == "unclear")), on=DECIDED_ON, how="semi")
+        return rows.join(reviewed, on=DECIDED_ON, how="anti")
+    return rows.join(reviewed.filter(pl.col("unclear") == (state == "unclear")), on=DECIDED_ON, how="semi")
 
 
 def on_documents(results: str, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
@@ -137,9 +137,9 @@ def on_documents(results: str, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[
     )
     found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
 
-    def standing() -> pl.LazyFrame:
-        return standing_decisions(results).join(wanted, on=DECIDED_ON, how="semi", maintain_order="left")
+    def current() -> pl.LazyFrame:
+        return current_decisions(results).join(wanted, on=DECIDED_ON, how="semi", maintain_order="left")
 
-    for row in ask(results, lambda: standing().collect()).iter_rows(named=True):
+    for row in ask(results, lambda: current().collect()).iter_rows(named=True):
         found.setdefault(tuple(row[name] for name in DECIDED_ON), []).append(row)
     return found

@@ -16,7 +16,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from scanner.errors import ScanFailed, in_a_line
 from scanner.results.account_posts import drop_posts_of
 from scanner.results.transactions import ORPHANS_AFTER_HOURS, SCHEMAS, read_whole
-from scanner.results.upkeep import Anew, rewrite
+from scanner.results.upkeep import RewrittenFile, rewrite
 from scanner.storage.delta import attempts, open_table, table_uri
 from schemas.tables import NAMED_LISTS
 from schemas.words import Naming
@@ -59,7 +59,7 @@ def erase_user(
     return changed["verdicts"]
 
 
-def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> Anew | None:
+def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
     anywhere = _anywhere(file.read(["user_id", *_lists(name)]), user_ids)
     if not anywhere.any():
         return None
@@ -71,24 +71,24 @@ def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> 
     for column, values in (("user_id", user), ("naming", naming), *lists):
         at = rows.schema.get_field_index(column)
         rows = rows.set_column(at, rows.schema.field(at), values.cast(rows.schema.field(at).type))
-    return Anew(int(anywhere.sum()), rows)
+    return RewrittenFile(int(anywhere.sum()), rows)
 
 
-def _without_texts(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> Anew | None:
+def _without_texts(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
     theirs = _theirs(file, user_ids)
     if not theirs.any():
         return None
-    return Anew(int(theirs.sum()), file.read().cast(SCHEMAS[name]).filter((~theirs).to_arrow()))
+    return RewrittenFile(int(theirs.sum()), file.read().cast(SCHEMAS[name]).filter((~theirs).to_arrow()))
 
 
-def _without_notes(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> Anew | None:
+def _without_notes(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
     theirs = _theirs(file, user_ids)
     if not theirs.any():
         return None
     others = pl.element().filter(~pl.element().is_in(list(user_ids)))
     rows = pl.DataFrame(file.read().cast(SCHEMAS[name]))
     changed = rows.with_columns(user_ids=pl.col("user_ids").list.eval(others), note=pl.when(~theirs).then("note"))
-    return Anew(int(theirs.sum()), changed.to_arrow().cast(SCHEMAS[name]))
+    return RewrittenFile(int(theirs.sum()), changed.to_arrow().cast(SCHEMAS[name]))
 
 
 def _theirs(file: pq.ParquetFile, user_ids: Sequence[str]) -> pl.Series:

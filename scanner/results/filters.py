@@ -29,7 +29,7 @@ from scanner.detection.rules import NO_FILTER, Filter
 from scanner.errors import Refused
 from scanner.registry import load_registry, read_secret
 from scanner.results.transactions import SCHEMAS, DataFile, TableEntry, commit, open_tables, read_whole, write_file
-from scanner.results.upkeep import Anew, rewrite
+from scanner.results.upkeep import RewrittenFile, rewrite
 from scanner.scan_plan import (
     LeftOut,
     Plan,
@@ -94,12 +94,12 @@ def drop_sketches(results: str, before: date) -> int:
     return rewrite(results, SKETCHES_TABLE, partial(_younger, before.isoformat()))
 
 
-def _younger(before: str, file: pq.ParquetFile) -> Anew | None:
+def _younger(before: str, file: pq.ParquetFile) -> RewrittenFile | None:
     stays = pl.Series(file.read(["night"])["night"]) >= before
     if stays.all():
         return None
     left = file.read().cast(SCHEMAS[SKETCHES_TABLE]).filter(stays.to_arrow()) if stays.any() else pa.table({})
-    return Anew(int((~stays).sum()), left)
+    return RewrittenFile(int((~stays).sum()), left)
 
 
 def sketches_before(

@@ -22,7 +22,7 @@ import polars as pl
 from scanner.results.decision_log import State, in_state
 from scanner.results.false_discoveries import LOG10_P_SHOWN, OF, pieces, sizes_of
 from scanner.results.newest import EVERY
-from scanner.results.queries import ask, scanned_and_one_of, standing_flags, with_audit
+from scanner.results.queries import ask, current_flags, scanned_and_one_of, with_audit
 from schemas.registry import CANARY_ID, Canary
 from schemas.tables import NAMED_LISTS
 from schemas.words import AuditState, Naming, Proof
@@ -112,8 +112,8 @@ class FlagCount(NamedTuple):
 
     def in_words(self) -> str:
         """The count; canaries are told apart."""
-        apart = f", and {self.canaries:,} of canaries, found and named right" if self.canaries else ""
-        return f"{self.flagged:,} flagged{apart}"
+        of_canaries = f", and {self.canaries:,} of canaries, found and named right" if self.canaries else ""
+        return f"{self.flagged:,} flagged{of_canaries}"
 
 
 NO_FLAGS = FlagCount(0, 0)
@@ -148,7 +148,7 @@ def flags_at(results: str, rate: float, wanted: WantedFlags, places: pl.DataFram
 
 def counts_of_scans(results: str, rate: float, canaries: Collection[Canary] | None = ()) -> dict[str, FlagCount]:
     """The flags that stand, by the scan that found them. Args, raises: as `count_flags`."""
-    rows = ask(results, lambda: _counted(standing_flags(results, rate), canaries, "scan_id").collect())
+    rows = ask(results, lambda: _counted(current_flags(results, rate), canaries, "scan_id").collect())
     return {scan_id: FlagCount(*counts) for scan_id, *counts in rows.rows()}
 
 
@@ -352,7 +352,7 @@ def found_flags(
     requested = wanted.expression()
     if texts is not None:
         requested &= pl.col("text_sha256").is_in(texts.implode())
-    rows = standing_flags(results, rate, requested)
+    rows = current_flags(results, rate, requested)
     if wanted.state is not None:
         rows = in_state(results, rows, wanted.state)
     if each or wanted.about_users:

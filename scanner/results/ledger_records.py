@@ -98,8 +98,8 @@ def _other_holders(registry: str, results: str, scan_id: str, events: int) -> st
     given = given_rows(registry, entries.select("key_id", "message").unique())
     holders = given.select("key_id", "message", "seq", holder="user_id", given=pl.lit(value=True))
     both = entries.join(holders, on=["key_id", "message"], how="left")
-    another = (pl.col("user_id") != pl.col("holder")) | pl.col("given").is_null()
-    misnamed = (pl.col("naming") == Naming.NAMED) & pl.col("user_id").is_not_null() & another
+    differs = (pl.col("user_id") != pl.col("holder")) | pl.col("given").is_null()
+    misnamed = (pl.col("naming") == Naming.NAMED) & pl.col("user_id").is_not_null() & differs
     unnamed = (pl.col("naming") == Naming.UNALLOCATED) & (pl.col("seq") < events)
     wrong = both.filter(misnamed | unnamed).sort("key_id", "message").to_dicts()
     if not wrong:

@@ -38,13 +38,13 @@ from schemas.tables import DECADES, NAMED_LISTS
 from schemas.words import Naming
 
 CONTESTED = 0
-BESIDE = ("quarantine", "audit_counts", "flags", "flag_texts", "spans", "account_posts", "shards")
+SIDE_TABLES = ("quarantine", "audit_counts", "flags", "flag_texts", "spans", "account_posts", "shards")
 """Tables whose rows belong to verdicts, by shard_id and scan_id; a scan makes those that it is configured to fill."""
 
 
-def tables_beside(tables: Tables) -> tuple[str, ...]:
-    """The tables BESIDE that exist."""
-    return tuple(name for name in BESIDE if tables.has(name))
+def side_tables(tables: Tables) -> tuple[str, ...]:
+    """The tables SIDE_TABLES that exist."""
+    return tuple(name for name in SIDE_TABLES if tables.has(name))
 
 
 def run_number(scan_id: str) -> int:
@@ -52,8 +52,8 @@ def run_number(scan_id: str) -> int:
     return int.from_bytes(hashlib.sha256(scan_id.encode()).digest()[:7], "big") + 1
 
 
-def enter_beside(results: str | Tables, name: str, entries: Sequence[TableEntry], scan_id: str) -> None:
-    """Commit a run's rows to one of the tables BESIDE, next to those of other runs; once, however often called.
+def enter_side_rows(results: str | Tables, name: str, entries: Sequence[TableEntry], scan_id: str) -> None:
+    """Commit a run's rows to one of the tables SIDE_TABLES, next to those of other runs; once, however often called.
 
     Raises:
         ScanFailed: others kept committing first, or the table cannot be written.
@@ -76,25 +76,25 @@ def enter_beside(results: str | Tables, name: str, entries: Sequence[TableEntry]
 
 
 def settle(results: str | Tables, shards: Iterable[str]) -> None:
-    """Take out of the tables BESIDE the rows of other runs than the verdicts', for shards that have verdicts.
+    """Take out of the tables SIDE_TABLES the rows of other runs than the verdicts', for shards that have verdicts.
 
     Raises:
         ScanFailed: others kept committing first, or a table cannot be written.
     """
     tables = kept_tables(results)
     winners = tables.now("verdicts")[1].versions(shards)
-    for name in tables_beside(tables):
+    for name in side_tables(tables):
         _settle(tables, name, winners)
 
 
 def drop_runs(tables: Tables, runs: Iterable[tuple[str, str]]) -> None:
-    """Take out of the tables BESIDE the rows of runs, by shard_id and scan_id, that died before their verdicts.
+    """Take out of the tables SIDE_TABLES the rows of runs, by shard_id and scan_id, that died before their verdicts.
 
     Raises:
         ScanFailed: others kept committing first, or a table cannot be written.
     """
     dead = set(runs)
-    for name in tables_beside(tables) if dead else ():
+    for name in side_tables(tables) if dead else ():
         for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
             table, _ = tables.now(name)
             actions = _without(table, tables.results, name, {shard for shard, _ in dead}, dead.__contains__)
@@ -192,12 +192,14 @@ def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr = EVERY) -> p
         wanted: expression of columns of VERDICTS, for the standing rows to be given. Other rows are not kept in memory,
             except for documents that were scanned again and have a wanted row.
     """
-    once, again = _standing(results, rows, wanted)
+    scanned_once, rescanned = _standing(results, rows, wanted)
     columns = SCHEMAS["verdicts"].names
-    return pl.concat([once.select(columns), _best(again, pl.col("log10_p_global")).filter(wanted).select(columns)])
+    return pl.concat(
+        [scanned_once.select(columns), _best(rescanned, pl.col("log10_p_global")).filter(wanted).select(columns)]
+    )
 
 
-def standing_flags(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
+def current_flags(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     """Rows of `flags` that no later scan took back, as in schemas.tables.FLAGS. Raises as `shards` does."""
     return pl.concat(part.select(SCHEMAS["flags"].names) for part in _standing(results, rows, EVERY))
 
@@ -221,8 +223,8 @@ def _standing(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> tuple[pl.Laz
     same_keys = (of_newest & (pl.col("other_keys") == pl.col("keys"))).any()
     hides = same_keys | (newest_file != pl.col("own_file").first())
     hidden = later.group_by(*_OF_SHARD, *_DOCUMENT).agg(hides=hides).filter("hides")
-    standing = again.join(hidden, on=[*_OF_SHARD, *_DOCUMENT], how="anti")
-    return rows.filter(wanted).join(rescanned, on="path", how="anti"), standing
+    current = again.join(hidden, on=[*_OF_SHARD, *_DOCUMENT], how="anti")
+    return rows.filter(wanted).join(rescanned, on="path", how="anti"), current
 
 
 def newest_quarantine(results: str, wanted: pl.Expr) -> pl.LazyFrame:
@@ -245,8 +247,8 @@ def newest_quarantine(results: str, wanted: pl.Expr) -> pl.LazyFrame:
     files = about.filter(pl.col("row").is_null()).join(read, on="path", how="left")
     unread = files.filter((pl.col("read_at") < pl.col("scanned_at")).fill_null(value=True)).drop("read_at")
     by_age = pl.concat([unscored, unread], how="diagonal").sort(pl.coalesce("own_at", "scanned_at"), "scan_id")
-    standing = by_age.unique(_DOCUMENT, keep="last", maintain_order=True)
-    return standing.filter(wanted).select(SCHEMAS["quarantine"].names)
+    newest = by_age.unique(_DOCUMENT, keep="last", maintain_order=True)
+    return newest.filter(wanted).select(SCHEMAS["quarantine"].names)
 
 
 def _later(rows: pl.LazyFrame, ranges: pl.LazyFrame, quarantine: pl.LazyFrame) -> pl.LazyFrame:

@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError
 
 from scanner.errors import ScanFailed, in_a_line
 from scanner.results.newest import EVERY, exact, flags, newest_flags, newest_verdicts, shards
-from scanner.results.newest import standing_flags as of_every_set_of_keys
+from scanner.results.newest import current_flags as of_every_set_of_keys
 from scanner.results.transactions import read_whole
 from scanner.storage.delta import open_table, table_uri
 from schemas.tables import NAMED_LISTS
@@ -138,13 +138,13 @@ def flagged(
     while no scan that covers the row has ended: `alarm` when any audit ended so that took in verdicts of its scan, be
     it a part of them, else `canaries lost` or `possible framing` when any did, else what the newest such audit said.
     """
-    rows = standing_flags(results, false_positive_rate, wanted)
+    rows = current_flags(results, false_positive_rate, wanted)
     if not canaries:
         rows = rows.filter(~pl.col("canary").fill_null(value=False))
     return with_audit(results, rows.sort("scanned_at", "scan_id", descending=True))
 
 
-def standing_flags(results: str, false_positive_rate: float, wanted: pl.Expr = EVERY) -> pl.LazyFrame:
+def current_flags(results: str, false_positive_rate: float, wanted: pl.Expr = EVERY) -> pl.LazyFrame:
     """Rows of `flagged` in any order, without the state of their audit."""
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
     return _without_contradictions(newest_flags(results, flags(results).filter(strict), wanted), NAMED_LISTS)

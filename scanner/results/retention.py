@@ -33,11 +33,11 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.input.shards import Shard
-from scanner.results.newest import drop_runs, flags, run_number, settle, shards, standing_flags, tables_beside
+from scanner.results.newest import current_flags, drop_runs, flags, run_number, settle, shards, side_tables
 from scanner.results.queries import ask
 from scanner.results.scan_list import TO_THE_END
 from scanner.results.transactions import OF_NO_RUN, SCHEMAS, Tables, read_whole, try_to_commit
-from scanner.results.upkeep import Anew, rewrite
+from scanner.results.upkeep import RewrittenFile, rewrite
 from scanner.storage.delta import attempts, table_uri
 from schemas.tables import SHARDS
 
@@ -105,7 +105,7 @@ def _freeze(tables: Tables, night: str, newest: datetime) -> None:
         drop_runs(tables, [run for run in runs.iter_rows() if run[0] not in won])
         _set(tables, "shards", lambda _: [frozen])
     done = _done(tables, _runs(tables, night, committed.get(frozen.app_id, frozen.version)))
-    for name in ("verdicts", *tables_beside(tables)):
+    for name in ("verdicts", *side_tables(tables)):
         _keep_for_a_time(tables, name)
         _set(tables, name, lambda logged: _with_a_time(logged, done))
     _set(tables, "shards", lambda _: [Transaction(_expiring(night), 1)])
@@ -259,7 +259,7 @@ def _taken_back(results: str, scans: pl.DataFrame) -> pl.DataFrame:
     """
     stays = shards(results).select("scan_id").unique().join(scans.lazy(), on="scan_id", how="anti")
     rows = flags(results).join(stays, on="scan_id", how="anti")
-    return rows.join(standing_flags(results, flags(results)), on=_FLAG, how="anti").select(_FLAG).collect()
+    return rows.join(current_flags(results, flags(results)), on=_FLAG, how="anti").select(_FLAG).collect()
 
 
 _OF_FLAGS = ("flag_texts", "spans", "decisions", "sent", "flags")
@@ -267,16 +267,16 @@ _OF_FLAGS = ("flag_texts", "spans", "decisions", "sent", "flags")
 _FLAG = ["scan_id", "shard_id", "path", "row"]
 
 
-def _without(name: str, which: pl.DataFrame, file: pq.ParquetFile) -> Anew | None:
+def _without(name: str, which: pl.DataFrame, file: pq.ParquetFile) -> RewrittenFile | None:
     """Rows without those that equal one of these in all of its columns."""
     goes = _among(pl.DataFrame(file.read(which.columns)), which)
     if not goes.any():
         return None
     left = file.read().cast(SCHEMAS[name]).filter((~goes).to_arrow()) if not goes.all() else pa.table({})
-    return Anew(int(goes.sum()), left)
+    return RewrittenFile(int(goes.sum()), left)
 
 
-def _marked(scans: pl.DataFrame, file: pq.ParquetFile) -> Anew | None:
+def _marked(scans: pl.DataFrame, file: pq.ParquetFile) -> RewrittenFile | None:
     """Rows of `shards`, which stay and show when they were dropped."""
     rows = pl.DataFrame(file.read().cast(SHARDS))
     goes = _among(rows, scans) & rows["dropped_at"].is_null()
@@ -284,7 +284,7 @@ def _marked(scans: pl.DataFrame, file: pq.ParquetFile) -> Anew | None:
         return None
     now = pl.lit(datetime.now(UTC), rows.schema["dropped_at"])
     marked = rows.with_columns(dropped_at=pl.when(goes).then(now).otherwise("dropped_at"))
-    return Anew(int(goes.sum()), marked.to_arrow().cast(SHARDS))
+    return RewrittenFile(int(goes.sum()), marked.to_arrow().cast(SHARDS))
 
 
 def _among(rows: pl.DataFrame, which: pl.DataFrame) -> pl.Series:
@@ -329,7 +329,7 @@ def redate(results: str, scan_id: str, night: date) -> str:
     return str(found[0]["night"])
 
 
-def _redated(name: str, scan_id: str, night: str, file: pq.ParquetFile) -> Anew | None:
+def _redated(name: str, scan_id: str, night: str, file: pq.ParquetFile) -> RewrittenFile | None:
     rows = pl.DataFrame(file.read().cast(SCHEMAS[name]))
     wrong = (pl.col("scan_id") == scan_id) & (pl.col("night") != night)
     number = len(rows.filter(wrong))
@@ -341,4 +341,4 @@ def _redated(name: str, scan_id: str, night: str, file: pq.ParquetFile) -> Anew 
     changed = rows.with_columns(
         pl.when(wrong).then(value).otherwise(pl.col(column)).alias(column) for column, value in right.items()
     )
-    return Anew(number, changed.to_arrow().cast(SCHEMAS[name]))
+    return RewrittenFile(number, changed.to_arrow().cast(SCHEMAS[name]))

@@ -342,9 +342,9 @@ def in_quarantine(results: str, wanted: Unscored, limit: int | None, by: By) -> 
     """
 
     def question() -> InQuarantine:
-        standing = newest_quarantine(results, wanted.expression())
-        counts = standing.select(documents=pl.col("row").count(), files=pl.col("row").null_count())
-        read_once = _newest_first(standing, limit) if by == "document" else _summed(standing, _GROUPS[by])
+        newest = newest_quarantine(results, wanted.expression())
+        counts = newest.select(documents=pl.col("row").count(), files=pl.col("row").null_count())
+        read_once = _newest_first(newest, limit) if by == "document" else _summed(newest, _GROUPS[by])
         found, totals = pl.collect_all([read_once, counts])
         documents, files = totals.row(0)
         entries = documents + files if by == "document" else len(found)
@@ -353,15 +353,15 @@ def in_quarantine(results: str, wanted: Unscored, limit: int | None, by: By) -> 
     return ask(results, question)
 
 
-def _newest_first(standing: pl.LazyFrame, limit: int | None) -> pl.LazyFrame:
-    by_age = standing.sort("scanned_at", "path", "row", descending=[True, False, False])
+def _newest_first(newest: pl.LazyFrame, limit: int | None) -> pl.LazyFrame:
+    by_age = newest.sort("scanned_at", "path", "row", descending=[True, False, False])
     return by_age if limit is None else by_age.head(limit)
 
 
-def _summed(standing: pl.LazyFrame, group: tuple[str, ...]) -> pl.LazyFrame:
+def _summed(newest: pl.LazyFrame, group: tuple[str, ...]) -> pl.LazyFrame:
     distinct = {"accounts": "account_id", "reasons": "reason", "texts": "text_sha256"}
     return (
-        standing.group_by(group)
+        newest.group_by(group)
         .agg(
             documents=pl.col("row").count().cast(pl.Int64),
             files=pl.col("row").null_count().cast(pl.Int64),

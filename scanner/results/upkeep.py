@@ -27,7 +27,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.results.newest import tables_beside
+from scanner.results.newest import side_tables
 from scanner.results.transactions import (
     ORPHANS_AFTER_HOURS,
     SCHEMAS,
@@ -60,11 +60,11 @@ class Replacement(NamedTuple):
     file: DataFile | None
 
 
-class Anew(NamedTuple):
+class RewrittenFile(NamedTuple):
     """New content of a file: how many rows were removed or changed, and all rows of the replacement."""
 
     rows: int
-    instead: pa.Table
+    table: pa.Table
 
 
 def put_in_place(
@@ -110,7 +110,7 @@ def put_in_place(
 def rewrite(
     results: str,
     name: str,
-    change: Callable[[pq.ParquetFile], Anew | None],
+    change: Callable[[pq.ParquetFile], RewrittenFile | None],
     may_hold: Callable[[pl.DataFrame], pl.DataFrame] = lambda files: files,
     watch: Callable[[int, int], None] = lambda done, files: None,
 ) -> int:
@@ -135,7 +135,7 @@ def rewrite(
             for some in _groups(left):
                 rewritten = pool.map(lambda path: _look(results, name, path, change), some)
                 made = {path: anew for path, anew in zip(some, rewritten, strict=True) if anew}
-                files = {path: write_file(results, name, anew.instead.to_batches()) for path, anew in made.items()}
+                files = {path: write_file(results, name, anew.table.to_batches()) for path, anew in made.items()}
                 replaced = [Replacement((path,), file) for path, file in files.items()]
                 placed = put_in_place(results, name, kept, replaced, merged=False)
                 rows += sum(made[each.parts[0]].rows for each in placed)
@@ -169,7 +169,9 @@ def _groups(files: pl.DataFrame) -> Iterator[list[str]]:
         yield group
 
 
-def _look(results: str, name: str, path: str, change: Callable[[pq.ParquetFile], Anew | None]) -> Anew | None:
+def _look(
+    results: str, name: str, path: str, change: Callable[[pq.ParquetFile], RewrittenFile | None]
+) -> RewrittenFile | None:
     """The new content of some files. Raises ScanFailed where a file cannot be read that the table needs."""
     uri = table_uri(results, name)
     filesystem, folder = filesystem_of(uri)
@@ -277,7 +279,7 @@ def merge_bookkeeping(results: str) -> None:
 
     Each flush leaves a few files in them, and a scan reads all of `shards` when it begins.
     """
-    for name in tables_beside(Tables(results)):
+    for name in side_tables(Tables(results)):
         kept = KeptTable(table_uri(results, name))
         if sum(size < MERGED_BYTES // 2 for size in _sizes(kept.now()).values()) >= MANY_FILES:
             _compact(results, name, kept)

@@ -17,7 +17,7 @@ from scanner.evidence.explainer import Explainer, Glance
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.site import Line, line_of
 from scanner.printable import printable
-from scanner.results import standing_decisions
+from scanner.results import current_decisions
 from scanner.results.decision_log import DECIDED_ON, Made, State, decide, on_documents, recorded, users_of
 from scanner.results.flags import FlagCount, WantedFlags, by_need, count_flags, flags_at
 from scanner.results.queries import ask, keys_of_scans, of_trial
@@ -204,7 +204,7 @@ class Desk:
         order = self._order(asked.wanted)
         shown = order.slice(first, LINES_A_PAGE)
         rows = flags_at(self.results, self._rate, asked.wanted, shown)
-        standing = ask(self.results, lambda: standing_decisions(self.results).collect())
+        standing = ask(self.results, lambda: current_decisions(self.results).collect())
         entries = self._entries(asked, rows, shown.to_dicts())
         counts = self._counts(asked, len(order))
         return Listed(entries, first, counts, precision(standing), keys_of_scans(self.results))

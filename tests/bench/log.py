@@ -17,7 +17,7 @@ from statistics import median
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
-from scanner.results.newest import BESIDE, enter_beside, run_number, settle
+from scanner.results.newest import SIDE_TABLES, enter_side_rows, run_number, settle
 from scanner.results.transactions import SCHEMAS, DataFile, TableEntry, Tables, commit, committed, open_tables
 from scanner.storage.delta import table_uri
 
@@ -45,8 +45,8 @@ def main() -> None:
 
 def fill(folder: str, shards: int) -> None:
     """Write the log of so many shards."""
-    open_tables(folder, (*BESIDE, "verdicts"))
-    for name in (*BESIDE, "verdicts"):
+    open_tables(folder, (*SIDE_TABLES, "verdicts"))
+    for name in (*SIDE_TABLES, "verdicts"):
         for begin in range(0, shards, SHARDS_A_COMMIT):
             numbers = range(begin, min(begin + SHARDS_A_COMMIT, shards))
             actions = [AddAction(file.name, file.size, {}, 1, True, file.stats) for file in map(a_file, numbers)]
@@ -99,8 +99,8 @@ def flush(tables: Tables, first: int, pack: int = 1) -> float:
     began = time.process_time()
     names = [name for entry in entries for name in entry.transactions]
     committed(tables, "verdicts", names)
-    for name in BESIDE:
-        enter_beside(tables, name, entries, SCAN)
+    for name in SIDE_TABLES:
+        enter_side_rows(tables, name, entries, SCAN)
     commit(tables, "verdicts", entries, run_number(SCAN))
     settle(tables, names)
     return time.process_time() - began

@@ -22,7 +22,7 @@ from scanner import results
 from scanner.detection.rows import EXACT
 from scanner.results import queries, retention
 from scanner.results.erasure import erase_user
-from scanner.results.newest import enter_beside, settle
+from scanner.results.newest import enter_side_rows, settle
 from scanner.results.transactions import SCHEMAS, TableEntry, commit, committed, open_tables, write_file
 from scanner.results.upkeep import compact
 from tests.bench.measure import in_a_process
@@ -72,7 +72,7 @@ def flush(folder: str, shards: list[int]) -> None:
             parts[name][f"shard {shard}"] = TableEntry(f"shard {shard}", (file,) if file else ())
     committed(folder, "verdicts", parts["verdicts"])
     for name in ("flags", "shards"):
-        enter_beside(folder, name, list(parts[name].values()), scan_id)
+        enter_side_rows(folder, name, list(parts[name].values()), scan_id)
     commit(folder, "verdicts", list(parts["verdicts"].values()), 1)
     settle(folder, [])
 

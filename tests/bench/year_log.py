@@ -18,7 +18,7 @@ from deltalake.transaction import AddAction
 
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
-from scanner.results.newest import BESIDE, run_number, settle
+from scanner.results.newest import SIDE_TABLES, run_number, settle
 from scanner.results.retention import EXPIRE_AFTER, FREEZE_AFTER, done_in_frozen_nights, freeze
 from scanner.results.transactions import SCHEMAS, TableEntry, Tables, commit, committed, open_tables, write_file
 from scanner.storage.delta import table_uri
@@ -44,7 +44,7 @@ def main() -> None:
 
 def fill(folder: str, nights: int) -> None:
     """Write what so many nights leave; the newest was last night, and the oldest unfrozen night is due to be frozen."""
-    open_tables(folder, (*BESIDE, "verdicts"))
+    open_tables(folder, (*SIDE_TABLES, "verdicts"))
     tables = Tables(folder)
     frozen, expired = nights - FREEZE_AFTER.days, nights - (FREEZE_AFTER + EXPIRE_AFTER).days
     for first in range(0, nights, 50):
@@ -53,7 +53,7 @@ def fill(folder: str, nights: int) -> None:
         commit(tables, "shards", [TableEntry(f"nights {first}", (file,) if file else ())])
     for night in range(nights):
         add = list(verdicts_of(night, nights))
-        for name in (*BESIDE, "verdicts"):
+        for name in (*SIDE_TABLES, "verdicts"):
             transactions = list(transactions_of(night, name)) if night >= expired else []
             if name == "shards" and night < frozen:
                 date = f"{BEGAN + timedelta(days=night):%Y-%m-%d}"
@@ -64,7 +64,7 @@ def fill(folder: str, nights: int) -> None:
                 properties = CommitProperties(app_transactions=transactions)
                 table = DeltaTable(table_uri(folder, name))
                 table.create_write_transaction(actions, "append", SCHEMAS[name], commit_properties=properties)
-    for name in (*BESIDE, "verdicts"):
+    for name in (*SIDE_TABLES, "verdicts"):
         DeltaTable(table_uri(folder, name)).create_checkpoint()
 
 

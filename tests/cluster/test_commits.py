@@ -170,7 +170,7 @@ def meanwhile(monkeypatch, name: str, other: Callable[[], None]) -> None:
     monkeypatch.setattr(commits, name, first_the_other)
 
 
-@pytest.mark.parametrize("moment", ["enter_beside", "commit", "settle"])
+@pytest.mark.parametrize("moment", ["enter_side_rows", "commit", "settle"])
 @pytest.mark.parametrize(("ours", "theirs"), [(4, None), (None, 4), (2, 4)])
 def test_two_drivers_with_different_losses_in_the_same_moment(night, plan, monkeypatch, moment, ours, theirs):
     first, second = run(plan, "first", ours), run(plan, "second", theirs)

@@ -73,7 +73,7 @@ def test_a_file_is_ready_when_it_was_the_same_at_two_looks(watch):
     assert watch.look(LOOK_SECONDS / 2) == []
     assert watch.look(LOOK_SECONDS / 2) == ["a.parquet"]
     assert watch.look() == ["a.parquet"]  # `done` was not called yet
-    watch.landing.done(watch.found, again=())
+    watch.landing.done(watch.found, to_retry=())
     assert watch.look() == watch.look(1e6) == []
 
 
@@ -83,7 +83,7 @@ def test_a_file_that_changes_is_another_one(watch):
     os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
     assert watch.look() == []
     assert watch.look() == ["a.parquet"]
-    watch.landing.done(watch.found, again=())
+    watch.landing.done(watch.found, to_retry=())
     os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
     assert watch.look() == []
     assert watch.look() == ["a.parquet"]
@@ -95,7 +95,7 @@ def test_a_file_without_a_footer_is_waited_for_but_not_for_ever(watch, head):
     assert watch.look() == watch.look() == watch.look() == []
     assert watch.look(UNFINISHED_SECONDS - 2 * LOOK_SECONDS - 1) == []
     assert watch.look(1) == ["a.parquet"]
-    watch.landing.done(watch.found, again=())
+    watch.landing.done(watch.found, to_retry=())
     watch.write()
     assert watch.look() == []
     assert watch.look() == ["a.parquet"]
@@ -112,7 +112,7 @@ def test_what_could_not_be_read_comes_back(watch):
     watch.write("b.parquet")
     watch.look()
     assert watch.look() == ["a.parquet", "b.parquet"]
-    watch.landing.done(watch.found, again=watch.found[1:])
+    watch.landing.done(watch.found, to_retry=watch.found[1:])
     assert watch.look(RETRY_SECONDS - 1) == []
     assert watch.look(1) == ["b.parquet"]
     watch.landing.forget()
@@ -216,7 +216,7 @@ def test_an_alarm_is_told_at_once_and_is_the_exit_code_at_the_stop(monkeypatch, 
     codes = iter([0, 4, 3, 4, 143])
 
     def scan(*_, files):
-        return ScanOutcome("s", next(codes), work(1), ScanTotals(), 1.0, None, None, again=frozenset(files))
+        return ScanOutcome("s", next(codes), work(1), ScanTotals(), 1.0, None, None, to_retry=frozenset(files))
 
     monkeypatch.setattr(following_module, "run_scan", scan)
     monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())

@@ -18,7 +18,7 @@ from scanner.cluster.work import MOST_IN_A_PACK, PACKS_A_WORKER, find_work, insp
 from scanner.cluster.worker import Worker
 from scanner.input.files import InputFile, list_files
 from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Range, Shard
-from scanner.results.newest import tables_beside
+from scanner.results.newest import side_tables
 from scanner.results.transactions import Tables, open_tables
 from scanner.storage.delta import table_uri
 
@@ -86,7 +86,7 @@ def tables(plan) -> dict[str, pl.DataFrame]:
     file = pl.col("path").str.split("/").list.last().str.head(1)
     return {
         name: pl.read_delta(table_uri(plan.results, name)).with_columns(file=file)
-        for name in ("verdicts", *tables_beside(Tables(plan.results)))
+        for name in ("verdicts", *side_tables(Tables(plan.results)))
     }
 
 
@@ -120,7 +120,7 @@ def test_a_pack_has_the_rows_of_its_shards(plan):
         assert same.equals(alone.drop("scan_id", "scanned_at").sort("row"))
 
 
-@pytest.mark.parametrize("moment", ["before", "enter_beside", "commit", "settle"])
+@pytest.mark.parametrize("moment", ["before", "enter_side_rows", "commit", "settle"])
 @pytest.mark.parametrize(("ours", "theirs"), [("abc", "bcd"), ("abcd", "b"), ("ab", "ab")])
 def test_two_drivers_with_packs_that_overlap(plan, monkeypatch, moment, ours, theirs):
     first, second = pack(plan, "first", ours), pack(plan, "second", theirs)

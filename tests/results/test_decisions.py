@@ -42,7 +42,7 @@ def made(decision: str, by: str = "ruth", note: str = "", decision_id: str | Non
 
 
 def stands(folder: str) -> list[tuple]:
-    return results.standing_decisions(folder).select("row", "decided_by", "decision").collect().rows()
+    return results.current_decisions(folder).select("row", "decided_by", "decision").collect().rows()
 
 
 def test_what_is_sent_again_enters_once(folder, flags):
@@ -166,17 +166,17 @@ def test_decide_tells_what_others_decided(folder, flags):
 
 def test_precision_counts_texts_with_exact_limits(folder, flags):
     """Two copies of a text count once. A text that is confirmed and dismissed counts as neither."""
-    assert precision(results.standing_decisions(folder).collect()) == Precision(0, 0, 0, 0)
+    assert precision(results.current_decisions(folder).collect()) == Precision(0, 0, 0, 0)
     for row, decision, by in [(0, "confirmed", "ruth"), (1, "quoted", "ruth"), (2, "dismissed", "ruth")]:
         decide(folder, flags[row], made(decision, by))
     decide(folder, flags[3], made("unclear"))
-    found = precision(results.standing_decisions(folder).collect())
+    found = precision(results.current_decisions(folder).collect())
     assert found == Precision(1, 1, 0, 1)
     assert found.limits == pytest.approx((beta.ppf(0.025, 1, 2), beta.ppf(0.975, 2, 1)))
     assert found.in_words() == "50.0% (1.3% to 98.7% with 95 % confidence)"
     assert found.counts_in_words() == "1 right, 1 wrong; left out: 1 unclear"
     decide(folder, flags[0], made("dismissed", "omar"))
-    standing = results.standing_decisions(folder).collect()
+    standing = results.current_decisions(folder).collect()
     assert precision(standing) == Precision(0, 1, 1, 1)
     assert (
         precision(standing).counts_in_words() == "0 right, 1 wrong; left out: 1 unclear and 1 on which deciders differ"

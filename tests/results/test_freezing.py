@@ -16,13 +16,13 @@ from scanner.cluster.work import find_work, inspect_input
 from scanner.cluster.worker import Worker
 from scanner.input.files import list_files
 from scanner.results import retention
-from scanner.results.newest import BESIDE
+from scanner.results.newest import SIDE_TABLES
 from scanner.results.retention import EXPIRE_AFTER, FREEZE_AFTER, freeze
 from scanner.results.transactions import open_tables
 from scanner.results.upkeep import compact, merge_bookkeeping
 from scanner.storage.delta import KeptTable, table_uri
 
-TABLES = ("verdicts", *BESIDE)
+TABLES = ("verdicts", *SIDE_TABLES)
 NOW = datetime.now(UTC)
 LATER = NOW + FREEZE_AFTER + timedelta(days=2)
 
@@ -37,7 +37,7 @@ def plan(night, plain):
         night.write(name, [*(plain(30, seed) for seed in range(5)), None])
     plan = night.plan()
     open_tables(plan.results)
-    open_tables(plan.results, BESIDE)
+    open_tables(plan.results, SIDE_TABLES)
     return plan
 
 
@@ -192,7 +192,9 @@ def test_a_run_that_died_before_its_verdicts_is_no_frozen_shard(plan, monkeypatc
                 again.flush()
     assert len(freeze(plan.results, LATER)) == 1
     there = {name: set(rows["scan_id"]) for name, rows in contents(plan).items()}
-    assert there == {"verdicts": set()} | {name: {"again"} if rescans and there[name] else set() for name in BESIDE}
+    assert there == {"verdicts": set()} | {
+        name: {"again"} if rescans and there[name] else set() for name in SIDE_TABLES
+    }
     assert left(plan) == ["a.parquet", "b.parquet", "c.parquet"]
     again.flush()
     assert left(plan) == []

@@ -193,7 +193,7 @@ def test_a_body_that_comes_again_does_not_undo_what_was_decided_since(night, fla
     assert hook.post(first)[0] == 200  # the standing decision again: nothing changes
     assert hook.post(second)[0] == 409
     assert [row["decision"] for row in rows(night)] == ["confirmed", "dismissed", "confirmed"]
-    standing = results.standing_decisions(night.results).collect()
+    standing = results.current_decisions(night.results).collect()
     assert standing["decision"].to_list() == ["confirmed"]
 
 
@@ -283,7 +283,7 @@ def test_decisions_of_before_stay_as_they_are(night, flags, configured):
     assert call("decide", configured, f"{flags[0]['path']}:{flags[0]['row']}", "dismissed", "--by", "ruth")[0] == 0
     with listening(configured) as hook:
         assert hook.post(action(item_id(flags[0]), "a-yes"))[0] == 200
-    standing = results.standing_decisions(night.results).collect().sort("decided_by")
+    standing = results.current_decisions(night.results).collect().sort("decided_by")
     assert standing.select("decided_by", "decision").rows() == [("mod@example.com", "confirmed"), ("ruth", "dismissed")]
     assert standing["source"].to_list() == ["webhook:coop", "command"]
     assert standing.schema["decided_at"] == pl.Datetime("us", "UTC")

@@ -174,7 +174,7 @@ class NamesCounts(NamedTuple):
 
 def names_cases(formats: Sequence[Format], groups: int, users: Sequence[int], tokens: Sequence[int]) -> list[NamesCase]:
     """Every kind of text of every length."""
-    people = [(count, alike) for count in users for alike in ((True, False) if count > 1 else (False,))]
+    numbers_of_users = [(count, equally) for count in users for equally in ((True, False) if count > 1 else (False,))]
     return [
         case
         for how in formats
@@ -182,7 +182,10 @@ def names_cases(formats: Sequence[Format], groups: int, users: Sequence[int], to
         for case in (
             NamesCase(how, groups, NameQuestion.UNMARKED, length),
             NamesCase(how, groups, NameQuestion.GROUP, length),
-            *(NamesCase(how, groups, NameQuestion.WRONG, length, count, alike) for count, alike in people),
+            *(
+                NamesCase(how, groups, NameQuestion.WRONG, length, count, equally)
+                for count, equally in numbers_of_users
+            ),
         )
     ]
 

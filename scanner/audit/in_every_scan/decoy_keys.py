@@ -194,8 +194,8 @@ class Decisions:
             messages, scored, parted = of_key.test.key.messages, of_key.positions.scored, of_key.parted
             # a text that lacks a look has its share elsewhere (scanner.scan_plan.Weights.tests)
             unit = weights.document + np.where(parted, 0.0, weights.span or 0.0)
-            stands = unit * (weights.as_written + np.where(differs, 0.0, normalised))
-            whole[places] += np.log1p(-self._as_written(key, messages, scored, stands[places]))
+            of_whole = unit * (weights.as_written + np.where(differs, 0.0, normalised))
+            whole[places] += np.log1p(-self._as_written(key, messages, scored, of_whole[places]))
             others += np.log1p(-key.level(np.where(differs, unit * normalised, 0.0)))
             level = key.level(np.where(parted, weights.span or 0.0, 0.0)[places])
             others[places] += np.log1p(-level * key.reach(level, scored))

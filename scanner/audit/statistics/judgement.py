@@ -356,9 +356,9 @@ def holm(p_values: NDArray[np.float64], error: float) -> NDArray[np.bool_]:
     """Which of a family of hypotheses are rejected at a family-wise error (Holm 1979): bool of the same length."""
     order = np.argsort(p_values, kind="stable")
     steps = error / np.arange(len(p_values), 0, -1)
-    stands = np.flatnonzero(p_values[order] > steps)
+    kept = np.flatnonzero(p_values[order] > steps)
     rejected = np.zeros(len(p_values), np.bool_)
-    rejected[order[: stands[0] if len(stands) else len(p_values)]] = True
+    rejected[order[: kept[0] if len(kept) else len(p_values)]] = True
     return rejected
 
 
