@@ -24,6 +24,7 @@ def rows() -> list[dict]:
     ]
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_the_page_has_what_was_kept_and_says_what_was_not_run(tmp_path):
     kept = {"rows": rows(), "pieces": 100, "minutes": 3.2, "seed": "paper"}

@@ -141,6 +141,7 @@ def test_the_evidence_of_an_account_is_the_scans(night, opened_once):
     assert "name the scan's configuration" in str(without.no_posts)
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_an_account_whose_row_was_edited_is_named_for_nobody(night, tmp_path, opened_once):
     """A row that names another user than the registry does is shown as contradicted by every list."""
