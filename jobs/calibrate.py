@@ -20,7 +20,7 @@ from jobs.options import Folder, NamedPath
 from jobs.text import complain, counted, tell
 from scanner.errors import Refused
 from scanner.registry import admit_key, find_key, load_registry, set_audit_secret
-from scanner.registry.keys_file import Published, faults, publish, read_published
+from scanner.registry.keys_file import PublishedLine, faults, publish, read_published
 from schemas.words import AuditVerdict
 
 if TYPE_CHECKING:
@@ -323,6 +323,6 @@ def verify(file: Path, earlier: Path | None, registry: Path | str | None) -> int
     return 3 if found else 0
 
 
-def _in_words(lines: list[Published]) -> str:
+def _in_words(lines: list[PublishedLine]) -> str:
     commitments = len({line.commitment for line in lines})
     return f"{counted(commitments, 'commitment')} published, head {lines[-1].head if lines else '-'}"

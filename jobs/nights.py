@@ -30,7 +30,7 @@ from scanner.printable import one_in, printable
 from schemas.words import DOCUMENT_REASONS, LASTING_FILE_REASONS, PASSING_FILE_REASONS, AuditState, Naming
 
 if TYPE_CHECKING:
-    from scanner.results.scan_list import By, InQuarantine, LastScans
+    from scanner.results.scan_list import By, LastScans, QuarantineList
 
 ENDED: Mapping[int, str] = {
     0: "done",
@@ -71,13 +71,16 @@ def status(results: str, limit: int, form: Form) -> None:
       brickscan status results --limit 100 --format json
     """
     from scanner.results.flags import NO_FLAGS, counts_of_scans
-    from scanner.results.scan_list import Unscored, in_quarantine, last_scans
+    from scanner.results.scan_list import QuarantineFilter, in_quarantine, last_scans
 
     place = results_at(results)
     if not scanned(place):
         return
     last = last_scans(place.folder, limit)
-    hands = [*_registry_hands(place), *_hands(last, in_quarantine(place.folder, Unscored(), 0, "reason"), place)]
+    hands = [
+        *_registry_hands(place),
+        *_hands(last, in_quarantine(place.folder, QuarantineFilter(), 0, "reason"), place),
+    ]
     of_scans = counts_of_scans(place.folder, place.false_positive_rate, canaries_of(place))
     rows = [row | of_scans.get(row["scan_id"], NO_FLAGS)._asdict() for row in last.ended.iter_rows(named=True)]
     if form != "table":
@@ -133,7 +136,7 @@ def _left(row: Mapping[str, Any]) -> int:
     return max(int(row["shards"] - row["shards_skipped"] - row["committed"] - row["files_quarantined"]), 0)
 
 
-def _hands(last: "LastScans", unscored: "InQuarantine", place: Results) -> Iterator[str]:
+def _hands(last: "LastScans", unscored: "QuarantineList", place: Results) -> Iterator[str]:
     """Sentences on what somebody must look at, the worst first."""
     rows = list(last.ended.iter_rows(named=True))
     for row in rows:
@@ -268,18 +271,18 @@ def quarantine(
     """
     if everything and limit is not None:
         raise click.UsageError("Give --limit or --all; one of the two.")
-    from scanner.results.scan_list import Unscored, in_quarantine
+    from scanner.results.scan_list import QuarantineFilter, in_quarantine
 
     place = results_at(results)
     if not scanned(place):
         return
-    wanted, most = Unscored(since, before, reasons, accounts), None if everything else limit or _NEWEST
+    wanted, most = QuarantineFilter(since, before, reasons, accounts), None if everything else limit or _NEWEST
     found = in_quarantine(place.folder, wanted, most, by)
     _show(found, by, form)
     show_footer(form, [_footer(found, asked=any(wanted))])
 
 
-def _show(found: "InQuarantine", by: "By", form: Form) -> None:
+def _show(found: "QuarantineList", by: "By", form: Form) -> None:
     rows = list(found.rows.iter_rows(named=True))
     if form != "table":
         totals = {"entries": found.entries, "documents": found.documents, "files": found.files}
@@ -320,7 +323,7 @@ def _id(value: str | None) -> str:
     return "-" if value is None else printable(value, _LONGEST)
 
 
-def _footer(found: "InQuarantine", *, asked: bool) -> str:
+def _footer(found: "QuarantineList", *, asked: bool) -> str:
     if not found.entries:
         return "Nothing that was asked for is in quarantine." if asked else "Nothing is in quarantine."
     more = " (--limit or --all shows more)" if found.entries > len(found.rows) else ""

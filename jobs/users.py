@@ -28,7 +28,7 @@ from jobs.text import columns, complain, counted, tell
 from scanner.errors import Refused, in_a_line
 from scanner.printable import printable, safe
 from scanner.registry import (
-    Verified,
+    Verification,
     WantedUsers,
     add_users,
     erase_users,
@@ -182,7 +182,7 @@ def verify(registry: Path | str, results: tuple[str, ...], heads: tuple[str, ...
     return 0 if found.holds else 3
 
 
-def _in_words(found: Verified, heads: int, without: int) -> Iterator[str]:
+def _in_words(found: Verification, heads: int, without: int) -> Iterator[str]:
     yield f"{counted(found.events, 'event')}, head {found.head or '-'}"
     if heads:
         yield f"{counted(heads, 'head')} that scans wrote down"

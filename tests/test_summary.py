@@ -15,7 +15,7 @@ from scanner.audit.in_every_scan.live import LiveAudit
 from scanner.audit.in_every_scan.traffic import Traffic
 from scanner.audit.statistics.judgement import Limits
 from scanner.cluster import DocumentCounts, ScanOutcome, ScanTotals, ScanWork
-from scanner.cluster.work import Unread
+from scanner.cluster.work import UnreadInput
 from scanner.results.scan_list import Reason, WholeInput, whole_input
 from scanner.scan_plan import UnsupportedKey
 from schemas.words import AuditState
@@ -56,7 +56,7 @@ def outcome(**changes: object) -> ScanOutcome:
         "seconds": 12.3,
         "first_commit": 4.56,
         "audit": audit(*rows("hhhuu")),
-        "unread": Unread(reasons=(Reason("null_text", 3, 0), Reason("not_parquet", 0, 1)), whole=WHOLE),
+        "unread": UnreadInput(reasons=(Reason("null_text", 3, 0), Reason("not_parquet", 0, 1)), whole=WHOLE),
     }
     return ScanOutcome(**(values | changes))
 
@@ -93,7 +93,7 @@ def test_a_resumed_night_is_told_as_a_whole():
 
 def test_a_night_in_one_go_says_its_figures_once():
     whole = WholeInput(documents=1200, flagged=5)
-    once = outcome(work=ScanWork(3, 0, (), (), ()), unread=Unread(whole=whole))
+    once = outcome(work=ScanWork(3, 0, (), (), ()), unread=UnreadInput(whole=whole))
     assert "whole input" not in said(once)
     assert "flagged      5 documents, " in said(once)
     assert "quarantined  0 documents, 0 files\n" in said(once)
@@ -117,8 +117,8 @@ def test_verbose_tells_what_the_audit_counted_and_how_to_ask():
             {"left_out": (UnsupportedKey("hug", "It never passed an audit."),)},
             "LEFT OUT: no text was scored under key hug. It never passed an audit.",
         ),
-        ({"unread": Unread(nothing="Nothing was read: x.")}, "Nothing was read: x."),
-        ({"exit_code": 4, "unread": Unread(too_much=("2 files cannot be read.",))}, "2 files cannot be read."),
+        ({"unread": UnreadInput(nothing="Nothing was read: x.")}, "Nothing was read: x."),
+        ({"exit_code": 4, "unread": UnreadInput(too_much=("2 files cannot be read.",))}, "2 files cannot be read."),
         (
             {"exit_code": 143},
             "Interrupted by SIGTERM: 12 of 12 shards are committed. Run the same command again to go on from there.",
@@ -138,7 +138,7 @@ def test_verbose_tells_what_the_audit_counted_and_how_to_ask():
             "set its `active_from` in keys.toml)",
         ),
         (
-            {"unread": Unread(passed_over=("/in/\x1b.csv",))},
+            {"unread": UnreadInput(passed_over=("/in/\x1b.csv",))},
             "1 file passed over, not ending in .parquet (.csv 1), such as /in/\\x1b.csv",
         ),
     ],
@@ -170,7 +170,7 @@ def test_nights_that_were_dropped_are_told():
 
 
 def test_an_interrupted_scan_tells_what_it_did_itself():
-    found = said(outcome(exit_code=130, audit=None, unread=Unread()))
+    found = said(outcome(exit_code=130, audit=None, unread=UnreadInput()))
     assert "whole input  9 of 12 shards committed before\n" in found
     assert "flagged      5 documents, at a false-positive rate of 1 in 1,000,000\n" in found
     assert "false flags" not in found
@@ -236,7 +236,7 @@ def test_lines_fit_whatever_is_in_them(number, code, limits, names, verbose):
     counts = DocumentCounts(*[number] * 10)
     texts = Traffic(number, number, number, number, {}, ("s",))
     found = audit(*rows("hhhuu"), traffic=texts, false_share=(0.2, limits), unadmitted=("k" * 60,) * 3)
-    unread = Unread(tuple(names), (Reason("out_of_memory", number, number),) * 4, whole=WholeInput(*[number] * 7))
+    unread = UnreadInput(tuple(names), (Reason("out_of_memory", number, number),) * 4, whole=WholeInput(*[number] * 7))
     result = outcome(exit_code=code, totals=ScanTotals(number, counts), audit=found, unread=unread, seconds=1e6)
     for line in said(result, verbose=verbose).split("\n"):
         whole = line.startswith(("tables ", "list ", "query "))

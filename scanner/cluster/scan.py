@@ -34,7 +34,7 @@ from scanner.cluster.todo import PiecePace, seconds_a_byte
 from scanner.cluster.work import (
     ALL_READ,
     ScanWork,
-    Unread,
+    UnreadInput,
     find_work,
     inspect_input,
     packed,
@@ -196,7 +196,7 @@ class ScanOutcome:
     first_commit: float | None
     audit: LiveAudit | None
     to_retry: frozenset[InputFile] = frozenset()
-    unread: Unread = ALL_READ
+    unread: UnreadInput = ALL_READ
     stopped: bool = False
     dropped: int = 0
     accounts: AccountsFound | None = None
@@ -284,7 +284,7 @@ class _Scan:
             open_tables(self._plan.results)  # a table may have come while the input was listed
             self._commit()
             self._record(exit_code)
-            self._unread = Unread(reasons=reasons_of(self._plan, self._scan_id))
+            self._unread = UnreadInput(reasons=reasons_of(self._plan, self._scan_id))
         return self._outcome(exit_code)
 
     def _scan(self, files: Sequence[InputFile] | None) -> ExitCode:

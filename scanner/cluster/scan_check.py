@@ -29,7 +29,7 @@ from scanner.cluster.machines import WORKER_MEMORY, cluster, worker_memory
 from scanner.cluster.pieces import Seconds
 from scanner.cluster.todo import PiecePace
 from scanner.cluster.work import (
-    Inspected,
+    InspectedInput,
     ScanWork,
     inspect_input,
     other_names,
@@ -44,7 +44,7 @@ from scanner.detection.under_test import Origin, Witness
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.documents import Unreadable, read
 from scanner.input.files import DriverShare, list_files
-from scanner.input.named_files import Described, describe
+from scanner.input.named_files import ColumnDescription, describe
 from scanner.input.shards import Shard
 from scanner.registry import open_key
 from scanner.results.filters import with_filter
@@ -337,7 +337,7 @@ class _Input:
         listed = list_files(plan.locations, passed_over=self._passed_over.append, reading=plan.reading)
         self._listed = len(listed)
         self._files = [file for file in listed if part is None or part.holds(file)]
-        self._inspected: Inspected
+        self._inspected: InspectedInput
         self.work: ScanWork
 
     def refuse_none(self) -> None:
@@ -410,7 +410,7 @@ class _Input:
         return CheckFinding("done", tuple(says), facts | {"documents_left_for_some_keys": by_one_key})
 
 
-def _not_read(column: Described) -> str:
+def _not_read(column: ColumnDescription) -> str:
     return f"{column.role} {column.name!r} is {column.type}, which is not read: it will be null in all tables"
 
 

@@ -192,7 +192,7 @@ class ScanWork:
         return len({shard.file.path for shard in self.left} | {file.path for file, _ in self.faults})
 
 
-class Inspected(NamedTuple):
+class InspectedInput(NamedTuple):
     """Content of the footers: the shards of sound files, how many these are, and other files by their whole ids."""
 
     shards: list[Shard]
@@ -205,7 +205,7 @@ class Inspected(NamedTuple):
         return [*(shard.shard_id for shard in self.shards), *self.faults]
 
 
-def inspect_input(plan: Plan, files: Sequence[InputFile]) -> Inspected:
+def inspect_input(plan: Plan, files: Sequence[InputFile]) -> InspectedInput:
     """Read the footers of files, and cut the files. Raises ScanFailed: no process can be started for it."""
     shards: list[Shard] = []
     faults: dict[str, tuple[InputFile, FileFault]] = {}
@@ -215,10 +215,10 @@ def inspect_input(plan: Plan, files: Sequence[InputFile]) -> Inspected:
                 shards += _shards_of(file, found, plan.decides)
             except FileFault as fault:
                 faults[shard_id(file, None, plan.decides)] = (file, fault)
-    return Inspected(shards, len(files) - len(faults), faults)
+    return InspectedInput(shards, len(files) - len(faults), faults)
 
 
-def refuse_wrong_columns(inspected: Inspected) -> None:
+def refuse_wrong_columns(inspected: InspectedInput) -> None:
     """Refuse input if every file lacks a configured column; files of which nothing is known do not count.
 
     Raises:
@@ -235,7 +235,7 @@ def refuse_wrong_columns(inspected: Inspected) -> None:
     )
 
 
-def find_work(plan: Plan, inspected: Inspected) -> ScanWork:
+def find_work(plan: Plan, inspected: InspectedInput) -> ScanWork:
     """Leave out committed shards, once the leftovers of dead drivers are settled.
 
     Raises:
@@ -247,12 +247,12 @@ def find_work(plan: Plan, inspected: Inspected) -> ScanWork:
     return work
 
 
-def work_left(plan: Plan, inspected: Inspected) -> ScanWork:
+def work_left(plan: Plan, inspected: InspectedInput) -> ScanWork:
     """As `find_work`; writes nothing."""
     return _look_back(plan, inspected)[0]
 
 
-def _look_back(plan: Plan, inspected: Inspected) -> tuple[ScanWork, set[str]]:
+def _look_back(plan: Plan, inspected: InspectedInput) -> tuple[ScanWork, set[str]]:
     """The work that is to be done, and the ids of finished shards that the log of `verdicts` has."""
     tables = Tables(plan.results)
     logged = committed(tables, "verdicts", inspected.ids)
@@ -282,7 +282,7 @@ def _rules(plan: Plan) -> list[tuple[str, int, str | None]]:
 
 
 def without(
-    inspected: Inspected, done: Collection[str], others: Mapping[str, AlsoDone] = MappingProxyType({})
+    inspected: InspectedInput, done: Collection[str], others: Mapping[str, AlsoDone] = MappingProxyType({})
 ) -> ScanWork:
     """The work that is left when these ids are done, and these shards under other keys."""
     shards, _, faults = inspected
@@ -380,7 +380,7 @@ _ENDINGS_TOLD = 5
 
 
 @dataclass(frozen=True)
-class Unread:
+class UnreadInput:
     """What a scan did not read.
 
     passed_over: paths of files in the input's folders that do not end in .parquet; reasons: why documents and files of
@@ -398,12 +398,12 @@ class Unread:
     too_much: tuple[str, ...] = ()
 
 
-ALL_READ = Unread()
+ALL_READ = UnreadInput()
 
 
 def what_was_not_read(
     plan: Plan, scan_id: str, work: "ScanWork", totals: "ScanTotals", files: int, passed_over: Sequence[str]
-) -> Unread:
+) -> UnreadInput:
     """Look back at a scan whose work is done: `files` of the input were looked at."""
     over, whole = tuple(passed_over), _whole(plan, work, totals)
     found, lost = tuple[Reason, ...](), list[str]()
@@ -417,9 +417,9 @@ def what_was_not_read(
     # rows that a table's commits moved have their verdicts under files that may be gone
     moved = any(shard.file.entry is not None and shard.file.entry.parents for shard in work.found)
     if whole.documents > whole.quarantined or moved:
-        return Unread(over, found, whole=whole, too_much=beyond)
+        return UnreadInput(over, found, whole=whole, too_much=beyond)
     quiet = not found and not over
-    return Unread(over, found, _sentence(files, found, quiet), quiet and plan.config.allow_empty, whole, beyond)
+    return UnreadInput(over, found, _sentence(files, found, quiet), quiet and plan.config.allow_empty, whole, beyond)
 
 
 def _whole(plan: Plan, work: "ScanWork", totals: "ScanTotals") -> WholeInput:

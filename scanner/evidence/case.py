@@ -137,7 +137,7 @@ class MovedRow(Refused):
     """A row of a file that is as it was scanned, in which another text stands than the row says."""
 
 
-class Stored(NamedTuple):
+class StoredText(NamedTuple):
     """A text, byte for byte the one that was scanned.
 
     row: its row of schemas.tables.DOCUMENTS, as its file holds it today; None if the text is the one that the scan
@@ -176,7 +176,7 @@ class StoredTexts:
         self._sound: InputFile | None = None  # the file that was inspected last
         weakref.finalize(self, self._inspector.close)
 
-    def of(self, case: FlagCase) -> Stored:
+    def of(self, case: FlagCase) -> StoredText:
         """The text of a flag.
 
         Raises:
@@ -186,14 +186,14 @@ class StoredTexts:
         """
         try:
             row = self._in_its_file(case)
-            return Stored(bytes(row["text"]), row)
+            return StoredText(bytes(row["text"]), row)
         except MovedRow:
             raise
         except Refused as error:
             text = self._kept.of(case.row)
             if text is None or not self._is_the_scanned(text, case):
                 raise
-            return Stored(text, None, str(error))
+            return StoredText(text, None, str(error))
 
     def _in_its_file(self, case: FlagCase) -> Mapping[str, Any]:
         try:
@@ -306,7 +306,7 @@ def text_ids_of(folder: str, registry: Registry) -> TextIds:
 MESSAGE, ACCOUNT, TEXT = ("key_id", "message"), ("account_id",), ("text_sha256",)
 
 
-class Around(NamedTuple):
+class GroupCounts(NamedTuple):
     """Flagged documents, distinct texts among them, and distinct accounts that posted them, as far as they are told."""
 
     documents: int
@@ -316,7 +316,7 @@ class Around(NamedTuple):
 
 def equal_in(
     results: str, rate: float, rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...]
-) -> dict[tuple[Any, ...], Around]:
+) -> dict[tuple[Any, ...], GroupCounts]:
     """Flags that equal a row in these columns, by their values; null equals nothing. Raises Refused: no results."""
     values = {name: {row[name] for row in rows} - {None} for name in columns}
     wanted = pl.all_horizontal(*(pl.col(name).is_in(list(found)) for name, found in values.items()))
@@ -324,19 +324,21 @@ def equal_in(
     counts = [pl.len().alias("documents"), pl.col("text_sha256").n_unique().alias("texts"), accounts]
     same = [pl.col(name).alias(f"same_{name}") for name in columns]
     found = ask(results, lambda: current_flags(results, rate, wanted).group_by(same).agg(counts).collect())
-    return {row[:-3]: Around(*row[-3:]) for row in found.iter_rows()}
+    return {row[:-3]: GroupCounts(*row[-3:]) for row in found.iter_rows()}
 
 
-def naming_users(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -> dict[str | None, Around]:
+def naming_users(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -> dict[str | None, GroupCounts]:
     """Flags that name a user of these rows, be it first or beside others, by user. Raises Refused: no results."""
     users = tuple({row["user_id"] for row in rows if row["naming"] == Naming.NAMED} - {None})
     if not users:
         return {}
     counts = sums(results, rate, WantedFlags(users=users), None, "user").rows.filter(naming=Naming.NAMED)
-    return {user: Around(*of) for user, *of in counts.select("user_id", "documents", "texts", "accounts").iter_rows()}
+    return {
+        user: GroupCounts(*of) for user, *of in counts.select("user_id", "documents", "texts", "accounts").iter_rows()
+    }
 
 
-def alike_with(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], Around]:
+def alike_with(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], GroupCounts]:
     """Flags that are one piece of evidence with a row, by its values in OF. Raises Refused: no results."""
     keys, messages = ({row[name] for row in rows} for name in MESSAGE)
     of_messages = pl.col("message").is_in(list(messages - {None}))
@@ -352,7 +354,7 @@ def alike_with(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -> 
         return mine.join(sizes, on="piece").select(*OF, "piece_documents", "piece_texts", "piece_accounts")
 
     found = ask(results, of_these) if rows else pl.DataFrame()
-    return {row[:-3]: Around(*row[-3:]) for row in found.iter_rows()}
+    return {row[:-3]: GroupCounts(*row[-3:]) for row in found.iter_rows()}
 
 
 MOST_POSTS = 10
@@ -369,7 +371,7 @@ Place = tuple[str, int]
 _COLUMNS = ("path", "row", *MESSAGE, "account_id", "text_sha256", "variant", "scan_id", "sketch")
 
 
-class Copied(NamedTuple):
+class CopiedShare(NamedTuple):
     """What a text shares with earlier flagged posts of other accounts.
 
     share: of its runs that end in a scored token, from 0 to 1; posts, accounts: those that hold some of them; path,
@@ -441,7 +443,9 @@ def _alike(numbered: pl.DataFrame, places: NDArray[np.uint32], number: int) -> S
     return ordered.head(MOST_POSTS).to_dicts()
 
 
-def copied_of(ids: NDArray[np.uint32], scored: NDArray[np.int64], reach: int, posts: Iterable[EarlierPost]) -> Copied:
+def copied_of(
+    ids: NDArray[np.uint32], scored: NDArray[np.int64], reach: int, posts: Iterable[EarlierPost]
+) -> CopiedShare:
     """What a text shares with posts.
 
     Args:
@@ -460,10 +464,10 @@ def copied_of(ids: NDArray[np.uint32], scored: NDArray[np.int64], reach: int, po
         there |= shared
         holding += [(int(shared.sum()), post)] if shared.any() else []
     if not holding:
-        return Copied(0.0, 0, 0)
+        return CopiedShare(0.0, 0, 0)
     _, most = max(holding, key=lambda one: one[0])  # of equal ones the first, which is the most alike
     accounts = {post.account_id for _, post in holding}
-    return Copied(float(there.mean()), len(holding), len(accounts), most.path, most.row)
+    return CopiedShare(float(there.mean()), len(holding), len(accounts), most.path, most.row)
 
 
 def _runs(ids: NDArray[np.uint32], length: int) -> list[bytes]:

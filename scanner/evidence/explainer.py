@@ -28,12 +28,12 @@ from scanner.evidence.case import (
     MESSAGE,
     OF_FILE,
     TEXT,
-    Around,
-    Copied,
+    CopiedShare,
     EarlierPost,
     FlagCase,
+    GroupCounts,
     MovedRow,
-    Stored,
+    StoredText,
     StoredTexts,
     alike_with,
     copied_of,
@@ -45,7 +45,7 @@ from scanner.evidence.case import (
     refuse_impossible,
     text_ids_of,
 )
-from scanner.evidence.explanation import RUN, Explanation, Omissions, Weighed, log10_p_in, weigh
+from scanner.evidence.explanation import RUN, Explanation, Omissions, TextEvidence, log10_p_in, weigh
 from scanner.evidence.names_then import (
     CHANGED_ROW,
     NOT_ASKED,
@@ -102,18 +102,18 @@ class _TextFindings(NamedTuple):
     why_none: str | None = None
     not_from_file: str | None = None
     parts: Sequence[TextPart] = ()
-    weighed: Weighed | None = None
+    weighed: TextEvidence | None = None
     not_weighed: str | None = None
     of_file: Mapping[str, Any] = MappingProxyType({})
     moved: bool = False
 
 
-def _as_scored(case: FlagCase, found: Stored) -> str:
+def _as_scored(case: FlagCase, found: StoredText) -> str:
     text = read_text(found.text)[0] or ""
     return text if case.row["variant"] is None else normalise(text)
 
 
-def _as_weighed(case: FlagCase, weighed: Weighed | None, says: RegistrySays) -> RegistrySays:
+def _as_weighed(case: FlagCase, weighed: TextEvidence | None, says: RegistrySays) -> RegistrySays:
     """The registry's word, unless the row has another message than its text: then the registry was asked of a stranger.
 
     Nobody is named by a p-value that is smaller than that of the text, either. A verdict of a part of the text is not
@@ -216,7 +216,7 @@ class Explainer:
         spans_of, earlier = self._spans(rows), earlier_of_others(*place, rows)
         for case, says in zip(cases, said_of, strict=True):
             of_message, of_account, of_text = (
-                counts.get(tuple(case.row[name] for name in columns), Around(1, 1, 1))
+                counts.get(tuple(case.row[name] for name in columns), GroupCounts(1, 1, 1))
                 for columns, counts in around.items()
             )
             reading = self._text_of(case)
@@ -335,7 +335,7 @@ class Explainer:
             raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
         return self._stored(case).text
 
-    def _stored(self, case: FlagCase) -> Stored:
+    def _stored(self, case: FlagCase) -> StoredText:
         """Its text with what stands beside it, or the text alone: the file may lack a column that is asked for now."""
         with contextlib.suppress(Refused):
             found = self._rows.of(case)
@@ -388,7 +388,7 @@ class Explainer:
             return any(canary.account_id in users_of(row) for canary in self.canaries or ())
         return False
 
-    def _copied(self, case: FlagCase, earlier: Sequence[Mapping[str, Any]]) -> Copied | None:
+    def _copied(self, case: FlagCase, earlier: Sequence[Mapping[str, Any]]) -> CopiedShare | None:
         """What a flag's text shares with earlier posts, of those that can be read; None: there is none."""
         posts: list[EarlierPost] = []
         for row in earlier:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.evidence.case import Around, Copied, FlagCase
+from scanner.evidence.case import CopiedShare, FlagCase, GroupCounts
 from scanner.evidence.names_then import NOT_ASKED, RegistrySays
 from scanner.scan_plan import recorded_tests
 from scanner.text import HuggingFaceTokenizer
@@ -77,7 +77,7 @@ class UserEvidenceFinding(NamedTuple):
     log10_p: float
 
 
-class Weighed(NamedTuple):
+class TextEvidence(NamedTuple):
     """The evidence of a text for a message.
 
     tokens; scored; repeats: left out since they came before; unscored: without a whole window, or of no draw;
@@ -113,7 +113,7 @@ def weigh(
     omissions: Omissions,
     parts: Sequence[TextPart],
     run: int = RUN,
-) -> Weighed:
+) -> TextEvidence:
     """Weigh a text.
 
     Args:
@@ -132,7 +132,7 @@ def weigh(
     positions = once if omissions.common is None else omissions.common.without(tokens, once)
     all_positions = mark.rule.positions(tokens, "none")
     score = mark.score(tokens, positions, message)
-    return Weighed(
+    return TextEvidence(
         len(ids),
         int(positions.scored[0]),
         int(all_positions.scored[0] - once.scored[0]),
@@ -256,17 +256,17 @@ class Explanation:
     no_text: str | None
     not_from_file: str | None
     parts: Sequence[TextPart]
-    weighed: Weighed | None
+    weighed: TextEvidence | None
     not_weighed: str | None
-    of_user: Around | None
-    of_message: Around
-    of_account: Around | None
-    of_text: Around
-    alike: Around | None
+    of_user: GroupCounts | None
+    of_message: GroupCounts
+    of_account: GroupCounts | None
+    of_text: GroupCounts
+    alike: GroupCounts | None
     expected: float | None
     false_flags: float | None
     spans: Sequence[Mapping[str, Any]] = ()
-    copied: Copied | None = None
+    copied: CopiedShare | None = None
     canary: bool = False
     registry: RegistrySays = NOT_ASKED
 

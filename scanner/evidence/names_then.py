@@ -15,7 +15,7 @@ import polars as pl
 from scanner.errors import Refused, ScanFailed
 from scanner.printable import printable
 from scanner.registry import given_rows, numbers_of_heads, users_of
-from scanner.results.first_seen import Ran, scans_of
+from scanner.results.first_seen import ScanOfRow, scans_of
 from scanner.results.flags import WantedFlags
 from scanner.results.ledger_records import changed_names
 from scanner.results.queries import ask, current_flags
@@ -154,7 +154,7 @@ def unless_contradicted(row: Row, sentence: str) -> RegistrySays:
     return RegistrySays(False, _TWO_THINGS) if row["naming"] == Naming.CONTRADICTED else RegistrySays(None, sentence)
 
 
-def _then(row: Row, ran: Ran, numbers: Mapping[str, int]) -> _Then | None:
+def _then(row: Row, ran: ScanOfRow, numbers: Mapping[str, int]) -> _Then | None:
     """The time of a row; None: it is of no scan that is on record."""
     if ran.began is None or ran.ended is None:
         return None
@@ -175,7 +175,7 @@ def _entries(row: Row) -> Iterator[Row]:
             yield one
 
 
-def _of_row(row: Row, ran: Ran, numbers: Mapping[str, int], given: Mapping[tuple[str, int], Row]) -> RegistrySays:
+def _of_row(row: Row, ran: ScanOfRow, numbers: Mapping[str, int], given: Mapping[tuple[str, int], Row]) -> RegistrySays:
     if row["naming"] == Naming.CONTRADICTED:
         return RegistrySays(False, _TWO_THINGS)
     erased, sentence, then = set[tuple[str, int]](), "it says the same", _then(row, ran, numbers)

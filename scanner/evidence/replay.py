@@ -41,7 +41,7 @@ from scanner.input.files import resolve
 from scanner.registry import Holders, check_secret, find_key, load_registry
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
-from scanner.results.first_seen import Before, known_before
+from scanner.results.first_seen import EarlierKnowledge, known_before
 from scanner.results.queries import ask
 from scanner.scan_plan import Weights, read_config, recorded_tests, results_of
 from scanner.storage.locations import absolute
@@ -70,7 +70,7 @@ NOBODY_ASKED_FOR = (Naming.ASSUMED, Naming.AMBIGUOUS, Naming.UNPROVED)
 _CHANGED = "the users table changed since: `brickscan users verify` follows its chain"
 
 
-class Compared(NamedTuple):
+class FieldComparison(NamedTuple):
     """A field as it was recorded and as it is today. why: what may explain a difference; None: nothing."""
 
     field: str
@@ -88,7 +88,7 @@ class Replay(NamedTuple):
     """
 
     case: FlagCase
-    fields: list[Compared]
+    fields: list[FieldComparison]
     not_from_file: str | None
     registry: RegistrySays
 
@@ -140,7 +140,7 @@ def replay(config_file: Path, document: str) -> Replay:
     return Replay(case, fields, found.not_from_file, says)
 
 
-def _existed(case: FlagCase, before: Before, known_at: datetime | None) -> Compared:
+def _existed(case: FlagCase, before: EarlierKnowledge, known_at: datetime | None) -> FieldComparison:
     """The time by which the document existed, which decides whether a user held its message then.
 
     An earlier flag of its text counts only where it can change whom the text names (scanner.results.first_seen), so
@@ -154,11 +154,11 @@ def _existed(case: FlagCase, before: Before, known_at: datetime | None) -> Compa
     ]
     recorded = row["first_seen_at"]
     if recorded in times:
-        return Compared("first_seen_at", recorded, recorded, equal=True)
+        return FieldComparison("first_seen_at", recorded, recorded, equal=True)
     if before.dropped and recorded is not None and (times[0] is None or recorded < times[0]):
         why = "nights were dropped since, which may have known the document"
-        return Compared("first_seen_at", recorded, times[0], equal=True, why=why)
-    return Compared("first_seen_at", recorded, times[0], equal=False)
+        return FieldComparison("first_seen_at", recorded, times[0], equal=True, why=why)
+    return FieldComparison("first_seen_at", recorded, times[0], equal=False)
 
 
 def _keys_then(registry: Registry, case: FlagCase) -> list[MasterKey]:
@@ -217,12 +217,12 @@ def _by_slow_path(folder: str, registry: Registry, case: FlagCase, raw: bytes, w
     return {"tokens": len(ids), "scored": scored, "score": score, "log10_p": log10_p}
 
 
-def _compare(name: str, row: Mapping[str, Any], replayed: Mapping[str, Any], of_users: str) -> Compared:
+def _compare(name: str, row: Mapping[str, Any], replayed: Mapping[str, Any], of_users: str) -> FieldComparison:
     recorded, found = row[name], replayed[name]
     if name == "named":
         recorded, found = _who(recorded), _who(found)
     if isinstance(recorded, float) and isinstance(found, float) and math.isfinite(recorded) and math.isfinite(found):
-        return Compared(name, recorded, found, nearly_equal(recorded, found))
+        return FieldComparison(name, recorded, found, nearly_equal(recorded, found))
     equal = recorded == found
     why = None
     if not equal and name in OF_USERS:
@@ -230,7 +230,7 @@ def _compare(name: str, row: Mapping[str, Any], replayed: Mapping[str, Any], of_
     elif not equal and name == "proof":
         why = "it was not computed again then: too many flags came together, or the text is too long"
         equal = recorded == Proof.NOT_DRAWN
-    return Compared(name, recorded, found, equal, why)
+    return FieldComparison(name, recorded, found, equal, why)
 
 
 def _who(named: Sequence[Mapping[str, Any]] | None) -> list[str] | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scanner.detection.proving import LONGEST
-from scanner.evidence.case import Around, Copied
+from scanner.evidence.case import CopiedShare, GroupCounts
 from scanner.evidence.explanation import Explanation, PartFinding
 from scanner.printable import at_most, one_in, printable, safe
 from scanner.results.decision_log import users_of
@@ -210,7 +210,7 @@ def _proof(row: Mapping[str, Any]) -> str:
 
 
 def _others(explained: Explanation) -> str:
-    def counted(around: Around, which: str) -> str:
+    def counted(around: GroupCounts, which: str) -> str:
         """How many there are with this flag, which is one of them."""
         documents, texts, accounts = around
         of = f", of {accounts:,} account{'s' * (accounts != 1)}" if accounts > 1 else ""
@@ -235,7 +235,7 @@ def _others(explained: Explanation) -> str:
     return "; ".join(counts) + _copied(explained.copied)
 
 
-def _copied(copied: Copied | None) -> str:
+def _copied(copied: CopiedShare | None) -> str:
     """A sentence on what a text may have copied; empty: nothing that is known."""
     if copied is None or not copied.posts:
         return ""

@@ -35,7 +35,7 @@ from scanner.results.newest import flags as flags_of_all
 from scanner.results.newest import ranges_ever
 from scanner.results.queries import ask, of_a_scan
 from scanner.results.scan_list import (
-    Unscored,
+    QuarantineFilter,
     in_quarantine,
     is_date,
     reasons_of_silent,
@@ -267,7 +267,7 @@ def _added_up(flags: pl.DataFrame) -> dict[str, list[tuple[str | None, int]]]:
 
 
 def _unscored(results: str, ids: list[str]) -> dict[str, list[tuple[str | None, int]]]:
-    wanted = Unscored(scans=tuple(ids))
+    wanted = QuarantineFilter(scans=tuple(ids))
     reasons = in_quarantine(results, wanted, None, "reason").rows
     accounts = in_quarantine(results, wanted, None, "account").rows
     return {

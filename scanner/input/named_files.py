@@ -191,7 +191,7 @@ def input_path(file: Path) -> str:
     return str(folder.with_name(dated)) if folder.name else str(folder)
 
 
-class Described(NamedTuple):
+class ColumnDescription(NamedTuple):
     """A column: what it holds (text, id, account or time), its name, its Arrow type, and whether its values are read.
 
     Values of a column that is not read are null in all tables.
@@ -203,7 +203,7 @@ class Described(NamedTuple):
     read: bool
 
 
-def describe(file: InputFile, columns: Columns) -> list[Described]:
+def describe(file: InputFile, columns: Columns) -> list[ColumnDescription]:
     """The configured columns of a file that an Inspector found sound.
 
     Raises:
@@ -213,9 +213,9 @@ def describe(file: InputFile, columns: Columns) -> list[Described]:
         schema = open_footer(footer_of(opened)).schema_arrow
     found = readable(schema, columns).names
     return [
-        Described(role, name, str(schema.field(schema.get_field_index(name)).type), found[role] is not None)
+        ColumnDescription(role, name, str(schema.field(schema.get_field_index(name)).type), found[role] is not None)
         if len(schema.get_all_field_indices(name)) == 1
-        else Described(role, name, "several columns of one name", read=False)
+        else ColumnDescription(role, name, "several columns of one name", read=False)
         for role, name in columns.names.items()
         if name is not None
     ]

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         restore_users,
         set_canaries,
     )
-    from scanner.registry.verification import NO_RECORD, NamesPart, Record, Verified, verify_since, verify_users
+    from scanner.registry.verification import NO_RECORD, NamesPart, Record, Verification, verify_since, verify_users
 
 __all__ = [
     "NO_RECORD",
@@ -54,7 +54,7 @@ __all__ = [
     "NamedUser",
     "NamesPart",
     "Record",
-    "Verified",
+    "Verification",
     "WantedUsers",
     "add_users",
     "admit_key",

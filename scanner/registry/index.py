@@ -32,7 +32,7 @@ from pyarrow import fs
 from scanner.errors import Refused, ScanFailed, TooLate
 from scanner.registry.chain import START
 from scanner.registry.keys_file import USERS_FOLDER
-from scanner.registry.sorted_files import MOST, Ints, PartsFolder, Sorted, SortedFile, in_order, merged
+from scanner.registry.sorted_files import MOST, Ints, PartsFolder, SortedFile, SortedRows, in_order, merged
 from scanner.storage.delta import make_table, read, refuse_other_version
 from scanner.storage.locations import filesystem_of, is_uri, make_private
 from schemas.tables import USERS
@@ -195,7 +195,7 @@ class EventRun:
         names: whether it has rows of the kind NAMES; without, names are compared.
     """
 
-    def __init__(self, rows: Mapping[tuple[str, str], Sorted], *, names: bool) -> None:
+    def __init__(self, rows: Mapping[tuple[str, str], SortedRows], *, names: bool) -> None:
         self._rows, self._names = dict(rows), names
 
     @property
@@ -203,7 +203,7 @@ class EventRun:
         """Ids of the keys that it has rows of."""
         return {key_id for key_id, _ in self._rows}
 
-    def rows(self, key_id: str, kind: str) -> Sorted:
+    def rows(self, key_id: str, kind: str) -> SortedRows:
         """Its rows of a key and kind."""
         return self._rows.get((key_id, kind)) or _empty(kind)
 
@@ -224,9 +224,9 @@ class EventRun:
 
 
 @functools.cache
-def _empty(kind: str) -> Sorted:
+def _empty(kind: str) -> SortedRows:
     """An empty table. Made late, since Arrow's first allocation maps a GiB, which counts as this process's memory."""
-    return Sorted.in_memory(KINDS[kind].empty_table())
+    return SortedRows.in_memory(KINDS[kind].empty_table())
 
 
 def digests(user_ids: Iterable[str | None]) -> Ints:
@@ -241,12 +241,12 @@ def run_of(events: pl.DataFrame) -> EventRun:
     Raises:
         Refused: a message is given or removed twice.
     """
-    rows: dict[tuple[str, str], Sorted] = {}
+    rows: dict[tuple[str, str], SortedRows] = {}
     for (key_id, event), part in events.group_by("key_id", "event"):
         kind = {ALLOCATED: GIVEN, REMOVED_EVENT: REMOVED}.get(str(event))
         if kind is not None:
             columns = part.with_columns(pl.col("at").dt.epoch("us")).sort("message").select(KINDS[kind].names)
-            rows[str(key_id), kind] = Sorted.in_memory(columns.to_arrow().cast(KINDS[kind]))
+            rows[str(key_id), kind] = SortedRows.in_memory(columns.to_arrow().cast(KINDS[kind]))
             refuse_twice(str(key_id), columns["message"].to_numpy())
     return EventRun(rows, names=False)
 
@@ -290,7 +290,7 @@ class IndexFolder:
     def runs(self, index: Index) -> list[EventRun]:
         """The runs of an index, newest first."""
         return [
-            EventRun({of: Sorted(parts, self._folder.open) for of, parts in run.items()}, names=True)
+            EventRun({of: SortedRows(parts, self._folder.open) for of, parts in run.items()}, names=True)
             for run in index.runs
         ]
 
@@ -419,7 +419,7 @@ def _with_names(run: EventRun) -> EventRun:
     for key_id in run.keys:
         given = pl.DataFrame(pl.from_arrow(run.rows(key_id, GIVEN).all(KINDS[GIVEN]))).drop_nulls("user_id")
         names = pa.table([digests(given["user_id"]), given["message"].to_arrow()], schema=KINDS[NAMES])
-        rows[key_id, NAMES] = Sorted.in_memory(in_order([names], KINDS[NAMES]))
+        rows[key_id, NAMES] = SortedRows.in_memory(in_order([names], KINDS[NAMES]))
     return EventRun(rows, names=True)
 
 

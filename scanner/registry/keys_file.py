@@ -221,7 +221,7 @@ _LINE = re.compile(
 )
 
 
-class Published(NamedTuple):
+class PublishedLine(NamedTuple):
     """A line: its running number, the day (UTC), what it says of a key, and the head after it.
 
     commitment, tokenizer, head: as hex; tokenizer: SHA-256 of the tokenizer.json.
@@ -236,7 +236,7 @@ class Published(NamedTuple):
     head: str
 
 
-def read_published(path: Path) -> list[Published]:
+def read_published(path: Path) -> list[PublishedLine]:
     """The lines of a list, whose chain holds.
 
     Raises:
@@ -246,7 +246,7 @@ def read_published(path: Path) -> list[Published]:
         text = read_named(path, MOST_ROWS).decode("ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'no ASCII'})") from None
-    found: list[Published] = []
+    found: list[PublishedLine] = []
     for number, line in enumerate(text.splitlines(), start=1):
         match = _LINE.fullmatch(line)
         if match is None:
@@ -259,7 +259,7 @@ def read_published(path: Path) -> list[Published]:
                 f"{path}, line {number}: number and head do not follow from the line before: lines were changed, moved "
                 "or taken out. Restore the list from a copy that others keep"
             )
-        found.append(Published(number, match[2], match[3], match[4], int(match[5]), match[6], match[7]))
+        found.append(PublishedLine(number, match[2], match[3], match[4], int(match[5]), match[6], match[7]))
     return found
 
 
@@ -272,7 +272,7 @@ def _of_key(key: MasterKey) -> tuple[str | None, int, str]:
     return key.commitment, key.messages, key.tokenizer.sha256
 
 
-def publish(folder: Path | str, path: Path) -> tuple[list[Published], int]:
+def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
     """Append the registry's commitments that a list lacks, in the order in which the keys were made.
 
     Args:
@@ -296,7 +296,7 @@ def publish(folder: Path | str, path: Path) -> tuple[list[Published], int]:
             if key.commitment is not None and _of_key(key) not in known:
                 number, last = len(lines) + 1, lines[-1].head if lines else _BEFORE
                 body = number, day, key.key_id, key.commitment, key.messages, key.tokenizer.sha256
-                lines.append(Published(*body, _head(last, " ".join(map(str, body)))))
+                lines.append(PublishedLine(*body, _head(last, " ".join(map(str, body)))))
         if len(lines) > before:
             text = "".join(" ".join(map(str, line)) + "\n" for line in lines)
             try:
@@ -306,7 +306,7 @@ def publish(folder: Path | str, path: Path) -> tuple[list[Published], int]:
     return lines, len(lines) - before
 
 
-def faults(lines: Sequence[Published], earlier: Sequence[Published], folder: Path | str | None) -> list[str]:
+def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], folder: Path | str | None) -> list[str]:
     """Reasons why a list is wrong, for people. It must begin with an earlier copy, and hold a registry's keys.
 
     Args:

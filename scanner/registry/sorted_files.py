@@ -125,7 +125,7 @@ def opened(rows: pa.Table) -> OpenedFile:
     return OpenedFile(whole, array)
 
 
-class Sorted:
+class SortedRows:
     """Rows in the order of their first column, in parts that do not overlap.
 
     Args:
@@ -139,7 +139,7 @@ class Sorted:
         self._lasts = [part.last for part in parts]
 
     @classmethod
-    def in_memory(cls, rows: pa.Table) -> "Sorted":
+    def in_memory(cls, rows: pa.Table) -> "SortedRows":
         """The sequence of sorted rows in memory."""
         whole = opened(rows)
         if not len(rows):
@@ -220,7 +220,7 @@ def in_order(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
     return rows.take(pa.array(order))
 
 
-def merged(sequences: Sequence[Sorted], schema: pa.Schema) -> Iterator[pa.Table]:
+def merged(sequences: Sequence[SortedRows], schema: pa.Schema) -> Iterator[pa.Table]:
     """Rows of several sequences as one, in order, in tables of at most PART_ROWS rows, read bit by bit."""
     longest = max(sequences, key=lambda sequence: sequence.rows)
     low = BELOW

@@ -23,7 +23,7 @@ _PARTS = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+(?:\]|\Z)|\{(?:\d+,)?(?:\d\d+)?\}|.
 _REPEATED = re.compile(r"[*+]|\{.+")
 
 
-class Pinned(NamedTuple):
+class PinnedTokenizer(NamedTuple):
     """A tokenizer's entry in keys.toml, and its sizes: the tokens of its model, and all tokens with the added ones."""
 
     entry: TokenizerFile
@@ -31,7 +31,7 @@ class Pinned(NamedTuple):
     tokens: int
 
 
-def pin_tokenizer(folder: Path, given: str) -> Pinned:
+def pin_tokenizer(folder: Path, given: str) -> PinnedTokenizer:
     """Path and SHA-256 of a tokenizer.json; the path is relative to the registry if it was given so or lies inside.
 
     Args:
@@ -73,7 +73,7 @@ def pin_tokenizer(folder: Path, given: str) -> Pinned:
         given = os.path.abspath(path)
         if Path(given).is_relative_to(os.path.abspath(folder)):
             given = os.path.relpath(given, os.path.abspath(folder))
-    return Pinned(TokenizerFile(file=given, sha256=hashlib.sha256(raw).hexdigest()), *_sizes(fields))
+    return PinnedTokenizer(TokenizerFile(file=given, sha256=hashlib.sha256(raw).hexdigest()), *_sizes(fields))
 
 
 def _patterns(value: object) -> Iterator[str]:
@@ -130,7 +130,7 @@ def _beyond(ids: Iterable[object]) -> int:
     return 1 + max((number for number in ids if isinstance(number, int)), default=-1)
 
 
-def refuse_narrow(made_for: "Format", pinned: Pinned) -> None:
+def refuse_narrow(made_for: "Format", pinned: PinnedTokenizer) -> None:
     """Refuse a vocabulary that lacks tokens of the tokenizer: its draws would differ from the draws that mark.
 
     Raises:
@@ -144,7 +144,7 @@ def refuse_narrow(made_for: "Format", pinned: Pinned) -> None:
         )
 
 
-def narrow(made_for: "Format", pinned: Pinned) -> str | None:
+def narrow(made_for: "Format", pinned: PinnedTokenizer) -> str | None:
     """A warning for a vocabulary that has room for the tokenizer's model, but not for its added tokens."""
     width = made_for.vocabulary()
     if width is None or width >= pinned.tokens:

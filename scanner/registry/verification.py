@@ -29,7 +29,7 @@ _GIVEN = ["message", "user_id", "allocated_at", "seq"]
 _REMOVED = ["message", "removed_at", "removed_seq"]
 
 
-class Verified(NamedTuple):
+class Verification(NamedTuple):
     """Result of a verification.
 
     events: how many the chain has; head: the chain's head, as hex text, None where it has no events; faults: what is
@@ -47,7 +47,7 @@ class Verified(NamedTuple):
         return not self.faults and not self.lost
 
 
-def verify_users(folder: Path | str, heads: Collection[str] = ()) -> Verified:
+def verify_users(folder: Path | str, heads: Collection[str] = ()) -> Verification:
     """Follow the chain of a registry's users table from its start, and hold the index against its events.
 
     Args:
@@ -62,7 +62,7 @@ def verify_users(folder: Path | str, heads: Collection[str] = ()) -> Verified:
     return ledger.whole(folder, lambda now: _verified(now.users_snapshot, now.windows(0, _WINDOW), set(heads)))
 
 
-def _verified(users_snapshot: UsersSnapshot, windows: Iterator[pl.DataFrame], wanted: set[str]) -> Verified:
+def _verified(users_snapshot: UsersSnapshot, windows: Iterator[pl.DataFrame], wanted: set[str]) -> Verification:
     events, head, faults, counts = 0, None, list[str](), Counter[tuple[str, str]]()
 
     def counted() -> Iterator[pl.DataFrame]:
@@ -79,7 +79,7 @@ def _verified(users_snapshot: UsersSnapshot, windows: Iterator[pl.DataFrame], wa
         if block.fault:
             faults.append(f"events {block.first} to {block.last}: {block.fault}")
     faults += _too_many(users_snapshot, counts)
-    return Verified(events, head, tuple(faults[:_MOST_FAULTS]), tuple(sorted(wanted)))
+    return Verification(events, head, tuple(faults[:_MOST_FAULTS]), tuple(sorted(wanted)))
 
 
 def _unlike(users_snapshot: UsersSnapshot, events: pl.DataFrame) -> Iterator[str]:

@@ -78,7 +78,7 @@ def _wanted_files(files: Iterable[tuple[str, datetime | None, datetime]], *, all
     return pl.DataFrame(rows, {"path": pl.String, "modified": _TIME, "before": _TIME}, orient="row").unique()
 
 
-class Before(NamedTuple):
+class EarlierKnowledge(NamedTuple):
     """A scan's knowledge of a flagged document when it began, without the document's own time.
 
     written: when its file had been modified; file, text: when a scan before had the same file, or flagged the text;
@@ -97,7 +97,7 @@ def _modified(mark: str | None) -> datetime | None:
     return moment(int(time)) if time.isascii() and time.isdigit() and 0 < int(time) < _LAST_MOMENT else None
 
 
-class Ran(NamedTuple):
+class ScanOfRow(NamedTuple):
     """A row's scan, as `scans` and `shards` have it, whatever the row says.
 
     began, ended: when the scan began, and was done with the row at the latest, None: neither table has it; recorded:
@@ -113,7 +113,7 @@ class Ran(NamedTuple):
     file: datetime | None
 
 
-def scans_of(results: str, rows: Sequence[Mapping[str, Any]]) -> list[Ran]:
+def scans_of(results: str, rows: Sequence[Mapping[str, Any]]) -> list[ScanOfRow]:
     """The scan of each of some rows of VERDICTS, SPANS or ACCOUNTS.
 
     Raises:
@@ -134,7 +134,7 @@ def scans_of(results: str, rows: Sequence[Mapping[str, Any]]) -> list[Ran]:
         ended = min([one[name] for one, name in ((scan, "finished_at"), (part, "scanned_at")) if one], default=None)
         after = len(heads) if ended is None else int(heads["started_at"].search_sorted(ended))
         next_head = heads["users_head"][after] if after < len(heads) else None
-        ran.append(Ran(began, ended, scan is not None, scan["users_head"] if scan else None, next_head, None))
+        ran.append(ScanOfRow(began, ended, scan is not None, scan["users_head"] if scan else None, next_head, None))
         if part is not None and began is not None and "path" in row:
             modified[row["path"], began] = part["since"] or _modified(part["file"])
     if not modified:
@@ -152,7 +152,7 @@ def scans_of(results: str, rows: Sequence[Mapping[str, Any]]) -> list[Ran]:
     return [one._replace(file=of_file(row, one.began)) for row, one in zip(rows, ran, strict=True)]
 
 
-def known_before(results: str, row: Mapping[str, Any], began: datetime) -> Before:
+def known_before(results: str, row: Mapping[str, Any], began: datetime) -> EarlierKnowledge:
     """Knowledge of the scan of a row of FLAGS, which began then, as far as the tables still have it.
 
     Raises:
@@ -168,7 +168,7 @@ def known_before(results: str, row: Mapping[str, Any], began: datetime) -> Befor
     texts = flags(results).filter((pl.col("text_sha256") == row["text_sha256"]) & (pl.col("scanned_at") < began))
     text = texts.with_columns(first="scanned_at").select(_FIRST).min().collect().item()
     dropped = not ranges.filter(pl.col("dropped_at").is_not_null()).head(1).collect().is_empty()
-    return Before(modified, files.get(row["path"]), text, dropped)
+    return EarlierKnowledge(modified, files.get(row["path"]), text, dropped)
 
 
 def _texts(plan: Plan) -> dict[bytes, datetime]:

@@ -164,7 +164,7 @@ decisions leave before their flags, which show which of them stand.
 """
 
 
-class Expired(NamedTuple):
+class ExpiredRows(NamedTuple):
     """Rows older than a limit: their nights, the ids of their scans, how many documents they read, and their flags."""
 
     nights: tuple[str, ...]
@@ -173,7 +173,7 @@ class Expired(NamedTuple):
     flagged: int
 
 
-def expired(results: str, before: date, *, keep_flags: bool = False) -> Expired:
+def expired(results: str, before: date, *, keep_flags: bool = False) -> ExpiredRows:
     """Nights before a date that still have rows; keep_flags: besides flags. Writes nothing.
 
     A scan's rows count from the later of its night and the date (UTC) on which it began, so that text which is scanned
@@ -195,7 +195,7 @@ def expired(results: str, before: date, *, keep_flags: bool = False) -> Expired:
 
     rows = ask(results, found)
     nights = tuple(rows["night"].unique().sort())
-    return Expired(nights, tuple(rows["scan_id"]), int(rows["documents"].sum()), int(rows["flagged"].sum()))
+    return ExpiredRows(nights, tuple(rows["scan_id"]), int(rows["documents"].sum()), int(rows["flagged"].sum()))
 
 
 _ALONE = ("audit_counts", "quarantine")

@@ -296,7 +296,7 @@ By = Literal["reason", "account", "document"]
 _GROUPS: Mapping[By, tuple[str, ...]] = {"reason": ("reason",), "account": ("account_id",)}
 
 
-class Unscored(NamedTuple):
+class QuarantineFilter(NamedTuple):
     """Which rows of quarantine are asked for: since and before these times, and with one of each; empty: any.
 
     scans: ids of the scans that made the rows.
@@ -314,7 +314,7 @@ class Unscored(NamedTuple):
         return scanned_and_one_of(self.since, self.before, columns)
 
 
-class InQuarantine(NamedTuple):
+class QuarantineList(NamedTuple):
     """The rows that are shown (see `in_quarantine`), and totals of everything asked for: rows; documents; files."""
 
     rows: pl.DataFrame
@@ -323,7 +323,7 @@ class InQuarantine(NamedTuple):
     files: int
 
 
-def in_quarantine(results: str, wanted: Unscored, limit: int | None, by: By) -> InQuarantine:
+def in_quarantine(results: str, wanted: QuarantineFilter, limit: int | None, by: By) -> QuarantineList:
     """Quarantine that no later scan resolved, added up, the most frequent first; or by document, newest first.
 
     Columns: reason (by reason) or account_id (by account, of documents whose account is known or null); documents,
@@ -341,14 +341,14 @@ def in_quarantine(results: str, wanted: Unscored, limit: int | None, by: By) -> 
         ScanFailed: names were erased all the while.
     """
 
-    def question() -> InQuarantine:
+    def question() -> QuarantineList:
         newest = newest_quarantine(results, wanted.expression())
         counts = newest.select(documents=pl.col("row").count(), files=pl.col("row").null_count())
         read_once = _newest_first(newest, limit) if by == "document" else _summed(newest, _GROUPS[by])
         found, totals = pl.collect_all([read_once, counts])
         documents, files = totals.row(0)
         entries = documents + files if by == "document" else len(found)
-        return InQuarantine(found.head(entries if limit is None else limit), entries, documents, files)
+        return QuarantineList(found.head(entries if limit is None else limit), entries, documents, files)
 
     return ask(results, question)
 

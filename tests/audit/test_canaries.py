@@ -15,7 +15,14 @@ from scipy import stats
 
 from jobs.summary import canaries_in_words
 from scanner import results
-from scanner.audit.in_every_scan.found_canaries import Counted, Planned, count, judge_canaries, lost, planned_of
+from scanner.audit.in_every_scan.found_canaries import (
+    CanaryCounts,
+    CanaryTargets,
+    count,
+    judge_canaries,
+    lost,
+    planned_of,
+)
 from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.statistics.audit_rows import Audit
 from scanner.cluster.scan import ExitCode, exit_code_of, worse_of
@@ -102,7 +109,7 @@ def test_canaries_that_are_marked_as_they_should_be_are_found_and_named(night, t
     assert results.flagged(tmp_path / "results").collect().height == 0
     assert results.flagged(tmp_path / "results", canaries=True).collect()["canary"].to_list() == [True] * TEXTS
     assert audit.state == "no decoys"
-    assert audit.canaries == Counted(TEXTS, TEXTS, TEXTS, TEXTS, 0)
+    assert audit.canaries == CanaryCounts(TEXTS, TEXTS, TEXTS, TEXTS, 0)
     (line,) = canaries_in_words(audit)
     assert line.startswith("30 of 30 texts came; found 30 (")
     assert "planned 27), named right 30" in line
@@ -155,7 +162,7 @@ def test_what_made_a_quiet_night_is_an_alarm(night, tmp_path, serving, byte_toke
     audit = night(sabotage(tmp_path / "registry", serving, byte_tokenizer, tmp_path))
     assert audit.state == "canaries lost"
     assert exit_code_of(audit.state, too_little_read=False) == 5
-    assert audit.canaries._replace(wrong=0) == Counted(TEXTS, TEXTS, TEXTS if found else 0, 0, 0)
+    assert audit.canaries._replace(wrong=0) == CanaryCounts(TEXTS, TEXTS, TEXTS if found else 0, 0, 0)
     assert audit.canaries.wrong == (TEXTS if found else 0)
     assert words_said.lower() in audit.alarms()[-1].lower()
 
@@ -163,7 +170,7 @@ def test_what_made_a_quiet_night_is_an_alarm(night, tmp_path, serving, byte_toke
 @pytest.mark.costly
 def test_canaries_that_do_not_come_are_an_alarm(night):
     audit = night(come=10)
-    assert audit.canaries == Counted(TEXTS, 10, 10, 10, 0)
+    assert audit.canaries == CanaryCounts(TEXTS, 10, 10, 10, 0)
     assert audit.state == "canaries lost"
     assert "Most did not come" in audit.alarms()[-1]
 
@@ -199,7 +206,7 @@ def test_counts_are_those_of_a_plain_loop():
         right += hit and (own or row["key_id"] == "v")
         wrong += row["naming"] == "named" and row["user_id"] is not None and not own
     assert min(came, found, right, wrong) > 0
-    assert count(pl.LazyFrame(copies), made, 0) == Counted(came, came, found, right, wrong)
+    assert count(pl.LazyFrame(copies), made, 0) == CanaryCounts(came, came, found, right, wrong)
     assert count(pl.LazyFrame(copies), made, 500).due == 500
 
 
@@ -208,7 +215,8 @@ def probability_of_alarm(due: int, share: float, power: float, error: float) -> 
     audit = Audit.begin("", "", "", error)
     hits = np.arange(due + 1)
     alarms = [
-        lost(judge_canaries(audit, Counted(due, due, h, h, 0), Planned(power, power), 1e-6)) for h in hits.tolist()
+        lost(judge_canaries(audit, CanaryCounts(due, due, h, h, 0), CanaryTargets(power, power), 1e-6))
+        for h in hits.tolist()
     ]
     return float(stats.binom.pmf(hits, due, share)[alarms].sum())
 
@@ -221,13 +229,15 @@ def test_of_200_half_lost_is_seen_and_a_night_as_planned_is_quiet(power):
 
 def test_one_named_for_another_is_an_alarm_and_no_canaries_are_none():
     audit = Audit.begin("", "", "", 1e-3)
-    assert lost(judge_canaries(audit, Counted(200, 200, 180, 180, 1), Planned(0.9, 0.9), 1e-6))
-    assert not lost(judge_canaries(audit, Counted(200, 200, 180, 180, 0), Planned(0.9, 0.9), 1e-6))
-    assert judge_canaries(audit, Counted(0, 0, 0, 0, 0), Planned(0.9, 0.9), 1e-6) == []
+    assert lost(judge_canaries(audit, CanaryCounts(200, 200, 180, 180, 1), CanaryTargets(0.9, 0.9), 1e-6))
+    assert not lost(judge_canaries(audit, CanaryCounts(200, 200, 180, 180, 0), CanaryTargets(0.9, 0.9), 1e-6))
+    assert judge_canaries(audit, CanaryCounts(0, 0, 0, 0, 0), CanaryTargets(0.9, 0.9), 1e-6) == []
 
 
 def test_rows_are_whole():
-    rows = judge_canaries(Audit.begin("", "", "", 1e-3), Counted(200, 150, 90, 80, 3), Planned(0.9, 0.9), 1e-6)
+    rows = judge_canaries(
+        Audit.begin("", "", "", 1e-3), CanaryCounts(200, 150, 90, 80, 3), CanaryTargets(0.9, 0.9), 1e-6
+    )
     found, right, wrong = rows
     assert (found["tests"], found["hits"], found["expected"], found["verdict"]) == (200, 90, 180.0, "too few")
     assert found["low"] < 90 < found["high"] < 180
@@ -320,7 +330,7 @@ def test_what_is_planned_follows_keys_and_looks_and_agrees_with_scans(tmp_path, 
         (row,) = (row for row in audit.rows if row["kind"] == "canary_found")
         assert row["expected"] < counted.found
         shares.append(planned.found)
-        stated = judge_canaries(Audit.begin("", "", "", 1e-3), counted, Planned(0.9, 0.9), 1e-6)
+        stated = judge_canaries(Audit.begin("", "", "", 1e-3), counted, CanaryTargets(0.9, 0.9), 1e-6)
     assert lost(stated)  # one share for every scan is too much to ask under K = 500
     assert shares[0] >= shares[1] > shares[2] + 0.2
     for name in ("second", "third"):

@@ -10,7 +10,7 @@ import pytest
 from scanner import results
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
 from scanner.audit.in_every_scan.live import FAMILIES
-from scanner.audit.in_every_scan.reserved import CLUSTERS, OTHERS, Ranked, counted, rank
+from scanner.audit.in_every_scan.reserved import CLUSTERS, OTHERS, RankCounts, counted, rank
 from scanner.detection import open_plan as plan_module
 from scanner.registry import Holders, add_users, list_users
 from scanner.watermark import Tokens
@@ -83,7 +83,7 @@ def test_ranks_are_those_of_plain_loops():
 
 
 def test_what_is_counted_is_right_on_a_known_rank():
-    told = counted(Ranked(np.array([19, 17, 4]), np.array([19, 19, 4]), np.zeros(3, np.int64)), 100)
+    told = counted(RankCounts(np.array([19, 17, 4]), np.array([19, 19, 4]), np.zeros(3, np.int64)), 100)
     hits, tests, chance = told["knockoff"]
     assert (hits.tolist(), tests.tolist()) == ([19, 17, 4], [19, 19, 4])
     assert chance == pytest.approx(0.505)

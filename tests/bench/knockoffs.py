@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from scanner.audit.in_every_scan.reserved import CLUSTERS, OTHERS, Ranked, counted
+from scanner.audit.in_every_scan.reserved import CLUSTERS, OTHERS, RankCounts, counted
 from scanner.audit.statistics.judgement import Moments, binomial_limits, counts, judge
 from schemas.words import AuditVerdict
 
@@ -21,7 +21,7 @@ STAND_INS = 100
 
 def night(
     generator: np.random.Generator, texts: int, users: int, common: float, shift: float = 0.0, share: float = 1.0
-) -> Ranked:
+) -> RankCounts:
     """Ranks in one night.
 
     Args:
@@ -38,10 +38,10 @@ def night(
     own = of_user[whose] + alone * generator.normal(size=texts) + shift * (generator.random(texts) < share)
     which = (generator.integers(STAND_INS, size=texts)[:, None] + np.arange(OTHERS)) % STAND_INS
     others = of_other[cluster[whose][:, None], which] + alone * generator.normal(size=which.shape)
-    return Ranked((own[:, None] > others).sum(axis=1), np.full(texts, OTHERS), cluster[whose])
+    return RankCounts((own[:, None] > others).sum(axis=1), np.full(texts, OTHERS), cluster[whose])
 
 
-def alarms(ranked: Ranked, held: int, error: float) -> bool:
+def alarms(ranked: RankCounts, held: int, error: float) -> bool:
     """Whether the audit calls the ranks of a night too small."""
     found = False
     told = counted(ranked, held)

@@ -71,7 +71,7 @@ def read_marked(files: Sequence[Path]) -> dict[str, list[Marked]]:
     return marked
 
 
-class Judged(NamedTuple):
+class Judgement(NamedTuple):
     """A judge of accounts under the demo's keys, decoys of all accounts, and the share of a rate that accounts have."""
 
     judge: AccountJudge
@@ -79,14 +79,14 @@ class Judged(NamedTuple):
     share: float
 
 
-def judged(folder: Path, rate: float) -> Judged:
+def judged(folder: Path, rate: float) -> Judgement:
     """A judge that tests accounts as half of the looks of all keys of the demo."""
     make_registry(folder)
     keys = load_registry(folder).keys
     opened, tests = open_keys(folder, keys), 2.0 * len(keys)
     judge = AccountJudge(opened, [tests] * len(keys), EachMessage(), Rules(rate, len(keys)), nights=1)
     decoys = AccountDecoys(Decoys(b"audit secret, 16", keys, "ngram", 1.0, 0.0), Origin("", "", ""), "bench")
-    return Judged(judge, decoys, sum(test.watermark.basis.proven for test in opened) / tests)
+    return Judgement(judge, decoys, sum(test.watermark.basis.proven for test in opened) / tests)
 
 
 @functools.cache

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from jobs.evidence import _MARKS, _marked_lines
 from scanner.evidence.advice import RULES, advise, in_short
-from scanner.evidence.case import Around, Copied, FlagCase
-from scanner.evidence.explanation import Explanation, PartFinding, ScoreRun, Weighed
+from scanner.evidence.case import CopiedShare, FlagCase, GroupCounts
+from scanner.evidence.explanation import Explanation, PartFinding, ScoreRun, TextEvidence
 from scanner.evidence.names_then import RegistrySays
 from scanner.evidence.page import MOST_CHARACTERS, page, segments, visible
 from scanner.printable import combines
@@ -32,8 +32,8 @@ def explanation(text: str, field: str = "x", runs: list[ScoreRun] | None = None)
         "manifest": None,
         "unit": None,
     }
-    weighed = Weighed(9, 8, 1, 0, 8.0, runs or [], [])
-    one = Around(1, 1, 1)
+    weighed = TextEvidence(9, 8, 1, 0, 8.0, runs or [], [])
+    one = GroupCounts(1, 1, 1)
     return Explanation(
         FlagCase(row, None),
         1e-6,
@@ -141,7 +141,7 @@ QUOTED = [PartFinding("own", 9, 8, 0.0, -0.1), PartFinding("quoted", 9, 8, -9.0,
 def of(copied: float = 0.0, parts: tuple[PartFinding, ...] = (), **row: object) -> Explanation:
     found = explanation("some words")
     weighed = found.weighed._replace(parts=list(parts))
-    changed = dataclasses.replace(found, weighed=weighed, copied=Copied(copied, 1, 1))
+    changed = dataclasses.replace(found, weighed=weighed, copied=CopiedShare(copied, 1, 1))
     changed.row.update(row)
     return changed
 

@@ -240,12 +240,12 @@ def test_a_file_is_decoded_once_for_all_its_flags(night, registry, marked, plain
     night.scan()
     decoded = []
 
-    class Counted(documents._Group):
+    class CanaryCounts(documents._Group):
         def __init__(self, *arguments):
             decoded.append(arguments)
             super().__init__(*arguments)
 
-    monkeypatch.setattr(documents, "_Group", Counted)
+    monkeypatch.setattr(documents, "_Group", CanaryCounts)
     monkeypatch.chdir(tmp_path)
     assert "8 pages of flags" in call("report", night.config, "--out", "report")[1]
     assert len(decoded) == 1

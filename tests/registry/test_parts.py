@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.registry import sorted_files
-from scanner.registry.sorted_files import BELOW, MOST, PartsFolder, Sorted, merged
+from scanner.registry.sorted_files import BELOW, MOST, PartsFolder, SortedRows, merged
 
 SCHEMA = pa.schema([("value", pa.int64()), ("name", pa.string())])
 VALUES = st.lists(st.integers(0, 30), max_size=40).map(sorted)
@@ -29,7 +29,7 @@ def sequence(folder, values, size=3):
             end += 1
         written.append(folder.write(table(values).slice(begin, end - begin)))
         begin = end
-    return Sorted(written, folder.open)
+    return SortedRows(written, folder.open)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def folder():
 
 @given(values=VALUES, wanted=st.lists(st.integers(-1, 31), max_size=12))
 def test_what_is_found_is_what_a_look_through_all_finds(folder, values, wanted):
-    for rows in (sequence(folder, values), Sorted.in_memory(table(values))):
+    for rows in (sequence(folder, values), SortedRows.in_memory(table(values))):
         which, tables = rows.find(np.array(wanted, np.int64))
         found = [row["name"] for part in tables for row in part.to_pylist()]
         pairs = [(w, f"row {n}") for w, value in enumerate(wanted) for n, v in enumerate(values) if v == value]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from jobs import options
 from jobs.nights import WORDS
 from jobs.text import width
-from scanner.results.scan_list import Unscored, in_quarantine
+from scanner.results.scan_list import QuarantineFilter, in_quarantine
 from scanner.results.transactions import TableEntry, commit, open_tables, write_file
 from schemas.tables import QUARANTINE, SHARDS
 from schemas.words import DOCUMENT_REASONS, LASTING_FILE_REASONS, PASSING_FILE_REASONS
@@ -70,7 +70,7 @@ def standing(nights: list[Shard]) -> dict[tuple[str, int], str]:
 def test_what_stands_is_what_no_later_scan_could_score(tmp_path_factory, nights):
     folder = str(tmp_path_factory.mktemp("results"))
     write(folder, nights)
-    found = in_quarantine(folder, Unscored(), None, "document")
+    found = in_quarantine(folder, QuarantineFilter(), None, "document")
     shown = {(path, row): scan for path, row, scan in found.rows.select("path", "row", "scan_id").rows()}
     assert shown == standing(nights)
     assert (found.documents, found.files, found.entries) == (len(shown), 0, len(shown))
@@ -83,10 +83,12 @@ def test_a_file_stands_until_it_is_read(folder):
     read = filled(SHARDS, path="/in/4", scanned_at=NOW - timedelta(hours=3), **span)
     before = filled(SHARDS, path="/in/2", scanned_at=NOW - timedelta(hours=9), **span)
     put(folder, [*broken, again], [read, before])
-    found = in_quarantine(folder, Unscored(), None, "document")
+    found = in_quarantine(folder, QuarantineFilter(), None, "document")
     assert found.rows.select("path", "row", "reason").rows() == [("/in/2", None, "changed")]
     assert (found.documents, found.files) == (0, 1)
-    assert in_quarantine(folder, Unscored(reasons=("truncated",)), None, "document").entries == 0  # tried again since
+    assert (
+        in_quarantine(folder, QuarantineFilter(reasons=("truncated",)), None, "document").entries == 0
+    )  # tried again since
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, number, row_of
-from scanner.audit.statistics.judgement import Judged, binomial_limits, binomial_tail
+from scanner.audit.statistics.judgement import Judgement, binomial_limits, binomial_tail
 from scanner.scan_plan import Plan
 from scanner.watermark.rule import corrected, passes
 from schemas.audit import CANARY_KINDS as KINDS
@@ -26,7 +26,7 @@ CANARY_WORDS = {"canary_found": "found", "canary_right": "named right", "canary_
 """Words for the rows."""
 
 
-class Counted(NamedTuple):
+class CanaryCounts(NamedTuple):
     """Counts over distinct texts of canaries' accounts.
 
     due: texts that should have come, at least those that did; came: texts that were scanned; found: flagged with the
@@ -41,7 +41,7 @@ class Counted(NamedTuple):
     wrong: int
 
 
-def count(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int) -> Counted:
+def count(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int) -> CanaryCounts:
     """Count how many canaries came and were found.
 
     Args:
@@ -71,10 +71,10 @@ def count(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int) -> Count
         .collect(engine="streaming")
     )
     came, *rest = map(int, sums.row(0))
-    return Counted(max(due, came), came, *rest)
+    return CanaryCounts(max(due, came), came, *rest)
 
 
-class Planned(NamedTuple):
+class CanaryTargets(NamedTuple):
     """Least shares of canaries' texts that a scan is to find, and to name right; estimated: limits of a sample."""
 
     found: float
@@ -87,7 +87,7 @@ def risk_of_row(audit: Audit) -> float:
     return audit.family_error / len(KINDS)
 
 
-def planned_of(plan: Plan, canaries: Canaries, risk: float) -> Planned:
+def planned_of(plan: Plan, canaries: Canaries, risk: float) -> CanaryTargets:
     """Shares that are planned under the keys, looks and rates of a scan, by the texts that were measured for canaries.
 
     A share of the measured texts is an estimate, so its lower limit is planned; of several keys, the least. Only the
@@ -110,12 +110,14 @@ def planned_of(plan: Plan, canaries: Canaries, risk: float) -> Planned:
             named = hits & passes(corrected(of_key.log10_p_own, 1, tests), rate_of_names)
             shares.append([binomial_limits(int(of.sum()), len(of), risk).low for of in (hits, named)])
     if not shares:
-        return Planned(canaries.power, canaries.power)
+        return CanaryTargets(canaries.power, canaries.power)
     found, right = np.min(shares, axis=0).tolist()
-    return Planned(found, right, estimated=True)
+    return CanaryTargets(found, right, estimated=True)
 
 
-def judge_canaries(audit: Audit, counted: Counted, planned: Planned, false_positive_rate: float) -> list[Row]:
+def judge_canaries(
+    audit: Audit, counted: CanaryCounts, planned: CanaryTargets, false_positive_rate: float
+) -> list[Row]:
     """Rows of AUDITS on canaries, which share the family error; none where none was due.
 
     Texts found or named right are `too few` when the upper limit of their share is below the planned one. Texts named
@@ -144,7 +146,7 @@ def judge_canaries(audit: Audit, counted: Counted, planned: Planned, false_posit
             verdict = AuditVerdict.TOO_FEW
         about = Question(kind, "exact", "all", "document")
         p_value = above if wrong else below
-        judged = Judged(p_value, low * counted.due, high * counted.due, math.nan, verdict)
+        judged = Judgement(p_value, low * counted.due, high * counted.due, math.nan, verdict)
         rows.append(row_of(audit, about, len(KINDS), counted.due, hits, share, judged))
     return rows
 

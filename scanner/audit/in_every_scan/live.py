@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan import found_canaries
-from scanner.audit.in_every_scan.found_canaries import Counted, judge_canaries, planned_of, risk_of_row
+from scanner.audit.in_every_scan.found_canaries import CanaryCounts, judge_canaries, planned_of, risk_of_row
 from scanner.audit.in_every_scan.reserved import MOST_TEXTS, warnings
 from scanner.audit.in_every_scan.traffic import (
     COUNTED,
@@ -77,7 +77,7 @@ class LiveAudit:
     false_share: tuple[float, Limits] | None
     unadmitted: tuple[str, ...]
     framing: Mapping[str, int] = field(default_factory=dict)
-    canaries: Counted | None = None
+    canaries: CanaryCounts | None = None
 
     def fields(self) -> dict[str, object]:
         """Numbers of the result for logs; no text among them holds a blank."""
@@ -262,7 +262,7 @@ def audit_scan(
     made = plan.canaries.made if plan.canaries else ()
     accounts = [canary.account_id for canary in made]
 
-    def read_counts() -> tuple[pl.DataFrame, Traffic, Counted | None]:
+    def read_counts() -> tuple[pl.DataFrame, Traffic, CanaryCounts | None]:
         judged = queries.scans(plan.results).filter(pl.col("audit") != AuditState.NOT_JUDGED)
         verdicts = queries.verdicts_of(plan.results, [*shards, *earlier], judged.select("scan_id"))
         # another driver's counts of a shard stand there until they are settled: only those of the verdicts' scan count
@@ -283,7 +283,7 @@ def audit_scan(
 
 
 def judge_scan(
-    plan: Plan, scan_id: str, decoys: pl.DataFrame, traffic: Traffic, counted: Counted | None = None
+    plan: Plan, scan_id: str, decoys: pl.DataFrame, traffic: Traffic, counted: CanaryCounts | None = None
 ) -> LiveAudit:
     """Judge sums of AUDIT_COUNTS, counts of verdicts and counts of canaries.
 

@@ -185,7 +185,7 @@ FIRST = 0.1
 """Share of the ranks that counts as a hit: the own message is among the first tenth."""
 
 
-class Ranked(NamedTuple):
+class RankCounts(NamedTuple):
     """D texts. beaten: messages, of `others` that nobody has, below the user's own; user's cluster: int64[D] each."""
 
     beaten: NDArray[np.int64]
@@ -201,7 +201,7 @@ def rank(
     positions: Positions,
     of_users: NDArray[np.int64],
     numbers: NDArray[np.uint64],
-) -> Ranked:
+) -> RankCounts:
     """Rank users' messages among others.
 
     Ties are broken by place. The own message has a uniform place, so that ranks are uniform for discrete scores too.
@@ -225,10 +225,12 @@ def rank(
         other = np.where(among, begin + step * ((first + number) % size), of_users)
         against = np.asarray(mark.score(tokens, positions, other), np.float64)
         beaten += among & ((score > against) | ((score == against) & (number < place)))
-    return Ranked(beaten, others, np.array([one.cluster for one in stand_ins]) % CLUSTERS)
+    return RankCounts(beaten, others, np.array([one.cluster for one in stand_ins]) % CLUSTERS)
 
 
-def counted(ranked: Ranked, held: int) -> dict[str, tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]:
+def counted(
+    ranked: RankCounts, held: int
+) -> dict[str, tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]:
     """Hits and tests, int64[D], and the chance of a hit, float64[D], for each kind of row.
 
     Args:

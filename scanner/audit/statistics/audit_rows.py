@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from scanner.audit.statistics.judgement import Count, Judged, Moments, counts, holm, judge, uniformity
+from scanner.audit.statistics.judgement import Count, Judgement, Moments, counts, holm, judge, uniformity
 from scanner.errors import Refused
 from scanner.printable import printable
 from scanner.watermark import Format
@@ -101,7 +101,9 @@ def rate_rows(
     ]
 
 
-def row_of(audit: Audit, question: Question, family: int, tests: int, hits: int, chance: float, judged: Judged) -> Row:
+def row_of(
+    audit: Audit, question: Question, family: int, tests: int, hits: int, chance: float, judged: Judgement
+) -> Row:
     """A row on independent tests that were judged elsewhere.
 
     Args:

@@ -274,7 +274,7 @@ class Count(NamedTuple):
     design_effect: float
 
 
-class Judged(NamedTuple):
+class Judgement(NamedTuple):
     """The judgement of a count.
 
     p_value: probability of at least so many hits when the rate is the expected one times the bound; low, high: limits
@@ -305,7 +305,7 @@ def counts(sums: Moments) -> list[Count]:
     return found
 
 
-def judge(family: Sequence[Count], error: float, bound: float = 1.0) -> list[Judged]:
+def judge(family: Sequence[Count], error: float, bound: float = 1.0) -> list[Judgement]:
     """Judge a whole family of counts.
 
     Args:
@@ -323,7 +323,7 @@ def judge(family: Sequence[Count], error: float, bound: float = 1.0) -> list[Jud
     for count, effect, p_value, too_small in zip(family, effects, tails, rejected, strict=True):
         low, high = _limits(count, risk / 2)  # a pair misses on either side
         verdict = _verdict(bool(too_small), high, count.expected)
-        judged.append(Judged(float(p_value), low, high, smallest_excess(count, effect, risk, bound), verdict))
+        judged.append(Judgement(float(p_value), low, high, smallest_excess(count, effect, risk, bound), verdict))
     return judged
 
 
