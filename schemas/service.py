@@ -128,7 +128,8 @@ class SignedReport(BaseModel):
 class Statement(BaseModel):
     """What a report states, and nothing of a score or a key.
 
-    text_sha256: of the text's UTF-8 bytes as they were received, JSON unescaped, nothing normalised.
+    text_sha256: of the text's UTF-8 bytes as they were received, JSON unescaped, nothing normalised; file_sha256: of
+    the file's bytes, where the text was read out of a file.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -138,6 +139,7 @@ class Statement(BaseModel):
     signing_key: str  # id of the key that signs
     time: str  # UTC
     text_sha256: str
+    file_sha256: str | None = None  # where the text was read out of a file
     result: DetectorResult
     techniques: tuple[str, ...]  # asked for
     technique: str | None  # found

@@ -1,7 +1,8 @@
 """Check a report of a detector: python check_report.py REPORT TEXT SIGNPOST
 
-REPORT: report.json as it was downloaded. TEXT: a file with the very bytes that were asked about. SIGNPOST: the
-detector's /.well-known/ai-provenance, fetched from the detector's own address, or from a copy that you trust.
+REPORT: report.json as it was downloaded. TEXT: a file with the very bytes that were asked about, or the file itself.
+SIGNPOST: the detector's /.well-known/ai-provenance, fetched from the detector's own address, or from a copy that you
+trust.
 Needs Python and the package `cryptography`. Says what the report states, or why it states nothing.
 """
 
@@ -26,7 +27,7 @@ def check(report: bytes, text: bytes, signpost: bytes) -> dict[str, object]:
     if not isinstance(signed, dict) or set(signed) != {"statement", "signature"}:
         raise ValueError("a report has a statement and a signature, and nothing else")
     statement = json.loads(signed["statement"])
-    if statement.get("type") != TYPE or statement.get("result") not in RESULTS:
+    if not isinstance(statement, dict) or statement.get("type") != TYPE or statement.get("result") not in RESULTS:
         raise ValueError(f"this is no {TYPE!r}")
     key = next((key for key in json.loads(signpost)["signingKeys"] if key["key_id"] == statement["signing_key"]), None)
     if key is None:
@@ -50,7 +51,7 @@ def check(report: bytes, text: bytes, signpost: bytes) -> dict[str, object]:
     time = datetime.fromisoformat(statement["time"])
     if time < signs_from or (until is not None and time > datetime.fromisoformat(until)):
         raise ValueError("its signing key did not sign at its time")
-    if statement["text_sha256"] != hashlib.sha256(text).hexdigest():
+    if hashlib.sha256(text).hexdigest() not in (statement["text_sha256"], statement.get("file_sha256")):
         raise ValueError("it is about another text, or the text's bytes were changed (line ends, a byte-order mark)")
     return statement
 
@@ -58,6 +59,6 @@ def check(report: bytes, text: bytes, signpost: bytes) -> dict[str, object]:
 if __name__ == "__main__":
     try:
         found = check(*(Path(name).read_bytes() for name in sys.argv[1:4]))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         sys.exit(f"not good: {error}")
     print("good:", json.dumps(found, indent=1))

@@ -2,8 +2,9 @@
 
 Two texts agree in a place of their sketches with a probability of |A∩B|/|A∪B|, A and B being their sets of n-grams.
 
-A keyed sketch has the smallest hashes of a text's bytes' n-grams (bottom-k, Cohen and Kaplan 2007). Below the smaller
-of two sketches' largest hashes, both are complete, so that they tell how much of the smaller text the other one holds.
+A keyed sketch has the smallest hashes of n-grams of a passage's bytes (bottom-k, Cohen and Kaplan 2007). Below the
+smaller of two sketches' largest hashes, both are complete, so that they tell how much of the smaller passage the other
+one holds.
 """
 
 import hashlib
@@ -50,18 +51,30 @@ def gram_key(secret: bytes) -> NDArray[np.uint64]:
     return np.frombuffer(drawn, "<u8").astype(np.uint64) | np.uint64(1)
 
 
-def keyed_sketch(text: str, key: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The MOST_GRAMS smallest hashes of a text's n-grams, ascending: uint64[G], fewer where it has fewer.
+PASSAGE_BYTES = 4096
+"""Most n-grams of a passage: text that stands in a long one stands in one or two passages, however long that is."""
 
-    Capitals and white space count alike. key: as `gram_key` makes it; hashes are shown to nobody.
+
+def keyed_sketches(text: str, key: NDArray[np.uint64]) -> list[NDArray[np.uint64]]:
+    """A sketch of each passage of a text: the MOST_GRAMS smallest hashes of its n-grams, ascending.
+
+    uint64[G] each, fewer than MOST_GRAMS where a passage has fewer; none of a text without n-grams. Capitals and white
+    space count alike. key: as `gram_key` makes it; hashes are shown to nobody.
     """
     raw = np.frombuffer(re.sub(r"\s+", " ", text.casefold()).encode(errors="surrogatepass"), np.uint8).astype(np.uint64)
     if len(raw) < GRAM_BYTES:
-        return np.zeros(0, np.uint64)
+        return []
     grams = np.zeros(len(raw) - GRAM_BYTES + 1, np.uint64)
     for place in range(GRAM_BYTES):
         grams += raw[place : place + len(grams)] * key[place]
-    return np.unique(_mixed(grams))[:MOST_GRAMS]
+    return [_smallest(passage) for passage in np.array_split(_mixed(grams), -(-len(grams) // PASSAGE_BYTES))]
+
+
+def _smallest(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The MOST_GRAMS smallest of hashes, each once, ascending."""
+    ordered: NDArray[np.uint64] = np.sort(hashes)
+    kept: NDArray[np.uint64] = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    return kept[:MOST_GRAMS]
 
 
 def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:

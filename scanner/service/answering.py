@@ -11,8 +11,9 @@ import importlib.metadata
 import json
 import math
 import os
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ SECONDS_BETWEEN_LOOKS = 1.0
 """Seconds between two looks at the registry: so long, at most, it goes on after the registry became unreadable."""
 
 _KEY_FILE = "secret"
+_VERSION = importlib.metadata.version("brickscan")
 
 
 class Caller(NamedTuple):
@@ -73,7 +75,7 @@ class Answers:
         self.log = DetectorLog(self.state / "log", config.log_days)
         self.pool = ScoringPool(config.workers, config.seconds, secret)
         self._signer = Signer(self.state)
-        self._signer.sign(functools.partial(self._statement, self.first, b"", DetectorResult.TOO_SHORT, None))
+        self._signer.sign(functools.partial(self._statement, self.first, None, b"", DetectorResult.TOO_SHORT, None))
         self.metrics = CollectorRegistry()
         self._answered = Counter(
             "brickscan_detector_answers",
@@ -100,46 +102,64 @@ class Answers:
                 if served != self.served:
                     await self.pool.serve(served)
                     self._tell(f"event=serving keys={len(served.check.keys)} withheld={len(served.withheld)}")
-                self.served, trouble = served, ""
+                self.served, now = served, ""
             except (BrickscanError, Unavailable, OSError) as error:
+                now = str(error)
+            except Exception as error:  # else nobody would follow any more, and answers would go on
+                now = type(error).__name__
+            if now:
                 self.pool.stop()
                 self.served = None
-                if str(error) != trouble:
-                    trouble = str(error)
-                    self._tell(f"event=not_serving why={json.dumps(trouble)}")
+            if now and now != trouble:
+                self._tell(f"event=not_serving why={json.dumps(now)}")
+            trouble = now
+            self._forget()
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+
+    def _forget(self) -> None:
+        """Delete what is older than it may be, though nobody asks."""
+        try:
+            self.budget.expire()
+            self.log.expire()
+        except (OSError, sqlite3.Error) as error:
+            self._tell(f"event=fault path=expire kind={type(error).__name__}")
 
     def close(self) -> None:
         """End the processes, and close the tables."""
         self.pool.stop()
         self.budget.close()
 
-    async def answer(self, texts: Sequence[bytes], caller: Caller) -> list[DetectorAnswer | DetectorError]:
-        """The answer to each text, UTF-8, or why there is none.
+    async def answer(
+        self, texts: Sequence[bytes], caller: Caller, file: bytes | None = None
+    ) -> list[DetectorAnswer | DetectorError]:
+        """The answer to each text, UTF-8, or why there is none. file: out of which the text was read.
 
         Raises:
             Unavailable: nothing can be answered now.
         """
         began = asyncio.get_running_loop().time()
         try:
-            return await self._answer(texts, caller)
+            return await self._answer(texts, caller, file)
         finally:
             await _leave(began, sum(map(len, texts)))
 
-    async def _answer(self, texts: Sequence[bytes], caller: Caller) -> list[DetectorAnswer | DetectorError]:
+    async def _answer(
+        self, texts: Sequence[bytes], caller: Caller, file: bytes | None
+    ) -> list[DetectorAnswer | DetectorError]:
         digests = [self.budget.digest(text) for text in texts]
         answers: list[DetectorAnswer | DetectorError | None] = [self._spent(digest, caller) for digest in digests]
         asked = [place for place, answer in enumerate(answers) if answer is None]
         if asked:
             try:
-                findings, served = await self.pool.run(look, [texts[place] for place in asked])
+                findings, served = await self.pool.run(caller, look, [texts[place] for place in asked])
                 if findings is None:
                     raise Unavailable("This text could not be looked at. Ask again, or with less of it.")
             except Unavailable:
                 self._refused.labels("unavailable").inc(len(asked))
                 raise
-            for place, finding in zip(asked, findings, strict=True):
-                answers[place] = self._charged(texts[place], digests[place], finding, served, caller)
+            with self.budget.writing():
+                for place, finding in zip(asked, findings, strict=True):
+                    answers[place] = self._charged(texts[place], digests[place], finding, served, caller, file)
         return [answer for answer in answers if answer is not None]
 
     def _spent(self, digest: bytes, caller: Caller) -> DetectorError | None:
@@ -152,14 +172,16 @@ class Answers:
         return None
 
     def _charged(
-        self, text: bytes, digest: bytes, finding: Finding, served: Served, caller: Caller
+        self, text: bytes, digest: bytes, finding: Finding, served: Served, caller: Caller, file: bytes | None
     ) -> DetectorAnswer | DetectorError:
         try:
             if finding.result != DetectorResult.TOO_SHORT:
-                self.budget.charge(digest, caller.name, finding.grams, expert=caller.expert)
+                self.budget.charge(digest, caller.name, finding.passages, expert=caller.expert)
         except BudgetSpent as spent:
             return self._refusal(spent)
-        report = self._signer.sign(functools.partial(self._statement, served, text, finding.result, finding.technique))
+        report = self._signer.sign(
+            functools.partial(self._statement, served, file, text, finding.result, finding.technique)
+        )
         of_class, user = "expert" if caller.expert else "anybody", finding.user if caller.expert else None
         self._answered.labels(finding.result, of_class).inc()
         entry = {"digest": digest.hex(), "caller": of_class, "result": finding.result, "techniques": served.techniques}
@@ -185,20 +207,27 @@ class Answers:
         )
 
     def _statement(
-        self, served: Served, text: bytes, result: DetectorResult, technique: str | None, signing_key: str
+        self,
+        served: Served,
+        file: bytes | None,
+        text: bytes,
+        result: DetectorResult,
+        technique: str | None,
+        signing_key: str,
     ) -> Statement:
         return Statement(
             detector=self.config.name,
             signing_key=signing_key,
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             text_sha256=hashlib.sha256(text).hexdigest(),
+            file_sha256=None if file is None else hashlib.sha256(file).hexdigest(),
             result=result,
             techniques=served.techniques,
             technique=technique,
             commitments_head=self.commitments_head(),
             false_positive_rate=served.false_positive_rate,
             audited=served.audited,
-            version=importlib.metadata.version("brickscan"),
+            version=_VERSION,
         )
 
     def commitments_head(self) -> str | None:
@@ -235,17 +264,22 @@ class DetectorLog:
     """
 
     def __init__(self, folder: Path, days: int) -> None:
-        self._folder, self._days, self._day = folder, days, ""
+        self._folder, self._days = folder, days
+        self._day: date | None = None
         make_private(folder)
 
     def add(self, entry: Mapping[str, object]) -> None:
         """Append an entry, with the time."""
         now = datetime.now(UTC)
-        day = now.date().isoformat()
-        if day != self._day:
-            self._day, oldest = day, (now.date() - timedelta(days=self._days)).isoformat()
-            for path in self._folder.glob("????-??-??.jsonl"):
-                if path.stem < oldest:
-                    path.unlink()
-        with (self._folder / f"{day}.jsonl").open("a", encoding="utf-8") as file:
+        with (self._folder / f"{now.date()}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"time": now.isoformat(timespec="seconds")} | {**entry}) + "\n")
+
+    def expire(self) -> None:
+        """Delete the files of days that are over for longer than they are kept, once a day."""
+        today = datetime.now(UTC).date()
+        if today == self._day:
+            return
+        self._day, oldest = today, (today - timedelta(days=self._days)).isoformat()
+        for path in self._folder.glob("????-??-??.jsonl"):
+            if path.stem < oldest:
+                path.unlink()

@@ -1,11 +1,11 @@
 """How often texts may be asked about: each new text is charged to its caller, and to texts that it nearly repeats.
 
 An identical text costs nothing, so a text that everybody asks about stays answerable. A text is a near-duplicate where
-at least ALIKE of the smaller of it and an earlier text stands in the other: edited, cut and padded texts are. What is
-kept of a text is a keyed digest, a keyed digest of its caller, the time, and, of the first of its near-duplicates, a
-keyed sketch. All of it ends with the window.
+at least ALIKE of the smaller of a passage of it and a passage of an earlier text stands in the other: edited, cut and
+padded texts are. What is kept of a text is a keyed digest, a keyed digest of its caller, the time, and, of passages
+that are the first of their near-duplicates, a keyed sketch. All of it ends with the window.
 
-Texts are compared with the first of their near-duplicates alone. Compared with each other, they would join unrelated
+Passages are compared with the first of their near-duplicates alone. Compared with each other, they would join unrelated
 texts by chance, and whoever asks about one would use up the other's budget.
 """
 
@@ -14,7 +14,8 @@ import hmac
 import math
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from scanner.errors import InternalFault, Refused
 from schemas.service import BudgetConfig
 
 ALIKE = 0.2
-"""Share of the smaller text's n-grams from which two texts are near-duplicates; tests/bench/oracle.py measures it."""
+"""Share of the smaller passage's n-grams from which two are near-duplicates; tests/bench/oracle.py measures it."""
 
 FEWEST_SHARED = 4
 """Fewest hashes that near-duplicates share."""
@@ -36,7 +37,6 @@ CREATE INDEX IF NOT EXISTS texts_of_caller ON texts (caller, at);
 CREATE INDEX IF NOT EXISTS texts_by_time ON texts (at);
 CREATE TABLE IF NOT EXISTS firsts (id INTEGER PRIMARY KEY, sketch BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS grams (hash INTEGER, first INTEGER, PRIMARY KEY (hash, first)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS grams_of_first ON grams (first);
 CREATE TABLE IF NOT EXISTS charges (first INTEGER NOT NULL, at REAL NOT NULL);
 CREATE INDEX IF NOT EXISTS charges_of_first ON charges (first, at);
 CREATE INDEX IF NOT EXISTS charges_by_time ON charges (at);
@@ -68,11 +68,19 @@ class Budget:
         self._secret, self._config, self._clock = secret, config, clock
         self._window, self._expired = config.hours * 3600, -math.inf
         try:
-            self._db = sqlite3.connect(file, check_same_thread=False)
+            self._db = sqlite3.connect(file, timeout=1, check_same_thread=False)
+            # exclusive: a second server would share no budget with this one, and each would wait for the other's lock;
             # a commit waits for no disk: a machine that loses power loses seconds of the budget
             self._db.executescript(
-                "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA secure_delete=ON;" + _TABLES
+                "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
+                "PRAGMA secure_delete=ON; PRAGMA temp_store=MEMORY; BEGIN EXCLUSIVE; COMMIT;" + _TABLES
             )
+            self._held = self._count()
+        except sqlite3.OperationalError as error:
+            raise Refused(
+                f"{file}: cannot be used as the budget's table ({error}); each detector needs a `state` of its own, "
+                "which it can write"
+            ) from None
         except sqlite3.Error as error:
             raise Refused(f"{file}: cannot be used as the budget's table ({error}); remove it to begin anew") from None
 
@@ -80,32 +88,36 @@ class Budget:
         """Close the table."""
         self._db.close()
 
+    def writing(self) -> AbstractContextManager[object]:
+        """A context whose charges are written together at its end, or none of them if it fails."""
+        return self._db
+
     def digest(self, text: bytes) -> bytes:
         """Keyed digest of a text, 32 bytes."""
         return hmac.digest(self._secret, b"text\n" + text, "sha256")
 
     def is_free(self, digest: bytes) -> bool:
         """Whether a text was answered within the window, so that it costs nothing."""
-        self._expire()
+        self.expire()
         return self._db.execute("SELECT 1 FROM texts WHERE digest = ?", (digest,)).fetchone() is not None
 
     def refuse_spent(self, caller: str, *, expert: bool) -> None:
         """Refuse a caller who has no new text left, before any work. Raises BudgetSpent."""
-        most, name = self._config.expert_texts if expert else self._config.texts, self._caller(caller)
+        most, name = self._config.expert_texts if expert else self._config.texts, self._caller(caller, expert)
         used, oldest = self._db.execute("SELECT count(*), min(at) FROM texts WHERE caller = ?", (name,)).fetchone()
         if used >= most:
             raise BudgetSpent("You have asked about as many new texts as one caller may.", self._left(oldest))
-        held, oldest = self._db.execute("SELECT count(*), min(at) FROM texts").fetchone()
-        if held >= self._config.most_texts:
+        if self._held >= self._config.most_texts and not expert:  # whom no crowd can shut out
+            (oldest,) = self._db.execute("SELECT min(at) FROM texts").fetchone()
             raise BudgetSpent("This detector has been asked about as many new texts as it may.", self._left(oldest))
 
-    def charge(self, digest: bytes, caller: str, grams: NDArray[np.uint64], *, expert: bool) -> None:
+    def charge(self, digest: bytes, caller: str, passages: Sequence[NDArray[np.uint64]], *, expert: bool) -> None:
         """Charge a text to its caller and, unless an expert asks, to the texts that it nearly repeats.
 
         Args:
             digest: of the text.
             caller: who asks.
-            grams: its keyed sketch.
+            passages: its keyed sketches.
             expert: whether an expert asks.
 
         Raises:
@@ -114,20 +126,21 @@ class Budget:
         if self.is_free(digest):
             return
         self.refuse_spent(caller, expert=expert)
-        now, firsts = self._clock(), [] if expert else self.near_duplicate_of(grams)
-        spent = [oldest for used, oldest in map(self._charged, firsts) if used >= self._config.near_duplicates]
+        now, firsts = self._clock(), [] if expert else [self.near_duplicates_of(passage) for passage in passages]
+        charged = {first for found in firsts for first in found}
+        spent = [oldest for used, oldest in map(self._charged, charged) if used >= self._config.near_duplicates]
         if spent:
             raise BudgetSpent(
                 "This text is a near-duplicate of texts that were asked about too often.", self._left(max(spent))
             )
-        with self._db:
-            self._db.execute("INSERT INTO texts VALUES (?, ?, ?)", (digest, self._caller(caller), now))
-            if not expert:
-                for first in firsts or [self._begin(grams)]:
-                    self._db.execute("INSERT INTO charges VALUES (?, ?)", (first, now))
+        self._db.execute("INSERT INTO texts VALUES (?, ?, ?)", (digest, self._caller(caller, expert), now))
+        if not expert:
+            charged |= {self._begin(passage) for passage, found in zip(passages, firsts, strict=True) if not found}
+        self._db.executemany("INSERT INTO charges VALUES (?, ?)", [(first, now) for first in charged])
+        self._held += 1
 
-    def near_duplicate_of(self, grams: NDArray[np.uint64]) -> list[int]:
-        """Numbers of the first texts whose near-duplicate a text with this sketch is."""
+    def near_duplicates_of(self, grams: NDArray[np.uint64]) -> list[int]:
+        """Numbers of the first passages whose near-duplicate a passage with this keyed sketch is."""
         hashes = grams.view(np.int64).tolist()
         rows = self._db.execute(
             f"SELECT first FROM grams WHERE hash IN ({','.join('?' * len(hashes))}) "  # noqa: S608 - marks alone
@@ -151,31 +164,47 @@ class Budget:
         self._db.executemany("INSERT INTO grams VALUES (?, ?)", [(one, first) for one in hashes])
         return int(first or 0)
 
-    def _expire(self) -> None:
-        """Delete what is older than the window, once a second; a first text stays while a near-duplicate of it does."""
-        begin = self._clock() - self._window
-        if begin < self._expired + 1:
+    def expire(self) -> None:
+        """Delete what is older than the window, once a second; a first passage stays while a near-duplicate of it does.
+
+        What a clock dated that was ahead is of now, so that it ends with the window, too.
+        """
+        now = self._clock()
+        if abs(now - self._expired) < 1:
             return
-        self._expired = begin
-        old = [row[0] for row in self._db.execute("SELECT DISTINCT first FROM charges WHERE at < ?", (begin,))]
+        self._expired, begin = now, now - self._window
+        charges = "SELECT first FROM charges WHERE at < ? GROUP BY first"
+        old = [first for (first,) in self._db.execute(charges, (begin,))]
         with self._db:
-            self._db.execute("DELETE FROM texts WHERE at < ?", (begin,))
-            self._db.execute("DELETE FROM charges WHERE at < ?", (begin,))
+            for table in ("texts", "charges"):
+                self._db.execute(f"UPDATE {table} SET at = ? WHERE at > ?", (now, now))  # noqa: S608 - two names
+                self._db.execute(f"DELETE FROM {table} WHERE at < ?", (begin,))  # noqa: S608
             for first in old:
                 if not self._charged(first)[0]:
-                    self._db.execute("DELETE FROM grams WHERE first = ?", (first,))
-                    self._db.execute("DELETE FROM firsts WHERE id = ?", (first,))
+                    self._end(first)
+        if self._held != (held := self._count()):
+            self._held = held
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # in which deleted rows would stand on
+
+    def _end(self, first: int) -> None:
+        hashes = self._sketch(first).view(np.int64).tolist()
+        self._db.executemany("DELETE FROM grams WHERE hash = ? AND first = ?", [(one, first) for one in hashes])
+        self._db.execute("DELETE FROM firsts WHERE id = ?", (first,))
+
+    def _count(self) -> int:
+        return int(self._db.execute("SELECT count(*) FROM texts").fetchone()[0])
 
     def _left(self, oldest: float) -> float:
         """Seconds until what was charged then leaves the window."""
         return oldest + self._window - self._clock()
 
-    def _caller(self, caller: str) -> bytes:
-        return hashlib.blake2b(caller.encode(), key=self._secret[:64], digest_size=16).digest()
+    def _caller(self, caller: str, expert: bool) -> bytes:
+        of_class = b"expert" if expert else b"anybody"  # no address is an expert's name
+        return hashlib.blake2b(caller.encode(), key=self._secret[:64], digest_size=16, person=of_class).digest()
 
 
 def containment(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> float:
-    """Share of the smaller text's n-grams that the other holds, by two keyed sketches; 0 with few shared hashes."""
+    """Share of the smaller passage's n-grams that the other holds, by two keyed sketches; 0 with few shared hashes."""
     shared = len(np.intersect1d(one, other, assume_unique=True))
     if shared < FEWEST_SHARED:
         return 0.0

@@ -5,12 +5,13 @@ Nothing of a text is kept or repeated: not in an error, a log, a metric, nor a t
 
 import asyncio
 import contextlib
-import email
-import email.policy
+import email.message
 import functools
 import importlib.metadata
 import ipaddress
 import json
+import re
+import sqlite3
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -33,7 +34,7 @@ from scanner.service.answering import Answers, Caller
 from scanner.service.experts import expert_of
 from scanner.service.reading import KINDS, read_file
 from scanner.service.scoring import Unavailable
-from scanner.service.serving import Server, body_of
+from scanner.service.serving import Room, Server, body_of
 from scanner.service.signing import signing_keys
 from schemas.service import (
     MEANINGS,
@@ -48,6 +49,9 @@ from schemas.service import (
 
 AT_ONCE = 1024
 """Most connections at a time."""
+
+HELD = 2**28
+"""Most bytes of bodies that are held at a time."""
 
 _ESCAPED = 6
 """Bytes of JSON that a byte of text takes at most."""
@@ -83,6 +87,7 @@ class DetectorServer(Server):
         self.answers = Answers(config, folder, tell)
         app = DetectorApp(self.answers, tell)
         super().__init__(host, port, lambda _port: app, at_once=AT_ONCE, lifespan="on")
+        self.room = app.room
         self.address = f"http://{host}:{self.port}"
 
 
@@ -90,7 +95,7 @@ class DetectorApp:
     """Routes of the detector, as ASGI."""
 
     def __init__(self, answers: Answers, tell: Callable[[str], None]) -> None:
-        self._answers, self._config, self._tell = answers, answers.config, tell
+        self._answers, self._config, self._tell, self.room = answers, answers.config, tell, Room(HELD)
         routes: list[tuple[str, str, Handler]] = [
             ("/", "GET", self._page),
             ("/", "POST", self._form),
@@ -141,8 +146,11 @@ class DetectorApp:
                 raise HTTPException(503, str(error), {"retry-after": "60"}) from None
             except Exception as error:
                 self._tell(f"event=fault path={request.url.path} kind={type(error).__name__}")
-                said = "The detector cannot answer now." if isinstance(error, BrickscanError) else "This went wrong."
-                raise HTTPException(503 if isinstance(error, BrickscanError) else 500, said) from None
+                passes = isinstance(error, BrickscanError | OSError | sqlite3.Error)
+                said = "The detector cannot answer now." if passes else "This went wrong."
+                raise HTTPException(503 if passes else 500, said) from None
+            finally:
+                self.room.leave(request)
 
         return guarded
 
@@ -159,18 +167,18 @@ class DetectorApp:
 
     async def _file(self, request: Request) -> Response:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        raw = await body_of(request, self._config.most_bytes)
-        return _json(await self._one(await self._text_of(kind, raw), request))
+        raw = await body_of(request, self._config.most_bytes, self.room)
+        return _json(await self._one(await self._text_of(kind, raw, request), request, raw))
 
-    async def _one(self, text: bytes, request: Request) -> DetectorAnswer:
+    async def _one(self, text: bytes, request: Request, file: bytes | None = None) -> DetectorAnswer:
         caller = self._caller(request)
-        (answer,) = await self._answers.answer([self._bounded(text)], caller)
+        (answer,) = await self._answers.answer([self._bounded(text)], caller, file)
         if isinstance(answer, DetectorError):
             raise HTTPException(429, answer.detail, {"retry-after": str(answer.retry_after)})
         return answer
 
     async def _read(self, request: Request, model: type[Model]) -> Model:
-        body = await body_of(request, _ESCAPED * self._config.most_bytes + 1_000)
+        body = await body_of(request, _ESCAPED * self._config.most_bytes + 1_000, self.room)
         try:
             return model.model_validate_json(body)
         except ValidationError as error:
@@ -179,12 +187,12 @@ class DetectorApp:
             kind = "is no JSON" if first["type"] == "json_invalid" else f"is wrong ({first['type']})"
             raise HTTPException(422, f'{where[:60]}: {kind}; {{"text": "…"}} is asked.') from None
 
-    async def _text_of(self, kind: str, raw: bytes) -> bytes:
+    async def _text_of(self, kind: str, raw: bytes, request: Request) -> bytes:
         if kind not in KINDS:
             raise HTTPException(415, f"{kind[:60]!r} is not read; these are: {', '.join(KINDS)}")
-        text, _ = await self._answers.pool.run(read_file, kind, raw, self._config.most_bytes)
+        text, _ = await self._answers.pool.run(self._caller(request), read_file, kind, raw, self._config.most_bytes)
         if text is None:
-            raise HTTPException(422, "No text could be read out of this file.")
+            raise HTTPException(422, "No text could be read out of this file: damaged, locked, or too much.")
         return text
 
     def _bounded(self, text: bytes) -> bytes:
@@ -195,8 +203,11 @@ class DetectorApp:
     def _caller(self, request: Request) -> Caller:
         """Who asks. Raises HTTPException: by a token that is nobody's, ended or revoked."""
         address, proxy = request.client.host if request.client else "", self._config.proxy
-        if proxy is not None and address in proxy.addresses:
-            if proxy.expert and (name := request.headers.get(proxy.expert, "").strip()):
+        if proxy is not None and network_of(address, 128) in [network_of(one, 128) for one in proxy.addresses]:
+            names = request.headers.getlist(proxy.expert) if proxy.expert else []
+            if len(names) > 1:
+                raise HTTPException(400, "Two experts are named: the proxy lets headers of others pass.")
+            if names and (name := names[0].strip()):
                 return Caller(name[:200], expert=True)
             if proxy.caller and (entries := ",".join(request.headers.getlist(proxy.caller))):
                 address = entries.rpartition(",")[2].strip()
@@ -214,19 +225,18 @@ class DetectorApp:
         return self._html(200, title="Was this text marked by our models?")
 
     async def _form(self, request: Request) -> Response:
-        fields = _fields(
-            request.headers.get("content-type", ""), await body_of(request, 2 * self._config.most_bytes + 4_000)
-        )
+        body = await body_of(request, 2 * self._config.most_bytes + 4_000, self.room)
+        fields = _fields(request.headers.get("content-type", ""), body)
         kind, raw = fields.get("file", ("", b""))
         if raw:
             kind = next((known for known, ends in KINDS.items() if kind.lower().endswith(ends)), "")
-            text = await self._text_of(kind, raw)
+            text = await self._text_of(kind, raw, request)
         else:
             # browsers send the lines of a box with CR LF, whatever was pasted
             text = fields.get("text", ("", b""))[1].replace(b"\r\n", b"\n")
         if not text.strip():
             raise HTTPException(422, "Paste a text, or choose a file.")
-        answer = await self._one(text, request)
+        answer = await self._one(text, request, raw or None)
         report = b64encode(answer.report.model_dump_json(indent=1).encode()).decode()
         statement = json.loads(answer.report.statement)
         return self._html(200, title=f"{answer.result.capitalize()}", answer=answer, report=report, statement=statement)
@@ -296,12 +306,21 @@ class DetectorApp:
         return JSONResponse(openapi())
 
 
-def network_of(address: str) -> str:
-    """The network that counts as one caller: an IPv4 address, or the 2^64 addresses that a site has in IPv6."""
+HOUSEHOLD = 56
+"""Bits of an IPv6 address that are the same in a household, which is given 2^72 addresses (RFC 6177)."""
+
+_WITH_PORT = re.compile(r"\[([^\]]*)\](?::\d+)?|([\d.]+):\d+")
+
+
+def network_of(address: str, bits: int = HOUSEHOLD) -> str:
+    """The network that counts as one caller: an IPv4 address, or of IPv6 those that begin with the same bits."""
+    found = _WITH_PORT.fullmatch(address)  # some proxies name the port, too
+    host = (found[1] or found[2]) if found else address
     with contextlib.suppress(ValueError):
-        parsed = ipaddress.ip_address(address)
-        if parsed.version == 6:
-            return str(ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
+        parsed = ipaddress.ip_address(host)
+        if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None:
+            return str(ipaddress.ip_network((int(parsed), bits), strict=False))
+        return str(getattr(parsed, "ipv4_mapped", None) or parsed)
     return address
 
 
@@ -317,18 +336,33 @@ def _json(model: BaseModel) -> Response:
     return Response(model.model_dump_json(), media_type="application/json")
 
 
+_PARTS, _LONGEST_HEAD = 10, 1_000
+
+
 def _fields(content_type: str, body: bytes) -> dict[str, tuple[str, bytes]]:
-    """Fields of a form by name: the file's name, if it is one, and the value. Held in memory, unlike Starlette's."""
-    head = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1", "replace")
-    form = email.message_from_bytes(head + body, policy=email.policy.HTTP)
-    if form.get_content_type() != "multipart/form-data":
+    """Fields of a form by name: the file's name, if it is one, and the value (RFC 7578).
+
+    Held in memory, unlike Starlette's, and never parts of parts, whose reading takes time by their depth.
+    """
+    head = _head(f"Content-Type: {content_type}")
+    boundary = head.get_boundary()
+    if head.get_content_type() != "multipart/form-data" or not boundary:
         raise HTTPException(415, "The form of this page is asked, or /detect with JSON.")
+    _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode("latin-1"), _PARTS + 1)
+    if len(parts) > _PARTS:
+        raise HTTPException(422, f"A form has {_PARTS - 1} fields at most.")
     found = {}
-    for part in form.iter_parts():
-        name, value = part.get_param("name", header="content-disposition"), part.get_payload(decode=True)
-        if isinstance(name, str) and isinstance(value, bytes):
-            found[name] = (part.get_filename() or "", value)
+    for part in parts:
+        named, _, value = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
+        field = _head(named.decode("latin-1"))
+        name = field.get_param("name", header="content-disposition")
+        if isinstance(name, str):
+            found[name] = (field.get_filename() or "", value)
     return found
+
+
+def _head(lines: str) -> email.message.Message:
+    return email.message_from_string(lines[:_LONGEST_HEAD])
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scanner.errors import Refused
+from scanner.registry.keys_file import locked
 from scanner.storage.locations import make_private, read_named, write_whole
 from schemas.service import ExpertToken
 
@@ -51,7 +52,9 @@ def issue_token(state: Path, expert: str, until: datetime) -> tuple[str, ExpertT
     made = ExpertToken(
         token_id=secrets.token_hex(4), expert=expert.strip(), sha256=_digest(token), issued_at=now, until=until
     )
-    _write(state, (*tokens(state), made))
+    make_private(state)
+    with locked(state):
+        _write(state, (*tokens(state), made))
     return token, made
 
 
@@ -61,15 +64,17 @@ def revoke_token(state: Path, token_id: str) -> ExpertToken:
     Raises:
         Refused: there is no such token.
     """
-    every = tokens(state)
-    if token_id not in [one.token_id for one in every]:
-        raise Refused(f"{token_id!r} is the id of no token; `brickscan serve token list` shows them")
-    now = datetime.now(UTC).replace(microsecond=0)
-    changed = tuple(
-        one.model_copy(update={"revoked_at": one.revoked_at or now}) if one.token_id == token_id else one
-        for one in every
-    )
-    _write(state, changed)
+    make_private(state)
+    with locked(state):
+        every = tokens(state)
+        if token_id not in [one.token_id for one in every]:
+            raise Refused(f"{token_id!r} is the id of no token; `brickscan serve token list` shows them")
+        now = datetime.now(UTC).replace(microsecond=0)
+        changed = tuple(
+            one.model_copy(update={"revoked_at": one.revoked_at or now}) if one.token_id == token_id else one
+            for one in every
+        )
+        _write(state, changed)
     return next(one for one in changed if one.token_id == token_id)
 
 
@@ -91,6 +96,5 @@ def _digest(token: str) -> str:
 
 
 def _write(state: Path, every: tuple[ExpertToken, ...]) -> None:
-    make_private(state)
     text = _Tokens(tokens=every).model_dump_json(indent=1)
     write_whole(state / _FILE, lambda file: file.write(text.encode() + b"\n"))

@@ -5,9 +5,11 @@ import contextlib
 import ctypes
 import math
 import multiprocessing
+import os
 import resource
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 
 from scanner.detection.one_text import Check, OpenedCheck
 from scanner.detection.rows import p_class
-from scanner.detection.sketches import gram_key, keyed_sketch
+from scanner.detection.sketches import gram_key, keyed_sketches
 from scanner.errors import InternalFault, Refused
 from scanner.input.documents import read_text
 from scanner.registry import Holders, NamedUser, check_secret
@@ -40,6 +42,9 @@ LEAST_CONTEXT = 2
 _WAITING = 64
 """Most requests a process that wait for their turn; beyond, the detector is busy."""
 
+_OF_ONE_CALLER = 8
+"""Most requests a process of one caller at a time, so that nobody has the processes to himself."""
+
 
 class Unavailable(InternalFault):
     """No answer can be given now; its text is for the caller."""
@@ -48,12 +53,12 @@ class Unavailable(InternalFault):
 class Finding(NamedTuple):
     """What a process found in a text.
 
-    technique: public name, None where no mark is found; grams: keyed sketch; the rest as in DetectorAnswer.
+    technique: public name, None where no mark is found; passages: keyed sketches; the rest as in DetectorAnswer.
     """
 
     result: DetectorResult
     technique: str | None
-    grams: NDArray[np.uint64]
+    passages: Sequence[NDArray[np.uint64]]
     p_class: int | None
     parts: tuple[Part, ...]
     user: str | None
@@ -157,7 +162,7 @@ class Scorer:
         return Finding(
             result,
             format_of(self._key_of(row["key_id"])).title if found else None,
-            keyed_sketch(normalise(read_text(text)[0] or ""), self._key),
+            keyed_sketches(normalise(read_text(text)[0] or ""), self._key),
             of_p,
             tuple(parts) if found else (),
             row["user_id"] if found and self._served.names and row["naming"] == Naming.NAMED else None,
@@ -210,6 +215,10 @@ def _begin(served: Served, secret: bytes) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # else it would hold the keys after a killed server
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends its processes
     _scorer = Scorer(served, secret)
+    Path("/proc/self/oom_score_adj").write_text("1000")  # where memory ends, a process ends, and the server stays
+    with open(os.devnull, "wb") as nothing:  # libraries that panic write a part of the text
+        for descriptor in (1, 2):
+            os.dup2(nothing.fileno(), descriptor)
 
 
 def ready() -> bool:
@@ -219,7 +228,7 @@ def ready() -> bool:
 
 def look(texts: Sequence[bytes]) -> list[Finding] | None:
     """What is found in texts, in a process of the pool; None: they cannot be looked at."""
-    with contextlib.suppress(Exception):  # a traceback could hold a part of a text
+    with contextlib.suppress(BaseException):  # a traceback could hold a part of a text; a Rust panic is no Exception
         return _scorer.look(texts) if _scorer else None
     return None
 
@@ -246,6 +255,7 @@ class ScoringPool:
         self._workers, self._seconds, self._secret = workers, seconds, secret
         self._served: Served | None = None
         self._idle: asyncio.Queue[tuple[Served, ProcessPoolExecutor]] = asyncio.Queue()
+        self._callers: Counter[Hashable] = Counter()
         self.waiting = self.killed = 0
 
     async def serve(self, served: Served) -> None:
@@ -272,7 +282,7 @@ class ScoringPool:
         while not self._idle.empty():
             _end(self._idle.get_nowait()[1])
 
-    async def run(self, function: Callable[..., Result], *arguments: object) -> tuple[Result, Served]:
+    async def run(self, caller: Hashable, function: Callable[..., Result], *arguments: object) -> tuple[Result, Served]:
         """Result of a function in a process, and what that process serves.
 
         Raises:
@@ -280,6 +290,16 @@ class ScoringPool:
         """
         if self._served is None or self.waiting >= _WAITING * self._workers:
             raise Unavailable("The detector is not ready, or too busy. Ask again in a minute.")
+        if self._callers[caller] >= _OF_ONE_CALLER * self._workers:
+            raise Unavailable("You ask too much at a time: wait for answers before you ask on.")
+        self._callers[caller] += 1
+        try:
+            return await self._run(function, *arguments)
+        finally:
+            self._callers[caller] -= 1
+            self._callers += Counter()  # keeps those above 0 alone
+
+    async def _run(self, function: Callable[..., Result], *arguments: object) -> tuple[Result, Served]:
         self.waiting += 1
         try:
             served, process = await asyncio.wait_for(self._idle.get(), self._seconds)

@@ -257,16 +257,43 @@ class Server:
         self._server.should_exit = True
 
 
-async def body_of(request: Request, most: int) -> bytes:
+class Room:
+    """Bytes of bodies that the requests of an app hold in memory together; else a thousand of them could take it all.
+
+    Args:
+        most: bytes.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._held = most, 0
+
+    def take(self, request: Request, size: int) -> None:
+        """Count bytes that a request holds from now on. Raises HTTPException: 503, there is no room."""
+        if self._held + size > self._most:
+            raise HTTPException(503, "Too much is being sent at a time: send it again.", {"retry-after": "10"})
+        self._held += size
+        request.state.held = getattr(request.state, "held", 0) + size
+
+    def leave(self, request: Request) -> None:
+        """Note that a request holds nothing any more."""
+        self._held -= getattr(request.state, "held", 0)
+
+
+async def body_of(request: Request, most: int, room: Room | None = None) -> bytes:
     """A request's body, as it was sent.
 
+    room: which the request is to leave when its body is no longer held.
+
     Raises:
-        HTTPException: 413, it has more bytes than `most`; 408, it did not come whole within SECONDS_TO_READ.
+        HTTPException: 413, it has more bytes than `most`; 408, it did not come whole within SECONDS_TO_READ; 503, there
+            is no room.
     """
     body = bytearray()
     try:
         async with asyncio.timeout(SECONDS_TO_READ):
             async for part in request.stream():
+                if room is not None:
+                    room.take(request, len(part))
                 body += part
                 if len(body) > most:
                     raise HTTPException(413, f"{most:,} bytes at most are taken: send less.")

@@ -8,7 +8,7 @@ import base64
 import hashlib
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -22,12 +22,15 @@ from cryptography.hazmat.primitives.serialization import (
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scanner.errors import Refused, SecretError
+from scanner.registry.keys_file import locked
 from scanner.registry.secrets import read_private_file
 from scanner.storage.locations import make_private, read_named, write_whole
 from scanner.storage.toml import canonical
 from schemas.service import SignedReport, SigningKey, Statement
 
 _FILE = "signing.json"
+_HANDOVER = timedelta(minutes=1)
+"""Time after a new key was made in which the last one's reports are good: some are being signed by it just then."""
 
 
 class _SigningKeys(BaseModel):
@@ -55,22 +58,24 @@ def new_signing_key(state: Path) -> SigningKey:
     Raises:
         Refused: it cannot be written.
     """
-    private, now = Ed25519PrivateKey.generate(), datetime.now(UTC).replace(microsecond=0)
-    public = private.public_key()
-    made = SigningKey(
-        key_id=key_id_of(public),
-        public_key=public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode(),
-        signs_from=now,
-    )
     make_private(state)
-    text = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    descriptor = os.open(_private_file(state, made.key_id), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    ended = [key if key.signs_until else key.model_copy(update={"signs_until": now}) for key in signing_keys(state)]
-    _write(state, (*ended, made))
+    with locked(state):
+        private, now = Ed25519PrivateKey.generate(), datetime.now(UTC).replace(microsecond=0)
+        public = private.public_key()
+        made = SigningKey(
+            key_id=key_id_of(public),
+            public_key=public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode(),
+            signs_from=now,
+        )
+        text = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        descriptor = os.open(_private_file(state, made.key_id), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        until = {"signs_until": now + _HANDOVER}
+        ended = [key if key.signs_until else key.model_copy(update=until) for key in signing_keys(state)]
+        _write(state, (*ended, made))
     return made
 
 
@@ -80,18 +85,20 @@ def revoke_signing_key(state: Path, key_id: str) -> SigningKey:
     Raises:
         Refused: there is no such key.
     """
-    now, keys = datetime.now(UTC).replace(microsecond=0), signing_keys(state)
-    if key_id not in [key.key_id for key in keys]:
-        raise Refused(
-            f"{key_id!r} is no signing key; those on record: {', '.join(key.key_id for key in keys) or 'none'}"
-        )
-    changed = {"revoked_at": now}
-    revoked = [
-        key.model_copy(update=changed | {"signs_until": key.signs_until or now}) if key.key_id == key_id else key
-        for key in keys
-    ]
-    _write(state, tuple(revoked))
-    _private_file(state, key_id).unlink(missing_ok=True)
+    make_private(state)
+    with locked(state):
+        now, keys = datetime.now(UTC).replace(microsecond=0), signing_keys(state)
+        if key_id not in [key.key_id for key in keys]:
+            raise Refused(
+                f"{key_id!r} is no signing key; those on record: {', '.join(key.key_id for key in keys) or 'none'}"
+            )
+        changed = {"revoked_at": now}
+        revoked = [
+            key.model_copy(update=changed | {"signs_until": key.signs_until or now}) if key.key_id == key_id else key
+            for key in keys
+        ]
+        _write(state, tuple(revoked))
+        _private_file(state, key_id).unlink(missing_ok=True)
     return next(key for key in revoked if key.key_id == key_id)
 
 
@@ -109,19 +116,22 @@ class Signer:
 
     def __init__(self, state: Path) -> None:
         self._state, self._read = state, (0, 0)
-        self._now: tuple[str, Callable[[bytes], bytes]] | None = None
+        self._now: tuple[SigningKey, Callable[[bytes], bytes]] | None = None
 
     def sign(self, state: Callable[[str], Statement]) -> SignedReport:
         """The report of the statement that a function makes of the signing key's id.
 
         Raises:
-            Refused: no key signs now; SecretError: its file cannot be read.
+            Refused: no key signs now, or the clock went back; SecretError: its file cannot be read.
         """
-        key_id, sign = self._key()
-        text = canonical(state(key_id).model_dump(mode="json"))
+        key, sign = self._key()
+        statement = state(key.key_id)
+        if datetime.fromisoformat(statement.time) < key.signs_from:
+            raise Refused(f"the clock says {statement.time}, and the signing key is of {key.signs_from}: set the clock")
+        text = canonical(statement.model_dump(mode="json"))
         return SignedReport(statement=text, signature=base64.b64encode(sign(text.encode())).decode())
 
-    def _key(self) -> tuple[str, Callable[[bytes], bytes]]:
+    def _key(self) -> tuple[SigningKey, Callable[[bytes], bytes]]:
         changed = _changed(self._state / _FILE)
         if self._now is None or changed != self._read:
             current = [key for key in signing_keys(self._state) if key.signs_until is None]
@@ -133,7 +143,7 @@ class Signer:
                 raise SecretError(
                     f"secret file {file}: is not the signing key on record; restore it, or make a new one"
                 )
-            self._now, self._read = (current[-1].key_id, private.sign), changed
+            self._now, self._read = (current[-1], private.sign), changed
         return self._now
 
 

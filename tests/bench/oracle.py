@@ -17,11 +17,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scanner.audit.statistics.judgement import binomial_limits
-from scanner.detection.sketches import keyed_sketch
+from scanner.detection.sketches import gram_key, keyed_sketches
 from scanner.registry import new_key
-from scanner.service.budget import Budget, BudgetSpent, containment
+from scanner.service.budget import ALIKE, Budget, BudgetSpent, containment
 from scanner.service.scoring import Scorer, Served
 from schemas.service import BudgetConfig, DetectorConfig, DetectorResult
 from tests.fixed import fix_secrets
@@ -48,7 +49,7 @@ class Server:
             if not self.budget.is_free(digest):
                 self.budget.refuse_spent(caller, expert=False)
             (finding,) = self.scorer.look([text.encode()])
-            self.budget.charge(digest, caller, finding.grams, expert=False)
+            self.budget.charge(digest, caller, finding.passages, expert=False)
         except BudgetSpent:
             return None
         self.answered += 1
@@ -154,10 +155,7 @@ def draws(
 
 def shares(budget: Budget, texts: Sequence[str]) -> None:
     """Prints the share of variants that meet their budget, and of unrelated pairs that do."""
-    rng, key = (
-        np.random.default_rng(1),
-        __import__("scanner.detection.sketches", fromlist=["gram_key"]).gram_key(SECRET),
-    )
+    rng, key = np.random.default_rng(1), gram_key(SECRET)
     every = [word for text in texts for word in text.split()]
 
     def edit(text: str, share: float) -> str:
@@ -177,14 +175,19 @@ def shares(budget: Budget, texts: Sequence[str]) -> None:
         "cut in half": lambda text: text[len(text) // 2 :],
         "padded by 3 texts": lambda text: pad(text, 3),
         "padded by 10 texts": lambda text: pad(text, 10),
+        "padded by 100 texts": lambda text: pad(text, 100),
     }
-    own = [keyed_sketch(text, key) for text in texts]
+    sketched = [keyed_sketches(text, key) for text in texts]
+
+    def meet(one: Sequence[NDArray[np.uint64]], other: Sequence[NDArray[np.uint64]]) -> bool:
+        return any(containment(first, second) >= ALIKE for first in one for second in other)
+
     for kind, change in kinds.items():
-        met = sum(containment(own[i], keyed_sketch(change(text), key)) >= 0.2 for i, text in enumerate(texts))
+        met = sum(meet(sketched[i], keyed_sketches(change(text), key)) for i, text in enumerate(texts))
         low, high = binomial_limits(met, len(texts), 0.025)
         print(f"  {kind:24} {met:5} of {len(texts)} meet their budget ({low:.4f} to {high:.4f})")
-    pairs = [(i, j) for i in range(len(own)) for j in range(i)]
-    met = sum(containment(own[i], own[j]) >= 0.2 for i, j in pairs)
+    pairs = [(i, j) for i in range(len(texts)) for j in range(i)]
+    met = sum(meet(sketched[i], sketched[j]) for i, j in pairs)
     low, high = binomial_limits(met, len(pairs), 0.025)
     print(f"  unrelated pairs: {met} of {len(pairs):,} ({low:.2e} to {high:.2e})")
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.detection.sketches import GRAM_BYTES, MOST_GRAMS, gram_key, keyed_sketch
-from scanner.service.budget import Budget, BudgetSpent, containment
+from scanner.detection.sketches import GRAM_BYTES, MOST_GRAMS, PASSAGE_BYTES, gram_key, keyed_sketches
+from scanner.errors import Refused
+from scanner.service.budget import ALIKE, Budget, BudgetSpent, containment
 from schemas.service import BudgetConfig
 
 SECRET = bytes(range(32))
@@ -47,7 +48,8 @@ def text_of(seed: int, words: int = 200) -> str:
 def charge(budget: Budget, text: str, caller: str = "a", *, expert: bool = False) -> bool:
     """Whether a text was charged, or was free."""
     try:
-        budget.charge(budget.digest(text.encode()), caller, keyed_sketch(text, KEY), expert=expert)
+        with budget.writing():
+            budget.charge(budget.digest(text.encode()), caller, keyed_sketches(text, KEY), expert=expert)
     except BudgetSpent:
         return False
     return True
@@ -94,13 +96,38 @@ def test_cut_and_padded_texts_are_variants(budget):
         assert not charge(budget, one)
 
 
+@pytest.mark.parametrize("times", [20, 100])
+def test_text_within_a_long_one_meets_its_budget(times):
+    """A sketch of the whole found 0 of 20 that were padded by 30 texts: its smallest hashes were the padding's."""
+    for seed in range(20):
+        text = text_of(seed, 150)
+        padding = [text_of(1000 + times * seed + place) for place in range(times)]
+        padded = " ".join([*padding[: times // 3], text, *padding[times // 3 :]])
+        assert len(keyed_sketches(padded, KEY)) > len(padded) / PASSAGE_BYTES - 1
+        assert any(
+            containment(passage, keyed_sketches(text, KEY)[0]) >= ALIKE for passage in keyed_sketches(padded, KEY)
+        )
+
+
+def test_passages_are_charged_each_and_expire(budget, clock):
+    parts = [text_of(seed, 600) for seed in range(20)]
+    assert charge(budget, " ".join(parts))
+    variants = [" ".join([*parts[:place], text_of(99 + place, 600), *parts[place + 1 :]]) for place in (3, 7)]
+    assert [charge(budget, one) for one in variants] == [True, True]
+    assert not charge(budget, parts[11]), "a part of what was asked about three times"
+    assert charge(budget, text_of(77)), "another text"
+    clock.now += 25 * HOUR
+    budget.expire()
+    assert rows(budget) == 0
+
+
 def test_the_window_slides_and_leaves_nothing_behind(budget, clock):
     text = text_of(9)
     for seed in range(3):
         assert charge(budget, edited(text, 0.1, seed))
         clock.now += HOUR
     with pytest.raises(BudgetSpent) as spent:
-        budget.charge(b"x" * 32, "a", keyed_sketch(edited(text, 0.1, 3), KEY), expert=False)
+        budget.charge(b"x" * 32, "a", keyed_sketches(edited(text, 0.1, 3), KEY), expert=False)
     assert spent.value.seconds == 21 * HOUR
     clock.now += 21 * HOUR + 1
     assert charge(budget, edited(text, 0.1, 4)), "the first left the window"
@@ -125,6 +152,46 @@ def test_a_caller_has_a_budget_and_the_table_a_bound(budget):
     assert [charge(budget, text_of(seed), f"c{seed}") for seed in range(200, 235)] == [True] * 30 + [False] * 5
 
 
+def test_a_crowd_shuts_no_expert_out(budget):
+    assert all(charge(budget, text_of(seed), f"c{seed}") for seed in range(300, 350))
+    assert not charge(budget, text_of(350), "another")
+    assert charge(budget, text_of(351), "Ms Roth", expert=True)
+
+
+def test_a_caller_with_the_name_of_an_expert_is_another(budget):
+    assert [charge(budget, text_of(seed), "Ms Roth") for seed in range(400, 421)][-1:] == [False]
+    assert charge(budget, text_of(421), "Ms Roth", expert=True)
+
+
+def test_nothing_stands_in_any_file_when_the_window_is_over(budget, clock, tmp_path):
+    """SQLite's log of writes held digests and sketches on, until later writes took their place."""
+    text = text_of(30)
+    digest, sketch = budget.digest(text.encode()), keyed_sketches(text, KEY)[0].astype("<u8").tobytes()
+    assert charge(budget, text)
+    assert any(digest in path.read_bytes() for path in tmp_path.iterdir())
+    clock.now += 25 * HOUR
+    budget.expire()
+    for path in tmp_path.iterdir():
+        assert digest not in path.read_bytes()
+        assert sketch not in path.read_bytes()
+
+
+def test_a_clock_that_went_ahead_and_back_ends_no_budget_and_none_for_ever(budget, clock):
+    clock.now += 10 * 365 * 24 * HOUR
+    assert all(charge(budget, text_of(seed)) for seed in range(500, 520))
+    clock.now -= 10 * 365 * 24 * HOUR
+    assert not charge(budget, text_of(520)), "the budget is still used up"
+    clock.now += 25 * HOUR
+    assert charge(budget, text_of(521)), "and not for ten years"
+    assert rows(budget) == 1 + 1 + 1 + len(keyed_sketches(text_of(521), KEY)[0])
+
+
+def test_two_servers_use_no_budget_together(budget, tmp_path):
+    """Each would wait for the other's lock with all that it answers."""
+    with pytest.raises(Refused, match="a `state` of its own"):
+        Budget(tmp_path / "budget.sqlite", SECRET, BudgetConfig())
+
+
 def test_experts_are_charged_by_caller_alone(budget):
     text = text_of(11)
     assert all(charge(budget, edited(text, 0.05, seed), "expert", expert=True) for seed in range(12))
@@ -145,12 +212,13 @@ def test_a_sketch_has_the_smallest_hashes_of_all_ngrams(text, secret):
         value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) % full
         value = ((value ^ value >> 27) * 0x94D049BB133111EB) % full
         hashes.add(value ^ value >> 31)
-    assert keyed_sketch(text, key).tolist() == sorted(hashes)[:MOST_GRAMS]
+    assert [found.tolist() for found in keyed_sketches(text, key)] == ([sorted(hashes)[:MOST_GRAMS]] if hashes else [])
 
 
 def test_sketches_of_two_secrets_share_nothing():
     text = text_of(12)
-    assert not set(keyed_sketch(text, KEY).tolist()) & set(keyed_sketch(text, gram_key(b"other")).tolist())
+    one, other = (np.concatenate(keyed_sketches(text, key)) for key in (KEY, gram_key(b"other")))
+    assert not set(one.tolist()) & set(other.tolist())
 
 
 def test_containment_is_that_of_the_whole_sets():
@@ -161,6 +229,6 @@ def test_containment_is_that_of_the_whole_sets():
         other = edited(text, (seed % 6) / 10, seed)[: 2000 - 20 * seed]
         whole = [{one[i : i + GRAM_BYTES] for i in range(len(one) - GRAM_BYTES + 1)} for one in (text, other)]
         true = len(whole[0] & whole[1]) / min(map(len, whole))
-        errors.append(containment(*(keyed_sketch(one, KEY) for one in (text, other))) - true)
+        errors.append(containment(*(keyed_sketches(one, KEY)[0] for one in (text, other))) - true)
     assert abs(float(np.mean(errors))) < 0.02
     assert max(map(abs, errors)) < 0.25  # five standard deviations of a share of a hundred hashes

@@ -149,9 +149,11 @@ def test_a_report_of_a_time_at_which_its_key_did_not_sign_is_refused(state):
     late = signed(state, time="2990-01-01T00:00:00+00:00")
     assert check(late, TEXT, signpost(state)), "nothing but a later rotation ends a key"
     new_signing_key(state)
-    for report in (late, signed(state, time="2020-01-01T00:00:00+00:00")):
+    later = json.loads(signpost(state))
+    later["signingKeys"][-1]["signs_from"] = "2980-01-01T00:00:00+00:00"
+    for report, published in ((late, signpost(state)), (signed(state), json.dumps(later))):
         with pytest.raises(ValueError, match="did not sign"):
-            check(report, TEXT, signpost(state))
+            check(report, TEXT, published)
 
 
 def test_openssl_checks_the_same(state, tmp_path):

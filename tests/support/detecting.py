@@ -52,7 +52,7 @@ class InThisProcess:
     def stop(self) -> None:
         self._scorer = None
 
-    async def run(self, function, *arguments):
+    async def run(self, caller, function, *arguments):
         from scanner.service import scoring
 
         scoring._scorer = self._scorer

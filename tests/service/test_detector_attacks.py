@@ -1,0 +1,236 @@
+"""Attacks on the detector that once went through: forms, addresses, memory, a crowd of one, panics, keys, clocks."""
+
+import json
+import os
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from docs.examples.check_report import check
+from scanner.errors import Refused
+from scanner.service import detector_app, scoring
+from scanner.service.answering import DetectorLog
+from scanner.service.detector_app import _fields, network_of
+from scanner.service.experts import expert_of, issue_token, revoke_token, tokens
+from scanner.service.scoring import look
+from scanner.service.signing import Signer, new_signing_key, revoke_signing_key, signing_keys
+from schemas.service import DetectorResult, Statement
+from tests.support.detecting import ask, configured, detecting, request, until
+
+PROXY = '[proxy]\naddresses = ["::ffff:127.0.0.1"]\ncaller = "X-Forwarded-For"\nexpert = "X-Expert"\n'
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, registry):
+    config = configured(tmp_path_factory.mktemp("attacked"), registry, detector=PROXY + "[budget]\ntexts = 2\n")
+    with detecting(config) as server:
+        yield server
+
+
+def statement(key_id: str) -> Statement:
+    return Statement(
+        detector="d",
+        signing_key=key_id,
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        text_sha256="e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        file_sha256=None,
+        result=DetectorResult.NOT_FOUND,
+        techniques=(),
+        technique=None,
+        commitments_head=None,
+        false_positive_rate=1e-8,
+        audited=None,
+        version="0",
+    )
+
+
+def signpost(state: Path) -> bytes:
+    return json.dumps({"signingKeys": [key.model_dump(mode="json") for key in signing_keys(state)]}).encode()
+
+
+@pytest.mark.parametrize("depth", [2, 400])
+def test_parts_of_parts_of_a_form_are_not_read(depth):
+    """62 KB took a CPU second of the thread that answers everybody, 2 MB a minute."""
+    head = b"--e%d\r\nContent-Type: multipart/mixed; boundary=e%d\r\n\r\n"
+    body = b"".join(head % (place, place + 1) for place in range(depth)) + b"x\n" * 500_000
+    began = time.process_time()
+    assert _fields("multipart/form-data; boundary=e0", body) == {}
+    assert time.process_time() - began < 0.5
+
+
+def test_a_form_has_the_fields_of_the_page_and_no_thousands():
+    part = b'--e\r\nContent-Disposition: form-data; name="text"\r\n\r\na\r\nb\r\n--e--\r\n'
+    assert _fields("multipart/form-data; boundary=e", part) == {"text": ("", b"a\r\nb")}
+    named = b'--"e\r\nContent-Disposition: form-data; name="file"; filename="\xc3\xa9.md"\r\n\r\n\x00--e\r\n--"e--'
+    ((name, value),) = _fields('multipart/form-data; boundary="\\"e"', named).values()
+    assert (name[-3:], value) == (".md", b"\x00--e")
+    for kind, body in (
+        ("multipart/form-data; boundary=e", part[:-7] * 50),
+        ("multipart/form-data", part),
+        ("(" * 9000, b""),
+    ):
+        with pytest.raises(detector_app.HTTPException):
+            _fields(kind, body)
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("::ffff:192.0.2.1", "192.0.2.1"),  # else all of IPv4 was one caller
+        ("192.0.2.1:50000", "192.0.2.1"),  # else each port was a caller
+        ("[2001:db8:0:1::1]:443", "2001:db8::/56"),
+        ("2001:db8:0:ff::1%eth0", "2001:db8::/56"),
+        ("2001:db8:0:100::1", "2001:db8:0:100::/56"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_a_household_is_one_caller(address, network):
+    assert network_of(address) == network
+
+
+def test_ports_and_networks_of_one_household_share_its_budget(server, plain):
+    callers = ("2001:db8::1", "[2001:db8:0:7::2]:99", "2001:db8:0:ff::3")
+    assert [ask(server, plain(150, n), X_Forwarded_For=one)["status"] for n, one in enumerate(callers)] == [
+        200,
+        200,
+        429,
+    ]
+
+
+def test_two_experts_in_one_request_are_nobody(server, plain):
+    body = json.dumps({"text": plain(150, 9)}).encode()
+    head = f"POST /detect HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+    for names, status in ((["Ms Roth"], b"200"), (["Mallory", "Ms Roth"], b"400")):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+            connection.sendall((head + "".join(f"X-Expert: {name}\r\n" for name in names) + "\r\n").encode() + body)
+            assert connection.makefile("rb").readline().split()[1] == status
+
+
+def test_bodies_together_have_a_bound(server, monkeypatch):
+    """1,024 of 6 MB each, which anybody may send, were more memory than a pod has."""
+    monkeypatch.setattr(server.room, "_most", 50_000)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as slow:
+        slow.sendall(b"POST /detect HTTP/1.1\r\nHost: a\r\nContent-Length: 50000\r\n\r\n" + b" " * 40_000)
+        until(lambda: server.room._held == 40_000)
+        assert request(server, "POST", "/detect", " " * 20_000)[0] == 503
+    until(lambda: server.room._held == 0)
+    assert request(server, "POST", "/detect", " " * 20_000)[0] == 422
+    assert server.room._held == 0
+
+
+def test_an_unforeseen_fault_of_the_registry_ends_answers_and_not_the_look_at_it(tmp_path, registry, monkeypatch):
+    """It ended the look alone: a key that was retired afterwards was served for ever."""
+    told = []
+    with detecting(configured(tmp_path, registry), told=told) as server:
+        monkeypatch.setattr(scoring.Served, "of", lambda *_: {}["missing"])
+        until(lambda: request(server, "GET", "/ready")[0] == 503)
+        assert 'event=not_serving why="KeyError"' in told
+        monkeypatch.undo()
+        until(lambda: request(server, "GET", "/ready")[0] == 200)
+
+
+def panics(_texts: object) -> None:
+    os.write(2, b"panicked at byte index 1 of `WORD`")
+    raise KeyboardInterrupt("WORD")
+
+
+@pytest.mark.costly
+def test_a_library_that_panics_writes_nothing_and_one_caller_leaves_room(tmp_path, registry, plain, capfd, monkeypatch):
+    """A panic of Rust is no Exception, and writes a part of the text to where errors go."""
+    config = configured(tmp_path, registry, detector="workers = 1\nmost_bytes = 4000000\n" + PROXY)
+    with detecting(config, here=False) as server:
+        pool = server.answers.pool
+        (process,) = pool._idle._queue[0][1]._processes
+        assert Path(f"/proc/{process}/oom_score_adj").read_text().strip() == "1000"
+        assert os.readlink(f"/proc/{process}/fd/2") == "/dev/null"
+        monkeypatch.setattr(scoring, "_OF_ONE_CALLER", 2)
+        slow = plain(150_000, 1)
+        with ThreadPoolExecutor(8) as crowd:
+            asking = [crowd.submit(ask, server, slow, X_Forwarded_For="192.0.2.1") for _ in range(6)]
+            until(lambda: sum(each.done() for each in asking) >= 4)
+            other = ask(server, plain(150, 2), X_Forwarded_For="192.0.2.2")
+        assert other["status"] == 200
+        assert sorted(each.result()["status"] for each in asking) == [200, 200, 503, 503, 503, 503]
+    assert "WORD" not in "".join(capfd.readouterr())
+
+
+def test_what_is_raised_within_a_text_stays_in_the_process(monkeypatch):
+    class Scorer:
+        look = staticmethod(panics)
+
+    monkeypatch.setattr(scoring, "_scorer", Scorer())
+    assert look([b"WORD"]) is None
+
+
+def test_reports_that_are_signed_while_keys_change_are_good(tmp_path):
+    """Those of the second in which a key was made for a time that had passed when it was written were not."""
+    new_signing_key(tmp_path)
+    signer, reports, ended = Signer(tmp_path), [], threading.Event()
+
+    def sign() -> None:
+        while not ended.is_set():
+            reports.append(signer.sign(statement))
+            time.sleep(0.005)
+
+    signing = threading.Thread(target=sign)
+    signing.start()
+    for _ in range(4):
+        time.sleep(0.6)
+        new_signing_key(tmp_path)
+    ended.set()
+    signing.join()
+    assert len({json.loads(report.statement)["signing_key"] for report in reports}) > 2
+    for report in reports:
+        assert check(report.model_dump_json().encode(), b"", signpost(tmp_path))
+
+
+def test_a_key_whose_report_takes_seconds_to_sign_is_good_after_a_rotation(tmp_path):
+    new_signing_key(tmp_path)
+    late = (datetime.now(UTC) + timedelta(seconds=3)).isoformat(timespec="seconds")
+    report = Signer(tmp_path).sign(lambda key_id: statement(key_id).model_copy(update={"time": late}))
+    new_signing_key(tmp_path)
+    assert check(report.model_dump_json().encode(), b"", signpost(tmp_path))
+
+
+def test_a_clock_that_went_back_signs_nothing(tmp_path):
+    new_signing_key(tmp_path)
+    early = (datetime.now(UTC) - timedelta(days=1)).isoformat(timespec="seconds")
+    with pytest.raises(Refused, match="set the clock"):
+        Signer(tmp_path).sign(lambda key_id: statement(key_id).model_copy(update={"time": early}))
+
+
+def test_changes_of_keys_and_tokens_at_one_time_are_all_kept(tmp_path):
+    """Each read the list, and the last to write undid the others: a revoked token was good again."""
+    until_day = datetime.now(UTC) + timedelta(days=1)
+    issued = [issue_token(tmp_path, f"expert {place}", until_day) for place in range(8)]
+    keys = [new_signing_key(tmp_path) for _ in range(4)]
+    with ThreadPoolExecutor(20) as many:
+        list(many.map(lambda one: revoke_token(tmp_path, one[1].token_id), issued))
+        new = list(many.map(lambda place: issue_token(tmp_path, f"new {place}", until_day), range(8)))
+        list(many.map(lambda key: revoke_signing_key(tmp_path, key.key_id), keys))
+        list(many.map(lambda _: new_signing_key(tmp_path), range(8)))
+    assert len(tokens(tmp_path)) == 16
+    assert [expert_of(tmp_path, token) for token, _ in issued] == [None] * 8
+    assert all(expert_of(tmp_path, token) for token, _ in new)
+    assert len(signing_keys(tmp_path)) == 12
+    assert sum(key.signs_until is None for key in signing_keys(tmp_path)) == 1
+
+
+def test_hostile_reports_are_refused_in_words():
+    for statement_text in ("[]", "5", "null", "[" * 5000, '{"type": "brickscan detector report 1"}'):
+        report = json.dumps({"statement": statement_text, "signature": ""}).encode()
+        with pytest.raises((ValueError, KeyError, RecursionError)):
+            check(report, b"", b'{"signingKeys": []}')
+
+
+def test_days_of_the_log_end_though_nobody_asks(tmp_path):
+    log = DetectorLog(tmp_path / "log", 90)
+    old = tmp_path / "log" / "2020-01-01.jsonl"
+    old.write_text("{}\n")
+    log.expire()
+    assert not old.exists()
