@@ -390,6 +390,7 @@ FILTER_SKETCHES = pa.schema(
         pa.field("part", pa.int64(), nullable=False),  # number of this part of the cells
         pa.field("cells", pa.large_binary(), nullable=False),  # 64 bits each; a text sets one of them
         pa.field("learnt_at", TIME, nullable=False),
+        pa.field("signed", pa.binary()),  # digest of all that decides a filter in the row, under the key of the hash
     ]
 )
 """Sketches of the n-grams of a night, where `[filter]` asks for them, for as many nights as filters are learnt from."""

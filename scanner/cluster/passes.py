@@ -276,7 +276,8 @@ def filter_pass(plan: Plan, scan_id: str, lesson: FilterLesson, meanwhile: Calla
     for _, file in on_actors(FilterWorker, (plan, scan_id), [lesson], 1, meanwhile):
         commit(plan.results, SKETCHES_TABLE, [TableEntry(lesson.unit, (file,) if file else ())])
     if plan.config.filter is not None and plan.date is not None:
-        drop_sketches(plan.results, plan.date - timedelta(days=plan.config.filter.nights))
+        today = datetime.now(UTC).date()  # a date to come, stated by mistake, would drop what the next nights need
+        drop_sketches(plan.results, min(plan.date, today) - timedelta(days=plan.config.filter.nights))
 
 
 def is_learnt(plan: Plan, lesson: FilterLesson) -> bool:

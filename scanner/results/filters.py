@@ -9,6 +9,7 @@ is read from the table once it is there, and made from earlier dates alone (scan
 
 import functools
 import hashlib
+import hmac
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
@@ -75,14 +76,29 @@ def write_sketches(
     Raises:
         ScanFailed: the file cannot be written.
     """
-    same = about | {"hashed_under": hashed_under(key), "learnt_at": datetime.now(UTC)}
+    same = {"hashed_under": hashed_under(key), "learnt_at": datetime.now(UTC), **about}
     batches = []
     for (tokenizer, sketch), learnt in zip(sketches, texts, strict=True):
         parts = sketch.cells.reshape(-1, CELLS_A_ROW)
         of_learner = same | {"tokenizer_sha256": tokenizer, "reach": sketch.reach, "texts": learnt}
         rows = [of_learner | {"part": i, "cells": part.astype("<u8").tobytes()} for i, part in enumerate(parts)]
-        batches.append(pa.RecordBatch.from_pylist(rows, FILTER_SKETCHES))
+        signed = [row | {"signed": _signed(row, key)} for row in rows]
+        batches.append(pa.RecordBatch.from_pylist(signed, FILTER_SKETCHES))
     return write_file(results, SKETCHES_TABLE, batches)
+
+
+_SIGNED = ("unit", "night", "tokenizer_sha256", "reach", "texts", "ngrams", "part")
+"""Columns of a part of a sketch that its signature holds, beside its cells: what no editor of tables can write."""
+
+
+def _signed(row: Mapping[str, Any], key: NDArray[np.uint64]) -> bytes:
+    cells = hashlib.sha256(row["cells"]).hexdigest()
+    return _keyed(key, digest([*(row[name] for name in _SIGNED), cells]))
+
+
+def _keyed(key: NDArray[np.uint64], digest_of_rows: str) -> bytes:
+    """A digest under the key of the hash of n-grams, by which rows are known to be a scan's (HMAC, SHA-256)."""
+    return hmac.digest(key.tobytes(), digest_of_rows.encode(), "sha256")
 
 
 def drop_sketches(results: str, before: date) -> int:
@@ -119,14 +135,19 @@ def sketches_before(
         yield (str(tokenizer), int(str(reach))), units.select("unit", "texts").rows()
 
 
-def read_sketch(results: str, unit: str, tokenizer: str, reach: int) -> Sketch:
-    """What was learnt from the texts of a unit.
+def read_sketch(results: str, unit: str, tokenizer: str, reach: int, key: NDArray[np.uint64]) -> Sketch:
+    """What was learnt from the texts of a unit; key: of the hash of n-grams.
 
     Raises:
-        Refused: the table lacks a part of it, or has one twice.
+        Refused: the table lacks a part of it, or has one twice, or one that no scan wrote.
     """
     one = (pl.col("unit") == unit) & (pl.col("tokenizer_sha256") == tokenizer) & (pl.col("reach") == reach)
-    parts = read_whole(results, SKETCHES_TABLE).filter(one).select("part", "cells").collect().sort("part")
+    parts = read_whole(results, SKETCHES_TABLE).filter(one).collect().sort("part")
+    if any(row["signed"] != _signed(row, key) for row in parts.iter_rows(named=True)):
+        raise Refused(
+            f"results: table {table_uri(results, SKETCHES_TABLE)} has a part of unit {unit} that was changed after a "
+            "scan wrote it; restore the table from a backup or an older version of it, or take that unit out"
+        )
     cells = np.frombuffer(b"".join(parts["cells"]), "<u8")
     if len(cells) != ROWS * positions.CELLS or parts["part"].to_list() != [*range(len(parts))]:
         raise Refused(
@@ -207,16 +228,7 @@ class NightFilter:
         return LeftOut(self.rows[0]["texts"], learnt)
 
     def open(self) -> Filter:
-        """The n-grams that it leaves out.
-
-        Raises:
-            Refused: it was made under another audit secret.
-        """
-        if any(row["hashed_under"] != hashed_under(self.key) for row in self._learnt):
-            raise Refused(
-                f"results: the filter {self.sha256} was made under another audit secret; restore the registry's audit "
-                "secret"
-            )
+        """The n-grams that it leaves out."""
         return Filter({(row["tokenizer_sha256"], row["reach"]): self._common(row) for row in self._learnt})
 
     def _common(self, row: Mapping[str, Any]) -> CommonNgrams:
@@ -236,7 +248,8 @@ def filter_of(results: str, config: FilterConfig, night: date, secret: bytes) ->
         Refused: a table cannot be read, or the night's filter was changed.
     """
     key, there = hash_key(secret), _rows(results, pl.col("night") == night.isoformat())
-    if there and _sha256(there) != there[0]["filter_sha256"]:
+    _refuse_another_secret(there, key)
+    if there and _sha256(there, key) != there[0]["filter_sha256"]:
         raise Refused(
             f"results: the filter of {night} in table {table_uri(results, FILTERS_TABLE)} is not the one that its "
             "digest names: a row was changed, added or taken out; restore the table, from a backup or an older version"
@@ -299,13 +312,23 @@ def open_filter(results: str, sha256: str | None, secret: bytes) -> Filter:
     """
     if sha256 is None:
         return NO_FILTER
-    rows = _rows(results, pl.col("filter_sha256") == sha256)
-    if not rows or _sha256(rows) != sha256:
+    rows, key = _rows(results, pl.col("filter_sha256") == sha256), hash_key(secret)
+    _refuse_another_secret(rows, key)
+    if not rows or _sha256(rows, key) != sha256:
         raise Refused(
             f"results: table {table_uri(results, FILTERS_TABLE)} lacks the filter {sha256}, so that which n-grams were "
             "left out is not known; restore the table, from a backup or an older version of it"
         )
-    return NightFilter(tuple(rows), hash_key(secret)).open()
+    return NightFilter(tuple(rows), key).open()
+
+
+def _refuse_another_secret(rows: Sequence[Mapping[str, Any]], key: NDArray[np.uint64]) -> None:
+    """Raise Refused for rows of FILTERS whose n-grams are hashed under another key."""
+    if {row["hashed_under"] for row in rows} - {None, hashed_under(key)}:
+        raise Refused(
+            f"results: the filter {rows[0]['filter_sha256']} was made under another audit secret; restore the "
+            "registry's audit secret"
+        )
 
 
 def _rows(results: str, wanted: pl.Expr, *columns: str) -> list[dict[str, Any]]:
@@ -320,7 +343,7 @@ def _made(results: str, config: FilterConfig, night: date, key: NDArray[np.uint6
     """Rows of FILTERS of a night, one at least, by the sketches of the nights before it."""
     found: list[dict[str, Any]] = []
     for (tokenizer, reach), of_kind in sketches_before(results, config, night, hashed_under(key)):
-        each = (read_sketch(results, unit, tokenizer, reach) for unit, _ in of_kind)
+        each = (read_sketch(results, unit, tokenizer, reach, key) for unit, _ in of_kind)
         common = functools.reduce(Sketch.merged, each).common(config.texts)
         texts = sum(learnt for _, learnt in of_kind)
         share = float(np.unpackbits(common).mean())
@@ -328,11 +351,14 @@ def _made(results: str, config: FilterConfig, night: date, key: NDArray[np.uint6
         found.append(about | {"learnt_texts": texts, "common_share": share, "common": common.tobytes()})
     same = {"night": night.isoformat()} | config.model_dump()
     rows = [same | row for row in found or [dict.fromkeys(_OF_WHAT_IS_LEARNT)]]
-    yield from ({**row, "filter_sha256": _sha256(rows)} for row in rows)
+    yield from ({**row, "filter_sha256": _sha256(rows, key)} for row in rows)
 
 
-def _sha256(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Digest of a filter: of what it leaves out, and of what admissions ask of it."""
+def _sha256(rows: Sequence[Mapping[str, Any]], key: NDArray[np.uint64]) -> str:
+    """Digest of a filter, of what it leaves out and of what admissions ask of it, under the key of its n-grams.
+
+    So nobody who may write tables makes a filter that hides texts.
+    """
     names = ("texts", "tokenizer_sha256", "reach", "hashed_under", "learnt_texts")
     of_rows = [[row[name] for name in names] + [hashlib.sha256(row["common"] or b"").hexdigest()] for row in rows]
-    return digest({"night": rows[0]["night"], "rows": sorted(of_rows, key=str)})
+    return _keyed(key, digest({"night": rows[0]["night"], "rows": sorted(of_rows, key=str)})).hex()

@@ -1,10 +1,11 @@
 """Filters of common n-grams through whole scans: learnt on earlier nights, fixed, replayed, refused, resumed."""
 
+import hashlib
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
@@ -31,8 +32,10 @@ from scanner.results.false_discoveries import scored_documents
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan
 from scanner.storage.delta import table_uri
+from scanner.storage.toml import digest
 from scanner.watermark import positions
 from schemas.registry import Admission, AuditedFilter
+from schemas.tables import FILTERS
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
 
@@ -245,7 +248,7 @@ def test_several_scans_of_a_night_fill_no_sketch_and_count_no_text_twice(nightly
     most = rows.sort("ngrams").group_by("tokenizer_sha256").last()
     for row in most.iter_rows(named=True):
         (common,) = (one["common"] for one in found.rows if one["tokenizer_sha256"] == row["tokenizer_sha256"])
-        alone = filters.read_sketch(nightly.results, row["unit"], row["tokenizer_sha256"], row["reach"])
+        alone = filters.read_sketch(nightly.results, row["unit"], row["tokenizer_sha256"], row["reach"], found.key)
         assert alone.common(16).tobytes() == common
 
 
@@ -257,6 +260,11 @@ def test_several_scans_of_a_night_fill_no_sketch_and_count_no_text_twice(nightly
         ("filters", "texts", 4, "is not the one that its digest names"),
         ("filters", "common", bytes(2 * (1 << 12)), "is not the one that its digest names"),
         ("filter_sketches", "cells", bytes(1 << 18), "restore the table"),
+        ("filter_sketches", "cells", b"\xff" * (1 << 18), "was changed after a scan wrote it"),
+        ("filter_sketches", "cells", b"\xff" * (1 << 19), "was changed after a scan wrote it"),
+        ("filter_sketches", "night", str(FIRST - timedelta(days=1)), "was changed after a scan wrote it"),
+        ("filter_sketches", "ngrams", 2**24, "was changed after a scan wrote it"),
+        ("filter_sketches", "unit", "0" * 32, "was changed after a scan wrote it"),
         ("filter_sketches", "part", 1, "restore the table"),
     ],
 )
@@ -281,6 +289,35 @@ def test_edited_filters_and_sketches_are_refused(nightly, plain, table, column, 
     write(nightly, SECOND, "b", signed(plain, 3000))
     with pytest.raises(Refused, match=said):
         scan(nightly, SECOND)
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("known", ["its digest", "the digest of another night"])
+def test_a_filter_that_somebody_writes_for_a_coming_night_is_refused(nightly, plain, known):
+    """All but the audit secret is theirs: it would leave all n-grams out, and hide all texts."""
+    for number, day in enumerate((FIRST, SECOND)):
+        write(nightly, day, "a", signed(plain, 1000 * number))
+        scan(nightly, day)
+    rows = [row for row in read_whole(nightly.results, "filters").collect().to_dicts() if row["night"] == str(SECOND)]
+    forged = [row | {"night": str(THIRD), "common": b"\xff" * len(row["common"])} for row in rows]
+    if known == "its digest":
+        names = ("texts", "tokenizer_sha256", "reach", "hashed_under", "learnt_texts")
+        said = [[row[name] for name in names] + [hashlib.sha256(row["common"]).hexdigest()] for row in forged]
+        made = digest({"night": str(THIRD), "rows": sorted(said, key=str)})
+        forged = [row | {"filter_sha256": made} for row in forged]
+    write_deltalake(table_uri(nightly.results, "filters"), pa.Table.from_pylist(forged, FILTERS), mode="append")
+    write(nightly, THIRD, "a", signed(plain, 3000))
+    with pytest.raises(Refused, match="is not the one that its digest names"):
+        scan(nightly, THIRD)
+
+
+@pytest.mark.costly
+def test_a_scan_of_a_date_to_come_drops_nothing_that_the_next_nights_need(nightly, plain):
+    today = datetime.now(UTC).date()
+    for day in (today, today + timedelta(days=1000)):
+        write(nightly, day, "a", signed(plain, day.toordinal()))
+        scan(nightly, day)
+    assert with_filter_rows(nightly, today + timedelta(days=1)).left_out.learnt
 
 
 def with_filter_rows(night, day) -> filters.NightFilter:
