@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from scanner.errors import Refused, ScanFailed, in_a_line
+from scanner.input.shards import MAX_ROWS, MOST_SHARDS
 from scanner.input.tables import (
     ICEBERG,
     Commit,
@@ -237,6 +238,8 @@ def _deletions(table: "Table", tasks: Sequence["FileScanTask"]) -> dict[str, byt
     for task in tasks:
         if not task.delete_files:
             continue
+        if task.file.record_count > MOST_SHARDS * MAX_ROWS:
+            raise ValueError(f"{task.file.file_path} is said to have {task.file.record_count:,} rows")
         gone = np.zeros(task.file.record_count, np.bool_)
         for deletes in task.delete_files:
             if deletes.file_path not in read:
@@ -257,6 +260,25 @@ def _deletions(table: "Table", tasks: Sequence["FileScanTask"]) -> dict[str, byt
     return found
 
 
+def _rows_of_vector(blob: bytes) -> NDArray[np.int64]:
+    """Rows of a deletion vector; one of few bytes may claim more than memory holds (Puffin's "deletion-vector-v1").
+
+    Behind a length and a magic number, 4 bytes each, stand the number of bitmaps and, for each, the upper half of its
+    rows and a Roaring bitmap; a checksum of 4 bytes ends it.
+    """
+    from pyroaring import BitMap
+
+    bitmaps, upper = int.from_bytes(blob[8:16], "little"), int.from_bytes(blob[16:20], "little")
+    if not bitmaps:
+        return np.empty(0, np.int64)
+    rows = BitMap.deserialize(blob[20:-4]) if (bitmaps, upper) == (1, 0) else None
+    if rows is None or (rows and rows.max() >= MOST_SHARDS * MAX_ROWS):
+        raise ValueError(
+            f"a deletion vector takes rows away beyond the {MOST_SHARDS * MAX_ROWS:,} that a file may have"
+        )
+    return np.asarray(rows.to_array(), np.int64)
+
+
 def _is_vector(deletes: "DataFile") -> bool:
     return deletes.file_format.name == "PUFFIN"
 
@@ -267,14 +289,14 @@ def _positions(io: "FileIO", deletes: "DataFile") -> Iterator[tuple[str, NDArray
     Raises:
         Refused: it is of a kind that is not read.
     """
-    from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
     from pyiceberg.table.puffin import PuffinFile
 
     with io.new_input(deletes.file_path).open() as file:
         payload = file.read()
     if _is_vector(deletes):
-        for vector in deletion_vectors_from_puffin_file(PuffinFile(payload)):
-            yield vector.referenced_data_file, vector.to_vector().to_numpy()
+        puffin = PuffinFile(payload)
+        for blob in puffin.footer.blobs:
+            yield blob.properties["referenced-data-file"], _rows_of_vector(puffin.get_blob_payload(blob))
     elif deletes.file_format.name == "PARQUET":
         rows = pq.read_table(pa.BufferReader(payload), columns=["file_path", "pos"])
         for path in pc.unique(rows["file_path"]).to_pylist():

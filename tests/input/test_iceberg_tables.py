@@ -1,6 +1,7 @@
 """Iceberg tables of the input: which files and rows are read, by a catalog of this machine."""
 
 import datetime
+import struct
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +13,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import DataScan, FileScanTask, Table
 from pyiceberg.typedef import Record
 from pyiceberg.types import StringType
+from pyroaring import BitMap
 
 from scanner.errors import Refused, ScanFailed
 from scanner.input.columns import Columns
@@ -24,6 +26,14 @@ from tests.support.icebergs import NAME, commit_deletes, delete_by_position, mak
 from tests.support.submitted import free_ports
 
 COLUMNS = Columns("text", "doc_id", None, "day")
+
+
+def every_row() -> BitMap:
+    """Every row below 2^32, in some 500 kB."""
+    rows = BitMap()
+    rows.add_range(0, 2**32)
+    rows.run_optimize()
+    return rows
 
 
 def posts(names: str, day: str = "2026-08-31") -> pa.Table:
@@ -184,6 +194,26 @@ def test_deletion_vectors_take_rows_away_and_those_of_no_file_are_refused(tmp_pa
     (task,) = made.scan().plan_files()
     commit_deletes(made, [puffin_file(made, task.file.file_path, [0], named="file:///elsewhere.parquet")])
     with pytest.raises(Refused, match=r"deletion vectors of .*\.puffin are of no file of the table"):
+        files()
+
+
+BITMAPS = {
+    "an upper half": struct.pack("<qI", 1, 2) + BitMap([0]).serialize(),
+    "two halves": struct.pack("<qI", 2, 0) + BitMap([0]).serialize() + struct.pack("<I", 9) + BitMap([0]).serialize(),
+    "a row": struct.pack("<qI", 1, 0) + BitMap([2**32 - 1]).serialize(),
+    "every row": struct.pack("<qI", 1, 0) + every_row().serialize(),
+}
+
+
+@pytest.mark.parametrize("bitmaps", BITMAPS)
+def test_a_vector_that_claims_more_rows_than_any_file_has_is_refused(tmp_path, monkeypatch, bitmaps):
+    """Read as it stands, 40 bytes take all memory there is."""
+    name_catalog(tmp_path, monkeypatch)
+    made = make_table(posts("a").schema)
+    made.append(posts("abc"))
+    (task,) = made.scan().plan_files()
+    commit_deletes(made, [puffin_file(made, task.file.file_path, [0], bitmaps=BITMAPS[bitmaps])])
+    with pytest.raises(Refused, match="takes rows away beyond the 327,680,000 that a file may have"):
         files()
 
 

@@ -83,11 +83,16 @@ def positions_file(table: Table, path: str, rows: Sequence[int]) -> DataFile:
     return delete_file(file, FileFormat.PARQUET, len(rows))
 
 
-def puffin_file(table: Table, path: str, rows: Sequence[int], named: str | None = None) -> DataFile:
-    """A Puffin file with one deletion vector (Puffin's specification, "deletion-vector-v1"). named: in its blob."""
+def puffin_file(
+    table: Table, path: str, rows: Sequence[int], named: str | None = None, bitmaps: bytes | None = None
+) -> DataFile:
+    """A Puffin file with one deletion vector (Puffin's specification, "deletion-vector-v1").
+
+    named: in its blob; bitmaps: others than of these rows.
+    """
     # a 64-bit bitmap of one Roaring bitmap of one array of rows below 2^16
     head = struct.pack("<qI", 1, 0) + struct.pack("<IIHHI", 12346, 1, 0, len(rows) - 1, 16)
-    body = struct.pack("<I", 1681511377) + head + struct.pack(f"<{len(rows)}H", *rows)
+    body = struct.pack("<I", 1681511377) + (bitmaps or head + struct.pack(f"<{len(rows)}H", *rows))
     blob = struct.pack(">i", len(body)) + body + struct.pack(">I", zlib.crc32(body))
     described = {
         "type": "deletion-vector-v1", "fields": [2147483546], "snapshot-id": -1, "sequence-number": -1, "offset": 4,
