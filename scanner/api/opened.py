@@ -98,8 +98,11 @@ class OpenedRegistry:
         Returns:
             The verdict of one text; of several, a sequence with a frame. Half of a surrogate pair is no character: of a
             text that has one, the rest is scored, `scored_in_part`.
+
+        Raises:
+            Refused: what is given is neither a text nor a list of texts.
         """
-        several = [texts] if isinstance(texts, str) else texts
+        several = [texts] if isinstance(texts, str) else _listed("texts", texts)
         found = self._check.score_batch([text.encode("utf-8", "surrogatepass") for text in several])
         verdicts = TextVerdicts(found.verdicts)
         return verdicts[0] if isinstance(texts, str) else verdicts
@@ -113,8 +116,12 @@ class OpenedRegistry:
         return open_key(self._folder, find_key(load_registry(self._folder), key_id))
 
     def messages(self, key_id: str, users: Sequence[str]) -> dict[str, int]:
-        """The message that each of some users holds under a key, where they hold one."""
-        return messages_held(self._folder, key_id, users)
+        """The message that each of some users holds under a key, where they hold one.
+
+        Raises:
+            Refused: the registry has no such key, or `users` is no list of ids.
+        """
+        return messages_held(self._folder, key_id, _listed("users", users))
 
 
 def open(registry: Path | str, keys: Sequence[str] = (), false_positive_rate: float = 1e-6) -> OpenedRegistry:  # noqa: A001
@@ -126,8 +133,26 @@ def open(registry: Path | str, keys: Sequence[str] = (), false_positive_rate: fl
         false_positive_rate: share of unmarked texts that may be flagged.
 
     Raises:
-        Refused: there is no registry, or no such key; SecretError, TokenizerError: a key cannot be opened.
+        Refused: there is no registry, or no such key, or an argument cannot be right; SecretError, TokenizerError: a
+            key cannot be opened.
     """
-    if not 0.0 < false_positive_rate < 1.0:
+    if not isinstance(false_positive_rate, float | int) or not 0.0 < false_positive_rate < 1.0:
         raise Refused(f"false_positive_rate: {false_positive_rate!r}: give a rate between 0 and 1, such as 1e-6")
-    return OpenedRegistry(registry if is_uri(str(registry)) else Path(registry), keys, false_positive_rate)
+    if not isinstance(registry, str | Path):
+        raise Refused(f"registry: {type(registry).__name__}: give the folder or URI of a registry, as text or a Path")
+    place = registry if is_uri(str(registry)) else Path(registry)
+    return OpenedRegistry(place, _listed("keys", keys), false_positive_rate)
+
+
+def _listed(name: str, values: Sequence[str]) -> Sequence[str]:
+    """Values that are a list or tuple of texts. A text would be taken for the list of its letters.
+
+    Raises:
+        Refused: they are something else.
+    """
+    if not isinstance(values, list | tuple):
+        raise Refused(f"{name}: {type(values).__name__}: give a list of texts (of a column of polars: its to_list())")
+    for place, value in enumerate(values):
+        if not isinstance(value, str):
+            raise Refused(f"{name}: entry {place} is of type {type(value).__name__}; each must be a text (str)")
+    return values

@@ -1,7 +1,10 @@
 """`import brickscan`: its examples run, and its names are those that are promised."""
 
+import copy
 import doctest
+import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import brickscan
 import polars as pl
@@ -77,3 +80,42 @@ def test_a_mark_and_messages_are_for_processors_and_show_no_key(registry):
     assert secret.hex() not in repr(mark)
     with pytest.raises(TypeError):
         pickle.dumps(mark)
+    assert secret.hex() not in repr(opened) + str(vars(opened)) + str(vars(mark))
+    for taken in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="never pickled"):
+            taken(opened)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda opened, _: opened.check(None), "texts: NoneType: give a list of texts"),
+        (lambda opened, _: opened.check(b"bytes"), "texts: bytes"),
+        (lambda opened, _: opened.check({"a", "set"}), "texts: set"),
+        (lambda opened, _: opened.check(["text", None]), "texts: entry 1 is of type NoneType"),
+        (lambda opened, _: opened.check([["text"]]), "texts: entry 0 is of type list"),
+        (lambda opened, _: opened.messages("green", "alice"), "users: str: give a list"),
+        (lambda opened, _: opened.messages("green", [3]), "users: entry 0 is of type int"),
+        (lambda _, registry: brickscan.open(registry, "green"), "keys: str: give a list"),
+        (lambda _, registry: brickscan.open(registry, false_positive_rate="1e-6"), "'1e-6': give a rate"),
+        (lambda _, registry: brickscan.open(registry, false_positive_rate=float("nan")), "nan: give a rate"),
+        (lambda *_: brickscan.open(None), "registry: NoneType: give the folder"),
+    ],
+)
+def test_hostile_arguments_are_refused_in_a_sentence(registry, call, words):
+    """A text in the place of a list was taken for the list of its letters: `messages` gave none, without a word."""
+    with pytest.raises(brickscan.Refused, match=words):
+        call(brickscan.open(registry), registry)
+
+
+@pytest.mark.seconds
+def test_threads_and_a_child_process_see_the_same_verdicts(registry, marked, plain):
+    opened = brickscan.open(registry)
+    texts = [marked(7, 200, 1), *(plain(100, seed) for seed in range(6))]
+    expected = list(opened.check(texts))
+    with ThreadPoolExecutor(8) as threads:
+        assert all(list(verdicts) == expected for verdicts in threads.map(opened.check, [texts] * 16))
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if list(opened.check(texts)) == expected else 1)
+    assert os.waitpid(child, 0)[1] == 0
