@@ -281,10 +281,10 @@ def _files_of_table(named: str, folders: TableFolders, reading: TableReading) ->
 def _leads_of_table(named: str, files: Iterable[InputFile], *, linked: bool) -> dict[str, object]:
     """Where the paths of a table's files lead, if links lead to the table; linked: or to its files, in another path."""
     location = named.removeprefix(DELTA).rstrip("/")
-    if linked:
-        return {file.path: _leads_to(file.path) for file in files if "://" not in file.path}
     real = location if "://" in location or named.startswith(ICEBERG) else os.path.realpath(location)
-    return {file.path: real + file.inner[len(location) :] for file in files} if real != location else {}
+    leads = {file.path: real + file.inner[len(location) :] for file in files} if real != location else {}
+    several = ((file.path, _by_several_names(file.path)) for file in files if linked)
+    return leads | {path: found for path, found in several if found}
 
 
 def _in_delta_table(location: str, reading: TableReading) -> list[InputFile]:
@@ -340,16 +340,17 @@ def _found_under(
 
 
 def _leads_to(path: str) -> object:
-    """One value for all local paths to one file: the end of links; device and inode of a file of several names.
+    """One value for all local paths to one file: the end of links; device and inode of a file of several names."""
+    return _by_several_names(path) or os.path.realpath(path)
 
-    The inode of a file with one name says nothing: some network filesystems give several files the same one.
-    """
+
+def _by_several_names(path: str) -> tuple[int, int] | None:
+    """Device and inode of a local file of several names, else None: some network filesystems give files the same."""
     try:
-        real = os.path.realpath(path)
-        status = os.stat(real)
+        status = os.stat(path)
     except (OSError, ValueError):  # a table's log may name what no path can be
-        return path
-    return (status.st_dev, status.st_ino) if status.st_nlink > 1 else real
+        return None
+    return (status.st_dev, status.st_ino) if status.st_nlink > 1 else None
 
 
 def _is_utf8(name: str) -> bool:
