@@ -120,7 +120,7 @@ def _measured(file: Path, registry: Path) -> list[CanaryStrength]:
 
 def _power(registry: Path, measured: list[CanaryStrength]) -> float:
     """Share of the measured texts that pass at 1e-6 among the registry's keys with one look, from 0.01 to 0.99."""
-    from scanner.audit.calibration.admission import ASKED
+    from scanner.audit.calibration.admission import USUAL_RATE
     from scanner.registry import find_key, load_registry
     from scanner.scan_plan import keys_tested
     from scanner.watermark.rule import corrected, passes
@@ -129,8 +129,10 @@ def _power(registry: Path, measured: list[CanaryStrength]) -> float:
     for of_key in measured:
         key = find_key(known, of_key.key_id)
         tests = key.tested_among(keys_tested(known))
-        share = float(passes(corrected(of_key.log10_p, key.messages, tests), ASKED).mean())
+        share = float(passes(corrected(of_key.log10_p, key.messages, tests), USUAL_RATE).mean())
         number = len(of_key.scored)
-        tell(f"{key.key_id}: {share:.0%} of {number:,} texts pass at {ASKED:g} among {tests:,} keys, with one look")
+        tell(
+            f"{key.key_id}: {share:.0%} of {number:,} texts pass at {USUAL_RATE:g} among {tests:,} keys, with one look"
+        )
         shares.append(share)
     return min(max(min(shares), 0.01), 0.99)

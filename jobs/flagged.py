@@ -232,8 +232,8 @@ def flagged(
         return
     wanted = WantedFlags(since, before, users, accounts, keys, docs, state)
     most = None if everything else limit or _NEWEST
-    shown = canaries or everything or bool(users or accounts or docs)  # shown to whoever asks for one by name
-    known = () if shown else canaries_of(place)
+    with_canaries = canaries or everything or bool(users or accounts or docs)  # shown to whoever asks for one by name
+    known = () if with_canaries else canaries_of(place)
     if by is None:
         found = newest(place.folder, place.false_positive_rate, wanted, most, fold=not everything, canaries=known)
     else:
@@ -241,7 +241,7 @@ def flagged(
     if by is None:
         found = with_strength(place.folder, found, prior)
         found = found._replace(rows=with_generator(place.folder, found.rows))
-    notes = _of_no_scan(place.folder) + ([] if shown else _like_canaries(found.totals.like_canaries))
+    notes = _of_no_scan(place.folder) + ([] if with_canaries else _like_canaries(found.totals.like_canaries))
     if place.registry is not None:
         found, contradicted = _against_registry(place, found, by)
         notes += contradicted
@@ -258,14 +258,14 @@ def _against_registry(place: Results, found: "FlagList", by: "By | None") -> "tu
     if by is not None:
         return _sums_against_registry(place, found, by)
     rows = found.rows.to_dicts()
-    said = held_against(str(place.registry), place.folder, rows)
-    as_registered = [as_the_registry_says(row, says) for row, says in zip(rows, said, strict=True)]
+    sayings = held_against(str(place.registry), place.folder, rows)
+    as_registered = [as_the_registry_says(row, says) for row, says in zip(rows, sayings, strict=True)]
     wrong = [
         f"{printable(row['path'])} row {row['row']}: {says.sentence}"
-        for row, says in zip(rows, said, strict=True)
+        for row, says in zip(rows, sayings, strict=True)
         if says.agrees is False or says.erased
     ]
-    silent = {says.sentence for row, says in zip(rows, said, strict=True) if row["user_id"] and _silent(says)}
+    silent = {says.sentence for row, says in zip(rows, sayings, strict=True) if row["user_id"] and _silent(says)}
     return _with_names(found, as_registered), [*wrong, *(f"the registry: {sentence}" for sentence in sorted(silent))]
 
 

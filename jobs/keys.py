@@ -279,7 +279,7 @@ def _parameters(words: tuple[str, ...]) -> dict[str, Any]:
 
 def _floor(registry: Path | str, key: MasterKey) -> list[str]:
     """What a key's few bits mean for its flags; empty if they are many."""
-    from scanner.audit.calibration.admission import ASKED
+    from scanner.audit.calibration.admission import USUAL_RATE
     from scanner.scan_plan import keys_tested
     from scanner.watermark.formats import format_of
     from scanner.watermark.rule import corrected
@@ -302,10 +302,10 @@ def _floor(registry: Path | str, key: MasterKey) -> list[str]:
             "says that it left this one out, and its night is amber; `keys = [...]` in scan.toml with the ids of the "
             "others alone leaves it out without that. A scan whose `keys` names it is refused."
         ]
-    if least > math.log10(ASKED):
+    if least > math.log10(USUAL_RATE):
         lines.append(
-            f"No text can ever be flagged at {ASKED:g} under it: with {key.messages:,} messages the smallest p-value "
-            f"is {10**least:.1e}. Fewer messages, or a looser rate, are needed."
+            f"No text can ever be flagged at {USUAL_RATE:g} under it: with {key.messages:,} messages the smallest "
+            f"p-value is {10**least:.1e}. Fewer messages, or a looser rate, are needed."
         )
     return lines
 

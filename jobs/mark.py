@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from schemas.registry import MasterKey
 
 
-TOLD = 10
+MOST_ROWS_NAMED = 10
 """Most left-out prompts whose numbers are shown."""
 
 
@@ -101,7 +101,7 @@ def read_prompt_list(path: Path, field: str = "--prompts") -> PromptList:
     blank = [number for number, prompt in enumerate(written, 0 if rows else 1) if not prompt]
     if blank:
         what = "null or blank rows (counted from 0)" if rows else "blank lines (counted from 1)"
-        first = ", ".join(map(str, blank[:TOLD])) + (", …" if len(blank) > TOLD else "")
+        first = ", ".join(map(str, blank[:MOST_ROWS_NAMED])) + (", …" if len(blank) > MOST_ROWS_NAMED else "")
         complain(f"prompts {path}: {len(blank)} of {len(found)} left out, {what}: {first}")
     return PromptList(prompts, None if users is None else list(compress(users, written)))
 
@@ -331,7 +331,7 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     import numpy as np
 
     from jobs.mark import MARKED
-    from scanner.audit.calibration.admission import ASKED
+    from scanner.audit.calibration.admission import USUAL_RATE
     from scanner.detection.one_text import strengths_of
     from scanner.power import LEAST_SCORED, Aim, MeasuredTexts
     from scanner.registry import load_registry
@@ -341,7 +341,7 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     places = {name: MARKED.names.index(name) for name in MARKED.names}
     texts, messages = ([row[places[name]] for row in rows] for name in ("text", "message"))
     law, strengths = strengths_of(registry, key, texts, np.array(messages, np.int64))
-    aim = Aim(ASKED, key.messages, key.tested_among(keys_tested(load_registry(registry))))
+    aim = Aim(USUAL_RATE, key.messages, key.tested_among(keys_tested(load_registry(registry))))
     if law is None or max(strengths.scored) < LEAST_SCORED:
         return [f"no completion has {LEAST_SCORED} scored tokens: too short to be read back"]
     power = MeasuredTexts.of(law, strengths).power(strengths.scored, aim)

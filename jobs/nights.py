@@ -279,7 +279,7 @@ def quarantine(
     wanted, most = QuarantineFilter(since, before, reasons, accounts), None if everything else limit or _NEWEST
     found = in_quarantine(place.folder, wanted, most, by)
     _show(found, by, form)
-    show_footer(form, [_footer(found, asked=any(wanted))])
+    show_footer(form, [_footer(found, filtered=any(wanted))])
 
 
 def _show(found: "QuarantineList", by: "By", form: Form) -> None:
@@ -323,9 +323,9 @@ def _id(value: str | None) -> str:
     return "-" if value is None else printable(value, _LONGEST)
 
 
-def _footer(found: "QuarantineList", *, asked: bool) -> str:
+def _footer(found: "QuarantineList", *, filtered: bool) -> str:
     if not found.entries:
-        return "Nothing that was asked for is in quarantine." if asked else "Nothing is in quarantine."
+        return "Nothing that was asked for is in quarantine." if filtered else "Nothing is in quarantine."
     more = " (--limit or --all shows more)" if found.entries > len(found.rows) else ""
     what = documents_and_files(found.documents, found.files)
     return f"{len(found.rows):,} of {found.entries:,} shown{more}; in quarantine: {what}"

@@ -358,7 +358,7 @@ class _Scan:
         live = frozenset(shard.file.path for shard in self._work.found)
         for key_ids, shards in self._work.by_keys.items():
             under = plan.under(key_ids)
-            known = [replace(shard, seen=earlier.files.get(shard.file.path)) for shard in shards]
+            known = [replace(shard, first_scanned=earlier.files.get(shard.file.path)) for shard in shards]
             # files come with their shards
             self._have_scanned(under, leave_out_rewritten(under, known, live), earlier._replace(files={}), workers)
 

@@ -285,7 +285,7 @@ class Worker:
             FileFault: its file cannot be read; and as `scan`.
         """
         origin = Origin(self._scan_id, piece.shard.shard_id, piece.shard.file.path)
-        known = OfFile(self._earlier.began, self._earlier.texts, piece.shard.seen, written(piece.shard.file))
+        known = OfFile(self._earlier.began, self._earlier.texts, piece.shard.first_scanned, written(piece.shard.file))
         rows = Rows()
         made = rows.batches
         unread: list[pa.RecordBatch] = []  # documents with a value that was not read

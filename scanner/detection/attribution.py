@@ -40,13 +40,13 @@ class Sightings(NamedTuple):
 class OfFile(NamedTuple):
     """Knowledge of a file's documents, without their own times.
 
-    began, texts: as in Sightings; seen: when an earlier scan had the file, None: not before; written: when the file was
-    modified, None: its filesystem does not tell.
+    began, texts: as in Sightings; first_scanned: when an earlier scan had the file, None: not before; written: when the
+    file was modified, None: its filesystem does not tell.
     """
 
     began: datetime
     texts: Mapping[bytes, datetime]
-    seen: datetime | None
+    first_scanned: datetime | None
     written: datetime | None
 
     def existed_by(self, created_at: datetime | None, text: bytes) -> datetime | None:
@@ -56,7 +56,7 @@ class OfFile(NamedTuple):
             created_at: its own time, or None.
             text: SHA-256.
         """
-        known = (self.written if created_at is None else created_at, self.seen, self.texts.get(text))
+        known = (self.written if created_at is None else created_at, self.first_scanned, self.texts.get(text))
         first = min((time for time in known if time is not None), default=self.began)
         return first if first < self.began else None
 

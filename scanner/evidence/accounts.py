@@ -38,7 +38,7 @@ from scanner.watermark.accounts import by_post
 from scanner.watermark.rule import log10_p_of
 from schemas.words import AuditState, Naming
 
-SHOWN = 100
+MOST_POSTS_LISTED = 100
 """Most posts of an account that are shown, those that speak strongest for the mark first."""
 
 
@@ -192,12 +192,14 @@ def _explained(explainer: Explainer, row: Mapping[str, Any], says: RegistrySays)
     except Refused as error:
         not_weighed = str(error)
     posts = [
-        AccountPost(post["path"], post["row"], post["created_at"], text, *said)
-        for post, text, said in zip(read, texts, levels, strict=True)
+        AccountPost(post["path"], post["row"], post["created_at"], text, *weights)
+        for post, text, weights in zip(read, texts, levels, strict=True)
     ]
     posts.sort(key=lambda post: (-max(post.level or 0, post.own_level or 0), post.path, post.row))
     trial = bool(scan and scan["trial"])
-    return AccountExplained(row, says, trial, posts[:SHOWN], len(posts), no_posts, p, p_unquoted, not_weighed)
+    return AccountExplained(
+        row, says, trial, posts[:MOST_POSTS_LISTED], len(posts), no_posts, p, p_unquoted, not_weighed
+    )
 
 
 def _posts(explainer: Explainer, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
@@ -420,11 +422,11 @@ def _unquoted_words(explained: AccountExplained) -> str:
     return f"{quoted}; without them, {one_in(p)} accounts would reach as much by chance{few}"
 
 
-def posts_in_words(explained: AccountExplained, shown: int = SHOWN) -> str:
+def posts_in_words(explained: AccountExplained, most: int = MOST_POSTS_LISTED) -> str:
     """A sentence on which posts are shown."""
     if explained.no_posts:
         return f"The posts are not shown: {explained.no_posts}."
-    few = f"{min(shown, len(explained.posts)):,} of {explained.row['posts']:,} posts"
+    few = f"{min(most, len(explained.posts)):,} of {explained.row['posts']:,} posts"
     gone = f"; {explained.read:,} of them can be read again" if explained.read < explained.row["posts"] else ""
     why = f" Their evidence is not shown: {explained.not_weighed}." if explained.not_weighed else ""
     return f"{few}, those that speak strongest for the mark first{gone}. Single posts decide nothing.{why}"
@@ -444,9 +446,9 @@ def _level(level: int | None) -> str:
     return "too short to tell alone" if level is None else words
 
 
-def account_page(found: Sequence[AccountExplained], back: str | None = None, **shown: object) -> str:
+def account_page(found: Sequence[AccountExplained], back: str | None = None, **values: object) -> str:
     """The page of an account, as HTML; `back`: a link to its night."""
-    return environment().get_template("account.html.j2").render(**about_account(found), back=back, **shown)
+    return environment().get_template("account.html.j2").render(**about_account(found), back=back, **values)
 
 
 def about_account(found: Sequence[AccountExplained]) -> dict[str, Any]:

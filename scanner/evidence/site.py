@@ -401,7 +401,7 @@ def _lists(night: Night, marked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[
             yield name, _index(night, page, marked)
 
 
-def _index(night: Night, shown: Mapping[str, Any], marked: Sequence[Mapping[str, Any]]) -> str:
+def _index(night: Night, values: Mapping[str, Any], marked: Sequence[Mapping[str, Any]]) -> str:
     def most(name: str) -> list[tuple[str, int]]:
         nobody = "nobody is named" if name == "user_id" else "unknown"
         rows = _first(night, name)
@@ -411,7 +411,7 @@ def _index(night: Night, shown: Mapping[str, Any], marked: Sequence[Mapping[str,
         environment()
         .get_template("night.html.j2")
         .render(
-            **shown,
+            **values,
             title=f"Night of {night.day}",
             night=night,
             accounts=[

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from scanner.errors import FileFault
 from scanner.input.columns import Columns, documents_of, is_text, lengths, plain_type, readable
 from scanner.input.files import InputFile
-from scanner.input.footers import bytes_of, footer_of, leaves, open_footer, range_of, said
+from scanner.input.footers import bytes_of, footer_of, in_words, leaves, open_footer, range_of
 from scanner.input.manifests import without_manifests
 
 _BUFFER_BYTES = 4 * 2**20
@@ -107,7 +107,7 @@ def _source(file: InputFile, columns: Columns, opened: pa.NativeFile) -> FileSou
         raise
     except Exception as error:  # it was readable when the shard was cut
         file.check_unchanged()
-        raise FileFault("io_error", f"the footer cannot be read any more: {said(error)}") from None
+        raise FileFault("io_error", f"the footer cannot be read any more: {in_words(error)}") from None
 
 
 __all__ = ["Columns", "Reader", "Unreadable", "read", "read_text"]
@@ -362,7 +362,7 @@ class _Group:
         except Exception as error:  # a corrupt page makes the reader raise many things
             np.empty(_SPARE_BYTES, np.uint8)  # a decompressor that gets no memory calls its data corrupt
             self.source.check_bytes(self._number)
-            self._corrupt = said(error)
+            self._corrupt = in_words(error)
             return False
         self._next += len(self._batch or ())
         return True

@@ -126,7 +126,7 @@ def row_groups(footer: pa.Buffer, size: int, columns: Columns, partitions: Colle
     except UnicodeDecodeError:
         raise FileFault("unreadable", "the footer cannot be read: the name of a column is no UTF-8") from None
     except Exception as error:  # a broken footer makes the reader raise many things
-        raise FileFault("unreadable", f"the footer cannot be read: {said(error)}") from None
+        raise FileFault("unreadable", f"the footer cannot be read: {in_words(error)}") from None
 
 
 def _row_groups(footer: pa.Buffer, size: int, columns: Columns, partitions: Collection[str]) -> list[RowGroup]:
@@ -188,7 +188,7 @@ def _contradiction(what: str) -> FileFault:
     return FileFault("unreadable", f"the footer contradicts itself: {what}")
 
 
-def said(error: Exception) -> str:
+def in_words(error: Exception) -> str:
     """A library's message up to the first colon: bytes of the file may stand behind it."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__} {lines[0].partition(':')[0]}"[:300].strip()

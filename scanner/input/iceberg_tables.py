@@ -99,10 +99,10 @@ def read_iceberg(named: str, reading: TableReading) -> list[TableFile]:
 
 def _in_a_line(error: Exception, named: str) -> str:
     """The message of an error without what the configuration of the table's catalog keeps secret."""
-    said = in_a_line(error)
+    line = in_a_line(error)
     for secret in sorted(_secrets(_catalog_of(named)), key=len, reverse=True):
-        said = said.replace(secret, "…").replace(quote(secret, safe=""), "…")
-    return said
+        line = line.replace(secret, "…").replace(quote(secret, safe=""), "…")
+    return line
 
 
 def _secrets(catalog: str) -> Iterator[str]:

@@ -50,14 +50,14 @@ class Range(NamedTuple):
 class Shard:
     """The unit of commitment: a row range of one file under a set of tests.
 
-    shard_id: 64 hex digits; seen: when an earlier scan, under other tests, had the same file; keys: ids of the keys
-    that look at it, where these are not all that are under test.
+    shard_id: 64 hex digits; first_scanned: when an earlier scan, under other tests, had the same file; keys: ids of
+    the keys that look at it, where these are not all that are under test.
     """
 
     shard_id: str
     file: InputFile
     rows: Range
-    seen: datetime | None = None
+    first_scanned: datetime | None = None
     keys: tuple[str, ...] = ()
 
 

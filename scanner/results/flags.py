@@ -286,9 +286,9 @@ def newest(
 
     def question() -> FlagList:
         entries, left_out = _entries(found_flags(results, rate, wanted), same, canaries)
-        shown = _with_pieces(_in_order(entries, same).head(_most(limit, entries)), entries, results, rate, wanted)
-        few = None if limit is None else shown["text_sha256"]
-        rows = _newest_copies(found_flags(results, rate, wanted, few), shown, same)
+        page = _with_pieces(_in_order(entries, same).head(_most(limit, entries)), entries, results, rate, wanted)
+        few = None if limit is None else page["text_sha256"]
+        rows = _newest_copies(found_flags(results, rate, wanted, few), page, same)
         return FlagList(rows, _totals(entries, len(entries), left_out))
 
     return ask(results, question)
@@ -412,13 +412,13 @@ def _entries(
 
 
 def _with_pieces(
-    shown: pl.DataFrame, entries: pl.DataFrame, results: str, rate: float, wanted: WantedFlags
+    page: pl.DataFrame, entries: pl.DataFrame, results: str, rate: float, wanted: WantedFlags
 ) -> pl.DataFrame:
     """Entries with the sizes of their pieces, which other entries may belong to."""
-    of_shown = entries.filter(pl.col("piece").is_in(shown["piece"].implode())).select(*OF, "piece").unique()
-    some = None if len(shown) == len(entries) else of_shown["text_sha256"]
+    of_shown = entries.filter(pl.col("piece").is_in(page["piece"].implode())).select(*OF, "piece").unique()
+    some = None if len(page) == len(entries) else of_shown["text_sha256"]
     sizes = sizes_of(found_flags(results, rate, wanted, some), of_shown)
-    return shown.join(sizes, on="piece", how="left", maintain_order="left")
+    return page.join(sizes, on="piece", how="left", maintain_order="left")
 
 
 def _in_order(entries: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
@@ -429,10 +429,10 @@ def _in_order(entries: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
     )
 
 
-def _newest_copies(found: pl.LazyFrame, shown: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
+def _newest_copies(found: pl.LazyFrame, page: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
     """A whole row of each entry, in their order."""
     counts = ("copies", "accounts", "piece_documents", "piece_texts", "piece_accounts", "alarmed")
-    place = shown.select(*same, *counts, scanned_at="last").with_row_index("place")
+    place = page.select(*same, *counts, scanned_at="last").with_row_index("place")
     latest = found.join(place.lazy(), on=[*same, "scanned_at"], how="inner", nulls_equal=True)
     rows = latest.collect(engine="streaming").sort(
         "place", "scan_id", *_DOCUMENT, descending=[False, True, False, False]

@@ -148,17 +148,17 @@ class Answers:
     ) -> list[DetectorAnswer | DetectorError]:
         digests = [self.budget.digest(text) for text in texts]
         answers: list[DetectorAnswer | DetectorError | None] = [self._spent(digest, caller) for digest in digests]
-        asked = [place for place, answer in enumerate(answers) if answer is None]
-        if asked:
+        unanswered = [place for place, answer in enumerate(answers) if answer is None]
+        if unanswered:
             try:
-                findings, served = await self.pool.run(caller, look, [texts[place] for place in asked])
+                findings, served = await self.pool.run(caller, look, [texts[place] for place in unanswered])
                 if findings is None:
                     raise Unavailable("This text could not be looked at. Ask again, or with less of it.")
             except Unavailable:
-                self._refused.labels("unavailable").inc(len(asked))
+                self._refused.labels("unavailable").inc(len(unanswered))
                 raise
             with self.budget.writing():
-                for place, finding in zip(asked, findings, strict=True):
+                for place, finding in zip(unanswered, findings, strict=True):
                     answers[place] = self._charged(texts[place], digests[place], finding, served, caller, file)
         return [answer for answer in answers if answer is not None]
 

@@ -148,7 +148,7 @@ class ListedFlag(NamedTuple):
 class FlagCounts(NamedTuple):
     """How many flags are asked for, and how many are hidden, by the state asked for and by the other filters."""
 
-    shown: int
+    on_list: int
     by_state: int
     by_filters: int
     total: FlagCount
@@ -199,28 +199,28 @@ class Desk:
         self._left: dict[str, None] = {}
         self._advice: dict[tuple[Any, ...], Advice] = {}
 
-    def list(self, asked: FlagRequest, first: int) -> Listed:
+    def list(self, request: FlagRequest, first: int) -> Listed:
         """LINES_A_PAGE of the flags that are asked for, those that need a decision most first, from a place on."""
-        order = self._order(asked.wanted)
-        shown = order.slice(first, LINES_A_PAGE)
-        rows = flags_at(self.results, self._rate, asked.wanted, shown)
+        order = self._order(request.wanted)
+        page = order.slice(first, LINES_A_PAGE)
+        rows = flags_at(self.results, self._rate, request.wanted, page)
         standing = ask(self.results, lambda: current_decisions(self.results).collect())
-        entries = self._entries(asked, rows, shown.to_dicts())
-        counts = self._counts(asked, len(order))
+        entries = self._entries(request, rows, page.to_dicts())
+        counts = self._counts(request, len(order))
         return Listed(entries, first, counts, precision(standing), keys_of_scans(self.results))
 
     def _order(self, wanted: WantedFlags) -> pl.DataFrame:
         return by_need(self.results, self._rate, wanted, self._canaries)
 
-    def _counts(self, asked: FlagRequest, shown: int) -> FlagCounts:
+    def _counts(self, request: FlagRequest, on_list: int) -> FlagCounts:
         def counted(wanted: WantedFlags) -> FlagCount:
             return count_flags(self.results, self._rate, wanted, self._canaries)
 
-        total, of_state = counted(WantedFlags()), counted(WantedFlags(state=asked.wanted.state))
-        return FlagCounts(shown, total.flagged - of_state.flagged, of_state.flagged - shown, total)
+        total, of_state = counted(WantedFlags()), counted(WantedFlags(state=request.wanted.state))
+        return FlagCounts(on_list, total.flagged - of_state.flagged, of_state.flagged - on_list, total)
 
     def _entries(
-        self, asked: FlagRequest, found: Sequence[Mapping[str, Any]], places: Sequence[Mapping[str, Any]]
+        self, request: FlagRequest, found: Sequence[Mapping[str, Any]], places: Sequence[Mapping[str, Any]]
     ) -> Sequence[ListedFlag]:
         with self._explaining:
             rows = self._explainer.as_the_registry_says(found)
@@ -240,7 +240,7 @@ class Desk:
                 None if first is None else Like(first["account_id"], _address(first)),
                 place["need"],
                 decided.get(_document(row), []),
-                asked.address("/flag", path=row["path"], row=row["row"]),
+                request.address("/flag", path=row["path"], row=row["row"]),
             )
 
         return [entry(row, place) for row, place in zip(rows, places, strict=True)]
@@ -253,7 +253,7 @@ class Desk:
                     self._glances[_document(row)] = self._explainer.glance(FlagCase(row, None))
         return self._glances
 
-    def look(self, asked: FlagRequest, place: Place) -> FlagView:
+    def look(self, request: FlagRequest, place: Place) -> FlagView:
         """One flag, and those beside it in the list.
 
         Raises:
@@ -263,7 +263,7 @@ class Desk:
         with self._explaining:
             (explained,) = self._explainer.explain_cases([case])
         self._advice[_document(case.row)] = advise(explained)
-        listed = [Place(*row) for row in self._order(asked.wanted).select("path", "row").iter_rows()]
+        listed = [Place(*row) for row in self._order(request.wanted).select("path", "row").iter_rows()]
         decided = on_documents(self.results, [case.row]).get(_document(case.row), [])
         if place not in listed:  # somebody decided on it, so that it is no longer open: go on with the first
             return FlagView(explained, decided, None, len(listed), None, next(iter(listed), None))
@@ -273,10 +273,10 @@ class Desk:
 
     def advice(self, place: Place, text_sha256: str) -> Advice:
         """What the page of a flag recommends, from when it was last shown. Raises as `decide` does."""
-        shown = _document(flag_as_shown(self.results, self._rate, place, text_sha256))
-        if shown not in self._advice:
+        document = _document(flag_as_shown(self.results, self._rate, place, text_sha256))
+        if document not in self._advice:
             self.look(FlagRequest("all"), place)
-        return self._advice[shown]
+        return self._advice[document]
 
     def accounts(self, first: int) -> ListedAccounts:
         """LINES_A_PAGE marked accounts from a place on, those that are named for a user first."""

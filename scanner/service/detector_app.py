@@ -147,16 +147,16 @@ class DetectorApp:
             except Exception as error:
                 self._tell(f"event=fault path={request.url.path} kind={type(error).__name__}")
                 passes = isinstance(error, BrickscanError | OSError | sqlite3.Error)
-                said = "The detector cannot answer now." if passes else "This went wrong."
-                raise HTTPException(503 if passes else 500, said) from None
+                sentence = "The detector cannot answer now." if passes else "This went wrong."
+                raise HTTPException(503 if passes else 500, sentence) from None
             finally:
                 self.room.leave(request)
 
         return guarded
 
     async def _detect(self, request: Request) -> Response:
-        asked = await self._read(request, DetectorRequest)
-        return _json(await self._one(_utf8(asked.text), request))
+        posted = await self._read(request, DetectorRequest)
+        return _json(await self._one(_utf8(posted.text), request))
 
     async def _batch(self, request: Request) -> Response:
         texts = (await self._read(request, BatchRequest)).texts
@@ -241,8 +241,8 @@ class DetectorApp:
         statement = json.loads(answer.report.statement)
         return self._html(200, title=f"{answer.result.capitalize()}", answer=answer, report=report, statement=statement)
 
-    def _html(self, status: int, **shown: object) -> Response:
-        given = {"answer": None, "wrong": None} | shown
+    def _html(self, status: int, **values: object) -> Response:
+        given = {"answer": None, "wrong": None} | values
         page = (
             _templates()
             .get_template("detector.html.j2")
@@ -390,9 +390,11 @@ def openapi() -> dict[str, Any]:
 
     def post(about: str, body: dict[str, Any], answer: str) -> dict[str, Any]:
         well = {"200": {"description": "The answer", "content": content(answer)}}
-        asked = {"required": True, "content": body}
+        body_of_request = {"required": True, "content": body}
         security: list[dict[str, list[str]]] = [{}, {"token": []}]
-        return {"post": {"summary": about, "requestBody": asked, "responses": well | errors, "security": security}}
+        return {
+            "post": {"summary": about, "requestBody": body_of_request, "responses": well | errors, "security": security}
+        }
 
     files: dict[str, Any] = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in KINDS}
     return {

@@ -86,11 +86,11 @@ def _of_docx(raw: bytes, _most: int) -> str:
         if sum(entry.file_size for entry in packed.infolist()) > UNPACKED:
             raise ValueError("too much is packed")
     body, parts = Document(io.BytesIO(raw)).element.body, list[str]()
-    shown = {qn("w:p"): "\n", qn("w:br"): "\n", qn("w:tab"): "\t"}
+    characters = {qn("w:p"): "\n", qn("w:br"): "\n", qn("w:tab"): "\t"}
     for copy in list(body.iter(_FALLBACK)):  # what older programs show of what stands beside it
         copy.getparent().remove(copy)
-    for element in body.iter(qn("w:t"), *shown):
-        parts.append(shown.get(element.tag, element.text or ""))
+    for element in body.iter(qn("w:t"), *characters):
+        parts.append(characters.get(element.tag, element.text or ""))
     return "".join(parts).strip("\n")
 
 
@@ -129,9 +129,9 @@ _NO_TAG = re.compile(r"<(?=[^<>]*(?:<|\Z))")
 
 def _without_comments(page: str) -> str:
     """A page without its comments: one that does not end goes on to the end of the page."""
-    shown, *parts = page.split("<!--")
+    visible, *parts = page.split("<!--")
     ends = ((part, _END_OF_COMMENT.search(part)) for part in parts)
-    return shown + "".join(part[end.end() :] for part, end in ends if end)
+    return visible + "".join(part[end.end() :] for part, end in ends if end)
 
 
 def _of_html(raw: bytes, most: int) -> str:

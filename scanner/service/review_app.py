@@ -40,7 +40,7 @@ MEANS = {
     ReviewDecision.QUOTED: "the mark is there, in words of somebody else",
     ReviewDecision.DISMISSED: "the mark is not there: the flag is false",
     ReviewDecision.ALLOWED: "the mark is there, and nothing is to be done: a test, or a use that you allow",
-    ReviewDecision.UNCLEAR: "looked at, without a result: it waits in the list “unclear”",
+    ReviewDecision.UNCLEAR: "view at, without a result: it waits in the list “unclear”",
 }
 
 _SHOWN = 60
@@ -67,7 +67,7 @@ async def _list(desk: Desk, request: Request) -> Response:
     _leave(desk, request)
     flag_request, first = _flag_request(request.query_params), _number(request.query_params.get("first", "0"))
     listed = await run_in_threadpool(desk.list, flag_request, first)
-    more = first + len(listed.entries) < listed.counts.shown
+    more = first + len(listed.entries) < listed.counts.on_list
     return _page(
         "review_list.html.j2",
         title="Flags to review",
@@ -85,24 +85,24 @@ async def _list(desk: Desk, request: Request) -> Response:
 async def _flag(desk: Desk, request: Request) -> Response:
     _leave(desk, request)
     flag_request, place, form_id = _flag_request(request.query_params), _place(request.query_params), new_id()
-    looked = await run_in_threadpool(desk.look, flag_request, place)
+    view = await run_in_threadpool(desk.look, flag_request, place)
     return _page(
         "review_flag.html.j2",
-        **await run_in_threadpool(about, looked.explained),
+        **await run_in_threadpool(about, view.explained),
         by=printable(desk.by),
         flag_request=flag_request,
         flag=flag_request.address("", **place._asdict())[1:],
-        looked=looked,
-        text_sha256=looked.explained.row["text_sha256"].hex(),
+        view=view,
+        text_sha256=view.explained.row["text_sha256"].hex(),
         decision_id=form_id,
         means=MEANS,
         rules=RULES[:-1],
         MOST_NAMED=_MOST_NAMED,
         longest=LONGEST_NOTE,
-        copied_from=_copied_from(looked, form_id),
+        copied_from=_copied_from(view, form_id),
         back=flag_request.address("/", left=form_id),
-        before=looked.before and flag_request.address("/flag", **looked.before._asdict(), left=form_id),
-        after=looked.after and flag_request.address("/flag", **looked.after._asdict(), left=form_id),
+        before=view.before and flag_request.address("/flag", **view.before._asdict(), left=form_id),
+        after=view.after and flag_request.address("/flag", **view.after._asdict(), left=form_id),
         **await _just_recorded(desk, flag_request, request, form_id),
     )
 
@@ -134,9 +134,9 @@ async def _account(desk: Desk, request: Request) -> Response:
     return _page("account.html.j2", **about_it, back="/accounts", back_to="Marked accounts", flags=flags)
 
 
-def _copied_from(looked: FlagView, form_id: str) -> str | None:
+def _copied_from(view: FlagView, form_id: str) -> str | None:
     """Address of the page of the earlier post that holds most of what a text may have copied."""
-    copied = looked.explained.copied
+    copied = view.explained.copied
     if copied is None or copied.path is None:
         return None
     return FlagRequest("all").address("/flag", path=copied.path, row=copied.row, left=form_id)
@@ -225,8 +225,8 @@ def _query(query: str) -> dict[str, str]:
     return {name: values[-1] for name, values in fields.items()}
 
 
-def _page(template: str, status: int = 200, **shown: object) -> Response:
-    return HTMLResponse(_templates().get_template(template).render(served=True, **shown), status)
+def _page(template: str, status: int = 200, **values: object) -> Response:
+    return HTMLResponse(_templates().get_template(template).render(served=True, **values), status)
 
 
 @functools.cache

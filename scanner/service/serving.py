@@ -175,8 +175,8 @@ class UnambiguousRequests:
         """Answer a request, or have the app answer it (ASGI; RFC 9112, section 6.3)."""
         app = self._app
         if scope["type"] == "http" and {"content-length", "transfer-encoding"} <= set(Headers(scope=scope)):
-            said = "Content-Length and Transfer-Encoding in one request: send one of the two."
-            app = PlainTextResponse(said, 400, {"connection": "close"})
+            refusal = "Content-Length and Transfer-Encoding in one request: send one of the two."
+            app = PlainTextResponse(refusal, 400, {"connection": "close"})
         await app(scope, receive, send)
 
 

@@ -106,8 +106,8 @@ class DeliveryOutcome(StrEnum):
 class NotTaken(Refused):
     """A delivery that is no decision on a flag; nothing was recorded."""
 
-    def __init__(self, outcome: DeliveryOutcome, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, outcome: DeliveryOutcome, sentence: str) -> None:
+        super().__init__(sentence)
         self.outcome = outcome
 
 

@@ -40,7 +40,7 @@ def row_by_row(detector, documents, known):
     found, *_ = detector._score(tokens, {}, np.empty(0, np.int64))
     for i, row in enumerate(verdicts):
         of_text = known.texts.get(row["text_sha256"])
-        times = [row.pop("created_at_latest") or known.written, known.seen, of_text, known.began]
+        times = [row.pop("created_at_latest") or known.written, known.first_scanned, of_text, known.began]
         row.update(verdict(detector, tokens, found, i, min(time for time in times if time)))
         if row["first_seen_at"] == known.began and row["naming"] != "held_later":
             row["first_seen_at"] = None

@@ -128,14 +128,14 @@ class Door:
             return
         try:
             self._look_again()
-            asked = read_request(params, self._key, self._settings.service_message)
+            marking = read_request(params, self._key, self._settings.service_message)
             if not self._settings.logprobs:
                 refuse_probabilities(params)
-            check_request_token(params, self._key, asked, self._secret, time.time())
+            check_request_token(params, self._key, marking, self._secret, time.time())
         except Refused as error:
             REFUSED.labels(error.why if isinstance(error, Refusal) else "key").inc()
             raise ValueError(str(error)) from None
-        REQUESTS.labels("service" if asked.for_service else "user").inc()
+        REQUESTS.labels("service" if marking.for_service else "user").inc()
         for field in steered_by(params):
             STEERED.labels(field).inc()
         self._last = params

@@ -75,15 +75,15 @@ class Marks(BatchLogitsProcessor, SlotLogitsProcessor):  # type: ignore[misc]
 
 
 def penalised(
-    logits: torch.Tensor, asked: list[tuple[list[int], list[int], tuple[float, float, float]]]
+    logits: torch.Tensor, penalised: list[tuple[list[int], list[int], tuple[float, float, float]]]
 ) -> torch.Tensor:
     """Logits [R, V] after vLLM's own penalties, by each row's prompt, output and three penalties."""
     from vllm.v1.sample.ops.penalties import apply_all_penalties
 
-    width, device = max(len(prompt) for prompt, _, _ in asked), logits.device
-    prompts = torch.full((len(asked), width), logits.shape[1], dtype=torch.int64)
-    for row, (prompt, _, _) in enumerate(asked):
+    width, device = max(len(prompt) for prompt, _, _ in penalised), logits.device
+    prompts = torch.full((len(penalised), width), logits.shape[1], dtype=torch.int64)
+    for row, (prompt, _, _) in enumerate(penalised):
         prompts[row, : len(prompt)] = torch.tensor(prompt)
-    repetition, frequency, presence = torch.tensor([of_row for _, _, of_row in asked]).to(device).unbind(dim=1)
-    outputs = [output for _, output, _ in asked]
+    repetition, frequency, presence = torch.tensor([of_row for _, _, of_row in penalised]).to(device).unbind(dim=1)
+    outputs = [output for _, output, _ in penalised]
     return apply_all_penalties(logits, prompts.to(device), presence, frequency, repetition, outputs)  # type: ignore[no-any-return]

@@ -95,16 +95,16 @@ class Reads:
             return read_request(params, self._record, self._settings.service_message)
 
 
-def check_request_token(params: Params, key: MasterKey, asked: MarkRequest, secret: bytes | None, now: float) -> None:
+def check_request_token(params: Params, key: MasterKey, marking: MarkRequest, secret: bytes | None, now: float) -> None:
     """Refuse a message that the gateway did not sign, where there is a secret to sign with.
 
     Raises:
         Refusal: the token is missing, is another's, or has expired.
     """
-    if secret is None or asked.for_service:
+    if secret is None or marking.for_service:
         return
     try:
-        check_token(secret, key.key_id, asked.message, params.extra_args.get(TOKEN), now)
+        check_token(secret, key.key_id, marking.message, params.extra_args.get(TOKEN), now)
     except Refused as error:
         raise Refusal("bad_token", f"vllm_xargs.{error}") from None
 

@@ -22,9 +22,9 @@ Read = Callable[[Any], MarkRequest]
 """Function that reads a request from vLLM's SamplingParams."""
 
 
-def _row(asked: MarkRequest) -> tuple[float, ...]:
+def _row(request: MarkRequest) -> tuple[float, ...]:
     """A request as numbers, exact in float64: messages lie below 2^32."""
-    return tuple(float(getattr(asked, name)) for name in _COLUMNS)
+    return tuple(float(getattr(request, name)) for name in _COLUMNS)
 
 
 def _sampling(rows: torch.Tensor, cuts: bool) -> RowSampling:
@@ -99,8 +99,8 @@ class SlotRows:
 class _Request:
     """A request of V1: its reading, prompt, output (a list that grows), slot, and length when last counted."""
 
-    def __init__(self, asked: MarkRequest, prompt: list[int] | None, output: list[int], slot: int) -> None:
-        self.asked, self.row, self.slot, self.counted = asked, _row(asked), slot, -1
+    def __init__(self, mark_request: MarkRequest, prompt: list[int] | None, output: list[int], slot: int) -> None:
+        self.mark_request, self.row, self.slot, self.counted = mark_request, _row(mark_request), slot, -1
         self.prompt, self.output = prompt, output
 
     def window(self, width: int) -> list[int] | None:
@@ -189,7 +189,7 @@ class BatchRows:
         on = self._put([window is not None for window in windows])
         rows = self._put([request.row for request in known], torch.float64)
         table = self._put([window or none for window in windows]).view(len(known), self._marker.window).long()
-        cuts = any(request.asked.top_k or request.asked.top_p < 1.0 for request in known)
+        cuts = any(request.mark_request.top_k or request.mark_request.top_p < 1.0 for request in known)
         if not self._marker.is_green_list:
             logits = self._with_penalties(logits, known)
         forced = self._marker.mark(logits, table, rows[:, 0].long(), on, _sampling(rows, cuts))
@@ -199,12 +199,14 @@ class BatchRows:
 
     def _with_penalties(self, logits: torch.Tensor, requests: list[_Request]) -> torch.Tensor:
         """Logits with penalties, for a Gumbel choice. vLLM adds its own later, when one token is left."""
-        rows = [row for row, one in enumerate(requests) if one.asked.penalties != (1.0, 0.0, 0.0)]
+        rows = [row for row, one in enumerate(requests) if one.mark_request.penalties != (1.0, 0.0, 0.0)]
         if not rows:
             return logits
         at = self._put(rows)
-        asked = [(requests[row].prompt or [], requests[row].output, requests[row].asked.penalties) for row in rows]
-        logits[at] = self._penalise(logits[at], asked)
+        penalised = [
+            (requests[row].prompt or [], requests[row].output, requests[row].mark_request.penalties) for row in rows
+        ]
+        logits[at] = self._penalise(logits[at], penalised)
         return logits
 
     def _put(self, values: list[Any], dtype: torch.dtype | None = None) -> torch.Tensor:

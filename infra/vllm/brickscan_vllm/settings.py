@@ -91,8 +91,8 @@ LONGEST = 3600
 
 def make_token(secret: bytes, key_id: str, message: int, expires: int) -> str:
     """The token of a message, as a gateway makes it."""
-    said = f"brickscan-token-v1|{key_id}|{message}|{expires}".encode()
-    return f"{expires}.{hmac.new(secret, said, hashlib.sha256).hexdigest()}"
+    stated = f"brickscan-token-v1|{key_id}|{message}|{expires}".encode()
+    return f"{expires}.{hmac.new(secret, stated, hashlib.sha256).hexdigest()}"
 
 
 def check_token(secret: bytes, key_id: str, message: int, token: object, now: float) -> None:

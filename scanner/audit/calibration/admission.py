@@ -134,7 +134,7 @@ def law_counts(
 _OF_KEYS = pl.col("kind").is_in(["key", "key_messages"])
 _HOLD = ("holds", "conservative")
 
-ASKED = 1e-6
+USUAL_RATE = 1e-6
 """p-value down to which admissions are stated by default: the rate at which most scans flag."""
 
 

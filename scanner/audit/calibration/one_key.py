@@ -179,7 +179,7 @@ def _add_ngrams(
         entry[1] += term
 
 
-SHOWN = 20
+NGRAMS_LISTED = 20
 """n-grams of a text or key that are listed."""
 
 
@@ -259,14 +259,14 @@ def _vanilla(counts: PieceCounts, rule: PositionRule, reader: _Reader | None) ->
         "scored_ngram": worst.scored_ngram,
         "repeated": [
             {"times": times} | ({} if reader is None else {"text": reader(gram)})
-            for times, gram in repeated(worst.ids, rule, SHOWN)
+            for times, gram in repeated(worst.ids, rule, NGRAMS_LISTED)
         ],
     }
     return columns | ({} if reader is None else {"text": reader(worst.ids.tolist())})
 
 
 def _excess(counts: KeyCounts, reader: _Reader | None) -> list[dict[str, Any]]:
-    top = sorted(counts.ngrams.items(), key=lambda item: -item[1].excess)[:SHOWN]
+    top = sorted(counts.ngrams.items(), key=lambda item: -item[1].excess)[:NGRAMS_LISTED]
     return [
         {"hits": ngram.hits, "excess": ngram.excess} | ({} if reader is None else {"text": reader(gram)})
         for gram, ngram in top
