@@ -12,6 +12,7 @@ import signal
 import socket
 import struct
 import sys
+import warnings
 from multiprocessing.connection import Connection
 
 import pyarrow as pa
@@ -32,6 +33,8 @@ _NUMBER = struct.Struct("<q")
 def main() -> None:
     """Serve requests until the line is closed: fork a process (0, with its end of a line), or report how one ended."""
     limit()
+    # from Python 3.12 on, fork warns of pyarrow's threads: they wait for work, which a child that reads footers gives none
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     with socket.socket(fileno=int(sys.argv[1])) as line:
         while True:
             request, descriptors, _, _ = socket.recv_fds(line, _NUMBER.size, 1)

@@ -106,6 +106,7 @@ def test_the_wheel_works_in_a_fresh_environment(name, release, tmp_path):
     settings = {"cwd": tmp_path, "env": {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": ""}}
     assert str(tmp_path) in run(python, "-c", "import scanner; print(scanner.__file__)", **settings)
     table = run(python, "-m", "jobs.demo", **settings)
+    assert "Warning" not in table
     assert re.search(r"written by people +400 +0\n", table)
     assert re.search(r"wrong: somebody else( +0){6}\n", table)
     assert int(re.search(r"flagged +(\d+ +){5}(\d+)\n", table)[2]) >= 110
