@@ -128,9 +128,6 @@ def test_a_file_is_read_in_one_sitting():
 NO_NAMES = {"asked", "instead", "looked", "said", "seen", "shown", "told"}
 """Words that say what was done with a value and not what it is, as docs/contributing.md has it."""
 
-BEHIND_KERNELS = {"scanner/watermark/native/format.py: said", "scanner/watermark/native/known_answers.py: said"}
-"""Names that go with the next change of kernels, since a change of these files has every kernel compiled anew."""
-
 
 def test_names_say_what_a_value_is():
     found = set()
@@ -144,4 +141,4 @@ def test_names_say_what_a_value_is():
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                     found.add((file, name))
     assert len(found) > 5000
-    assert {f"{file}: {name}" for file, name in found if name.lower() in NO_NAMES} == BEHIND_KERNELS
+    assert {f"{file}: {name}" for file, name in found if name.lower() in NO_NAMES} == set()

@@ -63,19 +63,19 @@ class Native(Format):
 
     def cautions(self, messages: int) -> list[str]:
         """Framing, where messages share a vector, and imitation, where a window is short."""
-        said = []
+        sentences = []
         if messages > 1 and self.can_be_framed():
-            said.append(
+            sentences.append(
                 "it may accuse the innocent: all users of version 1 read one shifted vector, so whoever holds text of "
                 "their own mark, or asks the marked model, can make text that names another user; version 2 ends that"
             )
         if self.window < SAFE_WINDOW:
             enough = f" ({SEEN_TOKENS[self.window]} marked tokens suffice)" if self.window in SEEN_TOKENS else ""
-            said.append(
+            sentences.append(
                 f"window {self.window}: whoever collects text of a mark can imitate it{enough}, and so make text that "
                 "is flagged, or that names its user; choose --window 4"
             )
-        return said
+        return sentences
 
     @property
     def _groups(self) -> int | None:

@@ -75,8 +75,8 @@ def _searches(case: Case) -> Pairs:
         of_group = mark.parts(tokens, positions, one["message"])[0][0]
         yield f"score of candidate {i}", float(one["score"]), float(found.score[0, i])
         yield f"score_group of candidate {i}", *_scores(one["score_group"], of_group)
-        for name, said in (("", found.log10_p), ("_all", found.log10_p_global), ("_user", found.log10_p_own)):
-            yield f"log10_p{name} of candidate {i}", one[f"log10_p{name}"], float(said[0, i])
+        for name, log10_p in (("", found.log10_p), ("_all", found.log10_p_global), ("_user", found.log10_p_own)):
+            yield f"log10_p{name} of candidate {i}", one[f"log10_p{name}"], float(log10_p[0, i])
 
 
 def _scores(expected: float | None, computed: np.generic) -> tuple[float | None, float]:
