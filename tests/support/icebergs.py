@@ -126,7 +126,8 @@ def compact(table: Table) -> None:
     with table.transaction() as transaction, transaction.update_snapshot().overwrite() as update:
         for task in tasks:
             update.delete_data_file(task.file)
-        for file in _dataframe_to_data_files(transaction.table_metadata, rows, table.io):
+        # pyiceberg divides by the number of rows
+        for file in _dataframe_to_data_files(transaction.table_metadata, rows, table.io) if len(rows) else ():
             update.append_data_file(file)
     table.refresh()
 
