@@ -161,6 +161,11 @@ def _hands(last: "LastScans", unscored: "QuarantineList", place: Results) -> Ite
                 "mend what it said and run it again" if row["exit_code"] in (1, 2) else "run the same command again"
             )
             yield f"scan {row['scan_id']} {_ended(row)}: {advice}, if no later one did its work"
+        elif row["weighing_left"] and not any(other["weighing_left"] == 0 for other in rows[: rows.index(row)]):
+            yield (
+                f"scan {row['scan_id']}: its night is not final: the model has not read "
+                f"{counted(row['weighing_left'], 'shard')}; run the same command again"
+            )
     see = f"`brickscan quarantine {shlex.quote(str(place.config or place.folder))} --group-by document`"
     yield from _of_newest(rows[0], see) if rows else ()
     if unscored.files:

@@ -39,6 +39,7 @@ _NAMES = {
     "decoy_spans": "decoys, parts of texts",
     "decoy_accounts": "decoys, posts of accounts",
     "decoy_evidence": "decoys, accounts over nights",
+    "decoy_weighed": "decoys, weighed by a model",
     "reserved": "reserved messages (expected at most)",
 }
 
@@ -230,6 +231,9 @@ def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
         flagged += f", beside {whole.canaries:,} of canaries, found and named right"
     yield from _line("flagged", f"{flagged}, at a false-positive rate of {one_in(math.log10(false_positive_rate))}")
     yield from _proved(outcome)
+    if outcome.weighed.reader_sha256 is not None:
+        read, more = outcome.weighed.texts, counted(outcome.weighed.flagged, "more document")
+        yield from _line("weighed", f"{counted(read, 'text')} read by the model; {more} flagged by their weights")
     if outcome.accounts is not None:
         accounts_tested, marked = outcome.accounts
         yield from _line("accounts", f"{counted(marked, 'account')} of {accounts_tested:,} by their posts together")
@@ -278,6 +282,11 @@ def _hands(outcome: "ScanOutcome") -> Iterator[str]:
         yield from (f"AUDIT ALARM: {line}" for line in outcome.audit.alarms())
         yield from (f"FRAMING? {line}" for line in outcome.audit.warnings())
     yield from _ended(outcome)
+    if outcome.weighed.left:
+        yield (
+            f"NOT FINAL: the model has not read {counted(outcome.weighed.left, 'shard')}; run the same command again, "
+            "which goes on from there"
+        )
     counts, over = outcome.totals.counts, outcome.unread.passed_over
     yield from (f"LEFT OUT: no text was scored under key {key.key_id}. {key.why}" for key in outcome.left_out)
     if counts.values_not_read:

@@ -32,10 +32,10 @@ from scanner.registry import load_registry, registry_sha256
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
 from scanner.storage.locations import absolute, real_location
-from scanner.storage.toml import digest, read_toml
-from scanner.watermark.formats import format_of
+from scanner.storage.toml import canonical, digest, read_toml
+from scanner.watermark.formats import can_be_weighed, format_of
 from scanner.watermark.positions import reach_of
-from schemas.config import ScanConfig, as_written
+from schemas.config import ScanConfig, WeightsByConfig, as_written
 from schemas.registry import Canaries, Canary, MasterKey, Registry
 
 
@@ -44,7 +44,8 @@ class Weights(NamedTuple):
 
     document: weight of a document as a whole; as_written: of its text as it stands; normalised: of its normalised text,
     None: not scored; span: of its parts together, None: not tested; windows, segments: which parts; account: of all
-    posts of an account together, None: not tested.
+    posts of an account together, None: not tested; weighed: of the whole text with tokens that count by a model, None:
+    not tested.
     """
 
     document: float = 1.0
@@ -54,17 +55,19 @@ class Weights(NamedTuple):
     windows: bool = True
     segments: bool = False
     account: float | None = None
+    weighed: float | None = None
 
     @classmethod
     def of(cls, config: ScanConfig) -> "Weights":
         """Weights as a configuration states them, else equal shares of the units and variants that it turns on."""
         stated, normalised, spans = config.weights, config.variants.normalised, config.spans.tested
-        accounts = config.accounts is not None
-        equal = cls.equal(normalised=normalised, spans=spans, accounts=accounts)
+        accounts, weighed = config.accounts is not None, config.weights_by is not None
+        equal = cls.equal(normalised=normalised, units=1 + spans + accounts + weighed)
         return cls(
             document=equal.document if stated.document is None else stated.document,
-            span=stated.span if spans and stated.span is not None else equal.span,
-            account=stated.account if accounts and stated.account is not None else equal.account,
+            span=(stated.span or equal.document) if spans else None,
+            account=(stated.account or equal.document) if accounts else None,
+            weighed=(stated.weighed or equal.document) if weighed else None,
             as_written=equal.as_written if stated.as_written is None else stated.as_written,
             normalised=stated.normalised if normalised and stated.normalised is not None else equal.normalised,
             windows=config.spans.windows or not spans,
@@ -72,11 +75,9 @@ class Weights(NamedTuple):
         )
 
     @classmethod
-    def equal(cls, *, normalised: bool, spans: bool = False, accounts: bool = False) -> "Weights":
-        """Equal shares of the units and of the variants that are on."""
-        unit, variant = round(1 / (1 + spans + accounts), 4), 0.5 if normalised else 1.0  # 3 · 0.3333 ≤ 1
-        of_span, of_account = unit if spans else None, unit if accounts else None
-        return cls(unit, variant, 0.5 if normalised else None, of_span, account=of_account)
+    def equal(cls, *, normalised: bool, units: int = 1) -> "Weights":
+        """Equal shares of documents beside other units, and of the variants that are on."""
+        return cls(round(1 / units, 4), 0.5 if normalised else 1.0, 0.5 if normalised else None)  # 3 · 0.3333 ≤ 1
 
     def decide(self) -> dict[str, float]:
         """The weights' part of shard ids: empty for equal shares, since ids existed before weights.
@@ -90,14 +91,21 @@ class Weights(NamedTuple):
         of_parts = {name: of_units.pop(name) for name in ("windows", "segments")}
         return of_units | of_parts if self.segments else of_units
 
+    def of_weighed(self) -> "Weights":
+        """Weights of a text whose tokens count by a model: as a whole, as it stands. Raises ValueError: not tested."""
+        if self.weighed is None:
+            raise ValueError("texts whose tokens count by a model have no weight: they are not tested")
+        return Weights(self.weighed)
+
     def tests(
         self, key: MasterKey, keys_tested: int, differs: ArrayLike = True, parted: ArrayLike = True
     ) -> NDArray[np.float64]:
         """K of SPEC §3 for a key in whole texts: as they stand and, where these are scored, normalised.
 
         A text that is its own normal form has one variant, which has the weights of both. A text without parts is
-        tested as a whole alone, with the weight of its parts too. Both follow from the text, its tokenizer and the
-        filter, without a look at any draw, so each text's weights are fixed before the draws, and at most 1 together:
+        tested as a whole alone, with the weight of its parts too, and so is every text under a key whose tokens no
+        model can weigh. All follow from the text, its tokenizer and the filter, without a look at any draw, so each
+        text's weights are fixed before the draws, and at most 1 together:
         P(p ≤ α · weight in any look) ≤ Σ α · weight ≤ α. No score, cut or missing machine moves a weight.
 
         Args:
@@ -111,7 +119,8 @@ class Weights(NamedTuple):
         """
         of_key = key.tested_among(keys_tested)
         variants = [as_written(weight) for weight in (self.as_written, self.normalised) if weight is not None]
-        units = as_written(self.document) + as_written(self.span or 0), as_written(self.document)
+        of_whole = as_written(self.document) + (0 if can_be_weighed(key) else as_written(self.weighed or 0))
+        units = of_whole + as_written(self.span or 0), of_whole
         of_stands = sum(variants), variants[0]
         each = [[[of_key / (unit * one) for one in (first, *variants[1:])] for unit in units] for first in of_stands]
         other = np.asarray(differs, np.bool_) & format_of(key).basis().proven
@@ -263,12 +272,13 @@ class Plan:
 
     registry and results: folder or URI; locations: the input's paths, resolved; keys: those under test, in the
     registry's order; keys_tested: all keys of the registry that give p-values, among which those without weights share:
-    another configuration may name the others; audit_secret: where the secret of decoy keys and of text_id is;
-    canaries: of the registry, None where there are none, or the input has no accounts; documents: of the input, None
-    until its footers were read; first_keys: ids of the registry's keys that shared equally before any had a weight,
-    none where none has one; date: of the input, None: none was given; filter_sha256: digest of the filter of common
-    n-grams, None: no filter; left_out: keys that no text is scored under, since neither law nor audit supports their
-    p-values; trial: the registry was made for a trial.
+    another configuration may name the others; weights_by: how a model reads texts, its path made absolute;
+    reader_sha256: digest of the model, in the plan of the pass in which it reads, None: in that of all texts;
+    audit_secret: where the secret of decoy keys and of text_id is; canaries: of the registry, None where there are
+    none, or the input has no accounts; documents: of the input, None until its footers were read; first_keys: ids of
+    the registry's keys that shared equally before any had a weight, none where none has one; date: of the input, None:
+    none was given; filter_sha256: digest of the filter of common n-grams, None: no filter; left_out: keys that no text
+    is scored under, since neither law nor audit supports their p-values; trial: the registry was made for a trial.
     """
 
     config: ScanConfig
@@ -278,6 +288,8 @@ class Plan:
     keys: tuple[MasterKey, ...]
     keys_tested: int
     registry_sha256: str
+    weights_by: WeightsByConfig | None = None
+    reader_sha256: str | None = None
     audit_secret: str = ""
     canaries: Canaries | None = None
     documents: int | None = None
@@ -301,8 +313,8 @@ class Plan:
 
     @property
     def key_set(self) -> str:
-        """Digest of the ids of the keys under test, in whatever order (column `keys` of schemas.tables.SHARDS)."""
-        return key_set(key.key_id for key in self.keys)
+        """Digest of the ids of the keys under test, and of the model that reads (column `keys` of SHARDS)."""
+        return key_set([*(key.key_id for key in self.keys), *filter(None, [self.reader_sha256])])
 
     @property
     def cautions(self) -> list[str]:
@@ -323,7 +335,10 @@ class Plan:
         config, tested = self.config, self.keys_tested if keys_tested is None else keys_tested
         variants = ["normalised"] if config.variants.normalised else []
         rules = config.dedup, config.min_scored, self.columns
-        return what_decides(keys, tested, *rules, variants, self.weights.decide(), self.filter_sha256)
+        decides = what_decides(keys, tested, *rules, variants, self.weights.decide(), self.filter_sha256)
+        if self.weights_by is None or self.reader_sha256 is None:
+            return decides
+        return canonical([decides, self.reader_sha256, self.weights_by.cut, self.weights_by.share])
 
     @property
     def tests_sha256(self) -> str:
@@ -400,7 +415,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         Refused: one of them cannot be right; names file, field, value and what is allowed.
     """
     config = read_config(config_file)
-    base = config_file.absolute().parent
+    base, by = config_file.absolute().parent, config.weights_by
     folder = absolute("registry", config.registry, base)
     registry = load_registry(folder)
     results = results_of(config, config_file)
@@ -421,6 +436,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         keys=keys,
         keys_tested=tested,
         registry_sha256=registry_sha256(registry),
+        weights_by=by and by.model_copy(update={"model": str(base / by.model)}),
         audit_secret=audit_secret_of(folder, registry),
         canaries=_canaries(config, registry),
         first_keys=frozenset(key.key_id for key in first_keys(registry.keys, gives_p_values)),

@@ -206,7 +206,7 @@ DECISION_WHOLE = "decision_whole"
 
 LIVE_AUDIT_KINDS = (
     *(DECISION, DECISION_WHOLE),
-    *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_evidence", *STRATA),
+    *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_evidence", "decoy_weighed", *STRATA),
     *("reserved", "shadow", "unheld"),
     *KNOCKOFFS,
     *CANARY_KINDS,

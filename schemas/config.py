@@ -86,6 +86,30 @@ class ScanClusterConfig(ClusterConfig):
     stall_seconds: float = Field(default=300, gt=0)  # seconds without progress; longer for long texts and many messages
 
 
+ReaderDtype = Literal["float32", "bfloat16"]
+"""torch's names of the precisions in which a model may read texts."""
+
+
+class WeightsByConfig(_ConfigTable):
+    """A second pass in which a language model reads texts, and each token counts by how much it surprised the model.
+
+    It must not have been trained on text that is marked under the keys under test: p-values hold under this assumption.
+    """
+
+    model: PathText  # folder of a causal language model, as save_pretrained writes it, with its tokenizer.json
+    dtype: ReaderDtype = "float32"  # precision of the model; bfloat16 is fast on GPUs alone
+    # p of the plain sum above which a text is not read by the model, for keys of one message; texts that are long
+    # enough for a key of several messages are all read
+    cut: Annotated[float, Field(gt=0, le=1)] = 0.05
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0  # most of the texts that are read: beyond it a keyed sample is
+    gpus: Annotated[float, Field(ge=0)] = 0.0  # of each worker; 0, or where there are too few: the CPU
+
+    @model_validator(mode="after")
+    def _gpus_of_readers(self) -> "WeightsByConfig":
+        _check_gpus("gpus", self.gpus)
+        return self
+
+
 class ScanAuditConfig(_ConfigTable):
     """The audit in every scan: how many documents are also scored under decoy keys, and when it raises an alarm."""
 
@@ -154,12 +178,13 @@ class WeightsConfig(_ConfigTable):
     document: Weight | None = None  # share of texts as a whole
     span: Weight | None = None  # share of their parts
     account: Weight | None = None  # share of all posts of an account together
+    weighed: Weight | None = None  # share of texts whose tokens count by a model, read or not
     as_written: Weight | None = None  # share of texts as they stand
     normalised: Weight | None = None  # share of normalised texts
 
     @model_validator(mode="after")
     def _sums_are_one_at_most(self) -> "WeightsConfig":
-        for names in (("document", "span", "account"), ("as_written", "normalised")):
+        for names in (("document", "span", "account", "weighed"), ("as_written", "normalised")):
             stated = [weight for name in names if (weight := getattr(self, name)) is not None]
             if sum(map(as_written, stated)) > 1:
                 raise ValueError(
@@ -256,6 +281,7 @@ class ScanConfig(_ConfigTable):
     accounts: AccountsConfig | None = None
     filter: FilterConfig | None = None
     weights: WeightsConfig = WeightsConfig()
+    weights_by: WeightsByConfig | None = None
     evidence: EvidenceConfig = EvidenceConfig()
     export: ExportConfig | None = None
     audit: ScanAuditConfig = ScanAuditConfig()
@@ -274,7 +300,8 @@ class ScanConfig(_ConfigTable):
         for name in ("as_written", *["normalised"] * self.variants.normalised):
             if getattr(stated, name) is None and other[name] is not None:
                 raise ValueError(f"weights.{name} is missing: give both variants a weight, or neither")
-        units = ["document", *["span"] * self.spans.tested, *["account"] * (self.accounts is not None)]
+        on = {"span": self.spans.tested, "account": self.accounts, "weighed": self.weights_by}
+        units = ["document", *(name for name, tested in on.items() if tested)]
         missing = [name for name in units if getattr(stated, name) is None]
         if missing and len(missing) < len(units):
             raise ValueError(f"weights.{missing[0]} is missing: give each unit that is tested a weight, or none")

@@ -87,7 +87,8 @@ VERDICTS = pa.schema(
         # 1 over the product of the weights of key, unit and variant where it is no whole number, which keys_tested
         # rounds up; else null
         pa.field("tests", pa.float64()),
-        # span: by a part of the text, whose key, message and p these are; null: by the text as a whole, or not flagged
+        # span: by a part of the text, whose key, message and p these are; weighed: by the text as a whole, where its
+        # tokens count by how much they surprised a model; null: by the text as a whole, or not flagged
         pa.field("unit", pa.string()),
         # text of a canary that was found and named right, which is no flag to decide on; null: not flagged, or older
         pa.field("canary", pa.bool_()),
@@ -257,6 +258,11 @@ SCANS = pa.schema(
         # what it looked at together in ACCOUNTS, less the part; null, as the next: it tested no accounts to the end
         pa.field("accounts_unit", pa.string()),
         pa.field("accounts_marked", pa.int64()),  # accounts of this unit that have a row in ACCOUNTS
+        # of the files and precision of the model that read texts, as hex text; null, as the rest: none is configured
+        pa.field("reader_sha256", pa.string()),
+        pa.field("weighed", pa.int64()),  # texts that it read in this scan
+        pa.field("flagged_weighed", pa.int64()),  # of these, flagged by their weights and not before
+        pa.field("weighing_left", pa.int64()),  # shards that it did not read; the night is not final until it is 0
     ]
 )
 """One row per scan: what replays its verdicts, what it did and how it ended."""
@@ -275,6 +281,22 @@ FLAG_TEXTS = pa.schema(
     ]
 )
 """Texts of flags, where `[evidence] keep_text` asks for them: they explain a flag whose file is gone."""
+
+FLAG_READINGS = pa.schema(
+    [
+        pa.field("scan_id", pa.string(), nullable=False),  # with shard_id, path and row: the flag of this text
+        pa.field("shard_id", pa.string(), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("text_sha256", pa.binary(), nullable=False),  # as in VERDICTS
+        pa.field("user_ids", pa.list_(pa.string()), nullable=False),  # whom the flag names; erasing one takes the row
+        pa.field("reader_sha256", pa.string(), nullable=False),  # of the model's files and precision, as in SCANS
+        # a byte a character: how much it surprised the model, in sixteenths of −ln p (scanner.text.surprise)
+        pa.field("surprise", pa.large_binary(), nullable=False),
+        pa.field("scanned_at", TIME, nullable=False),
+    ]
+)
+"""Surprise of a model by texts that are flagged by weights (`[weights_by]`): proofs and replays need no model."""
 
 SPANS = pa.schema(
     [

@@ -30,6 +30,10 @@ OF_REGISTRY = (
 """Namings that follow from a message and the registry; under all others nobody was looked for."""
 
 
+WEIGHED = "weighed"
+"""Unit of a flag by the whole text with tokens that count by how much they surprised a model."""
+
+
 class Proof(StrEnum):
     """Whether a flag was computed again, from text and registry, by a path that shares no code with the first."""
 

@@ -31,6 +31,7 @@ from scanner.cluster.passes import (
 from scanner.cluster.pool import Pool
 from scanner.cluster.rewritten import leave_out_rewritten
 from scanner.cluster.todo import PiecePace, seconds_a_byte
+from scanner.cluster.weighing import NOT_WEIGHED, WeighingResult, not_weighed, shards_of_pass, weighing_pass
 from scanner.cluster.work import (
     ALL_READ,
     ScanWork,
@@ -46,6 +47,7 @@ from scanner.cluster.work import (
 from scanner.cluster.worker import Worker
 from scanner.detection.attribution import Sightings
 from scanner.detection.open_plan import check_plan
+from scanner.detection.weighing import weighing_of
 from scanner.errors import Refused
 from scanner.input.files import DriverShare, InputFile, list_files
 from scanner.input.shards import Shard
@@ -136,7 +138,7 @@ def snapshots_of(work: ScanWork) -> list[Snapshot]:
 
 
 def scan_row(
-    plan: Plan, begun: Begun, work: ScanWork, totals: ScanTotals, audit: LiveAudit | None
+    plan: Plan, begun: Begun, work: ScanWork, totals: ScanTotals, weighed: WeighingResult, audit: LiveAudit | None
 ) -> dict[str, object]:
     """The row of schemas.tables.SCANS, without `finished_at` and `exit_code`; audit: None where it was not judged."""
     return {
@@ -172,6 +174,7 @@ def scan_row(
         "users_head": begun.users_head,
         "part": None if begun.part is None else str(begun.part),
         "snapshots": [table._asdict() for table in snapshots_of(work)],
+        **weighed.columns(),
         **costs(totals),
     }
 
@@ -185,7 +188,7 @@ class ScanOutcome:
     where it was interrupted; stopped: SIGTERM or Ctrl-C came when its row was about to be written, which changes
     nothing any more; dropped: rows of nights that were older than `retain`; accounts: those that this scan tested;
     part: its part of the input, None: all of it; left_out: keys that no text was scored under; trial: the registry was
-    made for a trial.
+    made for a trial; weighed: what a model read.
     """
 
     scan_id: str
@@ -203,6 +206,7 @@ class ScanOutcome:
     part: DriverShare | None = None
     left_out: tuple[UnsupportedKey, ...] = ()
     trial: bool = False
+    weighed: WeighingResult = NOT_WEIGHED
 
 
 def run_scan(
@@ -263,6 +267,7 @@ class _Scan:
         self._unit: AccountUnit | None = None
         self._accounts: AccountsFound | None = None
         self._of_unit: dict[str, object] = {}  # columns of its row
+        self._weighed, self._weighed_ids = NOT_WEIGHED, list[str]()
         self._unread = ALL_READ
         self._dropped = 0
         self._recorded = self._stopped = False
@@ -296,6 +301,7 @@ class _Scan:
         refuse_mixed(plan.results, trial=plan.trial)
         self._verified = verified(plan.registry, plan.results)
         self._users_head = head_of(plan.registry)
+        weighing = weighing_of(plan)
         self._wait("listing the input")
         files = (
             list_files(plan.locations, passed_over=passed_over.append, reading=plan.reading) if files is None else files
@@ -312,6 +318,7 @@ class _Scan:
                 self._work_through(workers)
             self._commit()  # while Ray's metrics can still take it
             self._look_at_accounts(whole=whole)
+            self._weigh(weighing and replace(weighing, filter_sha256=plan.filter_sha256))
             self._judge(whole=whole)
         if self._committer.totals.counts.flagged or self._accounts:  # somebody may have been named
             refuse_changed_since(plan.registry, plan.results, self._scan_id, self._verified)
@@ -421,10 +428,25 @@ class _Scan:
             marked = count_marked(plan.results, [self._unit.name])
             self._of_unit = {"accounts_unit": self._unit.name, "accounts_marked": marked[self._unit.name]}
 
+    def _weigh(self, weighing: Plan | None) -> None:
+        """Have a model read texts, and score them by levels, if it is configured."""
+        shards = self._work.of_input
+        if weighing is None:
+            return
+        of_pass = shards_of_pass(weighing, shards)
+        self._weighed_ids, left = [shard.shard_id for shard in of_pass], not_weighed(weighing, of_pass)
+        self._weighed = WeighingResult(weighing.reader_sha256, left=len(left))
+        if left:
+            self._wait("starting workers whose model reads texts")
+            weighing = replace(weighing, documents=sum(shard.rows.documents for shard in shards))
+            with cluster(weighing.config.cluster) as workers:
+                given = self._scan_id, self._started_at, left, shards, workers, self._end_on_signal
+                self._weighed = weighing_pass(weighing, *given)
+
     def _judge(self, *, whole: bool) -> None:
         """Audit the scan; whole: it covers all files of the input, which all canaries come with."""
         found, earlier = ([shard.shard_id for shard in shards] for shards in (self._work.found, self._work.earlier))
-        units = self._unit.parts if self._unit else ()
+        units = [*(self._unit.parts if self._unit else ()), *self._weighed_ids]
         self._audit = audit_scan(self._plan, self._scan_id, found, earlier, units, whole=whole)
         append_audits(self._plan.results, self._audit.rows)
         self._tell_metrics()
@@ -446,7 +468,7 @@ class _Scan:
     def _record(self, exit_code: ExitCode) -> None:
         """Write the scan's row, whole, once; an interrupt that comes meanwhile changes nothing of it."""
         begun = Begun(self._scan_id, self._started_at, self._users_head, self._part)
-        row = scan_row(self._plan, begun, self._work, self._committer.totals, self._audit)
+        row = scan_row(self._plan, begun, self._work, self._committer.totals, self._weighed, self._audit)
         try:
             with interrupts_held():
                 ended = {"finished_at": datetime.now(UTC), "exit_code": int(exit_code)}
@@ -474,4 +496,5 @@ class _Scan:
             self._part,
             self._plan.left_out,
             self._plan.trial,
+            self._weighed,
         )

@@ -28,6 +28,7 @@ from scanner.audit.in_every_scan.decoys import PieceDecoys, Rehearsal
 from scanner.cluster.machines import WORKER_MEMORY, cluster, worker_memory
 from scanner.cluster.pieces import Seconds
 from scanner.cluster.todo import PiecePace
+from scanner.cluster.weighing import reading_cost
 from scanner.cluster.work import (
     InspectedInput,
     ScanWork,
@@ -41,6 +42,7 @@ from scanner.cluster.work import (
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import check_secrets, check_tokenizers, check_users, open_detector
 from scanner.detection.under_test import Origin, Witness
+from scanner.detection.weighing import weighing_of
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.documents import Unreadable, read
 from scanner.input.files import DriverShare, list_files
@@ -252,6 +254,7 @@ def _steps(plan: Plan, part: DriverShare | None, wait: Callable[[str], None]) ->
     verified(plan.registry, plan.results)
     yield _registry(plan)
     check_secrets(plan)
+    weighing = weighing_of(plan)
     plan = with_filter(plan, None)
     decoys = open_decoys(plan) is not None
     audit = "and that of decoys" if decoys else "no decoys: the law itself will not be tested (see the audit)"
@@ -272,6 +275,8 @@ def _steps(plan: Plan, part: DriverShare | None, wait: Callable[[str], None]) ->
     yield listed.done()
     wait("scoring a sample of the documents")
     yield from _costs(plan, listed.work, workers, memory)
+    if weighing is not None:
+        yield _model(weighing, listed.work)
 
 
 _READY = {
@@ -439,6 +444,14 @@ def _costs(plan: Plan, work: ScanWork, workers: int, memory: int) -> Iterator[Ch
     )
     facts = {"worker_bytes": found.memory, "worker_bytes_at_most": memory, "bytes": found.memory * found.workers}
     yield CheckFinding("memory", (says,), facts)
+
+
+def _model(weighing: Plan, work: ScanWork) -> CheckFinding:
+    """What the model reads of what is left, at most, and how long one core takes for it."""
+    seconds, share = reading_cost(weighing)
+    hours = share * seconds * sum(shard.rows.text_bytes for shard in work.left) / 3600
+    says = f"it reads at most {share:.3g} of the texts: about {_hours(hours)} core-hours more on CPUs, on GPUs less"
+    return CheckFinding("model", (says,), {"reader_sha256": weighing.reader_sha256, "core_hours": hours})
 
 
 def _sample(found: CostEstimate) -> CheckFinding:

@@ -262,7 +262,7 @@ class Worker:
                 rows.add(found)
                 counts.append(found.counts)
             before += shard.rows.documents
-        files = write_rows(self._plan, rows, self._text_ids)
+        files = self._write(rows)
         clock.lap("write")
         yield PackReport(tuple(counts), files, peak_memory(), clock.spent())
 
@@ -273,7 +273,7 @@ class Worker:
     def _scan(self, piece: Piece) -> Iterator[Busy | Report]:
         clock = _Clock()
         rows = yield from self._score(piece, clock)
-        files = write_rows(self._plan, rows, self._text_ids)
+        files = self._write(rows)
         clock.lap("write")
         aside = tuple(rows.set_aside)
         yield Report(files, rows.counts, peak_memory=peak_memory(), seconds=clock.spent(), set_aside=aside)
@@ -290,7 +290,7 @@ class Worker:
         made = rows.batches
         unread: list[pa.RecordBatch] = []  # documents with a value that was not read
         text_bytes, before_it = 0, (self._detector.tokenising, self._detector.proving)
-        witness = PieceDecoys(self._decoys, origin, piece.start, self._detector) if self._decoys else None
+        witness = self._witness(origin, piece)
         for part in self._reader.read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
             clock.lap("read")
             if isinstance(part, Unreadable):
@@ -303,26 +303,50 @@ class Worker:
             unread.append(part.select(["row"]).filter(part["unread"]))
             for documents in _single(part) if piece.one_by_one else self._cut(part):
                 yield from self._busy(documents, before - piece.start, single=piece.one_by_one)
-                result = self._detector.score_batch(documents, origin, witness, known)
-                made["verdicts"].append(with_canaries(result.verdicts, self._plan.canaries_made))
-                made["lengths"].append(result.lengths)
-                made["quarantine"].append(result.quarantine)
-                made["spans"].append(result.spans)
-                if self._plan.config.evidence.keep_text and result.verdicts["flagged"].true_count:
-                    made["flag_texts"].append(texts_of_flags(documents, result.verdicts))
-                if self._plan.config.accounts is not None:
-                    made["account_posts"].append(self._posts(documents, result.verdicts))
+                self._take(documents, origin, witness, known, made)
             if piece.one_by_one and len(part):  # what is read or written next is no document's fault
                 behind = before - piece.start + part["row"][-1].as_py() + 1
                 yield Busy(self._plan.config.cluster.stall_seconds + SIGNS_APART, behind)
             clock.lap("score")
         made["audit_counts"] += witness.rows() if witness else []
         odd = self._odd_times(made["verdicts"], known.written) + DocumentCounts(values_not_read=sum(map(len, unread)))
-        rows.counts = counts_of(rows, text_bytes) + odd
+        rows.counts = self._counts(rows, text_bytes, piece.shard.file.path) + odd
         clock.lap("score")
         clock.within_score("tokenise", self._detector.tokenising - before_it[0])
         clock.within_score("prove", self._detector.proving - before_it[1])
         return rows
+
+    def _witness(self, origin: Origin, piece: Piece) -> PieceDecoys | None:
+        """Scores documents of a piece under decoys; None: no decoys are scored."""
+        return PieceDecoys(self._decoys, origin, piece.start, self._detector) if self._decoys else None
+
+    def _take(
+        self,
+        documents: pa.RecordBatch,
+        origin: Origin,
+        witness: PieceDecoys | None,
+        known: OfFile,
+        made: dict[str, list[pa.RecordBatch]],
+    ) -> None:
+        """Score documents, and append their rows, by table, to those that are made."""
+        result = self._detector.score_batch(documents, origin, witness, known)
+        made["verdicts"].append(with_canaries(result.verdicts, self._plan.canaries_made))
+        made["lengths"].append(result.lengths)
+        made["quarantine"].append(result.quarantine)
+        made["spans"].append(result.spans)
+        if self._plan.config.evidence.keep_text and result.verdicts["flagged"].true_count:
+            made["flag_texts"].append(texts_of_flags(documents, result.verdicts))
+        if self._plan.config.accounts is not None:
+            made["account_posts"].append(self._posts(documents, result.verdicts))
+
+    def _counts(self, rows: Rows, text_bytes: int, path: str) -> DocumentCounts:
+        """Counts of the documents of a file whose rows were made, and whose texts have so many bytes."""
+        del path
+        return counts_of(rows, text_bytes)
+
+    def _write(self, rows: Rows) -> Files:
+        """Write a file of each table that has rows. Raises ScanFailed."""
+        return write_rows(self._plan, rows, self._text_ids)
 
     def _posts(self, documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.RecordBatch:
         plan = self._plan

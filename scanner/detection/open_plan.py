@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,12 @@ from scanner.detection.proving import ProvedKey, Prover
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import NO_FILTER, Filter, Rules
 from scanner.detection.under_test import KeyUnderTest, as_it_is
+from scanner.detection.weighing import TextLevels, weighed_keys
 from scanner.registry import Holders, check_secret, open_key, read_secret, tokenizer_path
 from scanner.scan_plan import Plan
 from scanner.text import Tokenizer, load_tokenizer
 from scanner.watermark import Watermark
+from scanner.watermark.by_levels import ByLevelsProof
 from scanner.watermark.format import Proves
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
@@ -64,17 +67,31 @@ def open_detector(plan: Plan, device: "torch.device | None" = None, without: Fil
     return Detector(tests, holders, rules, open_prover(plan.registry, tests, rules))
 
 
+def open_weighing(plan: Plan, tests: Sequence[KeyUnderTest], levels: TextLevels, without: Filter) -> Detector:
+    """As `open_detector`, for the pass in which tokens count by levels; tests: the keys, opened without levels."""
+    rules = replace(Rules.of(plan.config, plan.keys_tested, without), weights=plan.weights.of_weighed())
+    holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
+    return Detector(weighed_keys(tests, levels), holders, rules, open_prover(plan.registry, tests, rules, levels))
+
+
 def open_text_ids(plan: Plan) -> TextIds:
     """Read the audit secret, as every worker does itself. Raises SecretError."""
     return TextIds(read_secret(plan.audit_secret, plan.registry))
 
 
-def open_prover(registry: Path | str, tests: Sequence[KeyUnderTest], rules: Rules) -> Prover:
-    """The prover of keys' flags: it reads the secrets once more, for the slow paths. Raises SecretError."""
+def open_prover(
+    registry: Path | str, tests: Sequence[KeyUnderTest], rules: Rules, levels: TextLevels | None = None
+) -> Prover:
+    """The prover of keys' flags: it reads the secrets once more, for the slow paths. Raises SecretError.
+
+    levels: of tokens that count by them; None: all count alike.
+    """
     keys, secret = [], b""
     for test in tests:
         how, secret = format_of(test.key), check_secret(registry, test.key)
         path = how.proof(secret) if isinstance(how, Proves) else None
+        if path is not None and levels is not None:
+            path = ByLevelsProof(path, levels.of(test.key.tokenizer.sha256), how)
         among = rules.weights.tests(test.key, rules.keys_tested, *np.indices((2, 2)))  # differs, parted
         of_spans = rules.weights.tests_of_spans(test.key, rules.keys_tested)
         common = rules.without.of(test.key.tokenizer.sha256, test.watermark.rule)

@@ -278,6 +278,26 @@ class KeptTexts:
         return dict(rows.select("text_sha256", "text").collect().iter_rows())
 
 
+def surprise_of(results: str, row: Mapping[str, Any]) -> NDArray[np.uint8]:
+    """How much each character of a flag's text surprised the model that read it (scanner.text.surprise): uint8[C].
+
+    Raises:
+        Refused: it is not on record any more.
+    """
+
+    def readings() -> pl.DataFrame:
+        ours = (pl.col(name) == row[name] for name in ("scan_id", "shard_id", "row", "text_sha256"))
+        return read_whole(results, "flag_readings", pl.Series([row["path"]])).filter(*ours).select("surprise").collect()
+
+    found = ask(results, readings)
+    if found.is_empty():
+        raise Refused(
+            f"{row['path']}:{row['row']}: what the model expected of the text is not on record: it was erased with a "
+            "name, or its night was dropped; scan the file again, with the same [weights_by], into new results"
+        )
+    return np.frombuffer(found["surprise"][0], np.uint8)
+
+
 def filter_of(results: str, folder: str, registry: Registry, case: FlagCase) -> Filter:
     """The filter under which a verdict was given; none where its scan did not end, or had none.
 

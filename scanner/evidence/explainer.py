@@ -22,6 +22,7 @@ from scanner.detection.proving import Which, nearly_equal
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import Filter
 from scanner.detection.under_test import KeyUnderTest
+from scanner.detection.weighing import TextLevels, weighed_keys
 from scanner.errors import Refused
 from scanner.evidence.case import (
     ACCOUNT,
@@ -43,6 +44,7 @@ from scanner.evidence.case import (
     find_case,
     naming_users,
     refuse_impossible,
+    surprise_of,
     text_ids_of,
 )
 from scanner.evidence.explanation import RUN, Explanation, Omissions, TextEvidence, log10_p_in, weigh
@@ -72,7 +74,7 @@ from scanner.watermark.positions import CommonNgrams, reach_of
 from scanner.watermark.rule import corrected
 from schemas.config import ScanConfig
 from schemas.registry import Canary, MasterKey, Registry
-from schemas.words import Naming
+from schemas.words import WEIGHED, Naming
 
 MOST_TEXTS = 256
 """Earlier posts that are held, since many flags may share runs with the same ones."""
@@ -120,7 +122,7 @@ def _as_weighed(case: FlagCase, weighed: TextEvidence | None, says: RegistrySays
     compared: `brickscan replay` does.
     """
     row = case.row
-    if weighed is None or row["unit"] is not None or says.agrees is False:
+    if weighed is None or row["unit"] not in (None, WEIGHED) or says.agrees is False:
         return says
     recorded, computed = (row["tokens"], row["scored"]), (weighed.tokens, weighed.scored)
     of_message = f"its text, scored again for message {row['message']}, has"
@@ -447,6 +449,15 @@ class Explainer:
             (self._opened[key.key_id],) = open_keys(self._folder, [key], fast=False)
         return self._opened[key.key_id]
 
+    def _as_it_counted(self, case: FlagCase, text: str) -> KeyUnderTest:
+        """The key of a flag, under which tokens count as they did for the flag. Raises as `scored_text` does."""
+        test = self._open(self._key(case))
+        if case.row["unit"] != WEIGHED:
+            return test
+        levels = TextLevels.of_keys([test])
+        levels.put([text], [surprise_of(self.results, case.row)])
+        return weighed_keys([test], levels)[0]
+
     def _text_of(self, case: FlagCase) -> "_TextFindings":
         if self._config is None:
             return _TextFindings(why_none="name the scan's configuration instead of its results to see the text")
@@ -463,7 +474,7 @@ class Explainer:
                 text, None, found.not_from_file, parts, None, "no message is shown for this flag", of_file
             )
         try:
-            test, common = self._open(self._key(case)), self.common(case)
+            test, common = self._as_it_counted(case, text), self.common(case)
         except Refused as error:  # a missing key keeps no other flag from being explained
             return _TextFindings(text, None, found.not_from_file, parts, None, str(error), of_file)
         dedup = case.scan["dedup"] if case.scan else self._config.dedup

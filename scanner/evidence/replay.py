@@ -29,9 +29,10 @@ from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.proving import nearly_equal, parts_of
 from scanner.detection.rules import Filter, Rules, plainly_left_out
-from scanner.detection.under_test import Origin, log10_reach
+from scanner.detection.under_test import KeyUnderTest, Origin, log10_reach
+from scanner.detection.weighing import TextLevels, weighed_keys
 from scanner.errors import Refused
-from scanner.evidence.case import OF_FILE, FlagCase, StoredTexts, filter_of, find_case
+from scanner.evidence.case import OF_FILE, FlagCase, StoredTexts, filter_of, find_case, surprise_of
 from scanner.evidence.check_claim import WEAK, Mark, any_of
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.names_then import RegistrySays, held_against
@@ -46,12 +47,13 @@ from scanner.results.queries import ask
 from scanner.scan_plan import Weights, read_config, recorded_tests, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
-from scanner.watermark.format import Proves
-from scanner.watermark.formats import format_of
+from scanner.watermark.by_levels import ByLevelsProof
+from scanner.watermark.format import ProofPath, Proves
+from scanner.watermark.formats import can_be_weighed, format_of
 from schemas.config import ScanConfig
 from schemas.registry import MasterKey, Registry
 from schemas.tables import DOCUMENTS
-from schemas.words import Naming, Proof
+from schemas.words import WEIGHED, Naming, Proof
 
 FIELDS = (
     *("status", "tokens", "scored", "key_id", "message", "score", "log10_p", "log10_p_global", "messages_tested"),
@@ -127,8 +129,9 @@ def replay(config_file: Path, document: str) -> Replay:
     columns = Columns.of(config.input)
     found = StoredTexts(columns, locations, results).of(case)
     without = filter_of(results, folder, registry, case)
-    replayed = dict(_detected(config, folder, keys, case, found.text, without))
-    replayed |= _by_slow_path(folder, registry, case, found.text, without)
+    steps = surprise_of(results, case.row) if case.row["unit"] == WEIGHED else None
+    replayed = dict(_detected(config, folder, keys, case, found.text, without, steps))
+    replayed |= _by_slow_path(folder, registry, case, found.text, without, steps)
     of_file = [name for name, kind in OF_FILE.items() if columns.names[kind] is not None and found.row is not None]
     replayed |= {name: (found.row or {})[name] for name in of_file}
     (says,) = held_against(folder, results, [case.row])
@@ -178,26 +181,52 @@ def _keys_then(registry: Registry, case: FlagCase) -> list[MasterKey]:
 
 
 def _detected(
-    config: ScanConfig, folder: str, keys: Sequence[MasterKey], case: FlagCase, raw: bytes, without: Filter
+    config: ScanConfig,
+    folder: str,
+    keys: Sequence[MasterKey],
+    case: FlagCase,
+    raw: bytes,
+    without: Filter,
+    steps: NDArray[np.uint8] | None,
 ) -> Mapping[str, Any]:
-    """The verdict by the scan's own rule: a row of VERDICTS."""
+    """The verdict by the scan's own rule: a row of VERDICTS. steps: of surprise, None: all tokens counted alike."""
     row, scan = case.row, case.scan or {}
     if row["key_id"] not in {key.key_id for key in keys}:
         why = "is none that its scan tested, so the row was changed: name nobody by it"
         raise Refused(f"{row['path']}:{row['row']}: the row's key {row['key_id']!r} {why}")
-    rules = Rules.recorded(scan, scan["keys_tested"], Weights.of(config), without)
+    weights, levels = Weights.of(config), None
+    if steps is not None:
+        keys, weights = [key for key in keys if can_be_weighed(key)], weights.of_weighed()
+    rules = Rules.recorded(scan, scan["keys_tested"], weights, without)
     tests, holders = open_keys(folder, keys, fast=False), Holders.load(folder, [key.key_id for key in keys])
-    detector = Detector(tests, holders, rules, open_prover(folder, tests, rules))
+    if steps is not None:
+        levels = _levels(tests, raw, steps)
+    of_detector = tests if levels is None else weighed_keys(tests, levels)
+    detector = Detector(of_detector, holders, rules, open_prover(folder, tests, rules, levels))
     columns = {name: [None] for name in DOCUMENTS.names} | {"row": [row["row"]], "text": [raw]}
     document = pa.RecordBatch.from_pydict(columns, schema=DOCUMENTS)
     first = row["first_seen_at"]
     known = OfFile(scan["started_at"], {row["text_sha256"]: first} if first else {}, None, None)
     verdicts, _ = detector.detect(document, Origin(row["scan_id"], row["shard_id"], row["path"]), known=known)
     found: Mapping[str, Any] = verdicts.to_pylist()[0]
-    return found
+    return found if levels is None or not found["flagged"] else {**found, "unit": WEIGHED}
 
 
-def _by_slow_path(folder: str, registry: Registry, case: FlagCase, raw: bytes, without: Filter) -> dict[str, Any]:
+def _levels(tests: Sequence[KeyUnderTest], raw: bytes, steps: NDArray[np.uint8]) -> TextLevels:
+    """Levels of a stored text's tokens, by what is kept of the model's reading."""
+    levels = TextLevels.of_keys(tests)
+    levels.put([read_text(raw)[0] or ""], [steps])
+    return levels
+
+
+def _by_slow_path(
+    folder: str,
+    registry: Registry,
+    case: FlagCase,
+    raw: bytes,
+    without: Filter,
+    steps: NDArray[np.uint8] | None,
+) -> dict[str, Any]:
     """Score and p-value of the verdict's message, where its format has a slow path.
 
     Score and p-value of a part of the text are proved as the part is found again (scanner.detection.proving).
@@ -205,12 +234,14 @@ def _by_slow_path(folder: str, registry: Registry, case: FlagCase, raw: bytes, w
     row = case.row
     key = find_key(registry, row["key_id"])
     form = format_of(key)
-    if row["message"] is None or row["unit"] is not None or not isinstance(form, Proves):
+    if row["message"] is None or row["unit"] not in (None, WEIGHED) or not isinstance(form, Proves):
         return {}
     (test,) = open_keys(folder, [key], fast=False)
     text = read_text(raw)[0] or ""
     ids = test.tokenizer.reference.encode([normalise(text) if row["variant"] is not None else text]).ids
-    path = form.proof(check_secret(folder, key))
+    path: ProofPath = form.proof(check_secret(folder, key))
+    if steps is not None:
+        path = ByLevelsProof(path, _levels([test], raw, steps).of(key.tokenizer.sha256), form)
     left_out = plainly_left_out(without.of(key.tokenizer.sha256, test.watermark.rule), ids)
     scored, (score,) = path.scores(ids, [row["message"]], (case.scan or {})["dedup"], left_out)
     log10_p = max(path.log10_p(score, scored), log10_reach(test))
@@ -284,6 +315,11 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
         raise Refused(
             f"--proof: {case.where}: chance alone does this in more than 1 of 1,000 texts (log10 p "
             f"{row['log10_p_global']:.2f}); nobody can go by such a claim"
+        )
+    if row["unit"] == WEIGHED:
+        raise Refused(
+            f"--proof: {case.where}: its tokens counted by how much they surprised a model, and the script of "
+            "claims counts all alike; `brickscan replay` computes the flag again"
         )
     rule, dedup = test.watermark.rule, (case.scan or {}).get("dedup", "ngram")
     if dedup != "ngram":

@@ -16,7 +16,7 @@ from scanner.results.false_discoveries import log10_p_shown
 from scanner.scan_plan import recorded_tests
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
-from schemas.words import AuditState, Naming, Proof
+from schemas.words import WEIGHED, AuditState, Naming, Proof
 
 LONGEST_ID = 60
 
@@ -152,6 +152,13 @@ def _how_sure(explained: Explanation) -> str | None:
     )
 
 
+_WHICH = {
+    None: "score so high",
+    WEIGHED: "score so high where a token counts the more, the less a language model expected it,",
+}
+"""Words for what chance alone does, by the unit of a flag."""
+
+
 def _chance(explained: Explanation) -> str:
     row = explained.row
     keys, messages = recorded_tests(row), row["messages_tested"]
@@ -160,7 +167,7 @@ def _chance(explained: Explanation) -> str:
             f"anyone can make this mark; among decoy keys {one_in(log10_p_shown(row))} unmarked texts would score so "
             f"high, and by the hash alone, which an audit counted on traffic, {one_in(row['log10_p_global'])}"
         )
-    which = "score so high" if row["unit"] is None else "have a part that scores so high"
+    which = _WHICH.get(row["unit"], "have a part that scores so high")
     by_hash = row["basis"] not in (None, "key")
     by_hash_words = f"; by the hash alone, {one_in(row['log10_p_global'])}" if by_hash else ""
     return (

@@ -3,6 +3,7 @@
 from scanner.generation.mark import Completion, Sampling, complete, marking_of
 from scanner.generation.model import LocalModel, load_model, prompt_lengths, token_log_probabilities
 from scanner.generation.processor import GreenListProcessor, GumbelProcessor, check_prompts
+from scanner.generation.text_reader import TextReader
 
 __all__ = [
     "Completion",
@@ -10,6 +11,7 @@ __all__ = [
     "GumbelProcessor",
     "LocalModel",
     "Sampling",
+    "TextReader",
     "check_prompts",
     "complete",
     "load_model",

@@ -27,6 +27,7 @@ from transformers.utils import logging as transformers_logging
 from scanner.errors import Refused, TokenizerError
 from scanner.generation.processor import check_sampling, sampling_weights
 from scanner.storage.locations import MOST_TOKENIZER, read_named
+from schemas.config import ReaderDtype
 
 
 @dataclass(frozen=True)
@@ -74,13 +75,14 @@ class LocalModel:
         return self.eos_ids[0] if self.eos_ids else 0
 
 
-def load_model(folder: Path, threads: int = 1, device: str = "cpu") -> LocalModel:
-    """Load a model from a folder in transformers' format (config.json, weights, tokenizer.json) in single precision.
+def load_model(folder: Path, threads: int = 1, device: str = "cpu", dtype: ReaderDtype = "float32") -> LocalModel:
+    """Load a model from a folder in transformers' format (config.json, weights, tokenizer.json).
 
     Args:
         folder: The model's folder.
         threads: CPU threads of torch in this process. More than one is slower when other cores are busy.
         device: torch's name of where the model runs.
+        dtype: torch's name of the precision.
 
     Raises:
         Refused: the folder or its config.json is missing, or the model cannot be loaded.
@@ -93,7 +95,7 @@ def load_model(folder: Path, threads: int = 1, device: str = "cpu") -> LocalMode
     torch.set_num_threads(threads)
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), local_files_only=True)
     except (OSError, ValueError) as error:
         raise Refused(f"model {str(folder)!r} cannot be loaded: {error}") from None
     eos = model.generation_config.eos_token_id

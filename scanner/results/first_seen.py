@@ -30,8 +30,8 @@ _OTHERS = pl.concat_list(pl.col(column).fill_null([]) for column in ("named", "n
 """All messages that the rules of naming let through; the first is the row's own."""
 
 
-def first_seen(plan: Plan, files: Iterable[InputFile], began: datetime) -> Sightings:
-    """A scan's knowledge of earlier scans of its files, when it begins.
+def first_seen(plan: Plan, files: Iterable[InputFile], began: datetime, *, under_way: bool = False) -> Sightings:
+    """A scan's knowledge of earlier scans of its files, when it begins, or under way, when it has rows of its own.
 
     Raises:
         Refused: there are no results.
@@ -40,7 +40,7 @@ def first_seen(plan: Plan, files: Iterable[InputFile], began: datetime) -> Sight
     modified = {file.path: written(file) for file in files}
     if not modified:
         return Sightings(began, {}, {})
-    wanted = _wanted_files(((path, at, began) for path, at in modified.items()), all_scans=True)
+    wanted = _wanted_files(((path, at, began) for path, at in modified.items()), all_scans=not under_way)
 
     def sightings() -> Sightings:
         files = _files(plan.results, wanted).select("path", "first")

@@ -38,7 +38,7 @@ from schemas.tables import DECADES, NAMED_LISTS
 from schemas.words import Naming
 
 CONTESTED = 0
-SIDE_TABLES = ("quarantine", "audit_counts", "flags", "flag_texts", "spans", "account_posts", "shards")
+SIDE_TABLES = ("quarantine", "audit_counts", "flags", "flag_texts", "flag_readings", "spans", "account_posts", "shards")
 """Tables whose rows belong to verdicts, by shard_id and scan_id; a scan makes those that it is configured to fill."""
 
 

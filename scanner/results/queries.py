@@ -54,7 +54,7 @@ def ask(results: str, question: Callable[[], Answer]) -> Answer:
     raise ScanFailed(f"results: {results} cannot be read while names are erased from it; run again later")
 
 
-_ERASED = ("flags", "flag_texts", "decisions", "spans", "accounts", "account_posts")
+_ERASED = ("flags", "flag_texts", "flag_readings", "decisions", "spans", "accounts", "account_posts")
 """Tables that an erasure takes names from, beside `verdicts`."""
 
 

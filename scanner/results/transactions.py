@@ -36,6 +36,7 @@ from schemas.tables import (
     DECISIONS,
     FILTER_SKETCHES,
     FILTERS,
+    FLAG_READINGS,
     FLAG_TEXTS,
     FLAGS,
     QUARANTINE,
@@ -60,6 +61,7 @@ TABLES: Mapping[str, pa.Schema] = {
 SCHEMAS: Mapping[str, pa.Schema] = {
     **TABLES,
     "flag_texts": FLAG_TEXTS,
+    "flag_readings": FLAG_READINGS,
     "decisions": DECISIONS,
     "sent": SENT,
     "account_posts": ACCOUNT_POSTS,
@@ -87,6 +89,7 @@ _DISTINCT = (
     "text_id",
     "sketch",
     "text",
+    "surprise",
     "cells",
     "common",
 )

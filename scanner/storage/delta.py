@@ -35,6 +35,7 @@ _MAKES = {
     "decisions": "run `brickscan review` or `brickscan decide`",
     "sent": "run `brickscan export --send`",
     "audits": "run `brickscan calibrate` or `brickscan scan`",
+    "flag_readings": "run `brickscan scan` with a section [weights_by]",
     "flag_texts": "run `brickscan scan` with `keep_text = true` in a section [evidence]",
     "filters": "run `brickscan scan` with a section [filter]",
 }

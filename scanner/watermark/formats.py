@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple
 
+from scanner.watermark.by_levels import lacks_for_levels
 from scanner.watermark.format import Case, Format, Pairs
 from scanner.watermark.native.format import GreenListFormat, GreenListFormat2, GumbelFormat, GumbelFormat2
 from scanner.watermark.stacks.huggingface.format import KgwLefthashFormat, KgwSelfhashFormat
@@ -185,3 +186,8 @@ def _agrees(expected: object, computed: object) -> bool:
             return False
         return abs(expected - computed) <= TOLERANCE * abs(computed)
     return type(expected) is type(computed) and bool(expected == computed)
+
+
+def can_be_weighed(key: MasterKey) -> bool:
+    """Whether tokens can count by levels under a key (scanner.watermark.by_levels): by its format and messages."""
+    return not lacks_for_levels(format_of(key), key.messages)

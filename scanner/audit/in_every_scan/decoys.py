@@ -311,6 +311,42 @@ class PieceDecoys(HitCounts):
         self._count("decoy_spans", scores.test, moments(hit, np.ones(len(scored)), chance), messages)
 
 
+class WeighedDecoys(PieceDecoys):
+    """Counts how often decoys of one message reach each threshold in texts whose tokens count by a model.
+
+    Whether a model reads a text depends on the keys of the registry, and on no decoy, so that decoys' p-values hold in
+    the texts that it reads as in all. The law bounds how often they pass.
+    """
+
+    def _score(
+        self,
+        scores: Sequence[KeyScores],
+        seeds: dict[int, bytes],
+        kinds: NDArray[np.int64],
+        every: NDArray[np.bool_],
+        text_of: Callable[[int], str],
+    ) -> None:
+        del every, text_of
+        for of_key in scores:
+            key_id = of_key.test.key.key_id
+            if key_id in self._decoys.one:
+                number = self._decoys.kinds[key_id].number
+                self._score_weighed(of_key, np.flatnonzero(kinds[of_key.documents] == number), seeds)
+
+    def _score_weighed(self, scores: KeyScores, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
+        key, kind = scores.test.key, self._decoys.kinds[scores.test.key.key_id]
+        log10_p = []
+        for place in places.tolist():
+            seed, positions = seeds[int(scores.documents[place])], select_positions(scores.positions, [place])
+            mark = scores.test.to_device(kind.open(key.messages, seed))
+            score = mark.score(scores.tokens, positions, int.from_bytes(seed[:8], "little") % key.messages)
+            log10_p.append(float(log10_p_best(mark.law, score, positions.scored, 1)[0]))
+        if log10_p:
+            hits = np.array(log10_p)[:, None] <= _LOG10_ALPHA[None, :]
+            chance = np.broadcast_to(np.array(THRESHOLDS), hits.shape)
+            self._count("decoy_weighed", scores.test, moments(hits, np.ones(len(hits)), chance), 1)
+
+
 class Rehearsal(PieceDecoys):
     """Decoys that are scored to compile their kernels, and counted nowhere."""
 

@@ -33,15 +33,16 @@ from scanner.audit.in_every_scan.traffic import (
 from scanner.audit.statistics.audit_rows import HOLD, Audit, Question, Row, failing, rate_rows
 from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, THRESHOLDS, Limits, Moments, counts, poisson_limits
 from scanner.results import queries
+from scanner.results.newest import flags
 from scanner.scan_plan import Plan
 from scanner.watermark.formats import format_of
 from schemas.audit import DECISION, DECISION_WHOLE, KNOCKOFFS, RESERVED_TEXT, STRATA
 from schemas.registry import MasterKey, reserved_count
-from schemas.words import AuditState, AuditVerdict
+from schemas.words import AuditState, AuditVerdict, Proof
 
 _FRESH = (
     *(DECISION, DECISION_WHOLE),
-    *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_evidence"),
+    *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_evidence", "decoy_weighed"),
 )
 
 ALARMING = (*_FRESH, "reserved", "shadow", *KNOCKOFFS, *STRATA)
@@ -250,7 +251,7 @@ def audit_scan(
         shards: ids of all shards of its input.
         earlier: ids of shards of the same rows that were scanned under other keys: their texts have the same decoys
             once more, which count once.
-        units: names under which accounts were tested.
+        units: names under which accounts were tested, and ids of shards whose texts a model read.
         whole: whether these shards are all that the configuration names, so that all canaries are due.
 
     Raises:
@@ -270,6 +271,8 @@ def audit_scan(
         every = queries.audit_counts(plan.results)
         of_shards = every.join(verdicts.select(scans).unique(), on=scans, how="semi")
         counted = pl.concat([of_shards, every.filter(pl.col("shard_id").is_in(list(units)))])
+        of_units = pl.col("shard_id").is_in(list(units))  # flags by weights have no row among verdicts
+        differing = flags(plan.results).filter(of_units, proof=Proof.DIFFERS).select(pl.len()).collect().item()
         is_text = pl.col("kind") == RESERVED_TEXT
         counts, reserved = counted.filter(~is_text & ~pl.col("shard_id").is_in(earlier)), counted.filter(is_text)
         decoys = counts.group_by(SAME).agg(pl.col(COUNTED).sum())
@@ -277,7 +280,8 @@ def audit_scan(
         of_canaries = found_canaries.count(verdicts, made, due) if made else None
         if made:  # canaries are no traffic: they are marked on purpose, and show no false flags
             verdicts = verdicts.filter(~pl.col("account_id").is_in(accounts).fill_null(value=False))
-        return decoys.collect(engine="streaming"), measure(verdicts, rate, reserved), of_canaries
+        traffic = measure(verdicts, rate, reserved).with_unproved(differing)
+        return decoys.collect(engine="streaming"), traffic, of_canaries
 
     return judge_scan(plan, scan_id, *queries.ask(plan.results, read_counts))
 

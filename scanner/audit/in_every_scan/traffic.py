@@ -106,6 +106,10 @@ class Traffic(NamedTuple):
     unproved: int = 0
     lengths: Mapping[int, int] = MappingProxyType({})
 
+    def with_unproved(self, more: int) -> "Traffic":
+        """The same with more flags whose proof came out differently."""
+        return self._replace(unproved=self.unproved + more)
+
 
 def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame) -> Traffic:
     """Count distinct texts that have a p-value. Scores of formats without a law test nothing.

@@ -1,0 +1,359 @@
+"""The pass in which a model reads texts after all were scored, and tokens count by how much they surprised it.
+
+Each shard is worked through once more, under another id, which hashes the model too. It goes through the same pool and
+the same commits as before: rows of flags, texts, readings and decoys beside, and the shard's transaction in `verdicts`
+last, without a row. So a pass that was killed goes on with the shards that are left, and of two drivers one stands.
+"""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import ray
+
+from scanner.audit.in_every_scan.decoys import PieceDecoys, WeighedDecoys
+from scanner.cluster.commits import Committer
+from scanner.cluster.machines import fit_gpus, limit_memory, worker_memory
+from scanner.cluster.pieces import NOTHING, DocumentCounts, Files, Finished, Piece
+from scanner.cluster.pool import Pool
+from scanner.cluster.todo import PiecePace, seconds_a_byte
+from scanner.cluster.work import packed
+from scanner.cluster.worker import Rows, Worker, texts_of_flags
+from scanner.detection.attribution import OfFile, Sightings
+from scanner.detection.detector import Detector
+from scanner.detection.open_plan import open_keys, open_weighing
+from scanner.detection.rows import flagged_rows, with_canaries, with_ids
+from scanner.detection.rules import Rules
+from scanner.detection.under_test import KeyUnderTest, Origin
+from scanner.detection.weighing import TextLevels, reading_of, worth_reading
+from scanner.input.documents import read_text
+from scanner.input.shards import Shard, shard_id
+from scanner.results.filters import open_filter
+from scanner.results.first_seen import first_seen
+from scanner.results.newest import flags
+from scanner.results.queries import ask
+from scanner.results.retention import done_in_frozen_nights
+from scanner.results.transactions import Tables, committed, open_tables, write_file
+from scanner.scan_plan import Plan
+from schemas.tables import DOCUMENTS, FLAG_READINGS
+from schemas.words import WEIGHED, Naming
+
+if TYPE_CHECKING:
+    from scanner.generation import TextReader
+
+TOGETHER = 2**16
+"""Bytes of text that are read together, unless a single text has more."""
+
+SECONDS_A_BYTE = 1e-10
+"""Seconds that a model takes for a byte of text, for each byte of its folder, generously: a core multiplies 10¹⁰
+numbers a second at least, and a token has two bytes of text and takes each parameter, of two bytes or four, once.
+"""
+
+_log = logging.getLogger(__name__)
+
+
+class FlaggedRows(NamedTuple):
+    """Rows of a file that were flagged without weights: those that name somebody or nobody for good; undecided ones."""
+
+    decided: frozenset[int]
+    undecided: frozenset[int]
+
+
+NO_ROWS = FlaggedRows(frozenset(), frozenset())
+
+
+class WeighingResult(NamedTuple):
+    """Result of a pass of a model, by the digest of its files, None: none is configured.
+
+    texts: that were read; flagged: documents that are flagged by weights and were not before; canaries: of canaries,
+    beside these; unproved: flags that a slow path computed differently; left: shards that were not read.
+    """
+
+    reader_sha256: str | None = None
+    texts: int = 0
+    flagged: int = 0
+    canaries: int = 0
+    unproved: int = 0
+    left: int = 0
+
+    def columns(self) -> dict[str, object]:
+        """Columns of schemas.tables.SCANS."""
+        counts = {"weighed": self.texts, "flagged_weighed": self.flagged, "weighing_left": self.left}
+        known = self.reader_sha256 is not None
+        return {"reader_sha256": self.reader_sha256, **{name: n if known else None for name, n in counts.items()}}
+
+
+NOT_WEIGHED = WeighingResult()
+
+
+class WeighingWorker(Worker):
+    """Reads texts with a model, and scores them by levels. Made by the driver with a plan, which holds no secrets.
+
+    Args:
+        plan: the plan of the pass (scanner.detection.weighing.weighing_of).
+        scan_id, memory, earlier: as for Worker; the memory is what it may take beyond the model.
+        flagged: rows that were flagged before, by path.
+    """
+
+    def __init__(
+        self, plan: Plan, scan_id: str, memory: int | None, earlier: Sightings, flagged: Mapping[str, FlaggedRows]
+    ) -> None:
+        super().__init__(plan, scan_id, None, earlier)
+        self._more_memory, self._flagged, self._by = memory, flagged, reading_of(plan)
+
+    @cached_property
+    def _tests(self) -> list[KeyUnderTest]:
+        return open_keys(self._plan.registry, self._plan.keys)
+
+    @cached_property
+    def _levels(self) -> TextLevels:
+        return TextLevels.of_keys(self._tests)
+
+    @cached_property
+    def _rules(self) -> Rules:
+        plan = self._plan
+        without = open_filter(plan.results, plan.filter_sha256, self._text_ids.ngram_secret())
+        return Rules.of(plan.config, plan.keys_tested, without)
+
+    @cached_property
+    def _detector(self) -> Detector:
+        return open_weighing(self._plan, self._tests, self._levels, self._rules.without)
+
+    @cached_property
+    def _text_reader(self) -> "TextReader":
+        from scanner.generation import TextReader
+
+        device = "cuda" if ray.is_initialized() and ray.get_gpu_ids() else "cpu"
+        return TextReader(Path(self._by.model), device, self._by.dtype)
+
+    @cached_property
+    def _seconds_a_byte(self) -> float:
+        return seconds_a_byte(self._plan) + reading_seconds(Path(self._by.model))
+
+    def prepare(self) -> str:
+        """Open keys, tokenizers, users and the model, and score a text, so that later ones find all compiled.
+
+        Raises: as Worker.prepare, and as TextReader.
+        """
+        pa.set_cpu_count(1)
+        text = "One, two, three, four: " * 40
+        documents = pa.RecordBatch.from_pylist([{"row": 0, "text": text.encode()}], DOCUMENTS)
+        self._levels.put([text], self._text_reader.surprise([text]))
+        self._detector.score_batch(documents, Origin("", "", ""))
+        if self._more_memory is not None:
+            limit_memory(self._more_memory, more=True)
+        return ""
+
+    def _witness(self, origin: Origin, piece: Piece) -> PieceDecoys | None:
+        return WeighedDecoys(self._decoys, origin, piece.start) if self._decoys else None
+
+    def _take(
+        self,
+        documents: pa.RecordBatch,
+        origin: Origin,
+        witness: PieceDecoys | None,
+        known: OfFile,
+        made: dict[str, list[pa.RecordBatch]],
+    ) -> None:
+        """Read the documents that are worth it, and score these; as Worker."""
+        before = self._flagged.get(origin.path, NO_ROWS)
+        stored = documents["text"].to_pylist()
+        texts = {
+            place: text
+            for place, row in enumerate(documents["row"].to_pylist())
+            if row not in before.decided and (text := read_text(stored[place])[0])
+        }
+        drawn = self._text_ids.for_weighing([hashlib.sha256(stored[place]).digest() for place in texts])
+        wanted = worth_reading(self._tests, self._rules, self._by, [*texts.values()]) & (drawn < self._by.share)
+        for some in _together([place for place, one in zip(texts, wanted.tolist(), strict=True) if one], texts):
+            steps = self._text_reader.surprise([texts[place] for place in some])
+            self._levels.put([texts[place] for place in some], steps)
+            few = documents.take(pa.array(some))
+            result = self._detector.score_batch(few, origin, witness, known)
+            verdicts = _as_weighed(with_canaries(result.verdicts, self._plan.canaries_made))
+            made["verdicts"].append(verdicts)
+            made["lengths"].append(result.lengths)
+            if verdicts["flagged"].true_count:
+                kept = texts_of_flags(few, verdicts)
+                if self._plan.config.evidence.keep_text:
+                    made["flag_texts"].append(kept)
+                of_row = dict(zip(few["row"].to_pylist(), steps, strict=True))
+                made["flag_readings"].append(
+                    readings_of_flags(kept, self._plan, [of_row[row].tobytes() for row in kept["row"].to_pylist()])
+                )
+
+    def _counts(self, rows: Rows, text_bytes: int, path: str) -> DocumentCounts:
+        """As Worker. Flags of rows that were flagged before are no more flags."""
+        counts, undecided = super()._counts(rows, text_bytes, path), self._flagged.get(path, NO_ROWS).undecided
+        again = sum(
+            pc.and_(batch["flagged"], pc.is_in(batch["row"], pa.array(undecided, pa.int64()))).true_count
+            for batch in rows.batches["verdicts"]
+        )
+        return replace(counts, flagged=counts.flagged - again)
+
+    def _write(self, rows: Rows) -> Files:
+        """Write flags, what belongs to them, and decoys: all other rows were written before."""
+        made = rows.batches
+        exact = [with_ids(batch, self._text_ids) for batch in made["verdicts"] if batch["flagged"].true_count]
+        tables = {
+            "flags": [flagged_rows(batch, self._plan.key_set) for batch in exact],
+            **{name: made[name] for name in ("flag_texts", "flag_readings", "audit_counts")},
+        }
+        files = {table: write_file(self._plan.results, table, batches) for table, batches in tables.items()}
+        return {table: (file,) for table, file in files.items() if file}
+
+
+def reading_seconds(folder: Path) -> float:
+    """Seconds that the model in a folder takes for a byte of text, generously."""
+    return SECONDS_A_BYTE * sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+
+
+SAMPLE = "It was a quiet day at the harbour, and nobody on the pier had expected a ship. " * 32
+"""Text by which the cost of reading is measured, 2.5 KB."""
+
+
+def reading_cost(plan: Plan) -> tuple[float, float]:
+    """CPU seconds of a pass's model for a byte of text here, and the share of unmarked texts that it reads at most."""
+    from scanner.generation import TextReader
+
+    by = reading_of(plan)
+    reader = TextReader(Path(by.model), "cpu", by.dtype)
+    reader.surprise([SAMPLE])
+    began = time.process_time()
+    reader.surprise([SAMPLE])
+    passing = min(1.0, sum(by.cut if key.messages == 1 else 1.0 for key in plan.keys))
+    return (time.process_time() - began) / len(SAMPLE), by.share * passing
+
+
+def _together(places: Sequence[int], texts: Mapping[int, str]) -> list[list[int]]:
+    """Places of texts, of TOGETHER bytes or a single text each."""
+    found: list[list[int]] = []
+    size = TOGETHER
+    for place in places:
+        more = len(texts[place].encode())
+        if size + more > TOGETHER:
+            found.append([])
+            size = 0
+        found[-1].append(place)
+        size += more
+    return found
+
+
+def _as_weighed(exact: pa.RecordBatch) -> pa.RecordBatch:
+    """Exact rows of VERDICTS, those that are flagged with the unit WEIGHED."""
+    unit = pc.if_else(exact["flagged"], pa.scalar(WEIGHED), pa.scalar(None, pa.string()))
+    return exact.set_column(exact.schema.get_field_index("unit"), exact.schema.field("unit"), unit)
+
+
+def readings_of_flags(texts: pa.RecordBatch, plan: Plan, surprise: Sequence[bytes]) -> pa.RecordBatch:
+    """Rows of FLAG_READINGS. texts: rows of FLAG_TEXTS; surprise: of each."""
+    columns = {name: texts[name] for name in FLAG_READINGS.names if name in texts.schema.names}
+    columns["reader_sha256"] = pa.repeat(pa.scalar(plan.reader_sha256, pa.string()), len(texts))
+    columns["surprise"] = pa.array(surprise, pa.large_binary())
+    return pa.RecordBatch.from_arrays([columns[name] for name in FLAG_READINGS.names], schema=FLAG_READINGS)
+
+
+class WeighingCommitter(Committer):
+    """Commits the shards of the pass. Their documents were counted before; flags alone are more."""
+
+    def _row(self, shard: Shard, counts: DocumentCounts) -> dict[str, object]:
+        more = replace(NOTHING, flagged=counts.flagged, canaries=counts.canaries)
+        return super()._row(shard, more) | {"rows": shard.rows.documents}
+
+
+def shards_of_pass(plan: Plan, shards: Sequence[Shard]) -> list[Shard]:
+    """The shards of a pass, for those of a scan, under whichever keys these were scanned."""
+    ranges = {(shard.file.path, shard.rows): shard for shard in shards}.values()
+    return [replace(shard, shard_id=shard_id(shard.file, shard.rows, plan.decides), keys=()) for shard in ranges]
+
+
+def not_weighed(plan: Plan, shards: Sequence[Shard]) -> list[Shard]:
+    """The shards of a pass that no scan has committed."""
+    tables = Tables(plan.results)
+    done = committed(tables, "verdicts", [shard.shard_id for shard in shards]) | done_in_frozen_nights(tables, shards)
+    return [shard for shard in shards if shard.shard_id not in done]
+
+
+def weighing_pass(
+    plan: Plan,
+    scan_id: str,
+    began: datetime,
+    left: Sequence[Shard],
+    shards: Sequence[Shard],
+    workers: int,
+    meanwhile: Callable[[], None],
+) -> WeighingResult:
+    """Have a model read the texts of the shards that are left, on a cluster that is connected, and commit its flags.
+
+    A shard whose file cannot be read now is left for a later run.
+
+    Args:
+        plan: the plan of the pass.
+        scan_id: id of this run.
+        began: when it began: what it saw itself is no earlier sight of a file.
+        left: shards of the pass.
+        shards: those of the scan, whose flags stand.
+        workers: how many there are at most.
+        meanwhile: called about every second; what it raises ends the pass, with what is finished committed.
+
+    Raises:
+        Refused: a worker cannot begin.
+        ScanFailed: results cannot be written.
+    """
+    tables = ["flag_readings", *["flag_texts"] * plan.config.evidence.keep_text]
+    open_tables(plan.results, tables)
+    committer, by = WeighingCommitter(plan, scan_id), reading_of(plan)
+    sightings = first_seen(plan, {shard.file for shard in left}, began, under_way=True)
+    known = [replace(shard, first_scanned=sightings.files.get(shard.file.path)) for shard in left]
+    pace = PiecePace(seconds_a_byte(plan) + reading_seconds(Path(by.model)))
+    workers, gpus = min(workers, pace.pieces_of(known)), by.gpus
+    fit, missing = fit_gpus(gpus, workers, "weights_by.gpus")
+    if not fit:
+        _log.warning("%s; the model reads on CPUs", missing)
+        gpus = 0.0
+    actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(WeighingWorker)
+    given = ray.put(plan), scan_id, worker_memory(plan.config.cluster), ray.put(sightings._replace(files={}))
+    before = ray.put(_flagged_rows(plan, shards))
+    pool = Pool(
+        lambda: actor.remote(*given, before),
+        fit or workers,
+        plan.config.cluster.stall_seconds,
+        on_devices=gpus > 0,
+        pace=pace,
+    )
+    faulty = 0
+    try:
+        for finished in pool.run(packed(known, fit or workers)):
+            meanwhile()
+            if isinstance(finished, Finished) and finished.fault is not None:
+                faulty += 1
+            elif finished is not None:
+                committer.add(finished)
+            if committer.due():
+                committer.flush()
+    finally:
+        pool.close()
+        committer.flush()
+    counts = committer.totals.counts
+    return WeighingResult(
+        plan.reader_sha256, counts.documents, counts.flagged, counts.canaries, counts.unproved, faulty
+    )
+
+
+def _flagged_rows(plan: Plan, shards: Sequence[Shard]) -> dict[str, FlaggedRows]:
+    """Rows of each path that are flagged without weights."""
+    of_shards = pl.col("shard_id").is_in([shard.shard_id for shard in shards])
+    rows = ask(plan.results, lambda: flags(plan.results).filter(of_shards).select("path", "row", "naming").collect())
+    found: dict[str, tuple[set[int], set[int]]] = {}
+    for path, row, naming in rows.iter_rows():
+        found.setdefault(path, (set(), set()))[naming == Naming.UNDECIDED].add(row)
+    return {path: FlaggedRows(*map(frozenset, rows)) for path, rows in found.items()}

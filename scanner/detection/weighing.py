@@ -1,0 +1,160 @@
+"""Texts whose tokens count by how much they surprised a model: which are read, their levels, and keys that count so.
+
+The plain sum has decided on every text before. A keyed digest of a text and, under keys of one message, the p-value of
+the sum say whether a model reads it. Both only keep a text from a second look, whose share of the rate is spent in any
+case (scanner.scan_plan.Weights), so that p-values need to know nothing of it.
+"""
+
+import dataclasses
+import hashlib
+import importlib.util
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.detection.rules import Rules
+from scanner.detection.under_test import KeyUnderTest
+from scanner.errors import Refused
+from scanner.scan_plan import Plan
+from scanner.text import Tokenizer
+from scanner.text.surprise import levels_of
+from scanner.watermark import Tokens, Watermark
+from scanner.watermark.by_levels import ByLevels, LevelsOf
+from scanner.watermark.formats import can_be_weighed
+from scanner.watermark.rule import long_enough, passes, search
+from schemas.config import ReaderDtype, WeightsByConfig
+
+NEEDED = ("config.json", "tokenizer.json")
+"""Files without which a folder holds no model that can read."""
+
+
+def weighing_of(plan: Plan) -> Plan | None:
+    """The plan of the pass in which a model reads texts: the keys that can be weighed, and the model's digest.
+
+    None where none is configured.
+
+    Raises:
+        Refused: no key can be weighed, torch is missing, or there is no model in the folder.
+    """
+    by = plan.weights_by
+    if by is None:
+        return None
+    keys = tuple(key for key in plan.keys if can_be_weighed(key))
+    if not keys:
+        raise Refused(
+            "weights_by: no key under test can be weighed: greenlist-v2 and gumbel-v2 can, greenlist and gumbel of one "
+            "message too; leave the section out"
+        )
+    for module in ("torch", "transformers"):
+        if importlib.util.find_spec(module) is None:
+            raise Refused(f"weights_by: {module} is missing; install it with `pip install 'brickscan[model]'`")
+    return dataclasses.replace(plan, keys=keys, reader_sha256=reader_sha256(Path(by.model), by.dtype))
+
+
+def reading_of(plan: Plan) -> WeightsByConfig:
+    """How the model of a pass reads. Raises ValueError: the plan is of no such pass."""
+    if plan.weights_by is None:
+        raise ValueError("the plan names no model that reads texts")
+    return plan.weights_by
+
+
+def reader_sha256(folder: Path, dtype: ReaderDtype) -> str:
+    """Digest of all files in a model's folder and of the precision in which it reads, as hex text.
+
+    Raises:
+        Refused: there is no model, or a file cannot be read.
+    """
+    for name in NEEDED:
+        if not (folder / name).is_file():
+            raise Refused(f"weights_by.model: {str(folder)!r} holds no {name}; name the folder of a model")
+    whole = hashlib.sha256(dtype.encode())
+    try:
+        for file in sorted(file for file in folder.iterdir() if file.is_file()):
+            with file.open("rb") as opened:
+                whole.update(file.name.encode() + b"\0" + hashlib.file_digest(opened, "sha256").digest())
+    except OSError as error:
+        raise Refused(f"weights_by.model: {file} cannot be read ({error.strerror})") from None
+    return whole.hexdigest()
+
+
+class TextLevels:
+    """Levels of the tokens of texts that were read. Tokens of all other texts count nothing.
+
+    Args:
+        tokenizers: of the keys, by their SHA-256.
+    """
+
+    def __init__(self, tokenizers: Mapping[str, Tokenizer]) -> None:
+        self._tokenizers = tokenizers
+        self._levels: dict[tuple[str, bytes], NDArray[np.uint8]] = {}
+
+    @classmethod
+    def of_keys(cls, tests: Iterable[KeyUnderTest]) -> "TextLevels":
+        """For the tokenizers of some keys."""
+        return cls({test.key.tokenizer.sha256: test.tokenizer for test in tests})
+
+    def put(self, texts: Sequence[str], steps: Sequence[NDArray[np.uint8]]) -> None:
+        """Take texts in place of those before, with the steps of surprise of their characters, uint8[C] each."""
+        self._levels.clear()
+        for name, tokenizer in self._tokenizers.items():
+            tokens = tokenizer.encode(texts)
+            for text, of_text, ids in zip(texts, steps, _each(tokens), strict=True):
+                self._levels[name, ids.tobytes()] = levels_of(of_text, tokenizer.reference.begins(text))
+
+    def of(self, tokenizer: str) -> LevelsOf:
+        """Levels of tokens of a tokenizer, by its SHA-256."""
+        return partial(self._of, tokenizer)
+
+    def _of(self, tokenizer: str, tokens: Tokens) -> NDArray[np.uint8]:
+        none = np.zeros(0, np.uint8)
+        found = [self._levels.get((tokenizer, ids.tobytes()), np.zeros(len(ids), np.uint8)) for ids in _each(tokens)]
+        return np.concatenate([none, *found])
+
+
+def _each(tokens: Tokens) -> list[NDArray[np.uint32]]:
+    """The tokens of each text of a batch."""
+    return [tokens.ids[begin:end] for begin, end in pairwise(tokens.offsets.tolist())]
+
+
+def weighed_keys(tests: Iterable[KeyUnderTest], levels: TextLevels) -> list[KeyUnderTest]:
+    """Keys, and all that is opened in their place, under which tokens count by levels."""
+    return [
+        dataclasses.replace(test, watermark=of_key(test.watermark), to_device=of_key)
+        for test in tests
+        for of_key in [partial(_by_levels, levels.of(test.key.tokenizer.sha256))]
+    ]
+
+
+def _by_levels(levels_of_tokens: LevelsOf, mark: Watermark) -> Watermark:
+    return ByLevels(mark, levels_of_tokens)
+
+
+def worth_reading(
+    tests: Iterable[KeyUnderTest], rules: Rules, by: WeightsByConfig, texts: Sequence[str]
+) -> NDArray[np.bool_]:
+    """Which of D texts pass the cut of a key: bool[D].
+
+    Under a key of one message the plain sum's own p must be small; under a key of several, of which one is always
+    small, a text must be long enough.
+
+    Args:
+        tests: the keys, without levels.
+        rules: of the plain sum.
+        by: the cut.
+        texts: the texts.
+    """
+    passing, tokens = np.zeros(len(texts), np.bool_), dict[str, Tokens]()
+    for test in tests if texts else ():
+        name, mark = test.key.tokenizer.sha256, test.watermark
+        if name not in tokens:
+            tokens[name] = test.tokenizer.encode(texts)
+        positions = rules.without.positions(name, mark.rule, tokens[name], rules.dedup)
+        documents, kept = long_enough(positions, rules.min_scored)
+        if test.key.messages == 1:
+            documents = documents[passes(search(mark, tokens[name], kept, 1).log10_p[:, 0], by.cut)]
+        passing[documents] = True
+    return passing

@@ -1,0 +1,109 @@
+"""Shares, refusals, the cut and levels of texts that a model reads; the pass itself: tests/cluster/test_weighing.py."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scanner.detection.rules import Rules
+from scanner.detection.weighing import TextLevels, reader_sha256, weighing_of, worth_reading
+from scanner.errors import Refused
+from scanner.registry import new_key
+from scanner.scan_plan import Weights, make_plan
+from scanner.text.surprise import levels_of
+from scanner.watermark import Tokens
+from scanner.watermark.rule import log10_p_of
+from schemas.config import WeightsByConfig
+from tests.fixed import fix_secrets
+from tests.support.night import Night
+from tests.support.opened import opened
+from tests.support.two_keys import TOKENIZER
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (folder / name).write_text("{}")
+    return folder
+
+
+def configured(night: Night, model: Path, more: str = "") -> Path:
+    return night.configure(more=f'{more}\n[weights_by]\nmodel = "{model}"\n')
+
+
+def test_the_pass_has_a_share_and_keys_that_cannot_be_weighed_give_it_back(night, own_registry, model) -> None:
+    """`green` and `gum` are of version 1 with many messages; `one` has one message, `two` is of version 2."""
+    fix_secrets(own_registry, "one", "two")
+    new_key(own_registry, "one", format="gumbel", window=4, messages=1, tokenizer=TOKENIZER)
+    new_key(own_registry, "two", format="gumbel-v2", window=4, messages=1000, tokenizer=TOKENIZER)
+    plan = make_plan(configured(night, model, "spans = { windows = true }"))
+    assert (plan.weights.document, plan.weights.span, plan.weights.weighed) == (0.3333, 0.3333, 0.3333)
+    assert plan.weights.of_weighed() == Weights(0.3333)
+    of_key = {key.key_id: plan.tested_among(key)[0] for key in plan.keys}
+    assert of_key["one"] == of_key["two"] == pytest.approx(plan.keys_tested / 0.3333)
+    assert of_key["green"] == of_key["gum"] == pytest.approx(plan.keys_tested / 0.6666)
+    weighing = weighing_of(plan)
+    assert weighing is not None
+    assert [key.key_id for key in weighing.keys] == ["one", "two"]
+    assert weighing.key_set != plan.under(["one", "two"]).key_set
+    assert weighing.decides != plan.under(["one", "two"]).decides
+
+
+def test_a_pass_that_cannot_be_is_refused_before_any_work(night, model) -> None:
+    with pytest.raises(Refused, match="no key under test can be weighed"):
+        weighing_of(make_plan(configured(night, model)))
+    (model / "tokenizer.json").unlink()
+    with pytest.raises(Refused, match=r"holds no tokenizer\.json"):
+        reader_sha256(model, "float32")
+    with pytest.raises(Refused, match=r"weights\.weighed is missing"):
+        make_plan(configured(night, model, "weights = { document = 0.9 }"))
+    with pytest.raises(Refused, match="a share of one GPU or whole ones"):
+        make_plan(night.configure(more=f'[weights_by]\nmodel = "{model}"\ngpus = 1.5'))
+
+
+def test_a_digest_is_of_every_file_and_of_the_precision(model: Path) -> None:
+    before = reader_sha256(model, "float32")
+    assert reader_sha256(model, "bfloat16") != before
+    (model / "model.safetensors").write_text("{ }")
+    assert reader_sha256(model, "float32") != before
+    (model / "model.safetensors").write_text("{}")
+    assert reader_sha256(model, "float32") == before
+
+
+def test_the_cut_reads_texts_of_small_p_under_one_message_and_long_ones_under_several(tmp_path, words, plain) -> None:
+    folder = tmp_path / "registry"
+    fix_secrets(folder, "one", "two")
+    new_key(folder, "one", format="gumbel-v2", window=2, messages=1, tokenizer=TOKENIZER)
+    new_key(folder, "two", format="gumbel-v2", window=2, messages=1000, tokenizer=TOKENIZER)
+    tests, rules = opened(folder), Rules(1e-6, 2)
+    texts = [plain(60, seed) for seed in range(200)] + [plain(5, 1)]
+    by = WeightsByConfig(model="m", cut=0.2)
+    assert worth_reading(tests[1:], rules, by, texts).tolist() == [True] * 200 + [False]
+    read = worth_reading(tests[:1], rules, by, texts)
+    tokens = tests[0].tokenizer.encode(texts)
+    positions = tests[0].watermark.rule.positions(tokens, rules.dedup)
+    log10_p = log10_p_of(tests[0].watermark.law, tests[0].watermark.score(tokens, positions, 0), positions.scored)
+    assert read[:200].tolist() == (log10_p[:200] <= np.log10(0.2)).tolist()
+    assert 15 < read.sum() < 70  # 200 texts, each with a chance of a fifth
+    assert not read[200]
+    assert worth_reading(tests, rules, by, []).tolist() == []
+
+
+def test_levels_are_those_of_the_text_that_was_put_and_nothing_for_others(tmp_path, words, plain) -> None:
+    folder = tmp_path / "registry"
+    fix_secrets(folder, "two")
+    new_key(folder, "two", format="gumbel-v2", window=2, messages=1000, tokenizer=TOKENIZER)
+    (test,) = opened(folder)
+    texts = [plain(10, 1), "", plain(7, 2), "Zoë’s naïve 🙂🙂 text"]
+    steps = [np.random.default_rng(i).integers(0, 60, len(text)).astype(np.uint8) for i, text in enumerate(texts)]
+    levels = TextLevels.of_keys([test])
+    levels.put(texts, steps)
+    found = levels.of(test.key.tokenizer.sha256)(test.tokenizer.encode([texts[3], "unread text", texts[0]]))
+    sizes = np.diff(test.tokenizer.encode([texts[3], "unread text", texts[0]]).offsets)
+    parts = np.split(found, np.cumsum(sizes)[:-1])
+    for part, place in ((parts[0], 3), (parts[2], 0)):
+        assert part.tolist() == levels_of(steps[place], test.tokenizer.reference.begins(texts[place])).tolist()
+    assert not parts[1].any()
+    assert levels.of("another tokenizer")(Tokens(np.zeros(3, np.uint32), np.array([0, 3]))).tolist() == [0, 0, 0]

@@ -1,0 +1,101 @@
+"""Flags by weights, without the model: explained, replayed, erased, dropped."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from scanner.errors import Refused
+from scanner.evidence.case import find_case, surprise_of
+from scanner.evidence.explainer import Explainer
+from scanner.evidence.replay import replay, write_claim
+from scanner.evidence.sentences import what_was_found
+from scanner.results.erasure import erase_user
+from scanner.results.retention import retain
+from scanner.results.transactions import read_whole
+from schemas.words import WEIGHED
+from tests.support.foregone import chain_key, chain_model, writer_of_foregone  # noqa: F401 - fixtures
+from tests.support.groups import USERS, held
+from tests.support.night import Night
+from tests.support.two_keys import words_of_one_token
+
+pytestmark = [pytest.mark.costly]
+
+
+@pytest.fixture(scope="module")
+def flagged(tmp_path_factory, chain_key, chain_model) -> Night:  # noqa: F811
+    """A night with a text that weights alone flag; its model is gone since."""
+    from tests.support.without_ray import put_in_the_place_of_ray
+
+    night = Night(tmp_path_factory.mktemp("flagged"), chain_key[0])
+    write, message = writer_of_foregone(chain_key[1], words_of_one_token()), held(chain_key)[USERS[3]]
+    night.write("a", [write(None, 25, 1), write(message, 25, 3)])
+    model = night.folder / "model"
+    shutil.copytree(chain_model, model)
+    night.configure(more=f'[weights_by]\nmodel = "{model}"\n')
+    with pytest.MonkeyPatch.context() as patch:
+        put_in_the_place_of_ray(patch)
+        night.scan()
+    shutil.rmtree(model)
+    return night
+
+
+def place(night: Night) -> str:
+    return f"{next(night.input.glob('*.parquet'))}:1"
+
+
+def test_an_explanation_says_how_tokens_counted_and_agrees_with_the_row(flagged: Night) -> None:
+    explained = Explainer(flagged.config).explain(place(flagged))
+    row = explained.row
+    assert (row["unit"], row["user_id"], row["naming"]) == (WEIGHED, USERS[3], "named")
+    assert explained.weighed is not None
+    assert explained.weighed.score == pytest.approx(row["score"])
+    assert explained.weighed.log10_p == pytest.approx(row["log10_p"])
+    said = " ".join(sentence for _, sentence in what_was_found(explained))
+    assert "counts the more, the less a language model expected it" in said
+
+
+def test_a_replay_computes_the_verdict_again_without_the_model(flagged: Night) -> None:
+    found = replay(flagged.config, place(flagged))
+    assert {field.field: (field.recorded, field.again) for field in found.fields if not field.equal} == {}
+    assert {"unit", "score", "log10_p_global", "proof", "tests"} <= {field.field for field in found.fields}
+
+
+def test_a_reading_that_somebody_changed_is_another_verdict(flagged: Night, tmp_path: Path) -> None:
+    """With every token at the same level the weighed sum is the plain one, which flags nothing."""
+    other = Night(tmp_path, flagged.registry)
+    shutil.copytree(flagged.results, other.results)
+    other.input.rmdir()
+    shutil.copytree(flagged.input, other.input)
+    text = flagged.config.read_text().replace('paths = ["in"]', f'paths = ["{flagged.input}"]')
+    other.config.write_text(text)
+    file = next(Path(other.results, "flag_readings").glob("*.parquet"))
+    rows = pl.read_parquet(file)
+    steps = np.full(len(rows["surprise"][0]), 200, np.uint8).tobytes()
+    rows.with_columns(surprise=pl.Series([steps])).write_parquet(file)
+    found = replay(other.config, place(flagged))
+    assert "score" in {field.field for field in found.fields if not field.equal}
+
+
+def test_no_claim_is_written_that_the_script_cannot_check(flagged: Night, tmp_path: Path) -> None:
+    explainer = Explainer(flagged.config)
+    case = find_case(flagged.results, 1e-6, place(flagged))
+    with pytest.raises(Refused, match="counts all alike"):
+        write_claim(explainer, case, tmp_path / "claim")
+
+
+def test_readings_go_with_a_name_and_with_their_night(flagged: Night, tmp_path: Path) -> None:
+    for gone in (
+        lambda folder: erase_user(folder, [USERS[3]]),
+        lambda folder: retain(folder, read_whole(folder, "scans").collect()["scan_id"].to_list(), keep_flags=False),
+    ):
+        folder = str(tmp_path / f"{id(gone)}")
+        shutil.copytree(flagged.results, folder)
+        case = find_case(folder, 1e-6, place(flagged))
+        assert len(surprise_of(folder, case.row)) > 100
+        gone(folder)
+        assert read_whole(folder, "flag_readings").collect().is_empty()
+        with pytest.raises(Refused, match="not on record"):
+            surprise_of(folder, case.row)
