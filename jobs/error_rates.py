@@ -49,26 +49,32 @@ def error_rates(
     from scanner.evaluation.error_rates import Decider
     from scanner.evaluation.error_rates import error_rates as measure
     from scanner.evaluation.rewriting import Rewriter
+    from scanner.registry import unknown_users
 
     check = Check.of_config(config)
     human, ours = _read("--unmarked", unmarked), _read("--marked", marked)
+    both = human.join(ours, on="text", how="semi").height
+    if both:
+        raise Refused(f"--unmarked and --marked: {both} texts stand in both; say of each whether it is marked")
     decider = Decider(check)
     human, ours = decider.measured(human), decider.measured(ours)
     rewriter = None if model is None else Rewriter(model, int(hashlib.sha256(seed.encode()).hexdigest()[:8], 16))
     with interrupts_noted() as noted:
         rewrites = {} if rewriter is None else rewriter.steps()
         cells = measure(decider, human, ours, seed, rewrites, StepProgress("error-rates", noted))
+    users = ours["user_id"].drop_nulls().unique().to_list() if "user_id" in ours.columns else []
     too_short = {cell.row: cell.hits for cell in cells if cell.part == "too short"}
-    words = [f"brickscan error-rates {config.name}"]
-    words += [f"--{name} {path.name}" for name, paths in (("unmarked", unmarked), ("marked", marked)) for path in paths]
-    words += [*([f"--model {model.name}"] if model else []), f"--seed {seed}"]
+    options = [("unmarked", path) for path in unmarked] + [("marked", path) for path in marked]
+    options += [("model", model)] if model else []
+    words = [f"--{name} {path.name}" for name, path in options]
     about = {
         "version": importlib.metadata.version("brickscan"),
-        "command": " ".join(words),
+        "command": " ".join(["brickscan error-rates", config.name, *words, "--seed", seed]),
         "the_keys": _keys(check),
         "rules": _rules(check),
         "unmarked": _about(human, unmarked, too_short["unmarked"]),
-        "marked": _about(ours, marked, too_short["marked"]),
+        "marked": _about(ours, marked, too_short["marked"])
+        | {"users": len(users), "unknown_users": len(unknown_users(check.registry, users))},
         "seed": seed,
         "model": rewriter and rewriter.about(),
     }
@@ -86,12 +92,17 @@ def _read(option: str, paths: Sequence[Path]) -> "pl.DataFrame":
     for path in paths:
         try:
             there = pl.scan_parquet(path)
-            names = there.collect_schema().names()
-            if "text" not in names:
-                raise Refused(f"{option} {path}: no column `text`; its columns are {', '.join(names)}")
-            frame = there.select(pl.col("text", *(name for name in COLUMNS if name in names)).cast(pl.String)).collect()
+            types = there.collect_schema()
+            if "text" not in types:
+                raise Refused(f"{option} {path}: no column `text`; its columns are {', '.join(types)}")
+            names = ["text", *(name for name in COLUMNS if name in types)]
+            for name in names:
+                if types[name].is_nested() or (name == "text" and types[name].is_numeric()):
+                    raise Refused(f"{option} {path}: column `{name}` is {types[name]}; texts are needed")
+            frame = there.select(pl.col(names).cast(pl.String)).collect()
         except (pl.exceptions.PolarsError, OSError) as error:
-            raise Refused(f"{option} {path}: cannot be read as Parquet with UTF-8 texts ({error})") from None
+            why = str(error).partition("\n")[0]
+            raise Refused(f"{option} {path}: cannot be read as Parquet with UTF-8 texts ({why})") from None
         frames.append(frame)
     texts = pl.concat(frames, how="diagonal").drop_nulls("text").unique(maintain_order=True, subset="text")
     if texts.is_empty():
@@ -100,24 +111,17 @@ def _read(option: str, paths: Sequence[Path]) -> "pl.DataFrame":
 
 
 def _about(texts: "pl.DataFrame", paths: Sequence[Path], too_short: int) -> dict[str, Any]:
-    return {
-        "texts": texts.height,
-        "too_short": too_short,
-        "users": texts["user_id"].drop_nulls().n_unique() if "user_id" in texts.columns else 0,
-        "files": [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths],
-    }
+    from scanner.text import sha256_file
+
+    return {"texts": texts.height, "too_short": too_short, "files": [sha256_file(path) for path in paths]}
 
 
 def _keys(check: "Check") -> list[dict[str, Any]]:
     from scanner.watermark.formats import format_of
 
     return [
-        {
-            "commitment": key.commitment,
-            "format": format_of(key).label(),
-            "messages": key.messages,
-            "tokenizer_sha256": key.tokenizer.sha256,
-        }
+        {"commitment": key.commitment, "format": format_of(key).label(), "messages": key.messages}
+        | {"tokenizer_sha256": key.tokenizer.sha256}
         for key in check.keys
     ]
 
@@ -125,11 +129,8 @@ def _keys(check: "Check") -> list[dict[str, Any]]:
 def _rules(check: "Check") -> dict[str, Any]:
     rules, weights = check.rules, check.rules.weights
     looks = {"the text without what hides a mark": weights.normalised, "parts of the text": weights.span}
-    return {
-        "false_positive_rate": rules.false_positive_rate,
-        "misnaming_rate": rules.rates[1],
-        "dedup": rules.dedup,
-        "min_scored": rules.min_scored,
-        "keys_tested": rules.keys_tested,
-        "looks": [words for words, weight in looks.items() if weight is not None],
+    stated = ("false_positive_rate", "misnaming_rate", "dedup", "min_scored", "keys_tested")
+    values = (rules.false_positive_rate, rules.rates[1], rules.dedup, rules.min_scored, rules.keys_tested)
+    return dict(zip(stated, values, strict=True)) | {
+        "looks": [look for look, weight in looks.items() if weight is not None]
     }

@@ -346,26 +346,31 @@ def generator_of(seed: str, name: str, text: str) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(hashlib.blake2b(what, digest_size=16).digest(), "little"))
 
 
-def imitated(texts: Sequence[Sequence[int]], window: int, length: int, seed: str) -> list[int]:
+def followers(texts: Sequence[Sequence[int]], window: int) -> dict[tuple[int, ...], list[int]]:
+    """Which tokens follow each n-gram of `window` tokens in some texts, as often as they do; texts: token ids."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for ids in texts:
+        for end in range(window, len(ids)):
+            found.setdefault(tuple(ids[end - window : end]), []).append(ids[end])
+    return found
+
+
+def imitated(known: Mapping[tuple[int, ...], Sequence[int]], window: int, length: int, seed: str) -> list[int]:
     """Tokens of a forgery: a chain of n-grams that some marked texts of one user hold, as who holds these could make.
 
     Each token is one that follows the `window` tokens before it in one of the texts, drawn at random; where the chain
-    ends, it begins anew. So all its n-grams were marked, whatever it says.
+    ends, it begins anew. So all its n-grams were marked, whatever it says. Without n-grams there is no forgery: [].
 
     Args:
-        texts: token ids of the marked texts.
+        known: followers of the marked texts.
         window: tokens before a token that decide its draw.
         length: tokens of the forgery.
         seed: decides everything that is random.
     """
-    followers: dict[tuple[int, ...], list[int]] = {}
-    for ids in texts:
-        for end in range(window, len(ids)):
-            followers.setdefault(tuple(ids[end - window : end]), []).append(ids[end])
-    draw, begins, made = standard.Random(seed), sorted(followers), list[int]()  # noqa: S311 - no secret
-    while followers and len(made) < length:
-        known = followers.get(tuple(made[len(made) - window :]))
-        made += [draw.choice(known)] if known else draw.choice(begins)
+    draw, begins, made = standard.Random(seed), list(known), list[int]()  # noqa: S311 - no secret
+    while begins and len(made) < length:
+        after = known.get(tuple(made[len(made) - window :]))
+        made += [draw.choice(after)] if after else draw.choice(begins)
     return made[:length]
 
 

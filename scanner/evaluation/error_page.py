@@ -1,7 +1,8 @@
 """The page of error rates: one HTML file in the look of a report, and its JSON twin. Equal inputs give equal bytes."""
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -13,9 +14,15 @@ from scanner.printable import printable
 
 LONGEST_ROW = 120
 
-_FOUND = (("found", "found"), ("named", "its user named"), ("misnamed", "somebody else named"))
+_ALL, _LONG = "all", f"{LONG} tokens and more"
 
-_OF_EDITS = (("all", "all lengths"), (f"{LONG} tokens and more", f"{LONG} tokens and more"))
+_FOUND = (("found", _ALL, "found"), ("named", _ALL, "its user named"), ("misnamed", _ALL, "somebody else named"))
+
+_EDITED = tuple(
+    (measure, among, f"{words}, {lengths}")
+    for among, lengths in ((_ALL, "all lengths"), (_LONG, _LONG))
+    for measure, _, words in _FOUND
+)
 
 
 class PageCell(NamedTuple):
@@ -26,89 +33,66 @@ class PageCell(NamedTuple):
     lacks: str
 
 
-class PageTable(NamedTuple):
-    """A table: its heading, the heads of its columns, and lines of a name and cells."""
-
-    heading: str
-    heads: Sequence[str]
-    lines: Sequence[tuple[str, Sequence[PageCell]]]
-
-
 def in_words(cell: ErrorCell | None) -> PageCell:
     """A cell as the page has it; None: no text belongs into it."""
     if cell is None:
         return PageCell("no text", "", "")
     count = f"{cell.hits:,} of {cell.texts:,}"
-    limits = f"{cell.low:.2f} to {cell.high:.2f}" if cell.rate is None else f"{cell.low:.2g} to {cell.high:.2g}"
     if cell.rate is not None:
+        lacks = f"lacks {cell.lacks:,} texts to show {cell.rate:g}" if cell.lacks else ""
         if cell.too_high:
-            return PageCell(count, limits, f"above {cell.rate:g}: believe no flag before the cause is known")
-        return PageCell(count, limits, (cell.lacks and f"lacks {cell.lacks:,} texts to show {cell.rate:g}") or "")
+            lacks = f"above {cell.rate:g}: believe no flag before the cause is known"
+        return PageCell(count, f"{_rounded(cell.low, math.floor):.2g} to {_rounded(cell.high, math.ceil):.2g}", lacks)
+    limits = f"{math.floor(100 * cell.low) / 100:.2f} to {math.ceil(100 * cell.high) / 100:.2f}"
     if cell.share is None:
         return PageCell(count, limits, f"lacks {cell.lacks:,} texts to state a share")
     return PageCell(count, f"{cell.share:.2f} ({limits})", "")
 
 
-def table(cells: Sequence[ErrorCell], part: str, columns: Sequence[tuple[str, str]], heading: str) -> PageTable:
-    """A section as a table: a line a row, a column a measure; columns: measure and its words."""
-    return _table([cell for cell in cells if cell.part == part], heading, columns, lambda cell: cell.measure)
+def _rounded(limit: float, outwards: Callable[[float], int]) -> float:
+    """A limit of two digits, which is never nearer than the limit itself."""
+    step = 10.0 ** (math.floor(math.log10(limit)) - 1) if limit > 0 else 1.0
+    return outwards(round(limit / step, 9)) * step
 
 
-def edits_table(cells: Sequence[ErrorCell], part: str, heading: str) -> PageTable:
-    """Edits as a table: found and named, among all texts and among those that are long."""
-    columns = [
-        (f"{measure}|{among}", f"{words}, {lengths}") for among, lengths in _OF_EDITS for measure, words in _FOUND
-    ]
-    kept = [cell for cell in cells if cell.part == part]
-    return _table(kept, heading, columns, lambda cell: f"{cell.measure}|{cell.among}")
-
-
-def _table(cells: Sequence[ErrorCell], heading: str, columns: Sequence[tuple[str, str]], key: Any) -> PageTable:  # noqa: ANN401
-    known = {(cell.row, key(cell)): cell for cell in cells}
-    there = [(name, words) for name, words in columns if any(name == key for _, key in known)]
+def table(
+    cells: Sequence[ErrorCell], part: str, heading: str, columns: Sequence[tuple[str, str, str]]
+) -> dict[str, Any]:
+    """A section as a table, a line a row; columns: measure, which texts, words above; empty ones are left out."""
+    known = {(cell.row, cell.measure, cell.among): cell for cell in cells if cell.part == part}
+    there = [column for column in columns if any(key[1:] == column[:2] for key in known)]
     lines = [
-        (
-            printable(row, LONGEST_ROW),
-            [in_words(known.get((row, name))) for name, _ in there],
-        )
-        for row in dict.fromkeys(cell.row for cell in cells)
+        (printable(row, LONGEST_ROW), [in_words(known.get((row, *column[:2]))) for column in there])
+        for row in dict.fromkeys(row for row, *_ in known)
     ]
-    return PageTable(heading, [words for _, words in there], lines)
+    return {"heading": heading, "heads": [words for *_, words in there], "lines": lines}
 
 
 def page(about: Mapping[str, Any], cells: Sequence[ErrorCell]) -> str:
     """The page as HTML; about: as in `twin`."""
     rate = f"{about['rules']['false_positive_rate']:g}"
-    p_values = [cell for cell in cells if cell.part == "p-values"]
-    chart = rates_chart(
-        [
-            {
-                "tests": cell.texts,
-                "hits": cell.hits,
-                "expected": (cell.rate or 0) * cell.texts,
-                "low": cell.low * cell.texts,
-                "high": cell.high * cell.texts,
-            }
-            for cell in p_values
-        ],
-        "unmarked texts",
-    )
-    reached = ("reached", f"p of {COARSE:g} and less")
+    rates = [cell for cell in cells if cell.part == "p-values"]
+    points = [
+        {"tests": 1, "hits": cell.hits / cell.texts, "expected": cell.rate, "low": cell.low, "high": cell.high}
+        for cell in rates
+    ]
+    at_rate = [("flagged", _ALL, f"flagged at {rate}"), ("reached", _ALL, f"p of {COARSE:g} and less")]
     return _environment().get_template("error_rates.html.j2").render(
         title="Error rates of a watermark detector",
         about=about,
         cells=len(cells),
+        held=sum(cell.rate is not None for cell in cells),
         rate=rate,
         least=LEAST_TEXTS,
         forged=FORGED_TOKENS,
-        chart=chart,
-        p_values=table(cells, "p-values", [("reached", "texts with so small a p-value")], "All unmarked texts"),
-        unmarked=table(cells, "false positives", [("flagged", f"flagged at {rate}"), reached], "By part of the corpus"),
-        marked=table(cells, "marked", _FOUND, "By length and kind"),
-        edits=edits_table(cells, "edits", "After edits"),
-        removers=edits_table(cells, "removers", "After steps of public removers"),
-        rewriting=edits_table(cells, "rewriting", "After a model rewrote them"),
-        imitation=table(cells, "imitation", _FOUND, "Forgeries"),
+        chart=rates_chart(points, "unmarked texts"),
+        p_values=table(cells, "p-values", "All unmarked texts", [("reached", _ALL, "texts with so small a p-value")]),
+        unmarked=table(cells, "false positives", "By part of the corpus", at_rate),
+        marked=table(cells, "marked", "By length and kind", _FOUND),
+        edits=table(cells, "edits", "After edits", _EDITED),
+        removers=table(cells, "removers", "After steps of public removers", _EDITED),
+        rewriting=table(cells, "rewriting", "After a model rewrote them", _EDITED),
+        imitation=table(cells, "imitation", "Forgeries", _FOUND),
     )  # fmt: skip
 
 

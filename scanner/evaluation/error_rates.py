@@ -1,7 +1,8 @@
 """Error rates that a provider can publish: how often a scan flags unmarked texts, and finds and names marked ones.
 
-Every text is decided as a scan decides it (scanner.detection). A rate has Clopper and Pearson's limits, a share those
-of `scanner.evaluation.scores.share` with users as clusters. A cell that is too small for its claim says what it lacks.
+Every text is decided as a scan decides it (scanner.detection). A rate is of the texts that are scored, and has Clopper
+and Pearson's limits; a share is of all, and has these limits at the number of texts that independent users would have.
+A cell that is too small for its claim says what it lacks.
 """
 
 import math
@@ -12,45 +13,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.audit.statistics.judgement import binomial_limits, poisson_limits
-from scanner.detection.detector import Detector
-from scanner.detection.one_text import NOWHERE, Check
-from scanner.detection.open_plan import open_keys
-from scanner.evaluation.attacks import EDITS, REMOVERS, Tools, attacked, imitated, new_share
-from scanner.evaluation.scores import RISK, share
-from scanner.registry import Holders, tokenizer_path
+from scanner.detection.one_text import Check, OpenedCheck
+from scanner.evaluation.attacks import EDITS, REMOVERS, Tools, attacked, followers, imitated, new_share
+from scanner.evaluation.scores import RISK, effective_texts
+from scanner.registry import tokenizer_path
 from scanner.text import Tokenizer
 from scanner.watermark.positions import reach_of
-from schemas.tables import DOCUMENTS
 from schemas.words import Naming
 
-LENGTHS: tuple[tuple[int, int | None], ...] = ((0, 49), (50, 99), (100, 199), (200, 399), (400, None))
-"""Tokens of the texts of a row: from, to."""
-
-LONG = 200
-"""Tokens from which a text counts as long: shorter free-form text is out of the European code's scope."""
-
-COARSE = 0.01
-"""Rate that a few hundred texts can show; parts of a corpus are held against it besides the stated one."""
-
-LEAST_TEXTS = 106
-"""Fewest texts whose share is stated: from there on, exact limits of any share are at most 0.1 away from it."""
-
-MOST_ROWS = 20
-"""Most kinds, languages or sources with a row of their own; the others together have one."""
-
-FORGERIES, FORGED_TOKENS = 120, 300
-"""Forgeries of each window, and tokens of each."""
-
-HUMAN_CHARACTERS = 20_000
-"""Characters of an unmarked text that marked text is pasted into."""
-
-LONGEST_REWRITTEN = 600
-"""Most tokens of a text that a model rewrites."""
-
+LENGTHS = ((0, 49), (50, 99), (100, 199), (200, 399), (400, None))  # tokens of the texts of a row: from, to
+LONG = 200  # tokens from which a text counts as long: shorter free-form text is out of the European code's scope
+COARSE = 0.01  # a rate that a few hundred texts can show; parts of a corpus are held against it besides the stated one
+LEAST_TEXTS = 106  # independent texts from which on exact limits of any share are at most 0.1 away from it
+MOST_ROWS = 20  # kinds, languages or sources with a row of their own; the others together have one
+FORGERIES, FORGED_TOKENS = 120, 300  # forgeries of each window, and tokens of each
+HUMAN_CHARACTERS = 20_000  # of an unmarked text that marked text is pasted into
+LONGEST_REWRITTEN = 600  # tokens of a text that a model rewrites
 BATCH = 256  # texts that are decided at a time
 
 Rewrite = Callable[[Sequence[str]], list[str]]
@@ -62,8 +43,8 @@ class ErrorCell:
     """One count with its limits.
 
     part, row, among: where it stands: a section, a line of it, and which texts (`all` or a stratum); measure: what is
-    counted; texts, hits: n and how many of them; low, high: 95 % limits; share: hits over texts, null where there are
-    too few texts to state it; rate: the rate that the hits are held against, null for a share; lacks: how many texts
+    counted; texts, hits: n and how many of them; low, high: 95 % limits; share: hits over texts, null where these are
+    too few for the cell's claim; rate: the rate that the hits are held against, null for a share; lacks: how many texts
     more it takes to show the rate (as long as hits stay as they are) or to state the share; 0: none.
     """
 
@@ -99,14 +80,20 @@ def rate_cell(place: CellPlace, measure: str, hits: NDArray[np.bool_], rate: flo
     low, high = binomial_limits(found, texts, RISK)
     needed = math.ceil(poisson_limits(found, RISK).high / rate)  # never less than the binomial law asks for
     lacks = 0 if high <= rate else max(needed - texts, 1)
-    return ErrorCell(*place, measure, texts, found, low, high, found / texts, rate, lacks)
+    return ErrorCell(*place, measure, texts, found, low, high, None if lacks else found / texts, rate, lacks)
 
 
 def share_cell(place: CellPlace, measure: str, hits: NDArray[np.bool_], users: NDArray[Any]) -> ErrorCell:
-    """A share of N ≥ 1 texts; users: label of each text's user, [N]: texts of one user count as alike."""
-    found, lacks = share(hits, users), max(LEAST_TEXTS - len(hits), 0)
-    stated = None if lacks else found.value
-    return ErrorCell(*place, measure, found.n, int(hits.sum()), found.low, found.high, stated, None, lacks)
+    """A share of N ≥ 1 texts; users: label of each text's user, [N]: texts of one user count as alike.
+
+    Where all texts agree, they do not show how alike a user's texts are, and each user counts as one text.
+    """
+    texts, found, clusters = len(hits), int(hits.sum()), len(np.unique(users))
+    alike = found in (0, texts) or clusters == texts
+    effective = float(clusters) if alike else effective_texts(hits, users)
+    low, high = binomial_limits(found / texts * effective, effective, RISK) if effective > 0 else (0.0, 1.0)
+    lacks = max(math.ceil(texts * (LEAST_TEXTS / effective - 1)), 0) if effective > 0 else LEAST_TEXTS
+    return ErrorCell(*place, measure, texts, found, low, high, None if lacks else found / texts, None, lacks)
 
 
 class Decided(NamedTuple):
@@ -121,67 +108,37 @@ class Decided(NamedTuple):
     scored: NDArray[np.bool_]
     users: list[frozenset[str]]
 
-    def named(self, user_ids: Sequence[str | None]) -> NDArray[np.bool_]:
-        """Texts for which their own user is named."""
-        return np.array([user in users for user, users in zip(user_ids, self.users, strict=True)], np.bool_)
-
-    def misnamed(self, user_ids: Sequence[str | None]) -> NDArray[np.bool_]:
-        """Texts for which somebody else is named."""
-        return np.array([bool(users - {user}) for user, users in zip(user_ids, self.users, strict=True)], np.bool_)
-
 
 class Decider:
-    """A scan's keys and rules, which decide texts one by one, without its filter."""
+    """A scan's keys and rules, which decide texts one by one, without its filter.
+
+    windows: tokens that decide a token's draw, of each key, once each; rate: at which texts are flagged.
+    """
 
     def __init__(self, check: Check) -> None:
-        tests = open_keys(check.registry, check.keys)
-        holders = Holders.load(check.registry, [key.key_id for key in check.keys])
-        self._detector = Detector(tests, holders, check.rules)
-        self.tokenizer: Tokenizer = tests[0].tokenizer
+        self._opened, self.rate = OpenedCheck(check), check.rules.false_positive_rate
+        self.tokenizer: Tokenizer = self._opened.tests[0].tokenizer
         self.tokenizer_file = Path(tokenizer_path(check.registry, check.keys[0]))
-        self.windows = sorted({reach_of(test.watermark.rule) for test in tests})
-        self.rate = check.rules.false_positive_rate
+        self.windows = sorted({reach_of(test.watermark.rule) for test in self._opened.tests})
 
     def measured(self, texts: pl.DataFrame) -> pl.DataFrame:
-        """Texts with the column `tokens`."""
-        return texts.with_columns(tokens=pl.Series(self.lengths(texts["text"].to_list())))
-
-    def lengths(self, texts: Sequence[str]) -> NDArray[np.int64]:
-        """Tokens of each text under the first key's tokenizer."""
-        return np.diff(self.tokenizer.encode(texts).offsets)
+        """Texts with the column `tokens`, under the first key's tokenizer."""
+        return texts.with_columns(tokens=np.diff(self.tokenizer.encode(texts["text"].to_list()).offsets))
 
     def decide(self, texts: Sequence[str]) -> Decided:
-        """Decide texts as a scan does."""
-        rows: list[Mapping[str, Any]] = []
-        for begin in range(0, len(texts), BATCH):
-            some = [
-                {"row": row, "text": text.encode(errors="surrogatepass")}
-                for row, text in enumerate(texts[begin : begin + BATCH])
-            ]
-            verdicts, refused = self._detector.detect(pa.RecordBatch.from_pylist(some, DOCUMENTS), NOWHERE)
-            unread: list[Mapping[str, Any]] = [
-                {
-                    "row": row,
-                    "log10_p_global": None,
-                    "flagged": False,
-                    "status": "unreadable",
-                    "naming": None,
-                    "named": [],
-                }
-                for row in refused["row"].to_pylist()
-            ]
-            rows += sorted(verdicts.to_pylist() + unread, key=lambda row: int(row["row"]))
-        return Decided(
-            np.array([row["log10_p_global"] or 0.0 for row in rows], np.float64),
-            np.array([row["flagged"] for row in rows], np.bool_),
-            np.array([row["status"].startswith("scored") for row in rows], np.bool_),
-            [_users(row) for row in rows],
-        )
-
-
-def _users(row: Mapping[str, Any]) -> frozenset[str]:
-    named = (row["named"] or []) if row["flagged"] else []
-    return frozenset(one["user_id"] for one in named if one["naming"] == Naming.NAMED and one["user_id"] is not None)
+        """Decide texts as a scan does; one that a scan cannot read is not scored."""
+        count = len(texts)
+        decided = Decided(np.zeros(count), np.zeros(count, np.bool_), np.zeros(count, np.bool_), [frozenset()] * count)
+        for begin in range(0, count, BATCH):
+            some = [text.encode() for text in texts[begin : begin + BATCH]]
+            for row in self._opened.score_batch(some).verdicts.to_pylist():
+                place = begin + row["row"]
+                decided.log10_p[place] = row["log10_p_global"] or 0.0
+                decided.flagged[place] = row["flagged"]
+                decided.scored[place] = row["status"].startswith("scored")
+                named = (row["named"] or []) if row["flagged"] else []
+                decided.users[place] = frozenset(one["user_id"] for one in named if one["naming"] == Naming.NAMED)
+        return decided
 
 
 def strata(texts: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
@@ -193,29 +150,31 @@ def strata(texts: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, N
     for column in columns:
         if column not in texts.columns:
             continue
-        values = texts[column].fill_null("unknown").to_numpy()
-        names, counts = np.unique(values.astype(str), return_counts=True)
-        first = names[np.lexsort((names, -counts))]
-        for name in first[:MOST_ROWS].tolist():
-            yield f"{column} {name}", values == name
-        if len(first) > MOST_ROWS:
-            yield f"{column}: {len(first) - MOST_ROWS} others", np.isin(values, first[MOST_ROWS:])
+        values = texts[column].fill_null("unknown")
+        counts = values.value_counts().sort("count", column, descending=[True, False])
+        first, others = counts[column][:MOST_ROWS], counts[column][MOST_ROWS:]
+        for name in first:
+            yield f"{column} {name}", (values == name).to_numpy()
+        if len(others):
+            yield f"{column}: {len(others)} others", values.is_in(others.implode()).to_numpy()
 
 
 def false_positives(decided: Decided, texts: pl.DataFrame, rate: float) -> Iterator[ErrorCell]:
-    """How often unmarked texts are flagged, and reach each p-value, as a whole and by stratum."""
-    decades = [10.0**-k for k in range(1, 13) if 10.0**-k > rate * 1.001]
-    for threshold in [*decades, rate]:
-        row = f"p of {threshold:g} and less"
-        yield rate_cell(CellPlace("p-values", row), "reached", decided.log10_p <= np.log10(threshold), threshold)
-    everything = ("all texts", np.ones(texts.height, np.bool_))
+    """How often unmarked texts that are scored are flagged, and reach each p-value, as a whole and by stratum."""
+    scored, log10_p = decided.scored, decided.log10_p
     yield _unscored("unmarked", decided)
+    if scored.any():
+        decades = [10.0**-k for k in range(1, 13) if 10.0**-k > rate * 1.001]
+        for threshold in [*decades, rate]:
+            place = CellPlace("p-values", f"p of {threshold:g} and less")
+            yield rate_cell(place, "reached", log10_p[scored] <= np.log10(threshold), threshold)
+    everything = ("all texts", np.ones(texts.height, np.bool_))
     for words, these in (everything, *strata(texts, ("kind", "language", "source"))):
-        if not these.any():
-            continue
-        place = CellPlace("false positives", words)
-        yield rate_cell(place, "flagged", decided.flagged[these], rate)
-        yield rate_cell(place, "reached", decided.log10_p[these] <= np.log10(COARSE), COARSE)
+        counted = these & scored
+        if counted.any():
+            place = CellPlace("false positives", words)
+            yield rate_cell(place, "flagged", decided.flagged[counted], rate)
+            yield rate_cell(place, "reached", log10_p[counted] <= np.log10(COARSE), COARSE)
 
 
 def _unscored(row: str, decided: Decided) -> ErrorCell:
@@ -229,10 +188,10 @@ def found_cells(part: str, row: str | None, decided: Decided, texts: pl.DataFram
     """
     users = texts["user_id"].to_list() if "user_id" in texts.columns else [None] * texts.height
     labels = np.array([str(i) if user is None else f"user {user}" for i, user in enumerate(users)])
-    everything, known = np.ones(texts.height, np.bool_), np.array([user is not None for user in users])
-    measures = {"found": (decided.flagged, everything)}
-    if known.any():
-        measures |= {"named": (decided.named(users), known), "misnamed": (decided.misnamed(users), known)}
+    everything, known = np.ones(texts.height, np.bool_), np.array([user is not None for user in users], np.bool_)
+    named = np.array([user in found for user, found in zip(users, decided.users, strict=True)], np.bool_)
+    misnamed = np.array([bool(found - {user}) for user, found in zip(users, decided.users, strict=True)], np.bool_)
+    measures = {"found": (decided.flagged, everything), "named": (named, known), "misnamed": (misnamed, known)}
     long = (f"{LONG} tokens and more", texts["tokens"].to_numpy() >= LONG)
     for words, these in (("all", everything), long, *strata(texts, ("kind",))):
         place = CellPlace(part, words) if row is None else CellPlace(part, row, words)
@@ -243,13 +202,9 @@ def found_cells(part: str, row: str | None, decided: Decided, texts: pl.DataFram
 
 
 def error_rates(
-    decider: Decider,
-    unmarked: pl.DataFrame,
-    marked: pl.DataFrame,
-    seed: str,
-    rewrites: Mapping[str, Rewrite],
+    decider: Decider, unmarked: pl.DataFrame, marked: pl.DataFrame, seed: str, rewrites: Mapping[str, Rewrite],
     watch: Watch,
-) -> list[ErrorCell]:
+) -> list[ErrorCell]:  # fmt: skip
     """Every cell of the page.
 
     Args:
@@ -288,19 +243,22 @@ def error_rates(
 
 def _imitation(decider: Decider, marked: pl.DataFrame, window: int, seed: str, tools: Tools) -> Iterator[ErrorCell]:
     """Forgeries out of n-grams of one user's marked texts each: how often they are found, and named for that user."""
-    by_user = {"everybody": marked["text"].to_list()}
-    if "user_id" in marked.columns:
-        known = marked.drop_nulls("user_id")
-        by_user = {user: part["text"].to_list() for (user,), part in known.group_by("user_id", maintain_order=True)}
-    texts, users, new = [], [], []
-    for number in range(FORGERIES):
-        user = list(by_user)[number % len(by_user)]
-        ids = [tools.ids(text) for text in by_user[user]]
-        made = imitated(ids, window, FORGED_TOKENS, f"{seed} {number}")
-        texts.append(str(tools.tokenizer.decode(made, skip_special_tokens=False)))
-        users.append(user)
-        new.append(new_share(made, ids))
-    frame = pl.DataFrame({"text": texts, "user_id": users, "tokens": decider.lengths(texts)})
-    row = f"n-grams of window {window}; {np.nanmean(new):.0%} of the runs of 8 tokens are in no marked text"
-    named = frame if "user_id" in marked.columns else frame.drop("user_id")
-    yield from (cell for cell in found_cells("imitation", row, decider.decide(texts), named) if cell.among == "all")
+    by_user: dict[str | None, list[str]] = {None: marked["text"].to_list()}
+    if "user_id" in marked.columns and marked["user_id"].count():
+        known = marked.drop_nulls("user_id").group_by("user_id", maintain_order=True)
+        by_user = {str(user): part["text"].to_list() for (user,), part in known}
+    rows, forgers = [], list(by_user.items())[:FORGERIES]
+    for first, (user, texts) in enumerate(forgers):
+        ids = [tools.ids(text) for text in texts]
+        known_after = followers(ids, window)
+        for number in range(first, FORGERIES, len(forgers)):
+            made = imitated(known_after, window, FORGED_TOKENS, f"{seed} {number}")
+            if made:
+                text = str(tools.tokenizer.decode(made, skip_special_tokens=False))
+                rows.append({"text": text, "user_id": user, "new": new_share(made, ids)})
+    if rows:
+        forged = decider.measured(pl.DataFrame(rows, schema_overrides={"user_id": pl.String}))
+        new = f"{np.mean([row['new'] for row in rows]):.0%} of the runs of 8 tokens are in no marked text"
+        decided = decider.decide(forged["text"].to_list())
+        cells = found_cells("imitation", f"n-grams of window {window}; {new}", decided, forged)
+        yield from (cell for cell in cells if cell.among == "all")

@@ -42,12 +42,8 @@ class Rewriter:
     def about(self) -> dict[str, Any]:
         """The model as the page describes it."""
         parameters = sum(one.numel() for one in self._model.model.parameters())
-        return {
-            "name": self._name,
-            "parameters": parameters,
-            "small": parameters < LEAST_PARAMETERS,
-            "longest": LONGEST_REWRITTEN,
-        }
+        size = {"parameters": parameters, "small": parameters < LEAST_PARAMETERS}
+        return {"name": self._name, "longest": LONGEST_REWRITTEN} | size
 
     def _ask(self, request: str, texts: Sequence[str]) -> list[str]:
         from scanner.generation.mark import Sampling, complete

@@ -58,14 +58,18 @@ def share(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> MeanEstimate:
     n, found = len(hits), int(hits.sum())
     if n == 0:
         return MeanEstimate(0, 0, np.nan, np.nan, np.nan)
-    p = found / n
-    if found in (0, n):
-        effective = float(n)
-    else:
-        spread = max(variance_of_mean(hits.astype(np.float64), *clusterings) / (p * (1 - p) / n), 1.0)
-        effective = n / (spread * few_clusters(_fewest(clusterings), RISK))
-    limits = binomial_limits(p * effective, effective, RISK) if effective > 0 else (0.0, 1.0)
-    return MeanEstimate(n, found, p, *limits)
+    effective = effective_texts(hits, *clusterings)
+    limits = binomial_limits(found / n * effective, effective, RISK) if effective > 0 else (0.0, 1.0)
+    return MeanEstimate(n, found, found / n, *limits)
+
+
+def effective_texts(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> float:
+    """How many independent texts would show their share of hits as well; arguments as for `share`, N ≥ 1."""
+    n, p = len(hits), float(hits.mean())
+    if p in (0.0, 1.0):
+        return float(n)
+    spread = max(variance_of_mean(hits.astype(np.float64), *clusterings) / (p * (1 - p) / n), 1.0)
+    return float(n / (spread * few_clusters(_fewest(clusterings), RISK)))
 
 
 def mean(values: NDArray[np.float64], *clusterings: NDArray[Any]) -> MeanEstimate:

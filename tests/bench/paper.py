@@ -1,8 +1,9 @@
 """Every table and figure of the paper beside ours: `python -m tests.bench.paper --corpus human.parquet`.
 
 Runs `brickscan calibrate` and `brickscan evaluate`, as anybody would, with the configurations that it leaves in the
-folder of its results, and writes a page of what is there. A step that is done is not done again; an interrupted
-`evaluate` goes on. `make paper` has all of it; `--quick` has each step small, in ten minutes.
+folder of its results, and writes a page of what is there. A step that is done in the folder is not done again; an
+interrupted `evaluate` goes on. The page keeps beside it what each step found, and what was found elsewhere. `make
+paper` has all of it; `--quick` has each step small, in ten minutes.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import dataclasses
 import functools
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,9 +30,11 @@ from scanner.power import Aim, GumbelEntropy, tokens_needed
 from scanner.registry import find_key, load_registry, open_key
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import batch_tokens
-from tests.bench.paper_page import write_page
+from tests.bench.paper_page import reported, tokens_table, write_page
 
 ROOT = Path(__file__).parents[2]
+TASKS = DEFAULT_FOLDER.absolute().parent / "tasks"
+TASK_NAMES = ("asdiv", "human_eval", "nq_open")
 SEED = "paper"
 RATE = 1e-5
 WINDOWS = (0, 1, 2, 4, 8)
@@ -42,30 +46,32 @@ COUNTS = ("method", "window", "test", "dedup", "threshold", "tests", "clusters",
 class PaperSizes:
     """How much of each experiment is done."""
 
-    pieces: int
-    tokens: int
-    prompts: int
+    pieces: int  # of the figures
+    tokens: int  # most of a text, in Tables 2 and 3
+    prompts: int  # of Table 2, each under `marked` of `keys` keys
     keys: int
-    windows: tuple[int, ...]
-    users: int
-    texts: int
-    documents: int
-    compared: int
+    marked: int
+    windows: tuple[int, ...]  # the first is written first
+    users: int  # of Table 3
+    texts: int  # of each user
+    documents: int  # of each task of Table 1
+    compared: int  # texts that are scored in three ways, and of each temperature for the theory's tokens
 
 
-FULL = PaperSizes(100_000, 256, 48, 8, (0, 1, 4), 64, 2, 100, 100)
-QUICK = PaperSizes(300, 48, 4, 2, (4,), 4, 1, 2, 4)
+FULL = PaperSizes(100_000, 256, 48, 8, 2, (4, 1, 0), 64, 2, 100, 100)
+QUICK = PaperSizes(300, 48, 4, 2, 2, (4,), 4, 1, 2, 4)
 
 
 @dataclass(frozen=True)
 class PaperRun:
-    """A run: folder of the results, sizes, files of the corpus, and the model."""
+    """A run: folder of the results, sizes, files of the corpus, its tokenizer, the model, and tasks of Table 1."""
 
     folder: Path
     sizes: PaperSizes
     corpus: tuple[Path, ...]
     tokenizer: Path
     model: Path
+    tasks: Sequence[str]
 
     def config(self, name: str, lines: str) -> Path:
         """Write the configuration of a step, whose results lie beside it."""
@@ -76,13 +82,15 @@ class PaperRun:
         return file
 
     def brickscan(self, *arguments: str | Path) -> None:
-        """Run a command, and keep what it printed beside its configuration."""
-        began = time.monotonic()
-        done = subprocess.run([sys.executable, "-m", "jobs.cli", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True)  # fmt: skip # noqa: E501
+        """Run a command, and keep how many minutes it took, in this run and earlier ones that did not end."""
+        log, began = Path(arguments[1]).with_name("log.json"), time.monotonic()
+        before = json.loads(log.read_text())["minutes"] if log.exists() else 0.0
+        try:
+            done = subprocess.run([sys.executable, "-m", "jobs.cli", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True)  # fmt: skip # noqa: E501
+        finally:
+            log.write_text(json.dumps({"minutes": before + (time.monotonic() - began) / 60}))
         if done.returncode not in (0, 3):  # calibrate: some p-values are too small, as the paper says of the z-test
             raise SystemExit(f"brickscan {' '.join(map(str, arguments))}: {done.stderr[-2000:]}")
-        log = Path(arguments[1]).with_name("log.json")
-        log.write_text(json.dumps({"minutes": (time.monotonic() - began) / 60, "said": done.stdout.splitlines()}))
 
 
 def run_figure(run: PaperRun, version: int = 1) -> dict[str, Any]:
@@ -105,11 +113,12 @@ def _evaluation(run: PaperRun, name: str, section: str) -> dict[str, Any]:
     config = run.config(
         name,
         f'model = "{run.model}"\nprompts = "{HERE / "prompts.txt"}"\nversion = 1\nbatch = 32\n'
-        f"max_new_tokens = {run.sizes.tokens}\n[{name}]\n{section}\n[cluster]\nworkers = 1",
+        f"max_new_tokens = {run.sizes.tokens}\n[{name}]\n{section}\n[cluster]\nworkers = 2",
     )
     if not (config.parent / "figures.parquet").exists():
         run.brickscan("evaluate", config)
-    return {"rows": pl.read_parquet(config.parent / "figures.parquet").to_dicts()}
+    rows = pl.read_parquet(config.parent / "figures.parquet").to_dicts()
+    return {"rows": rows, "table": reported(rows)}
 
 
 def run_identification(run: PaperRun) -> dict[str, Any]:
@@ -130,14 +139,14 @@ def run_robustness(run: PaperRun) -> dict[str, Any]:
     return _evaluation(
         run,
         "robustness",
-        f"prompts = {sizes.prompts}\nkeys = {sizes.keys}\nwindows = {list(sizes.windows)}\n"
-        f"attacks = {json.dumps(attacks)}\n{sentences}",
+        f"prompts = {sizes.prompts}\nkeys = {sizes.keys}\nkeys_a_prompt = {sizes.marked}\n"
+        f"windows = {list(sizes.windows)}\nattacks = {json.dumps(attacks)}\n{sentences}",
     )
 
 
 def run_utility(run: PaperRun) -> dict[str, Any]:
     """Table 1: right answers with and without the mark."""
-    tasks = sorted(str(path) for path in (DEFAULT_FOLDER.parent / "tasks").glob("*.yaml"))
+    tasks = [str(path) for path in sorted(TASKS.glob("*.yaml")) if path.stem in run.tasks]
     return _evaluation(run, "utility", f"tasks = {json.dumps(tasks)}\ndocuments = {run.sizes.documents}")
 
 
@@ -187,7 +196,7 @@ def run_tokens(run: PaperRun) -> dict[str, Any]:
         rows.append(
             {"temperature": temperature, "entropy": entropy, "theory": theory, "needed": needed, "scored": lengths}
         )
-    return {"rows": rows, "rate": RATE}
+    return {"table": tokens_table(rows), "rate": f"{RATE:g}"}
 
 
 def _texts() -> dict[str, str]:
@@ -215,7 +224,7 @@ def missing(run: PaperRun, step: str) -> str | None:
     """Why a step cannot be done here; None: it can."""
     if not step.startswith("figure") and not (run.model / "config.json").is_file():
         return "there is no model; `make model` makes one"
-    if step == "utility" and (importlib.util.find_spec("lm_eval") is None or not (run.model.parent / "tasks").is_dir()):
+    if step == "utility" and (importlib.util.find_spec("lm_eval") is None or not TASKS.is_dir()):
         return "there are no tasks; `make tasks` installs them"
     return None
 
@@ -242,33 +251,61 @@ def do(run: PaperRun, step: str, options: str) -> None:
     print(f"{step}: {minutes:.1f} minutes", flush=True)
 
 
+def publish(folder: Path, beside: Path) -> dict[str, Any]:
+    """Copy what the steps kept to the folder beside the page, and return all that is there by now, by step.
+
+    So a page keeps the sections of steps that were done on another machine.
+    """
+    beside.mkdir(parents=True, exist_ok=True)
+    for step in STEPS:
+        if (folder / f"{step}.json").exists():
+            shutil.copyfile(folder / f"{step}.json", beside / f"{step}.json")
+    return {step: json.loads(kept.read_text()) for step in STEPS if (kept := beside / f"{step}.json").exists()}
+
+
+def _sizes(sizes: PaperSizes, given: Sequence[str]) -> PaperSizes:
+    """Sizes with some numbers given as NAME=NUMBER, windows as NAME=NUMBER,NUMBER."""
+    values: dict[str, Any] = {}
+    for name, _, words in (one.partition("=") for one in given):
+        numbers = tuple(int(number) for number in words.split(","))
+        values[name] = numbers if name == "windows" else numbers[0]
+    return dataclasses.replace(sizes, **values)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.paper", description=__doc__)
     parser.add_argument("--corpus", type=Path, nargs="*", help="Parquet of texts by people; default: the demo's sample")
     parser.add_argument("--tokenizer", type=Path, default=TOKENIZER, help="tokenizer.json of the figure")
     parser.add_argument("--model", type=Path, default=DEFAULT_FOLDER)
     parser.add_argument("--folder", type=Path, help="of the results; default: build/paper or build/paper-quick")
-    parser.add_argument("--page", type=Path, help="the page; default: paper.md in the folder")
+    parser.add_argument("--page", type=Path, help="the page; default: page/paper.md in the folder")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--users", type=int, help="of Table 3, instead of 64")
-    parser.add_argument("--texts", type=int, help="of each user, instead of 2")
+    parser.add_argument(
+        "--size",
+        nargs="*",
+        default=[],
+        metavar="NAME=NUMBER",
+        help=f"numbers of PaperSizes, such as users={FULL.users}",
+    )
+    parser.add_argument("--tasks", nargs="*", choices=TASK_NAMES, default=TASK_NAMES, help="of Table 1")
     parser.add_argument(
         "--steps", nargs="*", choices=STEPS, default=list(STEPS), help="these alone; none: the page alone"
     )
     options = parser.parse_args(arguments)
     folder = options.folder or Path("build") / ("paper-quick" if options.quick else "paper")
     corpus = options.corpus or [HERE / "sample-1.parquet", HERE / "sample-2.parquet"]
+    sizes = _sizes(QUICK if options.quick else FULL, options.size)
     run = PaperRun(
-        folder.absolute(), QUICK if options.quick else FULL, tuple(path.absolute() for path in corpus),
-        options.tokenizer.absolute(), options.model.absolute(),
+        folder.absolute(), sizes, tuple(path.absolute() for path in corpus),
+        options.tokenizer.absolute(), options.model.absolute(), options.tasks,
     )  # fmt: skip
     run.folder.mkdir(parents=True, exist_ok=True)
-    given = {name: value for name in ("users", "texts") if (value := getattr(options, name)) is not None}
-    run = dataclasses.replace(run, sizes=dataclasses.replace(run.sizes, **given))
+    given = f" --size {' '.join(options.size)}" if options.size else ""
+    given += f" --tasks {' '.join(options.tasks)}" if options.tasks != TASK_NAMES else ""
     for step in options.steps:
-        do(run, step, "".join(f" --{name} {value}" for name, value in given.items()))
-    written = {step: json.loads((run.folder / f"{step}.json").read_text()) for step in STEPS if (run.folder / f"{step}.json").exists()}  # fmt: skip # noqa: E501
-    print(f"wrote {write_page(options.page or run.folder / 'paper.md', written)}")
+        do(run, step, given)
+    page = options.page or run.folder / "page" / "paper.md"
+    print(f"wrote {write_page(page, publish(run.folder, page.with_suffix('')))}")
 
 
 if __name__ == "__main__":

@@ -11,12 +11,13 @@ import numpy as np
 from scipy import stats
 
 from scanner.audit.statistics.judgement import binomial_limits, few_clusters
-from scanner.evaluation.report import STRENGTHS, identification, report, robustness, table, utility
+from scanner.evaluation.report import STRENGTHS, identification, report, robustness, strength, table, utility
 from scanner.evaluation.scores import RISK
 from scanner.watermark.formats import FORMATS
 
 Kept = Mapping[str, Any]
 
+TABLES = ("utility", "robustness", "identification")
 PANELS = (("z", "none", "z-test"), ("exact", "none", "exact"), ("exact", "ngram", "exact, repeats left out"))
 
 
@@ -34,7 +35,7 @@ def write_page(path: Path, found: Mapping[str, Kept]) -> Path:
         kept = found[step]
         command = (
             f"python -m tests.bench.paper --steps {step}{kept['options']}"
-            if kept.get("options")
+            if kept["options"]
             else f"make paper STEPS={step}"
         )
         return f". `{command}`, seed `{kept['seed']}`, {max(kept['minutes'], 1):.0f} minutes."
@@ -42,7 +43,7 @@ def write_page(path: Path, found: Mapping[str, Kept]) -> Path:
     def not_run(step: str) -> str:
         return f"**Not run yet**: `make paper STEPS={step}` runs it."
 
-    tables = {step: _reported(found[step]) for step in ("utility", "robustness", "identification") if step in found}
+    tables = {step: found[step]["table"] for step in TABLES if step in found}
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined, trim_blocks=True
     )
@@ -54,10 +55,12 @@ def write_page(path: Path, found: Mapping[str, Kept]) -> Path:
         figure_2=_figure(found["figure-2"], folder, "-2") if "figure-2" in found else None,
         utility_of_the_paper=_utility_of_the_paper(),
         robustness_of_the_paper=_robustness_of_the_paper(),
+        directions=_directions(found["robustness"]["rows"]) if "robustness" in found else None,
+        seven=_with_a_model_of_7b(),
         identification_of_the_paper=_identification_of_the_paper(),
         scores=found.get("scores"),
-        tokens=_tokens(found["tokens"]) if "tokens" in found else None,
-        **{step: tables.get(step) for step in ("utility", "robustness", "identification")},
+        tokens=found.get("tokens"),
+        **{step: tables.get(step) for step in TABLES},
     )
     while "\n\n\n" in text:
         text = text.replace("\n\n\n", "\n\n")
@@ -145,10 +148,58 @@ def draw(rows: Sequence[Mapping[str, Any]], scheme: str) -> str:
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
-def _reported(kept: Kept) -> str:
+def reported(rows: Sequence[Kept]) -> str:
     """The tables that `brickscan evaluate` reports of a step, without its headings of sections."""
-    whole = report(kept["rows"], [])
+    whole = report(rows, [])
     return whole.split("\n## ", 1)[1].split("\n", 1)[1].strip()
+
+
+def _directions(rows: Sequence[Kept]) -> str:
+    """What the paper's Table 2 shows of the strength, the window and the attack, and whether ours shows it.
+
+    Ours are the shares of all texts of a method at its weakest and strongest setting, or its narrowest and widest
+    window, together; `shown` where the exact limits of both are apart.
+    """
+    lines = [["in the paper", "mark", "ours", ""]]
+    for method in STRENGTHS:
+        mine = [row for row in rows if row["method"] == method and row["measure"] == "flagged"]
+        plain = [row for row in mine if row["attack"] is None]
+        replaced = [row for row in mine if row["attack"] == "substitute:0.3"]
+        for words, some, key in (
+            ("more are found with strength", plain, strength),
+            ("more are found with the window", plain, lambda row: row["window"]),
+            ("more are found with strength, 30 % replaced", replaced, strength),
+        ):
+            least, most = (pick(key(row) for row in some) for pick in (min, max))
+            ends = [[row for row in some if key(row) == end] for end in (least, most)]
+            lines.append([words, FORMATS[method].title, *_compared(*ends)])
+        lines.append(["fewer are found with 30 % replaced", FORMATS[method].title, *_compared(replaced, plain)])
+    return table(lines)
+
+
+def _compared(less: Sequence[Kept], more: Sequence[Kept]) -> tuple[str, str]:
+    """Shares of two sets of rows in words, and whether the second is larger."""
+    counts = [(sum(row["hits"] for row in rows), sum(row["n"] for row in rows)) for rows in (less, more)]
+    (low, until), (begin, high) = (binomial_limits(hits, n, RISK) for hits, n in counts)
+    shown = "shown" if until < begin else "the other way" if high < low else "not shown"
+    return " → ".join(f"{hits} of {n}" for hits, n in counts), shown
+
+
+def _with_a_model_of_7b() -> str:
+    """Hours of one GPU for the paper's completions, computed from what makers state of the GPUs: an estimate.
+
+    A step of decoding reads all weights and the cache of every row, and multiplies; the slower of both, added up,
+    bounds it. 7e9 parameters of two bytes; 32 layers of 4,096 keys and values of two bytes a token.
+    """
+    parameters, rows, context = 7e9, 256, 200
+    read = 2 * parameters + rows * context * 2 * 32 * 4096 * 2
+    tokens = {"Table 2": 24 * 10_000 * 256, "Table 3": 2 * 100_000 * 149}
+    lines = [["GPU", "bytes a second", "flops a second, of which 40 % are reached", "tokens a second", *tokens]]
+    for gpu, bandwidth, flops in (("A100, 80 GB", 2.0e12, 312e12), ("H100", 3.35e12, 989e12), ("H200", 4.8e12, 989e12)):
+        rate = rows / (read / bandwidth + 2 * parameters * rows / (0.4 * flops))
+        hours = (f"{count / rate / 3600:.1f} h" for count in tokens.values())
+        lines.append([gpu, f"{bandwidth:.3g}", f"{flops:.3g}", f"{rate:,.0f}", *hours])
+    return table(lines)
 
 
 def _utility_of_the_paper() -> str:
@@ -195,14 +246,15 @@ def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def _tokens(kept: Kept) -> dict[str, Any]:
+def tokens_table(rows: Sequence[Kept]) -> str:
+    """Tokens that the theory asks for beside those that were needed; rows: as of tests.bench.paper.run_tokens."""
     head = ["θ", "texts", "mean −p ln p, nats", "the theory asks for", "half of the texts first had it after", "never"]
     lines = [head]
-    for row in kept["rows"]:
+    for row in rows:
         needed = np.sort([np.inf if count is None else count for count in row["needed"]])
         low, high = stats.binom.interval(0.95, len(needed), 0.5)
         at = (np.ceil(len(needed) / 2) - 1, max(low - 1, 0), min(high, len(needed) - 1))
         middle, first, last = ("never" if np.isinf(needed[int(i)]) else f"{needed[int(i)]:,.0f}" for i in at)
         about = [f"{row['temperature']:g}", str(len(needed)), f"{row['entropy']:.3f}", f"{row['theory']:,}"]
         lines.append([*about, f"{middle} ({first} to {last})", str(int(np.isinf(needed).sum()))])
-    return {"rate": f"{kept['rate']:g}", "table": table(lines)}
+    return table(lines)

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from jobs.demo.demo_keys import TOKENIZER
 from scanner.errors import TokenizerError
-from scanner.evaluation.attacks import EVERY, HOMOGLYPHS, Tools, attack, attacked, imitated, new_share
+from scanner.evaluation.attacks import EVERY, HOMOGLYPHS, Tools, attack, attacked, followers, imitated, new_share
 from scanner.input.manifests import without_manifests
 from schemas.evaluation import RobustnessConfig
 from tests.watermark.strategies import few
@@ -199,7 +199,7 @@ def test_removers_change_words_and_keep_their_number(chosen, seed):
 @few
 @given(st.lists(IDS, max_size=4), st.integers(0, 4), SEEDS)
 def test_every_ngram_of_a_forgery_was_in_a_text_or_begins_it_anew(texts, window, seed):
-    made = imitated(texts, window, 30, str(seed))
+    made = imitated(followers(texts, window), window, 30, str(seed))
     known = {tuple(ids[i : i + window + 1]) for ids in texts for i in range(len(ids) - window)}
     assert len(made) == (30 if known else 0)
     anew = sum(tuple(made[end - window : end + 1]) not in known for end in range(window, len(made)))

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -101,8 +102,9 @@ def test_users_are_named_as_by_evaluate(decider, folder):
     searched = search(mark, demo_tokenizer().encode(texts["text"].to_list()), own, MESSAGES, 16)
     named = name(searched, MESSAGES, RATE)
     assert 5 < named.found.sum() < 30
-    np.testing.assert_array_equal(decided.named(texts["user_id"].to_list()), named.found)
-    np.testing.assert_array_equal(decided.misnamed(texts["user_id"].to_list()), named.wrong)
+    pairs = list(zip(texts["user_id"], decided.users, strict=True))
+    np.testing.assert_array_equal([user in users for user, users in pairs], named.found)
+    np.testing.assert_array_equal([bool(users - {user}) for user, users in pairs], named.wrong)
     of_all = {cell.measure: cell for cell in found_cells("marked", None, decided, texts) if cell.row == "all"}
     assert of_all["named"].hits == named.found.sum()
     assert of_all["misnamed"].hits == named.wrong.sum()
@@ -140,10 +142,45 @@ def test_a_share_is_stated_from_where_its_limits_are_near():
         assert (f"lacks {LEAST_TEXTS - texts} texts" in in_words(cell).lacks) == (not stated)
 
 
+@few
+@given(st.integers(0, 300), st.integers(1, 300))
+def test_limits_on_the_page_are_never_nearer_than_they_are(hits, texts):
+    flags, each = np.arange(texts) < min(hits, texts), np.arange(texts)
+    for cell in (rate_cell(PLACE, "flagged", flags, 1e-3), share_cell(PLACE, "found", flags, each)):
+        shown = in_words(cell).limits
+        low, high = (float(limit) for limit in re.findall(r"[0-9][0-9.e-]*", shown)[-2:])
+        assert low <= cell.low * (1 + 1e-9)
+        assert high >= cell.high * (1 - 1e-9)
+        assert (cell.low - low < 0.1 * cell.low + 0.01, high - cell.high < 0.1 * cell.high + 0.01) == (True, True)
+
+
 def test_a_rate_above_what_is_stated_warns():
     cell = rate_cell(PLACE, "flagged", np.arange(1000) < 10, 1e-3)
     assert cell.too_high
     assert "believe no flag" in in_words(cell).lacks
+
+
+def test_texts_too_short_to_be_scored_lower_no_rate(decider):
+    long = plain_text(words_of_one_token())(60, 1)
+    texts = decider.measured(pl.DataFrame({"text": ["no", *(f"{word} " * 3 for word in "abcdefgh"), long]}))
+    decided = decider.decide(texts["text"].to_list())
+    assert decided.scored.sum() == 1
+    cells = list(false_positives(decided, texts, RATE))
+    assert {cell.texts for cell in cells if cell.rate is not None} == {1}
+    assert [(cell.texts, cell.hits) for cell in cells if cell.part == "too short"] == [(10, 9)]
+    nothing = decider.decide(["no"])
+    assert [cell.part for cell in false_positives(nothing, texts[:1], RATE)] == ["too short"]
+
+
+def test_a_share_of_few_users_is_not_stated_however_many_their_texts():
+    users = np.repeat(np.arange(4), 60)
+    for hits in (np.ones(240, np.bool_), np.zeros(240, np.bool_)):  # they do not show how alike a user's texts are
+        cell = share_cell(PLACE, "named", hits, users)
+        exact = stats.binomtest(4 * int(hits[0]), 4).proportion_ci(0.95, "exact")
+        assert (cell.low, cell.high) == pytest.approx((exact.low, exact.high))
+        assert (cell.share, cell.lacks) == (None, 240 * (LEAST_TEXTS - 4) // 4)
+    single = share_cell(PLACE, "named", np.arange(240) < 100, np.zeros(240))
+    assert (single.low, single.high, single.share, single.lacks) == (0.0, 1.0, None, LEAST_TEXTS)
 
 
 def test_texts_of_one_user_count_as_alike():
@@ -211,11 +248,20 @@ def test_the_page_is_the_same_each_time_and_tells_nothing_of_texts_users_or_the_
 
 def test_files_that_do_not_fit_are_refused(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    pl.DataFrame({"body": ["x"]}).write_parquet("other.parquet")
-    pl.DataFrame({"text": [None]}, schema={"text": pl.String}).write_parquet("empty.parquet")
+    ours = pl.read_parquet("marked.parquet")["text"].to_list()
+    files = {
+        "other": ({"body": ["x"]}, "no column `text`"),
+        "empty": ({"text": pl.Series([None], dtype=pl.String)}, "no text in"),
+        "numbers": ({"text": [1, 2]}, "column `text` is Int64"),
+        "lists": ({"text": ["a text"], "kind": [["mail"]]}, "column `kind` is List"),
+        "bytes": ({"text": [b"\xff\xfe"]}, "cannot be read as Parquet with UTF-8 texts (invalid utf8)"),
+        "same": ({"text": ["a text", ours[3], ours[5], ours[5]]}, "2 texts stand in both"),
+    }
+    for file, (columns, _) in files.items():
+        pl.DataFrame(columns).write_parquet(f"{file}.parquet")
     Path("no.parquet").write_text("no Parquet")
-    for file, said in (("other", "no column `text`"), ("empty", "no text in"), ("no", "cannot be read as Parquet")):
+    for file, said in [(file, said) for file, (_, said) in files.items()] + [("no", "cannot be read as Parquet")]:
         code, _, err = call("error-rates", "scan.toml", "--unmarked", f"{file}.parquet", "--marked", "marked.parquet")
         assert code == 2
         assert said in err
-        assert f"{file}.parquet" in err
+        assert f"{file}.parquet" in err or file == "same"

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from jobs.demo.get_model import DEFAULT_FOLDER
-from tests.bench.paper import STEPS, main
-from tests.bench.paper_page import limits, write_page
+from tests.bench.paper import STEPS, main, publish
+from tests.bench.paper_page import _compared, _directions, limits, write_page
 
 ROW = {"method": "gumbel", "window": 4, "test": "z", "dedup": "none", "threshold": 1e-5, "tests": 1000, "clusters": 10}
 COUNTED = {"hits": 7, "expected": 0.5, "design_effect": 1.0}
@@ -27,7 +27,7 @@ def rows() -> list[dict]:
 @pytest.mark.costly
 @pytest.mark.seconds
 def test_the_page_has_what_was_kept_and_says_what_was_not_run(tmp_path):
-    kept = {"rows": rows(), "pieces": 100, "minutes": 3.2, "seed": "paper"}
+    kept = {"rows": rows(), "pieces": 100, "minutes": 3.2, "seed": "paper", "options": ""}
     text = write_page(tmp_path / "page.md", {"figure-1": kept}).read_text()
     assert "10 keys × 100 pieces of 256 tokens, none of which overlap: 1,000 tests in each cell" in text
     assert "| 140 (" in text  # 70 hits for half of one expected
@@ -52,6 +52,43 @@ def test_limits_are_exact_for_independent_keys_and_wider_for_few_that_differ():
     assert unlike[0] < few[0] < many[0] < many[1] < few[1] < unlike[1]
 
 
+def figure(method: str, value: float, window: int, hits: int, attack: str | None) -> dict:
+    gumbel = method == "gumbel"
+    row = {"method": method, "temperature": value if gumbel else 0.8, "delta": None if gumbel else value}
+    return row | {"window": window, "measure": "flagged", "attack": attack, "n": 40, "hits": hits}
+
+
+def test_directions_are_shown_where_limits_are_apart():
+    rows = [
+        figure(method, value, window, hits, attack)
+        for method in ("gumbel", "greenlist")
+        for value, plain, replaced in ((1.0, 5, 3), (4.0, 35, 4))
+        for window, more in ((1, 0), (4, 1))
+        for attack, hits in ((None, plain + more), ("substitute:0.3", replaced))
+    ]
+    lines = _directions(rows).splitlines()[2:6]
+    assert lines == [
+        "| more are found with strength | Aaronson et al. (Gumbel) | 11 of 80 → 71 of 80 | shown |",
+        "| more are found with the window | Aaronson et al. (Gumbel) | 40 of 80 → 42 of 80 | not shown |",
+        "| more are found with strength, 30 % replaced | Aaronson et al. (Gumbel) | 6 of 80 → 8 of 80 | not shown |",
+        "| fewer are found with 30 % replaced | Aaronson et al. (Gumbel) | 14 of 160 → 82 of 160 | shown |",
+    ]
+    assert _compared(rows[4:5], rows[:1])[1] == "the other way"
+
+
+def test_a_page_keeps_what_was_found_elsewhere_and_a_step_done_here_takes_its_place(tmp_path):
+    beside, here = tmp_path / "docs", tmp_path / "build"
+    for folder, kept in ((beside, {"tokens": 1, "scores": 1}), (here, {"scores": 2, "utility": 2})):
+        folder.mkdir()
+        for step, value in kept.items():
+            (folder / f"{step}.json").write_text(json.dumps({"value": value}))
+    assert {step: kept["value"] for step, kept in publish(here, beside).items()} == {
+        "tokens": 1,
+        "scores": 2,
+        "utility": 2,
+    }
+
+
 @pytest.mark.long
 @pytest.mark.model
 def test_every_step_runs_small_and_is_not_run_again(tmp_path, capsys):
@@ -63,12 +100,12 @@ def test_every_step_runs_small_and_is_not_run_again(tmp_path, capsys):
     assert set(kept) >= {"figure-1", "figure-2", "identification", "robustness", "scores", "tokens"}
     assert all(f"{step}: " in said for step in STEPS)
     assert {row["tests"] for row in kept["figure-1"]["rows"]} == {3000}
-    page = (tmp_path / "paper.md").read_text()
+    page = (tmp_path / "page" / "paper.md").read_text()
     assert page.count("Not run yet") == len(set(STEPS) - set(kept))
     main(["--quick", "--folder", str(tmp_path)])
     again = capsys.readouterr().out
     assert not [step for step in kept if f"{step}: " in again]
-    assert (tmp_path / "paper.md").read_text() == page
+    assert (tmp_path / "page" / "paper.md").read_text() == page
 
 
 def test_the_page_of_the_documentation_is_what_the_steps_wrote():
