@@ -167,15 +167,20 @@ def _of_plain_characters(text: str) -> str:
     if text.isascii():
         return text
     text = characters.LINES.sub("", characters.UNSEEN.sub("", text))
-    text = _WIDE.sub(lambda sign: chr(ord(sign[0]) - 0xFEE0), text).translate(_PLAIN)
+    text = _WIDE.sub(lambda sign: chr(ord(sign[0]) - 0xFEE0), text)
+    if not STYLED.keys().isdisjoint(text):
+        text = text.translate(_PLAIN)
     return composed(_words_of_one_script(composed(text)))
 
 
 def _in_lines_and_sentences(text: str) -> str:
-    text = _TRAILING.sub("", _DOUBLED.sub(" ", text))
-    if in_short_lines(counts_of(_utf8(text)))[0]:
+    if "\t" in text or "  " in text or " \n" in text:
+        text = _TRAILING.sub("", _DOUBLED.sub(" ", text))
+    counts = counts_of(_utf8(text))
+    if in_short_lines(counts)[0]:
         text = " ".join(text.split())
-    if in_capitals(counts_of(_utf8(text)))[0]:
+        counts = counts_of(_utf8(text))
+    if in_capitals(counts)[0]:
         text = _SENTENCE.sub(_with_capital, text.lower())
     return text
 
