@@ -59,6 +59,9 @@ _FOREIGN: Mapping[str, Script] = {
     for letter in (chr(code) for block in blocks for code in block)
     if letter.isalpha()
 }
+_MIXED = re.compile("[{0}](?:(?![{0}])(?=[^\\W\\d_])|(?<=[^\\W\\d_][{0}])(?<![{0}][{0}]))".format("".join(_FOREIGN)))
+"""A letter of `_FOREIGN` beside a letter that is none, in one word."""
+
 _LATIN = frozenset(chr(code) for block in SCRIPTS["Latin"] for code in block)
 
 _KINDS = 10
@@ -197,7 +200,7 @@ def _words_of_one_script(text: str) -> str:
     A word tells its script by letters that no other script has. A word without such letters goes with the last mixed
     word before it, unless a word between them is plainly of another script: so words of two languages stay.
     """
-    if not any(map(_FOREIGN.__contains__, set(text))):
+    if not _MIXED.search(text):
         return text
     tells = (_script_of(set(word[0]), None) for word in _WORD.finditer(text))
     script: Script | None = next((script if mixed else None for script, mixed in tells if script), None)

@@ -262,8 +262,26 @@ class Candidates(NamedTuple):
     independent: bool = False
 
 
+_HAVE: dict[tuple[type, type], bool] = {}
+"""Whether a class has an ability, where it was looked up before."""
+
+
+class MarkAbility(type(Protocol)):  # type: ignore[misc] # the metaclass of protocols has no public name
+    """Metaclass of what marks can do: a mark's class decides it, so each class is looked at once.
+
+    Python 3.11 looks up every member of a protocol at each `isinstance`, which took a twentieth of a scan.
+    """
+
+    def __instancecheck__(cls, value: object) -> bool:
+        """Whether a mark has the ability."""
+        pair = cls, type(value)
+        if pair not in _HAVE:
+            _HAVE[pair] = super().__instancecheck__(value)
+        return _HAVE[pair]
+
+
 @runtime_checkable
-class Searches(Protocol):
+class Searches(Protocol, metaclass=MarkAbility):
     """A watermark whose M messages can be told apart in one document."""
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
@@ -271,7 +289,7 @@ class Searches(Protocol):
 
 
 @runtime_checkable
-class ScoresParts(Watermark, Protocol):
+class ScoresParts(Watermark, Protocol, metaclass=MarkAbility):
     """A watermark whose score is a sum over positions, so that windows of a document have scores of the same law.
 
     Under H0 what positions add is independent, and whatever messages and windows they are in, they increase in the same
@@ -289,7 +307,7 @@ class ScoresParts(Watermark, Protocol):
 
 
 @runtime_checkable
-class SearchesWindows(Watermark, Protocol):
+class SearchesWindows(Watermark, Protocol, metaclass=MarkAbility):
     """A watermark that looks for messages in all windows of a document at once."""
 
     def in_windows(

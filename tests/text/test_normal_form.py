@@ -19,7 +19,7 @@ from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.printable import LOOK_ALIKES, MOST_COMBINING, SCRIPTS, composed, skeleton
 from scanner.registry import Holders
 from scanner.scan_plan import Weights
-from scanner.text.normal_form import counts_of, normalise
+from scanner.text.normal_form import _FOREIGN, _MIXED, counts_of, normalise
 from scanner.text.quoting import Utf8
 from schemas.tables import DOCUMENTS
 from tests.support.evasions import EVASIONS
@@ -33,6 +33,13 @@ PLAIN = "The cat sat on a mat. It saw me, and I saw it! So we couldn't leave the
 
 def hidden(text: str) -> str:
     return "\u200b".join(text)
+
+
+@given(st.text("abcжеоαΩԱé1_²٣ ,\u0301中", max_size=12))
+def test_words_of_letters_of_two_scripts_are_found_before_they_are_mended(text):
+    runs = itertools.groupby(text, lambda letter: letter.isalnum() and not letter.isdecimal())
+    words = [[letter in _FOREIGN for letter in run] for of_letters, run in runs if of_letters]
+    assert bool(_MIXED.search(text)) == any(len(set(word)) == 2 for word in words)
 
 
 UNDONE = [*EVASIONS][: [*EVASIONS].index("lower case")]

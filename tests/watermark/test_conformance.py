@@ -9,7 +9,16 @@ import pytest
 from scipy import stats
 
 from scanner.watermark import Positions, batch_tokens, formats
-from scanner.watermark.format import Commits, DrawsKeys, Proves, ProvesUserEvidence, Searches, format_name
+from scanner.watermark.format import (
+    Commits,
+    DrawsKeys,
+    Proves,
+    ProvesUserEvidence,
+    ScoresParts,
+    Searches,
+    SearchesWindows,
+    format_name,
+)
 from scanner.watermark.formats import FORMATS, make_format
 from scanner.watermark.rule import log10_p_of
 from tests.support.key_bytes import forms
@@ -93,6 +102,21 @@ def test_nothing_of_the_key_is_shown(form):
     for save in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="never pickled"):
             save(mark)
+
+
+MEMBERS = {
+    Searches: {"search"},
+    ScoresParts: {"terms", "single_message", "user_evidence"},
+    SearchesWindows: {"in_windows"},
+}
+"""What a mark with an ability has, besides what every mark has."""
+
+
+@pytest.mark.parametrize("form", ALL, ids=lambda form: form.label())
+def test_abilities_of_a_class_are_those_of_each_mark(form):
+    mark = form.open(secret_of(form))
+    for ability, members in MEMBERS.items():
+        assert isinstance(mark, ability) == all(hasattr(mark, name) for name in members), ability
 
 
 @pytest.mark.parametrize("form", ALL, ids=lambda form: form.label())
