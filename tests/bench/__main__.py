@@ -8,13 +8,21 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 for variable in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "FASTOKENS_BPE_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from tests.bench import kernels, marking, measure, peers, scan, tokenising  # noqa: E402 - threads are counted at import
+from tests.bench import as_init, kernels, marking, measure, peers, scan, tokenising  # noqa: E402 - threads are counted at import
+
+
+def whole_scans(options: argparse.Namespace) -> Iterator[measure.Comparison]:
+    """Row 6."""
+    yield from scan.whole(options)
+    yield from as_init.of_init(options)
+
 
 DEMO = Path(__file__).parents[2] / "jobs" / "demo"
 ROWS = {
@@ -23,7 +31,7 @@ ROWS = {
     3: kernels.all_messages,
     4: kernels.p_values,
     5: tokenising.backends,
-    6: scan.whole,
+    6: whole_scans,
     7: peers.beside_ours,
     8: marking.beside_unmarked,
     9: kernels.every_format,

@@ -1,11 +1,14 @@
 """Registries and configurations of the scans that benchmarks run."""
 
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import tomli_w
 
+from jobs.init import _HEAD
 from scanner.registry import new_key
 from schemas.config import ScanAuditConfig
 
@@ -47,6 +50,17 @@ FOR_USERS: dict[str, Any] = {"messages": GROUPS**2, "groups": GROUPS}
 """Messages of a key for 100,000 users."""
 ASKED = "asked: 0.4"
 """Share of the speed of one message that is asked of a scan with 100,000 users."""
+
+
+_WRITTEN = tomllib.loads(_HEAD.format(sample=""))
+LOOKS_OF_INIT: dict[str, dict[str, bool]] = {name: _WRITTEN[name] for name in ("variants", "spans")}
+"""Looks at texts beside the whole text as it stands, as `brickscan init` writes them."""
+
+
+def add_looks(config: Path, looks: Mapping[str, Mapping[str, bool]]) -> Path:
+    """Turn looks on in a scan's configuration. Returns it."""
+    config.write_text(config.read_text() + tomli_w.dumps(looks))
+    return config
 
 
 def make_scan(

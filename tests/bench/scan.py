@@ -7,7 +7,7 @@ Python's strings their UTF-8, so each repeat starts with a new tokenizer and new
 import resource
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from time import process_time
@@ -90,29 +90,15 @@ def _in_process(
         size = sum(len(text) for batch in raw for text in batch) / 1e6
         documents = sum(map(len, raw))
 
-        def tokenise() -> float:
-            backend = load_tokenizer(tokenizer, sha256_file(tokenizer))
-            backend.encode([" "] * SAMPLE_TEXTS)  # the check on the first texts
-            batches = [[text.decode(errors="replace") for text in batch] for batch in raw]
-
-            def every() -> None:
-                for batch in batches:
-                    backend.encode(batch)  # dropped at once, as in a scan: new memory would cost a fifth more
-
-            return _seconds(every)
-
-        def scan() -> float:
-            worker = Worker(plan, "bench")
-            worker.prepare()
-            worker._detector._tokenise([" "] * SAMPLE_TEXTS)  # the check on the first texts
-            return _seconds(lambda: [[*worker.scan(piece)] for piece in pieces])
-
         def only_read() -> float:
             return _seconds(lambda: [len(part) for part in texts_of(plan, pieces, decode=False)])
 
         backend = type(load_tokenizer(tokenizer, sha256_file(tokenizer))).__name__
-        scan()  # compiles
-        runs = [(tokenise(), only_read(), scan()) for _ in range(options.repeats)]
+        seconds_of_scan(plan, pieces)  # compiles
+        runs = [
+            (seconds_of_tokenising(tokenizer, raw), only_read(), seconds_of_scan(plan, pieces))
+            for _ in range(options.repeats)
+        ]
     spread = (max(r[2] for r in runs) - min(r[2] for r in runs)) / median(r[2] for r in runs)
     what = f"scan, {tokenizer.stem}, {keys} key{'s' * (keys > 1)}, M = {messages}" + ", audit in it" * (
         audit != NO_AUDIT
@@ -157,6 +143,27 @@ def texts_of(plan: Plan, pieces: list[Piece], decode: bool = True) -> Iterator[A
         for part in read(shard.file, plan.columns, start, stop):
             if not isinstance(part, Unreadable):
                 yield part.column("text").to_pylist() if decode else part
+
+
+def seconds_of_tokenising(tokenizer: Path, raw: Sequence[Sequence[bytes]]) -> float:
+    """CPU seconds of tokenising batches of texts alone, with a new tokenizer."""
+    backend = load_tokenizer(tokenizer, sha256_file(tokenizer))
+    backend.encode([" "] * SAMPLE_TEXTS)  # the check on the first texts
+    batches = [[text.decode(errors="replace") for text in batch] for batch in raw]
+
+    def every() -> None:
+        for batch in batches:
+            backend.encode(batch)  # dropped at once, as in a scan: new memory would cost a fifth more
+
+    return _seconds(every)
+
+
+def seconds_of_scan(plan: Plan, pieces: Sequence[Piece]) -> float:
+    """CPU seconds of scanning pieces, with a new worker and tokenizer."""
+    worker = Worker(plan, "bench")
+    worker.prepare()
+    worker._detector._tokenise([" "] * SAMPLE_TEXTS)  # the check on the first texts
+    return _seconds(lambda: [[*worker.scan(piece)] for piece in pieces])
 
 
 def _seconds(call: Callable[[], Any]) -> float:
