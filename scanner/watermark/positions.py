@@ -61,7 +61,7 @@ class Positions:
     index: NDArray[np.int64]
     offsets: NDArray[np.int64]
 
-    @property
+    @functools.cached_property
     def scored(self) -> NDArray[np.int64]:
         """int64[D]: how many positions of each document are scored (T)."""
         return np.diff(self.offsets)
