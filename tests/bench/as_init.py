@@ -61,7 +61,7 @@ EACH = (
     *(Options(f"100,000 users, {part}", looks={"spans": {part: True}}) for part in SPANS),
     Options("100,000 users, parts", looks={"spans": SPANS}),
 )
-"""What each option costs by itself, beside the bare scan."""
+"""Options that are measured by themselves."""
 
 
 def of_init(options: Namespace) -> Iterator[Comparison]:

@@ -109,7 +109,7 @@ MEMBERS = {
     ScoresParts: {"terms", "single_message", "user_evidence"},
     SearchesWindows: {"in_windows"},
 }
-"""What a mark with an ability has, besides what every mark has."""
+"""Members of a mark with an ability, besides those of every mark."""
 
 
 @pytest.mark.parametrize("form", ALL, ids=lambda form: form.label())
