@@ -61,8 +61,9 @@ class Night:
     """A night.
 
     scans: rows of schemas.tables.SCANS, oldest first; flags: rows of VERDICTS with `audit`, smallest p first, without
-    canaries' own; canaries: how many these are; expected: how many flags chance alone makes; light, why: whether its
-    flags can be used; rates: of AUDITS, those that count single messages under decoy keys in the last scan that was
+    canaries' own; canaries: how many these are; expected: how many flags chance alone makes; misnamed: how many of its
+    flags name another user besides, at most in the mean, if each text is marked for one; light, why: whether its flags
+    can be used; rates: of AUDITS, those that count single messages under decoy keys in the last scan that was
     audited; by: flags added up by key, user, account and hour of the day (UTC; of posting, where that is known),
     quarantine by reason and account, most first; seconds: in which any scan ran; decided: how often flags were right,
     of this night and of all nights; silent: scans that wrote no end, the result of `silent_scans`.
@@ -72,6 +73,7 @@ class Night:
     scans: Sequence[Mapping[str, Any]]
     flags: Sequence[Mapping[str, Any]]
     expected: float
+    misnamed: float
     light: Light
     why: list[str]
     rates: Sequence[Mapping[str, Any]]
@@ -171,12 +173,16 @@ def night_of(
     unlike = [_unlike_shards(results, [scan["scan_id"] for scan in of_night]), lacking_accounts(results, of_night)]
     if any(unlike):
         light, why = "red", [*filter(None, unlike), *why]
+    rates_of_names = {
+        scan["scan_id"]: scan.get("misnaming_rate") or scan.get("false_positive_rate", rate) for scan in every
+    }
     decisions = ask(results, lambda: current_decisions(results).collect())
     return Night(
         day=date.fromisoformat(night),
         scans=of_night,
         flags=rows,
         expected=sum(scan["documents"] * min(rate, scan.get("false_positive_rate", rate)) for scan in every),
+        misnamed=sum(rates_of_names[row["scan_id"]] for row in rows),
         light=light,
         why=why,
         rates=_rates(results, ids),
@@ -470,6 +476,7 @@ def _record(night: Night, marked: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         "flagged": len(night.flags),
         "canaries": night.canaries,
         "false_flags_expected_at_most": night.expected,
+        "misnamed_expected_at_most": night.misnamed,
         "quarantined": night.quarantined,
         "filtered": night.filtered,
         "seconds": night.seconds,

@@ -4,8 +4,9 @@ Texts of a corpus that nobody marked are decided by the detector, with all looks
 every 64 texts. A text counts by the smallest corrected p of its verdict and its spans. Beside the share of each rate
 that is used, with 99 % limits, stands a ceiling: the sum over keys and looks of how many messages with a p below the
 look's level the search finds on average, of some of the texts. It holds whatever the looks share, and is reached only
-by looks that never pass together. Keys of other stacks are counted by their law alone: that a flagged text must beat
-999 decoys as well lowers their ceiling to 1 in 1,000 a key.
+by looks that never pass together. A second ceiling is that of a search of all groups: what scores in whole numbers can
+reach. Both stand once more for whole texts alone. Keys of other stacks are counted by their law alone: that a flagged
+text must beat 999 decoys as well lowers their ceiling to 1 in 1,000 a key.
 
 `--overlap` prints what part of the sum of all windows' chances the chance of any window is, which is the most that any
 bound could gain over 1 − (1 − p)^N. A window that passes is drawn first, then the text given that: the chance of any is
@@ -34,6 +35,7 @@ from scanner.registry import NamedUser
 from scanner.scan_plan import Plan, make_plan
 from scanner.text.normal_form import normalise
 from scanner.watermark.formats import format_of
+from scanner.watermark.laws import Law, least_score
 from scanner.watermark.spans import windows
 from schemas.tables import DOCUMENTS
 from schemas.words import Naming
@@ -64,8 +66,11 @@ class _Kept:
 
 
 def ceiling(plan: Plan, texts: Sequence[str], seen: Sequence[KeyScores]) -> NDArray[np.float64]:
-    """Sum over keys and looks of the messages that are found below the look's level: float64[D, rates]."""
-    weights, total = plan.weights, np.zeros((len(texts), len(RATES)))
+    """Sum over keys and looks of the messages that are found below the look's level: float64[4, D, rates].
+
+    In this order: by all looks; by all, were every group searched; by whole texts; by whole texts, likewise.
+    """
+    weights, total = plan.weights, np.zeros((4, len(texts), len(RATES)))
     differs = np.array([normalise(text) != text for text in texts])
     for of_key in seen:
         key, how, parted = of_key.test.key, format_of(of_key.test.key), of_key.parted
@@ -73,19 +78,29 @@ def ceiling(plan: Plan, texts: Sequence[str], seen: Sequence[KeyScores]) -> NDAr
         spans = weights.tests_of_spans(key, plan.keys_tested)
 
         def found(length: int, tests: float, looks: int, key: Any = key, how: Any = how) -> NDArray[np.float64]:
-            """Messages that pass in a part of so many positions, at each rate."""
+            """Messages that pass in a part of so many positions, found and of all groups: float64[2, rates]."""
             of_look = -np.expm1(np.log1p(-np.array(RATES)) / (tests * looks * key.messages))
-            return key.messages * how.found_chance(np.array([length]), of_look)[0]
+            of_search = how.found_chance(np.array([length]), of_look)[0]
+            return key.messages * np.stack([of_search, attained(how.law(), length, of_look)])
 
         for place, d in enumerate(of_key.documents.tolist()):
             scored = int(of_key.positions.scored[place])
             for variant in range(1 + int(differs[d] and how.basis().proven)):
-                total[d] += found(scored, tests[variant, d], 1)
+                whole = found(scored, tests[variant, d], 1)
+                total[:2, d], total[2:, d] = total[:2, d] + whole, total[2:, d] + whole
             if parted[d] and of_key.parts is not None and spans is not None:
                 where, _ = of_key.parts.places(place, scored)
                 lengths, count = np.unique(where[:, 1] - where[:, 0], return_counts=True)
-                total[d] += sum(c * found(t, spans, len(where)) for t, c in zip(lengths, count, strict=True))
+                total[:2, d] += sum(c * found(t, spans, len(where)) for t, c in zip(lengths, count, strict=True))
     return total
+
+
+def attained(law: Law | None, scored: int, p: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The largest p that a score of so many positions can have, at or below each p; 0: none."""
+    if law is None or not law.discrete:
+        return p
+    least = np.concatenate([least_score(law, np.array([scored]), float(np.log10(one))) for one in p])
+    return np.where(least <= scored, 10.0 ** law.log10_p(np.minimum(least, scored), np.full(len(p), scored)), 0.0)
 
 
 def measure(name: str, texts: Sequence[str], options: argparse.Namespace) -> None:
@@ -98,7 +113,7 @@ def measure(name: str, texts: Sequence[str], options: argparse.Namespace) -> Non
         config.write_text(config.read_text() + ALL_LOOKS)
         plan = make_plan(config)
         detector, decisions, witness = open_detector(plan), Decisions(bytes(32), plan), _Kept()
-        began, log10_p, ceilings, scored = time.process_time(), [], [], 0
+        began, log10_p, of_wholes, ceilings, scored = time.process_time(), [], [], [], 0
         for begin in range(0, len(texts), TOGETHER):
             some = texts[begin : begin + TOGETHER]
             documents = [{"row": row, "text": text.encode()} for row, text in enumerate(some)]
@@ -109,21 +124,26 @@ def measure(name: str, texts: Sequence[str], options: argparse.Namespace) -> Non
             for rows in (looked.verdicts, looked.spans):
                 values = rows["log10_p_global"].to_numpy(zero_copy_only=False).astype(np.float64)
                 np.fmin.at(p, rows["row"].to_numpy(), values)
+                if rows is looked.verdicts:
+                    of_wholes.append(p.copy())
             log10_p.append(p)
             scored += len({d for of_key in witness.seen for d in of_key.documents.tolist()})
             if len(ceilings) * TOGETHER < options.ceiling:
                 ceilings.append(ceiling(plan, some, witness.seen))
         spent = (time.process_time() - began) / len(texts)
-    p, most = np.concatenate(log10_p), np.concatenate(ceilings)
-    print(f"{name}: {len(p):,} texts, {scored:,} long enough, {spent * 1e3:.1f} ms each; ceiling by {len(most)}")
-    for j, rate in enumerate(RATES):
-        hits = int((p <= np.log10(rate)).sum())
-        low, high = (limit / rate for limit in binomial_limits(hits, len(p), 0.005))
-        print(
-            f"  at {rate:g}: {hits} flagged, use {hits / len(p) / rate:.3f} ({low:.3f} to {high:.3f}), "
-            f"ceiling {most[:, j].mean() / rate:.3f}",
-            flush=True,
-        )
+    most = np.concatenate(ceilings, axis=1)
+    print(f"{name}: {scored:,} texts long enough, {spent * 1e3:.1f} ms each; ceiling by {most.shape[1]}")
+    for what, of_texts, limits in (("all looks", log10_p, most[:2]), ("whole texts", of_wholes, most[2:])):
+        p = np.concatenate(of_texts)
+        for j, rate in enumerate(RATES):
+            hits = int((p <= np.log10(rate)).sum())
+            low, high = (limit / rate for limit in binomial_limits(hits, len(p), 0.005))
+            found, every_group = limits[:, :, j].mean(axis=1) / rate
+            print(
+                f"  {what} at {rate:g}: {hits} of {len(p):,} flagged, use {hits / len(p) / rate:.3f} ({low:.3f} to "
+                f"{high:.3f}), ceiling {found:.3f}, were every group searched {every_group:.3f}",
+                flush=True,
+            )
 
 
 def overlap(scored: int, p: float, texts: int, random: np.random.Generator) -> NDArray[np.float64]:

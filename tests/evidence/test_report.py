@@ -71,6 +71,7 @@ def test_a_night_is_seen(night, registry, marked, plain, tmp_path):
         assert re.search(r"(1 in [\d,]+|less than 1 in a billion) texts", page)
     record = json.loads((out / "index.json").read_text())
     assert (record["documents"], record["flagged"], record["quarantined"], record["light"]) == (4, 2, 1, "amber")
+    assert record["misnamed_expected_at_most"] == 2 * 1e-6
     twins = [json.loads((out / name).read_text()) for name in record["flags"]]
     assert {twin["user_id"] for twin in twins} == {"alice"}
     before = {path.name for path in (out / "flags").iterdir()}
@@ -137,6 +138,7 @@ def test_more_flags_than_pages(tmp_path, monkeypatch):
     html = written(night_of_rows(3), tmp_path / "out")["index.html"]
     assert "1 more flags have no page here" in html
     assert html.count('href="flags/') == 2
+    assert "<b>0.002</b> flags at most to expect that name another user besides" in html
 
 
 def night_of_rows(count: int, **fields: str) -> Night:
@@ -145,7 +147,7 @@ def night_of_rows(count: int, **fields: str) -> Night:
     rows = [verdict(i, **about) | {"scan_id": "s", "created_at": AT} for i in range(count)]
     named = {name: [(fields.get("doc_id"), 1)] for name in NAMES}
     decided = dict.fromkeys(("this night", "all nights"), Precision(3, 1, 1, 1))
-    return Night(date(2026, 8, 31), [SCAN], rows, 0.001, "green", [], [], named, 9.0, decided)
+    return Night(date(2026, 8, 31), [SCAN], rows, 0.001, 0.002, "green", [], [], named, 9.0, decided)
 
 
 def written(night: Night, out: Path) -> dict[str, str]:
