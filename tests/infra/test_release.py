@@ -1,4 +1,7 @@
-"""A release: the same bytes each time, all files in it, and a wheel that works where nothing else of ours is."""
+"""A release: the same bytes each time, all files in it, and a wheel that works where nothing else of ours is.
+
+Fresh environments ask the index for packages, so `make test-release` alone runs these tests.
+"""
 
 import json
 import os
@@ -57,7 +60,7 @@ def release(tmp_path_factory, tools) -> Path:
     return folder / "dist"
 
 
-@pytest.mark.costly
+@pytest.mark.long
 def test_a_release_has_the_same_bytes_wherever_and_whenever_it_is_built(release, tools, tmp_path):
     again = checkout(tmp_path / "elsewhere")
     os.utime(again / "README.md", (0, 0))
@@ -68,7 +71,7 @@ def test_a_release_has_the_same_bytes_wherever_and_whenever_it_is_built(release,
     run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=release)
 
 
-@pytest.mark.costly
+@pytest.mark.long
 def test_what_is_not_committed_is_not_released(tools, tmp_path):
     folder = checkout(tmp_path / "repository")
     (folder / "scanner" / "more.py").touch()
@@ -77,7 +80,7 @@ def test_what_is_not_committed_is_not_released(tools, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.costly
+@pytest.mark.long
 def test_the_wheel_has_every_file_of_the_packages(release):
     (wheel,) = release.glob("brickscan-*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
@@ -85,7 +88,7 @@ def test_the_wheel_has_every_file_of_the_packages(release):
     assert names == {name.removeprefix("scanner/api/") if "/api/brickscan/" in name else name for name in files}
 
 
-@pytest.mark.costly
+@pytest.mark.long
 def test_the_bill_of_materials_names_what_the_image_installs(release):
     (path,) = release.glob("*.cdx.json")
     parts = {part["name"].lower().replace("_", "-"): part for part in json.loads(path.read_text())["components"]}
