@@ -167,22 +167,19 @@ def night_of(
     everything = checked(found.drop("canary").to_dicts())
     light, why = _light(of_night, everything, reasons_of_silent(silent, known))
     rows = [row for row, canary in zip(everything, found["canary"], strict=True) if not canary]
-    flags = found.filter(~pl.col("canary")).with_columns(
-        pl.Series("user_id", [row["user_id"] for row in rows], pl.String)
-    )
+    users = pl.Series("user_id", [row["user_id"] for row in rows], pl.String)
+    flags = found.filter(~pl.col("canary")).with_columns(users)
     unlike = [_unlike_shards(results, [scan["scan_id"] for scan in of_night]), lacking_accounts(results, of_night)]
     if any(unlike):
         light, why = "red", [*filter(None, unlike), *why]
-    rates_of_names = {
-        scan["scan_id"]: scan.get("misnaming_rate") or scan.get("false_positive_rate", rate) for scan in every
-    }
+    limits = {scan["scan_id"]: scan.get("misnaming_rate") or scan.get("false_positive_rate", rate) for scan in every}
     decisions = ask(results, lambda: current_decisions(results).collect())
     return Night(
         day=date.fromisoformat(night),
         scans=of_night,
         flags=rows,
         expected=sum(scan["documents"] * min(rate, scan.get("false_positive_rate", rate)) for scan in every),
-        misnamed=sum(rates_of_names[row["scan_id"]] for row in rows),
+        misnamed=sum(limits[row["scan_id"]] for row in rows),
         light=light,
         why=why,
         rates=_rates(results, ids),
