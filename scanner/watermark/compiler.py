@@ -13,6 +13,8 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import itertools
+import secrets
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ from typing import Any, TextIO, cast
 import numba
 import numpy as np
 from numba.core import config as _config
+from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import UserProvidedCacheLocator, UserWideCacheLocator
 from numba.core.codegen import get_host_cpu_features
 from numba.core.compiler_lock import global_compiler_lock
@@ -43,6 +46,10 @@ def _features() -> str:
 if config.CPU_FEATURES is None:
     config.CPU_FEATURES = _features()
 
+
+# numba tells functions of one name, as those inside of sort and of argsort, apart by a count that begins anew in each
+# process, and links kernels by it: with kernels that other processes compiled, one would be taken for the other
+FunctionIdentity._unique_ids = itertools.count(secrets.randbits(62))
 
 LONGEST_WAIT = 60.0
 """Most seconds to wait for another process that compiles a kernel; the slowest kernel takes some."""

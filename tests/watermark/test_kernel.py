@@ -52,6 +52,38 @@ def first_draws(root: Path, processes: int, **environment: str) -> tuple[int, Co
     return draw, compiled
 
 
+SORTS = """
+import sys
+import numpy as np
+from scanner.watermark.kernel import kernel
+
+@kernel
+def sorted_numbers(numbers):
+    numbers.sort()
+    return numbers
+
+@kernel
+def order_of_numbers(numbers):
+    return np.argsort(numbers)
+
+for name in sys.argv[1:]:
+    numbers = np.random.default_rng(0).integers(1 << 40, size=400)
+    if name == "sort":
+        assert (sorted_numbers(numbers.copy()) == np.sort(numbers)).all()
+    else:
+        assert (numbers[order_of_numbers(numbers)] == np.sort(numbers)).all()
+"""
+
+
+@pytest.mark.costly
+def test_kernels_of_two_processes_are_not_taken_for_one_another(tmp_path):
+    """Sort and argsort have inner functions of one name and type: where their numbers met, argsort called sort's."""
+    (tmp_path / "sorts.py").write_text(SORTS)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": f"{tmp_path}", "PYTHONPATH": f"{Path(scanner.__file__).parents[1]}"}
+    for names in (["sort"], ["order"], ["sort", "order"]):
+        subprocess.run([sys.executable, tmp_path / "sorts.py", *names], env=environment, check=True)
+
+
 @pytest.mark.costly
 def test_a_changed_cipher_is_compiled_anew_where_it_is_used(tmp_path):
     root = Path(scanner.__file__).parents[1]
