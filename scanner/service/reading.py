@@ -28,6 +28,9 @@ MEMORY = 2**30
 SECONDS = 10.0
 """Longest time of reading a file."""
 
+AGAIN = 0.05
+"""Seconds until a file that goes on is interrupted once more: Python drops what is raised while it frees memory."""
+
 _UNSEEN = {"script", "style", "template", "head", "noscript"}
 _BLOCKS = {"p", "div", "li", "br", "tr", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "blockquote", "section", "article"}
 
@@ -49,12 +52,13 @@ def _bounded() -> Iterator[None]:
     timed = threading.current_thread() is threading.main_thread()
     if timed:
         signal.signal(signal.SIGALRM, _too_slow)
-        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, SECONDS, AGAIN)
     try:
         yield
     finally:
-        if timed:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        for _ in range(2 * timed):  # the first may be interrupted once more
+            with contextlib.suppress(TimeoutError):
+                signal.setitimer(signal.ITIMER_REAL, 0)
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 

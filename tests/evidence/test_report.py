@@ -41,6 +41,7 @@ SCAN = {
     "night_stated": None,
     "trial": False,
     "keys_left_out": [],
+    "weighing_left": None,
     "filtered": 0,
     "audited_scans": ["s"],
 }

@@ -30,6 +30,7 @@ def ended(i: int, exit_code: int = 0, shards: int = 4, **changes: object) -> dic
         "night": f"{began:%Y-%m-%d}",
         "night_stated": None,
         "keys_left_out": [],
+        "weighing_left": None,
     }
     return filled(SCANS, scan_id=f"s{i}", **(times | counts | well | changes))
 

@@ -128,6 +128,7 @@ def test_hostile_files_give_no_text_in_bounded_time():
 
 
 @needs_files
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interruption that Python dropped
 def test_a_file_that_takes_long_is_given_up(monkeypatch):
     monkeypatch.setattr(reading, "SECONDS", 0.2)
     slow = pdf_with(b"BT /F1 12 Tf " + b"(x) Tj " * 200_000 + b"ET", b"")
