@@ -107,17 +107,25 @@ MOST_COMBINING = 30
 
 
 @functools.cache
-def _long_runs_of_marks() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What every text with a long run of marks has, found fast, and the run itself with the marks that stay as group 1.
+def _combining() -> str:
+    return "".join(chr(code) for code in range(0x300, 0x1E94B) if unicodedata.combining(chr(code)))
 
-    `re` compares each character with every one of a class that lies beyond 16 bits, so the first takes all of these.
+
+@functools.cache
+def _long_runs_of_marks() -> re.Pattern[str]:
+    """Runs of too many marks; those that stay are group 1."""
+    return re.compile(f"([{_combining()}]{{{MOST_COMBINING}}})[{_combining()}]+")
+
+
+@functools.cache
+def _likely_runs() -> re.Pattern[str]:
+    """What every text with a long run of marks has, and few others: found fast, by characters of 16 bits.
+
+    `re` compares each character with every one of a class that lies beyond 16 bits, so this takes all of these. The
+    first character stands by itself, since `re` looks for it faster.
     """
-    marks = "".join(chr(code) for code in range(0x300, 0x1E94B) if unicodedata.combining(chr(code)))
-    likely = "".join(mark for mark in marks if mark < "\U00010000") + "\U00010000-\U0010ffff"
-    return (
-        re.compile(f"[{likely}][{likely}]{{{MOST_COMBINING}}}"),  # the first by itself, since `re` looks for it faster
-        re.compile(f"([{marks}]{{{MOST_COMBINING}}})[{marks}]+"),
-    )
+    marks = "".join(mark for mark in _combining() if mark < "\U00010000") + "\U00010000-\U0010ffff"
+    return re.compile(f"[{marks}][{marks}]{{{MOST_COMBINING}}}")
 
 
 def composed(text: str, form: Literal["NFC", "NFKC"] = "NFC") -> str:
@@ -128,8 +136,7 @@ def composed(text: str, form: Literal["NFC", "NFKC"] = "NFC") -> str:
     them.
     """
     if not text.isascii():
-        likely, runs = _long_runs_of_marks()
-        text = runs.sub(r"\1", text) if likely.search(text) else text
+        text = _long_runs_of_marks().sub(r"\1", text) if _likely_runs().search(text) else text
     return unicodedata.normalize(form, text)
 
 

@@ -128,7 +128,7 @@ def test_every_command_counts_the_same_flags_and_tells_canaries_apart(night, tmp
 def test_the_list_says_what_it_hides(night):
     desk = Desk(Explainer(night), "ruth")
     counts = desk.list(FlagRequest("open", user="ALI"), 0).counts
-    assert (counts.shown, counts.by_state, counts.by_filters, counts.total.flagged) == (3, 1, 4, FLAGGED)
+    assert (counts.on_list, counts.by_state, counts.by_filters, counts.total.flagged) == (3, 1, 4, FLAGGED)
     assert desk.list(FlagRequest("open"), 0).counts.by_filters == 0
     assert desk.list(FlagRequest("all"), 0).counts.by_state == 0
 
