@@ -128,11 +128,12 @@ def _power(registry: Path, measured: list[CanaryStrength]) -> float:
     known, shares = load_registry(registry), []
     for of_key in measured:
         key = find_key(known, of_key.key_id)
-        tests = key.tested_among(keys_tested(known))
-        share = float(passes(corrected(of_key.log10_p, key.messages, tests), USUAL_RATE).mean())
+        correction = key.tested_among(keys_tested(known))
+        share = float(passes(corrected(of_key.log10_p, key.messages, correction), USUAL_RATE).mean())
         number = len(of_key.scored)
         tell(
-            f"{key.key_id}: {share:.0%} of {number:,} texts pass at {USUAL_RATE:g} among {tests:,} keys, with one look"
+            f"{key.key_id}: {share:.0%} of {number:,} texts pass at {USUAL_RATE:g} among {correction:,} keys, "
+            "with one look"
         )
         shares.append(share)
     return min(max(min(shares), 0.01), 0.99)

@@ -84,7 +84,7 @@ def check(
     rows = [
         _line(
             row,
-            _admitted_to(key, rate / weights.tests(key, tested)[0]) and not lacks(key, left_out),
+            _admitted_to(key, rate / weights.corrections(key, tested)[0]) and not lacks(key, left_out),
             format_of(key).generator,
         )
         for row, key in zip(verdicts, request.keys, strict=True)

@@ -43,7 +43,7 @@ _COMMANDS = {
     "bench": ("jobs.plan:bench", "Measure what a document costs on this machine."),
     "calibrate": ("jobs.calibrate:calibrate", "Measure the false-positive rate on unmarked text."),
     "evaluate": ("jobs.evaluate:evaluate", "Run the paper's experiments with a local model."),
-    "error-rates": ("jobs.error_rates:error_rates", "Measure error rates, as a page to be published."),
+    "error-rates": ("jobs.evaluate:error_rates", "Measure error rates, as a page to be published."),
     "selftest": ("jobs.formats:selftest", "Check this installation against known answers."),
     "schema": ("jobs.formats:schema", "Print the JSON Schema of a configuration."),
 }

@@ -71,10 +71,10 @@ def decide(results: str, document: str, decision: str, note: str, by: str | None
       brickscan decide scan.toml post-4711 quoted --note "the first comment quotes it"
     """
     from scanner.evidence.case import find_case
-    from scanner.results.decision_log import Made, decide, new_id, on_documents
+    from scanner.results.decision_log import NewDecision, decide, new_id, on_documents
 
     place = results_at(results)
-    made = Made(new_id(), by or login_name(), "command", decision, note)
+    made = NewDecision(new_id(), by or login_name(), "command", decision, note)
     case = find_case(place.folder, place.false_positive_rate, document)
     decide(place.folder, case.row, made)
     ((_, decisions),) = on_documents(place.folder, [case.row]).items()
@@ -107,7 +107,7 @@ def review(results: str, port: int, by: str | None) -> None:
       brickscan review scan.toml --by ruth
     """
     with needs_extra("review"):
-        from scanner.service.review_access import ReviewServer
+        from scanner.service.review_app import ReviewServer
     from scanner.evidence.explainer import Explainer
 
     place = results_at(results)

@@ -19,7 +19,7 @@ from scanner.printable import amount, combines, cut, printable, safe
 from schemas.words import Naming
 
 if TYPE_CHECKING:
-    from scanner.evidence.accounts import AccountExplained, AccountPost
+    from scanner.evidence.accounts import AccountExplanation, AccountPost
     from scanner.evidence.explanation import Explanation
     from scanner.evidence.page import PageSegment
 
@@ -140,7 +140,7 @@ def _lines(explained: "Explanation") -> Iterator[str]:
         yield f"({len(explained.text) - MOST_CHARACTERS:,} more characters; --html shows more)"
 
 
-def _account_lines(found: "Sequence[AccountExplained]") -> Iterator[str]:
+def _account_lines(found: "Sequence[AccountExplanation]") -> Iterator[str]:
     from scanner.evidence.accounts import posts_in_words, what_was_found
 
     width = min(shutil.get_terminal_size().columns, _WIDEST)

@@ -161,7 +161,7 @@ def _hands(last: "LastScans", unscored: "QuarantineList", place: Results) -> Ite
                 "mend what it said and run it again" if row["exit_code"] in (1, 2) else "run the same command again"
             )
             yield f"scan {row['scan_id']} {_ended(row)}: {advice}, if no later one did its work"
-        elif row["weighing_left"] and not any(other["weighing_left"] == 0 for other in rows[: rows.index(row)]):
+        elif row["weighing_left"] and not _gone_on(row, rows):
             yield (
                 f"scan {row['scan_id']}: its night is not final: the model has not read "
                 f"{counted(row['weighing_left'], 'shard')}; run the same command again"
@@ -183,9 +183,14 @@ def _undone(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
     """Whether a scan stopped before its end, and no scan that is shown went on with it."""
     if row["exit_code"] not in _STOPPED or (row["exit_code"] in (130, 143) and row["shards"] and not _left(row)):
         return False
+    return not _gone_on(row, rows)
+
+
+def _gone_on(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
+    """Whether a scan that is shown went on with another."""
     from scanner.results.scan_list import went_on
 
-    return not any(went_on(other, row) for other in rows if other is not row)
+    return any(went_on(other, row) for other in rows if other is not row)
 
 
 def _of_newest(row: Mapping[str, Any], see: str) -> Iterator[str]:

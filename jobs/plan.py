@@ -24,7 +24,7 @@ from schemas.registry import MAX_WINDOW, MasterKey
 if TYPE_CHECKING:
     import polars as pl
 
-    from scanner.power import Aim, Marked
+    from scanner.power import Aim, MarkAssumption
     from schemas.config import Dedup
 
 
@@ -320,7 +320,7 @@ def plan(
     for power in powers:
         if not 0 < power < 1:
             raise Refused(f"--power {power} is not allowed; a number between 0 and 1 is needed")
-    marked: Marked
+    marked: MarkAssumption
     groups = _groups(users, messages, misnaming_rate)
     if marked_file is not None:
         if registry is None or method or any(v is not None for v in (delta, green_share, entropy, probability)):
@@ -342,7 +342,7 @@ def plan(
     aims = [Aim(fpr, count, keys) for count in _counts(messages, groups)]
     generator = np.random.default_rng(seed)
 
-    def row(aim: "Aim", power: float, marked: "Marked", kind: str | None) -> PlanRow:
+    def row(aim: "Aim", power: float, marked: "MarkAssumption", kind: str | None) -> PlanRow:
         scored = max(tokens_needed(marked, aim, power), scanned.min_scored if scanned else 1)
         passed = marked.passed(scored, aim, simulate, generator) if simulate else None
         kind = kind or _kind(marked, scored, aim, of_a_mean=green_share is not None)
@@ -389,7 +389,7 @@ def _key_of(file: Path) -> tuple["pl.DataFrame", str]:
     return texts, str(ids[0])
 
 
-def _measured(file: Path, registry: Path | str, dedup: "Dedup") -> tuple["Marked", MasterKey, int]:
+def _measured(file: Path, registry: Path | str, dedup: "Dedup") -> tuple["MarkAssumption", MasterKey, int]:
     """The strength of texts that `brickscan mark` wrote, with their key and its window."""
     from scanner.detection.one_text import strengths_of
     from scanner.power import MeasuredTexts
@@ -402,7 +402,7 @@ def _measured(file: Path, registry: Path | str, dedup: "Dedup") -> tuple["Marked
     return MeasuredTexts.of(law, strengths), key, format_of(key).rule().context
 
 
-def _estimate(marked: "Marked", aim: "Aim", power: float) -> int | None:
+def _estimate(marked: "MarkAssumption", aim: "Aim", power: float) -> int | None:
     """An estimate beside the bound: tokens that suffice if all tokens are alike, the larger for both probabilities."""
     from scanner.power import GumbelEntropy, GumbelProbability, probabilities_of, tokens_needed
 
@@ -417,7 +417,7 @@ def _estimate(marked: "Marked", aim: "Aim", power: float) -> int | None:
 _KINDS = {"GumbelEntropy": "bound", "MeasuredTexts": "measured"}
 
 
-def _kind(marked: "Marked", scored: int, aim: "Aim", *, of_a_mean: bool) -> str:
+def _kind(marked: "MarkAssumption", scored: int, aim: "Aim", *, of_a_mean: bool) -> str:
     """The kind of an answer. of_a_mean: the answer rests on a mean, while single tokens' chances may differ."""
     from scanner.power import GreenShare
 
@@ -444,7 +444,7 @@ def _table(rows: list[PlanRow], window: int, texts: int) -> list[str]:
     return ["  ".join(map(str.rjust, line, widths)).rstrip() for line in lines]
 
 
-def power_png(marked: "Marked", rows: list[PlanRow], title: str) -> bytes:
+def power_png(marked: "MarkAssumption", rows: list[PlanRow], title: str) -> bytes:
     """Power against scored tokens, a curve for each number of messages, as PNG."""
     import numpy as np
     from matplotlib.figure import Figure as Drawing

@@ -234,6 +234,9 @@ def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
     if outcome.weighed.reader_sha256 is not None:
         read, more = outcome.weighed.texts, counted(outcome.weighed.flagged, "more document")
         yield from _line("weighed", f"{counted(read, 'text')} read by the model; {more} flagged by their weights")
+        if outcome.weighed.given_up:
+            documents = counted(outcome.weighed.given_up, "document")
+            yield from _line("", f"{documents} that the model cannot read, as the scan's log says")
     if outcome.accounts is not None:
         accounts_tested, marked = outcome.accounts
         yield from _line("accounts", f"{counted(marked, 'account')} of {accounts_tested:,} by their posts together")

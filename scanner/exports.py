@@ -29,7 +29,7 @@ from deltalake import DeltaTable
 
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.evidence import accounts
-from scanner.evidence.accounts import AccountExplained
+from scanner.evidence.accounts import AccountExplanation
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
 from scanner.printable import cell, safe
@@ -90,7 +90,7 @@ def verdict_of(explained: Explanation, config: str) -> Verdict:
     )
 
 
-def account_verdict_of(explained: AccountExplained, config: str) -> AccountVerdict:
+def account_verdict_of(explained: AccountExplanation, config: str) -> AccountVerdict:
     """The record of a marked account; config: as of `verdict_of`."""
     row = explained.row
     identity = hashlib.sha256(f"{row['account_id']}\n{row['night']}\n{row['keys']}".encode()).hexdigest()[:32]

@@ -46,7 +46,7 @@ class Aim(NamedTuple):
         return passes(corrected(log10_p, self.messages, self.keys), self.false_positive_rate)
 
 
-class Marked(Protocol):
+class MarkAssumption(Protocol):
     """An assumption on marked text."""
 
     @property
@@ -202,7 +202,7 @@ class NamedToo:
     marked: the strength; groups: B; misnaming_rate: the rate for the user's own steps.
     """
 
-    marked: Marked
+    marked: MarkAssumption
     groups: int
     misnaming_rate: float
     exact: bool = False
@@ -225,17 +225,17 @@ class NamedToo:
         """Chance to pass by the user's own steps, over the number of these among T."""
         second = aim._replace(false_positive_rate=self.misnaming_rate, messages=self.groups)
         of_steps = np.concatenate([[0.0], self.marked.power(np.arange(1, int(scored.max(initial=0)) + 1), second)])
-        return np.array([_mean_of_binomial(int(steps), OWN, of_steps) for steps in scored])
+        return np.array([_mean_of_binomial(int(steps), SHARE_OF_USER_STEPS, of_steps) for steps in scored])
 
     def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
         """How many texts are found, less those that fail by the user's own steps."""
         second = aim._replace(false_positive_rate=self.misnaming_rate, messages=self.groups)
         found = self.marked.passed(scored, aim, texts, generator)
-        steps = generator.binomial(scored, OWN, texts)
+        steps = generator.binomial(scored, SHARE_OF_USER_STEPS, texts)
         return max(found - sum(1 - self.marked.passed(int(of_text), second, 1, generator) for of_text in steps), 0)
 
 
-OWN = 2 / 3
+SHARE_OF_USER_STEPS = 2 / 3
 """Share of the steps of a key in groups that no two users share."""
 
 
@@ -302,22 +302,22 @@ def gumbel(entropy: float | None, probability: float | None) -> "GumbelEntropy |
     return GumbelProbability(probability, f"every written token had a probability of {probability:g}")
 
 
-class Stated(NamedTuple):
+class StrengthOptions(NamedTuple):
     """How a format's strength is stated: one of some options, further options that go with them, and the assumption."""
 
     one_of: tuple[str, ...]
     also: tuple[str, ...]
-    marked: Callable[..., Marked]
+    marked: Callable[..., MarkAssumption]
 
 
-STATED: Mapping[str, Stated] = {
-    "greenlist": Stated(("delta", "green_share"), ("gamma",), green_list),
-    "gumbel": Stated(("entropy", "probability"), (), gumbel),
+STRENGTHS: Mapping[str, StrengthOptions] = {
+    "greenlist": StrengthOptions(("delta", "green_share"), ("gamma",), green_list),
+    "gumbel": StrengthOptions(("entropy", "probability"), (), gumbel),
 }
 """Formats whose power is known."""
 
 
-def marked_text(name: str, options: Mapping[str, Any]) -> Marked:
+def marked_text(name: str, options: Mapping[str, Any]) -> MarkAssumption:
     """The assumption on text marked by a format.
 
     Args:
@@ -328,17 +328,17 @@ def marked_text(name: str, options: Mapping[str, Any]) -> Marked:
         Refused: a format whose power is not known; options that do not belong to it or contradict each other; a value
             out of range.
     """
-    if name not in STATED:
-        raise Refused(f"--method {name!r}: no power is known of this format; allowed: {', '.join(STATED)}")
-    how = STATED[name]
-    given = {option for stated in STATED.values() for option in stated.one_of if options[option] is not None}
+    if name not in STRENGTHS:
+        raise Refused(f"--method {name!r}: no power is known of this format; allowed: {', '.join(STRENGTHS)}")
+    how = STRENGTHS[name]
+    given = {option for stated in STRENGTHS.values() for option in stated.one_of if options[option] is not None}
     if len(given) != 1 or not given <= set(how.one_of):
         wanted = " or ".join("--" + option.replace("_", "-") for option in how.one_of)
         raise Refused(f"--method {name} needs {wanted}, one of the two, and no option of the other method")
     return how.marked(**{option: options[option] for option in (*how.one_of, *how.also)})
 
 
-def tokens_needed(marked: Marked, aim: Aim, power: float) -> int:
+def tokens_needed(marked: MarkAssumption, aim: Aim, power: float) -> int:
     """The least number of scored tokens from which on the power stays at or above the wanted one.
 
     Raises:

@@ -8,7 +8,7 @@ scan, since common n-grams make hits under one key come together. Everything tha
 Each way to test a text under a key has a share of the false-positive rate (SPEC §3): a p-value is corrected by
 1/(weight of the key · weight of the unit · weight of the variant). The weights of each kind sum to 1 at most, so that
 P(flagged falsely in any way) stays within the rate, also when another way is turned on later. A way that a text does
-not have gives its share to another way (Weights.tests).
+not have gives its share to another way (Weights.corrections).
 """
 
 import datetime
@@ -37,6 +37,7 @@ from scanner.watermark.formats import can_be_weighed, format_of
 from scanner.watermark.positions import reach_of
 from schemas.config import ScanConfig, WeightsByConfig, as_written
 from schemas.registry import Canaries, Canary, MasterKey, Registry
+from schemas.words import OF_PASS
 
 
 class Weights(NamedTuple):
@@ -97,15 +98,14 @@ class Weights(NamedTuple):
             raise ValueError("texts whose tokens count by a model have no weight: they are not tested")
         return Weights(self.weighed)
 
-    def tests(
+    def corrections(
         self, key: MasterKey, keys_tested: int, differs: ArrayLike = True, parted: ArrayLike = True
     ) -> NDArray[np.float64]:
-        """K of SPEC §3 for a key in whole texts: as they stand and, where these are scored, normalised.
+        """K of SPEC §3 for a key in whole texts, for each variant: as they stand and, if it is scored, normalised.
 
-        A text that is its own normal form has one variant, which has the weights of both. A text without parts is
-        tested as a whole alone, with the weight of its parts too, and so is every text under a key whose tokens no
-        model can weigh. All follow from the text, its tokenizer and the filter, without a look at any draw, so each
-        text's weights are fixed before the draws, and at most 1 together:
+        Three facts fix K before any draw: whether the text differs from its normal form, whether it has parts that are
+        tested, and whether a model can weigh the key's tokens. The whole text as it stands takes over the weight of
+        each look that does not exist. So the weights of a text are at most 1 together:
         P(p ≤ α · weight in any look) ≤ Σ α · weight ≤ α. No score, cut or missing machine moves a weight.
 
         Args:
@@ -115,7 +115,7 @@ class Weights(NamedTuple):
             parted: whether the text has parts that are tested under the key; bool, of the same shape.
 
         Returns:
-            float64[variants, …].
+            K for each variant: float64[variants, …].
         """
         of_key = key.tested_among(keys_tested)
         variants = [as_written(weight) for weight in (self.as_written, self.normalised) if weight is not None]
@@ -127,14 +127,14 @@ class Weights(NamedTuple):
         chosen = np.array(each, np.float64)[other.astype(np.intp), np.asarray(parted, np.intp)]
         return np.moveaxis(chosen, -1, 0)
 
-    def tests_of_spans(self, key: MasterKey, keys_tested: int) -> float | None:
+    def correction_of_spans(self, key: MasterKey, keys_tested: int) -> float | None:
         """K of SPEC §3 for the spans of a key. None: spans are not tested.
 
         Spans are looked for only in texts as they stand.
         """
         return None if self.span is None else float(key.tested_among(keys_tested) / as_written(self.span))
 
-    def tests_of_accounts(self, key: MasterKey, keys_tested: int) -> float:
+    def correction_of_accounts(self, key: MasterKey, keys_tested: int) -> float:
         """K of SPEC §3 for the posts of accounts under a key.
 
         Raises:
@@ -149,16 +149,16 @@ NO_VARIANTS = Weights()
 """Weights of documents as they stand alone."""
 
 
-def columns_of_tests(tests: float) -> dict[str, float | None]:
+def correction_columns(correction: float) -> dict[str, float | None]:
     """K in the form of the columns of VERDICTS."""
-    whole = math.ceil(tests)
-    return {"keys_tested": whole, "tests": None if whole == tests else tests}
+    whole = math.ceil(correction)
+    return {"keys_tested": whole, "tests": None if whole == correction else correction}
 
 
-def recorded_tests(row: Mapping[str, Any]) -> float:
+def recorded_correction(row: Mapping[str, Any]) -> float:
     """K of a flagged row of VERDICTS or FLAGS."""
-    tests: float = row["keys_tested"] if row.get("tests") is None else row["tests"]
-    return tests
+    correction: float = row["keys_tested"] if row.get("tests") is None else row["tests"]
+    return correction
 
 
 class LeftOut(NamedTuple):
@@ -233,7 +233,7 @@ def _fault(key: MasterKey, config: ScanConfig, tested: int, left_out: LeftOut | 
     assumed = format_of(key).basis().assumed
     if not of_all and not assumed:
         return ""
-    rate = all_keys / Weights.of(config).tests(key, tested)[0] if assumed else all_keys
+    rate = all_keys / Weights.of(config).corrections(key, tested)[0] if assumed else all_keys
     setting = "audit.require_admission" if of_all else f"false_positive_rate: {key.format!r} has no law over its keys"
     if key.admission is None or key.admitted_by is None:
         return (
@@ -273,12 +273,12 @@ class Plan:
     registry and results: folder or URI; locations: the input's paths, resolved; keys: those under test, in the
     registry's order; keys_tested: all keys of the registry that give p-values, among which those without weights share:
     another configuration may name the others; weights_by: how a model reads texts, its path made absolute;
-    reader_sha256: digest of the model, in the plan of the pass in which it reads, None: in that of all texts;
-    audit_secret: where the secret of decoy keys and of text_id is; canaries: of the registry, None where there are
-    none, or the input has no accounts; documents: of the input, None until its footers were read; first_keys: ids of
-    the registry's keys that shared equally before any had a weight, none where none has one; date: of the input, None:
-    none was given; filter_sha256: digest of the filter of common n-grams, None: no filter; left_out: keys that no text
-    is scored under, since neither law nor audit supports their p-values; trial: the registry was made for a trial.
+    reader_sha256: digest of the model, in the plan of its pass alone; pass_after: `key_set` of the plan of all texts,
+    in that of a pass; audit_secret: where the secret of decoy keys and of text_id is; canaries: of the registry, None
+    where there are none, or the input has no accounts; documents: of the input, None before footers are read;
+    first_keys: ids of the registry's keys that shared equally before any had a weight, none where none has one; date:
+    of the input, None: none was given; filter_sha256: digest of the filter, None: no filter; left_out: keys that no
+    text is scored under, since neither law nor audit supports their p-values; trial: the registry was made for a trial.
     """
 
     config: ScanConfig
@@ -290,6 +290,7 @@ class Plan:
     registry_sha256: str
     weights_by: WeightsByConfig | None = None
     reader_sha256: str | None = None
+    pass_after: str | None = None
     audit_secret: str = ""
     canaries: Canaries | None = None
     documents: int | None = None
@@ -313,8 +314,8 @@ class Plan:
 
     @property
     def key_set(self) -> str:
-        """Digest of the ids of the keys under test, and of the model that reads (column `keys` of SHARDS)."""
-        return key_set([*(key.key_id for key in self.keys), *filter(None, [self.reader_sha256])])
+        """Digest of the ids of the keys under test, in a pass of those of its scan (column `keys` of SHARDS)."""
+        return key_set(key.key_id for key in self.keys) if self.pass_after is None else self.pass_after + OF_PASS
 
     @property
     def cautions(self) -> list[str]:
@@ -364,9 +365,11 @@ class Plan:
         """Weights of units and of variants of texts."""
         return Weights.of(self.config)
 
-    def tested_among(self, key: MasterKey, differs: ArrayLike = True, parted: ArrayLike = True) -> NDArray[np.float64]:
-        """K of SPEC §3 for a key (Weights.tests), by default of texts that have all looks, where it is largest."""
-        return self.weights.tests(key, self.keys_tested, differs, parted)
+    def corrections_of(
+        self, key: MasterKey, differs: ArrayLike = True, parted: ArrayLike = True
+    ) -> NDArray[np.float64]:
+        """K of SPEC §3 for a key (Weights.corrections), by default of texts that have all looks: the largest."""
+        return self.weights.corrections(key, self.keys_tested, differs, parted)
 
     @property
     def keys_on_record(self) -> list[dict[str, object]]:
@@ -447,12 +450,9 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
 
 
 def audit_secret_of(folder: str, registry: Registry) -> str:
-    """Reference to the audit secret of a registry.
+    """Reference to the audit secret of a registry: a public digest would show whether a guessed text was there.
 
-    Without it rows could tell texts apart by a public digest alone, which shows whether a guessed text was there.
-
-    Raises:
-        Refused: it has none.
+    Raises Refused: it has none.
     """
     if registry.audit_secret is None:
         raise Refused(

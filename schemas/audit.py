@@ -1,6 +1,6 @@
 """Audits: the configuration of `brickscan calibrate`, and the Arrow schemas of what was counted and judged.
 
-Configuration of `brickscan calibrate`: one TOML file, read into frozen models, as in schemas.config.
+The configuration is one TOML file, read into frozen models, as in schemas.config.
 """
 
 from typing import Annotated, Literal
@@ -114,7 +114,7 @@ AUDIT_COUNTS = pa.schema(
         # number of a fixed decoy key, of a shadow (a message beyond the key's) or part of users; null: a key a document
         pa.field("decoy", pa.int64()),
         pa.field("threshold", pa.float64(), nullable=False),  # of p
-        pa.field("texts", pa.int64(), nullable=False),  # distinct texts of the shard; of decisions: groups
+        pa.field("texts", pa.int64(), nullable=False),  # distinct texts of the piece of a shard; of decisions: groups
         pa.field("tests", pa.int64(), nullable=False),  # one for each text; for decoy_all one for each score
         pa.field("hits", pa.int64(), nullable=False),  # p at or below the threshold
         pa.field("expected", pa.float64(), nullable=False),  # expected hits, if the law holds

@@ -1,6 +1,7 @@
 """Configurations of jobs: one TOML file, read into frozen models. An unknown or impossible value is refused by name."""
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from fractions import Fraction
 from typing import Annotated, Literal
@@ -120,6 +121,10 @@ class ScanAuditConfig(_ConfigTable):
     family_error: Annotated[float, Field(gt=0, lt=0.5)] = 0.001  # probability that a scan whose law holds ends in alarm
     require_admission: bool = False  # refuse keys that never passed an audit (brickscan keys admit)
     canaries: int | None = Field(default=None, ge=1)  # texts of canaries in each night's input; None: those that come
+
+
+COST_OF_LOOKS: Mapping[str, float] = {"normalised": 1.6, "windows": 1.6, "segments": 1.4}
+"""Costs of looks, as multiples of a scan for 100,000 users without a look, as the page on costs measures them."""
 
 
 class VariantsConfig(_ConfigTable):
@@ -286,6 +291,12 @@ class ScanConfig(_ConfigTable):
     export: ExportConfig | None = None
     audit: ScanAuditConfig = ScanAuditConfig()
     cluster: ScanClusterConfig = ScanClusterConfig()
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """COST_OF_LOOKS of the looks that are on."""
+        on = self.variants.model_dump() | self.spans.model_dump()
+        return {look: times for look, times in COST_OF_LOOKS.items() if on[look]}
 
     @model_validator(mode="after")
     def _keys_are_distinct(self) -> "ScanConfig":

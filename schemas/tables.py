@@ -1,12 +1,6 @@
-"""The Arrow schema of every table but audits'.
+"""The Arrow schemas of all tables: of results, of the registry, and of a night's files. Audits' stand in schemas.audit.
 
-The Arrow schema of every table. Delta has no unsigned integers, so ids that are hashes are binary or hex text.
-
-Arrow schemas of what stands beside verdicts: texts of flags, spans, accounts and decisions.
-
-Arrow schemas of what a filter of common n-grams is learnt from, and of the filters themselves.
-
-Arrow schemas of users and the messages that they hold.
+Delta has no unsigned integers, so ids that are hashes are binary or hex text.
 """
 
 import pyarrow as pa
@@ -139,7 +133,7 @@ SHARDS = pa.schema(
         pa.field("path", pa.string(), nullable=False),
         pa.field("first_row", pa.int64(), nullable=False),  # within the file
         pa.field("rows", pa.int64(), nullable=False),
-        pa.field("keys", pa.string(), nullable=False),  # digest of the ids of the keys under test
+        pa.field("keys", pa.string(), nullable=False),  # digest of the ids of the keys; then :weighed if a model read
         pa.field("file", pa.string()),  # size and time of the last change; null: written before this column
         pa.field("began_at", TIME, nullable=False),  # when its scan began
         pa.field("scanned_at", TIME, nullable=False),  # when it was finished
@@ -340,7 +334,7 @@ DECISIONS = pa.schema(
         pa.field("text_sha256", pa.binary(), nullable=False),  # digest of the text that was looked at, as in `flags`
         pa.field("key_id", pa.string()),
         pa.field("user_ids", pa.list_(pa.string()), nullable=False),  # users whom the flag named; without erased names
-        pa.field("decision", pa.string(), nullable=False),  # a Decision
+        pa.field("decision", pa.string(), nullable=False),  # a ReviewDecision
         pa.field("note", pa.string()),  # the reason; null: none was given, or a name of this row was erased
     ]
 )

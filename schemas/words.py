@@ -33,6 +33,9 @@ OF_REGISTRY = (
 WEIGHED = "weighed"
 """Unit of a flag by the whole text with tokens that count by how much they surprised a model."""
 
+OF_PASS = f":{WEIGHED}"
+"""End of the digest of keys under which a model read, whichever; before it stands the digest of the scan's keys."""
+
 
 class Proof(StrEnum):
     """Whether a flag was computed again, from text and registry, by a path that shares no code with the first."""

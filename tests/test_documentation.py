@@ -4,6 +4,7 @@ import importlib
 import re
 from pathlib import Path
 
+from schemas.config import COST_OF_LOOKS
 from tests.support.floors import FLOORS
 
 ROOT = Path(__file__).parents[1]
@@ -21,6 +22,12 @@ def test_the_sizes_are_those_of_the_code():
     assert len(rows) >= 10
     for module, name, value in rows:
         assert str(getattr(importlib.import_module(module), name)) == value, name
+
+
+def test_the_costs_of_looks_are_those_of_the_page():
+    page = PAGES[ROOT / "docs/operations/cost.md"]
+    measured = dict(re.findall(r"^\| 100,000 users and (\w+)[^|]*\|[^|]*\|[^|]*\| ([\d.]+) \(", page, re.MULTILINE))
+    assert {look: float(measured[look]) for look in COST_OF_LOOKS} == COST_OF_LOOKS
 
 
 def test_every_module_and_file_that_is_named_is_there():

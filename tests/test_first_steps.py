@@ -26,7 +26,7 @@ from scanner.registry import load_registry, open_key
 from scanner.scan_plan import make_plan, read_config
 from scanner.storage.toml import read_toml_text
 from scanner.watermark import Positions, Tokens
-from schemas.config import ScanConfig
+from schemas.config import COST_OF_LOOKS, ScanConfig
 from tests.support.command_line import call
 from tests.support.icebergs import make_table, name_catalog
 from tests.support.two_keys import message_of, words_of_one_token
@@ -107,6 +107,8 @@ def test_a_file_beside_what_init_makes_is_named_alone(tmp_path):
     pq.write_table(pa.table({"text": [LONG * 20]}), tmp_path / "posts.parquet")
     code, out, _ = call("init", tmp_path / "posts.parquet", "--tokenizer", TOKENIZER, "--folder", tmp_path)
     assert (code, "the file alone" in out) == (0, True)
+    written = (tmp_path / "scan.toml").read_text(encoding="utf-8")
+    assert all(f"{look}{' costs' * (look == 'normalised')} {times}" in written for look, times in COST_OF_LOOKS.items())
     assert make_plan(tmp_path / "scan.toml").locations == (str(tmp_path / "posts.parquet"),)
 
 

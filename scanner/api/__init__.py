@@ -1,1 +1,262 @@
-"""What `import brickscan` gives: a registry that is open, a scan, and its tables. The package stands in brickscan/."""
+"""What `import brickscan` gives: a registry that is open, which scores texts and hands out marks, a scan, its tables.
+
+The package stands in brickscan/.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from scanner import results as queries
+from scanner.errors import Refused
+from scanner.registry import find_key, load_registry, messages_held, open_key
+from scanner.results.transactions import ResultsPath
+from scanner.storage.locations import is_uri
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+    from scanner.cluster import ScanOutcome
+    from scanner.evidence.explanation import Explanation
+    from scanner.watermark import Watermark
+
+
+@dataclass(frozen=True)
+class TextVerdict:
+    """What a scan says of one text, as in schemas.tables.VERDICTS.
+
+    status: scored, scored_in_part, too_short or filtered. users: for whom the text is marked, the strongest evidence
+    first; empty where nobody is named, for the reason in naming. log10_p: of the key with the smallest p, corrected
+    for all messages of all keys; None where there is none. key_id, message: of that p. scored: tokens that count.
+    proof: how a flag was computed again; None: no flag.
+    """
+
+    status: str
+    flagged: bool
+    users: tuple[str, ...]
+    naming: str
+    log10_p: float | None
+    key_id: str | None
+    message: int | None
+    tokens: int
+    scored: int
+    proof: str | None
+
+    @classmethod
+    def of_row(cls, row: dict[str, Any]) -> "TextVerdict":
+        """The verdict of a row."""
+        users = (entry["user_id"] for entry in row["named"] or ())
+        shared: dict[str, Any] = {name: row[name] for name in cls.__annotations__ if name not in ("users", "log10_p")}
+        return cls(users=tuple(user for user in users if user is not None), log10_p=row["log10_p_global"], **shared)
+
+
+@dataclass(frozen=True)
+class TextVerdicts(Sequence[TextVerdict]):
+    """Verdicts in the order of their texts. rows: as in schemas.tables.VERDICTS, exact, `row` being the place."""
+
+    rows: "pa.RecordBatch"
+
+    @cached_property
+    def frame(self) -> "pl.DataFrame":
+        """A frame of polars, one row a text: the columns of schemas.tables.VERDICTS."""
+        import polars as pl
+
+        return pl.DataFrame(self.rows)
+
+    @cached_property
+    def _verdicts(self) -> tuple[TextVerdict, ...]:
+        return tuple(map(TextVerdict.of_row, self.rows.to_pylist()))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> TextVerdict: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[TextVerdict, ...]: ...
+    def __getitem__(self, index: int | slice) -> TextVerdict | tuple[TextVerdict, ...]:
+        return self._verdicts[index]
+
+    def __iter__(self) -> Iterator[TextVerdict]:
+        return iter(self._verdicts)
+
+
+class OpenedRegistry:
+    """The keys of a registry, opened once, for a program that looks at many texts or marks them. See `open`."""
+
+    def __init__(self, registry: Path | str, keys: Sequence[str], false_positive_rate: float) -> None:
+        from scanner.detection.one_text import Check, OpenedCheck  # late: whoever asks tables alone needs no kernel
+
+        self._folder = registry
+        self._check = OpenedCheck(Check.of_registry(registry, tuple(keys), false_positive_rate))
+
+    @overload
+    def check(self, texts: str) -> TextVerdict: ...
+    @overload
+    def check(self, texts: list[str] | tuple[str, ...]) -> TextVerdicts: ...
+    def check(self, texts: str | list[str] | tuple[str, ...]) -> TextVerdict | TextVerdicts:
+        """Look at a text, or at several, as a scan of these keys does; nothing is written.
+
+        A user who got their message after the text was written is named all the same, since a text alone does not tell
+        when that was.
+
+        Returns:
+            The verdict of one text; of several, a sequence with a frame. Half of a surrogate pair is no character: of a
+            text that has one, the rest is scored, `scored_in_part`.
+
+        Raises:
+            Refused: what is given is neither a text nor a list of texts.
+        """
+        several = [texts] if isinstance(texts, str) else _listed("texts", texts)
+        found = self._check.score_batch([text.encode("utf-8", "surrogatepass") for text in several])
+        verdicts = TextVerdicts(found.verdicts)
+        return verdicts[0] if isinstance(texts, str) else verdicts
+
+    def mark(self, key_id: str) -> "Watermark":
+        """The mark of a key, for a logits processor; it shows itself in no repr and cannot be pickled.
+
+        Raises:
+            Refused: the registry has no such key; SecretError: its secret cannot be read.
+        """
+        return open_key(self._folder, find_key(load_registry(self._folder), key_id))
+
+    def messages(self, key_id: str, users: Sequence[str]) -> dict[str, int]:
+        """The message that each of some users holds under a key, where they hold one.
+
+        Raises:
+            Refused: the registry has no such key, or `users` is no list of ids.
+        """
+        return messages_held(self._folder, key_id, _listed("users", users))
+
+
+def open(registry: Path | str, keys: Sequence[str] = (), false_positive_rate: float = 1e-6) -> OpenedRegistry:  # noqa: A001
+    """Open the keys of a registry, its tokenizers and users.
+
+    Args:
+        registry: its folder or URI.
+        keys: ids of the keys to look under; none: all that are under test. p-values are corrected for all of them.
+        false_positive_rate: share of unmarked texts that may be flagged.
+
+    Raises:
+        Refused: there is no registry, or no such key, or an argument cannot be right; SecretError, TokenizerError: a
+            key cannot be opened.
+    """
+    if not isinstance(false_positive_rate, float | int) or not 0.0 < false_positive_rate < 1.0:
+        raise Refused(f"false_positive_rate: {false_positive_rate!r}: give a rate between 0 and 1, such as 1e-6")
+    if not isinstance(registry, str | Path):
+        raise Refused(f"registry: {type(registry).__name__}: give the folder or URI of a registry, as text or a Path")
+    place = registry if is_uri(str(registry)) else Path(registry)
+    return OpenedRegistry(place, _listed("keys", keys), false_positive_rate)
+
+
+def _listed(name: str, values: Sequence[str]) -> Sequence[str]:
+    """Values that are a list or tuple of texts. A text would be taken for the list of its letters.
+
+    Raises:
+        Refused: they are something else.
+    """
+    if not isinstance(values, list | tuple):
+        raise Refused(f"{name}: {type(values).__name__}: give a list of texts (of a column of polars: its to_list())")
+    for place, value in enumerate(values):
+        if not isinstance(value, str):
+            raise Refused(f"{name}: entry {place} is of type {type(value).__name__}; each must be a text (str)")
+    return values
+
+
+class ResultTables:
+    """The tables of results as lazy frames of polars: of each document what is newest. See `results`."""
+
+    def __init__(self, place: ResultsPath) -> None:
+        self._place = place
+
+    @property
+    def verdicts(self) -> "pl.LazyFrame":
+        """One row a document that was read."""
+        return queries.verdicts(self._place)
+
+    @property
+    def flagged(self) -> "pl.LazyFrame":
+        """Flagged documents, newest first, with exact p-values, names and the state of their audit."""
+        return queries.flagged(self._place)
+
+    @property
+    def spans(self) -> "pl.LazyFrame":
+        """Parts of texts that are marked by themselves."""
+        return queries.spans(self._place)
+
+    @property
+    def accounts(self) -> "pl.LazyFrame":
+        """Accounts whose posts together are marked."""
+        return queries.accounts(self._place)
+
+    @property
+    def quarantine(self) -> "pl.LazyFrame":
+        """Rows that could not be scored, and why."""
+        return queries.quarantine(self._place)
+
+    @property
+    def nights(self) -> "pl.LazyFrame":
+        """Totals by the date of the data, newest first."""
+        return queries.nights(self._place)
+
+    @property
+    def scans(self) -> "pl.LazyFrame":
+        """All scans, oldest first."""
+        return queries.scans(self._place)
+
+    @property
+    def audits(self) -> "pl.LazyFrame":
+        """Audits of the false-positive rate."""
+        return queries.audits(self._place)
+
+    @property
+    def decisions(self) -> "pl.LazyFrame":
+        """What people decided about flags, oldest first."""
+        return queries.decisions(self._place)
+
+
+def results(place: ResultsPath) -> ResultTables:
+    """The tables of results. A table that no scan has written raises Refused when it is named.
+
+    Args:
+        place: folder or URI of the results, or the file of the scan's configuration.
+    """
+    return ResultTables(place)
+
+
+def scan(config: Path | str, night: date | None = None) -> "ScanOutcome":
+    """Scan what the configuration names and is not committed yet, as `brickscan scan` does, on Ray.
+
+    Args:
+        config: the file of the scan's configuration.
+        night: fills `{date}`.
+
+    Returns:
+        What became of it; `exit_code` is that of the command.
+
+    Raises:
+        Refused: something cannot be right; ScanFailed: the work had to stop, and what was committed stays.
+    """
+    from scanner.cluster import run_scan
+    from scanner.scan_plan import make_plan
+
+    return run_scan(make_plan(Path(config), night), lambda work, totals: None)
+
+
+def explain(place: Path | str, document: str) -> "Explanation":
+    """Explain one flag: what was found, where it stands in the text, what the registry says of it.
+
+    Args:
+        place: the file of the scan's configuration; of a folder or URI of results the text is not shown.
+        document: id of a document, or PATH:ROW.
+
+    Raises:
+        Refused: there is no such flag.
+    """
+    from scanner.evidence.explainer import Explainer
+
+    return Explainer(Path(place) if Path(place).is_file() else place).explain(document)

@@ -294,15 +294,15 @@ def _piece_calls(
     plan: CalibrationPlan, requested: PiecesConfig, encoding: Encoding, parts: Sequence[CorpusPart]
 ) -> Iterator[Call]:
     distinct = distinct_documents([part.digests for part in parts])
-    taken = draw_pieces([part.lengths for part in parts], distinct, requested.pieces, requested.tokens, plan.seed)
-    found = sum(int(counts.sum()) for counts in taken)
+    drawn = draw_pieces([part.lengths for part in parts], distinct, requested.pieces, requested.tokens, plan.seed)
+    found = sum(int(counts.sum()) for counts in drawn)
     if found < requested.pieces:
         raise Refused(
             f"figure.pieces = {requested.pieces}: the corpus has {found} pieces of {requested.tokens} tokens;"
             " ask for fewer"
         )
     secrets = plan.piece_secrets()
-    for part, counts in zip(parts, taken, strict=True):
+    for part, counts in zip(parts, drawn, strict=True):
         for how in plan.piece_formats() if counts.any() else []:
             arguments = (how, secrets, encoding, part.number, counts, requested.tokens, PIECE_THRESHOLDS)
             yield Call(how, score_pieces, arguments)

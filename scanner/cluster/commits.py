@@ -16,7 +16,7 @@ import pyarrow as pa
 import ray
 from ray.util.metrics import Counter, Gauge
 
-from scanner.cluster.pieces import NO_TIME, NOTHING, DocumentCounts, Files, Finished, FinishedPack, Seconds
+from scanner.cluster.pieces import NO_TIME, NOTHING, DocumentCounts, Files, FinishedPack, FinishedShard, Seconds
 from scanner.cluster.worker import quarantine_rows
 from scanner.detection.attribution import written
 from scanner.detection.under_test import Origin
@@ -123,7 +123,7 @@ class Committer:
         self._last: float | None = None
         self.totals = ScanTotals()
 
-    def add(self, finished: Finished | FinishedPack) -> None:
+    def add(self, finished: FinishedShard | FinishedPack) -> None:
         """Take a finished shard or pack; a shard whose file is at fault leaves a row for the file alone."""
         if isinstance(finished, FinishedPack):
             self._add_pack(finished)
@@ -170,7 +170,11 @@ class Committer:
         self.totals = replace(self.totals, seconds=self.totals.seconds.plus(spent), units=units)
 
     def add_fault(self, file: InputFile, fault: FileFault) -> None:
-        """Take a file that cannot be scanned. Only if the fault is lasting, the file counts as done."""
+        """Take a file that cannot be scanned, for its row in quarantine.
+
+        A lasting fault of a footer counts as done: the next scan finds the file's id in `verdicts`. Shards of a file at
+        which a worker failed are not done: the next scan tries them again, and enters no second row for the file.
+        """
         if file.path in self._files_at_fault:
             return
         self._files_at_fault.add(file.path)
@@ -269,7 +273,7 @@ class Committer:
             "moved_from": shard.file.moved_from or None,
         }
 
-    def _write_lost(self, finished: Finished) -> Files:
+    def _write_lost(self, finished: FinishedShard) -> Files:
         origin = Origin(self._scan_id, finished.shard.shard_id, finished.shard.file.path)
         rows = [quarantine_rows(origin, [(lost.row, lost.whose)], lost.reason, lost.detail) for lost in finished.lost]
         written = write_file(self._plan.results, "quarantine", rows)

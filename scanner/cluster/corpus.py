@@ -134,8 +134,8 @@ def cut_documents(tokens: Tokens, documents: NDArray[np.int64], length: int | No
     """Chosen documents of a part, each cut to at most so many tokens (None: whole)."""
     begins, ends = tokens.offsets[documents], tokens.offsets[documents + 1]
     lengths = ends - begins if length is None else np.minimum(ends - begins, length)
-    taken = places(begins, lengths)
-    return Tokens(tokens.ids[taken.index], taken.offsets)
+    within = places(begins, lengths)
+    return Tokens(tokens.ids[within.index], within.offsets)
 
 
 def make_scratch(scratch: str) -> None:

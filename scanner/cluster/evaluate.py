@@ -18,7 +18,7 @@ from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.evaluation.attacks import Tools
 from scanner.evaluation.exams import Exam, ExamAnswer, ExamRecords
 from scanner.evaluation.plan import Cell, EvaluationPlan
-from scanner.evaluation.robustness import Written, detect, detection_figures, similarity_figure
+from scanner.evaluation.robustness import CellTexts, detect, detection_figures, similarity_figure
 from scanner.evaluation.scores import Figure, GroupSearch, Search, identification_figures, search_texts, together
 from scanner.evaluation.units import Setting, WritingUnit, WrittenTexts, write_texts
 from scanner.input.documents import Columns, Unreadable, read, read_text
@@ -38,7 +38,7 @@ Watch = Callable[[str, int, int], None]
 """Function that is called with what is done, how many of it, and how many there are."""
 
 
-class How(NamedTuple):
+class DetectionSettings(NamedTuple):
     """How texts are attacked and tested, for workers; paths are those of every machine."""
 
     seed: str
@@ -51,7 +51,7 @@ class How(NamedTuple):
     other_tokenizer: Path | None
 
     @classmethod
-    def of(cls, plan: EvaluationPlan, counts: tuple[int, ...] = ()) -> "How":
+    def of(cls, plan: EvaluationPlan, counts: tuple[int, ...] = ()) -> "DetectionSettings":
         """The part of a plan that workers need; counts: numbers of messages that texts are searched among."""
         config = plan.config
         return cls(
@@ -134,8 +134,8 @@ def take_missing(plan: EvaluationPlan, answers: ExamRecords, workers: int, watch
         BrickscanError: see scanner.errors; exams that were taken stay.
     """
     missing = answers.missing(plan.exams)
-    for number, (exam, taken) in enumerate(on_actors(Candidate, (plan.model,), missing, workers)):
-        answers.write(exam, taken)
+    for number, (exam, answered) in enumerate(on_actors(Candidate, (plan.model,), missing, workers)):
+        answers.write(exam, answered)
         watch("exams taken", number + 1, len(missing))
     return len(missing)
 
@@ -153,14 +153,14 @@ def measure(plan: EvaluationPlan, texts: WrittenTexts, workers: int, watch: Watc
         found += _similarities(plan.sentence_model, cells, pairs, workers, watch)
     if plan.config.identification:
         for cell in plan.identification:
-            how = How.of(plan, cell.searched)
+            settings = DetectionSettings.of(plan, cell.searched)
             rates = plan.config.identification.false_positive_rates
-            found += _identified(how, rates, _read(cell, texts), workers, watch)
+            found += _identified(settings, rates, _read(cell, texts), workers, watch)
     return found
 
 
-def _read(cell: Cell, texts: WrittenTexts) -> Written:
-    return Written.of(
+def _read(cell: Cell, texts: WrittenTexts) -> CellTexts:
+    return CellTexts.of(
         cell.units, [texts.read(unit) for unit in cell.units], [texts.lengths(unit) for unit in cell.units]
     )
 
@@ -171,7 +171,7 @@ def _tokenizer(path: Path, sha256: str) -> Tokenizer:
 
 
 def _detected(
-    plan: EvaluationPlan, cells: Sequence[Written], unmarked: dict[float, Written], workers: int, watch: Watch
+    plan: EvaluationPlan, cells: Sequence[CellTexts], unmarked: dict[float, CellTexts], workers: int, watch: Watch
 ) -> list[Figure]:
     corpus = plan.config.robustness.human if plan.config.robustness else None
     pasted = any(attack.startswith("paste") for attack in plan.attacks)
@@ -180,7 +180,7 @@ def _detected(
     for number, cell in enumerate(cells):
         without_mark = unmarked[cell.setting.temperature]
         plain = dict(zip(without_mark.prompts, without_mark.texts, strict=True))
-        calls.append(Call(number, detect_cell, (How.of(plan), cell, plain, human)))
+        calls.append(Call(number, detect_cell, (DetectionSettings.of(plan), cell, plain, human)))
     found: dict[int, list[Figure]] = {}
     for number, figures in spread(calls, workers):
         found[number] = figures
@@ -188,12 +188,14 @@ def _detected(
     return [row for _, rows in sorted(found.items()) for row in rows]
 
 
-def detect_cell(how: How, cell: Written, plain: dict[str, str], human: tuple[str, ...]) -> list[Figure]:
+def detect_cell(
+    settings: DetectionSettings, cell: CellTexts, plain: dict[str, str], human: tuple[str, ...]
+) -> list[Figure]:
     """Attack the texts of a cell, test them, and count, on a worker."""
-    tools = Tools.load(how.tokenizer, how.other_tokenizer, human)
-    tokenizer = _tokenizer(how.tokenizer, how.tokenizer_sha256)
-    detections = detect(cell, plain, how.attacks, how.seed, tools, tokenizer, how.min_scored)
-    return detection_figures(cell, detections, how.false_positive_rate)
+    tools = Tools.load(settings.tokenizer, settings.other_tokenizer, human)
+    tokenizer = _tokenizer(settings.tokenizer, settings.tokenizer_sha256)
+    detections = detect(cell, plain, settings.attacks, settings.seed, tools, tokenizer, settings.min_scored)
+    return detection_figures(cell, detections, settings.false_positive_rate)
 
 
 def human_texts(plan: EvaluationPlan, corpus: InputConfig) -> tuple[str, ...]:
@@ -223,7 +225,7 @@ def human_texts(plan: EvaluationPlan, corpus: InputConfig) -> tuple[str, ...]:
 
 
 def _similarities(
-    folder: Path, cells: Sequence[Written], pairs: Sequence[tuple[Written, Written]], workers: int, watch: Watch
+    folder: Path, cells: Sequence[CellTexts], pairs: Sequence[tuple[CellTexts, CellTexts]], workers: int, watch: Watch
 ) -> list[Figure]:
     distinct = list(
         dict.fromkeys(text for one in [*cells, *(cell for pair in pairs for cell in pair)] for text in one.texts)
@@ -234,7 +236,7 @@ def _similarities(
         vectors |= dict(zip(chunk, embedded, strict=True))
         watch("texts embedded", len(vectors), len(distinct))
 
-    def of(cell: Written) -> NDArray[np.float32]:
+    def of(cell: CellTexts) -> NDArray[np.float32]:
         return np.stack([vectors[text] for text in cell.texts])
 
     reference = {first.setting.temperature: first for first, _ in pairs}
@@ -243,25 +245,27 @@ def _similarities(
 
 
 def _identified(
-    how: How, false_positive_rates: Sequence[float], cell: Written, workers: int, watch: Watch
+    settings: DetectionSettings, false_positive_rates: Sequence[float], cell: CellTexts, workers: int, watch: Watch
 ) -> list[Figure]:
     begins = range(0, len(cell.texts), TEXTS_A_SEARCH)
     calls = []
     for begin in begins:
         rows = slice(begin, begin + TEXTS_A_SEARCH)
-        calls.append(Call(begin, search_part, (how, cell.setting, cell.texts[rows], cell.messages[rows])))
+        calls.append(Call(begin, search_part, (settings, cell.setting, cell.texts[rows], cell.messages[rows])))
     parts: dict[int, list[Search | GroupSearch]] = {}
     for begin, searches in spread(calls, workers):
         parts[begin] = searches
         watch(f"{cell.setting.columns()['method']} searched", len(parts), len(begins))
     each = zip(*(parts[begin] for begin in begins), strict=True)
-    searches_of = {count: together(searches) for count, searches in zip(how.counts, each, strict=True)}
+    searches_of = {count: together(searches) for count, searches in zip(settings.counts, each, strict=True)}
     return identification_figures(cell.setting, searches_of, np.array(cell.messages), false_positive_rates)
 
 
 def search_part(
-    how: How, setting: Setting, texts: tuple[str, ...], messages_of_texts: tuple[int, ...]
+    settings: DetectionSettings, setting: Setting, texts: tuple[str, ...], messages_of_texts: tuple[int, ...]
 ) -> list[Search | GroupSearch]:
     """Search some texts for all numbers of messages, on a worker."""
-    tokenizer = _tokenizer(how.tokenizer, how.tokenizer_sha256)
-    return search_texts(setting, how.seed, texts, messages_of_texts, how.counts, tokenizer, how.min_scored)
+    tokenizer = _tokenizer(settings.tokenizer, settings.tokenizer_sha256)
+    return search_texts(
+        setting, settings.seed, texts, messages_of_texts, settings.counts, tokenizer, settings.min_scored
+    )

@@ -37,10 +37,10 @@ _UNANNOUNCED = (0, 2)
 """Numbers of Ray's NodeDeathInfo: unspecified, and terminated unexpectedly."""
 
 
-class Gone(Enum):
+class NodeEnd(Enum):
     """How a node went."""
 
-    TAKEN = "taken"  # it was preempted, drained or told to end, which no document causes
+    ANNOUNCED = "taken"  # it was preempted, drained or told to end, which no document causes
     DIED = "died"  # its end was not announced: its machine was taken away, or a document brought it down
 
 
@@ -48,9 +48,9 @@ class Nodes:
     """Nodes that are gone. Ray is asked again only about nodes not yet known to be gone."""
 
     def __init__(self) -> None:
-        self._gone: dict[str, Gone] = {}
+        self._gone: dict[str, NodeEnd] = {}
 
-    def gone(self, node_id: str | None) -> Gone | None:
+    def gone(self, node_id: str | None) -> NodeEnd | None:
         """How a node went. None: it is alive, or unknown."""
         if node_id is not None and node_id not in self._gone:
             nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
@@ -59,8 +59,8 @@ class Nodes:
         return None if node_id is None else self._gone.get(node_id)
 
 
-def _how(node: dict[str, Any]) -> Gone:
-    return Gone.DIED if node["DeathReason"] in _UNANNOUNCED else Gone.TAKEN
+def _how(node: dict[str, Any]) -> NodeEnd:
+    return NodeEnd.DIED if node["DeathReason"] in _UNANNOUNCED else NodeEnd.ANNOUNCED
 
 
 def node_of_actor(_actor: object) -> str:

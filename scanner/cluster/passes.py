@@ -28,8 +28,8 @@ from scanner.errors import FileFault
 from scanner.input.documents import BATCH_TEXT_BYTES, Reader, Unreadable
 from scanner.input.shards import Shard
 from scanner.registry import Holders
-from scanner.results.account_posts import ROWS_A_PART, Together, drop_posts, part_of, some_accounts, window_begins
-from scanner.results.filters import SKETCHES_TABLE, drop_sketches, open_filter, write_sketches
+from scanner.results.account_posts import ROWS_A_PART, PostGroup, drop_posts, part_of, some_accounts, window_begins
+from scanner.results.filters import SKETCHES_TABLE, drop_sketches, open_filter, unit_name, write_sketches
 from scanner.results.transactions import OF_NO_RUN, DataFile, TableEntry, commit, committed, open_tables, write_file
 from scanner.scan_plan import Plan
 from scanner.storage.toml import digest
@@ -42,7 +42,7 @@ class AccountUnit(NamedTuple):
     """The posts that a scan tests together, and their name. began: when the scan began; night: date of the data."""
 
     name: str
-    together: Together
+    together: PostGroup
     began: datetime
     night: date
 
@@ -61,7 +61,7 @@ class AccountResult(NamedTuple):
     flagged: int
 
 
-class AccountsFound(NamedTuple):
+class AccountTotals(NamedTuple):
     """How many accounts were tested, and how many of them are marked."""
 
     looked_at: int
@@ -116,7 +116,7 @@ def open_judge(plan: Plan, first_looks: frozenset[str] | None = None) -> Account
         raise ValueError("the configuration has no section [accounts]")
     return AccountJudge(
         open_keys(plan.registry, plan.keys),
-        [plan.weights.tests_of_accounts(key, plan.keys_tested) for key in plan.keys],
+        [plan.weights.correction_of_accounts(key, plan.keys_tested) for key in plan.keys],
         Holders.load(plan.registry, [key.key_id for key in plan.keys]),
         Rules.of(config, plan.keys_tested),
         nights=config.accounts.nights,
@@ -144,7 +144,7 @@ def unit_of(plan: Plan, shards: Sequence[Shard], began: datetime) -> AccountUnit
     ids = sorted({shard.shard_id for shard in shards})
     rows = accounts.nights * sum(shard.rows.documents for shard in shards)
     name = digest({"shards": ids, "window": window, "nights": accounts.nights, "decides": plan.decides})[:32]
-    return AccountUnit(name, Together(tuple(ids), window, -(-rows // ROWS_A_PART)), began, night)
+    return AccountUnit(name, PostGroup(tuple(ids), window, -(-rows // ROWS_A_PART)), began, night)
 
 
 def parts_left(plan: Plan, unit: AccountUnit) -> list[int]:
@@ -160,7 +160,7 @@ def parts_left(plan: Plan, unit: AccountUnit) -> list[int]:
 
 def account_pass(
     plan: Plan, scan_id: str, unit: AccountUnit, left: Sequence[int], workers: int, meanwhile: Callable[[], None]
-) -> AccountsFound:
+) -> AccountTotals:
     """Test the accounts of some parts, on a cluster that is connected.
 
     Then posts of windows that are over are dropped.
@@ -178,7 +178,7 @@ def account_pass(
         accounts, flagged = accounts + done.accounts, flagged + done.flagged
     nights = plan.config.accounts.nights if plan.config.accounts else 1
     drop_posts(plan.results, window_begins(unit.night, nights))
-    return AccountsFound(accounts, flagged)
+    return AccountTotals(accounts, flagged)
 
 
 def take_first_looks(results: str, unit: AccountUnit, key_ids: Sequence[str]) -> frozenset[str]:
@@ -258,7 +258,8 @@ def lesson_of(plan: Plan, shards: Sequence[Shard]) -> FilterLesson | None:
     if plan.config.filter is None or plan.date is None or not shards:
         return None
     ranges = {(shard.file.path, shard.file.modified, shard.rows): shard for shard in shards}
-    unit = digest({"night": plan.date.isoformat(), "rows": sorted(map(str, ranges))})[:32]
+    by_account = plan.config.input.account is not None
+    unit = unit_name(by_account, digest({"night": plan.date.isoformat(), "rows": sorted(map(str, ranges))})[:32])
     drawn = sorted(ranges, key=lambda rows: hashlib.sha256(repr(rows).encode()).digest())[:MOST_SHARDS]
     most = MOST_NGRAMS // plan.config.filter.nights
     tokens = sum(rows.text_bytes for _, _, rows in drawn) / BYTES_A_TOKEN

@@ -149,7 +149,7 @@ class Busy(NamedTuple):
     row: int | None = None
 
 
-class Lost(NamedTuple):
+class LostDocument(NamedTuple):
     """A document that could not be scored: row, reason (schemas.words.DOCUMENT_REASONS), detail and identity."""
 
     row: int
@@ -159,7 +159,7 @@ class Lost(NamedTuple):
 
 
 @dataclass
-class Finished:
+class FinishedShard:
     """A finished shard: every row is in a report or lost, unless its file turned out to be at fault.
 
     retries: how often the shard, or a part of it, failed and was given again, whole or halved.
@@ -167,7 +167,7 @@ class Finished:
 
     shard: Shard
     reports: list[Report] = field(default_factory=list)
-    lost: list[Lost] = field(default_factory=list)
+    lost: list[LostDocument] = field(default_factory=list)
     fault: FileFault | None = None
     retries: int = 0
 
@@ -196,7 +196,7 @@ class FinishedPack:
         return sum(counts.documents for counts in self.shards.values())
 
 
-class Scored(Enum):
+class PieceState(Enum):
     """States of a piece that is to be scored: as the pace cut it, half of one that failed, or one large document."""
 
     CUT = auto()
@@ -214,7 +214,7 @@ class PieceWork:
 
     piece: Piece
     shard: "OpenShard"
-    state: Scored | Lost = Scored.CUT
+    state: PieceState | LostDocument = PieceState.CUT
     failed_on: list[str | None] = field(default_factory=list)
     exclusive: bool = False
     nodes: int = 0
@@ -282,11 +282,11 @@ class PackWork:
 class OpenShard:
     """A shard that is worked on, and how many of its pieces are left."""
 
-    finished: Finished
+    finished: FinishedShard
     open_pieces: int = 1
 
 
 def whole_shard(shard: Shard, *, exclusive: bool = False, retries: int = 0) -> PieceWork:
     """A shard as one piece."""
     piece = Piece(shard, shard.rows.start, shard.rows.stop)
-    return PieceWork(piece, OpenShard(Finished(shard, retries=retries)), exclusive=exclusive)
+    return PieceWork(piece, OpenShard(FinishedShard(shard, retries=retries)), exclusive=exclusive)

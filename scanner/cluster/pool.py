@@ -28,8 +28,8 @@ from typing import Any, NamedTuple, TypeVar
 import ray
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
-from scanner.cluster.machines import Gone, Nodes, node_of, node_of_actor
-from scanner.cluster.pieces import Busy, Finished, FinishedPack, Lost, Pack, PackWork, PieceWork
+from scanner.cluster.machines import NodeEnd, Nodes, node_of, node_of_actor
+from scanner.cluster.pieces import Busy, FinishedPack, FinishedShard, LostDocument, Pack, PackWork, PieceWork
 from scanner.cluster.todo import PiecePace, Todo
 from scanner.errors import BrickscanError, Refused, ScanFailed
 from scanner.input.shards import Shard
@@ -98,7 +98,7 @@ class _Slot:
         if isinstance(work, PackWork):
             ref = self.actor.scan_pack.options(**streams).remote(work.pack.shards)
         else:
-            ask = self.actor.identify if isinstance(work.state, Lost) else self.actor.scan
+            ask = self.actor.identify if isinstance(work.state, LostDocument) else self.actor.scan
             ref = ask.options(**streams).remote(work.piece)
         self.given.append((ref, work))
 
@@ -143,7 +143,7 @@ class Pool:
         self._complain_at = _COMPLAIN_EVERY
         self._reported = -math.inf
 
-    def run(self, shards: Iterable[Shard | Pack]) -> Iterator[Finished | FinishedPack | None]:
+    def run(self, shards: Iterable[Shard | Pack]) -> Iterator[FinishedShard | FinishedPack | None]:
         """Work through shards and packs of them. Yields finished ones, and None about every second meanwhile.
 
         Raises:
@@ -224,7 +224,7 @@ class Pool:
                     if len(slot.given) == 1:
                         slot.deadline = time.monotonic() + self._stall_seconds
 
-    def _take(self, slot: _Slot) -> Finished | FinishedPack | None:
+    def _take(self, slot: _Slot) -> FinishedShard | FinishedPack | None:
         """Take an answer about the first work that an actor was given: a sign of life, its result, or its end."""
         ref, work = slot.given[0]
         try:
@@ -257,7 +257,7 @@ class Pool:
             return None
         if isinstance(work, PackWork):
             return self._todo.unpack(work, found)
-        if isinstance(work.state, Lost):
+        if isinstance(work.state, LostDocument):
             return self._todo.lose(work, work.state, found)
         return self._todo.done(work, found)
 
@@ -265,7 +265,7 @@ class Pool:
         slot.given.popleft()
         slot.deadline, slot.behind, slot.row = time.monotonic() + self._stall_seconds, 0, None
 
-    def _raised(self, cause: BaseException, work: PieceWork | PackWork | None) -> Finished | None:
+    def _raised(self, cause: BaseException, work: PieceWork | PackWork | None) -> FinishedShard | None:
         if work is None:
             error = Refused if isinstance(cause, Refused) and not self._began else ScanFailed
             raise error(f"a worker cannot begin: {cause}") from None
@@ -281,7 +281,7 @@ class Pool:
         self._todo.put_back(slot.waiting)
         slot.given = deque([(slot.actor.__ray_ready__.remote(), slot.given[0][1])])
 
-    def _died(self, slot: _Slot, reason: str) -> Finished | None:
+    def _died(self, slot: _Slot, reason: str) -> FinishedShard | None:
         """Replace a dead actor. The work that it was doing has failed, unless its node is gone."""
         node_id = node_of(slot.begun)
         gone = self._nodes.gone(node_id)
@@ -289,7 +289,7 @@ class Pool:
         work = self._replace(slot)
         if work is None:
             self._failed_starts += gone is None
-            self._lost_starts += gone is Gone.DIED
+            self._lost_starts += gone is NodeEnd.DIED
             most = START_ATTEMPTS + 2 * len(self._slots)
             if self._failed_starts >= START_ATTEMPTS or self._lost_starts >= most:
                 dead = max(self._failed_starts, self._lost_starts)
@@ -300,7 +300,7 @@ class Pool:
         what = "the worker died while it scanned this; it may have needed more than cluster.worker_memory_mb"
         return self._todo.failed(work, "killed_worker", what, node_id)
 
-    def _stalled(self, slot: _Slot) -> Finished | None:
+    def _stalled(self, slot: _Slot) -> FinishedShard | None:
         """Replace an actor that makes no progress."""
         if slot.out_of_reach:
             return self._died(slot, f"it could not be reached for {UNREACHABLE_SECONDS:g} s")

@@ -19,7 +19,7 @@ from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
 from scanner.cluster.commits import Committer, Metrics, ScanTotals, costs
 from scanner.cluster.machines import cluster, fit_gpus, room, share_gpus, worker_memory
 from scanner.cluster.passes import (
-    AccountsFound,
+    AccountTotals,
     AccountUnit,
     account_pass,
     filter_pass,
@@ -121,7 +121,7 @@ def worse_of(one: ExitCode, other: ExitCode) -> ExitCode:
     return min(one, other, key=WORST_FIRST.index)
 
 
-class Begun(NamedTuple):
+class ScanStart(NamedTuple):
     """A scan as it began. users_head: head of the users' hash chain; part: its part of the input; None: all of it."""
 
     scan_id: str
@@ -138,7 +138,7 @@ def snapshots_of(work: ScanWork) -> list[Snapshot]:
 
 
 def scan_row(
-    plan: Plan, begun: Begun, work: ScanWork, totals: ScanTotals, weighed: WeighingResult, audit: LiveAudit | None
+    plan: Plan, begun: ScanStart, work: ScanWork, totals: ScanTotals, weighed: WeighingResult, audit: LiveAudit | None
 ) -> dict[str, object]:
     """The row of schemas.tables.SCANS, without `finished_at` and `exit_code`; audit: None where it was not judged."""
     return {
@@ -202,7 +202,7 @@ class ScanOutcome:
     unread: UnreadInput = ALL_READ
     stopped: bool = False
     dropped: int = 0
-    accounts: AccountsFound | None = None
+    accounts: AccountTotals | None = None
     part: DriverShare | None = None
     left_out: tuple[UnsupportedKey, ...] = ()
     trial: bool = False
@@ -265,7 +265,7 @@ class _Scan:
         self._first_commit: float | None = None
         self._audit: LiveAudit | None = None
         self._unit: AccountUnit | None = None
-        self._accounts: AccountsFound | None = None
+        self._accounts: AccountTotals | None = None
         self._of_unit: dict[str, object] = {}  # columns of its row
         self._weighed, self._weighed_ids = NOT_WEIGHED, list[str]()
         self._unread = ALL_READ
@@ -434,7 +434,7 @@ class _Scan:
         if weighing is None:
             return
         of_pass = shards_of_pass(weighing, shards)
-        self._weighed_ids, left = [shard.shard_id for shard in of_pass], not_weighed(weighing, of_pass)
+        self._weighed_ids, left = [shard.shard_id for shard in of_pass], not_weighed(weighing, of_pass, shards)
         self._weighed = WeighingResult(weighing.reader_sha256, left=len(left))
         if left:
             self._wait("starting workers whose model reads texts")
@@ -467,7 +467,7 @@ class _Scan:
 
     def _record(self, exit_code: ExitCode) -> None:
         """Write the scan's row, whole, once; an interrupt that comes meanwhile changes nothing of it."""
-        begun = Begun(self._scan_id, self._started_at, self._users_head, self._part)
+        begun = ScanStart(self._scan_id, self._started_at, self._users_head, self._part)
         row = scan_row(self._plan, begun, self._work, self._committer.totals, self._weighed, self._audit)
         try:
             with interrupts_held():

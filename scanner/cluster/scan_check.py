@@ -15,6 +15,7 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from scanner.audit.in_every_scan.decoys import PieceDecoys, Rehearsal
 from scanner.cluster.machines import WORKER_MEMORY, cluster, worker_memory
 from scanner.cluster.pieces import Seconds
 from scanner.cluster.todo import PiecePace
-from scanner.cluster.weighing import reading_cost
+from scanner.cluster.weighing import not_weighed, reading_cost, shards_of_pass
 from scanner.cluster.work import (
     InspectedInput,
     ScanWork,
@@ -186,10 +187,10 @@ def _samples(plan: Plan, shard: Shard, places: int, score: Score) -> list[Sample
     samples = []
     for begin, end in pairwise(bounds):
         if begin < end:
-            seconds, taken, (too_short, filtered, refused) = timed(score, batch.slice(begin, end - begin))
-            unread = pc.sum(taken["unread"], min_count=0).as_py()
-            cost = reading + seconds / len(taken)
-            samples.append(Sample(cost, len(taken), taken["text"].nbytes, too_short, filtered, refused, unread))
+            seconds, rows, (too_short, filtered, refused) = timed(score, batch.slice(begin, end - begin))
+            unread = pc.sum(rows["unread"], min_count=0).as_py()
+            cost = reading + seconds / len(rows)
+            samples.append(Sample(cost, len(rows), rows["text"].nbytes, too_short, filtered, refused, unread))
     return samples
 
 
@@ -202,13 +203,13 @@ def timed(
     """
     most = FIRST
     while True:
-        taken = batch.slice(0, most)
+        rows = batch.slice(0, most)
         began = clock()
-        found = score(taken)
+        found = score(rows)
         seconds = clock() - began
-        if len(taken) == len(batch) or seconds >= SECONDS_A_PLACE / 2:
-            return seconds, taken, found
-        most = len(taken) * min(max(int(SECONDS_A_PLACE / max(seconds, 1e-9)), 2), 16)
+        if len(rows) == len(batch) or seconds >= SECONDS_A_PLACE / 2:
+            return seconds, rows, found
+        most = len(rows) * min(max(int(SECONDS_A_PLACE / max(seconds, 1e-9)), 2), 16)
 
 
 MIB = 2**20
@@ -276,7 +277,7 @@ def _steps(plan: Plan, part: DriverShare | None, wait: Callable[[str], None]) ->
     wait("scoring a sample of the documents")
     yield from _costs(plan, listed.work, workers, memory)
     if weighing is not None:
-        yield _model(weighing, listed.work)
+        yield _model(replace(weighing, filter_sha256=plan.filter_sha256), listed.work)
 
 
 _READY = {
@@ -436,7 +437,7 @@ def _costs(plan: Plan, work: ScanWork, workers: int, memory: int) -> Iterator[Ch
         f"{_count(found.workers, 'worker')}, and some seconds for Ray to start{with_gpus}"
     )
     facts = {"core_hours": hours, "core_hours_low": low, "core_hours_high": high, "seconds": found.seconds}
-    yield CheckFinding("time", (says,), facts | {"workers": found.workers})
+    yield CheckFinding("time", (says, *_costs_of_looks(plan)), facts | {"workers": found.workers})
     needed, most = found.memory / MIB, memory / MIB
     says = (
         f"a worker needs about {needed:,.0f} MiB, {found.workers * needed / 1024:,.1f} GiB for {found.workers}; "
@@ -446,11 +447,23 @@ def _costs(plan: Plan, work: ScanWork, workers: int, memory: int) -> Iterator[Ch
     yield CheckFinding("memory", (says,), facts)
 
 
+def _costs_of_looks(plan: Plan) -> Iterator[str]:
+    """What each look that is on costs, as it was once measured."""
+    each = ", ".join(f"{look} {times} times" for look, times in plan.config.costs.items())
+    if each:
+        yield f"a look takes so many times as long as a scan for 100,000 users without it, once measured: {each}"
+
+
 def _model(weighing: Plan, work: ScanWork) -> CheckFinding:
     """What the model reads of what is left, at most, and how long one core takes for it."""
+    of_pass = shards_of_pass(weighing, work.of_input)
+    left = not_weighed(weighing, of_pass, work.of_input) if results.exist(weighing.results) else of_pass
     seconds, share = reading_cost(weighing)
-    hours = share * seconds * sum(shard.rows.text_bytes for shard in work.left) / 3600
-    says = f"it reads at most {share:.3g} of the texts: about {_hours(hours)} core-hours more on CPUs, on GPUs less"
+    hours = share * seconds * sum(shard.rows.text_bytes for shard in left) / 3600
+    says = (
+        f"{len(of_pass) - len(left):,} of {_count(len(of_pass), 'shard')} read; of the others at most {share:.3g} of "
+        f"the texts: about {_hours(hours)} core-hours more on CPUs, on GPUs less"
+    )
     return CheckFinding("model", (says,), {"reader_sha256": weighing.reader_sha256, "core_hours": hours})
 
 
@@ -478,7 +491,6 @@ def _hours(hours: float) -> str:
 
 
 def _span(seconds: float) -> str:
-    """A time for people: in seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -15,18 +15,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import accumulate
 
-from scanner.cluster.machines import Gone, Nodes
+from scanner.cluster.machines import NodeEnd, Nodes
 from scanner.cluster.pieces import (
-    Finished,
     FinishedPack,
-    Lost,
+    FinishedShard,
+    LostDocument,
     Pack,
     PackReport,
     PackWork,
     Piece,
+    PieceState,
     PieceWork,
     Report,
-    Scored,
     Seconds,
     whole_shard,
 )
@@ -159,7 +159,7 @@ class Todo:
         """Whether work is cut by its failures alone."""
         if isinstance(work, PackWork):
             return False
-        return bool(work.failed_on) or work.state is not Scored.CUT or work.piece.one_by_one
+        return bool(work.failed_on) or work.state is not PieceState.CUT or work.piece.one_by_one
 
     def pieces(self, most: int) -> int:
         """How many pieces the work that waits would be cut into now, counted up to so many."""
@@ -178,7 +178,7 @@ class Todo:
 
     def failed(
         self, work: PieceWork | PackWork, reason: str, detail: str, node_id: str | None = None
-    ) -> Finished | None:
+    ) -> FinishedShard | None:
         """Try failed work again, or take it apart; a document is given up after its last attempt.
 
         node_id: the node on which its worker died. Processes of an ending node may die before the node is known to be
@@ -187,7 +187,7 @@ class Todo:
         if isinstance(work, PackWork):
             self._take_apart(work, detail)
             return None
-        if isinstance(work.state, Lost):
+        if isinstance(work.state, LostDocument):
             return self.lose(work, work.state, UNKNOWN)
         work.failed_on.append(node_id)
         failures = sum(self._nodes.gone(node_id) is None for node_id in work.failed_on)
@@ -200,7 +200,7 @@ class Todo:
             self._halve(work, detail)
         return None
 
-    def stalled(self, work: PieceWork | PackWork, behind: int, row: int | None) -> Finished | None:
+    def stalled(self, work: PieceWork | PackWork, behind: int, row: int | None) -> FinishedShard | None:
         """Try work again over which an actor made no progress; a document that was announced alone is given up.
 
         Args:
@@ -210,7 +210,7 @@ class Todo:
         """
         if isinstance(work, PackWork):
             self._take_apart(work, _NO_PROGRESS, behind)
-        elif isinstance(work.state, Lost):
+        elif isinstance(work.state, LostDocument):
             return self.lose(work, work.state, UNKNOWN)
         elif row is not None:
             self._split(work, row, row + 1)
@@ -222,18 +222,18 @@ class Todo:
             self._halve(work, _NO_PROGRESS)
         return None
 
-    def node_lost(self, work: PieceWork | PackWork, how: Gone) -> Finished | None:
+    def node_lost(self, work: PieceWork | PackWork, how: NodeEnd) -> FinishedShard | None:
         """Put back work whose node is gone, which is no attempt; cut or give up work over which many nodes died."""
-        work.nodes += how is Gone.DIED
+        work.nodes += how is NodeEnd.DIED
         detail = f"{work.nodes} nodes of the cluster died while they scanned this"
         if isinstance(work, PackWork):
             if work.nodes < NODES_A_SHARD:
                 self.put_back([work])
             else:
                 self._take_apart(work, detail)
-        elif work.nodes < (NODES_A_DOCUMENT if work.single else 1 if work.state is Scored.HALF else NODES_A_SHARD):
+        elif work.nodes < (NODES_A_DOCUMENT if work.single else 1 if work.state is PieceState.HALF else NODES_A_SHARD):
             self._again(work)
-        elif isinstance(work.state, Lost):
+        elif isinstance(work.state, LostDocument):
             return self.lose(work, work.state, UNKNOWN)
         elif work.single:
             self._give_up(work, "killed_worker", f"{detail} alone")
@@ -250,32 +250,32 @@ class Todo:
         self._waiting.extend(whole_shard(shard) for shard in work.pack.shards if shard not in done)
         return FinishedPack(done, report)
 
-    def lose(self, work: PieceWork, lost: Lost, whose: Identity) -> Finished | None:
+    def lose(self, work: PieceWork, lost: LostDocument, whose: Identity) -> FinishedShard | None:
         """Count a document as lost, now that everything about it is known."""
         work.shard.finished.lost.append(lost._replace(whose=whose))
         self.in_parts += 1
         return self._close(work)
 
-    def done(self, work: PieceWork, report: Report) -> Finished | None:
+    def done(self, work: PieceWork, report: Report) -> FinishedShard | None:
         """Take the report of a piece. Returns its shard, if the shard is finished."""
         finished = work.shard.finished
         finished.reports.append(report)
         finished.fault = finished.fault or report.fault
         self.in_parts += report.counts.documents
-        if self._pace and work.state is not Scored.LARGE and not work.piece.one_by_one:
+        if self._pace and work.state is not PieceState.LARGE and not work.piece.one_by_one:
             self._pace.measured(report.counts.documents, report.seconds)
         work.shard.open_pieces += len(report.set_aside)
         for row in report.set_aside:
             piece = work.piece._replace(start=row, stop=row + 1)
-            self._waiting.append(PieceWork(piece, work.shard, Scored.LARGE, exclusive=True))
+            self._waiting.append(PieceWork(piece, work.shard, PieceState.LARGE, exclusive=True))
         self._give_up_large(work.path)
         return self._close(work)
 
     @staticmethod
     def _attempts(work: PieceWork) -> int:
-        if work.state is Scored.LARGE:
+        if work.state is PieceState.LARGE:
             return LARGE_ATTEMPTS
-        return 1 if work.state is Scored.HALF and not work.single else ATTEMPTS
+        return 1 if work.state is PieceState.HALF and not work.single else ATTEMPTS
 
     def _again(self, work: PieceWork) -> None:
         work.shard.finished.retries += 1
@@ -317,12 +317,12 @@ class Todo:
         middle = (start + stop) // 2
         work.shard.open_pieces += 1
         halves = ((start, middle), (middle, stop))
-        self.put_back(PieceWork(Piece(shard, *rows, one_by_one), work.shard, Scored.HALF) for rows in halves)
+        self.put_back(PieceWork(Piece(shard, *rows, one_by_one), work.shard, PieceState.HALF) for rows in halves)
 
     def _give_up(self, work: PieceWork, reason: str, detail: str) -> None:
         """Give a document up: an actor is asked only for its identity."""
-        self._large_lost[work.path] += work.state is Scored.LARGE
-        work.state, work.nodes = Lost(work.piece.start, reason, detail), 0
+        self._large_lost[work.path] += work.state is PieceState.LARGE
+        work.state, work.nodes = LostDocument(work.piece.start, reason, detail), 0
         self.put_back([work])
         self._give_up_large(work.path)
 
@@ -332,10 +332,10 @@ class Todo:
             return
         what = f"{LARGE_LOST} documents of this file that are as large could not be scored; it was not tried"
         for work in self._waiting:
-            if isinstance(work, PieceWork) and work.state is Scored.LARGE and work.path == path:
-                work.state = Lost(work.piece.start, "out_of_memory", what)
+            if isinstance(work, PieceWork) and work.state is PieceState.LARGE and work.path == path:
+                work.state = LostDocument(work.piece.start, "out_of_memory", what)
 
-    def _close(self, work: PieceWork) -> Finished | None:
+    def _close(self, work: PieceWork) -> FinishedShard | None:
         finished = work.shard.finished
         work.shard.open_pieces -= 1
         if work.shard.open_pieces:

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,26 +24,28 @@ import ray
 from scanner.audit.in_every_scan.decoys import PieceDecoys, WeighedDecoys
 from scanner.cluster.commits import Committer
 from scanner.cluster.machines import fit_gpus, limit_memory, worker_memory
-from scanner.cluster.pieces import NOTHING, DocumentCounts, Files, Finished, Piece
+from scanner.cluster.pieces import NOTHING, DocumentCounts, Files, FinishedShard, Piece
 from scanner.cluster.pool import Pool
 from scanner.cluster.todo import PiecePace, seconds_a_byte
 from scanner.cluster.work import packed
 from scanner.cluster.worker import Rows, Worker, texts_of_flags
-from scanner.detection.attribution import OfFile, Sightings
+from scanner.detection.attribution import FileKnowledge, Sightings
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_weighing
 from scanner.detection.rows import flagged_rows, with_canaries, with_ids
 from scanner.detection.rules import Rules
 from scanner.detection.under_test import KeyUnderTest, Origin
-from scanner.detection.weighing import TextLevels, reading_of, worth_reading
+from scanner.detection.weighing import TextLevels, reader_sha256, reading_of, worth_reading
+from scanner.errors import Refused
 from scanner.input.documents import read_text
 from scanner.input.shards import Shard, shard_id
+from scanner.input.tables import pack_rows
 from scanner.results.filters import open_filter
 from scanner.results.first_seen import first_seen
 from scanner.results.newest import flags
 from scanner.results.queries import ask
 from scanner.results.retention import done_in_frozen_nights
-from scanner.results.transactions import Tables, committed, open_tables, write_file
+from scanner.results.transactions import Tables, committed, open_tables, read_whole, write_file
 from scanner.scan_plan import Plan
 from schemas.tables import DOCUMENTS, FLAG_READINGS
 from schemas.words import WEIGHED, Naming
@@ -75,7 +78,8 @@ class WeighingResult(NamedTuple):
     """Result of a pass of a model, by the digest of its files, None: none is configured.
 
     texts: that were read; flagged: documents that are flagged by weights and were not before; canaries: of canaries,
-    beside these; unproved: flags that a slow path computed differently; left: shards that were not read.
+    beside these; unproved: flags that a slow path computed differently; left: shards that were not read; given_up:
+    documents that ended each worker that read them, and keep the verdict that they have.
     """
 
     reader_sha256: str | None = None
@@ -84,6 +88,7 @@ class WeighingResult(NamedTuple):
     canaries: int = 0
     unproved: int = 0
     left: int = 0
+    given_up: int = 0
 
     def columns(self) -> dict[str, object]:
         """Columns of schemas.tables.SCANS."""
@@ -132,8 +137,14 @@ class WeighingWorker(Worker):
     def _text_reader(self) -> "TextReader":
         from scanner.generation import TextReader
 
-        device = "cuda" if ray.is_initialized() and ray.get_gpu_ids() else "cpu"
-        return TextReader(Path(self._by.model), device, self._by.dtype)
+        device, folder = "cuda" if ray.is_initialized() and ray.get_gpu_ids() else "cpu", Path(self._by.model)
+        reader = TextReader(folder, device, self._by.dtype)
+        if reader_sha256(folder, self._by.dtype) != self._plan.reader_sha256:
+            raise Refused(
+                f"weights_by.model: in {str(folder)!r} is another model than when the scan began, or on this machine "
+                "another than on the driver's; put the same files everywhere and run the scan again"
+            )
+        return reader
 
     @cached_property
     def _seconds_a_byte(self) -> float:
@@ -161,7 +172,7 @@ class WeighingWorker(Worker):
         documents: pa.RecordBatch,
         origin: Origin,
         witness: PieceDecoys | None,
-        known: OfFile,
+        known: FileKnowledge,
         made: dict[str, list[pa.RecordBatch]],
     ) -> None:
         """Read the documents that are worth it, and score these; as Worker."""
@@ -175,8 +186,10 @@ class WeighingWorker(Worker):
         drawn = self._text_ids.for_weighing([hashlib.sha256(stored[place]).digest() for place in texts])
         wanted = worth_reading(self._tests, self._rules, self._by, [*texts.values()]) & (drawn < self._by.share)
         for some in _together([place for place, one in zip(texts, wanted.tolist(), strict=True) if one], texts):
-            steps = self._text_reader.surprise([texts[place] for place in some])
-            self._levels.put([texts[place] for place in some], steps)
+            # copies are read once: rounding differs by what is read beside, and what is kept of a text is what counted
+            each = [*dict.fromkeys(texts[place] for place in some)]
+            steps_of = dict(zip(each, self._text_reader.surprise(each), strict=True))
+            self._levels.put(each, [*steps_of.values()])
             few = documents.take(pa.array(some))
             result = self._detector.score_batch(few, origin, witness, known)
             verdicts = _as_weighed(with_canaries(result.verdicts, self._plan.canaries_made))
@@ -186,7 +199,7 @@ class WeighingWorker(Worker):
                 kept = texts_of_flags(few, verdicts)
                 if self._plan.config.evidence.keep_text:
                     made["flag_texts"].append(kept)
-                of_row = dict(zip(few["row"].to_pylist(), steps, strict=True))
+                of_row = dict(zip(few["row"].to_pylist(), (steps_of[texts[place]] for place in some), strict=True))
                 made["flag_readings"].append(
                     readings_of_flags(kept, self._plan, [of_row[row].tobytes() for row in kept["row"].to_pylist()])
                 )
@@ -217,21 +230,17 @@ def reading_seconds(folder: Path) -> float:
     return SECONDS_A_BYTE * sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
 
 
-SAMPLE = "It was a quiet day at the harbour, and nobody on the pier had expected a ship. " * 32
-"""Text by which the cost of reading is measured, 2.5 KB."""
-
-
 def reading_cost(plan: Plan) -> tuple[float, float]:
     """CPU seconds of a pass's model for a byte of text here, and the share of unmarked texts that it reads at most."""
-    from scanner.generation import TextReader
+    from scanner.generation.model import SAMPLE, TextReader
 
-    by = reading_of(plan)
+    by, sample = reading_of(plan), SAMPLE * 32
     reader = TextReader(Path(by.model), "cpu", by.dtype)
-    reader.surprise([SAMPLE])
+    reader.surprise([sample])
     began = time.process_time()
-    reader.surprise([SAMPLE])
+    reader.surprise([sample])
     passing = min(1.0, sum(by.cut if key.messages == 1 else 1.0 for key in plan.keys))
-    return (time.process_time() - began) / len(SAMPLE), by.share * passing
+    return (time.process_time() - began) / len(sample), by.share * passing
 
 
 def _together(places: Sequence[int], texts: Mapping[int, str]) -> list[list[int]]:
@@ -267,7 +276,15 @@ class WeighingCommitter(Committer):
 
     def _row(self, shard: Shard, counts: DocumentCounts) -> dict[str, object]:
         more = replace(NOTHING, flagged=counts.flagged, canaries=counts.canaries)
-        return super()._row(shard, more) | {"rows": shard.rows.documents}
+        # flags of rows that moved stand, as in scans
+        moved = shard.file.left_out(shard.rows.start, shard.rows.stop).all()
+        return super()._row(shard, more) | {"rows": 0 if moved else shard.rows.documents}
+
+    def _write_lost(self, finished: FinishedShard) -> Files:
+        """Write nothing: a document that cannot be read has its verdict, and in quarantine it would count twice."""
+        for lost in finished.lost:
+            _log.warning("%s, row %d: the model cannot read it: %s", finished.shard.file.path, lost.row, lost.detail)
+        return {}
 
 
 def shards_of_pass(plan: Plan, shards: Sequence[Shard]) -> list[Shard]:
@@ -276,11 +293,28 @@ def shards_of_pass(plan: Plan, shards: Sequence[Shard]) -> list[Shard]:
     return [replace(shard, shard_id=shard_id(shard.file, shard.rows, plan.decides), keys=()) for shard in ranges]
 
 
-def not_weighed(plan: Plan, shards: Sequence[Shard]) -> list[Shard]:
-    """The shards of a pass that no scan has committed."""
+def not_weighed(plan: Plan, shards: Sequence[Shard], scanned: Sequence[Shard]) -> list[Shard]:
+    """The shards of a pass that no scan has committed, those of tables without rows that a commit moved.
+
+    The verdicts on such rows stand where they were, and so does what a model found there. All that the shards of the
+    scan have verdicts on was not moved (scanner.cluster.rewritten).
+    """
     tables = Tables(plan.results)
     done = committed(tables, "verdicts", [shard.shard_id for shard in shards]) | done_in_frozen_nights(tables, shards)
-    return [shard for shard in shards if shard.shard_id not in done]
+    left = [shard for shard in shards if shard.shard_id not in done]
+    paths = {shard.file.path for shard in left if shard.file.entry is not None and shard.file.entry.parents}
+    if not paths:
+        return left
+    ids = [shard.shard_id for shard in scanned if shard.file.path in paths]
+    verdicts = read_whole(plan.results, "verdicts", pl.Series(sorted(paths))).filter(pl.col("shard_id").is_in(ids))
+    rows_of = dict(verdicts.group_by("path").agg("row").collect().iter_rows())
+
+    def without_moved(shard: Shard) -> Shard:
+        moved, rows = np.ones(shard.rows.stop, np.bool_), np.array(rows_of.get(shard.file.path, []), np.int64)
+        moved[rows[rows < shard.rows.stop]] = False
+        return replace(shard, file=replace(shard.file, rewritten=pack_rows(moved)))
+
+    return [without_moved(shard) if shard.file.path in paths else shard for shard in left]
 
 
 def weighing_pass(
@@ -334,7 +368,7 @@ def weighing_pass(
     try:
         for finished in pool.run(packed(known, fit or workers)):
             meanwhile()
-            if isinstance(finished, Finished) and finished.fault is not None:
+            if isinstance(finished, FinishedShard) and finished.fault is not None:
                 faulty += 1
             elif finished is not None:
                 committer.add(finished)
@@ -344,9 +378,9 @@ def weighing_pass(
         pool.close()
         committer.flush()
     counts = committer.totals.counts
-    return WeighingResult(
-        plan.reader_sha256, counts.documents, counts.flagged, counts.canaries, counts.unproved, faulty
-    )
+    read = counts.documents - counts.quarantined
+    found = counts.flagged, counts.canaries, counts.unproved
+    return WeighingResult(plan.reader_sha256, read, *found, faulty, counts.quarantined)
 
 
 def _flagged_rows(plan: Plan, shards: Sequence[Shard]) -> dict[str, FlaggedRows]:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from scanner.cluster.commits import ScanTotals
 
 
-class AlsoDone(NamedTuple):
+class DoneUnderKeys(NamedTuple):
     """A shard that is done under some of the keys: as it was done, these keys, and what is left; None: nothing."""
 
     done: tuple[Shard, ...]
@@ -56,7 +56,7 @@ class _Run(NamedTuple):
 
 def done_under_others(
     plan: Plan, shards: Sequence[Shard], recorded: Collection[str], done: Callable[[Sequence[Shard]], set[str]]
-) -> dict[str, AlsoDone]:
+) -> dict[str, DoneUnderKeys]:
     """Shards that are done under other keys, by their ids; other shards are left out.
 
     Args:
@@ -117,13 +117,13 @@ def _in_words(dedup: str, min_scored: int, filter_sha256: str | None) -> str:
     return f"dedup = {dedup!r}, min_scored = {min_scored}{of_filter}"
 
 
-def _also_done(plan: Plan, shard: Shard, before: Sequence[Shard]) -> AlsoDone:
+def _also_done(plan: Plan, shard: Shard, before: Sequence[Shard]) -> DoneUnderKeys:
     known_keys = {key_id for one in before for key_id in one.keys}
     left = tuple(key for key in plan.keys if key.key_id not in known_keys)
     if not left:
-        return AlsoDone(tuple(before), None)
+        return DoneUnderKeys(tuple(before), None)
     name = shard_id(shard.file, shard.rows, plan.decides_under(left))
-    return AlsoDone(tuple(before), Shard(name, shard.file, shard.rows, keys=tuple(key.key_id for key in left)))
+    return DoneUnderKeys(tuple(before), Shard(name, shard.file, shard.rows, keys=tuple(key.key_id for key in left)))
 
 
 def _runs(plan: Plan, recorded: Collection[str]) -> Iterator[_Run]:
@@ -263,7 +263,7 @@ def _look_back(plan: Plan, inspected: InspectedInput) -> tuple[ScanWork, set[str
         return here | done_in_frozen_nights(tables, [shard for shard in shards if shard.shard_id not in here])
 
     whole = logged | done_in_frozen_nights(tables, [one for one in inspected.shards if one.shard_id not in logged])
-    others: dict[str, AlsoDone] = {}
+    others: dict[str, DoneUnderKeys] = {}
     rest = [shard for shard in inspected.shards if shard.shard_id not in whole]
     if rest:
         recorded = sets_of_keys(plan.results)
@@ -282,7 +282,7 @@ def _rules(plan: Plan) -> list[tuple[str, int, str | None]]:
 
 
 def without(
-    inspected: InspectedInput, done: Collection[str], others: Mapping[str, AlsoDone] = MappingProxyType({})
+    inspected: InspectedInput, done: Collection[str], others: Mapping[str, DoneUnderKeys] = MappingProxyType({})
 ) -> ScanWork:
     """The work that is left when these ids are done, and these shards under other keys."""
     shards, _, faults = inspected

@@ -25,7 +25,7 @@ from scanner.cluster.machines import device_of_worker, limit_memory, peak_memory
 from scanner.cluster.pieces import NOTHING, Busy, DocumentCounts, Files, PackReport, Piece, Report, Seconds
 from scanner.cluster.todo import seconds_a_byte
 from scanner.detection.accounts import by_account, posts_of
-from scanner.detection.attribution import OfFile, Sightings, written
+from scanner.detection.attribution import FileKnowledge, Sightings, written
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_detector, open_text_ids
 from scanner.detection.proving import MOST_TOKENS, SECONDS_A_TOKEN
@@ -147,7 +147,10 @@ def _count(verdicts: list[pa.RecordBatch], column: str, value: str) -> int:
 def quarantine_rows(
     origin: Origin, rows: Iterable[tuple[int | None, Identity]], reason: str, detail: str
 ) -> pa.RecordBatch:
-    """Rows of QUARANTINE that share a reason, each with its identity; a row of None stands for the whole file."""
+    """Rows of QUARANTINE that share a reason, each with its identity; a row of None stands for the whole file.
+
+    Workers call it for rows that they read, and the driver for files at fault and documents that no worker survived.
+    """
     shared = origin._asdict() | {"reason": reason, "detail": detail, "scanned_at": datetime.now(UTC)}
     return pa.RecordBatch.from_pylist([shared | {"row": row} | whose._asdict() for row, whose in rows], QUARANTINE)
 
@@ -285,7 +288,9 @@ class Worker:
             FileFault: its file cannot be read; and as `scan`.
         """
         origin = Origin(self._scan_id, piece.shard.shard_id, piece.shard.file.path)
-        known = OfFile(self._earlier.began, self._earlier.texts, piece.shard.first_scanned, written(piece.shard.file))
+        known = FileKnowledge(
+            self._earlier.began, self._earlier.texts, piece.shard.first_scanned, written(piece.shard.file)
+        )
         rows = Rows()
         made = rows.batches
         unread: list[pa.RecordBatch] = []  # documents with a value that was not read
@@ -325,7 +330,7 @@ class Worker:
         documents: pa.RecordBatch,
         origin: Origin,
         witness: PieceDecoys | None,
-        known: OfFile,
+        known: FileKnowledge,
         made: dict[str, list[pa.RecordBatch]],
     ) -> None:
         """Score documents, and append their rows, by table, to those that are made."""

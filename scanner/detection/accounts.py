@@ -128,7 +128,7 @@ class Posts(NamedTuple):
         )
 
 
-class Pooled(NamedTuple):
+class AccountPositions(NamedTuple):
     """Some accounts as a key sees them. posts: tokens of each post; positions: the scored ones of each account."""
 
     test: KeyUnderTest
@@ -140,18 +140,18 @@ class Pooled(NamedTuple):
         return Tokens(self.posts.ids, self.posts.offsets[begins])
 
 
-class Look(NamedTuple):
-    """Findings of K keys on A accounts. log10_e: of each key, float64[A, C]; pooled: what was scored."""
+class AccountFindings(NamedTuple):
+    """Findings of K keys on A accounts. log10_e: of each key, float64[A, C]; under_keys: what was scored."""
 
     choice: Choice
     log10_e: list[NDArray[np.float64]]
-    pooled: Sequence[Pooled]
+    under_keys: Sequence[AccountPositions]
 
 
 class AccountWitness(Protocol):
     """Sees the accounts that are scored; scanner.audit.in_every_scan.decoys.AccountDecoys is one."""
 
-    def see(self, posts: Posts, pooled: Sequence[Pooled]) -> None:
+    def see(self, posts: Posts, under_keys: Sequence[AccountPositions]) -> None:
         """Take some accounts, with the data of each key."""
 
 
@@ -160,7 +160,7 @@ class AccountJudge:
 
     Args:
         keys: the keys under test; only those whose p-values hold over a whole key are used.
-        tests: K of SPEC §3 of accounts under each of these keys.
+        corrections: K of SPEC §3 of accounts under each of these keys.
         holders: who holds a message.
         rules: rates and repeats; filters are those of the posts' nights.
         nights: nights of a window; the pooled score may be tested on each.
@@ -171,7 +171,7 @@ class AccountJudge:
     def __init__(
         self,
         keys: Sequence[KeyUnderTest],
-        tests: Sequence[float],
+        corrections: Sequence[float],
         holders: NamesUsers,
         rules: Rules,
         *,
@@ -181,10 +181,10 @@ class AccountJudge:
     ) -> None:
         under_key = [
             (test, each)
-            for test, each in zip(keys, tests, strict=True)
+            for test, each in zip(keys, corrections, strict=True)
             if test.watermark.basis.proven and test.watermark.law is not None
         ]
-        self._keys, self._tests = [test for test, _ in under_key], [each for _, each in under_key]
+        self._keys, self._corrections = [test for test, _ in under_key], [each for _, each in under_key]
         self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in self._keys}
         self._holders, self._nights, self._rules, self._open_filter = holders, nights, rules, open_filter
         known = {test.key.key_id for test in self._keys}
@@ -200,29 +200,29 @@ class AccountJudge:
             began: when the scan began, for posts without a time.
             witness: sees the accounts that are scored.
         """
-        pooled = self._pooled(posts)
+        under_keys = self._under_keys(posts)
         if witness is not None:
-            witness.see(posts, pooled)
-        if not pooled:
+            witness.see(posts, under_keys)
+        if not under_keys:
             return []
-        of_all = self._look(posts, pooled)
+        of_all = self._findings(posts, under_keys)
         marked, last = np.flatnonzero(of_all.choice.decided.flagged).tolist(), _last(posts)
         unquoted = self._unquoted(posts.select_accounts([posts.account_ids[i] for i in marked]))
         names = Names.of_nobody(of_all.choice.decided.naming)
         rows = []
         for i in marked:
             user_of = users_at(self._keys, self._holders, last[i] or began)
-            look, j, unquoted_scored = unquoted.get(posts.account_ids[i], (of_all, i, None))
-            names.naming[i], entries = _named(of_all, i, look, j, user_of)
+            findings, j, unquoted_scored = unquoted.get(posts.account_ids[i], (of_all, i, None))
+            names.naming[i], entries = _named(of_all, i, findings, j, user_of)
             if entries:
                 names.put(i, entries, last[i], began)
             key, candidate = self._best(of_all, i, entries)
             nameless = names.naming[i] in (Naming.UNDECIDED, Naming.QUOTED)
-            scored = int(pooled[key].positions.scored[i])
+            scored = int(under_keys[key].positions.scored[i])
             rows.append(
-                self._row(posts, i, pooled[key], names)
+                self._row(posts, i, under_keys[key], names)
                 | _figures(of_all.choice.found[key], i, candidate, nameless=nameless)
-                | {"log10_e": float(of_all.log10_e[key][i, candidate]), "tests": self._tests[key]}
+                | {"log10_e": float(of_all.log10_e[key][i, candidate]), "tests": self._corrections[key]}
                 | {
                     "quoted_share": 0.0
                     if unquoted_scored is None
@@ -231,16 +231,19 @@ class AccountJudge:
             )
         return rows
 
-    def look(self, posts: Posts) -> "Look":
+    def findings(self, posts: Posts) -> "AccountFindings":
         """Findings on some accounts. There must be a key whose p-values hold."""
-        return self._look(posts, self._pooled(posts))
+        return self._findings(posts, self._under_keys(posts))
 
-    def _look(self, posts: Posts, pooled: Sequence[Pooled]) -> "Look":
-        each = [self._score(under_key, tests, posts) for under_key, tests in zip(pooled, self._tests, strict=True)]
+    def _findings(self, posts: Posts, under_keys: Sequence[AccountPositions]) -> "AccountFindings":
+        each = [
+            self._score(under_key, correction, posts)
+            for under_key, correction in zip(under_keys, self._corrections, strict=True)
+        ]
         found, log10_e = [findings for findings, _ in each], [evidence for _, evidence in each]
-        return Look(Choice.as_written(found, self._rules.rates), log10_e, pooled)
+        return AccountFindings(Choice.as_written(found, self._rules.rates), log10_e, under_keys)
 
-    def _unquoted(self, posts: Posts) -> dict[str, tuple["Look", int, list[int]]]:
+    def _unquoted(self, posts: Posts) -> dict[str, tuple["AccountFindings", int, list[int]]]:
         """A look at the own words alone of the accounts that quote, by account: it, their place, scored tokens by key.
 
         Their names must hold there and on all posts, at the same K: so the second look needs no share of the error.
@@ -251,28 +254,30 @@ class AccountJudge:
         quoting = unquoted.select_accounts([name for name, a, b in spans if changed[a:b].any()])
         if not quoting.account_ids:
             return {}
-        look = self.look(quoting)
-        scored = [[int(each.positions.scored[j]) for each in look.pooled] for j in range(len(quoting.account_ids))]
-        return {name: (look, j, scored[j]) for j, name in enumerate(quoting.account_ids)}
+        findings = self.findings(quoting)
+        scored = [
+            [int(each.positions.scored[j]) for each in findings.under_keys] for j in range(len(quoting.account_ids))
+        ]
+        return {name: (findings, j, scored[j]) for j, name in enumerate(quoting.account_ids)}
 
-    def _best(self, of_all: "Look", account: int, entries: Sequence[NamedMessage]) -> tuple[int, int]:
+    def _best(self, of_all: "AccountFindings", account: int, entries: Sequence[NamedMessage]) -> tuple[int, int]:
         """Key and candidate of the row: of the first who is named, else of the smallest p."""
         if not entries:
             return int(of_all.choice.decided.key[account]), int(of_all.choice.decided.candidate[account])
         key = next(i for i, test in enumerate(self._keys) if test.key.key_id == entries[0].key_id)
         return key, int(np.flatnonzero(of_all.choice.found[key].message[account] == entries[0].message)[0])
 
-    def _pooled(self, posts: Posts) -> list[Pooled]:
+    def _under_keys(self, posts: Posts) -> list[AccountPositions]:
         tokens = {name: tokenizer.encode(posts.texts) for name, tokenizer in self._tokenizers.items()}
         known: dict[tuple[str, PositionRule], Positions] = {}
-        pooled = []
+        under_keys = []
         for test in self._keys:
             name, rule = test.key.tokenizer.sha256, test.watermark.rule
             if (name, rule) not in known:
                 positions = pooled_positions(rule, reach_of(rule), tokens[name], posts.begins, self._rules.dedup)
                 known[name, rule] = self._filtered(posts, test, tokens[name], positions)
-            pooled.append(Pooled(test, tokens[name], known[name, rule]))
-        return pooled
+            under_keys.append(AccountPositions(test, tokens[name], known[name, rule]))
+        return under_keys
 
     def _filtered(self, posts: Posts, test: KeyUnderTest, tokens: Tokens, positions: Positions) -> Positions:
         """The positions of accounts, each post's without the n-grams that its own filter leaves out."""
@@ -286,24 +291,24 @@ class AccountJudge:
                 of_posts = common.without(tokens, of_posts, np.array([each == sha256 for each in posts.filters]))
         return Positions(of_posts.index, of_posts.offsets[posts.begins])
 
-    def _score(self, under_key: Pooled, tests: float, posts: Posts) -> tuple[Found, NDArray[np.float64]]:
+    def _score(self, under_key: AccountPositions, correction: float, posts: Posts) -> tuple[Found, NDArray[np.float64]]:
         """A key's findings for all accounts, and log10 of the evidence for each of its candidates: float64[A, C]."""
         mark, messages = under_key.test.watermark, under_key.test.key.messages
         accounts, kept = long_enough(under_key.positions, self._rules.min_scored)
-        keys = tests * HALVES * self._nights
-        found = search(mark, under_key.together(posts.begins), kept, messages, keys)
-        found = found.among(accounts, under_key.positions.scored, keys)
+        correction_of_scores = correction * HALVES * self._nights
+        found = search(mark, under_key.together(posts.begins), kept, messages, correction_of_scores)
+        found = found.among(accounts, under_key.positions.scored, correction_of_scores)
         log10_e = np.zeros(found.message.shape)
         for c in range(found.message.shape[1]):
             if (found.message[:, c] >= 0).any():
                 log10_e[:, c] = evidence_for(mark, under_key, posts, np.maximum(found.message[:, c], 0))
-        by_evidence = corrected(-log10_e, messages, tests * HALVES)
+        by_evidence = corrected(-log10_e, messages, correction * HALVES)
         there = found.message >= 0
         by_score = found.log10_p_global if under_key.test.key.key_id in self._first_looks else np.zeros(there.shape)
         both = np.where(there, np.fmin(by_score, by_evidence), np.nan)
         return found._replace(log10_p_global=both), log10_e
 
-    def _row(self, posts: Posts, account: int, under_key: Pooled, names: Names) -> dict[str, Any]:
+    def _row(self, posts: Posts, account: int, under_key: AccountPositions, names: Names) -> dict[str, Any]:
         of_account = slice(posts.begins[account], posts.begins[account + 1])
         times = [time for time in posts.times[of_account] if time is not None]
         offsets = under_key.posts.offsets[posts.begins]
@@ -324,7 +329,9 @@ class AccountJudge:
         }
 
 
-def evidence_for(mark: Watermark, under_key: Pooled, posts: Posts, messages: NDArray[np.int64]) -> NDArray[np.float64]:
+def evidence_for(
+    mark: Watermark, under_key: AccountPositions, posts: Posts, messages: NDArray[np.int64]
+) -> NDArray[np.float64]:
     """log10 of the largest evidence of each account so far, for one message each, int64[A]: float64[A]."""
     if mark.law is None:
         return np.zeros(len(messages))
@@ -339,9 +346,9 @@ def account_rows(rows: Sequence[dict[str, Any]], **same: object) -> list[pa.Reco
 
 
 def _named(
-    of_all: Look,
+    of_all: AccountFindings,
     account: int,
-    unquoted: Look,
+    unquoted: AccountFindings,
     of_unquoted: int,
     user_of: UserOfMessage,
 ) -> tuple[Naming, list[NamedMessage]]:

@@ -37,7 +37,7 @@ class Sightings(NamedTuple):
     texts: Mapping[bytes, datetime]
 
 
-class OfFile(NamedTuple):
+class FileKnowledge(NamedTuple):
     """Knowledge of a file's documents, without their own times.
 
     began, texts: as in Sightings; first_scanned: when an earlier scan had the file, None: not before; written: when the

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import Choice, Names, OfFile, UserOfMessage, users_at
+from scanner.detection.attribution import Choice, FileKnowledge, Names, UserOfMessage, users_at
 from scanner.detection.proving import Prover
 from scanner.detection.rows import columns_of_faults, plain_lengths, table_of, verdict_columns
 from scanner.detection.rules import Rules
@@ -56,7 +56,9 @@ class Detector:
         self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in self._keys}
         self._holders, self._rules, self._prover = holders, rules, prover
         self._ranked_rate = rules.false_positive_rate
-        self._tests_of_spans = [rules.weights.tests_of_spans(test.key, rules.keys_tested) for test in self._keys]
+        self._corrections_of_spans = [
+            rules.weights.correction_of_spans(test.key, rules.keys_tested) for test in self._keys
+        ]
         self._token_offsets = (
             {name: TokenOffsets(tokenizer.reference) for name, tokenizer in self._tokenizers.items()}
             if rules.weights.segments
@@ -69,7 +71,7 @@ class Detector:
         documents: pa.RecordBatch,
         origin: Origin,
         witness: Witness | None = None,
-        known: OfFile | None = None,
+        known: FileKnowledge | None = None,
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Score a batch of schemas.tables.DOCUMENTS, and show it to a witness.
 
@@ -87,7 +89,7 @@ class Detector:
         documents: pa.RecordBatch,
         origin: Origin,
         witness: Witness | None = None,
-        known: OfFile | None = None,
+        known: FileKnowledge | None = None,
     ) -> BatchResult:
         """As `detect`, with lengths of texts that show nothing of scores."""
         now, salt, rates = datetime.now(UTC), origin.shard_id.encode(), self._rules.rates
@@ -110,7 +112,7 @@ class Detector:
         if len(texts.differing):
             others = self._score(texts.normalised, {}, texts.differing, as_written=scores)[0]
             choice = choice.or_normalised(others, texts.differing, rates)
-        known = known or OfFile(now, {}, None, None)
+        known = known or FileKnowledge(now, {}, None, None)
         batch = ScoredBatch(scores, kept, stored_text, known, self._users_at, self._prover)
         as_written = self._lengths(texts.tokens)
         lengths = self._lengths_of_choice(as_written, texts, choice.normalised)
@@ -138,7 +140,7 @@ class Detector:
             dataclasses.replace(test, watermark=test.to_device(marks[test.key.key_id]))
             for test in (self._keys[place] for place in places)
         )
-        other._tests_of_spans = [self._tests_of_spans[place] for place in places]
+        other._corrections_of_spans = [self._corrections_of_spans[place] for place in places]
         other._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in other._keys}
         if self._token_offsets is not None:
             other._token_offsets = {name: self._token_offsets[name] for name in other._tokenizers}
@@ -150,14 +152,14 @@ class Detector:
         self, verdicts: pa.RecordBatch, batch: ScoredBatch, salt: bytes
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Verdicts with the changes that spans make in them, and rows of SPANS; salt: as for Prover.prove."""
-        located = located_spans(batch.scores)
-        if not located:
+        document_spans = located_spans(batch.scores)
+        if not document_spans:
             return verdicts, pa.RecordBatch.from_pylist([], SPANS)
         keys = [
-            SpanKey(test.key, test.tokenizer.reference, tests or math.nan, str(test.watermark.basis))
-            for test, tests in zip(self._keys, self._tests_of_spans, strict=True)
+            SpanKey(test.key, test.tokenizer.reference, of_spans or math.nan, str(test.watermark.basis))
+            for test, of_spans in zip(self._keys, self._corrections_of_spans, strict=True)
         ]
-        return with_spans(verdicts, located, keys, batch, self._rules.rates[1], salt)
+        return with_spans(verdicts, document_spans, keys, batch, self._rules.rates[1], salt)
 
     def compile(self, witness: Witness | None = None) -> None:
         """Score random tokens as those of a text and of one too short, so that documents find every kernel compiled.
@@ -165,7 +167,7 @@ class Detector:
         It scores tokens, not texts, since a tokenizer judges its backend by the first texts that it sees.
         """
         scores = []
-        for test, of_spans in zip(self._keys, self._tests_of_spans, strict=True):
+        for test, of_spans in zip(self._keys, self._corrections_of_spans, strict=True):
             length = min(2 * self._rules.min_scored, MOST_COMPILED_WITH) + test.watermark.rule.context
             ids = np.random.default_rng(0).integers(test.tokenizer.vocab_size, size=length + 1, dtype=np.uint32)
             tokens = Tokens(ids, np.array([0, length, length + 1], np.int64))
@@ -202,7 +204,7 @@ class Detector:
         positions: dict[tuple[str, PositionRule], Positions] = {}
         found, scores, enough = [], [], np.zeros(len(next(iter(tokens.values())).offsets) - 1, np.bool_)
         differs = np.isin(np.arange(len(enough)), differing) | bool(as_written)
-        for place, (test, of_spans) in enumerate(zip(self._keys, self._tests_of_spans, strict=True)):
+        for place, (test, of_spans) in enumerate(zip(self._keys, self._corrections_of_spans, strict=True)):
             name, rule = test.key.tokenizer.sha256, test.watermark.rule
             if (name, rule) not in positions:
                 whole = rule.positions(tokens[name], self._rules.dedup)
@@ -269,16 +271,16 @@ class Detector:
             at = Segments.none(len(documents)) if segments is None else of_positions(segments, tokens, kept, documents)
             scores = scores._replace(parts=Parts(self._rules.weights.windows, at))
         variant, parted = (0, scores.parted) if parted is None else (1, parted)
-        tests = self._rules.weights.tests(test.key, self._rules.keys_tested, differs, parted)[variant]
+        corrections = self._rules.weights.corrections(test.key, self._rules.keys_tested, differs, parted)[variant]
         if of_spans is None or scores.parts is None:
-            found = search(mark, tokens, kept, messages, tests[documents])
+            found = search(mark, tokens, kept, messages, corrections[documents])
         else:
             limit = Limit(self._rules.false_positive_rate, messages, of_spans)
-            found, spans = search_parts(mark, tokens, kept, messages, tests[documents], limit, scores.parts)
+            found, spans = search_parts(mark, tokens, kept, messages, corrections[documents], limit, scores.parts)
             scores = scores._replace(spans=spans)
         most = most_ranked(format_of(test.key).seconds(messages))
         found = ranked(found, mark, tokens, kept, messages, self._ranked_rate, most)
-        return found.among(documents, positions.scored, tests), scores
+        return found.among(documents, positions.scored, corrections), scores
 
     def _named(self, naming: NDArray[np.object_], choice: Choice, batch: ScoredBatch) -> dict[str, NDArray[np.object_]]:
         """Columns of VERDICTS with the users of the messages that the rule names, or the one user of all that pass."""

@@ -114,7 +114,7 @@ class ScannedKey:
         others_tested = ", ".join(what for what, weight in others.items() if weight is not None)
         return cls(
             key,
-            weights.tests(key, tested, differs=False)[0],
+            weights.corrections(key, tested, differs=False)[0],
             f"by {config_file}, key {key.key_id} has 1/{key.tested_among(tested)} of the rate, documents as a whole"
             f" {weights.document:g}, and text that is its own normal form"
             f" {weights.as_written + (weights.normalised or 0.0):g} of that"
@@ -141,9 +141,9 @@ class OpenedCheck:
     """
 
     def __init__(self, check: Check, holders: NamesUsers | None = None, *, fast: bool = True) -> None:
-        self._check, self.tests = check, open_keys(check.registry, check.keys, fast=fast)
+        self._check, self.keys_under_test = check, open_keys(check.registry, check.keys, fast=fast)
         self._holders = holders or Holders.load(check.registry, [key.key_id for key in check.keys])
-        self._together = self._detector(self.tests)
+        self._together = self._detector(self.keys_under_test)
 
     def score_batch(self, texts: Sequence[bytes]) -> BatchResult:
         """Verdicts of a scan on texts as they are stored, `row` being their place; flags are proved."""
@@ -159,14 +159,32 @@ class OpenedCheck:
 
     @functools.cached_property
     def _of_each_key(self) -> list[Detector]:
-        return [self._detector([test]) for test in self.tests]
+        return [self._detector([test]) for test in self.keys_under_test]
 
     def compile(self) -> None:
-        """Score random tokens, so that the first text finds every kernel compiled."""
-        self._together.compile()
+        """Look at texts of several kinds and flag most, so that the first text finds all compiled, imported and read.
 
-    def _detector(self, tests: list[KeyUnderTest]) -> Detector:
-        rules = self._check.rules
+        The reference tokenizer reads them: a fast one judges itself by the first texts that it reads.
+        """
+        self._together.compile()
+        letters = np.random.default_rng(0).integers(97, 105, 40_000, dtype=np.uint8)
+        letters[::5] = ord(" ")
+        words = letters.tobytes().decode()
+        texts = [
+            words,
+            *(words[:size] for size in (2000, 500, 50)),
+            words[:500].upper(),
+            f"{words[:500]}\u200b \u201c{words[500:1000]}\u201d",
+            "".join(f"> {words[at : at + 60]}\n" for at in range(0, 1200, 60)) + words[1200:2000],
+            "\n\n".join(words[at : at + 400] for at in range(0, 2000, 400)),
+        ]
+        tests = [replace(test, tokenizer=test.tokenizer.reference) for test in self.keys_under_test]
+        flags_most = replace(self._check.rules, false_positive_rate=0.99, misnaming_rate=None)
+        for some in (texts, texts[1:2], texts[:1]):
+            self._detector(tests, flags_most).score_batch(_documents([text.encode() for text in some]), NOWHERE)
+
+    def _detector(self, tests: list[KeyUnderTest], rules: Rules | None = None) -> Detector:
+        rules = rules or self._check.rules
         return Detector(tests, self._holders, rules, open_prover(self._check.registry, tests, rules))
 
 

@@ -61,17 +61,22 @@ def open_detector(plan: Plan, device: "torch.device | None" = None, without: Fil
 
     device: all messages of a key are scored there; without: n-grams that are left out of scoring.
     """
-    tests = open_keys(plan.registry, plan.keys, _mover_to(device))
+    keys_under_test = open_keys(plan.registry, plan.keys, _mover_to(device))
     rules = Rules.of(plan.config, plan.keys_tested, without)
     holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
-    return Detector(tests, holders, rules, open_prover(plan.registry, tests, rules))
+    return Detector(keys_under_test, holders, rules, open_prover(plan.registry, keys_under_test, rules))
 
 
-def open_weighing(plan: Plan, tests: Sequence[KeyUnderTest], levels: TextLevels, without: Filter) -> Detector:
-    """As `open_detector`, for the pass in which tokens count by levels; tests: the keys, opened without levels."""
+def open_weighing(plan: Plan, keys_under_test: Sequence[KeyUnderTest], levels: TextLevels, without: Filter) -> Detector:
+    """As `open_detector`, for the pass in which tokens count by levels; keys_under_test: opened without levels."""
     rules = replace(Rules.of(plan.config, plan.keys_tested, without), weights=plan.weights.of_weighed())
     holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
-    return Detector(weighed_keys(tests, levels), holders, rules, open_prover(plan.registry, tests, rules, levels))
+    return Detector(
+        weighed_keys(keys_under_test, levels),
+        holders,
+        rules,
+        open_prover(plan.registry, keys_under_test, rules, levels),
+    )
 
 
 def open_text_ids(plan: Plan) -> TextIds:
@@ -80,22 +85,22 @@ def open_text_ids(plan: Plan) -> TextIds:
 
 
 def open_prover(
-    registry: Path | str, tests: Sequence[KeyUnderTest], rules: Rules, levels: TextLevels | None = None
+    registry: Path | str, keys_under_test: Sequence[KeyUnderTest], rules: Rules, levels: TextLevels | None = None
 ) -> Prover:
     """The prover of keys' flags: it reads the secrets once more, for the slow paths. Raises SecretError.
 
     levels: of tokens that count by them; None: all count alike.
     """
     keys, secret = [], b""
-    for test in tests:
+    for test in keys_under_test:
         how, secret = format_of(test.key), check_secret(registry, test.key)
         path = how.proof(secret) if isinstance(how, Proves) else None
         if path is not None and levels is not None:
             path = ByLevelsProof(path, levels.of(test.key.tokenizer.sha256), how)
-        among = rules.weights.tests(test.key, rules.keys_tested, *np.indices((2, 2)))  # differs, parted
-        of_spans = rules.weights.tests_of_spans(test.key, rules.keys_tested)
+        corrections = rules.weights.corrections(test.key, rules.keys_tested, *np.indices((2, 2)))  # differs, parted
+        of_spans = rules.weights.correction_of_spans(test.key, rules.keys_tested)
         common = rules.without.of(test.key.tokenizer.sha256, test.watermark.rule)
-        keys.append(ProvedKey(path, test.tokenizer.reference, test.key.messages, among, of_spans, common))
+        keys.append(ProvedKey(path, test.tokenizer.reference, test.key.messages, corrections, of_spans, common))
     return Prover(keys, secret[:64], rules)
 
 

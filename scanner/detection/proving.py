@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.detection.rules import Rules, plainly_left_out
-from scanner.detection.under_test import Located
+from scanner.detection.under_test import DocumentSpan
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.normal_form import normalise
 from scanner.text.quoting import segments_of
@@ -29,7 +29,7 @@ from schemas.config import Dedup
 from schemas.words import Naming, Proof
 
 
-class Which(NamedTuple):
+class PartKinds(NamedTuple):
     """Parts at which documents are tested besides the whole."""
 
     windows: bool
@@ -37,22 +37,22 @@ class Which(NamedTuple):
 
 
 def parts_of(
-    which: Which, tokenizer: HuggingFaceTokenizer, text: str, places: NDArray[np.int64]
+    kinds: PartKinds, tokenizer: HuggingFaceTokenizer, text: str, places: NDArray[np.int64]
 ) -> list[tuple[int, int, int]]:
     """All parts of a text: first scored position, position after the last, number of its segment, −1: none.
 
     Segments have SHORTEST scored positions or more and are not the whole; a position is where its token begins.
 
     Args:
-        which: the kinds of parts.
+        kinds: the kinds of parts.
         tokenizer: the reference tokenizer.
         text: the text as it stands.
         places: which of its tokens are scored, int64[P].
     """
     from scanner.watermark.proof import SHORTEST, windows_of  # flags alone need mpmath
 
-    found = [(*window, -1) for window in (windows_of(len(places)) if which.windows else {(0, len(places))})]
-    if which.segments:
+    found = [(*window, -1) for window in (windows_of(len(places)) if kinds.windows else {(0, len(places))})]
+    if kinds.segments:
         at = tokenizer.begins(text)[places]
         for number, segment in enumerate(segments_of(text)):
             begin, end = (int(np.searchsorted(at, edge)) for edge in (segment.begin, segment.end))
@@ -81,7 +81,7 @@ def span_holds(
     """
     from scanner.watermark.proof import log10_any_of  # flags alone need mpmath
 
-    messages, users, keys = tests
+    messages, users, correction = tests
     part = slice(span.begin, span.end)
     if (span.begin, span.end, span.segment) not in parts or not nearly_equal(
         span.score, math.fsum(terms[part].tolist())
@@ -91,13 +91,13 @@ def span_holds(
     uncorrected = path.log10_p(span.score, span.end - span.begin)
     of_all = log10_any_of(log10_any_of(uncorrected, messages), len(parts))
     stated = [(span.log10_p, uncorrected), (span.log10_p_in_document, of_all)]
-    stated.append((span.log10_p_global, log10_any_of(of_all, keys)))
+    stated.append((span.log10_p_global, log10_any_of(of_all, correction)))
     if of_user is None:
         by_group = span.log10_p_own == -math.inf
     else:
         user_terms = terms[part][of_user[part]]
         p = log10_any_of(path.log10_p(math.fsum(user_terms.tolist()), len(user_terms)), users * len(parts))
-        by_group = nearly_equal(span.log10_p_own, log10_any_of(p, keys))
+        by_group = nearly_equal(span.log10_p_own, log10_any_of(p, correction))
     return by_group and all(nearly_equal(a, b) for a, b in stated)
 
 
@@ -105,10 +105,10 @@ def prove_spans(
     path: SlowPath | None,
     tokenizer: HuggingFaceTokenizer,
     text: str,
-    located: Sequence[Located],
+    document_spans: Sequence[DocumentSpan],
     tests: tuple[int, float],
     dedup: Dedup,
-    which: Which,
+    kinds: PartKinds,
     common: CommonNgrams | None = None,
 ) -> Proof:
     """Prove all spans of one key in a text: `differs` where one is not confirmed.
@@ -117,21 +117,23 @@ def prove_spans(
         path: the key's slow path; None: its format has none.
         tokenizer: the reference tokenizer.
         text: the text as it stands.
-        located: the key's spans.
+        document_spans: the key's spans.
         tests: M and K.
         dedup: which repeats are left out.
-        which: the kinds of parts that are tested.
+        kinds: the kinds of parts that are tested.
         common: n-grams that are left out of scoring; None: none are.
     """
     if not isinstance(path, ProvesParts):
         return Proof.NOT_OFFERED
     ids = tokenizer.encode([text]).ids
-    messages = sorted({one.span.message for one in located})
+    messages = sorted({one.span.message for one in document_spans})
     places, terms, of_user, users = path.parts(ids, messages, dedup, plainly_left_out(common, ids))
-    parts = frozenset(parts_of(which, tokenizer, text, places))
+    parts = frozenset(parts_of(kinds, tokenizer, text, places))
     of_message = dict(zip(messages, terms, strict=True))
     tests_of = tests[0], users, tests[1]
-    holds = (span_holds(one.span, of_message[one.span.message], of_user, path, parts, tests_of) for one in located)
+    holds = (
+        span_holds(one.span, of_message[one.span.message], of_user, path, parts, tests_of) for one in document_spans
+    )
     return Proof.PROVED if all(holds) else Proof.DIFFERS
 
 
@@ -153,16 +155,16 @@ SECONDS_A_TOKEN = 5e-5
 class ProvedKey(NamedTuple):
     """A key under test: its slow path (None: its format has none), the reference tokenizer, M and K of SPEC §3.
 
-    tests: K of texts as they stand and, where these are scored, of normalised texts, for texts that are their own
-    normal form or not, without parts or with them: float64[variants, 2, 2]; tests_of_spans: K of spans; common: n-grams
-    that are left out of scoring, None: none are.
+    corrections: K of texts as they stand and, where these are scored, of normalised texts, for texts that are their own
+    normal form or not, without parts or with them: float64[variants, 2, 2]; correction_of_spans: K of spans; common:
+    n-grams that are left out of scoring, None: none are.
     """
 
     path: SlowPath | None
     tokenizer: HuggingFaceTokenizer
     messages: int
-    tests: NDArray[np.float64]
-    tests_of_spans: float | None = None
+    corrections: NDArray[np.float64]
+    correction_of_spans: float | None = None
     common: CommonNgrams | None = None
 
 
@@ -221,7 +223,7 @@ class Prover:
     """
 
     def __init__(self, keys: Sequence[ProvedKey], draw: bytes, rules: Rules) -> None:
-        self._which = Which(rules.weights.windows, rules.weights.segments)
+        self._kinds = PartKinds(rules.weights.windows, rules.weights.segments)
         self._keys, self._draw = Held(tuple(keys)), Held(draw)
         self._dedup, self._min_scored = rules.dedup, rules.min_scored
         self._log10_rate, self._log10_misnaming = map(float, np.log10(rules.rates))
@@ -268,11 +270,11 @@ class Prover:
             proofs[flag.place] = Proof.PROVED if holds else Proof.DIFFERS
         return proofs
 
-    def prove_spans(self, text: str, key: int, located: Sequence[Located]) -> Proof:
+    def prove_spans(self, text: str, key: int, document_spans: Sequence[DocumentSpan]) -> Proof:
         """Compute spans of one key, by its place, in a text again: `differs` where one differs."""
-        how = self._keys.value[key]
-        tests = how.messages, how.tests_of_spans or math.nan
-        return prove_spans(how.path, how.tokenizer, text, located, tests, self._dedup, self._which, how.common)
+        proved = self._keys.value[key]
+        tests, common = (proved.messages, proved.correction_of_spans or math.nan), proved.common
+        return prove_spans(proved.path, proved.tokenizer, text, document_spans, tests, self._dedup, self._kinds, common)
 
     def drawn(self, texts: Iterable[tuple[int, str, int]], salt: bytes) -> set[int]:
         """Which texts of a batch have their spans proved: as many as MOST_TOKENS are, none of more than LONGEST.
@@ -323,7 +325,9 @@ class Prover:
         key, messages = self._keys.value[number], [claim.message for claim in claims]
         plain = normalise(flag.text)
         ids = key.tokenizer.encode([plain if flag.variant else flag.text]).ids
-        tests = float(key.tests[flag.variant, int(plain != flag.text), int(self._parted(path, key, flag.text))])
+        correction = float(
+            key.corrections[flag.variant, int(plain != flag.text), int(self._parted(path, key, flag.text))]
+        )
         left_out = plainly_left_out(key.common, ids)
         scored, scores = path.scores(ids, messages, self._dedup, left_out)
         if (len(ids), scored) != sizes:
@@ -333,9 +337,9 @@ class Prover:
             path.user_evidence(ids, messages, self._dedup, left_out) if isinstance(path, ProvesUserEvidence) else None
         )
         for claim, score, user_evidence in zip(
-            claims, scores, self._user_evidence(path, single, len(messages), tests), strict=True
+            claims, scores, self._user_evidence(path, single, len(messages), correction), strict=True
         ):
-            passes = self._passes(claim, path.log10_p(claim.score, scored), (key.messages, tests), score)
+            passes = self._passes(claim, path.log10_p(claim.score, scored), (key.messages, correction), score)
             if passes is None or not same(claim.log10_p_own, user_evidence):
                 return None
             recomputed.append(RecomputedClaim(number, claim, passes, self._passes_user_evidence(claim, user_evidence)))
@@ -343,14 +347,14 @@ class Prover:
 
     def _parted(self, path: SlowPath, key: ProvedKey, text: str) -> bool:
         """Whether a text has parts that are tested under a key, which decides K of the whole."""
-        if key.tests_of_spans is None or not isinstance(path, ProvesParts):
+        if key.correction_of_spans is None or not isinstance(path, ProvesParts):
             return False
         ids = key.tokenizer.encode([text]).ids
         places = path.parts(ids, [0], self._dedup, plainly_left_out(key.common, ids))[0]
-        return len(places) >= self._min_scored and len(parts_of(self._which, key.tokenizer, text, places)) > 1
+        return len(places) >= self._min_scored and len(parts_of(self._kinds, key.tokenizer, text, places)) > 1
 
     def _user_evidence(
-        self, path: SlowPath, single: tuple[int, list[float], int] | None, messages: int, keys: float
+        self, path: SlowPath, single: tuple[int, list[float], int] | None, messages: int, correction: float
     ) -> list[float | None]:
         """log10 p of what each message shares with no other, corrected as in `Found`; None: nothing more is asked.
 
@@ -360,8 +364,8 @@ class Prover:
 
         if single is None:
             return [None] * messages
-        scored, scores, tests = single
-        return [log10_any_of(log10_any_of(path.log10_p(s, scored), tests), keys) for s in scores]
+        scored, scores, among = single
+        return [log10_any_of(log10_any_of(path.log10_p(s, scored), among), correction) for s in scores]
 
     def _passes_user_evidence(self, claim: Claim, user_evidence: float | None) -> bool:
         if user_evidence is None or claim.log10_p_own is None:

@@ -49,7 +49,7 @@ def verdict_columns(
         # a key whose every document has fewer candidates is not the one that is chosen there
         return of_chosen(of_key[rows, np.minimum(decided.candidate, of_key.shape[1] - 1)] for of_key in values)
 
-    tested = of_chosen(findings.tests for findings in found)
+    tested = of_chosen(findings.correction for findings in found)
     reach = np.array([log10_reach(test) for test in keys], np.float64)[chosen]
     reach_global, whole = corrected(reach, 1, tested), np.ceil(tested)
 

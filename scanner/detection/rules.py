@@ -71,7 +71,7 @@ class Learner:
     Keys that read fewer than LEAST_REACH previous tokens have none.
 
     Args:
-        tests: the keys.
+        keys: under test.
         ids: gives keyed digests of texts.
         share: of the texts, which are drawn.
         most: n-grams of each tokenizer after which nothing more is learnt.
@@ -80,15 +80,28 @@ class Learner:
     """
 
     def __init__(
-        self, tests: Sequence[KeyUnderTest], ids: TextIds, share: float, most: int, least: int, *, by_account: bool
+        self,
+        keys: Sequence[KeyUnderTest],
+        ids: TextIds,
+        share: float,
+        most: int,
+        least: int,
+        *,
+        by_account: bool,
     ) -> None:
         self._ids, self._share, self._most, self._least = ids, share, most, least
         self._by_account = by_account
         self.key = hash_key(ids.ngram_secret())
-        self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in tests}
-        kinds = {(test.key.tokenizer.sha256, reach_of(test.watermark.rule)) for test in tests}
+        self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in keys}
+        kinds = {(test.key.tokenizer.sha256, reach_of(test.watermark.rule)) for test in keys}
         self.sketches = [(name, Sketch(reach)) for name, reach in sorted(kinds) if reach >= LEAST_REACH]
-        self.texts, self.ngrams = [0] * len(self.sketches), 0  # texts of each sketch
+        self._taught = [set[bytes]() for _ in self.sketches]  # digests of texts: copies count once
+        self.ngrams = 0
+
+    @property
+    def texts(self) -> list[int]:
+        """How many distinct texts each sketch was learnt from."""
+        return [len(taught) for taught in self._taught]
 
     @property
     def full(self) -> bool:
@@ -98,22 +111,22 @@ class Learner:
     def learn(self, stored: pa.LargeBinaryArray, accounts: pa.StringArray) -> None:
         """Learn those of some stored texts that are drawn; accounts: of each text, null where nobody knows."""
         drawn = [
-            (text[:MOST_CHARACTERS], self._bit(raw, account))
+            (text[:MOST_CHARACTERS], self._bit(raw, account), digest)
             for raw, account in zip(stored.to_pylist(), accounts.to_pylist(), strict=True)
-            if raw is not None and self._is_drawn(raw) and (text := read_text(raw)[0])
+            if raw is not None and self._is_drawn(digest := self._ids.for_filter(raw)) and (text := read_text(raw)[0])
         ]
         if not drawn or self.full:
             return
-        bits = np.array([bit for _, bit in drawn], np.uint8)
-        tokens = {name: each.encode([text for text, _ in drawn]) for name, each in self._tokenizers.items()}
+        bits = np.array([bit for _, bit, _ in drawn], np.uint8)
+        tokens = {name: each.encode([text for text, _, _ in drawn]) for name, each in self._tokenizers.items()}
         for place, (name, sketch) in enumerate(self.sketches):
             enough = np.diff(tokens[name].offsets) - sketch.reach >= self._least
             sketch.learn(self.key, _texts_of(tokens[name], enough), bits[enough])
-            self.texts[place] += int(enough.sum())
+            self._taught[place].update(digest for (_, _, digest), so in zip(drawn, enough, strict=True) if so)
         self.ngrams += max(len(of_one.ids) for of_one in tokens.values())
 
-    def _is_drawn(self, raw: bytes) -> bool:
-        return int.from_bytes(self._ids.for_filter(raw)[:8], "little") < self._share * 2.0**64
+    def _is_drawn(self, digest: bytes) -> bool:
+        return int.from_bytes(digest[:8], "little") < self._share * 2.0**64
 
     def _bit(self, raw: bytes, account: str | None) -> int:
         """The bit that a text sets: its account's, or its own where the input has none."""

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import NamedMessage, Names, OfFile, UserOfMessage, each_user_once
+from scanner.detection.attribution import FileKnowledge, NamedMessage, Names, UserOfMessage, each_user_once
 from scanner.detection.proving import Prover
 from scanner.detection.sketches import sketch
-from scanner.detection.under_test import KeyScores, Located
-from scanner.scan_plan import columns_of_tests
+from scanner.detection.under_test import DocumentSpan, KeyScores
+from scanner.scan_plan import correction_columns
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import parts_of, segments_of
 from scanner.watermark import Positions, Tokens
@@ -34,7 +34,7 @@ from schemas.words import Naming, Proof
 
 def locate(
     spans: Iterable[Span], key: int, tokens: Tokens, positions: Positions, documents: NDArray[np.int64]
-) -> list[Located]:
+) -> list[DocumentSpan]:
     """Find the places of spans.
 
     Args:
@@ -49,12 +49,12 @@ def locate(
         document, begin = int(documents[span.document]), int(positions.offsets[span.document])
         first, last = positions.index[begin + span.begin], positions.index[begin + span.end - 1]
         at = tokens.offsets[document]
-        found.append(Located(document, key, int(first - at), int(last - at), span))
+        found.append(DocumentSpan(document, key, int(first - at), int(last - at), span))
     return found
 
 
 def namings(
-    located: Sequence[Located],
+    document_spans: Sequence[DocumentSpan],
     characters: Sequence[tuple[int, int]],
     misnaming_rate: float,
 ) -> list[Naming]:
@@ -65,16 +65,16 @@ def namings(
     shorter span.
 
     Args:
-        located: spans of one document.
+        document_spans: spans of one document.
         characters: first character of each span, and the one after its last.
         misnaming_rate: largest p, on what a span shares with no other, at which it names.
     """
-    whose = [(one.key, one.span.message) for one in located]
+    whose = [(one.key, one.span.message) for one in document_spans]
     numbers = {pair: number for number, pair in enumerate(dict.fromkeys(whose))}
     messages = np.array([numbers[pair] for pair in whose], np.int64)
     begins, ends = np.array(characters, np.int64).reshape(-1, 2).T
     names = []
-    for number, one in enumerate(located):
+    for number, one in enumerate(document_spans):
         if not passes(one.span.log10_p_own, misnaming_rate):
             names.append(Naming.UNDECIDED)
         elif not one.span.independent and bool(
@@ -109,7 +109,7 @@ def quoted_shares(text: str, characters: Sequence[tuple[int, int]]) -> list[floa
     return shares
 
 
-def located_spans(scores: Sequence[KeyScores]) -> list[Located]:
+def located_spans(scores: Sequence[KeyScores]) -> list[DocumentSpan]:
     """Every span that keys found in a batch, with the place of its tokens."""
     return [
         one
@@ -130,7 +130,7 @@ class ScoredBatch:
     scores: Sequence[KeyScores]
     documents: pa.RecordBatch
     text_of: Callable[[int], str]
-    known: OfFile
+    known: FileKnowledge
     users_at: Callable[[datetime], UserOfMessage]
     prover: Prover | None
 
@@ -155,16 +155,16 @@ class ScoredBatch:
         scored = of_key.positions.scored[int(np.searchsorted(of_key.documents, place))]
         return int(of_key.tokens.offsets[place + 1] - of_key.tokens.offsets[place]), int(scored)
 
-    def drawn(self, located: Sequence[Located], salt: bytes) -> set[int]:
+    def drawn(self, document_spans: Sequence[DocumentSpan], salt: bytes) -> set[int]:
         """Documents whose spans are computed again; salt: the batch's, as for Prover.prove."""
         if self.prover is None:
             return set()
         sizes: dict[int, int] = {}
-        for place, key in {(one.document, one.key) for one in located}:
+        for place, key in {(one.document, one.key) for one in document_spans}:
             sizes[place] = sizes.get(place, 0) + self.lengths(place, key)[0]
         return self.prover.drawn(((place, self.text_of(place), size) for place, size in sizes.items()), salt)
 
-    def prove(self, text: str, key: int, of_text: Sequence[Located], drawn: Collection[int]) -> Proof | None:
+    def prove(self, text: str, key: int, of_text: Sequence[DocumentSpan], drawn: Collection[int]) -> Proof | None:
         """Result of computing spans of one key in a text again; None: spans are not proved."""
         if self.prover is None:
             return None
@@ -183,7 +183,7 @@ class SpanKey(NamedTuple):
 
     key: MasterKey
     tokenizer: HuggingFaceTokenizer
-    tests: float
+    correction: float
     basis: str
 
 
@@ -193,7 +193,7 @@ class SpanFindings(NamedTuple):
     message: None where it does not pass on what it shares with no other, since the best may be a stranger there.
     """
 
-    located: Located
+    document_span: DocumentSpan
     characters: tuple[int, int]
     message: int | None
     naming: Naming
@@ -204,7 +204,7 @@ class SpanFindings(NamedTuple):
 
 def with_spans(
     verdicts: pa.RecordBatch,
-    located: Sequence[Located],
+    document_spans: Sequence[DocumentSpan],
     keys: Sequence[SpanKey],
     batch: ScoredBatch,
     misnaming_rate: float,
@@ -214,21 +214,21 @@ def with_spans(
 
     Args:
         verdicts: exact rows of VERDICTS, of all documents of the batch.
-        located: the batch's spans.
+        document_spans: the batch's spans.
         keys: the keys under test, by place.
         batch: as the detector scored it.
         misnaming_rate: largest p, on what a span shares with no other, at which it names.
         salt: the batch's salt, as for Prover.prove.
     """
-    drawn = batch.drawn(located, salt)
+    drawn = batch.drawn(document_spans, salt)
     rows: list[dict[str, Any]] = []
     changed: dict[int, dict[str, Any]] = {}
-    for place, of_document in groupby(sorted(located, key=_best_first), key=lambda one: one.document):
+    for place, of_document in groupby(sorted(document_spans, key=_best_first), key=lambda one: one.document):
         verdict = verdicts.slice(place, 1).to_pylist()[0]
         findings = _tell(list(of_document), keys, batch, misnaming_rate, verdict["proof"], drawn)
         existed_by = batch.existed_by(place)
         user_of = batch.user_of(existed_by)
-        rows += [_row(verdict, one, keys[one.located.key], user_of) for one in findings]
+        rows += [_row(verdict, one, keys[one.document_span.key], user_of) for one in findings]
         # each message's span of smallest p, best first
         of_message = {_message(one): one for one in reversed(findings) if one.naming == Naming.NAMED}
         entries = [_entry(one, user_of) for one in findings if of_message.get(_message(one)) is one]
@@ -239,16 +239,16 @@ def with_spans(
             changed[place] = _beside(verdict, entries)
         elif entries or not verdict["flagged"]:
             best = differing or next((one for one in findings if one.naming == Naming.NAMED), findings[0])
-            changed[place] = _replaced_spans(best, entries, keys[best.located.key], batch, existed_by)
+            changed[place] = _replaced_spans(best, entries, keys[best.document_span.key], batch, existed_by)
     return _amended(verdicts, changed), pa.RecordBatch.from_pylist(rows, SPANS)
 
 
-def _best_first(one: Located) -> tuple[int, float, int, int, int]:
+def _best_first(one: DocumentSpan) -> tuple[int, float, int, int, int]:
     return one.document, one.span.log10_p_global, one.key, one.span.begin, one.span.message
 
 
 def _tell(
-    of_document: Sequence[Located],
+    of_document: Sequence[DocumentSpan],
     keys: Sequence[SpanKey],
     batch: ScoredBatch,
     misnaming_rate: float,
@@ -282,25 +282,25 @@ def _tell(
 
 
 def _message(findings: SpanFindings) -> tuple[int, int]:
-    return findings.located.key, findings.located.span.message
+    return findings.document_span.key, findings.document_span.span.message
 
 
 def _entry(findings: SpanFindings, user_of: UserOfMessage) -> NamedMessage:
-    span = findings.located.span
-    key_id, named = user_of(findings.located.key, span.message)
+    span = findings.document_span.span
+    key_id, named = user_of(findings.document_span.key, span.message)
     return NamedMessage(key_id, span.message, span.log10_p_global, named)
 
 
 def _row(verdict: Mapping[str, Any], findings: SpanFindings, key: SpanKey, user_of: UserOfMessage) -> dict[str, Any]:
     """A row of SPANS without `keys`, which the scan's plan knows."""
-    span, located = findings.located.span, findings.located
+    span, document_span = findings.document_span.span, findings.document_span
     named = _entry(findings, user_of).user if findings.naming == Naming.NAMED else None
     return {
         **{name: verdict[name] for name in ("scan_id", "shard_id", "path", "row", "doc_id", "scanned_at")},
         "keys": "",
         "char_from": findings.characters[0],
         "char_to": findings.characters[1],
-        "tokens": located.last - located.first + 1,
+        "tokens": document_span.last - document_span.first + 1,
         "scored": span.end - span.begin,
         "quoted": findings.quoted,
         "key_id": key.key.key_id,
@@ -333,11 +333,11 @@ def _replaced_spans(
 
     No second best is stated: other spans have rows of their own.
     """
-    span, place = best.located.span, best.located.document
+    span, place = best.document_span.span, best.document_span.document
     names = Names.of_nobody(np.array([best.naming], object))
     if entries:
         names.put(0, entries, existed_by, batch.known.began)
-    tokens, scored = batch.lengths(place, best.located.key)
+    tokens, scored = batch.lengths(place, best.document_span.key)
     return {
         **names.first_row,
         "tokens": tokens,
@@ -347,11 +347,11 @@ def _replaced_spans(
         **{name: getattr(span, name) for name in ("score", "log10_p", "log10_p_global")},
         **dict.fromkeys(("runner_up_log10_p", "runner_up_log10_p_global", "p_rank", "variant")),
         "messages_tested": key.key.messages,
-        **columns_of_tests(key.tests),
+        **correction_columns(key.correction),
         "flagged": True,
         "basis": key.basis,
         "proof": best.proof,
-        "sketch": batch.sketch(place, best.located.key),
+        "sketch": batch.sketch(place, best.document_span.key),
         "unit": SPAN,
     }
 

@@ -95,7 +95,7 @@ def log10_reach(test: KeyUnderTest) -> float:
     return math.log10(admission.holds_down_to) if test.watermark.basis.assumed and admission else -math.inf
 
 
-class Located(NamedTuple):
+class DocumentSpan(NamedTuple):
     """A span of a document of a batch: the place of its key, and its first and last scored token in the document."""
 
     document: int

@@ -21,7 +21,7 @@ from scanner.detection.under_test import KeyUnderTest
 from scanner.errors import Refused
 from scanner.scan_plan import Plan
 from scanner.text import Tokenizer
-from scanner.text.surprise import levels_of
+from scanner.text.surprise import MOST_CHARACTERS, levels_of
 from scanner.watermark import Tokens, Watermark
 from scanner.watermark.by_levels import ByLevels, LevelsOf
 from scanner.watermark.formats import can_be_weighed
@@ -52,7 +52,8 @@ def weighing_of(plan: Plan) -> Plan | None:
     for module in ("torch", "transformers"):
         if importlib.util.find_spec(module) is None:
             raise Refused(f"weights_by: {module} is missing; install it with `pip install 'brickscan[model]'`")
-    return dataclasses.replace(plan, keys=keys, reader_sha256=reader_sha256(Path(by.model), by.dtype))
+    sha256 = reader_sha256(Path(by.model), by.dtype)
+    return dataclasses.replace(plan, keys=keys, reader_sha256=sha256, pass_after=plan.key_set)
 
 
 def reading_of(plan: Plan) -> WeightsByConfig:
@@ -93,9 +94,9 @@ class TextLevels:
         self._levels: dict[tuple[str, bytes], NDArray[np.uint8]] = {}
 
     @classmethod
-    def of_keys(cls, tests: Iterable[KeyUnderTest]) -> "TextLevels":
+    def of_keys(cls, keys_under_test: Iterable[KeyUnderTest]) -> "TextLevels":
         """For the tokenizers of some keys."""
-        return cls({test.key.tokenizer.sha256: test.tokenizer for test in tests})
+        return cls({test.key.tokenizer.sha256: test.tokenizer for test in keys_under_test})
 
     def put(self, texts: Sequence[str], steps: Sequence[NDArray[np.uint8]]) -> None:
         """Take texts in place of those before, with the steps of surprise of their characters, uint8[C] each."""
@@ -115,16 +116,32 @@ class TextLevels:
         return np.concatenate([none, *found])
 
 
+def levels_on_record(tests: Iterable[KeyUnderTest], text: str, steps: NDArray[np.uint8], where: str) -> TextLevels:
+    """Levels of a flag's tokens by what is kept of the model's reading; where: the flag, in words.
+
+    Raises:
+        Refused: it is no reading of this text.
+    """
+    if len(steps) != min(len(text), MOST_CHARACTERS):
+        raise Refused(
+            f"{where}: what the model expected is on record for {len(steps):,} characters, and the text has "
+            f"{len(text):,}. Somebody changed the results: restore the table `flag_readings` from a backup"
+        )
+    levels = TextLevels.of_keys(tests)
+    levels.put([text], [steps])
+    return levels
+
+
 def _each(tokens: Tokens) -> list[NDArray[np.uint32]]:
     """The tokens of each text of a batch."""
     return [tokens.ids[begin:end] for begin, end in pairwise(tokens.offsets.tolist())]
 
 
-def weighed_keys(tests: Iterable[KeyUnderTest], levels: TextLevels) -> list[KeyUnderTest]:
+def weighed_keys(keys_under_test: Iterable[KeyUnderTest], levels: TextLevels) -> list[KeyUnderTest]:
     """Keys, and all that is opened in their place, under which tokens count by levels."""
     return [
         dataclasses.replace(test, watermark=of_key(test.watermark), to_device=of_key)
-        for test in tests
+        for test in keys_under_test
         for of_key in [partial(_by_levels, levels.of(test.key.tokenizer.sha256))]
     ]
 
@@ -134,7 +151,7 @@ def _by_levels(levels_of_tokens: LevelsOf, mark: Watermark) -> Watermark:
 
 
 def worth_reading(
-    tests: Iterable[KeyUnderTest], rules: Rules, by: WeightsByConfig, texts: Sequence[str]
+    keys_under_test: Iterable[KeyUnderTest], rules: Rules, by: WeightsByConfig, texts: Sequence[str]
 ) -> NDArray[np.bool_]:
     """Which of D texts pass the cut of a key: bool[D].
 
@@ -142,13 +159,13 @@ def worth_reading(
     small, a text must be long enough.
 
     Args:
-        tests: the keys, without levels.
+        keys_under_test: without levels.
         rules: of the plain sum.
         by: the cut.
         texts: the texts.
     """
     passing, tokens = np.zeros(len(texts), np.bool_), dict[str, Tokens]()
-    for test in tests if texts else ():
+    for test in keys_under_test if texts else ():
         name, mark = test.key.tokenizer.sha256, test.watermark
         if name not in tokens:
             tokens[name] = test.tokenizer.encode(texts)

@@ -2,23 +2,30 @@
 
 Every text is decided as a scan decides it (scanner.detection). A rate is of the texts that are scored, and has Clopper
 and Pearson's limits; a share is of all, and has these limits at the number of texts that independent users would have.
-A cell that is too small for its claim says what it lacks.
+A cell that is too small for its claim says what it lacks. The page is one HTML file in the look of a report, with a
+JSON twin; equal inputs give equal bytes.
 """
 
+import importlib.util
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jinja2
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from scanner.audit.statistics.judgement import binomial_limits, poisson_limits
 from scanner.detection.one_text import Check, OpenedCheck
+from scanner.errors import Refused
 from scanner.evaluation.attacks import EDITS, REMOVERS, Tools, attacked, followers, imitated, new_share
 from scanner.evaluation.scores import RISK, effective_texts
+from scanner.evidence.page import environment, rates_chart
+from scanner.printable import printable
 from scanner.registry import tokenizer_path
 from scanner.text import Tokenizer
 from scanner.watermark.positions import reach_of
@@ -96,7 +103,7 @@ def share_cell(place: CellPlace, measure: str, hits: NDArray[np.bool_], users: N
     return ErrorCell(*place, measure, texts, found, low, high, None if lacks else found / texts, None, lacks)
 
 
-class Decided(NamedTuple):
+class TextDecisions(NamedTuple):
     """A scan's decisions on D texts.
 
     log10_p: the smallest corrected p, float64[D], 0 where the text is not scored; flagged, scored: bool[D]; users: who
@@ -117,18 +124,20 @@ class Decider:
 
     def __init__(self, check: Check) -> None:
         self._opened, self.rate = OpenedCheck(check), check.rules.false_positive_rate
-        self.tokenizer: Tokenizer = self._opened.tests[0].tokenizer
+        self.tokenizer: Tokenizer = self._opened.keys_under_test[0].tokenizer
         self.tokenizer_file = Path(tokenizer_path(check.registry, check.keys[0]))
-        self.windows = sorted({reach_of(test.watermark.rule) for test in self._opened.tests})
+        self.windows = sorted({reach_of(test.watermark.rule) for test in self._opened.keys_under_test})
 
     def measured(self, texts: pl.DataFrame) -> pl.DataFrame:
         """Texts with the column `tokens`, under the first key's tokenizer."""
         return texts.with_columns(tokens=np.diff(self.tokenizer.encode(texts["text"].to_list()).offsets))
 
-    def decide(self, texts: Sequence[str]) -> Decided:
+    def decide(self, texts: Sequence[str]) -> TextDecisions:
         """Decide texts as a scan does; one that a scan cannot read is not scored."""
         count = len(texts)
-        decided = Decided(np.zeros(count), np.zeros(count, np.bool_), np.zeros(count, np.bool_), [frozenset()] * count)
+        decided = TextDecisions(
+            np.zeros(count), np.zeros(count, np.bool_), np.zeros(count, np.bool_), [frozenset()] * count
+        )
         for begin in range(0, count, BATCH):
             some = [text.encode() for text in texts[begin : begin + BATCH]]
             for row in self._opened.score_batch(some).verdicts.to_pylist():
@@ -159,7 +168,7 @@ def strata(texts: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, N
             yield f"{column}: {len(others)} others", values.is_in(others.implode()).to_numpy()
 
 
-def false_positives(decided: Decided, texts: pl.DataFrame, rate: float) -> Iterator[ErrorCell]:
+def false_positives(decided: TextDecisions, texts: pl.DataFrame, rate: float) -> Iterator[ErrorCell]:
     """How often unmarked texts that are scored are flagged, and reach each p-value, as a whole and by stratum."""
     scored, log10_p = decided.scored, decided.log10_p
     yield _unscored("unmarked", decided)
@@ -177,11 +186,11 @@ def false_positives(decided: Decided, texts: pl.DataFrame, rate: float) -> Itera
             yield rate_cell(place, "reached", log10_p[counted] <= np.log10(COARSE), COARSE)
 
 
-def _unscored(row: str, decided: Decided) -> ErrorCell:
+def _unscored(row: str, decided: TextDecisions) -> ErrorCell:
     return share_cell(CellPlace("too short", row), "unscored", ~decided.scored, np.arange(len(decided.scored)))
 
 
-def found_cells(part: str, row: str | None, decided: Decided, texts: pl.DataFrame) -> Iterator[ErrorCell]:
+def found_cells(part: str, row: str | None, decided: TextDecisions, texts: pl.DataFrame) -> Iterator[ErrorCell]:
     """Shares of marked texts that are found, named and misnamed: all, those that are long, and by stratum.
 
     A text without a user counts as found alone. row: the line of the section; None: a line a stratum.
@@ -219,7 +228,7 @@ def error_rates(
     steps = 3 + len(EDITS) + len(REMOVERS) + len(rewrites)
     texts, done = marked["text"].to_list(), 0
 
-    def decide(what: str, of: Sequence[str]) -> Decided:
+    def decide(what: str, of: Sequence[str]) -> TextDecisions:
         nonlocal done
         watch(what, done, steps)
         done += 1
@@ -262,3 +271,146 @@ def _imitation(decider: Decider, marked: pl.DataFrame, window: int, seed: str, t
         decided = decider.decide(forged["text"].to_list())
         cells = found_cells("imitation", f"n-grams of window {window}; {new}", decided, forged)
         yield from (cell for cell in cells if cell.among == "all")
+
+
+PARAPHRASE = "Rewrite this text in other words. Keep its meaning and its length. Write the new text alone.\n\n{}"
+THERE = "Translate this text into French. Write the translation alone.\n\n{}"
+BACK = "Translate this text into English. Write the translation alone.\n\n{}"
+
+LEAST_PARAMETERS = 1_000_000_000
+"""Fewest parameters of a model whose paraphrases say anything of robustness: smaller ones repeat or ramble."""
+
+_AT_ONCE = 8
+
+
+class Rewriter:
+    """A model, loaded; every answer is sampled from one seed.
+
+    Raises:
+        Refused: transformers is missing, or the folder holds no model.
+    """
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        if importlib.util.find_spec("transformers") is None:
+            raise Refused("--model needs transformers; install it with `pip install 'brickscan[model]'`")
+        from scanner.generation import load_model
+
+        self._name, self._seed, self._model = folder.name, seed, load_model(folder)
+
+    def steps(self) -> dict[str, Callable[[Sequence[str]], list[str]]]:
+        """What the model does with texts, by the words of its row."""
+        return {
+            "paraphrased": lambda texts: self._ask(PARAPHRASE, texts),
+            "translated into French and back": lambda texts: self._ask(BACK, self._ask(THERE, texts)),
+        }
+
+    def about(self) -> dict[str, Any]:
+        """The model as the page describes it."""
+        parameters = sum(one.numel() for one in self._model.model.parameters())
+        size = {"parameters": parameters, "small": parameters < LEAST_PARAMETERS}
+        return {"name": self._name, "longest": LONGEST_REWRITTEN} | size
+
+    def _ask(self, request: str, texts: Sequence[str]) -> list[str]:
+        from scanner.generation.mark import Sampling, complete
+
+        sampling = Sampling(max_new_tokens=LONGEST_REWRITTEN, temperature=0.7)
+        found: list[str] = []
+        for begin in range(0, len(texts), _AT_ONCE):
+            prompts = [request.format(text) for text in texts[begin : begin + _AT_ONCE]]
+            found += [one.text for one in complete(self._model, prompts, sampling, self._seed + begin)]
+        return found
+
+
+LONGEST_ROW = 120
+
+_ALL, _LONG = "all", f"{LONG} tokens and more"
+
+_FOUND = (("found", _ALL, "found"), ("named", _ALL, "its user named"), ("misnamed", _ALL, "somebody else named"))
+
+_EDITED = tuple(
+    (measure, among, f"{words}, {lengths}")
+    for among, lengths in ((_ALL, "all lengths"), (_LONG, _LONG))
+    for measure, _, words in _FOUND
+)
+
+
+class PageCell(NamedTuple):
+    """A cell in words: its count, its limits, and what it lacks or warns of (empty: nothing)."""
+
+    counted: str
+    limits: str
+    lacks: str
+
+
+def in_words(cell: ErrorCell | None) -> PageCell:
+    """A cell as the page has it; None: no text belongs into it."""
+    if cell is None:
+        return PageCell("no text", "", "")
+    count = f"{cell.hits:,} of {cell.texts:,}"
+    if cell.rate is not None:
+        lacks = f"lacks {cell.lacks:,} texts to show {cell.rate:g}" if cell.lacks else ""
+        if cell.too_high:
+            lacks = f"above {cell.rate:g}: believe no flag before the cause is known"
+        return PageCell(count, f"{_rounded(cell.low, math.floor):.2g} to {_rounded(cell.high, math.ceil):.2g}", lacks)
+    limits = f"{math.floor(100 * cell.low) / 100:.2f} to {math.ceil(100 * cell.high) / 100:.2f}"
+    if cell.share is None:
+        return PageCell(count, limits, f"lacks {cell.lacks:,} texts to state a share")
+    return PageCell(count, f"{cell.share:.2f} ({limits})", "")
+
+
+def _rounded(limit: float, outwards: Callable[[float], int]) -> float:
+    """A limit of two digits, which is never nearer than the limit itself."""
+    step = 10.0 ** (math.floor(math.log10(limit)) - 1) if limit > 0 else 1.0
+    return outwards(round(limit / step, 9)) * step
+
+
+def table(
+    cells: Sequence[ErrorCell], part: str, heading: str, columns: Sequence[tuple[str, str, str]]
+) -> dict[str, Any]:
+    """A section as a table, a line a row; columns: measure, which texts, words above; empty ones are left out."""
+    known = {(cell.row, cell.measure, cell.among): cell for cell in cells if cell.part == part}
+    there = [column for column in columns if any(key[1:] == column[:2] for key in known)]
+    lines = [
+        (printable(row, LONGEST_ROW), [in_words(known.get((row, *column[:2]))) for column in there])
+        for row in dict.fromkeys(row for row, *_ in known)
+    ]
+    return {"heading": heading, "heads": [words for *_, words in there], "lines": lines}
+
+
+def page(about: Mapping[str, Any], cells: Sequence[ErrorCell]) -> str:
+    """The page as HTML; about: as in `twin`."""
+    rate = f"{about['rules']['false_positive_rate']:g}"
+    rates = [cell for cell in cells if cell.part == "p-values"]
+    points = [
+        {"tests": 1, "hits": cell.hits / cell.texts, "expected": cell.rate, "low": cell.low, "high": cell.high}
+        for cell in rates
+    ]
+    at_rate = [("flagged", _ALL, f"flagged at {rate}"), ("reached", _ALL, f"p of {COARSE:g} and less")]
+    return _environment().get_template("error_rates.html.j2").render(
+        title="Error rates of a watermark detector",
+        about=about,
+        cells=len(cells),
+        held=sum(cell.rate is not None for cell in cells),
+        rate=rate,
+        least=LEAST_TEXTS,
+        forged=FORGED_TOKENS,
+        chart=rates_chart(points, "unmarked texts"),
+        p_values=table(cells, "p-values", "All unmarked texts", [("reached", _ALL, "texts with so small a p-value")]),
+        unmarked=table(cells, "false positives", "By part of the corpus", at_rate),
+        marked=table(cells, "marked", "By length and kind", _FOUND),
+        edits=table(cells, "edits", "After edits", _EDITED),
+        removers=table(cells, "removers", "After steps of public removers", _EDITED),
+        rewriting=table(cells, "rewriting", "After a model rewrote them", _EDITED),
+        imitation=table(cells, "imitation", "Forgeries", _FOUND),
+    )  # fmt: skip
+
+
+def twin(about: Mapping[str, Any], cells: Sequence[ErrorCell]) -> str:
+    """The page as JSON: how it was made, and all cells, those too that the page leaves out."""
+    return json.dumps({**about, "cells": [asdict(cell) for cell in cells]}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _environment() -> jinja2.Environment:
+    of_evidence = environment()
+    loaders = [jinja2.PackageLoader("scanner.evaluation", "."), of_evidence.loader]
+    return of_evidence.overlay(loader=jinja2.ChoiceLoader([one for one in loaders if one is not None]))

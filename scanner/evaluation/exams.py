@@ -111,7 +111,7 @@ class ExamRecords:
         write_rows(path, pa.Table.from_pylist(rows, ANSWERS))
 
 
-def utility_figures(taken: Mapping[Exam, Sequence[ExamAnswer]]) -> list[Figure]:
+def utility_figures(answers_of: Mapping[Exam, Sequence[ExamAnswer]]) -> list[Figure]:
     """Share of right answers of each exam, and for each mark the p-value of the paired test against no mark.
 
     The test is McNemar's exact one (1947): without an effect, either is right on half of the documents on which they
@@ -120,9 +120,9 @@ def utility_figures(taken: Mapping[Exam, Sequence[ExamAnswer]]) -> list[Figure]:
     Raises:
         ScanFailed: two exams on one task have other documents.
     """
-    without = {_decoding(exam): answers for exam, answers in taken.items() if exam.setting.format is None}
+    without = {_decoding(exam): answers for exam, answers in answers_of.items() if exam.setting.format is None}
     rows = []
-    for exam, answers in taken.items():
+    for exam, answers in answers_of.items():
         right = np.array([answer.correct for answer in answers])
         p_value = None
         if exam.setting.format is not None:

@@ -18,7 +18,7 @@ NOT_MARKED = "not marked"
 
 
 @dataclass(frozen=True)
-class Written:
+class CellTexts:
     """The rows of a cell: prompts, numbers of the keys (empty: not marked), texts and tokens that the model wrote."""
 
     setting: Setting
@@ -31,7 +31,7 @@ class Written:
     @classmethod
     def of(
         cls, units: Sequence[WritingUnit], texts: Sequence[Sequence[str]], lengths: Sequence[Sequence[int]]
-    ) -> "Written":
+    ) -> "CellTexts":
         """Put units of one setting together."""
         return cls(
             setting=units[0].setting,
@@ -56,7 +56,7 @@ class Written:
 
 
 def detect(
-    cell: Written, unmarked: Mapping[str, str], attacks: Sequence[str], seed: str, tools: Tools, tokenizer: Tokenizer,
+    cell: CellTexts, unmarked: Mapping[str, str], attacks: Sequence[str], seed: str, tools: Tools, tokenizer: Tokenizer,
     min_scored: int,
 ) -> dict[str | None, OneMessage]:  # fmt: skip
     """Test every text of a cell for its mark: as it is (None), after each attack, and the unmarked text of its prompt.
@@ -80,7 +80,7 @@ def detect(
 
 
 def detection_figures(
-    cell: Written, scores: Mapping[str | None, OneMessage], false_positive_rate: float
+    cell: CellTexts, scores: Mapping[str | None, OneMessage], false_positive_rate: float
 ) -> list[Figure]:
     """Figures of one cell: shares flagged, and the mean numbers of scored and of written tokens."""
     make = functools.partial(figure, "robustness", cell.setting, clusters=cell.units)
@@ -99,7 +99,7 @@ def detection_figures(
 
 
 def similarity_figure(
-    cell: Written, reference: Written, embedded: NDArray[np.float32], of_reference: NDArray[np.float32]
+    cell: CellTexts, reference: CellTexts, embedded: NDArray[np.float32], of_reference: NDArray[np.float32]
 ) -> Figure:
     """Mean cosine between each text and the unmarked text of the same prompt and temperature.
 

@@ -163,11 +163,11 @@ class OneMessage(NamedTuple):
 class Search(NamedTuple):
     """D texts searched for M messages, their own among them: log10 p of single messages, float64[D].
 
-    own: of the text's own message; first, second: of the two best others (0 where there is none, or a text is too
+    own_p: of the text's own message; first, second: of the two best others (0 where there is none, or a text is too
     short).
     """
 
-    own: NDArray[np.float64]
+    own_p: NDArray[np.float64]
     first: NDArray[np.float64]
     second: NDArray[np.float64]
     scored: NDArray[np.int64]
@@ -176,11 +176,11 @@ class Search(NamedTuple):
 class GroupSearch(NamedTuple):
     """D texts searched for their own message and others in groups, float64[D] each: log10 of rates.
 
-    own: p of the text's own message alone; own_named, other_named, flagged: the smallest rate at which its own message
-    is named, any other message is named, and the text is flagged; 0 where there is none, or a text is too short.
+    own_p: p of the text's own message alone; own_named, other_named, flagged: the smallest rate at which its own
+    message is named, any other is named, and the text is flagged; 0 where there is none, or a text is too short.
     """
 
-    own: NDArray[np.float64]
+    own_p: NDArray[np.float64]
     own_named: NDArray[np.float64]
     other_named: NDArray[np.float64]
     flagged: NDArray[np.float64]
@@ -215,7 +215,7 @@ def score_each(marks: Sequence[Watermark], tokens: Tokens, message: int, min_sco
     return OneMessage(log10_p, scored)
 
 
-def search(mark: Watermark, tokens: Tokens, own: NDArray[np.int64], count: int, min_scored: int) -> Search:
+def search(mark: Watermark, tokens: Tokens, own_message: NDArray[np.int64], count: int, min_scored: int) -> Search:
     """Search each text for `count` messages: its own, and the smallest others.
 
     Where its own message is below `count`, these are the messages that a scan of a key with so many messages searches;
@@ -225,31 +225,31 @@ def search(mark: Watermark, tokens: Tokens, own: NDArray[np.int64], count: int, 
     Args:
         mark: the key's watermark.
         tokens: D texts.
-        own: the message that each text was marked for, int64[D].
+        own_message: the message that each text was marked for, int64[D].
         count: M, at least 2.
         min_scored: scored tokens below which a text is too short.
     """
     positions = mark.rule.positions(tokens, DEDUP)
     enough = positions.scored >= min_scored
-    found = {name: np.zeros(len(own)) for name in ("own", "first", "second")}
-    for rows, others in ((enough & (own < count), count), (enough & (own >= count), count - 1)):
+    found = {name: np.zeros(len(own_message)) for name in ("own_p", "first", "second")}
+    for rows, others in ((enough & (own_message < count), count), (enough & (own_message >= count), count - 1)):
         at = np.flatnonzero(rows)
         if not len(at):
             continue
         mine = select_documents(tokens, at)
         places = mark.rule.positions(mine, DEDUP)
         best = search_key(mark, mine, places, others)
-        p_own = log10_p_of(mark.law, mark.score(mine, places, own[at]), places.scored)
+        p_own = log10_p_of(mark.law, mark.score(mine, places, own_message[at]), places.scored)
         p_best, p_second = best.log10_p[:, 0], np.nan_to_num(best.log10_p[:, 1])
-        is_first, is_second = best.message[:, 0] == own[at], best.message[:, 1] == own[at]
-        found["own"][at] = p_own
+        is_first, is_second = best.message[:, 0] == own_message[at], best.message[:, 1] == own_message[at]
+        found["own_p"][at] = p_own
         found["first"][at] = np.where(is_first, p_second, p_best)
         found["second"][at] = np.where(is_first | is_second, 0.0, p_second)
-    return Search(found["own"], found["first"], found["second"], positions.scored)
+    return Search(found["own_p"], found["first"], found["second"], positions.scored)
 
 
 def search_groups(
-    mark: Version2Mark, tokens: Tokens, own: NDArray[np.int64], groups: int, min_scored: int
+    mark: Version2Mark, tokens: Tokens, own_message: NDArray[np.int64], groups: int, min_scored: int
 ) -> GroupSearch:
     """Search each text among the first so many groups of a key, and as many users of each, by the rules of a scan.
 
@@ -258,7 +258,7 @@ def search_groups(
     Args:
         mark: the key's watermark.
         tokens: D texts.
-        own: the message that each text was marked for, int64[D], within these groups.
+        own_message: the message that each text was marked for, int64[D], within these groups.
         groups: the key's number of groups, or fewer.
         min_scored: scored tokens below which a text is too short.
     """
@@ -266,14 +266,14 @@ def search_groups(
     enough = positions.scored >= min_scored
     searched = found_of(mark, mark.search_groups(tokens, positions, groups), positions.scored, groups**2)
     both = np.nan_to_num(np.maximum(searched.log10_p_global, searched.log10_p_own))  # a name needs both
-    mine = searched.message == own[:, None]
-    log10_p = log10_p_of(mark.law, mark.score(tokens, positions, own), positions.scored)
+    mine = searched.message == own_message[:, None]
+    log10_p = log10_p_of(mark.law, mark.score(tokens, positions, own_message), positions.scored)
 
     def least(log10_p: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where(enough, log10_p.min(axis=1), 0.0)
 
     return GroupSearch(
-        own=np.where(enough, log10_p, 0.0),
+        own_p=np.where(enough, log10_p, 0.0),
         own_named=least(np.where(mine, both, 0.0)),
         other_named=least(np.where(mine, 0.0, both)),
         flagged=least(np.nan_to_num(searched.log10_p_global)),
@@ -300,11 +300,11 @@ def name(
         limit = np.log10(false_positive_rate)
         found, wrong, flagged = searched.own_named <= limit, searched.other_named <= limit, searched.flagged <= limit
         return NamedShares(found, wrong, flagged & ~found & ~wrong)
-    log10_p = np.stack([searched.own, searched.first, searched.second], axis=1)
+    log10_p = np.stack([searched.own_p, searched.first, searched.second], axis=1)
     nothing = np.zeros(log10_p.shape)
     found = Found(
         scored=searched.scored,
-        tests=np.ones(searched.scored.shape),
+        correction=np.ones(searched.scored.shape),
         message=np.broadcast_to(np.arange(3), log10_p.shape),  # in the order of Search, since the rule needs no numbers
         score=nothing,
         log10_p=log10_p,
@@ -332,7 +332,7 @@ def search_texts(
     setting: Setting,
     seed: str,
     texts: Sequence[str],
-    own: Sequence[int],
+    own_message: Sequence[int],
     counts: Sequence[int],
     tokenizer: Tokenizer,
     min_scored: int,
@@ -343,7 +343,7 @@ def search_texts(
         setting: how they were written, under key 0.
         seed: the key's seed.
         texts: D of them.
-        own: the message that each text was marked for.
+        own_message: the message that each text was marked for.
         counts: numbers of messages.
         tokenizer: the key's tokenizer, as a scan loads it.
         min_scored: scored tokens below which a text is too short to be flagged.
@@ -354,7 +354,7 @@ def search_texts(
     mark, tokens = setting.watermark(key_secret(seed, 0)), tokenizer.encode(texts)
     if mark is None:
         raise ValueError("texts that nobody marked are of no user")
-    messages = np.array(own, np.int64)
+    messages = np.array(own_message, np.int64)
     if isinstance(mark, Version2Mark) and mark.groups is not None:
         return [search_groups(mark, tokens, messages, groups_of(count), min_scored) for count in counts]
     return [search(mark, tokens, messages, count, min_scored) for count in counts]
@@ -373,7 +373,7 @@ def together(parts: Sequence[Searched]) -> Searched:
 def identification_figures(
     setting: Setting,
     searches: Mapping[int, Search | GroupSearch],
-    own: NDArray[np.int64],
+    own_message: NDArray[np.int64],
     false_positive_rates: Sequence[float],
 ) -> list[Figure]:
     """Figures of one method.
@@ -381,7 +381,7 @@ def identification_figures(
     Args:
         setting: how the texts were written.
         searches: for each number of messages, the findings in D texts.
-        own: the message of each text, which is its user: int64[D].
+        own_message: the message of each text, which is its user: int64[D].
         false_positive_rates: rates at which users are named, over all messages together.
     """
     independent = setting.format is not None and not setting.format.can_be_framed()
@@ -389,7 +389,7 @@ def identification_figures(
     for least, most in LENGTHS:
         some = next(iter(searches.values()))
         chosen = (some.scored >= (least or 0)) & (some.scored <= (np.inf if most is None else most))
-        users = own[chosen]
+        users = own_message[chosen]
         make = functools.partial(
             figure,
             "identification",
@@ -398,7 +398,7 @@ def identification_figures(
             least_scored=least,
             most_scored=most,
         )
-        flagged = share(some.own[chosen] <= np.log10(FLAG_RATE), users)
+        flagged = share(some.own_p[chosen] <= np.log10(FLAG_RATE), users)
         rows.append(make("flagged", flagged, false_positive_rate=FLAG_RATE, messages=1))
         for count, found in searches.items():
             for rate in false_positive_rates:

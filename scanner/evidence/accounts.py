@@ -15,7 +15,7 @@ import polars as pl
 from deltalake import DeltaTable
 from numpy.typing import NDArray
 
-from scanner.detection.accounts import MOST_BYTES, AccountJudge, Look, Posts
+from scanner.detection.accounts import MOST_BYTES, AccountFindings, AccountJudge, Posts
 from scanner.detection.proving import nearly_equal
 from scanner.detection.rules import Rules
 from scanner.errors import Refused
@@ -64,7 +64,7 @@ class AccountPost(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AccountExplained:
+class AccountExplanation:
     """A marked account explained.
 
     row: of ACCOUNTS with `audit`, as the registry says it; trial: its keys are dated back; posts: strongest first;
@@ -156,14 +156,14 @@ def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], says: Regi
     return RegistrySays(False, f"not asked: its posts, judged again, {why}. {CHANGED_ROW}")
 
 
-def accounts_unread(explainer: Explainer) -> list[AccountExplained]:
+def accounts_unread(explainer: Explainer) -> list[AccountExplanation]:
     """All marked accounts, each without its posts."""
     why = "its posts are read for one account at a time"
     found = _marked(explainer, None, ())
-    return [AccountExplained(row, says, False, (), 0, why, None, None, None) for row, says in found]
+    return [AccountExplanation(row, says, False, (), 0, why, None, None, None) for row, says in found]
 
 
-def explain_account(explainer: Explainer, account_id: str, night: date | None = None) -> list[AccountExplained]:
+def explain_account(explainer: Explainer, account_id: str, night: date | None = None) -> list[AccountExplanation]:
     """Explain a marked account: its newest row, or of a night, one a set of keys.
 
     Raises:
@@ -180,7 +180,7 @@ def explain_account(explainer: Explainer, account_id: str, night: date | None = 
     return [_explained(explainer, row, says) for row, says in rows if row["night"] == newest]
 
 
-def _explained(explainer: Explainer, row: Mapping[str, Any], says: RegistrySays) -> AccountExplained:
+def _explained(explainer: Explainer, row: Mapping[str, Any], says: RegistrySays) -> AccountExplanation:
     scan = _scan_of(explainer, row)
     read, no_posts = _posts(explainer, row)
     texts = [read_text(post["text"])[0] or "" for post in read]
@@ -197,7 +197,7 @@ def _explained(explainer: Explainer, row: Mapping[str, Any], says: RegistrySays)
     ]
     posts.sort(key=lambda post: (-max(post.level or 0, post.own_level or 0), post.path, post.row))
     trial = bool(scan and scan["trial"])
-    return AccountExplained(
+    return AccountExplanation(
         row, says, trial, posts[:MOST_POSTS_LISTED], len(posts), no_posts, p, p_unquoted, not_weighed
     )
 
@@ -233,8 +233,8 @@ def _weighed(
     """log10 p of all posts and of own words alone; and of each post its scored tokens, and its two levels."""
     posts = _of_account(row, read, texts)
     judge = _judge(explainer, row, scan)
-    of_all = judge.look(posts)
-    unquoted = judge.look(posts._replace(texts=[unquoted_words(text) for text in texts]))
+    of_all = judge.findings(posts)
+    unquoted = judge.findings(posts._replace(texts=[unquoted_words(text) for text in texts]))
     best, message = of_all.choice, row["message"]
     if message is None:
         message = int(best.found[0].message[0, best.decided.candidate[0]])
@@ -270,7 +270,7 @@ def _judge(explainer: Explainer, row: Mapping[str, Any], scan: Mapping[str, Any]
     return AccountJudge(
         [explainer.open_key(row["key_id"])],
         [row["tests"]],
-        _Recorded(row),
+        _HolderMemory(row),
         Rules.recorded(scan, 1),
         nights=row["nights"],
         first_looks=[row["key_id"]] if row["first_look"] in (None, True) else [],
@@ -278,7 +278,7 @@ def _judge(explainer: Explainer, row: Mapping[str, Any], scan: Mapping[str, Any]
     )
 
 
-class _Recorded:
+class _HolderMemory:
     """Holders of messages by an account's row, which the registry was asked about before."""
 
     def __init__(self, row: Mapping[str, Any]) -> None:
@@ -290,14 +290,14 @@ class _Recorded:
         return NamedUser(Naming.NAMED if held else Naming.UNALLOCATED, self._users.get((key_id, message)), None)
 
 
-def _levels(look: Look, message: int) -> tuple[NDArray[np.int64], list[int | None]]:
+def _levels(findings: AccountFindings, message: int) -> tuple[NDArray[np.int64], list[int | None]]:
     """Scored tokens of each post, and how strongly it speaks for a message."""
-    (pooled,) = look.pooled
-    mark, positions = pooled.test.watermark, by_post(pooled.positions, pooled.posts)
+    (under_key,) = findings.under_keys
+    mark, positions = under_key.test.watermark, by_post(under_key.positions, under_key.posts)
     scored = positions.scored
     if message < 0:
         return scored, [None] * len(scored)
-    score = mark.score(pooled.posts, positions, np.full(len(scored), message))
+    score = mark.score(under_key.posts, positions, np.full(len(scored), message))
     log10_p = log10_p_of(mark.law, score, scored)
     # what fewer tokens say is material of the key
     return scored, [
@@ -375,7 +375,7 @@ def to_do(row: Mapping[str, Any], *, trial: bool = False) -> str:
     return _TO_DO.get(row["naming"], other).format(users=marked_for(row))
 
 
-def what_was_found(explained: AccountExplained) -> Iterator[tuple[str, str]]:
+def what_was_found(explained: AccountExplanation) -> Iterator[tuple[str, str]]:
     """Pairs of a heading and a sentence."""
     row = explained.row
     posted = [f"{time.astimezone(UTC):%Y-%m-%d %H:%M}" for time in (row["first_post"], row["last_post"]) if time]
@@ -398,7 +398,7 @@ def what_was_found(explained: AccountExplained) -> Iterator[tuple[str, str]]:
     yield "Decisions", NO_DECISION
 
 
-def _why(explained: AccountExplained) -> str:
+def _why(explained: AccountExplanation) -> str:
     row = explained.row
     rule = "a name needs all posts to be flagged for the user's message, and own words alone to name the same user"
     reasons = {
@@ -410,7 +410,7 @@ def _why(explained: AccountExplained) -> str:
     return f"{rule}; here {reasons}"
 
 
-def _unquoted_words(explained: AccountExplained) -> str:
+def _unquoted_words(explained: AccountExplanation) -> str:
     share, p = explained.row["quoted_share"], explained.log10_p_own
     quoted = "how much is quoted is not known" if share is None else f"{share:.0%} of the scored words stand in quotes"
     if p is None:
@@ -422,7 +422,7 @@ def _unquoted_words(explained: AccountExplained) -> str:
     return f"{quoted}; without them, {one_in(p)} accounts would reach as much by chance{few}"
 
 
-def posts_in_words(explained: AccountExplained, most: int = MOST_POSTS_LISTED) -> str:
+def posts_in_words(explained: AccountExplanation, most: int = MOST_POSTS_LISTED) -> str:
     """A sentence on which posts are shown."""
     if explained.no_posts:
         return f"The posts are not shown: {explained.no_posts}."
@@ -446,12 +446,12 @@ def _level(level: int | None) -> str:
     return "too short to tell alone" if level is None else words
 
 
-def account_page(found: Sequence[AccountExplained], back: str | None = None, **values: object) -> str:
+def account_page(found: Sequence[AccountExplanation], back: str | None = None, **values: object) -> str:
     """The page of an account, as HTML; `back`: a link to its night."""
     return environment().get_template("account.html.j2").render(**about_account(found), back=back, **values)
 
 
-def about_account(found: Sequence[AccountExplained]) -> dict[str, Any]:
+def about_account(found: Sequence[AccountExplanation]) -> dict[str, Any]:
     """Values for the template `account.html.j2`."""
     return {
         "title": f"Account: {printable(found[0].row['account_id'], LONGEST_TITLE)}",
@@ -473,7 +473,7 @@ def _shown_parts(post: AccountPost) -> list[tuple[bool, str]]:
     return [(part.kind == "quoted", visible(text[part.begin : part.end])) for part in parts]
 
 
-def record_of_account(explained: AccountExplained) -> dict[str, Any]:
+def record_of_account(explained: AccountExplanation) -> dict[str, Any]:
     """A record for json.dumps."""
     row = {name: _plain(value) for name, value in explained.row.items() if name not in ("shard_id", "keys")}
     return row | {

@@ -386,7 +386,7 @@ MOST_ROWS = 200_000
 RUN = 5
 """Least tokens of a run that counts as copied: shorter ones stand in unrelated texts too."""
 
-Place = tuple[str, int]
+PathAndRow = tuple[str, int]
 
 _COLUMNS = ("path", "row", *MESSAGE, "account_id", "text_sha256", "variant", "scan_id", "sketch")
 
@@ -416,7 +416,7 @@ class EarlierPost(NamedTuple):
 
 def earlier_of_others(
     results: str, rate: float, rows: Sequence[Mapping[str, Any]]
-) -> dict[Place, Sequence[Mapping[str, Any]]]:
+) -> dict[PathAndRow, Sequence[Mapping[str, Any]]]:
     """Earlier flagged posts of other accounts, for the same key and message, that share n-grams with flagged documents.
 
     Args:
@@ -476,11 +476,11 @@ def copied_of(
     """
     length = max(reach + 1, RUN)
     ends = set(scored.tolist())
-    own = [run for end, run in enumerate(_runs(ids, length), length - 1) if end in ends]
-    there, holding = np.zeros(len(own), bool), list[tuple[int, EarlierPost]]()
+    flagged_runs = [run for end, run in enumerate(_runs(ids, length), length - 1) if end in ends]
+    there, holding = np.zeros(len(flagged_runs), bool), list[tuple[int, EarlierPost]]()
     for post in posts:
         runs = set(_runs(post.ids, length))
-        shared = np.array([run in runs for run in own], bool)
+        shared = np.array([run in runs for run in flagged_runs], bool)
         there |= shared
         holding += [(int(shared.sum()), post)] if shared.any() else []
     if not holding:

@@ -18,11 +18,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.detection.open_plan import open_keys
-from scanner.detection.proving import Which, nearly_equal
+from scanner.detection.proving import PartKinds, nearly_equal
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import Filter
 from scanner.detection.under_test import KeyUnderTest
-from scanner.detection.weighing import TextLevels, weighed_keys
+from scanner.detection.weighing import levels_on_record, weighed_keys
 from scanner.errors import Refused
 from scanner.evidence.case import (
     ACCOUNT,
@@ -65,7 +65,7 @@ from scanner.results.decision_log import users_of
 from scanner.results.false_discoveries import OF, log10_p_shown
 from scanner.results.queries import ask, spans
 from scanner.results.scan_list import refuse_impossible_scans
-from scanner.scan_plan import Weights, read_config, recorded_tests, results_of
+from scanner.scan_plan import Weights, read_config, recorded_correction, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
 from scanner.text.quoting import TextPart, parts_of
@@ -146,7 +146,7 @@ def _smaller(case: FlagCase, log10_p: float) -> tuple[str, float, float] | None:
     row = case.row
     keys = (case.scan or {}).get("keys", ())
     messages = next((key["messages"] for key in keys if key["key_id"] == row["key_id"]), None)
-    whole = float(corrected(log10_p, messages or row["messages_tested"], recorded_tests(row)))
+    whole = float(corrected(log10_p, messages or row["messages_tested"], recorded_correction(row)))
     for what, found, recorded in (
         ("log10 p", log10_p, row["log10_p"]),
         ("corrected log10 p", whole, row["log10_p_global"]),
@@ -352,12 +352,12 @@ class Explainer:
         return self._config is not None
 
     @property
-    def parts_tested(self) -> Which:
+    def parts_tested(self) -> PartKinds:
         """Kinds of parts of a text at which the configuration has documents tested."""
         if self._config is None:
             raise Refused("parts of a text are known by the scan's configuration; name it instead of its results")
         weights = Weights.of(self._config)
-        return Which(weights.windows, weights.segments)
+        return PartKinds(weights.windows, weights.segments)
 
     def open_key(self, key_id: str) -> KeyUnderTest:
         """A key, opened with its reference tokenizer. Raises as `scored_text` does."""
@@ -454,8 +454,7 @@ class Explainer:
         test = self._open(self._key(case))
         if case.row["unit"] != WEIGHED:
             return test
-        levels = TextLevels.of_keys([test])
-        levels.put([text], [surprise_of(self.results, case.row)])
+        levels = levels_on_record([test], text, surprise_of(self.results, case.row), case.where)
         return weighed_keys([test], levels)[0]
 
     def _text_of(self, case: FlagCase) -> "_TextFindings":

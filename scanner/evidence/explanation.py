@@ -1,9 +1,7 @@
 """An explanation: how strongly one text speaks for one message, and what a person must know about the flag.
 
-All of it decides nothing and names nobody: the verdict goes by the whole text. The message was chosen by these very
-positions, so the p-value of a run or a part of them is told as that of the best of all messages.
-
-Nothing here decides: the verdict was given by the scan.
+Nothing here decides or names anybody: the scan's verdict goes by the whole text. The message was chosen by these very
+positions, so the p-value of a run or a part of them is stated as that of the best of all messages.
 """
 
 import math
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 
 from scanner.evidence.case import CopiedShare, FlagCase, GroupCounts
 from scanner.evidence.names_then import NOT_ASKED, RegistrySays
-from scanner.scan_plan import recorded_tests
+from scanner.scan_plan import recorded_correction
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import Kind, TextPart
 from scanner.watermark import Positions, Tokens, Watermark
@@ -176,7 +174,7 @@ def _user_evidence(mark: Watermark, tokens: Tokens, positions: Positions, messag
     if found is None:
         return None
     log10_p = log10_p_of(mark.law, found.score[:, 0], found.scored)
-    return UserEvidenceFinding(int(found.scored[0]), found.tests, float(log10_p[0]))
+    return UserEvidenceFinding(int(found.scored[0]), found.messages, float(log10_p[0]))
 
 
 def _runs(
@@ -290,7 +288,7 @@ class Explanation:
         if self.user_evidence is None:
             return None
         return float(
-            corrected(np.array(self.user_evidence.log10_p), self.user_evidence.group, recorded_tests(self.row))
+            corrected(np.array(self.user_evidence.log10_p), self.user_evidence.group, recorded_correction(self.row))
         )
 
     @property

@@ -1,8 +1,6 @@
-"""A flag as a page, and its charts.
+"""A flag as a page: one file that needs no script, no network and no other file, and prints as it looks.
 
-Charts as inline SVG, with words for people who cannot see them.
-
-A flag as a page: one file that needs no script, no network and no other file, and prints as it looks.
+Charts are inline SVG, with words for people who cannot see them.
 
 The text comes from a stranger. Everything is escaped (Jinja2's autoescape), what no eye sees is shown as escapes, and
 the page's policy (`default-src 'none'`) lets nothing in it load or run.

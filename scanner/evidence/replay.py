@@ -24,13 +24,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import OfFile
+from scanner.detection.attribution import FileKnowledge
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.proving import nearly_equal, parts_of
 from scanner.detection.rules import Filter, Rules, plainly_left_out
-from scanner.detection.under_test import KeyUnderTest, Origin, log10_reach
-from scanner.detection.weighing import TextLevels, weighed_keys
+from scanner.detection.under_test import Origin, log10_reach
+from scanner.detection.weighing import levels_on_record, reader_sha256, weighed_keys
 from scanner.errors import Refused
 from scanner.evidence.case import OF_FILE, FlagCase, StoredTexts, filter_of, find_case, surprise_of
 from scanner.evidence.check_claim import WEAK, Mark, any_of
@@ -44,7 +44,7 @@ from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
 from scanner.results.first_seen import EarlierKnowledge, known_before
 from scanner.results.queries import ask
-from scanner.scan_plan import Weights, read_config, recorded_tests, results_of
+from scanner.scan_plan import Weights, read_config, recorded_correction, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
 from scanner.watermark.by_levels import ByLevelsProof
@@ -140,7 +140,38 @@ def replay(config_file: Path, document: str) -> Replay:
     if found.row is not None and case.row["message"] is not None and case.row["naming"] not in NOBODY_ASKED_FOR:
         before = ask(results, lambda: known_before(results, case.row, (case.scan or {})["started_at"]))
         fields.append(_existed(case, before, found.row["created_at_latest"]))
+    if steps is not None:
+        read_now = _read_again(config, base, case, found.text)
+        again = None if read_now is None else _detected(config, folder, keys, case, found.text, without, read_now)
+        fields.append(_by_reading(case.row, again))
     return Replay(case, fields, found.not_from_file, says)
+
+
+def _read_again(config: ScanConfig, base: Path, case: FlagCase, raw: bytes) -> NDArray[np.uint8] | None:
+    """Steps of surprise as the model reads a text now; None: the configuration does not name the scan's model."""
+    by = config.weights_by
+    with contextlib.suppress(Refused, ImportError):  # without torch no model reads
+        if by is not None and reader_sha256(base / by.model, by.dtype) == (case.scan or {})["reader_sha256"]:
+            from scanner.generation import TextReader
+
+            return TextReader(base / by.model, dtype=by.dtype).surprise([read_text(raw)[0] or ""])[0]
+    return None
+
+
+def _by_reading(row: Mapping[str, Any], again: Mapping[str, Any] | None) -> FieldComparison:
+    """Whether a flag by weights stands by what the model reads now, but for rounding.
+
+    Whoever writes the tables and knows the key could choose levels by the draws: all other fields would come out equal.
+
+    again: the verdict by that reading; None: the model is not at hand.
+    """
+    recorded = row["log10_p_global"]
+    if again is None:
+        why = "nobody compared what is on record with the model: name it in [weights_by] as it was, and it reads again"
+        return FieldComparison("reading", recorded, None, equal=True, why=why)
+    same = again["flagged"] and (again["key_id"], again["message"]) == (row["key_id"], row["message"])
+    why = "" if same else "the model does not read the text as is on record: somebody may have chosen what is"
+    return FieldComparison("reading", recorded, again["log10_p_global"], equal=same, why=why or None)
 
 
 def _existed(case: FlagCase, before: EarlierKnowledge, known_at: datetime | None) -> FieldComparison:
@@ -198,25 +229,18 @@ def _detected(
     if steps is not None:
         keys, weights = [key for key in keys if can_be_weighed(key)], weights.of_weighed()
     rules = Rules.recorded(scan, scan["keys_tested"], weights, without)
-    tests, holders = open_keys(folder, keys, fast=False), Holders.load(folder, [key.key_id for key in keys])
+    keys_under_test, holders = open_keys(folder, keys, fast=False), Holders.load(folder, [key.key_id for key in keys])
     if steps is not None:
-        levels = _levels(tests, raw, steps)
-    of_detector = tests if levels is None else weighed_keys(tests, levels)
-    detector = Detector(of_detector, holders, rules, open_prover(folder, tests, rules, levels))
+        levels = levels_on_record(keys_under_test, read_text(raw)[0] or "", steps, case.where)
+    of_detector = keys_under_test if levels is None else weighed_keys(keys_under_test, levels)
+    detector = Detector(of_detector, holders, rules, open_prover(folder, keys_under_test, rules, levels))
     columns = {name: [None] for name in DOCUMENTS.names} | {"row": [row["row"]], "text": [raw]}
     document = pa.RecordBatch.from_pydict(columns, schema=DOCUMENTS)
     first = row["first_seen_at"]
-    known = OfFile(scan["started_at"], {row["text_sha256"]: first} if first else {}, None, None)
+    known = FileKnowledge(scan["started_at"], {row["text_sha256"]: first} if first else {}, None, None)
     verdicts, _ = detector.detect(document, Origin(row["scan_id"], row["shard_id"], row["path"]), known=known)
     found: Mapping[str, Any] = verdicts.to_pylist()[0]
     return found if levels is None or not found["flagged"] else {**found, "unit": WEIGHED}
-
-
-def _levels(tests: Sequence[KeyUnderTest], raw: bytes, steps: NDArray[np.uint8]) -> TextLevels:
-    """Levels of a stored text's tokens, by what is kept of the model's reading."""
-    levels = TextLevels.of_keys(tests)
-    levels.put([read_text(raw)[0] or ""], [steps])
-    return levels
 
 
 def _by_slow_path(
@@ -241,7 +265,8 @@ def _by_slow_path(
     ids = test.tokenizer.reference.encode([normalise(text) if row["variant"] is not None else text]).ids
     path: ProofPath = form.proof(check_secret(folder, key))
     if steps is not None:
-        path = ByLevelsProof(path, _levels([test], raw, steps).of(key.tokenizer.sha256), form)
+        levels = levels_on_record([test], text, steps, case.where)
+        path = ByLevelsProof(path, levels.of(key.tokenizer.sha256), form)
     left_out = plainly_left_out(without.of(key.tokenizer.sha256, test.watermark.rule), ids)
     scored, (score,) = path.scores(ids, [row["message"]], (case.scan or {})["dedup"], left_out)
     log10_p = max(path.log10_p(score, scored), log10_reach(test))
@@ -340,7 +365,7 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
         "text_sha256": row["text_sha256"].hex(),
         "message": row["message"],
         "messages": row["messages_tested"],
-        "tests": recorded_tests(row),
+        "tests": recorded_correction(row),
         "scored": end - begin,
         **{name: row[name] for name in ("score", "log10_p", "log10_p_global", "variant", "unit")},
         "parts": len(spans),
@@ -390,7 +415,7 @@ def _part(
             log10_p = mark.log10_p(math.fsum(terms[begin:end]), end - begin)
             of_parts = any_of(any_of(log10_p, row["messages_tested"]), len(spans))
             if nearly_equal(log10_p, row["log10_p"]) and nearly_equal(
-                any_of(of_parts, recorded_tests(row)), row["log10_p_global"]
+                any_of(of_parts, recorded_correction(row)), row["log10_p_global"]
             ):
                 return begin, end
     raise Refused(f"--proof: {where}: the script that checks a claim finds another score or p-value than the row has")

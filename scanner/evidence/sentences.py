@@ -1,7 +1,4 @@
-"""A flag in sentences, and as JSON.
-
-A flag in sentences that a moderator, a user and a court can follow, and nothing beyond what the numbers say.
-"""
+"""A flag as JSON, and in sentences that a moderator, a user and a court can follow: no more than the numbers say."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -13,7 +10,7 @@ from scanner.evidence.explanation import Explanation, PartFinding
 from scanner.printable import at_most, one_in, printable, safe
 from scanner.results.decision_log import users_of
 from scanner.results.false_discoveries import log10_p_shown
-from scanner.scan_plan import recorded_tests
+from scanner.scan_plan import recorded_correction
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
 from schemas.words import WEIGHED, AuditState, Naming, Proof
@@ -161,7 +158,7 @@ _WHICH = {
 
 def _chance(explained: Explanation) -> str:
     row = explained.row
-    keys, messages = recorded_tests(row), row["messages_tested"]
+    keys, messages = recorded_correction(row), row["messages_tested"]
     if row["basis"] == "assumed":
         return (
             f"anyone can make this mark; among decoy keys {one_in(log10_p_shown(row))} unmarked texts would score so "

@@ -1,9 +1,8 @@
 """Marking text: logits processors for transformers, and completions of a local model. Imports torch: import it late."""
 
 from scanner.generation.mark import Completion, Sampling, complete, marking_of
-from scanner.generation.model import LocalModel, load_model, prompt_lengths, token_log_probabilities
+from scanner.generation.model import LocalModel, TextReader, load_model, prompt_lengths, token_log_probabilities
 from scanner.generation.processor import GreenListProcessor, GumbelProcessor, check_prompts
-from scanner.generation.text_reader import TextReader
 
 __all__ = [
     "Completion",

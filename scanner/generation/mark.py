@@ -1,10 +1,9 @@
 """Completing prompts, marked with a message a prompt or not at all, also as vLLM and SGLang choose tokens.
 
-Choosing a token as vLLM and SGLang choose it under their own marks: for trials, canaries and comparisons.
-
-Both take the token of smallest −ln(u)/p, where u is its keyed draw and p the distribution without the mark. They differ
-in the context that the draw depends on, and in which contexts they mark. They are computed in double precision, where
-the stacks take float32. So another token comes out now and then, which is marked alike.
+Their marks serve trials, canaries and comparisons. Both take the token of smallest −ln(u)/p, where u is its keyed draw
+and p the distribution without the mark. They differ in the context that the draw depends on, and in which contexts they
+mark. They are computed in double precision, where the stacks take float32. So another token comes out now and then,
+which is marked alike.
 """
 
 from abc import abstractmethod
@@ -261,7 +260,7 @@ def complete(
     )
     processors, how = _marking(model, mark, messages, lengths, ids.shape[1], sampling, seed)
     if watch:
-        processors.append(_Watched(watch, ids.shape[1]))
+        processors.append(_TokenWatch(watch, ids.shape[1]))
     device = model.model.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.inference_mode():
         torch.manual_seed(seed)
@@ -276,7 +275,7 @@ def complete(
     return [_completion(model, row) for row in written[:, ids.shape[1] :].tolist()]
 
 
-class _Watched(LogitsProcessor):
+class _TokenWatch(LogitsProcessor):
     """Leaves the scores as they are, and calls `watch` with the number of tokens after the prompt."""
 
     def __init__(self, watch: Callable[[int], object], width: int) -> None:

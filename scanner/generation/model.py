@@ -1,8 +1,7 @@
-"""A local causal language model, and its view of a text.
+"""A local causal language model, with the exact tokenizer.json that lies beside it. Nothing is ever downloaded.
 
-A local causal language model, with the exact tokenizer.json that lies beside it. Nothing is ever downloaded.
-
-A model's view of a text: the probability of each token given those before it, batched, on the model's device.
+Its view of a text is the probability of each token given those before it, batched, on the model's device. As a reader
+of texts that it did not write, it has no prompt, and says how much each character surprised it.
 """
 
 import hashlib
@@ -27,6 +26,8 @@ from transformers.utils import logging as transformers_logging
 from scanner.errors import Refused, TokenizerError
 from scanner.generation.processor import check_sampling, sampling_weights
 from scanner.storage.locations import MOST_TOKENIZER, read_named
+from scanner.text import HuggingFaceTokenizer
+from scanner.text.surprise import MOST_CHARACTERS, of_characters
 from schemas.config import ReaderDtype
 
 
@@ -271,3 +272,42 @@ def _of(
         at = torch.from_numpy(wanted).to(scaled.device)[:, None]
         out[start : start + len(wanted)] = (scaled.gather(1, at)[:, 0] - scaled.logsumexp(1)).cpu().numpy()
     return out
+
+
+FIRST = 4.0
+"""Surprise of a text's first token, which no model can judge without a prompt."""
+
+
+SAMPLE = "It was a quiet day at the harbour, and nobody on the pier had expected a ship. "
+"""Ordinary text, by which a model is tried."""
+
+
+class TextReader:
+    """A model that reads texts at temperature 1, with its own tokenizer, which reads no control tokens.
+
+    Args:
+        folder: the model's folder, as for `load_model`.
+        device: torch's name of where the model runs.
+        dtype: torch's name of the precision.
+
+    Raises:
+        Refused: as `load_model`, and where the model gives no probabilities in this precision.
+        TokenizerError: as `load_model`.
+    """
+
+    def __init__(self, folder: Path, device: str = "cpu", dtype: ReaderDtype = "float32") -> None:
+        self._model: LocalModel = load_model(folder, device=device, dtype=dtype)
+        self._tokenizer = HuggingFaceTokenizer(read_named(folder / "tokenizer.json", MOST_TOKENIZER))
+        (log_p,) = token_log_probabilities(self._model, [self._tokenizer.encode([SAMPLE]).ids])
+        if np.isnan(log_p[1:]).any():
+            raise Refused(f"model {str(folder)!r}: gives no probabilities in {dtype}; name another one, or float32")
+
+    def surprise(self, texts: Sequence[str]) -> list[NDArray[np.uint8]]:
+        """Steps of surprise (scanner.text.surprise) of the first MOST_CHARACTERS of each text, uint8 of so many."""
+        texts = [text[:MOST_CHARACTERS] for text in texts]
+        tokens = self._tokenizer.encode(texts)
+        log_p = token_log_probabilities(self._model, np.split(tokens.ids, tokens.offsets[1:-1]))
+        return [
+            of_characters(np.nan_to_num(-of_text, nan=FIRST), self._tokenizer.begins(text), len(text))
+            for text, of_text in zip(texts, log_p, strict=True)
+        ]

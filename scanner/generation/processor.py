@@ -1,16 +1,10 @@
-"""Marking one step of generation: logits processors, their batches, and how a token is sampled.
+"""Marking one step of generation: logits processors for `model.generate`, a message a row (SPEC §2; version 2, §1).
 
-Temperature, top-k and top-p: their allowed values, and the weights by which a token is sampled under them.
-
-The base of our processors, which serve one batch of `model.generate` whose rows stay in place until it ends.
-
-Marking one step of generation: logits processors for `model.generate`, a message per row (SPEC §2, SPEC_2 §1).
-
-`generate` runs custom processors after its own penalties and before temperature, top-k and top-p. So the green list
+`generate` runs custom processors after its penalties and before temperature, top-k and top-p. So the green list
 adds its bias in the right place and leaves sampling to `generate`; Gumbel does temperature, top-k and top-p itself,
 chooses the token, and returns scores under which that token wins whatever `generate` does next.
 
-Rows of a batch under processors of their own: several keys in one call of `model.generate`.
+A processor serves one batch whose rows stay in place until it ends; rows may have processors of several keys.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """The columns of a file that are scanned, and the times in them.
 
-Times as files hold them: timestamps with a zone or without one, dates, ISO 8601 as text, seconds since 1970.
-
-They are read into UTC. A time that cannot be read is null, and costs its document nothing.
+Times stand in files as timestamps with a zone or without one, dates, ISO 8601 as text, or seconds since 1970. They are
+read into UTC. A time that cannot be read is null, and costs its document nothing.
 """
 
 from collections.abc import Callable, Collection, Mapping

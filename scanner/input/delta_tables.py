@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, cast
 from urllib.parse import unquote
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -23,6 +22,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
+from scanner.input.deletion_vectors import read_deletion_vectors
 from scanner.input.tables import (
     LOG_OF_DELTA,
     Commit,
@@ -32,7 +32,6 @@ from scanner.input.tables import (
     TableFile,
     TableReading,
     origins_of,
-    pack_rows,
 )
 from scanner.printable import printable
 from scanner.storage.delta import TABLE_VERSION
@@ -128,7 +127,8 @@ def _read_version(location: str, reading: TableReading, named: Callable[[str], s
     partitions, created = table.metadata().partition_columns, (table.metadata().created_time or 0) * _MILLISECOND
     columns = ["path", "size_bytes", "modification_time", *(f"partition.{name}" for name in partitions)]
     added = pa.table(table.get_add_actions(flatten=True)).select(columns)
-    deleted = _deletions(table, named)
+    vectors = read_deletion_vectors(location, table.version())
+    deleted = {named(uri.removeprefix(table.table_uri)): rows for uri, rows in vectors.items()}
     if deleted and deleted.keys() - {named(path) for path in added["path"].to_pylist()}:
         raise ScanFailed(
             f"input.paths: Delta table {location!r} has deletion vectors of files that its log names in another way; "
@@ -183,16 +183,6 @@ def _open(location: str, reading: TableReading) -> DeltaTable:
             "rows that stand into Parquet files in a folder of their own, and name that"
         )
     return table
-
-
-def _deletions(table: DeltaTable, named: Callable[[str], str]) -> dict[str, bytes]:
-    """Rows that are gone of files, by their paths as results show them."""
-    found = {}
-    for batch in table.deletion_vectors():
-        rows = pa.record_batch(batch)
-        for uri, kept in zip(rows["filepath"].to_pylist(), rows["selection_vector"], strict=True):
-            found[named(uri.removeprefix(table.table_uri))] = pack_rows(~np.asarray(kept.values, np.bool_))
-    return found
 
 
 def _wanted(location: str, actions: pa.Table, where: str | None) -> pa.Table:

@@ -1,10 +1,6 @@
-"""Documents out of Parquet files, and the open files that they come from, and whose a document is.
-
-A Parquet file that is open to be read, with what its footer says of the columns that are read.
+"""Documents out of open Parquet files, and whose a document is that could not be scored.
 
 Read with pyarrow, since texts may be invalid UTF-8. Batches are small, because a text of 10 MB may stand in any row.
-
-Whose document could not be scored: as much of its id, its account and its text as can be read.
 """
 
 import hashlib
@@ -391,14 +387,14 @@ def decode_text(raw: bytes | None) -> tuple[str | None, str, str]:
             return raw.decode(), "", ""
         except UnicodeDecodeError:
             pass
-    taken = _first_bytes(raw)
-    cut = f"the text has {len(raw)} bytes; the first {len(taken)} are scored" if len(taken) < len(raw) else ""
+    kept = _first_bytes(raw)
+    cut = f"the text has {len(raw)} bytes; the first {len(kept)} are scored" if len(kept) < len(raw) else ""
     try:
-        text, reason, detail = taken.decode(), "", ""
+        text, reason, detail = kept.decode(), "", ""
     except UnicodeDecodeError as error:
         # a replacement may be longer than what it replaces
-        text = _first_bytes(taken.decode(errors="replace").encode()).decode()
-        reason, detail = _invalid(taken, error)
+        text = _first_bytes(kept.decode(errors="replace").encode()).decode()
+        reason, detail = _invalid(kept, error)
     return (text, "too_long", cut) if cut else (text, reason, detail)
 
 

@@ -1,9 +1,8 @@
 """The files of the input: found in folders and tables, recognised when they change, shared among drivers.
 
 A file is listed once, with its size and modification mark. Whoever reads it later checks these before and after, so
-that no verdict rests on a file that changed in between.
-
-A part of the input: the files that one of several drivers scans, chosen by a hash of their paths.
+that no verdict rests on a file that changed in between. Where several drivers share a night, a hash of its path says
+whose a file is.
 """
 
 import contextlib

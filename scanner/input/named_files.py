@@ -1,9 +1,4 @@
-"""Parquet files that somebody names: opened as the input is, their columns guessed and described.
-
-Guesses which columns of a user's own file are to be scanned, for people to check.
-
-The configured columns of a file, for people: their types, and whether they can be read.
-"""
+"""Parquet files that somebody names: opened as the input is, their columns guessed and described, for people to see."""
 
 import atexit
 import functools
@@ -134,17 +129,15 @@ def guess_columns(sample: SampleFile) -> Guess:
     for name, value in sample.values.items():
         if name not in batch.schema.names:
             batch = batch.append_column(name, pa.array([value] * len(batch), pa.string()))
-    taken = {text}
+    used = {text}
     why = [f"text     {text!r}: texts of {longest:,.0f} bytes on average"]
 
     def named(role: str, pattern: str, fits: Callable[[pa.Array], bool]) -> str | None:
-        names = [
-            name for name in batch.schema.names if name not in taken and re.fullmatch(pattern, name, re.IGNORECASE)
-        ]
+        names = [name for name in batch.schema.names if name not in used and re.fullmatch(pattern, name, re.IGNORECASE)]
         found = next((name for name in names if fits(batch.column(name))), None)
         none = f"none: {names[0]!r} holds no {role}" if names else "none: no column is named like one"
         why.append(f"{role:<8} {found!r}: by its name" if found else f"{role:<8} {none}")
-        taken.add(found or text)
+        used.add(found or text)
         return found
 
     account = named("account", _ACCOUNT, _is_plain)

@@ -25,11 +25,10 @@ MAX_TEXT_BYTES = 16 * 2**20
 MOST_SHARDS = 2**14
 """Most shards of a file: 3·10^8 rows, or 256 GiB of text. A footer of a few bytes may claim any number of rows."""
 RESULTS_VERSION = 2
-"""Version of the verdicts, to be raised whenever the same text under the same keys would get another verdict than
-before; every night that was ever scanned is then scanned again. It became 2 when a text's form began to decide its
-weights. It stayed 1 when texts began to be scored in part,
-which were in quarantine before: no verdict changed, and a file that is given a new time has its rows in quarantine
-looked at again.
+"""Version of the verdicts. It is raised when the same text under the same keys gets another verdict than before; every
+night that was ever scanned is then scanned again. 2: a text's form decides its weights.
+
+A text that was in quarantine and is scored now raises nothing: no verdict changes.
 """
 
 

@@ -1,6 +1,6 @@
-"""Tables of the input: folders that are one, how they are read, and what a log says of a data file.
+"""Tables of the input: folders that are one, how they are read, and what a log states about a data file.
 
-A table's log says which of its files count. Read as loose files, they hold deleted rows, and rows that stand twice. So
+A table's log lists the files that count. Read as loose files, they hold deleted rows, and rows that stand twice. So
 a path of the input is a table or lies outside of any.
 """
 

@@ -14,8 +14,7 @@ from scanner.errors import Refused
 from scanner.registry import ledger
 from scanner.registry.index import missing
 from scanner.registry.keys_file import find_key, load_registry
-from scanner.registry.ledger import open_users
-from scanner.registry.snapshot import Given, UsersSnapshot
+from scanner.registry.ledger import GivenMessage, UsersSnapshot, open_users
 from scanner.registry.sorted_files import BELOW, MOST
 from schemas.registry import is_reserved
 from schemas.tables import USER_LIST
@@ -268,7 +267,7 @@ class Holders:
 
         return self._ask(chosen)
 
-    def _given(self, key_id: str, message: int) -> Given | None:
+    def _given(self, key_id: str, message: int) -> GivenMessage | None:
         return self._ask(lambda users_snapshot: users_snapshot.one(key_id, message))
 
     def _ask(self, question: Callable[[UsersSnapshot], Answer]) -> Answer:

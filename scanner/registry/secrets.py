@@ -170,7 +170,7 @@ def _read_file(path: Path, refused: int = _TOO_OPEN) -> bytes:
 
 
 def _decode(raw: bytes, where: str, sizes: range, if_guessed: str | None) -> bytes:
-    """Key bytes of hexadecimal text. instead: advice for a secret that can be guessed; None: it may be guessable."""
+    """Key bytes of hexadecimal text. if_guessed: advice where it can be guessed; None: it may be."""
     digits = raw.strip()
     if not re.fullmatch(rb"(?:[0-9a-fA-F]{2})+", digits):
         raise SecretError(f"{where}: is not hexadecimal text (an even number of digits 0-9 a-f on one line)")

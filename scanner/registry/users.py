@@ -22,7 +22,7 @@ from scanner.registry.answers import messages_held
 from scanner.registry.index import ALLOCATED, REMOVED_EVENT
 from scanner.registry.keys import TRIAL_BEGAN, refuse_real_name
 from scanner.registry.keys_file import change_registry, find_key, load_registry
-from scanner.registry.snapshot import UsersSnapshot
+from scanner.registry.ledger import UsersSnapshot
 from scanner.registry.sorted_files import Ints
 from schemas.registry import (
     CANARY_ID,
@@ -298,8 +298,8 @@ def given_messages(events: pl.DataFrame) -> pl.DataFrame:
 def _allocate(key: MasterKey, users_snapshot: UsersSnapshot, users: pl.DataFrame) -> tuple[pl.DataFrame, Allocation]:
     held = users_snapshot.of_users(users["user_id"], [key.key_id]).filter(pl.col("removed_at").is_null())
     new = users.join(held, on="user_id", how="anti", maintain_order="left")
-    taken = int(users_snapshot.given_up_to(key.key_id, np.array([key.messages - 1]))[0])
-    free = key.messages - reserved_count(key.messages) - taken
+    given_before = int(users_snapshot.given_up_to(key.key_id, np.array([key.messages - 1]))[0])
+    free = key.messages - reserved_count(key.messages) - given_before
     if new.height > free:
         raise Refused(
             f"key {key.key_id!r} has {free} free messages left of {key.messages}, and {new.height} users need one; "

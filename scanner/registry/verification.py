@@ -19,7 +19,7 @@ from scanner.registry import ledger
 from scanner.registry.chain import START, follow
 from scanner.registry.index import ALLOCATED, NAMES, REMOVED_EVENT
 from scanner.registry.keys_file import load_registry
-from scanner.registry.snapshot import UsersSnapshot
+from scanner.registry.ledger import UsersSnapshot
 from scanner.registry.sorted_files import Ints, SortedFile
 
 _WINDOW = 2**20  # events at a time

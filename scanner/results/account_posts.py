@@ -31,7 +31,7 @@ _POST = [*_ORDER, "shard_id"]
 _SPREAD = 2**64
 
 
-class Together(NamedTuple):
+class PostGroup(NamedTuple):
     """Posts that are tested together: the posts of some shards, and of the nights of a window.
 
     shards: ids; dates: first and last night, such as 2026-11-21; None: only these shards; parts: number of parts of
@@ -48,7 +48,7 @@ def window_begins(night: date, nights: int) -> date:
     return night - timedelta(days=night.toordinal() % nights)
 
 
-def part_of(results: str, together: Together, part: int) -> pa.Table:
+def part_of(results: str, together: PostGroup, part: int) -> pa.Table:
     """Rows of ACCOUNT_POSTS of the accounts of a part: account by account, scan by scan; each row of the input once.
 
     Texts are read only of the posts that are tested: one account may have millions.

@@ -43,7 +43,7 @@ def new_id() -> str:
 
 
 @dataclass(frozen=True)
-class Made:
+class NewDecision:
     """A decision as somebody makes it; note: empty for none.
 
     Raises:
@@ -67,7 +67,7 @@ class Made:
             raise Refused(f"note: {len(self.note):,} characters; {LONGEST_NOTE:,} are allowed: shorten it")
 
 
-def decide(results: str, flag: Mapping[str, Any], made: Made) -> Mapping[str, Any]:
+def decide(results: str, flag: Mapping[str, Any], made: NewDecision) -> Mapping[str, Any]:
     """Record a decision on a flag. Returns the row that the table has under its id: an earlier one, if there is one.
 
     It is on the disk, and in the table, when this returns. Whoever else decides meanwhile loses nothing.

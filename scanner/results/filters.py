@@ -1,10 +1,11 @@
 """Filters of nights in the results, and the sketches that they are learnt from.
 
-Sketches of several nights are merged by OR. Where a night has several, the one that learnt most counts.
-Each scan samples the whole input anew, and together they would hold more n-grams than a sketch has room for.
+Sketches of several nights are merged by OR. Where a night has several, the one that learnt most counts: each scan
+samples the whole input anew, and together they would hold more n-grams than a sketch has room for. Sketches that count
+accounts, and those that count texts, are never merged: their units tell them apart by their names.
 
-A night is the date of its input. Its filter never knows its own texts, whenever a scan of it is resumed or repeated: it
-is read from the table once it is there, and made from earlier dates alone (scanner.results.filters).
+A night is the date of its input. Its filter never knows its texts, whenever a scan of it is resumed or repeated: it
+is read from the table once it is there, and made from earlier dates alone.
 """
 
 import functools
@@ -29,7 +30,16 @@ from scanner.detection.rows import TextIds
 from scanner.detection.rules import NO_FILTER, Filter
 from scanner.errors import Refused
 from scanner.registry import load_registry, read_secret
-from scanner.results.transactions import SCHEMAS, DataFile, TableEntry, commit, open_tables, read_whole, write_file
+from scanner.results.transactions import (
+    SCHEMAS,
+    DataFile,
+    TableEntry,
+    commit,
+    faults_named,
+    open_tables,
+    read_whole,
+    write_file,
+)
 from scanner.results.upkeep import RewrittenFile, rewrite
 from scanner.scan_plan import (
     LeftOut,
@@ -45,7 +55,7 @@ from scanner.storage.locations import absolute
 from scanner.storage.toml import digest
 from scanner.watermark import positions
 from scanner.watermark.positions import ROWS, CommonNgrams, Sketch, hash_key
-from schemas.config import FilterConfig
+from schemas.config import ScanConfig
 from schemas.registry import MasterKey
 from schemas.tables import FILTER_SKETCHES, FILTERS
 
@@ -101,6 +111,14 @@ def _keyed(key: NDArray[np.uint64], digest_of_rows: str) -> bytes:
     return hmac.digest(key.tobytes(), digest_of_rows.encode(), "sha256")
 
 
+_OF_ACCOUNTS = "accounts:"
+
+
+def unit_name(by_account: bool, digest_of_rows: str) -> str:
+    """Name of the unit that a sketch was learnt from, which is signed; by_account: each account counts once."""
+    return f"{_OF_ACCOUNTS}{digest_of_rows}" if by_account else digest_of_rows
+
+
 def drop_sketches(results: str, before: date) -> int:
     """Take out the sketches of nights before this date. Returns how many rows; their files go with `vacuum`.
 
@@ -119,19 +137,23 @@ def _younger(before: str, file: pq.ParquetFile) -> RewrittenFile | None:
 
 
 def sketches_before(
-    results: str, config: FilterConfig, night: date, key: str
+    results: str, config: ScanConfig, night: date, key: str
 ) -> Iterator[tuple[tuple[str, int], list[tuple[str, int]]]]:
     """Sketches of the nights before one, by tokenizer and reach: units, and how many texts each was learnt from.
 
-    A night has one unit at most for a tokenizer and reach.
+    A night has one unit at most for a tokenizer and reach, and of units that count what the configuration counts alone.
     """
-    if not DeltaTable.is_deltatable(table_uri(results, SKETCHES_TABLE)):
+    if config.filter is None or not DeltaTable.is_deltatable(table_uri(results, SKETCHES_TABLE)):
         return
-    first = (night - timedelta(days=config.nights)).isoformat()
-    earlier = (pl.col("night") >= first) & (pl.col("night") < night.isoformat()) & (pl.col("hashed_under") == key)
+    first = (night - timedelta(days=config.filter.nights)).isoformat()
+    same_unit = pl.col("unit").str.starts_with(_OF_ACCOUNTS) == (config.input.account is not None)
+    earlier = pl.col("night").is_between(pl.lit(first), pl.lit(night.isoformat()), closed="left")
+    earlier &= (pl.col("hashed_under") == key) & same_unit
     rows = read_whole(results, SKETCHES_TABLE).filter(earlier).select(_OF_A_SKETCH).unique().sort(_OF_A_SKETCH)
     most = rows.unique(["tokenizer_sha256", "reach", "night"], keep="last", maintain_order=True).sort("night")
-    for (tokenizer, reach), units in most.collect().group_by("tokenizer_sha256", "reach", maintain_order=True):
+    with faults_named(results):
+        found = most.collect()
+    for (tokenizer, reach), units in found.group_by("tokenizer_sha256", "reach", maintain_order=True):
         yield (str(tokenizer), int(str(reach))), units.select("unit", "texts").rows()
 
 
@@ -142,7 +164,8 @@ def read_sketch(results: str, unit: str, tokenizer: str, reach: int, key: NDArra
         Refused: the table lacks a part of it, or has one twice, or one that no scan wrote.
     """
     one = (pl.col("unit") == unit) & (pl.col("tokenizer_sha256") == tokenizer) & (pl.col("reach") == reach)
-    parts = read_whole(results, SKETCHES_TABLE).filter(one).collect().sort("part")
+    with faults_named(results):
+        parts = read_whole(results, SKETCHES_TABLE).filter(one).collect().sort("part")
     if any(row["signed"] != _signed(row, key) for row in parts.iter_rows(named=True)):
         raise Refused(
             f"results: table {table_uri(results, SKETCHES_TABLE)} has a part of unit {unit} that was changed after a "
@@ -173,8 +196,8 @@ def with_filter(plan: Plan, scan_id: str | None) -> Plan:
             that leaves out more; SecretError.
         ScanFailed: they cannot be written.
     """
-    config, night = plan.config.filter, plan.date
-    if config is None or night is None:
+    config, night = plan.config, plan.date
+    if config.filter is None or night is None:
         return plan
     secret = open_text_ids(plan).ngram_secret()
     found = filter_of(plan.results, config, night, secret)
@@ -239,7 +262,7 @@ class NightFilter:
         return [row for row in self.rows if row["tokenizer_sha256"] is not None]
 
 
-def filter_of(results: str, config: FilterConfig, night: date, secret: bytes) -> NightFilter:
+def filter_of(results: str, config: ScanConfig, night: date, secret: bytes) -> NightFilter:
     """The filter of a night; nothing is written.
 
     secret: the secret under which n-grams are hashed (TextIds.ngram_secret).
@@ -268,7 +291,7 @@ def filter_of_config(config_file: Path, night: date) -> NightFilter | None:
         return None
     folder = absolute("registry", config.registry, config_file.absolute().parent)
     secret = TextIds(read_secret(audit_secret_of(folder, load_registry(folder)), folder)).ngram_secret()
-    return filter_of(results_of(config, config_file), config.filter, night, secret)
+    return filter_of(results_of(config, config_file), config, night, secret)
 
 
 def fixed(results: str, night: date) -> str | None:
@@ -335,21 +358,24 @@ def _rows(results: str, wanted: pl.Expr, *columns: str) -> list[dict[str, Any]]:
     """Rows of FILTERS, all columns unless some are named; empty: there is no table."""
     if not DeltaTable.is_deltatable(table_uri(results, FILTERS_TABLE)):
         return []
-    rows = read_whole(results, FILTERS_TABLE).filter(wanted)
-    return rows.select(columns or pl.all()).collect().to_dicts()
+    with faults_named(results):
+        rows = read_whole(results, FILTERS_TABLE).filter(wanted)
+        return rows.select(columns or pl.all()).collect().to_dicts()
 
 
-def _made(results: str, config: FilterConfig, night: date, key: NDArray[np.uint64]) -> Iterator[dict[str, Any]]:
+def _made(results: str, config: ScanConfig, night: date, key: NDArray[np.uint64]) -> Iterator[dict[str, Any]]:
     """Rows of FILTERS of a night, one at least, by the sketches of the nights before it."""
     found: list[dict[str, Any]] = []
+    if config.filter is None:
+        raise ValueError("the configuration has no section [filter]")
     for (tokenizer, reach), of_kind in sketches_before(results, config, night, hashed_under(key)):
         each = (read_sketch(results, unit, tokenizer, reach, key) for unit, _ in of_kind)
-        common = functools.reduce(Sketch.merged, each).common(config.texts)
+        common = functools.reduce(Sketch.merged, each).common(config.filter.texts)
         texts = sum(learnt for _, learnt in of_kind)
         share = float(np.unpackbits(common).mean())
         about = {"tokenizer_sha256": tokenizer, "reach": reach, "hashed_under": hashed_under(key)}
         found.append(about | {"learnt_texts": texts, "common_share": share, "common": common.tobytes()})
-    same = {"night": night.isoformat()} | config.model_dump()
+    same = {"night": night.isoformat()} | config.filter.model_dump()
     rows = [same | row for row in found or [dict.fromkeys(_OF_WHAT_IS_LEARNT)]]
     yield from ({**row, "filter_sha256": _sha256(rows, key)} for row in rows)
 

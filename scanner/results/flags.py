@@ -1,9 +1,5 @@
 """Flags that somebody asks for: which, how many, in which order, and their lists and sums.
 
-The flags that somebody asks for, as a filter on rows of verdicts and on the users whom a row names.
-
-How many flags there are, which every command counts alike, and the order in which they need a decision.
-
 A canary's text that was found and named right is no flag to decide on: it is counted apart, everywhere.
 
 Filters go into the read of the table `flags`. A digest, a message and a count are kept for each distinct text that was

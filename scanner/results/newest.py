@@ -1,11 +1,16 @@
-"""Rows that count: whose rows of a shard that several drivers finished, and the newest of a document's.
+"""Rows that count: of a shard, those of the run that finished it first; of a document, the newest.
 
-There is no transaction across tables, and two runs may end differently: a document that killed a worker by accident is
-in one run's quarantine and among the other's verdicts. So the first run whose verdicts are committed stands, for good,
-and the shard's transaction in `verdicts` names it: its version is the run's number. Before that, each run's rows enter
-the tables beside it, where the shard's version is the number of the only run there, or CONTESTED; where it is another
-than that of `verdicts`, `settle` takes out the rows of other runs. Anyone may settle, at any time, however often: who
-wins does that at once, who loses does too, and the next scan does it for one that died before.
+Two runs may finish one shard, and differently: a document that killed a worker by accident is in quarantine under one
+run and among the verdicts of the other. There is no transaction across tables, so `verdicts` decides: the first run
+whose verdicts are committed stands, for good. The shard's transaction in `verdicts` has that run's number as version.
+
+A run's rows enter all other tables before. There the version is the number of the only run that entered rows of the
+shard, or CONTESTED after a second one. Where it differs from that in `verdicts`, `settle` takes out the rows of other
+runs. Anyone may settle, at any time, however often: every run does it after its commit, whether it won or lost, and the
+next scan does it for a run that died before.
+
+A pass in which a model reads hides what an earlier pass flagged, whichever model read then, and not what the scan
+flagged. A scan hides both. So flags of one pass stand, as one pass has a share of the rate.
 
 A key that is added later and scans alone hides no older flag: a document's verdict is the row of smallest corrected
 p-value among the newest rows of each set of keys. Rows of a file that replaced another under its name hide the rows of
@@ -35,7 +40,7 @@ from scanner.results.transactions import (
 )
 from scanner.storage.delta import attempts, table_uri
 from schemas.tables import DECADES, NAMED_LISTS
-from schemas.words import Naming
+from schemas.words import OF_PASS, Naming
 
 CONTESTED = 0
 SIDE_TABLES = ("quarantine", "audit_counts", "flags", "flag_texts", "flag_readings", "spans", "account_posts", "shards")
@@ -220,7 +225,8 @@ def _standing(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> tuple[pl.Laz
     later = _later(again, ranges, read_whole(results, "quarantine"))
     newest_file = pl.col("other_file").sort_by("other_scanned_at", "other_scan_id").last()
     of_newest = (pl.col("other_file") == newest_file).fill_null(value=True)
-    same_keys = (of_newest & (pl.col("other_keys") == pl.col("keys"))).any()
+    of_scan = pl.col("keys").str.strip_suffix(OF_PASS)
+    same_keys = (of_newest & ((pl.col("other_keys") == pl.col("keys")) | (pl.col("other_keys") == of_scan))).any()
     hides = same_keys | (newest_file != pl.col("own_file").first())
     hidden = later.group_by(*_OF_SHARD, *_DOCUMENT).agg(hides=hides).filter("hides")
     current = again.join(hidden, on=[*_OF_SHARD, *_DOCUMENT], how="anti")

@@ -9,12 +9,11 @@ from typing import Literal, TypeVar
 
 import polars as pl
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
-from scanner.errors import ScanFailed, in_a_line
+from scanner.errors import ScanFailed
 from scanner.results.newest import EVERY, exact, flags, newest_flags, newest_verdicts, shards
 from scanner.results.newest import current_flags as of_every_set_of_keys
-from scanner.results.transactions import read_whole
+from scanner.results.transactions import faults_named, read_whole
 from scanner.storage.delta import open_table, table_uri
 from schemas.tables import NAMED_LISTS
 from schemas.words import OF_REGISTRY, AuditState, Naming
@@ -38,7 +37,7 @@ def ask(results: str, question: Callable[[], Answer]) -> Answer:
         Refused: there are no results.
         ScanFailed: names were erased whenever it was asked, or a table or one of its files cannot be read.
     """
-    try:
+    with faults_named(results):
         for _ in range(_ATTEMPTS):
             before = _versions(results)
             try:
@@ -46,11 +45,6 @@ def ask(results: str, question: Callable[[], Answer]) -> Answer:
             except (OSError, pl.exceptions.PolarsError):
                 if _versions(results) == before:
                     raise
-    except (OSError, DeltaError, pl.exceptions.ComputeError) as error:
-        raise ScanFailed(
-            f"results: {results} cannot be read: {in_a_line(error)[:300]}; look whether all of it is there and may be "
-            "read, and put back what is missing from a copy"
-        ) from error
     raise ScanFailed(f"results: {results} cannot be read while names are erased from it; run again later")
 
 

@@ -1,6 +1,6 @@
 """Nights: over for good, too old to be kept, or of another date than was stated.
 
-Nights that are over for good: their transactions leave Delta's log, and their rows in `shards` say what is done.
+When a night is over for good, its transactions leave Delta's log, and rows in `shards` say what is done.
 
 Delta reads all transactions of a table whenever it is opened or committed to, so those of a year would slow down every
 commit. What scans of one date (UTC) did, here a night, is frozen FREEZE_AFTER after it; the next scan goes on with what
@@ -11,11 +11,10 @@ was interrupted. A night of data that is scanned again later is several nights h
 3. The night's transactions are committed once more with a time; Delta drops them EXPIRE_AFTER after that. Transactions
    without a time, which are all others, it keeps for ever.
 
-Nights: those that are older than a limit leave the tables for good, and a date that was stated wrong is corrected.
-
-Rows of `scans`, `audits` and `shards` stay, which say what was done, not on whom: no later scan takes the input of a
-night up again. Those of `shards` get the time at which their night was dropped. Whatever is left of a scan, by an
-interruption or since its flags were kept, is found and dropped by the next call. The files go with `brickscan vacuum`.
+Nights older than a limit leave the tables. Rows of `scans`, `audits` and `shards` stay, which say what was done, not on
+whom: no later scan takes the input of a night up again. Those of `shards` get the time at which their night was
+dropped. Whatever is left of a scan, by an interruption or since its flags were kept, is found and dropped by the next
+call. The files go with `brickscan vacuum`.
 """
 
 import math

@@ -10,7 +10,8 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -290,10 +291,10 @@ def try_to_commit(
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
-Place = str | os.PathLike[str]
+ResultsPath = str | os.PathLike[str]
 
 
-def folder_of(place: Place) -> str:
+def folder_of(place: ResultsPath) -> str:
     """Folder or URI of the results that a place names.
 
     Raises:
@@ -306,14 +307,14 @@ def folder_of(place: Place) -> str:
     return os.fspath(place)
 
 
-def of_any_place(query: Callable[Concatenate[str, Given], Answer]) -> Callable[Concatenate[Place, Given], Answer]:
+def of_any_place(query: Callable[Concatenate[str, Given], Answer]) -> Callable[Concatenate[ResultsPath, Given], Answer]:
     """A query that takes a Path or the file of a configuration where it took a folder or URI of results."""
 
     @wraps(query)
-    def ask(results: Place, *given: Given.args, **named: Given.kwargs) -> Answer:
+    def ask(results: ResultsPath, *given: Given.args, **named: Given.kwargs) -> Answer:
         return query(folder_of(results), *given, **named)
 
-    return cast(Callable[Concatenate[Place, Given], Answer], ask)
+    return cast(Callable[Concatenate[ResultsPath, Given], Answer], ask)
 
 
 def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
@@ -372,6 +373,18 @@ def read_whole(results: str, name: str, paths: pl.Series | None = None) -> pl.La
     table = open_table(table_uri(results, name))
     refuse_other(table, name)
     return read(table, paths)
+
+
+@contextmanager
+def faults_named(results: str) -> Iterator[None]:
+    """Raises ScanFailed where a table, or one of its files, cannot be read."""
+    try:
+        yield
+    except (OSError, DeltaError, pl.exceptions.ComputeError) as error:
+        raise ScanFailed(
+            f"results: {results} cannot be read: {in_a_line(error)[:300]}; look whether all of it is there and may be "
+            "read, and put back what is missing from a copy"
+        ) from error
 
 
 def append_scan(results: str, row: Mapping[str, object]) -> None:

@@ -1,15 +1,12 @@
-"""Upkeep of the tables of results, safe while scans run: files are merged, changed and removed.
-
-Files of a table give way to others, while scans commit: rows are merged, dropped or changed, and none is doubled.
+"""Upkeep of the tables of results, safe while scans run: files are merged, changed and removed, and no row is doubled.
 
 A file never changes, so whoever looks at one looks once. New files take the place of old ones through a snapshot that
 holds all of these, and Delta refuses the commit when anyone committed since that snapshot was read: then the same files
 are offered again, which takes a moment, so that it succeeds even while a scan commits all the time. When two replace
 the same file, one finds it gone, and looks at its replacement.
 
-Merging goes through commits of our own (scanner.results.upkeep). Delta's `optimize.compact` must not be used: two
-at once, from one snapshot, both commit, and every row stands twice (deltalake 1.6.6). Transactions of shards are in
-Delta's log, not in files: what is committed stays committed.
+Delta's `optimize.compact` must not be used: two at once, from one snapshot, both commit, and every row stands twice
+(deltalake 1.6.6). Transactions of shards are in Delta's log, not in files: what is committed stays committed.
 """
 
 import contextlib

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -77,7 +77,8 @@ class Answers:
         self._signer = Signer(self.state)
         self._signer.sign(functools.partial(self._statement, self.first, None, b"", DetectorResult.TOO_SHORT, None))
         self.metrics = CollectorRegistry()
-        self._answered = Counter(
+        self._commit: asyncio.Future[None] | None = None
+        self._answers = Counter(
             "brickscan_detector_answers",
             "Answers by result and class of caller",
             ["result", "caller"],
@@ -157,9 +158,20 @@ class Answers:
             except Unavailable:
                 self._refused.labels("unavailable").inc(len(unanswered))
                 raise
-            with self.budget.writing():
-                for place, finding in zip(unanswered, findings, strict=True):
-                    answers[place] = self._charged(texts[place], digests[place], finding, served, caller, file)
+            lost = self.budget.lost
+            spent = [
+                self._charge(digests[place], finding, caller)
+                for place, finding in zip(unanswered, findings, strict=True)
+            ]
+            await self._committed()
+            if lost != self.budget.lost:
+                raise Unavailable("The detector cannot answer now.")
+            entries = []
+            for place, finding, refusal in zip(unanswered, findings, spent, strict=True):
+                answers[place] = refusal or self._answered(texts[place], finding, served, caller, file)
+                if refusal is None:
+                    entries.append(self._entry(digests[place], finding, served, caller))
+            self.log.add(entries)
         return [answer for answer in answers if answer is not None]
 
     def _spent(self, digest: bytes, caller: Caller) -> DetectorError | None:
@@ -171,23 +183,47 @@ class Answers:
             return self._refusal(spent)
         return None
 
-    def _charged(
-        self, text: bytes, digest: bytes, finding: Finding, served: Served, caller: Caller, file: bytes | None
-    ) -> DetectorAnswer | DetectorError:
+    def _charge(self, digest: bytes, finding: Finding, caller: Caller) -> DetectorError | None:
+        """Charge a text; why it has no answer."""
         try:
             if finding.result != DetectorResult.TOO_SHORT:
                 self.budget.charge(digest, caller.name, finding.passages, expert=caller.expert)
         except BudgetSpent as spent:
             return self._refusal(spent)
+        return None
+
+    async def _committed(self) -> None:
+        """Write charges, with those of all requests that come to this at the same time: a commit costs as much as ten.
+
+        Raises sqlite3.Error to all of them: what is not charged is not answered.
+        """
+        if self._commit is None:
+            self._commit = asyncio.ensure_future(self._commit_soon())
+        await asyncio.shield(self._commit)
+
+    async def _commit_soon(self) -> None:
+        await asyncio.sleep(0)
+        self._commit = None
+        self.budget.commit()
+
+    def _entry(self, digest: bytes, finding: Finding, served: Served, caller: Caller) -> Mapping[str, object]:
+        """What the log has of an answer."""
+        of_class = "expert" if caller.expert else "anybody"
+        self._answers.labels(finding.result, of_class).inc()
+        named = {"named_to": caller.name} if caller.expert and finding.user is not None else {}
+        what = {"result": finding.result, "techniques": served.techniques}
+        return {"digest": digest.hex(), "caller": of_class} | what | named
+
+    def _answered(
+        self, text: bytes, finding: Finding, served: Served, caller: Caller, file: bytes | None
+    ) -> DetectorAnswer:
         report = self._signer.sign(
             functools.partial(self._statement, served, file, text, finding.result, finding.technique)
         )
-        of_class, user = "expert" if caller.expert else "anybody", finding.user if caller.expert else None
-        self._answered.labels(finding.result, of_class).inc()
-        entry = {"digest": digest.hex(), "caller": of_class, "result": finding.result, "techniques": served.techniques}
-        self.log.add(entry | ({"named_to": caller.name} if user is not None else {}))
         numbers = {"score": 0.0, "p_value": 1.0, "num_scored_tokens": 0} if self.config.numbers else {}
-        for_experts = {"p_class": finding.p_class, "parts": finding.parts, "user": user} if caller.expert else {}
+        for_experts = (
+            {"p_class": finding.p_class, "parts": finding.parts, "user": finding.user} if caller.expert else {}
+        )
         return DetectorAnswer(
             result=finding.result,
             is_watermarked=finding.result == DetectorResult.FOUND,
@@ -268,11 +304,12 @@ class DetectorLog:
         self._day: date | None = None
         make_private(folder)
 
-    def add(self, entry: Mapping[str, object]) -> None:
-        """Append an entry, with the time."""
+    def add(self, entries: Iterable[Mapping[str, object]]) -> None:
+        """Append entries, with the time."""
         now = datetime.now(UTC)
+        time = {"time": now.isoformat(timespec="seconds")}
         with (self._folder / f"{now.date()}.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"time": now.isoformat(timespec="seconds")} | {**entry}) + "\n")
+            file.write("".join(json.dumps(time | {**entry}) + "\n" for entry in entries))
 
     def expire(self) -> None:
         """Delete the files of days that are over for longer than they are kept, once a day."""

@@ -14,8 +14,9 @@ import hmac
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -31,12 +32,19 @@ ALIKE = 0.2
 FEWEST_SHARED = 4
 """Fewest hashes that near-duplicates share."""
 
+_ONE_IN = np.uint64(4)
+"""One in so many hashes of a sketch stands in the table of n-grams, by its last bits: its rows are most of the cost."""
+
+_COMPARED = 32
+"""Most first passages that a passage is compared with: those that share most of these hashes."""
+
 _TABLES = """
 CREATE TABLE IF NOT EXISTS texts (digest BLOB PRIMARY KEY, caller BLOB NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS texts_of_caller ON texts (caller, at);
 CREATE INDEX IF NOT EXISTS texts_by_time ON texts (at);
 CREATE TABLE IF NOT EXISTS firsts (id INTEGER PRIMARY KEY, sketch BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS grams (hash INTEGER, first INTEGER, PRIMARY KEY (hash, first)) WITHOUT ROWID;
+DROP TABLE IF EXISTS grams;
+CREATE TABLE IF NOT EXISTS hashes (hash INTEGER, first INTEGER, PRIMARY KEY (hash, first)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS charges (first INTEGER NOT NULL, at REAL NOT NULL);
 CREATE INDEX IF NOT EXISTS charges_of_first ON charges (first, at);
 CREATE INDEX IF NOT EXISTS charges_by_time ON charges (at);
@@ -66,7 +74,7 @@ class Budget:
 
     def __init__(self, file: Path, secret: bytes, config: BudgetConfig, clock: Callable[[], float] = time.time) -> None:
         self._secret, self._config, self._clock = secret, config, clock
-        self._window, self._expired = config.hours * 3600, -math.inf
+        self._window, self._expired, self.lost = config.hours * 3600, -math.inf, 0
         try:
             self._db = sqlite3.connect(file, timeout=1, check_same_thread=False)
             # exclusive: a second server would share no budget with this one, and each would wait for the other's lock;
@@ -75,7 +83,7 @@ class Budget:
                 "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
                 "PRAGMA secure_delete=ON; PRAGMA temp_store=MEMORY; BEGIN EXCLUSIVE; COMMIT;" + _TABLES
             )
-            self._held = self._count()
+            self._texts = self._counted()
         except sqlite3.OperationalError as error:
             raise Refused(
                 f"{file}: cannot be used as the budget's table ({error}); each detector needs a `state` of its own, "
@@ -88,9 +96,21 @@ class Budget:
         """Close the table."""
         self._db.close()
 
-    def writing(self) -> AbstractContextManager[object]:
-        """A context whose charges are written together at its end, or none of them if it fails."""
-        return self._db
+    def commit(self) -> None:
+        """Write what was charged since the last time. Raises sqlite3.Error."""
+        with self._all_or_nothing():
+            self._db.commit()
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Where something cannot be written, nothing is that was not committed; `lost` says how often."""
+        try:
+            yield
+        except sqlite3.Error:
+            self.lost += 1
+            self._db.rollback()
+            self._texts = self._counted()
+            raise
 
     def digest(self, text: bytes) -> bytes:
         """Keyed digest of a text, 32 bytes."""
@@ -104,10 +124,10 @@ class Budget:
     def refuse_spent(self, caller: str, *, expert: bool) -> None:
         """Refuse a caller who has no new text left, before any work. Raises BudgetSpent."""
         most, name = self._config.expert_texts if expert else self._config.texts, self._caller(caller, expert)
-        used, oldest = self._db.execute("SELECT count(*), min(at) FROM texts WHERE caller = ?", (name,)).fetchone()
-        if used >= most:
+        if self._texts[name] >= most:
+            (oldest,) = self._db.execute("SELECT min(at) FROM texts WHERE caller = ?", (name,)).fetchone()
             raise BudgetSpent("You have asked about as many new texts as one caller may.", self._left(oldest))
-        if self._held >= self._config.most_texts and not expert:  # whom no crowd can shut out
+        if self._texts.total() >= self._config.most_texts and not expert:  # whom no crowd can shut out
             (oldest,) = self._db.execute("SELECT min(at) FROM texts").fetchone()
             raise BudgetSpent("This detector has been asked about as many new texts as it may.", self._left(oldest))
 
@@ -133,25 +153,28 @@ class Budget:
             raise BudgetSpent(
                 "This text is a near-duplicate of texts that were asked about too often.", self._left(max(spent))
             )
-        self._db.execute("INSERT INTO texts VALUES (?, ?, ?)", (digest, self._caller(caller, expert), now))
-        if not expert:
-            charged |= {self._begin(passage) for passage, found in zip(passages, firsts, strict=True) if not found}
-        self._db.executemany("INSERT INTO charges VALUES (?, ?)", [(first, now) for first in charged])
-        self._held += 1
+        with self._all_or_nothing():
+            name = self._caller(caller, expert)
+            self._db.execute("INSERT INTO texts VALUES (?, ?, ?)", (digest, name, now))
+            self._texts[name] += 1
+            if not expert:
+                charged |= {self._begin(passage) for passage, found in zip(passages, firsts, strict=True) if not found}
+            self._db.executemany("INSERT INTO charges VALUES (?, ?)", [(first, now) for first in charged])
 
     def near_duplicates_of(self, grams: NDArray[np.uint64]) -> list[int]:
         """Numbers of the first passages whose near-duplicate a passage with this keyed sketch is."""
-        hashes = grams.view(np.int64).tolist()
+        hashes = _indexed(grams)
         rows = self._db.execute(
-            f"SELECT first FROM grams WHERE hash IN ({','.join('?' * len(hashes))}) "  # noqa: S608 - marks alone
-            "GROUP BY first HAVING count(*) >= ?",
-            (*hashes, FEWEST_SHARED),
+            f"SELECT id, sketch FROM firsts WHERE id IN (SELECT first FROM hashes "  # noqa: S608 - marks alone
+            f"WHERE hash IN ({','.join('?' * len(hashes))}) GROUP BY first ORDER BY count(*) DESC LIMIT {_COMPARED})",
+            hashes,
         ).fetchall()
-        return [first for (first,) in rows if containment(grams, self._sketch(first)) >= ALIKE]
-
-    def _sketch(self, first: int) -> NDArray[np.uint64]:
-        (raw,) = self._db.execute("SELECT sketch FROM firsts WHERE id = ?", (first,)).fetchone()
-        return np.frombuffer(raw, "<u8")
+        sketches = [np.frombuffer(sketch, "<u8") for _, sketch in rows]
+        every = np.concatenate([*sketches, np.empty(0, np.uint64)])
+        shared = np.append(0, np.cumsum(grams[np.minimum(np.searchsorted(grams, every), len(grams) - 1)] == every))
+        ends = np.cumsum([0, *map(len, sketches)])
+        enough = np.flatnonzero(np.diff(shared[ends]) >= FEWEST_SHARED).tolist()
+        return [rows[place][0] for place in enough if containment(grams, sketches[place]) >= ALIKE]
 
     def _charged(self, first: int) -> tuple[int, float]:
         """How many texts were charged to a first one, and when the oldest was."""
@@ -160,8 +183,7 @@ class Budget:
 
     def _begin(self, grams: NDArray[np.uint64]) -> int:
         first = self._db.execute("INSERT INTO firsts (sketch) VALUES (?)", (grams.astype("<u8").tobytes(),)).lastrowid
-        hashes = grams.view(np.int64).tolist()
-        self._db.executemany("INSERT INTO grams VALUES (?, ?)", [(one, first) for one in hashes])
+        self._db.executemany("INSERT INTO hashes VALUES (?, ?)", [(one, first) for one in _indexed(grams)])
         return int(first or 0)
 
     def expire(self) -> None:
@@ -173,26 +195,30 @@ class Budget:
         if abs(now - self._expired) < 1:
             return
         self._expired, begin = now, now - self._window
-        charges = "SELECT first FROM charges WHERE at < ? GROUP BY first"
-        old = [first for (first,) in self._db.execute(charges, (begin,))]
-        with self._db:
+        with self._all_or_nothing():
+            charges = "SELECT first FROM charges WHERE at < ? GROUP BY first"
+            old = [first for (first,) in self._db.execute(charges, (begin,))]
+            deleted = 0
             for table in ("texts", "charges"):
                 self._db.execute(f"UPDATE {table} SET at = ? WHERE at > ?", (now, now))  # noqa: S608 - two names
-                self._db.execute(f"DELETE FROM {table} WHERE at < ?", (begin,))  # noqa: S608
+                deleted += self._db.execute(f"DELETE FROM {table} WHERE at < ?", (begin,)).rowcount  # noqa: S608
             for first in old:
                 if not self._charged(first)[0]:
                     self._end(first)
-        if self._held != (held := self._count()):
-            self._held = held
+        self.commit()
+        if deleted:
+            self._texts = self._counted()
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # in which deleted rows would stand on
 
     def _end(self, first: int) -> None:
-        hashes = self._sketch(first).view(np.int64).tolist()
-        self._db.executemany("DELETE FROM grams WHERE hash = ? AND first = ?", [(one, first) for one in hashes])
+        (raw,) = self._db.execute("SELECT sketch FROM firsts WHERE id = ?", (first,)).fetchone()
+        hashes = _indexed(np.frombuffer(raw, "<u8"))
+        self._db.executemany("DELETE FROM hashes WHERE hash = ? AND first = ?", [(one, first) for one in hashes])
         self._db.execute("DELETE FROM firsts WHERE id = ?", (first,))
 
-    def _count(self) -> int:
-        return int(self._db.execute("SELECT count(*) FROM texts").fetchone()[0])
+    def _counted(self) -> Counter[bytes]:
+        """Texts by caller."""
+        return Counter(dict(self._db.execute("SELECT caller, count(*) FROM texts GROUP BY caller")))
 
     def _left(self, oldest: float) -> float:
         """Seconds until what was charged then leaves the window."""
@@ -205,9 +231,15 @@ class Budget:
 
 def containment(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> float:
     """Share of the smaller passage's n-grams that the other holds, by two keyed sketches; 0 with few shared hashes."""
-    shared = len(np.intersect1d(one, other, assume_unique=True))
-    if shared < FEWEST_SHARED:
-        return 0.0
     bounds = [int(each[-1]) if len(each) == MOST_GRAMS else 2**64 - 1 for each in (one, other)]
     bound = np.uint64(min(bounds))
+    places = np.minimum(np.searchsorted(one, other), len(one) - 1)
+    shared = int((one[places] == other).sum())
+    if shared < FEWEST_SHARED:
+        return 0.0
     return shared / min(int(np.searchsorted(each, bound, "right")) for each in (one, other))
+
+
+def _indexed(grams: NDArray[np.uint64]) -> list[int]:
+    """Hashes of a keyed sketch by which it is found."""
+    return list(grams[grams % _ONE_IN == 0].view(np.int64).tolist())

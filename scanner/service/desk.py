@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import polars as pl
 
 from scanner.errors import Refused
-from scanner.evidence.accounts import AccountExplained, AccountLine, explain_account, line_of_account, marked_accounts
+from scanner.evidence.accounts import AccountExplanation, AccountLine, explain_account, line_of_account, marked_accounts
 from scanner.evidence.advice import Advice, Precision, advise, others_can_mark, precision, version_of
 from scanner.evidence.case import FlagCase, earlier_of_others, find_case
 from scanner.evidence.explainer import Explainer, Glance
@@ -18,33 +18,33 @@ from scanner.evidence.explanation import Explanation
 from scanner.evidence.site import Line, line_of
 from scanner.printable import printable
 from scanner.results import current_decisions
-from scanner.results.decision_log import DECIDED_ON, Made, State, decide, on_documents, recorded, users_of
+from scanner.results.decision_log import DECIDED_ON, NewDecision, State, decide, on_documents, recorded, users_of
 from scanner.results.flags import FlagCount, WantedFlags, by_need, count_flags, flags_at
 from scanner.results.queries import ask, keys_of_scans, of_trial
 from schemas.words import Naming
 
 
-class Changed(Refused):
+class ChangedText(Refused):
     """The text is not the one that the decider saw; nothing was recorded."""
 
 
-class Place(NamedTuple):
+class DocumentPlace(NamedTuple):
     """The place of a document."""
 
     path: str
     row: int
 
 
-def flag_as_shown(results: str, rate: float, place: Place, text_sha256: str) -> Mapping[str, Any]:
+def flag_as_shown(results: str, rate: float, place: DocumentPlace, text_sha256: str) -> Mapping[str, Any]:
     """The flag at a place whose text has a hexadecimal digest: a row of schemas.tables.VERDICTS with `audit`.
 
     Raises:
-        Changed: another text stands there now.
+        ChangedText: another text stands there now.
         Refused: there is no such flag.
     """
     flag = find_case(results, rate, f"{place.path}:{place.row}").row
     if flag["text_sha256"].hex() != text_sha256:
-        raise Changed("another text stands there now than the one that you saw: look at it, and decide again")
+        raise ChangedText("another text stands there now than the one that you saw: look at it, and decide again")
     return flag
 
 
@@ -118,7 +118,7 @@ MOST_LEFT = 10_000
 """Pages of flags that were left, and are remembered."""
 
 
-class Like(NamedTuple):
+class LikestPost(NamedTuple):
     """The earlier post of another account that is most like a flagged text, and the address of its page."""
 
     account_id: str
@@ -139,7 +139,7 @@ class ListedFlag(NamedTuple):
     version: str
     cautious: bool
     same_name: bool | None
-    like: Like | None
+    like: LikestPost | None
     need: int
     decided: list[dict[str, Any]]
     address: str
@@ -154,7 +154,7 @@ class FlagCounts(NamedTuple):
     total: FlagCount
 
 
-class Listed(NamedTuple):
+class FlagPage(NamedTuple):
     """Some of the flags that were asked for, after the `first` ones; keys: all that any scan had."""
 
     entries: Sequence[ListedFlag]
@@ -178,8 +178,8 @@ class FlagView(NamedTuple):
     decided: list[dict[str, Any]]
     number: int | None
     total: int
-    before: Place | None
-    after: Place | None
+    before: DocumentPlace | None
+    after: DocumentPlace | None
 
 
 class Desk:
@@ -199,7 +199,7 @@ class Desk:
         self._left: dict[str, None] = {}
         self._advice: dict[tuple[Any, ...], Advice] = {}
 
-    def list(self, request: FlagRequest, first: int) -> Listed:
+    def list(self, request: FlagRequest, first: int) -> FlagPage:
         """LINES_A_PAGE of the flags that are asked for, those that need a decision most first, from a place on."""
         order = self._order(request.wanted)
         page = order.slice(first, LINES_A_PAGE)
@@ -207,7 +207,7 @@ class Desk:
         standing = ask(self.results, lambda: current_decisions(self.results).collect())
         entries = self._entries(request, rows, page.to_dicts())
         counts = self._counts(request, len(order))
-        return Listed(entries, first, counts, precision(standing), keys_of_scans(self.results))
+        return FlagPage(entries, first, counts, precision(standing), keys_of_scans(self.results))
 
     def _order(self, wanted: WantedFlags) -> pl.DataFrame:
         return by_need(self.results, self._rate, wanted, self._canaries)
@@ -237,7 +237,7 @@ class Desk:
                 version_of(key),
                 others_can_mark(key),
                 None if account is None or not users else account in users,
-                None if first is None else Like(first["account_id"], _address(first)),
+                None if first is None else LikestPost(first["account_id"], _address(first)),
                 place["need"],
                 decided.get(_document(row), []),
                 request.address("/flag", path=row["path"], row=row["row"]),
@@ -253,7 +253,7 @@ class Desk:
                     self._glances[_document(row)] = self._explainer.glance(FlagCase(row, None))
         return self._glances
 
-    def look(self, request: FlagRequest, place: Place) -> FlagView:
+    def look(self, request: FlagRequest, place: DocumentPlace) -> FlagView:
         """One flag, and those beside it in the list.
 
         Raises:
@@ -263,7 +263,7 @@ class Desk:
         with self._explaining:
             (explained,) = self._explainer.explain_cases([case])
         self._advice[_document(case.row)] = advise(explained)
-        listed = [Place(*row) for row in self._order(request.wanted).select("path", "row").iter_rows()]
+        listed = [DocumentPlace(*row) for row in self._order(request.wanted).select("path", "row").iter_rows()]
         decided = on_documents(self.results, [case.row]).get(_document(case.row), [])
         if place not in listed:  # somebody decided on it, so that it is no longer open: go on with the first
             return FlagView(explained, decided, None, len(listed), None, next(iter(listed), None))
@@ -271,7 +271,7 @@ class Desk:
         before, after = listed[at - 1] if at else None, listed[at + 1] if at + 1 < len(listed) else None
         return FlagView(explained, decided, at + 1, len(listed), before, after)
 
-    def advice(self, place: Place, text_sha256: str) -> Advice:
+    def advice(self, place: DocumentPlace, text_sha256: str) -> Advice:
         """What the page of a flag recommends, from when it was last shown. Raises as `decide` does."""
         document = _document(flag_as_shown(self.results, self._rate, place, text_sha256))
         if document not in self._advice:
@@ -290,7 +290,7 @@ class Desk:
         ]
         return ListedAccounts(lines, len(rows))
 
-    def account(self, account_id: str, night: date) -> Sequence[AccountExplained]:
+    def account(self, account_id: str, night: date) -> Sequence[AccountExplanation]:
         """A marked account in a night. Raises as `explain_account` does."""
         with self._explaining:
             return explain_account(self._explainer, account_id, night)
@@ -301,25 +301,25 @@ class Desk:
         while len(self._left) > MOST_LEFT:
             del self._left[next(iter(self._left))]
 
-    def decide(self, place: Place, text_sha256: str, made: Made) -> Mapping[str, Any]:
+    def decide(self, place: DocumentPlace, text_sha256: str, made: NewDecision) -> Mapping[str, Any]:
         """Record a decision on a flag as its page showed it. Returns its row.
 
         Raises:
-            Changed: another text stands there now, the form's page was left for another, or the form was used for
+            ChangedText: another text stands there now, the form's page was left for another, or the form was used for
                 another decision before.
             Refused: there is no such flag.
             ScanFailed: the table cannot be written.
         """
         flag = flag_as_shown(self.results, self._rate, place, text_sha256)
         if made.decision_id in self._left and recorded(self.results, made.decision_id) is None:
-            raise Changed(
+            raise ChangedText(
                 f"nothing was recorded on {place.path}:{place.row}: you had gone on to another page; open the flag "
                 "again to decide on it"
             )
         row = decide(self.results, flag, made)
         here = (*_document(flag), made.decision, made.note, made.decided_by)
         if (*_document(row), row["decision"], row["note"] or "", row["decided_by"]) != here:
-            raise Changed(
+            raise ChangedText(
                 f"this form was sent before, and recorded as {row['decision']} by {printable(row['decided_by'], 60)}: "
                 "reload the flag to change that"
             )

@@ -4,9 +4,21 @@ A page's form carries the id of the decision that it will make, and the digest o
 is sent twice, because an answer was lost or the app was killed, makes one decision. Nobody decides on a text that they
 did not see. Each link of the page carries the id as well: whoever follows one has left the flag, and its form decides
 nothing any more.
+
+It listens on 127.0.0.1. Another user of the machine, or a page that a reviewer has open, can send requests to it too,
+so each request is checked:
+
+- for its Host: a name of a stranger that leads to 127.0.0.1 (DNS rebinding) is refused;
+- for the cookie that the address with the token gave; it is HttpOnly, and SameSite=Strict keeps it from requests that
+  other sites make;
+- where it changes something, for its Origin, which must be the app itself: pages of other ports are "the same site".
+
+Pages may load the app's own style and script, run nothing that stands in them, and stand in no frame.
 """
 
 import functools
+import hmac
+import secrets
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -16,20 +28,23 @@ from urllib.parse import parse_qs
 import jinja2
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scanner.errors import BrickscanError, Refused
 from scanner.evidence.accounts import NO_DECISION, about_account
 from scanner.evidence.advice import RULES
+from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import about, environment, visible
 from scanner.printable import printable, safe
-from scanner.results.decision_log import LONGEST_NOTE, Made, new_id, recorded
+from scanner.results.decision_log import LONGEST_NAME, LONGEST_NOTE, NewDecision, new_id, recorded
 from scanner.results.flags import IN_NEED
-from scanner.service.desk import LINES_A_PAGE, STATES, Changed, Desk, FlagRequest, FlagView, Place
-from scanner.service.serving import body_of
+from scanner.service.desk import LINES_A_PAGE, STATES, ChangedText, Desk, DocumentPlace, FlagRequest, FlagView
+from scanner.service.serving import LOOPBACK, Server, body_of
 from schemas.words import ReviewDecision
 
 MOST_BYTES = 64 * 1024
@@ -40,7 +55,7 @@ MEANS = {
     ReviewDecision.QUOTED: "the mark is there, in words of somebody else",
     ReviewDecision.DISMISSED: "the mark is not there: the flag is false",
     ReviewDecision.ALLOWED: "the mark is there, and nothing is to be done: a test, or a use that you allow",
-    ReviewDecision.UNCLEAR: "view at, without a result: it waits in the list “unclear”",
+    ReviewDecision.UNCLEAR: "looked at, without a result: it waits in the list “unclear”",
 }
 
 _SHOWN = 60
@@ -50,7 +65,7 @@ _MOST_NAMED = 4
 
 
 def app_of(desk: Desk) -> Starlette:
-    """The app for one reviewer's desk, as ASGI; scanner.service.review_access has to stand before it."""
+    """The app for one reviewer's desk, as ASGI; scanner.service.review_app has to stand before it."""
     routes = (
         Route("/", functools.partial(_list, desk), methods=["GET"]),
         Route("/flag", functools.partial(_flag, desk), methods=["GET"]),
@@ -154,7 +169,7 @@ async def _decide(desk: Desk, request: Request) -> Response:
     on = _query(form.get("flag", ""))
     flag_request, place = _flag_request(on), _place(on)
     note = form.get("note", "").replace("\r\n", "\n").strip()
-    made = Made(form.get("decision_id", ""), desk.by, "app", form.get("decision", ""), note)
+    made = NewDecision(form.get("decision_id", ""), desk.by, "app", form.get("decision", ""), note)
     if made.decision == ReviewDecision.CONFIRMED and form.get("sure") != "yes":
         advice = await run_in_threadpool(desk.advice, place, form.get("text_sha256", ""))
         if advice.decision != ReviewDecision.CONFIRMED:
@@ -191,7 +206,7 @@ def _wrong(request: Request, error: Exception) -> Response:
         status, message = error.status_code, error.detail
     else:
         status, message = (
-            (409 if isinstance(error, Changed) else 404 if isinstance(error, Refused) else 503),
+            (409 if isinstance(error, ChangedText) else 404 if isinstance(error, Refused) else 503),
             str(error),
         )
     return _page("review_wrong.html.j2", status, title="This was not done", said=safe(message))
@@ -201,8 +216,8 @@ def _flag_request(given: Mapping[str, str]) -> FlagRequest:
     return FlagRequest(given.get("state", "open"), *(given.get(name, "") for name in ("user", "account", "key")))
 
 
-def _place(given: Mapping[str, str]) -> Place:
-    return Place(given.get("path", ""), _number(given.get("row", "")))
+def _place(given: Mapping[str, str]) -> DocumentPlace:
+    return DocumentPlace(given.get("path", ""), _number(given.get("row", "")))
 
 
 def _number(digits: str) -> int:
@@ -236,3 +251,102 @@ def _templates() -> jinja2.Environment:
     found = environment().overlay(loader=jinja2.ChoiceLoader([jinja2.PackageLoader("scanner.service", "."), evidence]))
     found.filters |= {"printable": printable, "shortly": lambda name: printable(name, _SHOWN), "visible": visible}
     return found
+
+
+_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "cache-control": "no-store",
+    "referrer-policy": "same-origin",  # with `no-referrer`, browsers would send no Origin
+    "x-content-type-options": "nosniff",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class Access:
+    """Lets in requests that may use the app, and gives every answer its headers.
+
+    Args:
+        app: answers the requests that are let in.
+        port: the port on which the app listens.
+    """
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        self._app, self._port = app, port
+        self._token, self._session = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
+        self._cookie = f"brickscan-review-{port}"  # cookies know no ports, and two apps may run
+
+    @property
+    def address(self) -> str:
+        """Address with the token; whoever has it can see all flags and decide."""
+        return f"http://127.0.0.1:{self._port}/?token={self._token}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or have the app answer it (ASGI)."""
+        if scope["type"] != "http":
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        await (self._refuse(Request(scope)) or self._app)(scope, receive, with_headers)
+
+    def _refuse(self, request: Request) -> Response | None:
+        if request.headers.get("host") not in self._hosts:
+            return PlainTextResponse("This app is asked as 127.0.0.1 alone.", 421)
+        token = request.query_params.get("token")
+        if token is not None and request.scope["method"] == "GET":
+            if not hmac.compare_digest(token.encode(), self._token.encode()):
+                return PlainTextResponse(
+                    "This address is of an app that ended. Open the one that was printed last.", 403
+                )
+            response = RedirectResponse("/", 303)  # so that the address bar keeps no token
+            response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", path="/")
+            return response
+        if not hmac.compare_digest(self._cookie_of(request.headers).encode(), self._session.encode()):
+            return PlainTextResponse("Open the address that `brickscan review` printed when it began.", 403)
+        origins = {f"http://{host}" for host in self._hosts}
+        if request.scope["method"] != "GET" and request.headers.get("origin") not in origins:
+            return PlainTextResponse("This was sent by another page. Decide in the app itself.", 403)
+        return None
+
+    def _cookie_of(self, headers: Headers) -> str:
+        """Value of the session's cookie; the standard library's parser takes time by the square of the length."""
+        pairs = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
+        return next((value for name, _, value in pairs if name == self._cookie), "")
+
+
+class ReviewServer(Server):
+    """The review app, on 127.0.0.1 alone.
+
+    Args:
+        explainer: of the results.
+        by: the reviewer.
+        port: 0 for any that is free.
+
+    Raises:
+        Refused: another program has the port, or the reviewer has no name or one too long.
+    """
+
+    def __init__(self, explainer: Explainer, by: str, port: int) -> None:
+        if not by.strip() or len(by) > LONGEST_NAME:
+            raise Refused(f"--by: a name of 1 to {LONGEST_NAME} characters is asked")
+        self.by, app = by, app_of(Desk(explainer, by))
+
+        def guarded(bound: int) -> Access:
+            self._access = Access(app, bound)
+            return self._access
+
+        super().__init__(LOOPBACK, port, guarded)
+
+    @property
+    def address(self) -> str:
+        """Address with the token; whoever has it can see all flags and decide."""
+        return self._access.address

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import resource
 import signal
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -44,6 +44,11 @@ _WAITING = 64
 
 _OF_ONE_CALLER = 8
 """Most requests a process of one caller at a time, so that nobody has the processes to himself."""
+
+_TOGETHER, _SHORT = 32, 4096
+"""Most texts that are looked at together, and bytes of each: so few that no flag goes without a proof that it would
+have by itself.
+"""
 
 
 class Unavailable(InternalFault):
@@ -143,33 +148,32 @@ class Scorer:
 
     def look(self, texts: Sequence[bytes]) -> list[Finding]:
         """What is found in texts, UTF-8."""
-        result = self._opened.score_batch(texts)
-        spans = result.spans.select(["row", "char_from", "char_to"]).to_pylist()
-        rows = result.verdicts.to_pylist()
+        result, rules = self._opened.score_batch(texts), self._served.check.rules
+        rows = result.verdicts.select(_READ).to_pylist()
         classes = p_class(result.verdicts["log10_p_global"]).to_pylist()
         if len(rows) != len(texts):
             raise ValueError("a text cannot be read")
-        return [
-            self._finding(
-                text, row, of_p, [Part(begin=s["char_from"], end=s["char_to"]) for s in spans if s["row"] == i]
-            )
-            for i, (text, row, of_p) in enumerate(zip(texts, rows, classes, strict=True))
-        ]
-
-    def _finding(self, text: bytes, row: Mapping[str, Any], of_p: int | None, parts: Sequence[Part]) -> Finding:
-        result = result_of(row, self._served.check.rules.false_positive_rate, self._served.factor)
-        found = result == DetectorResult.FOUND
-        return Finding(
-            result,
-            format_of(self._key_of(row["key_id"])).title if found else None,
-            keyed_sketches(normalise(read_text(text)[0] or ""), self._key),
-            of_p,
-            tuple(parts) if found else (),
-            row["user_id"] if found and self._served.names and row["naming"] == Naming.NAMED else None,
-        )
+        parts = defaultdict[int, list[Part]](list)
+        for span in result.spans.select(["row", "char_from", "char_to"]).to_pylist():
+            parts[span["row"]].append(Part(begin=span["char_from"], end=span["char_to"]))
+        findings = []
+        for place, (raw, row) in enumerate(zip(texts, rows, strict=True)):
+            text = normalise(read_text(raw)[0] or "")
+            what = result_of(row, rules.false_positive_rate, self._served.factor)
+            finding = Finding(what, None, keyed_sketches(text, self._key), classes[place], (), None)
+            if what == DetectorResult.FOUND:
+                user = row["user_id"] if self._served.names and row["naming"] == Naming.NAMED else None
+                title = format_of(self._key_of(row["key_id"])).title
+                finding = finding._replace(technique=title, parts=tuple(parts[place]), user=user)
+            findings.append(finding)
+        return findings
 
     def _key_of(self, key_id: str) -> MasterKey:
         return next(key for key in self._served.check.keys if key.key_id == key_id)
+
+
+_READ = ("status", "log10_p_global", "proof", "flagged", "key_id", "naming", "user_id")
+"""Columns of VERDICTS that decide a finding: making Python's values of all takes longer than scoring."""
 
 
 def result_of(row: Mapping[str, Any], rate: float, factor: float) -> DetectorResult:
@@ -233,6 +237,13 @@ def look(texts: Sequence[bytes]) -> list[Finding] | None:
     return None
 
 
+def _call(calls: Sequence[tuple[Callable[..., Any], Sequence[Any]]]) -> list[Any]:
+    """Results of calls, in a process of the pool; several are looks at texts, which are looked at together."""
+    if len(calls) > 1 and (findings := look([text for _, (texts,) in calls for text in texts])) is not None:
+        return [[finding] for finding in findings]
+    return [function(*arguments) for function, arguments in calls]
+
+
 def forbid_core_dumps() -> None:
     """Have the system write no image of this process, in which texts would stand, wherever it sends images."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -242,21 +253,49 @@ def forbid_core_dumps() -> None:
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 
 
+@dataclass(eq=False)
+class _Job:
+    """A call that waits for a process. ends: loop time until which it waits; may_join: be looked at with others."""
+
+    function: Callable[..., Any]
+    arguments: Sequence[Any]
+    ends: float
+    answer: asyncio.Future[Any]
+    may_join: bool
+
+
+def _answer(job: _Job, answer: tuple[Any, Served] | Unavailable) -> None:
+    if job.answer.done():  # its caller has gone
+        return
+    if isinstance(answer, Unavailable):
+        job.answer.set_exception(answer)
+    else:
+        job.answer.set_result(answer)
+
+
 class ScoringPool:
-    """Processes that each score one request at a time.
+    """Processes that score requests. Short texts that wait for a process are looked at together, which costs less.
 
     Args:
         workers: how many.
-        seconds: longest time of a request.
+        seconds: longest time that a request waits, and longest time that a process takes.
         secret: the server's.
     """
 
     def __init__(self, workers: int, seconds: float, secret: bytes) -> None:
         self._workers, self._seconds, self._secret = workers, seconds, secret
         self._served: Served | None = None
-        self._idle: asyncio.Queue[tuple[Served, ProcessPoolExecutor]] = asyncio.Queue()
+        self._jobs: deque[_Job] = deque()
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._callers: Counter[Hashable] = Counter()
-        self.waiting = self.killed = 0
+        self.processes: set[ProcessPoolExecutor] = set()
+        self.scoring = self.killed = 0
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests that wait for a process."""
+        return len(self._jobs)
 
     async def serve(self, served: Served) -> None:
         """Score as `served` says from now on; returns once the processes have opened the keys.
@@ -269,20 +308,25 @@ class ScoringPool:
             await asyncio.gather(*(asyncio.wrap_future(each.submit(ready)) for each in begun))
         except BrokenProcessPool:
             for each in begun:
-                _end(each)
+                self._end(each)
             raise Unavailable("the keys cannot be opened") from None
-        self.stop()
-        self._served = served
+        self._turn_to(served)
         for each in begun:
-            self._idle.put_nowait((served, each))
+            task = asyncio.create_task(self._work(served, each))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def stop(self) -> None:
-        """End the processes that score nothing; others end with what they score."""
-        self._served = None
-        while not self._idle.empty():
-            _end(self._idle.get_nowait()[1])
+        """End the processes, each after what it scores; who waits is refused."""
+        self._turn_to(None)
+        while self._jobs:
+            _answer(self._jobs.popleft(), Unavailable("The detector is not ready. Ask again in a minute."))
 
-    async def run(self, caller: Hashable, function: Callable[..., Result], *arguments: object) -> tuple[Result, Served]:
+    def _turn_to(self, served: Served | None) -> None:
+        self._served = served
+        self._changed.set()
+
+    async def run(self, caller: Hashable, function: Callable[..., Result], *arguments: Any) -> tuple[Result, Served]:  # noqa: ANN401
         """Result of a function in a process, and what that process serves.
 
         Raises:
@@ -292,42 +336,71 @@ class ScoringPool:
             raise Unavailable("The detector is not ready, or too busy. Ask again in a minute.")
         if self._callers[caller] >= _OF_ONE_CALLER * self._workers:
             raise Unavailable("You ask too much at a time: wait for answers before you ask on.")
+        loop = asyncio.get_running_loop()
+        short = function is look and sum(map(len, arguments[0])) <= _SHORT and len(arguments[0]) == 1
+        job = _Job(function, arguments, loop.time() + self._seconds, loop.create_future(), short)
+        self._jobs.append(job)
+        self._changed.set()
         self._callers[caller] += 1
         try:
-            return await self._run(function, *arguments)
+            result: tuple[Result, Served] = await job.answer
+            return result
         finally:
             self._callers[caller] -= 1
             self._callers += Counter()  # keeps those above 0 alone
 
-    async def _run(self, function: Callable[..., Result], *arguments: object) -> tuple[Result, Served]:
-        self.waiting += 1
+    async def _work(self, served: Served, process: ProcessPoolExecutor) -> None:
+        """Have a process score what waits, for as long as this is served."""
         try:
-            served, process = await asyncio.wait_for(self._idle.get(), self._seconds)
-        except TimeoutError:
-            raise Unavailable("The detector is too busy. Ask again in a minute.") from None
+            while served is self._served:
+                if group := self._next():
+                    self.scoring += 1
+                    process = await self._score(group, served, process)
+                    self.scoring -= 1
+                else:
+                    self._changed.clear()
+                    await self._changed.wait()
         finally:
-            self.waiting -= 1
+            self._end(process)
+
+    def _next(self) -> list[_Job]:
+        """What waits longest, with what may join it; nothing if nothing waits."""
+        group, now = list[_Job](), asyncio.get_running_loop().time()
+        while self._jobs and (not group or (group[0].may_join and self._jobs[0].may_join and len(group) < _TOGETHER)):
+            job = self._jobs.popleft()
+            if job.ends < now:
+                _answer(job, Unavailable("The detector is too busy. Ask again in a minute."))
+            elif not job.answer.done():  # its caller has gone
+                group.append(job)
+        return group
+
+    async def _score(self, group: Sequence[_Job], served: Served, process: ProcessPoolExecutor) -> ProcessPoolExecutor:
+        """Answer jobs; returns the process, or another where it ended over them."""
+        calls = [(job.function, job.arguments) for job in group]
         try:
-            return await asyncio.wait_for(
-                asyncio.wrap_future(process.submit(function, *arguments)), self._seconds
-            ), served
-        except (BrokenProcessPool, TimeoutError):
+            submitted = asyncio.wrap_future(process.submit(_call, calls))
+            for job, result in zip(group, await asyncio.wait_for(submitted, self._seconds), strict=True):
+                _answer(job, (result, served))
+        except Exception:  # whatever it was: who waits gets an answer, and a process goes on
             self.killed += 1
-            _end(process)
+            self._end(process)
             process = self._new(served)
-            raise Unavailable("This text could not be looked at. Ask again, or with less of it.") from None
-        finally:
-            if served is self._served:
-                self._idle.put_nowait((served, process))
-            else:
-                _end(process)
+            for job in group:
+                job.may_join = False
+                if len(group) > 1:  # each by itself, so that none is lost by another
+                    self._jobs.append(job)
+                else:
+                    _answer(job, Unavailable("This text could not be looked at. Ask again, or with less of it."))
+        return process
 
     def _new(self, served: Served) -> ProcessPoolExecutor:
         spawn = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(1, spawn, _begin, (served, self._secret))
+        process = ProcessPoolExecutor(1, spawn, _begin, (served, self._secret))
+        self.processes.add(process)
+        return process
 
-
-def _end(process: ProcessPoolExecutor) -> None:
-    for each in list((process._processes or {}).values()):
-        each.kill()
-    process.shutdown(wait=False, cancel_futures=True)
+    def _end(self, process: ProcessPoolExecutor) -> None:
+        self.processes.discard(process)
+        for each in list((process._processes or {}).values()):
+            each.kill()
+        process.shutdown(wait=False, cancel_futures=True)

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from scanner.errors import Refused
 
-OWN = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 """Address at which this machine alone is reached."""
 
 _SECONDS_TO_END = 5

@@ -41,10 +41,10 @@ from scanner.errors import BrickscanError, Refused
 from scanner.exports import sent
 from scanner.printable import printable
 from scanner.registry.secrets import read_public_key
-from scanner.results.decision_log import LONGEST_NAME, LONGEST_NOTE, Made, decide, on_documents, recorded
+from scanner.results.decision_log import LONGEST_NAME, LONGEST_NOTE, NewDecision, decide, on_documents, recorded
 from scanner.results.queries import ask
 from scanner.scan_plan import read_config, results_of
-from scanner.service.desk import Changed, Place, flag_as_shown
+from scanner.service.desk import ChangedText, DocumentPlace, flag_as_shown
 from scanner.service.serving import Server, body_of
 from schemas.config import CoopConfig, CoopWebhookConfig
 from schemas.verdict import CoopCallback
@@ -143,7 +143,7 @@ class Inbox:
         self._refuse_overtaken(earlier)
         return DeliveryOutcome.BEFORE, earlier
 
-    def _made(self, body: bytes, callback: CoopCallback) -> Made:
+    def _made(self, body: bytes, callback: CoopCallback) -> NewDecision:
         decision = self._actions.get(callback.action.id)
         if decision is None or callback.item.type_id != self._coop.item_type:
             raise NotTaken(
@@ -160,7 +160,7 @@ class Inbox:
         if len(note) > LONGEST_NOTE:
             note = note[: LONGEST_NOTE - 1] + "…"
         identity = hashlib.sha256(f"{SOURCE}\n".encode() + body).hexdigest()[:32]
-        return Made(identity, by, SOURCE, decision, note)
+        return NewDecision(identity, by, SOURCE, decision, note)
 
     def _flag(self, item_id: str) -> Mapping[str, Any]:
         """The flag that was sent under an id, as its text was then."""
@@ -174,9 +174,9 @@ class Inbox:
         report = rows.row(-1, named=True)
         try:
             return flag_as_shown(
-                self._results, self._rate, Place(report["path"], report["row"]), report["text_sha256"].hex()
+                self._results, self._rate, DocumentPlace(report["path"], report["row"]), report["text_sha256"].hex()
             )
-        except Changed as changed:
+        except ChangedText as changed:
             raise NotTaken(DeliveryOutcome.CHANGED, str(changed)) from None
         except Refused as refused:
             raise NotTaken(DeliveryOutcome.UNKNOWN_ITEM, str(refused)) from None

@@ -236,12 +236,12 @@ class UserEvidence(NamedTuple):
     """What a candidate shares with no other message: the part of its score that tells it from those near it.
 
     score: int64[D, C] or float64[D, C], over the positions that this message alone reads; scored: int64[D], how many
-    these are; tests: N, among how many messages it is the best by them.
+    these are; messages: N, among which it is the best by them.
     """
 
     score: NDArray[np.generic]
     scored: NDArray[np.int64]
-    tests: int
+    messages: int
 
 
 class Candidates(NamedTuple):
@@ -251,7 +251,7 @@ class Candidates(NamedTuple):
     second largest; C ≥ 2.
 
     message: int64[D, C], −1 where there are fewer; score: int64[D, C] or float64[D, C], 0 there, over all T positions;
-    user_evidence: what names need besides (WATERMARK_SPEC_2 §3), None: nothing; independent: whether one message's mark
+    user_evidence: what names need besides (version 2, §3), None: nothing; independent: whether one message's mark
     leaves the scores of the others as they were. Then every candidate that passes is named, else only one that passes
     alone.
     """
@@ -326,7 +326,7 @@ class SearchesWindows(Watermark, Protocol, metaclass=MarkAbility):
             windows: first: int64[D+1], which of W windows each document has; begin and end: int64[W], among the
                 positions of all documents.
             count: messages 0 … count−1.
-            share: of windows that have a message as good by chance, that are to be told at most.
+            share: a window is returned if chance alone gives a message as good to at most this share of windows.
         """
 
 
@@ -453,7 +453,7 @@ class ProvesUserEvidence(Protocol):
     ) -> tuple[int, list[float], int] | None:
         """Each message's score on what it shares with no other message, as in `UserEvidence`; None: names need no more.
 
-        Arguments as of `Proof.scores`. Returns how many positions a message alone reads, the score there of each
+        Arguments as of `ProofPath.scores`. Returns how many positions a message alone reads, the score there of each
         message asked for, and the number of messages among which it is the best by that score.
         """
 
@@ -468,7 +468,7 @@ class ProvesParts(Protocol):
         """Which tokens of a text are scored, int64[P], and what each adds to each of M messages, float64[M, P].
 
         And at which positions a message shares nothing with others, bool[P], among how many it is the best there; None:
-        names need nothing besides. Arguments as of `Proof.scores`.
+        names need nothing besides. Arguments as of `ProofPath.scores`.
         """
 
 

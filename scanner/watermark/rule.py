@@ -31,7 +31,7 @@ LEAST_RANK = 1.0 / (DECOYS + 1)
 class Found(NamedTuple):
     """What one key says of D documents, C candidates of each, best first.
 
-    scored: int64[D]; tests: K by which p is corrected, float64[D]; message: int64[D, C], −1: there is none, or the
+    scored: int64[D]; correction: K of each document, float64[D]; message: int64[D, C], −1: there is none, or the
     document is not scored; score: float64[D, C]; log10_p: of that message alone, log10_p_global: corrected for all
     messages of all keys, log10_p_own: by what it shares with no other message, corrected alike (−∞ where nothing more
     is asked): float64[D, C]; independent: as of Candidates; basis: of the key; p_rank: among decoy keys, NaN where it
@@ -39,7 +39,7 @@ class Found(NamedTuple):
     """
 
     scored: NDArray[np.int64]
-    tests: NDArray[np.float64]
+    correction: NDArray[np.float64]
     message: NDArray[np.int64]
     score: NDArray[np.float64]
     log10_p: NDArray[np.float64]
@@ -63,13 +63,13 @@ class Found(NamedTuple):
         void = np.full_like(self.log10_p_global, np.nan)
         return self._replace(message=np.full_like(self.message, -1), log10_p_global=void)
 
-    def among(self, documents: NDArray[np.int64], scored: NDArray[np.int64], tests: ArrayLike) -> "Found":
+    def among(self, documents: NDArray[np.int64], scored: NDArray[np.int64], correction: ArrayLike) -> "Found":
         """The same findings for all documents of a batch: values for `documents`, int64[d], none for the others.
 
         Args:
             documents: which of the D these are.
             scored: int64[D], scored positions of all.
-            tests: K, of all or of each.
+            correction: K, of all or of each.
         """
 
         def spread(values: NDArray[Any], fill: float) -> NDArray[Any]:
@@ -77,7 +77,7 @@ class Found(NamedTuple):
             out[documents] = values
             return out
 
-        return self._each(spread)._replace(scored=scored, tests=np.full(len(scored), tests, np.float64))
+        return self._each(spread)._replace(scored=scored, correction=np.full(len(scored), correction, np.float64))
 
     def of_width(self, candidates: int) -> "Found":
         """The same with room for so many candidates of each document, C or more."""
@@ -126,19 +126,19 @@ def log10_p_of(law: Law | None, score: ArrayLike, scored: ArrayLike) -> NDArray[
     return law.log10_p(score, scored)
 
 
-def corrected(log10_p: ArrayLike, messages: int, keys: ArrayLike = 1) -> NDArray[np.float64]:
+def corrected(log10_p: ArrayLike, messages: int, correction: ArrayLike = 1) -> NDArray[np.float64]:
     """log10 p of the best of M messages, corrected for all of them, then for K tests (SPEC §3).
 
-    K is how many keys there are, or 1 over the product of the weights of key, unit and variant: no whole number then.
+    correction: K, which is how many keys there are, or 1 over the product of the weights of key, unit and variant.
     """
-    return log10_any_of(log10_any_of(log10_p, messages), keys)
+    return log10_any_of(log10_any_of(log10_p, messages), correction)
 
 
 def log10_p_best(
-    law: Law | None, score: ArrayLike, scored: ArrayLike, messages: int, keys: float = 1
+    law: Law | None, score: ArrayLike, scored: ArrayLike, messages: int, correction: float = 1
 ) -> NDArray[np.float64]:
     """The p in a verdict for the best of M messages: its own p, corrected for all messages and for K keys."""
-    return corrected(log10_p_of(law, score, scored), messages, keys)
+    return corrected(log10_p_of(law, score, scored), messages, correction)
 
 
 def passes(log10_p: ArrayLike, rate: ArrayLike) -> NDArray[np.bool_]:
@@ -161,7 +161,7 @@ def candidates(mark: Watermark, tokens: Tokens, positions: Positions, messages: 
     return Candidates(alone, np.stack([score, np.zeros_like(score)], axis=1))
 
 
-def search(mark: Watermark, tokens: Tokens, positions: Positions, messages: int, keys: ArrayLike = 1) -> Found:
+def search(mark: Watermark, tokens: Tokens, positions: Positions, messages: int, correction: ArrayLike = 1) -> Found:
     """Search documents for the messages of a key.
 
     Args:
@@ -169,12 +169,14 @@ def search(mark: Watermark, tokens: Tokens, positions: Positions, messages: int,
         tokens: of the batch.
         positions: of the D documents to be searched.
         messages: M.
-        keys: K, of all or of each document.
+        correction: K, of all or of each document.
     """
-    return found_of(mark, candidates(mark, tokens, positions, messages), positions.scored, messages, keys)
+    return found_of(mark, candidates(mark, tokens, positions, messages), positions.scored, messages, correction)
 
 
-def found_of(mark: Watermark, best: Candidates, scored: NDArray[np.int64], messages: int, keys: ArrayLike = 1) -> Found:
+def found_of(
+    mark: Watermark, best: Candidates, scored: NDArray[np.int64], messages: int, correction: ArrayLike = 1
+) -> Found:
     """What candidates of D documents say: the p-values of their scores.
 
     Args:
@@ -182,49 +184,49 @@ def found_of(mark: Watermark, best: Candidates, scored: NDArray[np.int64], messa
         best: of the documents.
         scored: int64[D], positions.
         messages: M, among which they are the best.
-        keys: K, of all or of each document.
+        correction: K, of all or of each document.
     """
-    tests = np.full(len(scored), keys, np.float64)
+    each = np.full(len(scored), correction, np.float64)
     there = best.message >= 0
     log10_p = np.where(there, log10_p_of(mark.law, best.score, scored[:, None]), np.nan)
-    own = np.where(there, -np.inf, np.nan)
+    log10_p_own = np.where(there, -np.inf, np.nan)
     if best.user_evidence is not None:
         log10_own = log10_p_of(mark.law, best.user_evidence.score, best.user_evidence.scored[:, None])
-        own = np.where(there, corrected(log10_own, best.user_evidence.tests, tests[:, None]), np.nan)
+        log10_p_own = np.where(there, corrected(log10_own, best.user_evidence.messages, each[:, None]), np.nan)
     return Found(
         scored=scored,
-        tests=tests,
+        correction=each,
         message=best.message,
         score=best.score.astype(np.float64),
         log10_p=log10_p,
-        log10_p_global=corrected(log10_p, messages, tests[:, None]),
-        log10_p_own=own,
+        log10_p_global=corrected(log10_p, messages, each[:, None]),
+        log10_p_own=log10_p_own,
         independent=best.independent,
         basis=mark.basis,
         p_rank=np.full(best.message.shape, np.nan),
     )
 
 
-def replace_findings(found: Found, other: Found, documents: NDArray[np.int64], taken: NDArray[np.bool_]) -> Found:
+def replace_findings(found: Found, other: Found, documents: NDArray[np.int64], replacing: NDArray[np.bool_]) -> Found:
     """What a key found in D texts, with the findings of other texts in place of some documents'.
 
     Args:
         found: of all D.
         other: of the other texts of V documents.
         documents: int64[V], which of the D these are.
-        taken: bool[V], whose other text counts.
+        replacing: bool[V], whose other text counts.
     """
     width = max(found.message.shape[1], other.message.shape[1])
     found, other = found.of_width(width), other.of_width(width)
 
     def put(name: str) -> NDArray[Any]:
         values: NDArray[Any] = getattr(found, name).copy()
-        values[documents[taken]] = getattr(other, name)[taken]
+        values[documents[replacing]] = getattr(other, name)[replacing]
         return values
 
     return found._replace(
         scored=put("scored"),
-        tests=put("tests"),
+        correction=put("correction"),
         message=put("message"),
         score=put("score"),
         log10_p=put("log10_p"),
@@ -259,10 +261,10 @@ def decide(found: Sequence[Found], false_positive_rate: float, misnaming_rate: f
     passed = [under_key.passing(false_positive_rate) for under_key in found]
     count = np.sum([of_key.sum(axis=1) for of_key in passed], axis=0)
     alone = (count == 1)[:, None]
-    own = [passes(under_key.log10_p_own, misnaming_rate) for under_key in found]
+    passed_own = [passes(under_key.log10_p_own, misnaming_rate) for under_key in found]
     named = [
         of_key & (own_passes if under_key.independent else alone) & (not under_key.basis.assumed)
-        for under_key, of_key, own_passes in zip(found, passed, own, strict=True)
+        for under_key, of_key, own_passes in zip(found, passed, passed_own, strict=True)
     ]
     shared, proven = (
         np.any([of_key.any(axis=1) & fact for of_key, fact in zip(passed, facts, strict=True)], axis=0)

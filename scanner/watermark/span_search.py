@@ -107,9 +107,9 @@ class Parts(NamedTuple):
         windows.
         """
         of_windows = windows(scored) if self.windows else np.array([[0, scored]])
-        own = self.segments.of_documents(np.array([document]))
-        number = np.concatenate([own.number, np.full(len(of_windows), -1)])
-        return np.concatenate([np.stack([own.begin, own.end], axis=1), of_windows]), number
+        segments = self.segments.of_documents(np.array([document]))
+        number = np.concatenate([segments.number, np.full(len(of_windows), -1)])
+        return np.concatenate([np.stack([segments.begin, segments.end], axis=1), of_windows]), number
 
 
 def joined_segments(several: list[Segments]) -> Segments:
@@ -184,12 +184,12 @@ class Limit(NamedTuple):
 
     rate: float
     messages: int
-    keys: float
+    correction: float
 
     @property
     def log10_p(self) -> float:
         """Largest log10 p with which a part can pass in any document: 1 − (1−p)^N ≤ rate needs p ≤ −ln(1−rate)/N."""
-        return math.log10(-math.log1p(-self.rate)) - math.log10(self.messages) - math.log10(self.keys)
+        return math.log10(-math.log1p(-self.rate)) - math.log10(self.messages) - math.log10(self.correction)
 
 
 class Span(NamedTuple):
@@ -243,9 +243,9 @@ def passing_spans(
     found = []
     # a document without parts has no share for them: it is tested as a whole alone
     for pair in np.flatnonzero(parts.there(kept.scored) & _may_pass(among, kept, parts, sums)).tolist():
-        own = sums[kept.offsets[pair] + pair : kept.offsets[pair + 1] + pair + 1]
-        where, number = parts.places(pair, len(own) - 1)
-        chosen = _apart(own, where, among)
+        pair_sums = sums[kept.offsets[pair] + pair : kept.offsets[pair + 1] + pair + 1]
+        where, number = parts.places(pair, len(pair_sums) - 1)
+        chosen = _apart(pair_sums, where, among)
         if len(chosen):
             found += _spans(among, int(documents[pair]), int(messages[pair]), where[chosen], number[chosen])
     return found
@@ -276,17 +276,17 @@ def _floors(law: Law, log10_p: float, scales: int) -> NDArray[np.float64]:
     return least_score(law, LENGTHS[:scales], log10_p)
 
 
-def _apart(own: NDArray[np.float64], where: NDArray[np.int64], among: Among) -> list[int]:
+def _apart(sums: NDArray[np.float64], where: NDArray[np.int64], among: Among) -> list[int]:
     """Parts of one document that pass under one message and share no position, the smallest p first.
 
     Args:
-        own: its running sums.
+        sums: its running sums.
         where: its parts, int64[L, 2].
         among: the documents.
     """
     limit = among.limit
-    log10_p = log10_p_of(among.law, own[where[:, 1]] - own[where[:, 0]], where[:, 1] - where[:, 0])
-    of_all = log10_any_of(log10_in_document(log10_p, len(where), limit.messages), limit.keys)
+    log10_p = log10_p_of(among.law, sums[where[:, 1]] - sums[where[:, 0]], where[:, 1] - where[:, 0])
+    of_all = log10_any_of(log10_in_document(log10_p, len(where), limit.messages), limit.correction)
     chosen: list[int] = []
     left = passes(of_all, limit.rate)
     while left.any() and len(chosen) < MOST_SPANS:
@@ -311,12 +311,12 @@ def _spans(
     looks = int(parts.of_documents(np.array([document])).looks(positions.scored[document : document + 1])[0])
     log10_p = log10_p_of(mark.law, score, of_parts.scored)
     of_all = log10_in_document(log10_p, looks, limit.messages)
-    own = mark.user_evidence(tokens, of_parts, of_message)
+    evidence = mark.user_evidence(tokens, of_parts, of_message)
     log10_own = np.full(len(chosen), -np.inf)
-    if own is not None:
-        alone = log10_p_of(mark.law, own.score[:, 0], own.scored)
-        log10_own = corrected(alone, own.tests * looks, limit.keys)
-    log10_global = log10_any_of(of_all, limit.keys)
+    if evidence is not None:
+        alone = log10_p_of(mark.law, evidence.score[:, 0], evidence.scored)
+        log10_own = corrected(alone, evidence.messages * looks, limit.correction)
+    log10_global = log10_any_of(of_all, limit.correction)
     numbers = np.stack((score, log10_p, of_all, log10_global, log10_own), axis=1).tolist()
     each = zip(chosen.tolist(), numbers, number.tolist(), strict=True)
     return [Span._make([document, message, *where, *p, independent, segment]) for where, p, segment in each]

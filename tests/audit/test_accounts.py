@@ -10,7 +10,7 @@ from scanner.audit.in_every_scan.decoy_keys import Decoys
 from scanner.audit.in_every_scan.decoys import AccountDecoys
 from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
 from scanner.detection import accounts
-from scanner.detection.accounts import AccountJudge, Pooled, Posts
+from scanner.detection.accounts import AccountJudge, AccountPositions, Posts
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
 from scanner.detection.under_test import Origin
@@ -111,7 +111,7 @@ def test_evidence_of_posts_that_count_twice_raises_the_alarm(tmp_path, monkeypat
         positions = pooled_positions(test.watermark.rule, 4, tokens, begins, "ngram")
         nights = np.tile(np.arange(posts_each) // 2, 100)
         posts = Posts([], begins, nights, [f"account {few + i}" for i in range(100)], [])
-        decoys.see(posts, [Pooled(test, tokens, positions)])
+        decoys.see(posts, [AccountPositions(test, tokens, positions)])
     audit = judged(plan, decoys)
     assert wrong(audit) == ({"decoy_evidence"} if times == 2 else set())
     assert (audit.state == AuditState.ALARM) == (times == 2)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.audit.statistics.judgement import Remembered, chances, levels, randomised_p, uniformity
+from scanner.audit.statistics.judgement import RowMemory, chances, levels, randomised_p, uniformity
 from scanner.watermark import log10_gumbel
 from scanner.watermark.laws import Normal
 from tests.watermark.pairs import law_of
@@ -94,7 +94,7 @@ def test_too_small_p_values_are_not_uniform():
 @pytest.mark.parametrize("messages", [1, 1000])
 @pytest.mark.parametrize("gamma", [Fraction(1, 4), Fraction(1, 2), None])
 def test_rows_of_short_texts_that_are_found_together_are_those_found_one_by_one(gamma, messages):
-    law, kept = law_of(gamma), Remembered()
+    law, kept = law_of(gamma), RowMemory()
     for lengths in ([40, 40, 700], [3, 511, 512, 40], [1200]):
         found = kept.of(law, np.array(lengths), lambda missing: chances(law, missing, THRESHOLDS, messages))
         singly = [chances(law, [length], THRESHOLDS, messages)[0] for length in lengths]

@@ -1,9 +1,12 @@
 """The law of spans in the audit of a scan: it holds, and overlapping windows counted as one look are caught."""
 
+import numpy as np
 import polars as pl
 import pytest
 
 from scanner.audit.in_every_scan import decoys
+from scanner.audit.in_every_scan.decoy_keys import open_decoys
+from scanner.detection.under_test import Origin
 from scanner.results.transactions import read_whole
 from scanner.watermark.rule import corrected
 from schemas.words import AuditState
@@ -11,6 +14,7 @@ from tests.support.audited_scan import Key, make, pieces, scan
 
 pytestmark = pytest.mark.usefixtures("opened_once")
 SPANS = "spans = { windows = true }"
+LOOKS = "spans = { windows = true, segments = true }"
 KEYS = (Key(1, format="greenlist-v2"), Key(40, format="gumbel-v2"))
 
 
@@ -64,3 +68,29 @@ def test_segments_counted_as_one_look_raise_the_alarm_and_else_do_not(tmp_path, 
 def test_nothing_of_spans_is_counted_where_they_are_off(tmp_path, human_texts):
     _, counts = scanned(tmp_path, pieces(human_texts, 60, 20), more="")
     assert counts.is_empty()
+
+
+def test_decoys_of_a_batch_count_what_each_counts_by_itself(tmp_path, human_texts, monkeypatch):
+    """Texts with windows and segments, each under a key of its own, all in one pass and one after another."""
+    score_one, compared = decoys.PieceDecoys._score_one, []
+
+    def both(counts, scores, places, *others):
+        score_one(counts_of[0], scores, places, *others)
+        for place in places[:, None]:
+            score_one(counts_of[1], scores, place, *others)
+        compared.append(len(places))
+        score_one(counts, scores, places, *others)
+
+    plan = make(
+        tmp_path, ["\n\n".join(pieces(human_texts, 40, 300, 20)[i : i + 2]) for i in range(299)], *KEYS, more=LOOKS
+    )
+    counts_of = [decoys.PieceDecoys(open_decoys(plan), Origin("", "", ""), 0) for _ in range(2)]
+    monkeypatch.setattr(decoys.PieceDecoys, "_score_one", both)
+    scan(plan)
+    assert max(compared) > 20
+    together, apart = (counts._found for counts in counts_of)
+    assert together.keys() == apart.keys()
+    assert {subject.kind for subject in together} >= {"decoy", "decoy_spans"}
+    for subject, sums in together.items():
+        assert sums.hits.tolist() == apart[subject].hits.tolist()
+        assert np.stack([*sums.columns().values()]) == pytest.approx(np.stack([*apart[subject].columns().values()]))

@@ -28,7 +28,7 @@ from scanner.cluster.passes import ACCOUNTS_TABLE, AccountUnit, AccountWorker
 from scanner.detection.accounts import by_account
 from scanner.detection.rows import TextIds
 from scanner.registry import new_key
-from scanner.results.account_posts import ROWS_A_PART, Together, part_of
+from scanner.results.account_posts import ROWS_A_PART, PostGroup, part_of
 from scanner.results.transactions import TableEntry, commit, open_tables, write_file
 from schemas.tables import ACCOUNT_POSTS
 from tests.bench.real_accounts import NOW, cut, show
@@ -48,7 +48,7 @@ def night(folder: Path, accounts: int, posts_each: int, parts: int) -> Iterator[
     plan = replace(scanned.plan(), documents=accounts * posts_each)
     open_tables(plan.results, ["account_posts", "audit_counts", ACCOUNTS_TABLE])
     shards = write_posts(plan.results, accounts, posts_each)
-    unit = AccountUnit("night", Together(shards, None, -(-accounts * posts_each // ROWS_A_PART)), NOW, NOW.date())
+    unit = AccountUnit("night", PostGroup(shards, None, -(-accounts * posts_each // ROWS_A_PART)), NOW, NOW.date())
     worker = AccountWorker(plan, f"{NOW:%Y%m%dT%H%M%SZ}", unit)
     yield f"{len(unit.parts)} parts; peak before the first {peak():.0f} MiB"
     for part in range(parts):

@@ -10,7 +10,7 @@ import tomli_w
 
 from jobs.init import _HEAD
 from scanner.registry import new_key
-from schemas.config import ScanAuditConfig
+from schemas.config import COST_OF_LOOKS, ScanAuditConfig
 
 CONFIG = """\
 version = 0
@@ -52,7 +52,7 @@ ASKED = "asked: 0.4"
 """Share of the speed of one message that is asked of a scan with 100,000 users."""
 
 
-_WRITTEN = tomllib.loads(_HEAD.format(sample=""))
+_WRITTEN = tomllib.loads(_HEAD.format(sample="", **COST_OF_LOOKS))
 LOOKS_OF_INIT: dict[str, dict[str, bool]] = {name: _WRITTEN[name] for name in ("variants", "spans")}
 """Looks at texts beside the whole text as it stands, as `brickscan init` writes them."""
 

@@ -1,126 +1,237 @@
 """The detector's cost beside `check` and a scan's worker, and what its times tell: `python -m tests.bench.detector`.
 
-CPU seconds of the server are those of its thread and its processes, from /proc. `check` is OpenedCheck.of_each_key in a
-loop in this process, and the worker OpenedCheck.score_batch of 100 texts at a time, under the same key. A classifier of
-times has a threshold on how long an answer took, fitted on half of the texts and tried on the other half.
+The detector is `brickscan serve` with one scoring process; its CPU seconds are those of all its processes and threads,
+from /proc, its look at the registry once a second included. `check` is OpenedCheck.of_each_key in a loop in this
+process, and the worker OpenedCheck.score_batch of 100 texts at a time, under the same key. Before anything is counted,
+all have read as many texts as a tokenizer compares its two backends on. Times at half load are of requests that come
+at random times, at half of the rate at which one text a request takes a core. A classifier of times has a threshold on
+how long an answer took, fitted on half of the texts and tried on the other half.
 """
 
 import argparse
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 import tempfile
-import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
+from threading import local
+from typing import Any
 
 import numpy as np
+import tomli_w
 
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.detection.one_text import OpenedCheck
 from scanner.registry import new_key
 from scanner.service.scoring import Served
+from scanner.watermark.native.format import groups_for
 from schemas.service import TICKS, DetectorConfig
+from tests.bench.configured import FOR_USERS, LOOKS_OF_INIT, VERSION_1, VERSION_2
 from tests.fixed import fix_secrets
-from tests.support.detecting import ask, configured, detecting, request
+from tests.support.detecting import configured, until
 from tests.support.two_keys import TOKENIZER, marked_text, plain_text, words_of_one_token
 
-LENGTH = 300
 BUDGET = "[budget]\ntexts = 1000000\nnear_duplicates = 1000\nmost_texts = 10000000\n"
+PROXY = '[proxy]\naddresses = ["127.0.0.1"]\ncaller = "X-Forwarded-For"\n'
+CHARACTERS = 2_000
+WARM = 256
+CLIENTS = 48
+BATCH = 100
+
+BILLION = groups_for(1e9)
+KEYS: dict[str, tuple[dict[str, Any], dict[str, dict[str, bool]]]] = {
+    "20 messages": (VERSION_1 | {"messages": 20}, {}),
+    "100,000 users, what init writes": (VERSION_2["greenlist-v2"] | FOR_USERS, LOOKS_OF_INIT),
+    "1e9 users, what init writes": (
+        VERSION_2["greenlist-v2"] | {"groups": BILLION, "messages": BILLION**2},
+        LOOKS_OF_INIT,
+    ),
+}
+"""A green list's key and looks at texts, by name."""
 
 
-def cpu_seconds(pids: list[int]) -> float:
-    """CPU seconds of processes so far, all of their threads."""
-    total = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / 100
+class Detector:
+    """A detector in processes of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
+        self._process, self._port, self._kept = process, port, local()
+
+    def cpu_seconds(self) -> float:
+        """CPU seconds so far of the server and its processes, all threads."""
+        total = 0
+        pids, found = [self._process.pid], []
+        while pids:
+            pid = pids.pop()
+            found.append(pid)
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                pids += [int(child) for child in (task / "children").read_text().split()]
+        for pid in found:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += int(fields[11]) + int(fields[12])
+        return total / os.sysconf("SC_CLK_TCK")
+
+    def post(self, path: str, body: dict[str, Any], caller: int = 0) -> dict[str, Any]:
+        """The answer to a request, which must be a good one, on a connection that a thread keeps."""
+        if not hasattr(self._kept, "connection"):
+            self._kept.connection = HTTPConnection("127.0.0.1", self._port, timeout=120)
+        headers = {"X-Forwarded-For": f"10.0.{caller // 256}.{caller % 256}"}
+        self._kept.connection.request("POST", path, json.dumps(body), headers)
+        answer = self._kept.connection.getresponse()
+        read = json.loads(answer.read())
+        if answer.status != 200:
+            raise ValueError(f"{answer.status}: {read}")
+        return dict(read)
+
+    def ask(self, text: str, caller: int = 0) -> float:
+        """Seconds until the answer to a text."""
+        began = time.perf_counter()
+        self.post("/detect", {"text": text}, caller)
+        return time.perf_counter() - began
+
+
+@contextmanager
+def detector_of(config: Path) -> Iterator[Detector]:
+    out = config.parent / "out"
+    command = [sys.executable, "-m", "jobs.cli", "serve", str(config), "--port", "0"]
+    with out.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file)
+    try:
+        until(lambda: "event=serving" in out.read_text() or process.poll() is not None)
+        yield Detector(process, int(re.findall(r"127\.0\.0\.1:(\d+)/ ", out.read_text())[0]))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.detector", description=__doc__)
-    parser.add_argument("--texts", type=int, default=400, help="texts of each way")
-    parser.add_argument("--timed", type=int, default=400, help="marked texts, and as many without a mark")
+    parser.add_argument("--texts", type=int, default=1000, help="texts of each way; whole hundreds")
+    parser.add_argument("--timed", type=int, default=400, help="marked texts, and as many without a mark; 0: none")
+    parser.add_argument("--keys", nargs="+", default=list(KEYS), choices=list(KEYS))
     options = parser.parse_args()
     words = words_of_one_token()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        fix_secrets(folder / "registry", "green")
-        new_key(
-            folder / "registry", "green", format="greenlist", window=4, gamma="1/4", messages=20, tokenizer=TOKENIZER
-        )
-        config = configured(folder, folder / "registry", detector="workers = 1\n" + BUDGET)
-        marked, plain = marked_text(folder / "registry", words), plain_text(words)
-        check = OpenedCheck(Served.of(DetectorConfig(version=0), folder).check)
-        texts = [plain(LENGTH, seed) for seed in range(3 * options.texts)]
-        check.of_each_key(texts[0].encode())
-        began = time.process_time()
-        for text in texts[: options.texts]:
-            check.of_each_key(text.encode())
-        of_check, began = time.process_time() - began, time.process_time()
-        for at in range(0, options.texts, 100):
-            check.score_batch([text.encode() for text in texts[at : at + 100]])
-        of_worker = time.process_time() - began
-        with detecting(config, here=False) as server:
-            pids = [pid for _, each in server.answers.pool._idle._queue for pid in each._processes]
-            throughput(server, pids, texts, (of_check, of_worker), options.texts)
-            timing(server, marked, plain, options.timed)
+    plain = plain_text(words)
+    for name in options.keys:
+        form, looks = KEYS[name]
+        with tempfile.TemporaryDirectory() as made:
+            folder = Path(made)
+            fix_secrets(folder / "registry", "green")
+            new_key(folder / "registry", "green", tokenizer=TOKENIZER, **form)
+            config = configured(
+                folder, folder / "registry", more=tomli_w.dumps(looks), detector="workers = 1\n" + BUDGET + PROXY
+            )
+            marked = marked_text(folder / "registry", words)
+            texts = [plain(400, seed)[:CHARACTERS] for seed in range(3 * options.texts + WARM)]
+            found = [marked(1, 400, seed)[:CHARACTERS] for seed in range(options.texts // 20)]
+            print(f"{name}; texts of {CHARACTERS} characters", flush=True)
+            with detector_of(config) as detector:
+                in_order = [detector.ask(text) for text in (texts[-1], found[0], texts[-2])]
+                print(f"  first texts (the second is marked): {', '.join(f'{s:.3f} s' for s in in_order)}")
+                rate = throughput(detector, texts, beside(folder, texts, options.texts), options.texts)
+                half_load(detector, texts[: options.texts], found, rate / 2)
+                if options.timed:
+                    timing(detector, plain, marked, options.timed)
 
 
-def throughput(server, pids: list[int], texts: list[str], beside: tuple[float, float], count: int) -> None:
-    def served(work) -> tuple[float, float]:
-        began, here = cpu_seconds(pids), thread_of_server()
-        work()
-        return cpu_seconds(pids) - began, thread_of_server() - here
+def beside(folder: Path, texts: Sequence[str], count: int) -> tuple[float, float]:
+    """CPU seconds a text of `check` in a loop and of a scan's worker."""
+    check = OpenedCheck(Served.of(DetectorConfig(version=0), folder).check)
+    raw = [text.encode() for text in texts]
+    check.score_batch(raw[-WARM:])
+    check.of_each_key(raw[0])
+    began = time.process_time()
+    for text in raw[: count // 5]:
+        check.of_each_key(text)
+    of_check, began = time.process_time() - began, time.process_time()
+    for at in range(0, count, BATCH):
+        check.score_batch(raw[at : at + BATCH])
+    return of_check / (count // 5), (time.process_time() - began) / count
 
-    def thread_of_server() -> float:
-        (task,) = [each for each in threading.enumerate() if each.name.startswith("Thread") and each.daemon][:1]
-        fields = Path(f"/proc/self/task/{task.native_id}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / 100
 
-    def in_batches() -> None:
-        for at in range(count, 2 * count, 100):
-            body = json.dumps({"texts": texts[at : at + 100]})
-            assert request(server, "POST", "/detect/batch", body)[0] == 200
+def throughput(detector: Detector, texts: Sequence[str], other: tuple[float, float], count: int) -> float:
+    """Texts that one core answers in a second, one a request."""
 
-    def one_by_one() -> None:
-        for text in texts[2 * count :]:
-            assert ask(server, text)["status"] == 200
+    def in_batches(some: Sequence[str]) -> None:
+        for at in range(0, len(some), BATCH):
+            detector.post("/detect/batch", {"texts": some[at : at + BATCH]})
 
-    for what, work in (("batches of 100", in_batches), ("one by one", one_by_one)):
-        worker, thread = served(work)
-        check, scan = (each / (worker + thread) for each in beside)
+    def one_by_one(some: Sequence[str]) -> None:
+        with ThreadPoolExecutor(CLIENTS) as clients:
+            list(clients.map(lambda one: detector.ask(some[one], one % CLIENTS), range(len(some))))
+
+    in_batches(texts[3 * count :])
+    seconds = 0.0
+    ways: list[tuple[str, Callable[[Sequence[str]], None], int]] = [
+        (f"{BATCH} a request", in_batches, count),
+        (f"one a request, {CLIENTS} clients", one_by_one, 2 * count),
+    ]
+    for what, work, begin in ways:
+        began = detector.cpu_seconds()
+        work(texts[begin : begin + count])
+        seconds = (detector.cpu_seconds() - began) / count
         print(
-            f"{what}, {count} texts of {LENGTH} tokens, CPU s: check {beside[0]:.2f}, a scan's worker {beside[1]:.2f}, "
-            f"processes {worker:.2f}, the server's thread {thread:.2f}; throughput {check:.2f} of check's, "
-            f"{scan:.2f} of the worker's"
+            f"  {what}, {count} texts, CPU ms a text: check {1e3 * other[0]:.2f}, "
+            f"a scan's worker {1e3 * other[1]:.2f}, the detector {1e3 * seconds:.2f}; throughput "
+            f"{other[0] / seconds:.2f} of check's, {other[1] / seconds:.2f} of the worker's",
+            flush=True,
         )
+    return 1 / seconds
 
 
-def timing(server, marked, plain, count: int) -> None:
+def half_load(detector: Detector, texts: Sequence[str], found: Sequence[str], rate: float) -> None:
+    """Times of answers to texts, of which one in 20 is marked, that come at random times, so many a second."""
+    rng = np.random.default_rng(11)
+    mixed = [found[place // 20] if place % 20 == 0 else text for place, text in enumerate(texts)]
+    at = time.perf_counter() + np.cumsum(rng.exponential(1 / rate, len(mixed)))
+
+    def one(place: int) -> float:
+        time.sleep(max(0.0, at[place] - time.perf_counter()))
+        detector.ask(mixed[place], place % CLIENTS)
+        return float(time.perf_counter() - at[place])
+
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        seconds = np.array(list(clients.map(one, range(len(mixed)))))
+    print(
+        f"  half load, {len(mixed)} texts at {rate:.0f} a second: p50 {np.median(seconds):.3f} s, p99 "
+        f"{np.quantile(seconds, 0.99):.3f} s, most {seconds.max():.3f} s; the first tick is at {TICKS[0]} s",
+        flush=True,
+    )
+
+
+def timing(
+    detector: Detector, plain: Callable[[int, int], str], marked: Callable[[int, int, int], str], count: int
+) -> None:
     """How often the time of an answer tells a marked text from another, with a 99 % interval."""
     rng, seconds = np.random.default_rng(7), np.zeros((2, count))
     # made before any is timed: who has just computed is slower to hear of an answer; 200 words are of the first class
     texts = [[plain(200, 10**7 + i) for i in range(count)], [marked(1, 200, 10**6 + i) for i in range(count)]]
     for place in range(count):
         for kind in rng.permutation(2).tolist():
-            text = texts[kind][place]
-            began = time.perf_counter()
-            assert ask(server, text)["status"] == 200
-            seconds[kind, place] = time.perf_counter() - began
+            seconds[kind, place] = detector.ask(texts[kind][place])
     half = count // 2
     thresholds = np.unique(seconds[:, :half])
     right = [(seconds[1, :half] >= t).sum() + (seconds[0, :half] < t).sum() for t in thresholds]
-    best, above = int(np.argmax(np.maximum(right, 2 * half - np.array(right)))), None
+    best = int(np.argmax(np.maximum(right, 2 * half - np.array(right))))
     above = right[best] >= half
-    told = (seconds[1, half:] >= thresholds[best]) == above
-    other = (seconds[0, half:] < thresholds[best]) == above
-    hits, tried = int(told.sum() + other.sum()), 2 * (count - half)
+    of_marked = (seconds[1, half:] >= thresholds[best]) == above
+    of_others = (seconds[0, half:] < thresholds[best]) == above
+    hits, tried = int(of_marked.sum() + of_others.sum()), 2 * (count - half)
     low, high = binomial_limits(hits, tried, 0.005)
     late = (seconds > TICKS[0] * 1.5).mean(axis=1)
     print(
-        f"times of {count} marked and {count} other texts: {hits} of {tried} told right by a threshold "
+        f"  times of {count} marked and {count} other texts: {hits} of {tried} recognised by a threshold "
         f"({low:.3f} to {high:.3f}, 99 %); later than the first tick: marked {late[1]:.3f}, other {late[0]:.3f}; "
-        f"medians {np.median(seconds[1]):.4f} and {np.median(seconds[0]):.4f} s, p99 {np.quantile(seconds, 0.99):.3f} s"
+        f"medians {np.median(seconds[1]):.4f} and {np.median(seconds[0]):.4f} s, "
+        f"p99 {np.quantile(seconds, 0.99):.3f} s",
+        flush=True,
     )
 
 

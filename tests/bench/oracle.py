@@ -17,12 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.detection.sketches import gram_key, keyed_sketches
 from scanner.registry import new_key
-from scanner.service.budget import ALIKE, Budget, BudgetSpent, containment
+from scanner.service.budget import Budget, BudgetSpent
 from scanner.service.scoring import Scorer, Served
 from schemas.service import BudgetConfig, DetectorConfig, DetectorResult
 from tests.fixed import fix_secrets
@@ -124,7 +123,7 @@ def draws(
     server: Server, window: int, marked: Callable[[int], str], words: Words, callers: int
 ) -> tuple[int, int, int]:
     """n-grams told, told right, right by chance: near the threshold, one more green word turns an answer."""
-    rng, told, right, mark = np.random.default_rng(5), 0, 0, server.scorer._opened.tests[0].watermark
+    rng, told, right, mark = np.random.default_rng(5), 0, 0, server.scorer._opened.keys_under_test[0].watermark
     for caller in range(callers):
         for attempt in range(100):
             name = f"{callers} callers, {caller}"
@@ -177,19 +176,21 @@ def shares(budget: Budget, texts: Sequence[str]) -> None:
         "padded by 10 texts": lambda text: pad(text, 10),
         "padded by 100 texts": lambda text: pad(text, 100),
     }
-    sketched = [keyed_sketches(text, key) for text in texts]
+    firsts = [{budget._begin(passage) for passage in keyed_sketches(text, key)} for text in texts]
 
-    def meet(one: Sequence[NDArray[np.uint64]], other: Sequence[NDArray[np.uint64]]) -> bool:
-        return any(containment(first, second) >= ALIKE for first in one for second in other)
+    def met_by(text: str) -> set[int]:
+        return {first for passage in keyed_sketches(text, key) for first in budget.near_duplicates_of(passage)}
 
     for kind, change in kinds.items():
-        met = sum(meet(sketched[i], keyed_sketches(change(text), key)) for i, text in enumerate(texts))
+        met = sum(bool(firsts[i] & met_by(change(text))) for i, text in enumerate(texts))
         low, high = binomial_limits(met, len(texts), 0.025)
         print(f"  {kind:24} {met:5} of {len(texts)} meet their budget ({low:.4f} to {high:.4f})")
-    pairs = [(i, j) for i in range(len(texts)) for j in range(i)]
-    met = sum(meet(sketched[i], sketched[j]) for i, j in pairs)
-    low, high = binomial_limits(met, len(pairs), 0.025)
-    print(f"  unrelated pairs: {met} of {len(pairs):,} ({low:.2e} to {high:.2e})")
+    pairs, found = len(texts) * (len(texts) - 1) // 2, set[frozenset[int]]()
+    for i, text in enumerate(texts):
+        met_here = met_by(text)
+        found |= {frozenset((i, j)) for j, own in enumerate(firsts) if j != i and own & met_here}
+    low, high = binomial_limits(len(found), pairs, 0.025)
+    print(f"  unrelated pairs: {len(found)} of {pairs:,} ({low:.2e} to {high:.2e})")
 
 
 def main() -> None:

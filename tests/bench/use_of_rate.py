@@ -74,8 +74,8 @@ def ceiling(plan: Plan, texts: Sequence[str], seen: Sequence[KeyScores]) -> NDAr
     differs = np.array([normalise(text) != text for text in texts])
     for of_key in seen:
         key, how, parted = of_key.test.key, format_of(of_key.test.key), of_key.parted
-        tests = weights.tests(key, plan.keys_tested, differs, parted)
-        spans = weights.tests_of_spans(key, plan.keys_tested)
+        tests = weights.corrections(key, plan.keys_tested, differs, parted)
+        spans = weights.correction_of_spans(key, plan.keys_tested)
 
         def found(length: int, tests: float, looks: int, key: Any = key, how: Any = how) -> NDArray[np.float64]:
             """Messages that pass in a part of so many positions, found and of all groups: float64[2, rates]."""

@@ -28,6 +28,7 @@ from scanner.watermark import Watermark, batch_tokens
 from scanner.watermark.format import ScoresParts
 from scanner.watermark.formats import make_format
 from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels
+from tests.bench.prompts import PROMPTS, TELLERS, THINGS
 
 METHODS = ("gumbel", "greenlist")
 TEMPERATURES = (0.3, 0.6, 1.0)
@@ -36,58 +37,50 @@ EDITS = (0.0, 0.06, 0.15)
 TEXTS, LONGEST = 12, 400
 DELTA, DRAWN = 2.0, 60
 USERS = (1, 10**9)
-LENGTHS = (60, 100, 200, 400)
-
-THINGS = (
-    "a lighthouse", "a train station", "a library", "a bakery", "a hospital", "a football club", "a museum", "a farm",
-    "a bicycle shop", "an airport", "a school", "a harbour", "a theatre", "a power plant", "a zoo", "a post office",
-    "a hotel", "a bank", "a garden centre", "a cinema", "a pharmacy", "a warehouse", "a ski resort", "a restaurant",
-    "a radio station", "a law firm", "a town hall", "a shipyard", "a vineyard", "a laboratory", "a fire station",
-    "a call centre",
-)  # fmt: skip
-PROMPTS = {
-    "prose": "Write a long story about one day at {thing}, told by somebody who works there.",
-    "code": "Write a Python module with classes and functions, with docstrings, that runs {thing}.",
-    "json": "Write a JSON array of twelve records about {thing}; each has id, name, date, price, tags and a note.",
-}
+LENGTHS = (30, 40, 60, 100, 200)
 
 Floats = NDArray[np.float64]
 
 
 class Cell(NamedTuple):
-    """Answers that are written alike. single: many answers, of which each is looked at by itself."""
+    """Answers that are written alike. single: many answers, each under a key of its own and looked at by itself."""
 
     method: str
     temperature: float
     kind: str
-    single: bool = False
+    single: int = 0
 
     @property
     def name(self) -> str:
         """Begin of the names of its files."""
-        return f"{'single-' * self.single}{self.method}-{self.temperature:g}-{self.kind}"
+        return f"{'single-' if self.single else ''}{self.method}-{self.temperature:g}-{self.kind}"
+
+    def mark(self, number: int) -> Watermark:
+        """The mark of an answer, by its number."""
+        return mark_of(self.method, b" %d" % number if self.single else b"")
 
     def write(self, model: LocalModel) -> list[str]:
         """The texts of its answers."""
         sampling = Sampling(max_new_tokens=200 if self.single else LONGEST, temperature=self.temperature, delta=DELTA)
-        prompts = [PROMPTS[self.kind].format(thing=thing) for thing in THINGS[: None if self.single else TEXTS]]
+        prompts = [PROMPTS[self.kind].format(thing=thing, teller=teller) for teller in TELLERS for thing in THINGS]
         found = []
-        for begin in range(0, len(prompts), 16):
-            some = prompts[begin : begin + 16]
-            found += complete(model, some, sampling, 1, mark_of(self.method), [0] * len(some))
+        for begin in range(0, self.single or TEXTS, 64):
+            some = range(begin, min(begin + 64, self.single or TEXTS))
+            marks = [self.mark(number) for number in some]
+            found += complete(model, prompts[begin : some.stop], sampling, 1, marks, [0] * len(some))
         return [text.text for text in found]
 
 
 CELLS = (
-    *(Cell("gumbel", 0.3, kind, single=True) for kind in ("prose", "code")),
+    *(Cell("gumbel", temperature, "prose", single=number) for temperature, number in ((0.3, 512), (1.0, 128))),
     *itertools.starmap(Cell, itertools.product(METHODS, TEMPERATURES, KINDS)),
 )
 
 
-def mark_of(method: str) -> Watermark:
-    """The mark of all texts of a method: one user."""
+def mark_of(method: str, number: bytes = b"") -> Watermark:
+    """The mark of all texts of a method, or of one answer: one user."""
     parameters: dict[str, Any] = {"window": 4} | ({"gamma": "1/4"} if method == "greenlist" else {})
-    return make_format(method, parameters).open(b"tests.bench.weights " + method.encode())
+    return make_format(method, parameters).open(b"tests.bench.weights " + method.encode() + number)
 
 
 def write(folder: Path, model: LocalModel) -> None:
@@ -143,12 +136,14 @@ class Proxies:
 
     Args:
         model: the model that wrote the texts.
-        corpus: texts that nobody marked.
-        other: another tokenizer, for n-grams of its tokens.
+        corpus: texts that nobody marked; none: only what the writer's own logits give, in half the time.
+        tools: its tokenizer, and another one for n-grams of its tokens.
     """
 
     def __init__(self, model: LocalModel, corpus: Sequence[str], tools: Tools) -> None:
-        self._model, self._tools = model, tools
+        self._model, self._tools, self._tables = model, tools, dict[str, Ngrams]()
+        if not corpus:
+            return
         ids = [tools.ids(text) for text in corpus]
         self._tables = {"n-grams of 4 M tokens": Ngrams(ids), "n-grams of 0.5 M tokens": Ngrams(ids[: len(ids) // 8])}
         assert tools.other is not None
@@ -160,14 +155,15 @@ class Proxies:
         """p̂ of each token by each proxy: float64[T]."""
         ids = self._tools.ids(text)
         found = {name: table.probabilities(ids) for name, table in self._tables.items()}
-        found["n-grams of another tokenizer"] = self._through_characters(text)
-        found["a table by place in the word"] = self._by_place[self._place_in_word(ids)]
-        for dropped, name in ((0, "the writer"), (10, "10 of 30 layers left out")):
+        if found:
+            found["n-grams of another tokenizer"] = self._through_characters(text)
+            found["a table by place in the word"] = self._by_place[self._place_in_word(ids)]
+        for dropped, name in ((0, "the writer"), (10, "10 of 30 layers left out"))[: 1 + bool(found)]:
             logits = self._logits(ids, dropped)
             found[name] = _probabilities(logits, ids)
             if not dropped:
                 found["the writer at temperature 2"] = _probabilities(logits / 2.0, ids)
-                noise = np.random.default_rng(len(ids)).standard_normal(logits.shape, np.float32)
+                noise = np.random.default_rng(ids).standard_normal(logits.shape, np.float32)
                 found |= {
                     f"the writer, logits with noise of {size}": _probabilities(logits + size * noise, ids)
                     for size in (1, 2)
@@ -186,7 +182,8 @@ class Proxies:
         inner.config.num_hidden_layers = len(inner.layers)
         try:
             with torch.inference_mode():
-                out[1:] = self._model.model(input_ids=torch.tensor([ids[:-1]]), use_cache=False).logits[0].numpy()
+                seen = self._model.model(input_ids=torch.tensor([ids[:-1]]), use_cache=False)
+                out[1:] = seen.logits[0].float().numpy()
         finally:
             inner.layers, inner.config.num_hidden_layers = layers, len(layers)
         return out
@@ -236,10 +233,10 @@ def weigh(folder: Path, model: LocalModel, tools: Tools) -> None:
         file, target = folder / f"{cell.name}.json", folder / f"{cell.name}-{edit:g}.npz"
         if target.exists() or not file.exists() or (cell.single and edit):
             continue
-        mark = mark_of(cell.method)
-        assert isinstance(mark, ScoresParts)
         kept: dict[str, NDArray[Any]] = {}
         for number, written in enumerate(json.loads(file.read_text())):
+            mark = cell.mark(number)
+            assert isinstance(mark, ScoresParts)
             text = substitute(written, edit, np.random.default_rng(number), tools) if edit else written
             ids = tools.ids(text)
             tokens = batch_tokens([ids])
@@ -437,7 +434,7 @@ def _print_cell(cell: str, method: str, texts: Sequence[Text], rate: float) -> N
 
 
 def found(folder: Path) -> None:
-    """Print how many single answers are flagged at 1e-6 by each look, of their first tokens (95 % limits)."""
+    """Print how many single answers each look flags at 1e-6 by their first tokens, beside the sum."""
     for cell in CELLS:
         file = folder / f"{cell.name}-0.npz"
         texts = [*texts_of(file)] if file.exists() else []
@@ -446,14 +443,22 @@ def found(folder: Path) -> None:
 
 
 def _print_found(cell: str, method: str, texts: Sequence[Text]) -> None:
+    """Limits (95 %) are of binomial counts, those of ratios by texts that are drawn with replacement."""
     of_texts = [looks(method, [text]) for text in texts if len(text.terms)]
     scored = np.median([len(text.terms) for text in texts])
-    for name in of_texts[0]:
-        flagged = sum(any(log10_p(1.0) <= np.log10(1e-6 * share) for share, log10_p in of[name]) for of in of_texts)
-        low, high = binomial_limits(flagged, len(texts), 0.025)
-        print(
-            f"{cell} ({scored:.0f} scored)  {name:45} {flagged} of {len(texts)} ({low:.3f} to {high:.3f})", flush=True
-        )
+    flagged = {
+        name: np.array([any(log10_p(1.0) <= np.log10(1e-6 * share) for share, log10_p in of[name]) for of in of_texts])
+        for name in of_texts[0]
+    }
+    drawn = np.random.default_rng(1).integers(0, len(of_texts), (4000, len(of_texts)))
+    of_sum = np.maximum(flagged["the sum"][drawn].sum(axis=1), 1)
+    for name, of_look in flagged.items():
+        number, won = of_look.sum(), of_look & ~flagged["the sum"]
+        low, high = binomial_limits(int(number), len(texts), 0.025)
+        least, most = np.quantile(of_look[drawn].sum(axis=1) / of_sum, [0.025, 0.975], method="nearest")
+        counts = f"{number} of {len(texts)} ({low:.3f} to {high:.3f}), {won.sum()} won"
+        ratio = f"{number / max(flagged['the sum'].sum(), 1):.2f} ({least:.2f} to {most:.2f}) of the sum's"
+        print(f"{cell} ({scored:.0f} scored)  {name:45} {counts}, {ratio}", flush=True)
 
 
 def main() -> None:
@@ -467,13 +472,13 @@ def main() -> None:
     if options.step in ("table", "found"):
         (table if options.step == "table" else found)(options.folder)
         return
-    model = load_model(options.model)
+    model = load_model(options.model, dtype="bfloat16")  # as servers have it, in a third of the time
     if options.step == "write":
         write(options.folder, model)
         return
     tools = Tools.load(options.model / "tokenizer.json", options.other)
     texts, size = [], 0
-    for batch in pq.ParquetFile(options.corpus).iter_batches(1000, columns=["text"]):
+    for batch in pq.ParquetFile(options.corpus).iter_batches(1000, columns=["text"]) if options.corpus else ():
         for text in batch.column("text").to_pylist():
             if size < 4e6:
                 texts.append(text)

@@ -16,7 +16,7 @@ from scanner.cluster.passes import AccountUnit, take_first_looks
 from scanner.detection import accounts
 from scanner.errors import Refused
 from scanner.input.files import list_files
-from scanner.results.account_posts import Together
+from scanner.results.account_posts import PostGroup
 from scanner.results.erasure import erase_user
 from scanner.results.transactions import read_whole
 from tests.support.command_line import call
@@ -141,7 +141,7 @@ def test_accounts_need_a_column_and_a_weight(night):
     kept = night.plan()
     night.configure(more=f"{ON}\nweights = {{ document = 0.8, account = 0.2 }}", columns='account = "who"')
     with_accounts = night.plan()
-    assert [kept.tested_among(key) for key in kept.keys] == [with_accounts.tested_among(key) for key in kept.keys]
+    assert [kept.corrections_of(key) for key in kept.keys] == [with_accounts.corrections_of(key) for key in kept.keys]
     assert kept.decides != with_accounts.decides
 
 
@@ -165,7 +165,7 @@ def test_the_pooled_score_flags_in_a_nights_first_look_alone(posted, marked, pla
 
 
 def test_a_killed_first_look_stays_the_first(posted):
-    plan, unit = posted.plan(), AccountUnit("0" * 31 + "1", Together((), None, 1), datetime.now(UTC), date(2026, 3, 2))
+    plan, unit = posted.plan(), AccountUnit("0" * 31 + "1", PostGroup((), None, 1), datetime.now(UTC), date(2026, 3, 2))
     posted.scan()
     assert take_first_looks(plan.results, unit, ["green", "gum"]) == {"green", "gum"}
     assert take_first_looks(plan.results, unit, ["green", "gum"]) == {"green", "gum"}

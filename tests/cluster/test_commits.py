@@ -11,7 +11,7 @@ from scanner import results
 from scanner.audit.in_every_scan.live import audit_scan
 from scanner.cluster import Worker, commits
 from scanner.cluster.commits import Committer
-from scanner.cluster.pieces import Finished, Lost, Piece
+from scanner.cluster.pieces import FinishedShard, LostDocument, Piece
 from scanner.cluster.work import find_work, inspect_input
 from scanner.errors import FileFault
 from scanner.input.files import list_files
@@ -57,11 +57,11 @@ def shards(plan) -> list[Shard]:
     return [Shard(shard_id(file, rows, plan.decides), file, rows) for file, rows in cuts]
 
 
-def finish(plan, scan_id: str, shard: Shard, lost: int | None = None) -> Finished:
+def finish(plan, scan_id: str, shard: Shard, lost: int | None = None) -> FinishedShard:
     """A shard as the pool returns it; `lost` is the row that killed its worker, if any."""
     parts = [(0, ROWS)] if lost is None else [(0, lost), (lost + 1, ROWS)]
     reports = [[*Worker(plan, scan_id).scan(Piece(shard, *part))][-1] for part in parts if part[0] < part[1]]
-    return Finished(shard, reports, [] if lost is None else [Lost(lost, "killed_worker", "it died")])
+    return FinishedShard(shard, reports, [] if lost is None else [LostDocument(lost, "killed_worker", "it died")])
 
 
 def committer(plan, scan_id: str) -> Committer:

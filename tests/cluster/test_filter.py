@@ -407,6 +407,52 @@ def with_filter_of(night, day) -> str | None:
     return filters.with_filter(make_plan(night.config, day), None).filter_sha256
 
 
+@pytest.mark.parametrize(("first", "then"), [("", 'account = "who"'), ('account = "who"', "")])
+def test_texts_that_were_counted_are_never_taken_for_accounts(nightly, plain, first, then):
+    """One account's texts would be common for a week after [input] names the accounts, or admissions ask for less."""
+    (nightly.input / str(FIRST)).mkdir()
+    nightly.write(f"{FIRST}/a", signed(plain, 1000), who=["bob"] * TEXTS)
+    nightly.configure(more=ON, columns=first, paths=["in/{date}"])
+    scan(nightly, FIRST)
+    assert set(with_filter_rows(nightly, SECOND).left_out.learnt.values()) == {TEXTS}
+    nightly.configure(more=ON, columns=then, paths=["in/{date}"])
+    assert with_filter_rows(nightly, SECOND).empty
+
+
+@pytest.mark.parametrize("columns", ["", 'account = "who"'])
+def test_copies_of_a_text_are_one_text_that_a_filter_was_learnt_from(nightly, plain, columns):
+    """Admissions ask from how many texts: a night of one template, sent again and again, teaches no more than one."""
+    nightly.configure(more=ON, columns=columns, paths=["in/{date}"])
+    (nightly.input / str(FIRST)).mkdir()
+    texts = [*signed(plain, 1000)[:5], *[plain(60, 1)] * TEXTS]
+    nightly.write(f"{FIRST}/a", texts, who=[f"account {i}" for i in range(len(texts))])
+    nightly.write(f"{FIRST}/b", texts, who=["another"] * len(texts))
+    scan(nightly, FIRST)
+    assert set(with_filter_rows(nightly, SECOND).left_out.learnt.values()) == {6}
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.unlink(), lambda file: file.write_bytes(file.read_bytes()[:-99])])
+@pytest.mark.parametrize("table", ["filters", "filter_sketches"])
+def test_damaged_filters_and_sketches_end_commands_in_a_sentence(nightly, plain, marked, registry, table, damage):
+    write(nightly, FIRST, "a", signed(plain, 1000))
+    scan(nightly, FIRST)
+    commands = [("scan", nightly.config, "--date", SECOND, "--check"), ("scan", nightly.config, "--date", SECOND)]
+    if table == "filters":
+        write(nightly, SECOND, "a", [marked(message_of(registry, "green", "alice"), 80, 3)])
+        scan(nightly, SECOND)
+        (flag,) = nightly.verdicts().filter("flagged")["doc_id"]
+        commands += [("replay", nightly.config, flag), ("explain", nightly.config, flag)]
+        commands += [("report", nightly.config, "--out", nightly.folder / "report")]
+    for file in Path(nightly.results, table).glob("*.parquet"):
+        damage(file)
+    write(nightly, SECOND, "b", signed(plain, 2000))
+    for command in commands:
+        code, out, err = call(*command)
+        assert "Traceback" not in err
+        assert code in (1, 2), command
+        assert "cannot be read" in out + err, (command, out, err)
+
+
 def test_a_lesson_is_a_sample_of_bounded_size(nightly):
     plan = make_plan(nightly.config, FIRST)
     file = InputFile("/in/a.parquet", "/in", "/in/a.parquet", 10**12, 1)

@@ -13,14 +13,14 @@ from scanner.cluster.machines import Nodes
 from scanner.cluster.pieces import (
     NO_TIME,
     DocumentCounts,
-    Finished,
     FinishedPack,
-    Lost,
+    FinishedShard,
+    LostDocument,
     Pack,
     PackReport,
     PackWork,
+    PieceState,
     Report,
-    Scored,
     Seconds,
 )
 from scanner.cluster.todo import (
@@ -50,7 +50,7 @@ def slow(seconds: float = 2 * SLOW_SHARD) -> PiecePace:
     return PiecePace(seconds)  # seconds of a byte, of which these shards have one
 
 
-def work_off(todo: Todo, seconds: float) -> tuple[list[Finished | FinishedPack], list[int]]:
+def work_off(todo: Todo, seconds: float) -> tuple[list[FinishedShard | FinishedPack], list[int]]:
     """Do all work, of so many seconds a document. Returns what is finished and the documents of each piece."""
     finished, sizes = [], []
     while todo:
@@ -76,7 +76,7 @@ def test_each_document_is_in_one_piece(packs, seconds, begins_slow):
     todo = Todo(Nodes(), slow() if begins_slow else PiecePace())
     todo.add(Pack(tuple(pack)) if len(pack) > 1 else pack[0] for pack in shards)
     finished, _ = work_off(todo, seconds)
-    whole = {one.shard: one.documents for one in finished if isinstance(one, Finished)}
+    whole = {one.shard: one.documents for one in finished if isinstance(one, FinishedShard)}
     packed = {
         one: counts.documents
         for pack in finished
@@ -126,7 +126,7 @@ def test_a_piece_is_tried_as_often_as_a_shard_and_then_halved():
         assert piece.documents == FIRST_DOCUMENTS
         assert todo.failed(piece, "failed", "") is None
     half = todo.take()
-    assert (half.documents, half.state) == (FIRST_DOCUMENTS // 2, Scored.HALF)
+    assert (half.documents, half.state) == (FIRST_DOCUMENTS // 2, PieceState.HALF)
     todo.failed(half, "failed", "")
     assert todo.first.documents == FIRST_DOCUMENTS // 4  # a half is halved at once
 
@@ -136,7 +136,7 @@ def test_one_document_of_a_slow_shard_is_to_blame():
     todo.add([shard(0, 2_000)])
     while todo:
         work = todo.take()
-        if isinstance(work.state, Lost):
+        if isinstance(work.state, LostDocument):
             finished = todo.lose(work, work.state, UNKNOWN) or finished
         elif work.piece.start <= 777 < work.piece.stop:
             todo.failed(work, "failed", "row 777")

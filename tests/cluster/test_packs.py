@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scanner.cluster import commits, work
 from scanner.cluster.commits import Committer
-from scanner.cluster.pieces import NO_TIME, DocumentCounts, Finished, FinishedPack, Pack, PackReport, Piece, Report
+from scanner.cluster.pieces import NO_TIME, DocumentCounts, FinishedPack, FinishedShard, Pack, PackReport, Piece, Report
 from scanner.cluster.pool import Pool
 from scanner.cluster.work import MOST_IN_A_PACK, PACKS_A_WORKER, find_work, inspect_input, packed
 from scanner.cluster.worker import Worker
@@ -207,7 +207,7 @@ def test_a_pack_that_fails_is_taken_apart_and_no_neighbour_is_blamed():
     finally:
         pool.close()
     whole = [finished for finished in found if isinstance(finished, FinishedPack)]
-    pieces = {one.shard.shard_id: one for one in found if isinstance(one, Finished)}
+    pieces = {one.shard.shard_id: one for one in found if isinstance(one, FinishedShard)}
     assert sorted(len(one.shards) for one in whole) == [3, 4, 4, 4]
     assert sorted(pieces) == sorted(f"shard {i}" for i in (4, 5, 6, 7, 17, 20))
     lost = {name: [row.row for row in one.lost] for name, one in pieces.items()}

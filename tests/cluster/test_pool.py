@@ -12,8 +12,8 @@ import pytest
 import ray
 
 from scanner.cluster import pool, todo
-from scanner.cluster.machines import Gone, limit_memory, worker_memory
-from scanner.cluster.pieces import Busy, DocumentCounts, Finished, Piece, Report
+from scanner.cluster.machines import NodeEnd, limit_memory, worker_memory
+from scanner.cluster.pieces import Busy, DocumentCounts, FinishedShard, Piece, Report
 from scanner.cluster.pool import Pool
 from scanner.cluster.todo import LARGE_ATTEMPTS, LARGE_LOST
 from scanner.errors import FileFault, Refused, ScanFailed, SecretError
@@ -119,7 +119,7 @@ def run(tmp_path):
         workers: int | None = None,
         stall_seconds: float = math.inf,
         on_devices: bool = False,
-    ) -> dict[str, Finished]:
+    ) -> dict[str, FinishedShard]:
         actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Scripted)
         workers = workers or min(2, max(1, len(shards)))  # as a scan starts no more than it has shards
         used = Pool(lambda: actor.remote(tmp_path, script), workers, stall_seconds, on_devices=on_devices)
@@ -138,7 +138,7 @@ def diary(tmp_path: Path) -> list[tuple[int, int]]:
     return [(int(line.split()[1]), int(line.split()[2])) for line in lines]
 
 
-def documents(finished: Finished) -> int:
+def documents(finished: FinishedShard) -> int:
     return sum(report.counts.documents for report in finished.reports)
 
 
@@ -213,7 +213,7 @@ def test_an_accident_is_no_fault_of_the_document(run, tmp_path):
 @pytest.mark.costly
 def test_a_node_that_is_taken_is_no_attempt(run, tmp_path, monkeypatch):
     monkeypatch.setattr(todo, "ATTEMPTS", 1)
-    monkeypatch.setattr(pool.Nodes, "gone", lambda _, node_id: Gone.TAKEN if node_id else None)
+    monkeypatch.setattr(pool.Nodes, "gone", lambda _, node_id: NodeEnd.ANNOUNCED if node_id else None)
     (finished,) = run({2: "die once"}, shard(0, 5)).values()
     assert (documents(finished), finished.lost) == (5, [])
     assert diary(tmp_path) == [(0, 5), (0, 5)]
@@ -223,7 +223,7 @@ def test_a_node_that_is_taken_is_no_attempt(run, tmp_path, monkeypatch):
 def test_workers_that_start_on_nodes_that_die_do_not_start_for_ever(run, monkeypatch):
     monkeypatch.setattr(pool, "START_ATTEMPTS", 1)
     monkeypatch.setattr(pool, "node_of", lambda _: "a node")  # a dead actor cannot say its node
-    monkeypatch.setattr(pool.Nodes, "gone", lambda *_: Gone.DIED)
+    monkeypatch.setattr(pool.Nodes, "gone", lambda *_: NodeEnd.DIED)
     with pytest.raises(ScanFailed, match="3 workers died while they started"):
         run({-1: "die"}, shard(0, 4))
 

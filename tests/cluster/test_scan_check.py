@@ -16,6 +16,7 @@ from scanner.results import exist
 from scanner.results.transactions import open_tables
 from scanner.storage.delta import make_table, table_uri
 from scanner.storage.locations import make_private
+from schemas.config import COST_OF_LOOKS
 from tests.support.command_line import call
 
 STEPS = ("registry", "secrets", "tokenizers", "results", "input", "columns", "done", "sample", "time", "memory")
@@ -85,6 +86,10 @@ def test_values_for_schedulers(night, plain):
     said = " ".join(call("scan", night.config, "--check")[1].split())
     assert "account 'account' is list<element: int64>, which is not read" in said
     assert "no time: each document counts as old as its file" in said
+    assert "once measured" not in said
+    night.configure(columns="", more="spans = { windows = true }")
+    said = " ".join(call("scan", night.config, "--check")[1].split())
+    assert f"once measured: windows {COST_OF_LOOKS['windows']} times" in said
 
 
 @pytest.mark.usefixtures("without_ray")

@@ -8,13 +8,13 @@ import ray
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.cluster.machines import Gone, Nodes
+from scanner.cluster.machines import NodeEnd, Nodes
 from scanner.cluster.pieces import (
     NO_TIME,
     DocumentCounts,
-    Finished,
     FinishedPack,
-    Lost,
+    FinishedShard,
+    LostDocument,
     Pack,
     PackReport,
     PackWork,
@@ -36,19 +36,19 @@ class ScriptedNodes(Nodes):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: dict[str | None, Gone] = {}
+        self.told: dict[str | None, NodeEnd] = {}
 
-    def gone(self, node_id: str | None) -> Gone | None:
+    def gone(self, node_id: str | None) -> NodeEnd | None:
         return self.told.get(node_id)
 
 
-def work_off(todo: Todo, deadly: set[int], how: Gone, most: int = 1000) -> tuple[list, int]:
+def work_off(todo: Todo, deadly: set[int], how: NodeEnd, most: int = 1000) -> tuple[list, int]:
     """Do all work. A piece with a deadly row takes its node with it. Returns finished shards and lost nodes."""
     finished, nodes = [], 0
     while todo:
         work = todo.take()
         assert nodes < most, "a document is tried for ever"
-        if not isinstance(work, PackWork) and isinstance(work.state, Lost):
+        if not isinstance(work, PackWork) and isinstance(work.state, LostDocument):
             found = todo.lose(work, work.state, UNKNOWN)
         elif isinstance(work, PackWork) or deadly & set(range(work.piece.start, work.piece.stop)):
             nodes += 1
@@ -70,7 +70,7 @@ def stall(todo: Todo, endless: set[int], late: Callable[[int], int]) -> tuple[li
         shards = work.pack.shards if isinstance(work, PackWork) else [work.piece]
         rows = [row for one in shards for row in (range(*one.rows[:2]) if isinstance(one, Shard) else range(*one[1:3]))]
         stuck = [place for place, row in enumerate(rows) if row in endless]
-        if isinstance(work, PieceWork) and isinstance(work.state, Lost):
+        if isinstance(work, PieceWork) and isinstance(work.state, LostDocument):
             found = [todo.lose(work, work.state, UNKNOWN)]
         elif stuck:
             stalls += 1
@@ -102,7 +102,7 @@ def test_a_document_that_never_ends_costs_two_stalls_and_the_rest_is_scored_once
     todo.add([Pack(tuple(shards))] if packed else shards)
     finished, scored, stalls = stall(todo, endless, lambda done: chance.randint(0, done))
     assert sorted(scored) == sorted({*range(ends[-1])} - endless)
-    whole = [one for one in finished if isinstance(one, Finished)]
+    whole = [one for one in finished if isinstance(one, FinishedShard)]
     lost = [lost for one in whole for lost in one.lost]
     assert sorted(one.row for one in lost) == sorted(endless)
     assert {one.reason for one in lost} <= {"timed_out"}
@@ -118,7 +118,7 @@ def test_work_whose_worker_never_says_more_is_halved_down_to_a_document():
     todo.add([shard(0, 16)])
     while todo:
         work = todo.take()
-        if isinstance(work.state, Lost):
+        if isinstance(work.state, LostDocument):
             found = todo.lose(work, work.state, UNKNOWN)
         elif work.piece.start <= 5 < work.piece.stop:
             stalls, found = stalls + 1, todo.stalled(work, 0, None)
@@ -134,8 +134,8 @@ def test_a_preempted_node_is_no_attempt_however_often(times):
     todo = Todo(ScriptedNodes())
     todo.add([shard(0, 5)])
     for _ in range(times):
-        assert todo.node_lost(todo.take(), Gone.TAKEN) is None
-    ((finished,), nodes) = work_off(todo, set(), Gone.TAKEN)
+        assert todo.node_lost(todo.take(), NodeEnd.ANNOUNCED) is None
+    ((finished,), nodes) = work_off(todo, set(), NodeEnd.ANNOUNCED)
     assert (finished.documents, finished.lost, len(finished.reports), nodes) == (5, [], 1, 0)
     assert finished.retries == times
 
@@ -147,7 +147,7 @@ def test_waves_without_a_word_cut_a_shard_and_blame_nobody():
     while todo:
         work, waves = todo.take(), waves + 1
         if waves % 2:
-            assert todo.node_lost(work, Gone.DIED) is None
+            assert todo.node_lost(work, NodeEnd.DIED) is None
         else:
             done = todo.done(work, Report(counts=DocumentCounts(documents=work.piece.stop - work.piece.start)))
             finished += [done] if done else []
@@ -158,7 +158,7 @@ def test_waves_without_a_word_cut_a_shard_and_blame_nobody():
 def test_a_document_that_brings_nodes_down_is_found_and_the_rest_is_scanned():
     todo = Todo(ScriptedNodes())
     todo.add([shard(0, 20_000)])
-    ((finished,), nodes) = work_off(todo, {12_345}, Gone.DIED)
+    ((finished,), nodes) = work_off(todo, {12_345}, NodeEnd.DIED)
     assert finished.documents == 20_000
     ((row, reason, detail, _),) = finished.lost
     assert (row, reason) == (12_345, "killed_worker")
@@ -169,7 +169,7 @@ def test_a_document_that_brings_nodes_down_is_found_and_the_rest_is_scanned():
 def test_a_pack_over_which_nodes_die_is_taken_apart():
     todo = Todo(ScriptedNodes())
     todo.add([Pack((shard(0, 2), shard(2, 4)))])
-    finished, nodes = work_off(todo, set(), Gone.DIED)
+    finished, nodes = work_off(todo, set(), NodeEnd.DIED)
     assert [one.documents for one in finished] == [2, 2]
     assert nodes == NODES_A_SHARD
 
@@ -181,7 +181,7 @@ def test_nobody_is_asked_for_ever_whose_a_lost_document_is():
         todo.failed(todo.take(), "failed", "")
     found, asked = None, 0
     while found is None:
-        found, asked = todo.node_lost(todo.take(), Gone.DIED), asked + 1
+        found, asked = todo.node_lost(todo.take(), NodeEnd.DIED), asked + 1
     assert (asked, [lost.whose for lost in found.lost]) == (NODES_A_DOCUMENT, [UNKNOWN])
 
 
@@ -192,12 +192,12 @@ def test_a_worker_that_died_just_before_its_node_counts_no_more():
     todo.add([shard(0, 1)])
     for node in ("a", "b"):
         assert todo.failed(todo.take(), "killed_worker", "", node) is None
-        nodes.told[node] = Gone.TAKEN
+        nodes.told[node] = NodeEnd.ANNOUNCED
     for node in ("c", "d", "e"):
         work = todo.take()
-        assert not isinstance(work.state, Lost)
+        assert not isinstance(work.state, LostDocument)
         assert todo.failed(work, "killed_worker", "", node) is None
-    assert isinstance(todo.take().state, Lost)  # it died on three live nodes
+    assert isinstance(todo.take().state, LostDocument)  # it died on three live nodes
 
 
 def test_a_document_whose_workers_die_with_their_nodes_is_given_up_at_last():
@@ -205,8 +205,8 @@ def test_a_document_whose_workers_die_with_their_nodes_is_given_up_at_last():
     todo = Todo(nodes)
     todo.add([shard(0, 1)])
     for number in range(NODES_A_DOCUMENT):
-        nodes.told[str(number)] = Gone.DIED
-        assert not isinstance(todo.first.state, Lost)
+        nodes.told[str(number)] = NodeEnd.DIED
+        assert not isinstance(todo.first.state, LostDocument)
         todo.failed(todo.take(), "killed_worker", "", str(number))
     assert todo.take().state.reason == "killed_worker"
 
@@ -222,11 +222,11 @@ def test_ray_says_how_a_node_went(monkeypatch, reason, how):
     monkeypatch.setattr(ray, "nodes", nodes)
     known = Nodes()
     assert known.gone(None) is None
-    assert [known.gone(name) for name in "xxyz"] == [Gone(how), Gone(how), None, None]
+    assert [known.gone(name) for name in "xxyz"] == [NodeEnd(how), NodeEnd(how), None, None]
     assert len(asked) == 3  # the dead node is asked for once
     monkeypatch.setattr(ray, "nodes", list)  # Ray forgets the oldest dead nodes
     assert known.gone("y") is None
-    assert known.gone("x") is Gone(how)
+    assert known.gone("x") is NodeEnd(how)
 
 
 def test_rays_numbers_are_these():

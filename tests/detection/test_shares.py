@@ -18,7 +18,7 @@ from scanner.detection.under_test import Origin
 from scanner.errors import Refused
 from scanner.evidence.replay import replay
 from scanner.registry import Holders
-from scanner.scan_plan import Weights, make_plan, recorded_tests
+from scanner.scan_plan import Weights, make_plan, recorded_correction
 from scanner.text.normal_form import normalise
 from scanner.watermark.formats import format_of
 from scanner.watermark.rule import corrected, passes
@@ -64,7 +64,7 @@ def test_p_is_corrected_by_the_weights_of_key_unit_and_variant(said, registry, m
     ]  # fmt: skip
     for place, row in enumerate(rows):
         tests = of_variant[row["variant"] if place else "only"]
-        assert (row["keys_tested"], recorded_tests(row)) == (int(np.ceil(tests)), pytest.approx(tests, rel=1e-15))
+        assert (row["keys_tested"], recorded_correction(row)) == (int(np.ceil(tests)), pytest.approx(tests, rel=1e-15))
         assert (row["tests"] is None) == (row["variant"] == "normalised")  # 25 is whole, so that `keys_tested` says all
         whole = reference.log10_any_of(row["log10_p"], row["messages_tested"] * tests)
         assert row["log10_p_global"] == pytest.approx(whole, rel=1e-9, abs=1e-12)
@@ -106,8 +106,8 @@ def test_the_looks_that_a_text_has_share_no_more_than_the_key_has(hundredths, no
     weights = Weights(
         float(document), float(as_written), float(other) if normalised else None, float(span) if spans else None
     )
-    tests = weights.tests(KEY, int(keys * 100), *np.indices((2, 2)))
-    of_spans = weights.tests_of_spans(KEY, int(keys * 100))
+    tests = weights.corrections(KEY, int(keys * 100), *np.indices((2, 2)))
+    of_spans = weights.correction_of_spans(KEY, int(keys * 100))
     for differs, parted in product((False, True), repeat=2):
         unit = document + (span if spans and not parted else 0)
         shares = [as_written, other] if normalised and differs else [as_written + (other if normalised else 0)]
@@ -123,8 +123,8 @@ def test_a_look_that_no_key_takes_has_no_share():
     weights = Weights(0.5, 0.4, 0.6, 0.5)
     foreign = KEY.model_copy(update={"format": "vllm-gumbel", "parameters": {}})
     assert not format_of(foreign).basis().proven
-    assert weights.tests(foreign, 1, True, True)[0] == 1 / 0.5
-    assert weights.tests(KEY, 1, True, True)[0] == 1 / (0.5 * 0.4)
+    assert weights.corrections(foreign, 1, True, True)[0] == 1 / 0.5
+    assert weights.corrections(KEY, 1, True, True)[0] == 1 / (0.5 * 0.4)
 
 
 @pytest.mark.costly

@@ -11,7 +11,7 @@ from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
 from scanner.detection.spans import namings, quoted_shares
-from scanner.detection.under_test import BatchResult, Located, Origin
+from scanner.detection.under_test import BatchResult, DocumentSpan, Origin
 from scanner.registry import Holders
 from scanner.scan_plan import Weights
 from scanner.text.quoting import parts_of
@@ -222,7 +222,7 @@ def test_of_two_in_one_place_neither_is_named_by_what_they_share():
     whose = generator.integers(2, size=(300, 2)).tolist()
     own = np.where(generator.random(300) < 0.1, -3.0, -np.inf).tolist()
     located = [
-        Located(0, key, 0, 0, Span(0, message, 0, 1, 0.0, 0.0, 0.0, 0.0, log10_p, False))
+        DocumentSpan(0, key, 0, 0, Span(0, message, 0, 1, 0.0, 0.0, 0.0, 0.0, log10_p, False))
         for (key, message), log10_p in zip(whose, own, strict=True)
     ]
     characters = [set(range(*place)) for place in places]

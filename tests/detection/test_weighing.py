@@ -41,7 +41,7 @@ def test_the_pass_has_a_share_and_keys_that_cannot_be_weighed_give_it_back(night
     plan = make_plan(configured(night, model, "spans = { windows = true }"))
     assert (plan.weights.document, plan.weights.span, plan.weights.weighed) == (0.3333, 0.3333, 0.3333)
     assert plan.weights.of_weighed() == Weights(0.3333)
-    of_key = {key.key_id: plan.tested_among(key)[0] for key in plan.keys}
+    of_key = {key.key_id: plan.corrections_of(key)[0] for key in plan.keys}
     assert of_key["one"] == of_key["two"] == pytest.approx(plan.keys_tested / 0.3333)
     assert of_key["green"] == of_key["gum"] == pytest.approx(plan.keys_tested / 0.6666)
     weighing = weighing_of(plan)

@@ -15,7 +15,6 @@ from scipy import stats
 
 from scanner.audit.calibration.one_key import key_counts
 from scanner.detection.one_text import Check
-from scanner.evaluation.error_page import in_words
 from scanner.evaluation.error_rates import (
     LEAST_TEXTS,
     CellPlace,
@@ -24,6 +23,7 @@ from scanner.evaluation.error_rates import (
     error_rates,
     false_positives,
     found_cells,
+    in_words,
     rate_cell,
     share_cell,
 )

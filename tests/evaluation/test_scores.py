@@ -99,7 +99,7 @@ def test_a_search_finds_what_trying_every_message_finds(method, count):
     for row, message in enumerate(own):
         text = select_documents(tokens, np.array([row]))
         mine, others = every_message(mark, text, message, count)
-        assert said.own[row] == pytest.approx(mine, rel=1e-12)
+        assert said.own_p[row] == pytest.approx(mine, rel=1e-12)
         assert said.first[row] == pytest.approx(others[0], rel=1e-12)
         for rate in rates:
             threshold = math.log10(rate)
@@ -112,7 +112,7 @@ def test_a_search_finds_what_trying_every_message_finds(method, count):
             named = name(said, count, rate, independent=True)
             assert (bool(named.found[row]), bool(named.wrong[row])) == (own_passes, len(passing) > own_passes)
             assert not named.ambiguous[row]
-    assert said.own[5] == said.first[5] == 0.0  # ten tokens are too short
+    assert said.own_p[5] == said.first[5] == 0.0  # ten tokens are too short
 
 
 @pytest.mark.seconds
@@ -160,7 +160,7 @@ def test_users_are_named_as_a_scan_names_them(setting):
         assert bool(named.wrong[row]) == bool(names - {right})
         assert bool(named.ambiguous[row]) == (verdict["naming"] in ("ambiguous", "undecided"))
         if not grouped:
-            best = min(said.own[row], said.first[row])
+            best = min(said.own_p[row], said.first[row])
             assert verdict["log10_p"] == pytest.approx(best, rel=1e-12)
     assert named.found.any()
     assert not named.found.all()
@@ -193,7 +193,7 @@ def test_fewer_groups_are_searched_as_all_of_a_key_are(method, groups):
             flagged = min(flagged, float(p))
             named[g * GROUPS + v] = max(p, log10_any_of(mark.law.log10_p(alone, scored - shared), groups))
         others = [float(p) for user, p in named.items() if user != message]
-        assert said.own[row] == pytest.approx(float(mark.law.log10_p(mark.score(text, here, message), scored)[0]))
+        assert said.own_p[row] == pytest.approx(float(mark.law.log10_p(mark.score(text, here, message), scored)[0]))
         assert said.own_named[row] == pytest.approx(float(named.get(message, 0.0)), rel=1e-9)
         assert said.other_named[row] == pytest.approx(min([0.0, *others]), rel=1e-9)
         assert said.flagged[row] == pytest.approx(flagged, rel=1e-9)
@@ -244,7 +244,7 @@ def test_a_text_marked_for_nobody_there_is_seldom_named():
 def test_figures_count_users_and_lengths():
     own = np.array([4, 4, 9, 9, 9])
     said = Search(
-        own=np.array([-12.0, -3.0, -12.0, 0.0, -30.0]),
+        own_p=np.array([-12.0, -3.0, -12.0, 0.0, -30.0]),
         first=np.array([-1.0, -9.0, -12.0, 0.0, -2.0]),
         second=np.zeros(5),
         scored=np.array([160, 60, 170, 5, 149]),

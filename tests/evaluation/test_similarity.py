@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from transformers import BertModel
 
 from scanner.errors import Refused
-from scanner.evaluation.robustness import Written, similarity_figure
+from scanner.evaluation.robustness import CellTexts, similarity_figure
 from scanner.evaluation.similarity import SentenceModel
 from scanner.evaluation.units import Setting
 from scanner.watermark.native.format import GumbelFormat
@@ -32,9 +32,9 @@ def test_embeddings_are_means_over_a_texts_own_tokens(sentence_folder: Path):
 
 
 def test_similarity_is_the_cosine_with_the_text_of_the_same_prompt():
-    reference = Written(PLAIN, ("a", "b"), (), (), ("A", "B"), (1, 1))
+    reference = CellTexts(PLAIN, ("a", "b"), (), (), ("A", "B"), (1, 1))
     marked = Setting(GumbelFormat(window=4), None, 0.8, 0.95, 64)
-    cell = Written(marked, ("b", "a", "b"), (0, 1, 1), (0, 0, 0), ("x", "y", "z"), (1, 1, 1))
+    cell = CellTexts(marked, ("b", "a", "b"), (0, 1, 1), (0, 0, 0), ("x", "y", "z"), (1, 1, 1))
     of_reference = np.array([[1, 0], [0, 1]], np.float32)
     embedded = np.array([[0.6, 0.8], [0.8, 0.6], [1, 0]], np.float32)
     row = similarity_figure(cell, reference, embedded, of_reference)

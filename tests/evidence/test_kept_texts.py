@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from scanner.cluster import Worker, commits
 from scanner.cluster.commits import Committer
-from scanner.cluster.pieces import Finished, FinishedPack, Piece
+from scanner.cluster.pieces import FinishedPack, FinishedShard, Piece
 from scanner.cluster.work import inspect_input
 from scanner.errors import Refused
 from scanner.evidence.case import StoredTexts, find_case
@@ -168,7 +168,7 @@ def finished(plan: Plan, scan_id: str, *, in_a_pack: bool = False) -> Committer:
         ours.add(FinishedPack(dict(zip(shards, report.counts, strict=True)), report))
     else:
         for shard in shards:
-            ours.add(Finished(shard, [[*worker.scan(Piece(shard, shard.rows.start, shard.rows.stop))][-1]]))
+            ours.add(FinishedShard(shard, [[*worker.scan(Piece(shard, shard.rows.start, shard.rows.stop))][-1]]))
     return ours
 
 

@@ -117,6 +117,8 @@ def check_flag(html: str) -> None:
         ({}, {"proof": "differs"}, "red", "came out differently"),
         ({"audit": "canaries lost", "exit_code": 5}, {}, "amber", "canaries lost.*exit code 5"),
         ({"exit_code": 1}, {}, "amber", "exit code 1"),
+        ({"weighing_left": 3}, {}, "amber", "the model has not read all that scan"),
+        ({"weighing_left": 0}, {}, "green", ""),
         ({"quarantined": 11}, {}, "amber", "11 of 1,000 documents could not be scored"),
         ({"quarantined": 10}, {}, "green", ""),
     ],

@@ -16,7 +16,7 @@ from scanner.evidence.sentences import what_was_found
 from scanner.exports import verdict_of
 from scanner.results.decision_log import users_of
 from scanner.results.transactions import TableEntry, commit, open_tables, write_file
-from scanner.service.desk import Desk, FlagRequest, Place
+from scanner.service.desk import Desk, DocumentPlace, FlagRequest
 from schemas.tables import ACCOUNTS, FLAGS, SPANS
 from schemas.words import OF_REGISTRY, Naming
 from tests.support.command_line import call
@@ -126,7 +126,7 @@ def test_no_page_of_a_flag_shows_a_user_of_a_row_that_says_two_things(changed):
     desk = Desk(Explainer(night.config), "eve")
     assert all("zoe" not in entry.line.user for entry in desk.list(FlagRequest(), 0).entries)
     path = cases[0].row["path"]
-    looked = desk.look(FlagRequest("all"), Place(path, 0))
+    looked = desk.look(FlagRequest("all"), DocumentPlace(path, 0))
     assert "zoe" not in in_short(looked.explained)
     assert looked.explained.row["naming"] == Naming.CONTRADICTED
     assert call("explain", night.config, "a:1")[0] == 0

@@ -1,6 +1,8 @@
 """Flags by weights, without the model: explained, replayed, erased, dropped."""
 
+import hashlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -57,15 +59,74 @@ def test_an_explanation_says_how_tokens_counted_and_agrees_with_the_row(flagged:
     assert "counts the more, the less a language model expected it" in said
 
 
-def test_a_replay_computes_the_verdict_again_without_the_model(flagged: Night) -> None:
+def test_a_replay_computes_the_verdict_again_without_the_model(flagged: Night, chain_model: Path) -> None:  # noqa: F811
+    """Where the model is there, it reads again."""
     found = replay(flagged.config, place(flagged))
+    assert "name it in [weights_by]" in (found.fields[-1].why or "")
+    model = flagged.folder / "model"
+    model.symlink_to(chain_model)
+    read = replay(flagged.config, place(flagged)).fields[-1]
+    model.unlink()
+    assert (read.field, read.equal, read.recorded) == ("reading", True, pytest.approx(read.again))
     assert {field.field: (field.recorded, field.again) for field in found.fields if not field.equal} == {}
     assert {"unit", "score", "log10_p_global", "proof", "tests"} <= {field.field for field in found.fields}
 
 
 def test_a_reading_that_somebody_changed_is_another_verdict(flagged: Night, tmp_path: Path) -> None:
     """With every token at the same level the weighed sum is the plain one, which flags nothing."""
-    other = Night(tmp_path, flagged.registry)
+    other = with_reading(flagged, tmp_path, lambda steps: np.full(len(steps), 200, np.uint8))
+    found = replay(other.config, place(flagged))
+    assert "score" in {field.field for field in found.fields if not field.equal}
+
+
+def test_a_reading_of_another_text_is_none(flagged: Night, tmp_path: Path) -> None:
+    other = with_reading(flagged, tmp_path, lambda steps: steps[:-1])
+    with pytest.raises(Refused, match="Somebody changed the results"):
+        replay(other.config, place(flagged))
+    explained = Explainer(other.config).explain(place(flagged))
+    assert explained.weighed is None
+    assert "Somebody changed the results" in (explained.not_weighed or "")
+
+
+def test_levels_that_somebody_chose_by_the_draws_are_found_out_by_the_model(flagged, chain_key, chain_model, tmp_path):  # noqa: F811
+    """A forger with the key and the tables flags text that nobody marked, and copies what a replay computes."""
+    test, message = chain_key[1], held(chain_key)[USERS[3]]
+    text = pl.read_parquet(next(flagged.input.glob("*.parquet")))["text"][0]
+    tokens = test.tokenizer.encode([text])
+    positions = test.watermark.rule.positions(tokens, "ngram")
+    begins = [*test.tokenizer.reference.begins(text).tolist(), len(text)]
+    chosen = np.zeros(len(text), np.uint8)
+    for at in positions.index[test.watermark.terms(tokens, positions, message) > 2]:
+        chosen[begins[at] : begins[at + 1]] = 200
+    forged = with_reading(flagged, tmp_path, lambda _: chosen)
+    about = {"row": 0, "doc_id": "a:0", "text_sha256": hashlib.sha256(text.encode()).digest()}
+    change_rows(forged, "flag_readings", about)
+    change_rows(forged, "flags", about)
+    name = place(flagged)[:-1] + "0"
+    computed = {field.field: field.again for field in replay(forged.config, name).fields if not field.equal}
+    change_rows(forged, "flags", computed)
+    found = replay(forged.config, name)
+    assert found.equal
+    assert (found.fields[-1].field, found.fields[-1].again) == ("reading", None)
+    assert found.case.row["log10_p_global"] < -6
+    forged.config.write_text(forged.config.read_text().replace(f'"{flagged.folder / "model"}"', f'"{chain_model}"'))
+    found = replay(forged.config, name)
+    assert [field.field for field in found.fields if not field.equal] == ["reading"]
+
+
+def change_rows(night: Night, table: str, values: dict[str, object]) -> None:
+    """Write values into all rows of a table, past its log."""
+    for file in Path(night.results, table).glob("*.parquet"):
+        rows = pl.read_parquet(file)
+        there = {column: value for column, value in values.items() if column in rows.columns}
+        rows.with_columns(
+            pl.lit(value, rows.schema[column]).alias(column) for column, value in there.items()
+        ).write_parquet(file)
+
+
+def with_reading(flagged: Night, folder: Path, change: Callable[[np.ndarray], np.ndarray]) -> Night:
+    """The same night with a changed reading."""
+    other = Night(folder, flagged.registry)
     shutil.copytree(flagged.results, other.results)
     other.input.rmdir()
     shutil.copytree(flagged.input, other.input)
@@ -73,10 +134,9 @@ def test_a_reading_that_somebody_changed_is_another_verdict(flagged: Night, tmp_
     other.config.write_text(text)
     file = next(Path(other.results, "flag_readings").glob("*.parquet"))
     rows = pl.read_parquet(file)
-    steps = np.full(len(rows["surprise"][0]), 200, np.uint8).tobytes()
+    steps = change(np.frombuffer(rows["surprise"][0], np.uint8)).tobytes()
     rows.with_columns(surprise=pl.Series([steps])).write_parquet(file)
-    found = replay(other.config, place(flagged))
-    assert "score" in {field.field for field in found.fields if not field.equal}
+    return other
 
 
 def test_no_claim_is_written_that_the_script_cannot_check(flagged: Night, tmp_path: Path) -> None:

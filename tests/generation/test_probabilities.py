@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from scanner.errors import Refused
-from scanner.evaluation.neyman_pearson import neyman_pearson
 from scanner.generation import GumbelProcessor, LocalModel, token_log_probabilities
 from scanner.generation import model as module
 from scanner.watermark import Gumbel, batch_tokens, scored_positions
 from tests.generation import slow
+from tests.generation.neyman_pearson import neyman_pearson
 
 TEXTS = [[5, 9, 9, 40], [7], [], list(range(3, 90))]
 CONTEXTS = [[11, 12], [13], [4, 5, 6], []]

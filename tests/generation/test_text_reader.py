@@ -1,14 +1,18 @@
 """A model reads texts: surprise of characters against one token at a time, whatever else is read with them."""
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from scanner.errors import Refused
 from scanner.generation import LocalModel, TextReader
-from scanner.generation.text_reader import FIRST
+from scanner.generation import model as reading
+from scanner.generation.model import FIRST
 from scanner.text.surprise import STEPS
 
 ROOT = Path(__file__).parents[2]
@@ -49,11 +53,30 @@ def test_what_is_read_together_changes_nothing_but_rounding(tiny_reader: TextRea
         assert np.abs(np.cumsum(steps.astype(int)) - np.cumsum(alone.astype(int))).max(initial=0) <= 1
 
 
+def test_a_long_text_is_read_to_a_limit(tiny_reader: TextReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = tiny_reader.surprise(TEXTS)
+    monkeypatch.setattr(reading, "MOST_CHARACTERS", 11)
+    for steps, of_whole in zip(tiny_reader.surprise(TEXTS), whole, strict=True):
+        assert len(steps) == min(len(of_whole), 11)
+        assert np.abs(np.cumsum(steps.astype(int)) - np.cumsum(of_whole[:11].astype(int)))[:8].max(initial=0) <= 1
+
+
+def test_a_model_without_probabilities_is_refused(tiny_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_folder, tmp_path / "model")
+    file = tmp_path / "model" / "model.safetensors"
+    weights = load_file(file)
+    save_file({name: of * math.nan for name, of in weights.items()}, file, {"format": "pt"})
+    with pytest.raises(Refused, match="gives no probabilities in float32"):
+        TextReader(tmp_path / "model")
+
+
 @pytest.mark.model
 def test_a_real_model_expects_what_stood_there_before_and_not_another_name() -> None:
     reader = TextReader(ROOT / ".model" / "smollm2-135m-instruct")
-    text = "The quick brown fox jumps over the lazy dog. The quick brown fox jumps over the lazy Zanzibar."
+    text = "Maria Kowalski sells seven green umbrellas. Maria Kowalski sells seven green Zanzibar."
     (steps,) = reader.surprise([text])
-    again, name = text.rindex("fox jumps over"), text.index("Zanzibar")
-    assert steps[again : again + 14].sum() < 3 * STEPS < steps[name : name + 8].sum()
+    words, name = "sells seven green", text.index("Zanzibar")
+    first, again = (steps[begin : begin + len(words)].sum() for begin in (text.index(words), text.rindex(words)))
+    assert 2 * again < first
+    assert 2 * again < steps[name : name + 8].sum()
     assert math.isfinite(steps.sum())

@@ -19,7 +19,7 @@ from scanner.input.files import find_file, list_files
 from scanner.input.inspector import Inspector
 from scanner.input.shards import cut, shard_id
 from scanner.input.tables import NEWEST, TableReading, pack_rows, rows_sha256, unpack_rows, values_of_path
-from tests.support.deltas import delete_by_vector
+from tests.support.deltas import claim_rows, delete_by_vector
 
 COLUMNS = Columns("text", "doc_id", "account", "date")
 ACCOUNT = "ann/ö =%"
@@ -198,6 +198,22 @@ def test_what_is_not_read_is_refused_by_name(table, tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(Refused, match="is no table; version"):
         list_files([str(tmp_path / "folder")], reading=TableReading(where="date = 'x'"))
+
+
+@pytest.mark.parametrize("upper", [1, 8, 10**5])
+def test_a_vector_that_claims_more_rows_than_memory_holds_ends_in_a_sentence(table, upper):
+    delete_by_vector(table, ["b"])
+    claim_rows(table, upper)
+    with pytest.raises(ScanFailed, match=r"deletion vectors of Delta table .* cannot be read: .* ends by SIGABRT"):
+        list_files([str(table)])
+
+
+def test_a_damaged_vector_ends_in_a_sentence(table):
+    delete_by_vector(table, ["b"])
+    (vector,) = table.glob("deletion_vector_*.bin")
+    vector.write_bytes(vector.read_bytes()[:-8])
+    with pytest.raises(ScanFailed, match=r"deletion vectors of Delta table .* cannot be read: "):
+        list_files([str(table)])
 
 
 HOSTILE = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scanner.registry import find_key, load_registry
 from scanner.registry.chain import START, chained
-from scanner.registry.snapshot import UsersSnapshot
+from scanner.registry.ledger import UsersSnapshot
 from scanner.registry.users import draw
 from schemas.tables import USER_EVENTS
 

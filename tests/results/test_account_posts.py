@@ -7,7 +7,7 @@ import pytest
 
 from scanner.detection.accounts import by_account
 from scanner.results import account_posts
-from scanner.results.account_posts import Together, drop_posts, part_of, some_accounts
+from scanner.results.account_posts import PostGroup, drop_posts, part_of, some_accounts
 from scanner.results.transactions import TableEntry, commit, open_tables, write_file
 from schemas.tables import ACCOUNT_POSTS
 
@@ -40,7 +40,7 @@ def folder(tmp_path):
 
 
 def read(folder, shards, window=None, parts=1):
-    rows = pa.concat_tables(part_of(folder, Together(shards, window, parts), part) for part in range(parts))
+    rows = pa.concat_tables(part_of(folder, PostGroup(shards, window, parts), part) for part in range(parts))
     return [(row["account_id"], row["shard_id"], row["text"].decode()) for row in rows.to_pylist()]
 
 
@@ -62,7 +62,7 @@ def test_later_posts_of_an_account_are_left_out(folder, monkeypatch, limit, most
 
 
 def test_accounts_are_taken_whole(folder):
-    rows = part_of(folder, Together(("s1", "s2"), None, 1), 0)
+    rows = part_of(folder, PostGroup(("s1", "s2"), None, 1), 0)
     some = [part["account_id"].to_pylist() for part in some_accounts(rows, 25)]
     assert some == [["ann", "bob", "bob"], ["eve"] * 5]
 

@@ -10,7 +10,7 @@ from scanner import results
 from scanner.errors import Refused
 from scanner.evidence.advice import Precision, precision
 from scanner.results import decision_log
-from scanner.results.decision_log import Made, decide, new_id, on_documents
+from scanner.results.decision_log import NewDecision, decide, new_id, on_documents
 from scanner.results.erasure import erase_user
 from scanner.results.flags import WantedFlags, newest, sums
 from scanner.results.transactions import open_tables
@@ -37,8 +37,8 @@ def flags(folder) -> list[dict]:
     return rows
 
 
-def made(decision: str, by: str = "ruth", note: str = "", decision_id: str | None = None) -> Made:
-    return Made(decision_id or new_id(), by, "app", decision, note)
+def made(decision: str, by: str = "ruth", note: str = "", decision_id: str | None = None) -> NewDecision:
+    return NewDecision(decision_id or new_id(), by, "app", decision, note)
 
 
 def stands(folder: str) -> list[tuple]:

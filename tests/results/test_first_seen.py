@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from scanner.detection.attribution import OfFile, Sightings
+from scanner.detection.attribution import FileKnowledge, Sightings
 from scanner.input.files import list_files
 from scanner.registry import list_users, new_key, restore_users
 from scanner.results.first_seen import first_seen
@@ -297,8 +297,8 @@ def test_the_earliest_time_counts_and_its_files_only_without_one_of_its_own(own,
     def time_of(hours: float | None) -> datetime | None:
         return None if hours is None else at(hours)
 
-    known = OfFile(BEGAN, {} if text is None else {b"x": at(text)}, time_of(before), time_of(modified))
+    known = FileKnowledge(BEGAN, {} if text is None else {b"x": at(text)}, time_of(before), time_of(modified))
     hours = [0, text, before, modified if own is None else own]
     earliest = max(hour for hour in hours if hour is not None)
     assert known.existed_by(time_of(own), b"x") == (at(earliest) if earliest else None)
-    assert OfFile(BEGAN, {}, None, None).existed_by(None, b"x") is None
+    assert FileKnowledge(BEGAN, {}, None, None).existed_by(None, b"x") is None

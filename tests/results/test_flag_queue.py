@@ -12,7 +12,7 @@ from scanner import results
 from scanner.evidence.case import find_case
 from scanner.evidence.explainer import Explainer
 from scanner.registry import new_key, restore_users, set_canaries
-from scanner.results.decision_log import Made, decide, new_id
+from scanner.results.decision_log import NewDecision, decide, new_id
 from scanner.results.erasure import erase_user
 from scanner.results.flags import WantedFlags, by_need, count_flags
 from scanner.results.transactions import TableEntry, commit, open_tables, write_file
@@ -84,7 +84,7 @@ def night(folder) -> Path:
         f'version = 0\nregistry = "registry"\nresults = "{folder}"\nfalse_positive_rate = 0.5\n'
         '[input]\npaths = ["in"]\ntext = "text"\n'
     )
-    decide(folder, find_case(folder, 0.5, "doc-6").row, Made(new_id(), "ruth", "app", "quoted"))
+    decide(folder, find_case(folder, 0.5, "doc-6").row, NewDecision(new_id(), "ruth", "app", "quoted"))
     erase_user(folder, ["bob"])
     return config
 

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from scanner import results
 from scanner.cluster import commits
 from scanner.cluster.commits import Committer
-from scanner.cluster.pieces import Finished, Piece
+from scanner.cluster.pieces import FinishedShard, Piece
 from scanner.cluster.work import find_work, inspect_input
 from scanner.cluster.worker import Worker
 from scanner.input.files import list_files
@@ -54,7 +54,7 @@ def scan(plan, scan_id: str, only: tuple[str, ...] = ("a", "b", "c"), began: dat
     for shard in inspect_input(plan, list_files(plan.locations)).shards:
         if shard.file.path.rpartition("/")[2].removesuffix(".parquet") in only:
             reports = [*Worker(plan, scan_id).scan(Piece(shard, shard.rows.start, shard.rows.stop))]
-            ours.add(Finished(shard, [reports[-1]]))
+            ours.add(FinishedShard(shard, [reports[-1]]))
     return ours
 
 

@@ -98,6 +98,10 @@ def test_every_exit_code_has_its_word():
         ({"keys_left_out": ["hug"]}, "scan s0 scored no text under key hug: run `brickscan scan --check` to learn why"),
         ({"exit_code": 130, "shards": 9}, "interrupted by Ctrl-C, 5 of 9 shards left: run the same command again"),
         ({"exit_code": 143, "shards": 0}, "ended by SIGTERM: run the same command again"),  # while files were listed
+        (
+            {"weighing_left": 3},
+            "scan s0: its night is not final: the model has not read 3 shards; run the same command",
+        ),
         ({"exit_code": 1}, "failed: mend what it said and run it again"),
         ({"exit_code": 2}, "refused: mend what it said and run it again"),
     ],
@@ -120,6 +124,13 @@ def test_what_was_ended_as_it_is_meant_to_be_or_gone_on_with_needs_none(folder):
         [row for i in (0, 1, 2, 3) for row in shards_of(i, 4)],  # s3 was killed, and s0 went on with it
     )
     assert hands(folder) == []
+
+
+@pytest.mark.parametrize(("audited", "needs"), [(["s0"], 1), (["s0", "s1"], 0)])
+def test_only_a_later_scan_of_its_night_makes_a_night_final(folder, audited, needs):
+    scans = [ended(0, audited_scans=audited, weighing_left=0), ended(1, weighing_left=2)]
+    put(folder, scans, [row for i in (0, 1) for row in shards_of(i, 4)])
+    assert len(hands(folder)) == needs
 
 
 def test_a_scan_that_was_killed_or_runs_is_told(folder):

@@ -2,6 +2,7 @@
 
 import random
 import re
+import sqlite3
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from scanner.detection.sketches import GRAM_BYTES, MOST_GRAMS, PASSAGE_BYTES, gram_key, keyed_sketches
 from scanner.errors import Refused
-from scanner.service.budget import ALIKE, Budget, BudgetSpent, containment
+from scanner.service.budget import ALIKE, Budget, BudgetSpent, _indexed, containment
 from schemas.service import BudgetConfig
 
 SECRET = bytes(range(32))
@@ -48,8 +49,8 @@ def text_of(seed: int, words: int = 200) -> str:
 def charge(budget: Budget, text: str, caller: str = "a", *, expert: bool = False) -> bool:
     """Whether a text was charged, or was free."""
     try:
-        with budget.writing():
-            budget.charge(budget.digest(text.encode()), caller, keyed_sketches(text, KEY), expert=expert)
+        budget.charge(budget.digest(text.encode()), caller, keyed_sketches(text, KEY), expert=expert)
+        budget.commit()
     except BudgetSpent:
         return False
     return True
@@ -65,7 +66,7 @@ def edited(text: str, share: float, seed: int) -> str:
 def rows(budget: Budget) -> int:
     return sum(
         budget._db.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
-        for name in ("texts", "firsts", "grams", "charges")
+        for name in ("texts", "firsts", "hashes", "charges")
     )
 
 
@@ -183,7 +184,7 @@ def test_a_clock_that_went_ahead_and_back_ends_no_budget_and_none_for_ever(budge
     assert not charge(budget, text_of(520)), "the budget is still used up"
     clock.now += 25 * HOUR
     assert charge(budget, text_of(521)), "and not for ten years"
-    assert rows(budget) == 1 + 1 + 1 + len(keyed_sketches(text_of(521), KEY)[0])
+    assert rows(budget) == 1 + 1 + 1 + len(_indexed(keyed_sketches(text_of(521), KEY)[0]))
 
 
 def test_two_servers_use_no_budget_together(budget, tmp_path):
@@ -202,7 +203,7 @@ def test_experts_are_charged_by_caller_alone(budget):
 def test_a_sketch_has_the_smallest_hashes_of_all_ngrams(text, secret):
     """Beside plain integers of Python, one n-gram after the other."""
     key, full = gram_key(secret), 2**64
-    raw = re.sub(r"\s+", " ", text.casefold()).encode()
+    raw = re.sub(r"\s+", " ", text.casefold()).strip(" ").encode()
     hashes = set()
     for begin in range(len(raw) - GRAM_BYTES + 1):
         value = (
@@ -232,3 +233,25 @@ def test_containment_is_that_of_the_whole_sets():
         errors.append(containment(*(keyed_sketches(one, KEY)[0] for one in (text, other))) - true)
     assert abs(float(np.mean(errors))) < 0.02
     assert max(map(abs, errors)) < 0.25  # five standard deviations of a share of a hundred hashes
+
+
+def test_a_full_disk_loses_no_charge_without_a_word(budget):
+    """A charge that waits for its commit is undone with another that cannot be written, and both are told."""
+    assert charge(budget, text_of(600))
+    (pages,) = budget._db.execute("PRAGMA page_count").fetchone()
+    budget._db.execute(f"PRAGMA max_page_count = {pages + 3}").fetchone()
+    lost, charged = budget.lost, list[str]()
+
+    def fill() -> None:
+        for text in map(text_of, range(601, 615)):
+            budget.charge(budget.digest(text.encode()), "b", keyed_sketches(text, KEY), expert=False)
+            charged.append(text)
+
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        fill()
+    assert charged, "some were charged before the disk was full"
+    assert budget.lost == lost + 1
+    assert budget._texts == budget._counted()
+    assert budget._texts.total() == 1
+    budget._db.execute(f"PRAGMA max_page_count = {2**30}").fetchone()
+    assert charge(budget, text_of(601), "b")

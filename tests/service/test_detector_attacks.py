@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import threading
 import time
@@ -134,6 +135,41 @@ def test_an_unforeseen_fault_of_the_registry_ends_answers_and_not_the_look_at_it
         until(lambda: request(server, "GET", "/ready")[0] == 200)
 
 
+@pytest.mark.parametrize("cut", ["keys.toml", "secrets/green.key", "users/_delta_log/*.json"])
+def test_a_registry_that_is_cut_short_ends_answers_until_it_is_whole(tmp_path, registry, plain, cut):
+    folder = Path(shutil.copytree(registry, tmp_path / "registry"))
+    with detecting(configured(tmp_path, folder, detector='names = "experts"\n')) as server:
+        assert ask(server, plain(150, 1))["status"] == 200
+        file = sorted(folder.glob(cut))[-1]
+        whole = file.read_bytes()
+        file.write_bytes(whole[: len(whole) // 2])
+        until(lambda: request(server, "GET", "/ready")[0] == 503)
+        assert ask(server, plain(150, 1))["status"] == 503
+        file.write_bytes(whole)
+        until(lambda: request(server, "GET", "/ready")[0] == 200)
+        assert ask(server, plain(150, 1))["status"] == 200
+
+
+def test_a_disk_that_is_full_gives_no_answer_and_ends_nothing(tmp_path, registry, plain):
+    """What is not charged or not logged is not answered; the text may be asked about when there is room."""
+    with detecting(configured(tmp_path, registry)) as server:
+        today = tmp_path / "detector" / "log" / f"{datetime.now(UTC).date()}.jsonl"
+        today.symlink_to("/dev/full")
+        assert ask(server, plain(150, 1)) == {"detail": "The detector cannot answer now.", "status": 503}
+        today.unlink()
+        assert ask(server, plain(150, 1))["status"] == 200
+        (pages,) = server.answers.budget._db.execute("PRAGMA page_count").fetchone()
+        server.answers.budget._db.execute(f"PRAGMA max_page_count = {pages}").fetchone()
+        with ThreadPoolExecutor(8) as callers:
+            given = [*callers.map(lambda seed: ask(server, plain(600, seed))["status"], range(2, 10))]
+        assert 503 in given
+        assert given.count(200) <= server.answers.budget._counted().total() - 1, "what is answered is charged"
+        server.answers.budget._db.execute(f"PRAGMA max_page_count = {2**30}").fetchone()
+        assert [ask(server, plain(600, seed))["status"] for seed in range(2, 10)] == [200] * 8
+        assert len(today.read_text().splitlines()) == 1 + 8 + given.count(200)
+        assert request(server, "GET", "/ready")[0] == 200
+
+
 def panics(_texts: object) -> None:
     os.write(2, b"panicked at byte index 1 of `WORD`")
     raise KeyboardInterrupt("WORD")
@@ -145,7 +181,7 @@ def test_a_library_that_panics_writes_nothing_and_one_caller_leaves_room(tmp_pat
     config = configured(tmp_path, registry, detector="workers = 1\nmost_bytes = 4000000\n" + PROXY)
     with detecting(config, here=False) as server:
         pool = server.answers.pool
-        (process,) = pool._idle._queue[0][1]._processes
+        ((process,),) = [each._processes for each in pool.processes]
         assert Path(f"/proc/{process}/oom_score_adj").read_text().strip() == "1000"
         assert os.readlink(f"/proc/{process}/fd/2") == "/dev/null"
         monkeypatch.setattr(scoring, "_OF_ONE_CALLER", 2)

@@ -1,6 +1,8 @@
 """The detector with processes of its own: what it writes under strace, killed processes, changed registries, crowds."""
 
+import gc
 import json
+import multiprocessing
 import os
 import re
 import resource
@@ -11,12 +13,17 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from scanner.registry import add_users
+from scanner.service.scoring import Scorer, Served
+from scanner.storage.toml import read_toml
+from scanner.watermark.kernel import Kernel
+from schemas.service import DetectorConfig
 from tests.support.detecting import ask, configured, detecting, request, until
 
 pytestmark = pytest.mark.costly
@@ -32,7 +39,7 @@ def own(tmp_path, registry) -> Path:
 
 
 def processes(server) -> list[int]:
-    return [pid for _, each in server.answers.pool._idle._queue for pid in each._processes]
+    return [pid for each in server.answers.pool.processes for pid in each._processes]
 
 
 def test_a_killed_process_costs_its_own_request_alone(tmp_path, registry, plain):
@@ -46,7 +53,7 @@ def test_a_killed_process_costs_its_own_request_alone(tmp_path, registry, plain)
         ]
         for each in asking:
             each.start()
-        until(lambda: server.answers.pool._idle.empty())
+        until(lambda: server.answers.pool.scoring == 2)
         os.kill(pids[0], signal.SIGKILL)
         for each in asking:
             each.join()
@@ -54,6 +61,53 @@ def test_a_killed_process_costs_its_own_request_alone(tmp_path, registry, plain)
         assert server.answers.pool.killed == 1
         until(lambda: ask(server, plain(150, 5))["status"] == 200)
         assert request(server, "GET", "/ready")[0] == 200
+
+
+def test_short_texts_that_were_looked_at_together_are_answered_though_their_process_is_killed(
+    tmp_path, registry, plain
+):
+    """Each is looked at again by itself: what ended the process may be in another one's text."""
+    config = configured(tmp_path, registry, detector="workers = 1\n")
+    with detecting(config, here=False) as server, ThreadPoolExecutor(5) as callers:
+        pool, (stopped,) = server.answers.pool, processes(server)
+        os.kill(stopped, signal.SIGSTOP)
+        first = callers.submit(ask, server, plain(150, 1))
+        until(lambda: pool.scoring == 1)
+        others = [callers.submit(ask, server, plain(150, seed)) for seed in range(2, 6)]
+        until(lambda: pool.waiting == 4)
+        os.kill(stopped, signal.SIGKILL)
+        until(lambda: pool.killed == 1 and processes(server) and pool.waiting == 0)
+        os.kill(processes(server)[0], signal.SIGKILL)
+        assert [each.result()["status"] for each in (first, *others)] == [503, 200, 200, 200, 200]
+        assert pool.killed == 2
+
+
+def after_opening(config: DetectorConfig, folder: Path, texts: list[bytes]) -> tuple[list[str], set[str], set[str]]:
+    """What a new process finds in texts, one after the other, and kernels and modules that it loads meanwhile."""
+    scorer = Scorer(Served.of(config, folder), b"1" * 32)
+    kernels, modules = loaded_kernels(), set(sys.modules)
+    found = [scorer.look([text])[0].result for text in texts]
+    return found, loaded_kernels() - kernels, set(sys.modules) - modules
+
+
+def loaded_kernels() -> set[str]:
+    every = [one for one in gc.get_objects() if isinstance(one, Kernel) and "compiled" in vars(one)]
+    return {f"{one.py_func.__qualname__} {kinds}" for one in every for kinds in one.compiled.signatures}
+
+
+@pytest.mark.parametrize("looks", ["", "variants = { normalised = true }\nspans = { windows = true, segments = true }"])
+def test_the_first_texts_of_a_process_find_everything_loaded(tmp_path, registry, marked, plain, looks):
+    """Else the first flagged text compiled and imported for 8 seconds, and all that came meanwhile waited."""
+    config = configured(tmp_path, registry, more=looks)
+    texts = [
+        plain(200, 1).encode(),
+        marked(1, 200, 2).encode(),
+        plain(200, 3).upper().encode(),
+        plain(9000, 4).encode(),
+    ]
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        found = process.submit(after_opening, read_toml(config, DetectorConfig), tmp_path, texts).result()
+    assert found == (["not found", "found", "not found", "not found"], set(), set())
 
 
 def test_users_keys_and_an_unreadable_registry_are_taken_over(tmp_path, own, words, plain):

@@ -16,7 +16,7 @@ from starlette.types import Message, Send
 from scanner import results
 from scanner.service import desk
 from scanner.service import serving as server
-from scanner.service.review_access import Access
+from scanner.service.review_app import Access
 from tests.service.conftest import FLAGS, IDS, MALLORY
 from tests.support.reviewing import Asking, loaded, opened, quiet, serving
 from tests.support.without_ray import open_once

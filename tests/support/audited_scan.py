@@ -11,7 +11,7 @@ import pytest
 
 from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
 from scanner.cluster.commits import Committer
-from scanner.cluster.pieces import Finished, Piece
+from scanner.cluster.pieces import FinishedShard, Piece
 from scanner.cluster.worker import Worker
 from scanner.detection import open_plan
 from scanner.input.files import list_files
@@ -88,7 +88,7 @@ def scan(plan: Plan, scan_id: str = "scan", parts: int = 1, draw: int = 0) -> Li
     for shard in shards:
         first, last = shard.rows.start, shard.rows.stop
         ends = [first + (last - first) * part // parts for part in range(parts + 1)]
-        committer.add(Finished(shard, [[*worker.scan(Piece(shard, *bounds))][-1] for bounds in pairwise(ends)]))
+        committer.add(FinishedShard(shard, [[*worker.scan(Piece(shard, *bounds))][-1] for bounds in pairwise(ends)]))
     committer.flush()
     return audit_scan(plan, scan_id, [shard.shard_id for shard in shards])
 

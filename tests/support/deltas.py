@@ -60,13 +60,25 @@ def _state(table: Path) -> dict[str, Any]:
     return state
 
 
+def claim_rows(table: Path, upper: int) -> None:
+    """Let every vector of a local table delete the row upper · 2^32 and no other; the log does not say so."""
+    for file in table.glob("deletion_vector_*.bin"):
+        _write(file, [0], upper)
+
+
 def _vector(table: Path, rows: list[int]) -> dict[str, Any]:
     """Write a file with one vector, and describe it."""
-    body = struct.pack("<iqI", _MAGIC, 1, 0) + _bitmap(rows)
     file = table / f"deletion_vector_{uuid.uuid4()}.bin"
-    file.write_bytes(bytes([_VERSION]) + struct.pack(">i", len(body)) + body + struct.pack(">I", zlib.crc32(body)))
+    body = _write(file, rows, 0)
     where = {"storageType": "p", "pathOrInlineDv": file.absolute().as_uri(), "offset": 1}
     return where | {"sizeInBytes": len(body), "cardinality": len(rows)}
+
+
+def _write(file: Path, rows: list[int], upper: int) -> bytes:
+    """Write a file with one vector, whose rows lie upper · 2^32 higher, and return the vector."""
+    body = struct.pack("<iqI", _MAGIC, 1, upper) + _bitmap(rows)
+    file.write_bytes(bytes([_VERSION]) + struct.pack(">i", len(body)) + body + struct.pack(">I", zlib.crc32(body)))
+    return body
 
 
 def _bitmap(rows: list[int]) -> bytes:

@@ -21,8 +21,7 @@ import pyarrow as pa
 from pydantic import BaseModel
 
 from jobs.cli import brickscan
-from scanner import results
-from scanner.api import nights, opened
+from scanner import api, results
 from scanner.cluster.scan import ExitCode
 from scanner.results.transactions import SCHEMAS
 from schemas import audit, config, evaluation, service, tables
@@ -254,8 +253,8 @@ def python_names() -> str:
         " [marking](../guides/marking.md). Every error is a `brickscan.BrickscanError`; a `brickscan.Refused` came"
         " before any work."
     )
-    parts += map(_documented, (opened.open, opened.OpenedRegistry, opened.TextVerdict, opened.TextVerdicts))
-    parts += map(_documented, (nights.results, nights.ResultTables, nights.scan, nights.explain))
+    parts += map(_documented, (api.open, api.OpenedRegistry, api.TextVerdict, api.TextVerdicts))
+    parts += map(_documented, (api.results, api.ResultTables, api.scan, api.explain))
     parts.append("# Queries\n\n`from scanner import results`: lazy polars frames of what is newest of each document.")
     for name in results.__all__:
         found = getattr(importlib.import_module("scanner.results"), name)

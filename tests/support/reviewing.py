@@ -8,7 +8,7 @@ from http.client import HTTPConnection
 from urllib.parse import urlencode
 
 from scanner.evidence.explainer import Explainer
-from scanner.service.review_access import ReviewServer
+from scanner.service.review_app import ReviewServer
 from scanner.service.serving import Server
 
 

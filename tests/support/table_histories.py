@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from scanner import results
 from scanner.cluster.commits import Committer
-from scanner.cluster.pieces import Finished, Piece
+from scanner.cluster.pieces import FinishedShard, Piece
 from scanner.cluster.rewritten import leave_out_rewritten, read_documents
 from scanner.cluster.work import find_work, inspect_input
 from scanner.cluster.worker import Worker
@@ -29,7 +29,7 @@ def scan_here(night: Night, run: int, shards: int | None = None) -> None:
     read_here = lambda plan, shards: [read_documents(plan, shard) for shard in shards]  # noqa: E731
     for shard in leave_out_rewritten(plan, work.left, live, read_here)[:shards]:
         *_, report = worker.scan(Piece(shard, shard.rows.start, shard.rows.stop))
-        committer.add(Finished(shard, [report], []))
+        committer.add(FinishedShard(shard, [report], []))
     committer.flush()
 
 

@@ -10,7 +10,7 @@ import polars as pl
 import tokenizers
 
 from scanner.registry import add_users, list_users, load_registry, new_key, open_key
-from scanner.watermark import GreenList
+from scanner.watermark.native.keyed import GreenListMark
 from tests.fixed import fix_secrets
 
 TOKENIZER = Path(__file__).parents[2] / "jobs" / "demo" / "tokenizer.json"
@@ -76,7 +76,7 @@ def marked_text(registry: Path, words: Words, key_id: str = "green") -> Callable
     """Text of so many words, marked under a green-list key for a message: each word green where one of 20 is."""
     key = next(key for key in load_registry(registry).keys if key.key_id == key_id)
     mark = open_key(registry, key)
-    assert isinstance(mark, GreenList)
+    assert isinstance(mark, GreenListMark)
 
     def make(message: int, length: int, seed: int) -> str:
         generator = np.random.default_rng(seed)

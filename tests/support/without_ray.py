@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from scanner.cluster import calibrate, evaluate, machines, passes, scan, scan_check, weighing, work
-from scanner.cluster.pieces import Finished, FinishedPack, Pack, PackReport, Piece, Report
+from scanner.cluster.pieces import FinishedPack, FinishedShard, Pack, PackReport, Piece, Report
 from scanner.cluster.pool import Call
 from scanner.cluster.todo import PiecePace
 from scanner.cluster.worker import Worker
@@ -51,7 +51,7 @@ class PoolOfOne:
         assert not on_devices, "devices are given to actors"
         self._worker = start()
 
-    def run(self, units: Iterable[Shard | Pack]) -> Iterator[Finished | FinishedPack | None]:
+    def run(self, units: Iterable[Shard | Pack]) -> Iterator[FinishedShard | FinishedPack | None]:
         """Work through shards and packs, one after the other; shards that a pack leaves out follow by themselves."""
         try:
             self._worker.prepare()
@@ -71,10 +71,10 @@ class PoolOfOne:
     def close(self) -> None:
         """Do nothing: no actor has to end."""
 
-    def _finished(self, shard: Shard) -> Finished:
+    def _finished(self, shard: Shard) -> FinishedShard:
         report = self._report(Piece(shard, shard.rows.start, shard.rows.stop))
         rest = [self._report(Piece(shard, row, row + 1)) for row in report.set_aside]
-        return Finished(shard, [report, *rest] if report.fault is None else [], fault=report.fault)
+        return FinishedShard(shard, [report, *rest] if report.fault is None else [], fault=report.fault)
 
     def _report(self, piece: Piece) -> Report:
         *_, report = self._worker.scan(through_a_pipe(piece))

@@ -16,10 +16,22 @@ from hypothesis import strategies as st
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
 from scanner.detection.under_test import KeyUnderTest, Origin
-from scanner.printable import LOOK_ALIKES, MOST_COMBINING, SCRIPTS, composed, skeleton
+from scanner.printable import (
+    BLANKS,
+    CONTROLS,
+    LINE_ENDS,
+    LINES,
+    LOOK_ALIKES,
+    MOST_COMBINING,
+    SCRIPTS,
+    UNSEEN,
+    composed,
+    skeleton,
+)
 from scanner.registry import Holders
 from scanner.scan_plan import Weights
-from scanner.text.normal_form import _FOREIGN, _MIXED, counts_of, normalise
+from scanner.text import normal_form
+from scanner.text.normal_form import _FOREIGN, _MIXED, counts_of, in_capitals, in_short_lines, normal_forms, normalise
 from scanner.text.quoting import Utf8
 from schemas.tables import DOCUMENTS
 from tests.support.evasions import EVASIONS
@@ -161,6 +173,60 @@ def test_counts_are_those_of_a_plain_reading(texts):
     counts = counts_of(Utf8(data, np.cumsum([0, *map(len, stored)])))
     for place, text in enumerate(texts):
         assert {name: int(field[place]) for name, field in counts._asdict().items()} == plain_counts(text)
+
+
+def test_one_class_has_all_characters_that_are_left_out_or_stand_for_another():
+    kinds = (UNSEEN, CONTROLS, BLANKS, LINE_ENDS, LINES)
+    for letter in map(chr, range(0x110000)):
+        assert bool(normal_form._HIDES.match(letter)) == any(kind.match(letter) for kind in kinds), hex(ord(letter))
+
+
+def utf8(texts: list[str]) -> Utf8:
+    stored = [text.encode() for text in texts]
+    return Utf8(np.frombuffer(b"".join(stored), np.uint8), np.cumsum([0, *map(len, stored)]))
+
+
+def plain_form(text: str) -> str:
+    """The normal form of one text, counted anew after each change, and looked through for all that hides in it."""
+    text = normal_form.without_transport(text)
+    counts = counts_of(utf8([text]))
+    changed = counts.changes[0] and counts.changes[0] * normal_form.LEAST_CHANGES >= len(text)
+    for _ in range(normal_form._ROUNDS if changed or in_capitals(counts)[0] or in_short_lines(counts)[0] else 0):
+        text = UNSEEN.sub("", BLANKS.sub(" ", CONTROLS.sub("", LINE_ENDS.sub("\n", text))))
+        text = normal_form._TRAILING.sub("", normal_form._DOUBLED.sub(" ", normal_form._of_plain_characters(text)))
+        if in_short_lines(counts_of(utf8([text])))[0]:
+            text = " ".join(text.split())
+        if in_capitals(counts_of(utf8([text])))[0]:
+            text = normal_form._SENTENCE.sub(normal_form._with_capital, text.lower())
+    return text
+
+
+_WORDS = (
+    "So",
+    "it",
+    "is.",
+    "THE",
+    "СТОЛ",
+    "он",
+    "a\u0430b",
+    "x\u200bx",
+    "\u00a0",
+    "\t",
+    "=\n",
+    "&amp;",
+    "\x0b",
+    "\x1c",
+)
+_WRITTEN = st.lists(st.sampled_from([*_WORDS, " ", " ", "\n", "\n"]), max_size=60).map("".join)
+
+
+@given(st.lists(_WRITTEN, max_size=5), st.sampled_from([*EVASIONS]))
+def test_texts_of_a_batch_have_the_forms_that_each_has_by_itself(texts, evasion):
+    texts = [*texts, PLAIN, EVASIONS[evasion](PLAIN), *map(str.upper, texts)]
+    forms = normal_forms(texts, utf8(texts))
+    assert [*forms] == sorted(forms)
+    assert [forms.get(place, text) for place, text in enumerate(texts)] == [*map(plain_form, texts)]
+    assert all(form != texts[place] for place, form in forms.items())
 
 
 def test_marks_that_make_one_letter_with_another_are_counted():

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.text.normal_form import normalise
-from scanner.text.quoting import Utf8
-from scanner.text.transport import broken_at_a_width, without_transport
+from scanner.text.normal_form import NO_PROSE, may_have_changed, normalise, without_transport
 from tests.support.evasions import PLATFORMS, wrapped
 
 PROSE = (
@@ -108,4 +106,11 @@ def test_breaks_are_those_of_a_plain_reading(lines):
     )
     assert without_transport(text) == (joined + parts[-1] if breaks else text)
     data = np.frombuffer(f"x{text}".encode(), np.uint8)
-    assert broken_at_a_width(Utf8(data, np.array([0, 1, len(data)]))).tolist() == [False, bool(breaks)]
+    assert may_have_changed(data, np.array([0, 1, len(data)]), NO_PROSE).tolist() == [False, bool(breaks)]
+
+
+@given(st.lists(st.text("&<=\nab", max_size=9), min_size=1))
+def test_signs_of_html_and_quoted_printable_are_seen_in_the_bytes(texts):
+    data, offsets = np.frombuffer("".join(texts).encode(), np.uint8), np.cumsum([0, *map(len, texts)])
+    plain = ["&" in text or "<" in text or "=\n" in text for text in texts]
+    assert may_have_changed(data, offsets, NO_PROSE).tolist() == plain

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scanner.watermark import log10_greenlist, log10_gumbel
 from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels
-from scanner.watermark.level_proof import ln_tail
+from scanner.watermark.proof import ln_tail
 
 VALUES = np.arange(LEVELS + 1)
 COUNTS = st.lists(st.integers(0, 9), min_size=LEVELS + 1, max_size=LEVELS + 1)

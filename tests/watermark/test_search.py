@@ -21,7 +21,7 @@ def found(*keys: tuple[float, float], independent: bool = False, assumed: bool =
     return [
         Found(
             scored=np.array([10 + k]),
-            tests=np.ones(1),
+            correction=np.ones(1),
             message=np.array([[-1 if math.isnan(best) else 3, -1 if math.isnan(second) else 5]]),
             score=np.zeros((1, 2)),
             log10_p=np.array([[best, second]]),
@@ -139,7 +139,7 @@ def test_a_search_gives_p_values_for_all_candidates_and_their_own_parts():
     score = [[40.0, 30.0, 29.0], [9.0, 8.0, 1000.0]]
     own = UserEvidence(np.array([[20.0, 2.0, 9.0], [1.0, 1.0, 1.0]]), np.array([6, 0]), 50)
     tokens, positions = places(10, 5)
-    said = search(Toy(score, own), tokens, positions, 1000, keys=3)
+    said = search(Toy(score, own), tokens, positions, 1000, correction=3)
     law = Gamma()
     for d, t in enumerate((10, 5)):
         for c in range(3):
@@ -181,7 +181,7 @@ def test_what_is_not_scored_has_no_p_value():
     assert documents.tolist() == [0, 2]
     assert kept.index.tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 9, 10]
     said = search(Toy([[5.0, 4.0], [6.0, 2.0]]), tokens, kept, 7).among(documents, positions.scored, 3)
-    assert (said.scored.tolist(), said.tests.tolist()) == ([4, 1, 6, 0], [3.0] * 4)
+    assert (said.scored.tolist(), said.correction.tolist()) == ([4, 1, 6, 0], [3.0] * 4)
     assert said.message.tolist() == [[0, 1], [-1, -1], [0, 1], [-1, -1]]
     assert said.score.tolist() == [[5.0, 4.0], [0.0, 0.0], [6.0, 2.0], [0.0, 0.0]]
     for values in (said.log10_p, said.log10_p_global, said.log10_p_own):

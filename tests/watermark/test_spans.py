@@ -114,13 +114,13 @@ def passing_by_brute_force(mark, tokens, positions, limit: Limit) -> set[tuple[i
             part = Positions(positions.index[first + begin : first + end], np.array([0, end - begin]))
             for message in range(limit.messages):
                 p = 10.0 ** mark.law.log10_p(mark.score(tokens, part, message), end - begin)[0]
-                if 1 - (1 - p) ** (len(plain_windows(scored)) * limit.messages * limit.keys) <= limit.rate:
+                if 1 - (1 - p) ** (len(plain_windows(scored)) * limit.messages * limit.correction) <= limit.rate:
                     found.add((d, message, begin, end))
     return found
 
 
 def found_by(mark, tokens, positions, limit: Limit):
-    whole = search(mark, tokens, positions, limit.messages, limit.keys)
+    whole = search(mark, tokens, positions, limit.messages, limit.correction)
     sums = running_sums(mark.terms(tokens, positions, 0), positions.offsets) if limit.messages == 1 else None
     return spans_of(mark, tokens, positions, limit, whole, sums)
 
@@ -192,7 +192,7 @@ def test_what_a_long_text_takes_is_bounded_and_its_marked_part_is_found(name, mo
     )
     positions = mark.rule.positions(tokens, "ngram")
     limit, scored_at_once = Limit(1e-6, 40, 2), []
-    whole = search(mark, tokens, positions, limit.messages, limit.keys)
+    whole = search(mark, tokens, positions, limit.messages, limit.correction)
     documents, messages = span_search.promising(mark, tokens, positions, limit, whole, Parts.only_windows(2))
     assert np.bincount(documents).tolist() == [5, 5]
     assert len(set(zip(documents.tolist(), messages.tolist(), strict=True))) == 10

@@ -37,8 +37,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scanner.api.nights import ResultTables, explain, results, scan
-    from scanner.api.opened import OpenedRegistry, TextVerdict, TextVerdicts, open  # noqa: A004  # as gzip.open
+    from scanner.api import OpenedRegistry, ResultTables, TextVerdict, TextVerdicts, explain, results, scan
+    from scanner.api import open as open  # noqa: A004  # as gzip.open
     from scanner.errors import BrickscanError, Refused
     from scanner.generation import GreenListProcessor, GumbelProcessor
     from schemas.config import ScanConfig as Config
@@ -50,15 +50,15 @@ _HOMES = {
     "Config": "schemas.config.ScanConfig",
     "GreenListProcessor": "scanner.generation.GreenListProcessor",
     "GumbelProcessor": "scanner.generation.GumbelProcessor",
-    "OpenedRegistry": "scanner.api.opened.OpenedRegistry",
+    "OpenedRegistry": "scanner.api.OpenedRegistry",
     "Refused": "scanner.errors.Refused",
-    "ResultTables": "scanner.api.nights.ResultTables",
-    "TextVerdict": "scanner.api.opened.TextVerdict",
-    "TextVerdicts": "scanner.api.opened.TextVerdicts",
-    "explain": "scanner.api.nights.explain",
-    "open": "scanner.api.opened.open",
-    "results": "scanner.api.nights.results",
-    "scan": "scanner.api.nights.scan",
+    "ResultTables": "scanner.api.ResultTables",
+    "TextVerdict": "scanner.api.TextVerdict",
+    "TextVerdicts": "scanner.api.TextVerdicts",
+    "explain": "scanner.api.explain",
+    "open": "scanner.api.open",
+    "results": "scanner.api.results",
+    "scan": "scanner.api.scan",
 }
 """Homes of the names. Each is imported when it is first used, since torch, Ray and kernels take seconds."""
 

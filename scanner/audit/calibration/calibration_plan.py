@@ -191,9 +191,9 @@ def draw_pieces(
     flat = np.concatenate(offered)
     order = np.random.default_rng([*seed, len(flat)]).permutation(len(flat))
     before = np.cumsum(flat[order]) - flat[order]
-    taken = np.zeros(len(flat), np.int64)
-    taken[order] = np.clip(count - before, 0, flat[order])
-    return list(np.split(taken, np.cumsum([len(part) for part in lengths])[:-1]))
+    drawn = np.zeros(len(flat), np.int64)
+    drawn[order] = np.clip(count - before, 0, flat[order])
+    return list(np.split(drawn, np.cumsum([len(part) for part in lengths])[:-1]))
 
 
 HALVES = 2

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Moments, Remembered, chances, levels, moments
+from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Moments, RowMemory, chances, levels, moments
 from scanner.detection.detector import Detector
 from scanner.detection.spans import SPAN
 from scanner.detection.under_test import KeyScores, Origin
@@ -97,7 +97,7 @@ class _DecoyHolders:
         return NamedUser(Naming.UNALLOCATED, None, None)
 
 
-class _Scored:
+class _ScoreWitness:
     """Witness that keeps the scores of a batch."""
 
     def see(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
@@ -127,7 +127,7 @@ class Decisions:
         self._secret, self._weights = secret, plan.weights
         self._limit = int(plan.config.audit.decisions_share * 2.0**63)
         self._keys: dict[str, _Decoyed] = {}
-        self._chances = Remembered()
+        self._chances = RowMemory()
         for key in plan.keys:
             how, share = format_of(key), 1.0 / (key.one_of or plan.keys_tested)
             if (law := how.law()) is not None and isinstance(how, DrawsKeys):
@@ -164,7 +164,7 @@ class Decisions:
         documents = pa.RecordBatch.from_pylist(
             [{"row": row, "text": text.encode()} for row, text in enumerate(texts.values())], DOCUMENTS
         )
-        scored = _Scored()
+        scored = _ScoreWitness()
         result = detector.under(self.marks(seed), _DecoyHolders(), THRESHOLDS[0]).score_batch(
             documents, Origin("", "", ""), scored
         )
@@ -192,7 +192,7 @@ class Decisions:
         for of_key in scores:
             key, places = self._keys[of_key.test.key.key_id], of_key.documents
             messages, scored, parted = of_key.test.key.messages, of_key.positions.scored, of_key.parted
-            # a text that lacks a look has its share elsewhere (scanner.scan_plan.Weights.tests)
+            # a text that lacks a look has its share elsewhere (scanner.scan_plan.Weights.corrections)
             without = 0.0 if can_be_weighed(of_key.test.key) else weights.weighed or 0.0
             unit = weights.document + without + np.where(parted, 0.0, weights.span or 0.0)
             of_whole = unit * (weights.as_written + np.where(differs, 0.0, normalised))
@@ -268,7 +268,7 @@ class Decoys:
         self._secret = secret
         self.dedup = dedup
         self._limits = tuple(int(part * 2.0**63) for part in (share, all_messages_share))
-        self._chances, self._critical = Remembered(), Remembered()
+        self._chances, self._critical = RowMemory(), RowMemory()
         # keys of one kind share their decoys: the first of each kind brings tokens and positions
         self.kinds: dict[str, DecoyKind] = {}
         self.one: set[str] = set()

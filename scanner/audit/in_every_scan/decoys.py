@@ -1,16 +1,17 @@
 """Decoys: documents and accounts scored once more under keys that mark nothing.
 
-A decoy key is made for one document of one shard, so its p-values are independent draws of the law on this very
-traffic, marked or not, whatever is duplicated in it. It is derived from the audit secret, the shard's id and the
-text's digest. The shard's id stands for the scan: it hashes the file and the keys under test and is the same in every
-run that scans the shard, so that a resumed scan, a second attempt or a second driver counts the same hits, and a copy
-of the text in another shard, or in another night's scan, meets another key. A text counts once in its shard.
+A decoy key is made for one text in one piece of a shard, from the audit secret, the shard's id, the piece's first row
+and the text's digest. So its p-values are independent draws of the law on this very traffic, marked or not, whatever
+is duplicated in it: a text counts once in its piece, and a copy in another piece, another shard or another night's scan
+meets another key.
+
+Where a shard is cut follows the pace of a scan (scanner.cluster.todo), so another run may draw other texts and other
+keys. No cut looks at a score, and a shard's counts are committed with its verdicts, once.
 
 A decoy key is made for one account and one set of scans whose posts are tested together, so that a resumed pass makes
-the same key again. Two
-questions are counted: how often the pooled score of all posts falls below each threshold, and how often the evidence
-over nights reaches the inverse of the threshold. The law bounds how often the evidence does; the bound is 0 where no
-score can reach it.
+the same key again. Two questions are counted: how often the pooled score of all posts falls below each threshold, and
+how often the evidence over nights reaches the inverse of the threshold. The law bounds how often the evidence does; the
+bound is 0 where no score can reach it.
 """
 
 import hashlib
@@ -21,13 +22,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from scanner.audit.in_every_scan.decoy_keys import SHADOWS, TOGETHER, TOGETHER_LONG, Decoys, entropy_of
 from scanner.audit.in_every_scan.reserved import counted, rank
 from scanner.audit.in_every_scan.traffic import strata
 from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Moments, moments
-from scanner.detection.accounts import Pooled, Posts
+from scanner.detection.accounts import AccountPositions, Posts
 from scanner.detection.detector import Detector
 from scanner.detection.under_test import KeyScores, KeyUnderTest, Origin
 from scanner.watermark import select_positions
@@ -176,23 +177,26 @@ class PieceDecoys(HitCounts):
     def _score_one(
         self, scores: KeyScores, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
     ) -> None:
-        key, scored = scores.test.key, scores.positions.scored[places]
-        kind, score, best = self._decoys.kinds[key.key_id], [], []
+        key, kind = scores.test.key, self._decoys.kinds[scores.test.key.key_id]
+        score, terms, best = list[NDArray[np.generic]](), list[NDArray[np.float64]](), np.empty(0)
         for place in places.tolist():
             seed = seeds[int(scores.documents[place])]
             message = int.from_bytes(seed[:8], "little") % key.messages
             mark, positions = kind.open(key.messages, seed), select_positions(scores.positions, [place])
             if scores.parts is not None and isinstance(mark, ScoresParts):
-                sums = running_sums(mark.terms(scores.tokens, positions, message), positions.offsets)
-                score.append(totals(sums, positions)[0])
-                best.append(least_of_parts(kind.law, sums, positions, scores.parts.of_documents(np.array([place])))[0])
+                terms.append(mark.terms(scores.tokens, positions, message))
             else:
-                score.append(mark.score(scores.tokens, positions, message)[0])
-        if len(places):
-            law = kind.law
-            hits = log10_p_best(law, np.array(score), scored, 1)[:, None] <= _LOG10_ALPHA[None, :]
-            chance = self._decoys.chances(law, scored, 1)
-            self._count_parts("decoy", scores, places, hits, np.ones(len(scored)), chance, text_of)
+                score.append(mark.score(scores.tokens, positions, message))
+        if not len(places):
+            return
+        law, positions = kind.law, select_positions(scores.positions, places)
+        if terms and scores.parts is not None:
+            sums = running_sums(np.concatenate(terms), positions.offsets)
+            score = [totals(sums, positions)]
+            best = least_of_parts(law, sums, positions, scores.parts.of_documents(places))
+        hits = log10_p_best(law, np.concatenate(score), positions.scored, 1)[:, None] <= _LOG10_ALPHA[None, :]
+        chance = self._decoys.chances(law, positions.scored, 1)
+        self._count_parts("decoy", scores, places, hits, np.ones(len(places)), chance, text_of)
         self._add_spans(scores, places, best, 1)
 
     def _count_parts(
@@ -294,13 +298,13 @@ class PieceDecoys(HitCounts):
         hit = log10_p[:, None] <= _LOG10_ALPHA[None, :]
         self._count(kind, scores.test, moments(hit, np.ones(len(scored)), chance), messages)
 
-    def _add_spans(self, scores: KeyScores, places: NDArray[np.int64], best: Sequence[float], messages: int) -> None:
+    def _add_spans(self, scores: KeyScores, places: NDArray[np.int64], best: ArrayLike, messages: int) -> None:
         """Count the smallest p of any part of each document, log10, by the p-value that a span would have.
 
         The law bounds the chance of a pass: parts that share draws pass together. The bound is 0 where no part can
         pass.
         """
-        if not best or scores.parts is None:
+        if not np.size(best) or scores.parts is None:
             return
         law = self._decoys.kinds[scores.test.key.key_id].law
         scored = scores.positions.scored[places]
@@ -373,11 +377,11 @@ class AccountDecoys(HitCounts):
         super().__init__(decoys, origin)
         self._piece = f"accounts;{unit};".encode()
 
-    def see(self, posts: Posts, pooled: Sequence[Pooled]) -> None:
+    def see(self, posts: Posts, under_keys: Sequence[AccountPositions]) -> None:
         """Score those accounts that are drawn."""
         digests = [hashlib.sha256(name.encode()).digest() for name in posts.account_ids]
         drawn = [(account, kind) for account, kind, _ in self._decoys.drawn(self._piece, digests)]
-        for subject in pooled:
+        for subject in under_keys:
             key_id = subject.test.key.key_id
             if key_id in self._decoys.one:
                 number = self._decoys.kinds[key_id].number
@@ -387,7 +391,7 @@ class AccountDecoys(HitCounts):
                         subject, posts, accounts, [self._decoys.seed(self._piece, digests[i]) for i in accounts]
                     )
 
-    def _score(self, subject: Pooled, posts: Posts, accounts: Sequence[int], seeds: Sequence[bytes]) -> None:
+    def _score(self, subject: AccountPositions, posts: Posts, accounts: Sequence[int], seeds: Sequence[bytes]) -> None:
         """Score accounts, each under the decoy key of its seed, and count the hits of all of them at once."""
         key, kind = subject.test.key, self._decoys.kinds[subject.test.key.key_id]
         of_accounts, of_posts, scored = [], [], []

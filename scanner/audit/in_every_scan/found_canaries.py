@@ -104,10 +104,10 @@ def planned_of(plan: Plan, canaries: Canaries, risk: float) -> CanaryTargets:
     keys = {key.key_id: key for key in plan.keys}
     for of_key in canaries.measured:
         if key := keys.get(of_key.key_id):
-            tests = plan.tested_among(key, differs=False)[0]
-            hits = passes(corrected(of_key.log10_p, key.messages, tests), config.false_positive_rate)
+            correction = plan.corrections_of(key, differs=False)[0]
+            hits = passes(corrected(of_key.log10_p, key.messages, correction), config.false_positive_rate)
             hits &= np.array(of_key.scored) >= config.min_scored
-            named = hits & passes(corrected(of_key.log10_p_own, 1, tests), rate_of_names)
+            named = hits & passes(corrected(of_key.log10_p_own, 1, correction), rate_of_names)
             shares.append([binomial_limits(int(of.sum()), len(of), risk).low for of in (hits, named)])
     if not shares:
         return CanaryTargets(canaries.power, canaries.power)

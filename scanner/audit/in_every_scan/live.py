@@ -213,7 +213,7 @@ def _reserved_answers(
                 traffic,
                 texts,
                 key,
-                plan.tested_among(key, *np.indices((2, 2))),
+                plan.corrections_of(key, *np.indices((2, 2))),
                 replaced.get(key.key_id),
                 _by_spans(plan, key),
             ),
@@ -225,10 +225,10 @@ def _reserved_answers(
 
 def _by_spans(plan: Plan, key: MasterKey) -> NDArray[np.float64] | float:
     """Chance that a flagged span of a text has a reserved message, by threshold: of spans only flags are written."""
-    tests = plan.weights.tests_of_spans(key, plan.keys_tested)
-    if tests is None:
+    correction = plan.weights.correction_of_spans(key, plan.keys_tested)
+    if correction is None:
         return 0.0
-    return single_p(np.minimum(THRESHOLDS, plan.config.false_positive_rate).tolist(), key.messages, tests)
+    return single_p(np.minimum(THRESHOLDS, plan.config.false_positive_rate).tolist(), key.messages, correction)
 
 
 def audit_scan(

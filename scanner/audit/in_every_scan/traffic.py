@@ -194,9 +194,9 @@ def _hits(reserved: pl.LazyFrame) -> pl.DataFrame:
     return hits.with_columns((pl.col("p") <= np.log10(a) + _ROOM).cast(pl.Int64).alias(str(a)) for a in THRESHOLDS)
 
 
-def single_p(alpha: Sequence[float], messages: int, keys: float) -> NDArray[np.float64]:
+def single_p(alpha: Sequence[float], messages: int, correction: float) -> NDArray[np.float64]:
     """The one message's p that the corrections for M messages and K keys take to α: float64[J]."""
-    return np.asarray(-np.expm1(np.log1p(-np.asarray(alpha)) / (messages * keys)), np.float64)
+    return np.asarray(-np.expm1(np.log1p(-np.asarray(alpha)) / (messages * correction)), np.float64)
 
 
 def unmarked(traffic: Traffic, false_positive_rate: float) -> float:
@@ -209,12 +209,12 @@ def unmarked(traffic: Traffic, false_positive_rate: float) -> float:
     return traffic.texts - max(0.0, for_others - traffic.texts * false_positive_rate)
 
 
-def _found(traffic: Traffic, key: MasterKey, tests: float) -> NDArray[np.float64]:
+def _found(traffic: Traffic, key: MasterKey, correction: float) -> NDArray[np.float64]:
     """Chance that one message of a text is found at each corrected p, in the mean of all texts: float64[J].
 
     A text's number of scored positions is that under the key of its row, which may differ under another tokenizer.
     """
-    levels = single_p(THRESHOLDS, key.messages, tests)
+    levels = single_p(THRESHOLDS, key.messages, correction)
     if not traffic.lengths:
         return levels
     scored, texts = np.array(sorted((t, n) for t, n in traffic.lengths.items() if t > 0), np.int64).T

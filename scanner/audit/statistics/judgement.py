@@ -84,7 +84,7 @@ def chances(law: Law, scored: ArrayLike, thresholds: Sequence[float], messages: 
     return np.where(corrected(law.log10_p(law.largest(t), t), messages) <= np.log10(alpha), alpha, 0.0)
 
 
-class Remembered:
+class RowMemory:
     """Rows by number of scored positions, kept, since finding one takes longer than scoring a document."""
 
     def __init__(self) -> None:

@@ -137,7 +137,7 @@ def test_with_groups(method, groups):
     tokens = batch_tokens(docs)
     found = one.fast.search(tokens, scored_positions(tokens, 1, "ngram"), groups**2)
     assert found.independent
-    assert found.user_evidence.tests == groups
+    assert found.user_evidence.messages == groups
     for d, doc in enumerate(docs):
         wanted = one.plain.search(doc)
         there = found.message[d] >= 0

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.evaluation.neyman_pearson import log10_chernoff, neyman_pearson
 from scanner.watermark import log10_gumbel, log10_gumbel_log
 from scanner.watermark.native.gumbel import sum_log_scores, sum_scores
+from tests.generation.neyman_pearson import log10_chernoff, neyman_pearson
 
 LN10 = math.log(10)
 

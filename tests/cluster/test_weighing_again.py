@@ -1,0 +1,151 @@
+"""Files that are scanned again with a pass of a model: no flag is lost, doubled, or left from an earlier model."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from jobs.summary import summary
+from scanner import results
+from scanner.cluster import scan, weighing
+from scanner.cluster.pieces import FinishedPack, FinishedShard, LostDocument, Pack, Piece
+from scanner.cluster.rewritten import leave_out_rewritten, read_documents
+from scanner.errors import Refused
+from scanner.input.shards import Shard
+from scanner.results.transactions import read_whole
+from schemas.words import WEIGHED
+from tests.support.deltas import delete_by_vector
+from tests.support.foregone import Writes, chain_key, chain_model, writer_of_foregone  # noqa: F401 - fixtures
+from tests.support.groups import USERS, held
+from tests.support.night import Night
+from tests.support.two_keys import words_of_one_token
+from tests.support.without_ray import PoolOfOne
+
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("without_ray")]
+
+
+@pytest.fixture(scope="module")
+def write(chain_key) -> Writes:  # noqa: F811
+    return writer_of_foregone(chain_key[1], words_of_one_token())
+
+
+@pytest.fixture
+def texts(chain_key, write) -> list[str]:  # noqa: F811
+    """The first by weights alone, the last by the sum too."""
+    of_user = held(chain_key)
+    return [write(of_user[USERS[3]], 25, 3), write(None, 25, 11), write(of_user[USERS[5]], 150, 12)]
+
+
+@pytest.fixture
+def twice(tmp_path, chain_key, texts) -> Night:  # noqa: F811
+    night = Night(tmp_path, chain_key[0])
+    night.write("a", texts)
+    return night
+
+
+def weights_by(model: Path, more: str = "") -> str:
+    return f'[weights_by]\nmodel = "{model}"\n{more}'
+
+
+def flags(night: Night) -> list[tuple[str, str | None]]:
+    """Id and unit of each flag that stands, as `flagged` lists them."""
+    return sorted(results.flagged(night.results).select("doc_id", "unit").collect().rows(), key=repr)
+
+
+def unknowing(model: Path, folder: Path) -> Path:
+    """A model of the same files but for its weights, which expects every token alike: it finds nothing."""
+    from safetensors.torch import load_file, save_file
+
+    folder.mkdir()
+    for file in model.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: 0 * of for name, of in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def test_a_text_is_flagged_by_the_last_model_alone(twice: Night, chain_model: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Each pass spends its whole share: were flags of all models to stand, the rate would grow with their number."""
+    twice.configure(more=weights_by(chain_model))
+    twice.scan()
+    assert flags(twice) == [("a:0", WEIGHED), ("a:2", None)]
+    twice.configure(more=weights_by(unknowing(chain_model, tmp_path / "other")))
+    twice.scan()
+    assert flags(twice) == [("a:2", None)]
+    assert len(read_whole(twice.results, "flags").collect()) == 2  # what the first model found is on record
+
+
+def test_a_scan_without_a_model_takes_back_what_weights_flagged(twice: Night, chain_model: Path) -> None:  # noqa: F811
+    """Without the section the sum has the whole rate."""
+    twice.configure(more=weights_by(chain_model))
+    twice.scan()
+    twice.configure()
+    twice.scan()
+    assert flags(twice) == [("a:2", None)]
+
+
+def test_a_text_that_a_table_moved_is_read_once(twice: Night, chain_model: Path, texts, monkeypatch) -> None:  # noqa: F811
+    read_here = lambda plan, shards: [read_documents(plan, shard) for shard in shards]  # noqa: E731
+    monkeypatch.setattr(scan, "leave_out_rewritten", partial(leave_out_rewritten, read_all=read_here))
+    table = twice.folder / "lake"
+    for number, text in enumerate(texts):
+        write_deltalake(table, pa.table({"doc_id": [f"doc {number}"], "text": [text]}), mode="append")
+    twice.configure(paths=["lake"], more=weights_by(chain_model))
+    twice.scan()
+    found = [("doc 0", WEIGHED), ("doc 2", None)]
+    assert (flags(twice), twice.last_scan()["weighed"]) == (found, 2)
+    DeltaTable(table).optimize.compact()
+    write_deltalake(table, pa.table({"doc_id": ["doc 3"], "text": [texts[1] + " and more"]}), mode="append")
+    twice.scan()
+    assert (flags(twice), twice.last_scan()["weighed"]) == (found, 1)
+    delete_by_vector(table, ["doc 1"])
+    twice.scan()
+    assert (flags(twice), twice.last_scan()["weighed"]) == (found, 0)
+    assert twice.scan().totals.shards == 0
+
+
+def test_a_document_that_ends_the_model_s_workers_keeps_its_verdict(twice: Night, chain_model, monkeypatch) -> None:  # noqa: F811
+    """It is read once, by the scan: in quarantine it would count as a second document."""
+
+    class EndedByTheFirstRow(PoolOfOne):
+        def _finished(self, shard: Shard) -> FinishedShard:
+            rest = self._report(Piece(shard, 1, shard.rows.stop))
+            return FinishedShard(shard, [rest], [LostDocument(0, "crashed", "it ended three workers")])
+
+        def run(self, units: Iterable[Shard | Pack]) -> Iterator[FinishedShard | FinishedPack | None]:
+            return super().run(shard for unit in units for shard in (unit.shards if isinstance(unit, Pack) else [unit]))
+
+    monkeypatch.setattr(weighing, "Pool", EndedByTheFirstRow)
+    twice.configure(more=weights_by(chain_model))
+    outcome = twice.scan()
+    assert flags(twice) == [("a:2", None)]
+    assert (outcome.weighed.texts, outcome.weighed.given_up, outcome.weighed.left) == (1, 1, 0)
+    assert len(twice.verdicts()) == 3
+    assert twice.quarantine().is_empty()
+    shown = " ".join(summary(outcome, twice.results, 1e-6).split())
+    assert "1 text read by the model; 0 more documents flagged by their weights" in shown
+    assert "1 document that the model cannot read" in shown
+
+
+def test_another_model_than_the_pinned_one_reads_nothing(twice, chain_model, tmp_path, monkeypatch) -> None:  # noqa: F811
+    """A model that is written anew while the night is scanned, or that lies under the same name on another machine."""
+    folder = unknowing(chain_model, tmp_path / "changing")
+    twice.configure(more=weights_by(folder))
+    real = weighing.weighing_pass
+
+    def after_a_change(*given: object) -> object:
+        (folder / "model.safetensors").write_bytes((chain_model / "model.safetensors").read_bytes())
+        return real(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scan, "weighing_pass", after_a_change)
+        with pytest.raises(Refused, match="is another model than when the scan began"):
+            twice.scan()
+    assert flags(twice) == [("a:2", None)]  # what the sum found is committed
+    twice.scan()
+    assert flags(twice) == [("a:0", WEIGHED), ("a:2", None)]
+    assert read_whole(twice.results, "flags").filter(unit=WEIGHED).select(pl.len()).collect().item() == 1
