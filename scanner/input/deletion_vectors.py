@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,9 @@ from scanner.errors import ScanFailed, in_a_line
 from scanner.input.inspecting import MEMORY, limit
 from scanner.input.tables import pack_rows
 
+STALL_SECONDS = 120.0
+"""Seconds without CPU time after which the process waits for what never comes, as a FIFO that a log names."""
+
 
 def read_deletion_vectors(location: str, version: int) -> dict[str, bytes]:
     """Deleted rows of each file of a table that has any, by the file's URI, as `pack_rows` packs them.
@@ -28,23 +32,50 @@ def read_deletion_vectors(location: str, version: int) -> dict[str, bytes]:
         version: of the table.
 
     Raises:
-        ScanFailed: a vector is damaged or claims rows beyond what fits into memory.
+        ScanFailed: a vector is damaged, claims rows beyond what fits into memory, or lies where nothing is to be read.
     """
-    request = json.dumps([location, version]).encode()
-    done = subprocess.run(
-        [sys.executable, "-m", "scanner.input.deletion_vectors"], input=request, capture_output=True, check=False
-    )
-    if done.returncode:
-        how = f"ends by {signal.Signals(-done.returncode).name}" if done.returncode < 0 else f"exits {done.returncode}"
+    code, out = _ended(json.dumps([location, version]).encode())
+    if code is None or code:
+        how = f"waits for {STALL_SECONDS:g} seconds and reads nothing" if code is None else f"exits {code}"
+        how = how if code is None or code > 0 else f"ends by {signal.Signals(-code).name}"
         raise ScanFailed(
             f"input.paths: deletion vectors of Delta table {location!r} cannot be read: the process that reads them "
             f"{how}, with {MEMORY:,} bytes of memory allowed; rewrite these files at the source (REORG TABLE … APPLY "
             "(PURGE)), so that no deleted row is read"
         )
-    answer = json.loads(done.stdout)
+    answer = json.loads(out)
     if isinstance(answer, str):
         raise ScanFailed(f"input.paths: deletion vectors of Delta table {location!r} cannot be read: {answer}")
     return {uri: base64.b64decode(rows) for uri, rows in answer.items()}
+
+
+def _ended(request: bytes) -> tuple[int | None, bytes]:
+    """How a process that reads vectors ended, None: it stalled and was ended, and what it wrote."""
+    with subprocess.Popen(
+        [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            before, waiting = -1, request
+            while True:
+                try:
+                    out, _ = process.communicate(waiting, STALL_SECONDS)
+                    return process.returncode, out
+                except subprocess.TimeoutExpired:
+                    now, waiting = _cpu_ticks(process.pid), b""
+                    if now == before:
+                        return None, b""
+                    before = now
+        finally:
+            process.kill()
+
+
+def _cpu_ticks(pid: int) -> int:
+    """CPU time of a process in ticks of the kernel (proc(5): utime and stime); 0 where nobody tells."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[11]) + int(fields[12])
 
 
 def _answer(location: str, version: int) -> dict[str, str] | str:

@@ -6,6 +6,7 @@ the files that went into it, as far back as the table has its snapshots (Iceberg
 """
 
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
@@ -145,10 +146,14 @@ def _rows(where: str | None) -> "BooleanExpression":
 def _open(named: str) -> "Table":
     from pyiceberg.catalog import load_catalog
 
-    catalog, _, table = named.removeprefix(ICEBERG).partition(".")
-    if not table:
+    from scanner.input.iceberg_files import RegularFiles
+
+    catalog, _, name = named.removeprefix(ICEBERG).partition(".")
+    if not name:
         raise Refused(f"input.paths: {named!r}: write iceberg:CATALOG.NAMESPACE.TABLE")
-    return load_catalog(catalog).load_table(table)
+    table = load_catalog(catalog).load_table(name)
+    table.io = RegularFiles(table.io)
+    return table
 
 
 def _refuse_used_names(named: str, table: "Table") -> None:
@@ -245,7 +250,7 @@ def _deletions(table: "Table", tasks: Sequence["FileScanTask"]) -> dict[str, byt
             if deletes.file_path not in read:
                 read[deletes.file_path] = list(_positions(table.io, deletes))
             for path, rows in read[deletes.file_path]:
-                if path == task.file.file_path:
+                if _path(path) == _path(task.file.file_path):  # engines write file:/ and file:///
                     if rows.min(initial=0) < 0:
                         raise ValueError(f"{deletes.file_path} deletes row {rows.min()} of {path}")
                     gone[rows] = True
@@ -261,13 +266,18 @@ def _deletions(table: "Table", tasks: Sequence["FileScanTask"]) -> dict[str, byt
 
 
 def _rows_of_vector(blob: bytes) -> NDArray[np.int64]:
-    """Rows of a deletion vector; one of few bytes may claim more than memory holds (Puffin's "deletion-vector-v1").
+    """Rows of a deletion vector (Puffin's "deletion-vector-v1").
 
     Behind a length and a magic number, 4 bytes each, stand the number of bitmaps and, for each, the upper half of its
     rows and a Roaring bitmap; a checksum of 4 bytes ends it.
+
+    Raises:
+        ValueError: it is damaged, or claims more rows than a file may have: 40 bytes can claim more than memory holds.
     """
     from pyroaring import BitMap
 
+    if zlib.crc32(blob[4:-4]) != int.from_bytes(blob[-4:], "big"):
+        raise ValueError("a deletion vector is damaged: its checksum is that of other bytes")
     bitmaps, upper = int.from_bytes(blob[8:16], "little"), int.from_bytes(blob[16:20], "little")
     if not bitmaps:
         return np.empty(0, np.int64)
@@ -288,6 +298,7 @@ def _positions(io: "FileIO", deletes: "DataFile") -> Iterator[tuple[str, NDArray
 
     Raises:
         Refused: it is of a kind that is not read.
+        ValueError: it is damaged, or takes another number of rows away than the table says.
     """
     from pyiceberg.table.puffin import PuffinFile
 
@@ -296,10 +307,19 @@ def _positions(io: "FileIO", deletes: "DataFile") -> Iterator[tuple[str, NDArray
     if _is_vector(deletes):
         puffin = PuffinFile(payload)
         for blob in puffin.footer.blobs:
-            yield blob.properties["referenced-data-file"], _rows_of_vector(puffin.get_blob_payload(blob))
+            gone, count = _rows_of_vector(puffin.get_blob_payload(blob)), int(blob.properties["cardinality"])
+            _refuse_other_number(deletes, len(gone), count)
+            yield blob.properties["referenced-data-file"], gone
     elif deletes.file_format.name == "PARQUET":
         rows = pq.read_table(pa.BufferReader(payload), columns=["file_path", "pos"])
+        _refuse_other_number(deletes, len(rows), deletes.record_count)
         for path in pc.unique(rows["file_path"]).to_pylist():
             yield path, rows.filter(pc.equal(rows["file_path"], path))["pos"].to_numpy()
     else:
         raise Refused(f"input.paths: delete file {printable(deletes.file_path)} is no Parquet and no Puffin")
+
+
+def _refuse_other_number(deletes: "DataFile", there: int, stated: int) -> None:
+    """Raise ValueError for a delete file that lacks rows: they would be read although they were deleted."""
+    if there != stated:
+        raise ValueError(f"{deletes.file_path} takes {there:,} rows away, where the table says {stated:,}")

@@ -216,6 +216,17 @@ def test_a_damaged_vector_ends_in_a_sentence(table):
         list_files([str(table)])
 
 
+def test_a_vector_in_a_fifo_ends_in_a_sentence(table, tmp_path, monkeypatch):
+    """Its reader would wait for ever."""
+    monkeypatch.setattr("scanner.input.deletion_vectors.STALL_SECONDS", 2.0)
+    delete_by_vector(table, ["b"])
+    (vector,) = table.glob("deletion_vector_*.bin")
+    vector.unlink()
+    os.mkfifo(vector)
+    with pytest.raises(ScanFailed, match=r"deletion vectors of .* cannot be read: .* waits for 2 seconds and reads"):
+        list_files([str(table)])
+
+
 HOSTILE = {
     "no time": {"modificationTime": None},
     "a time in words": {"modificationTime": "late"},

@@ -1,6 +1,7 @@
 """Iceberg tables of the input: which files and rows are read, by a catalog of this machine."""
 
 import datetime
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -125,12 +126,12 @@ def positions_of(folder: Path, deleted: dict[str, list[int]]) -> DataFile:
     rows = [(path, row) for path, gone in deleted.items() for row in gone]
     file = folder / "deletes.parquet"
     pq.write_table(pa.table({"file_path": [path for path, _ in rows], "pos": [row for _, row in rows]}), file)
-    return described(file, DataFileContent.POSITION_DELETES)
+    return described(file, DataFileContent.POSITION_DELETES, rows=len(rows))
 
 
-def described(file: Path, content: DataFileContent, form: FileFormat = FileFormat.PARQUET) -> DataFile:
+def described(file: Path, content: DataFileContent, form: FileFormat = FileFormat.PARQUET, rows: int = 3) -> DataFile:
     return DataFile.from_args(
-        content=content, file_path=f"file://{file}", file_format=form, partition=Record(), record_count=3,
+        content=content, file_path=f"file://{file}", file_format=form, partition=Record(), record_count=rows,
         file_size_in_bytes=file.stat().st_size, spec_id=0,
     )  # fmt: skip
 
@@ -214,6 +215,63 @@ def test_a_vector_that_claims_more_rows_than_any_file_has_is_refused(tmp_path, m
     (task,) = made.scan().plan_files()
     commit_deletes(made, [puffin_file(made, task.file.file_path, [0], bitmaps=BITMAPS[bitmaps])])
     with pytest.raises(Refused, match="takes rows away beyond the 327,680,000 that a file may have"):
+        files()
+
+
+@pytest.fixture
+def with_deletes(tmp_path, monkeypatch):
+    """Makes a table of five rows of which a file deletes two, and returns that file."""
+
+    def make(puffin: bool) -> Path:
+        name_catalog(tmp_path, monkeypatch)
+        made = make_table(posts("a").schema)
+        made.append(posts("abcde"))
+        delete_by_position(made, ["b", "d"], puffin=puffin)
+        assert documents() == ["a", "c", "e"]
+        (deletes,) = tmp_path.rglob("*vector.puffin" if puffin else "*deletes.parquet")
+        return deletes
+
+    return make
+
+
+@pytest.mark.parametrize("damaged", ["a row", "the number of bitmaps", "the checksum"])
+def test_a_damaged_vector_gives_no_deleted_row_back(with_deletes, damaged):
+    deletes = with_deletes(True)
+    data = deletes.read_bytes()
+    vector = struct.pack("<qI", 1, 0)
+    place = data.index(vector)
+    place += {"a row": len(vector) + 16, "the number of bitmaps": 0, "the checksum": len(vector) + 21}[damaged]
+    deletes.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    with pytest.raises(Refused, match="a deletion vector is damaged"):
+        files()
+
+
+def test_a_delete_file_that_lacks_rows_is_refused(with_deletes):
+    deletes = with_deletes(False)
+    rows = pq.read_table(deletes)
+    pq.write_table(rows.slice(0, 1), deletes)
+    with pytest.raises(Refused, match="takes 1 rows away, where the table says 2"):
+        files()
+    names = [name.as_py().replace("file://", "file:") for name in rows["file_path"]]
+    pq.write_table(rows.set_column(0, "file_path", pa.array(names)), deletes)
+    assert documents() == ["a", "c", "e"]
+
+
+def test_a_vector_of_another_number_of_rows_is_refused(with_deletes):
+    deletes = with_deletes(True)
+    deletes.write_bytes(deletes.read_bytes().replace(b'"cardinality": "2"', b'"cardinality": "3"'))
+    with pytest.raises(Refused, match="takes 2 rows away, where the table says 3"):
+        files()
+
+
+@pytest.mark.parametrize("kind", ["*deletes.parquet", "*.avro"])
+def test_a_table_with_a_fifo_is_refused(with_deletes, tmp_path, kind):
+    """Its reader would wait for ever."""
+    with_deletes(False)
+    for path in tmp_path.rglob(kind):
+        path.unlink()
+        os.mkfifo(path)
+    with pytest.raises(Refused, match="is a FIFO, socket or device"):
         files()
 
 
