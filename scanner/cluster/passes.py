@@ -177,7 +177,7 @@ def account_pass(
         commit(plan.results, ACCOUNTS_TABLE, [TableEntry(name, done.rows)])
         accounts, flagged = accounts + done.accounts, flagged + done.flagged
     nights = plan.config.accounts.nights if plan.config.accounts else 1
-    drop_posts(plan.results, window_begins(unit.night, nights))
+    drop_posts(plan.results, window_begins(min(unit.night, _today()), nights))
     return AccountTotals(accounts, flagged)
 
 
@@ -277,8 +277,12 @@ def filter_pass(plan: Plan, scan_id: str, lesson: FilterLesson, meanwhile: Calla
     for _, file in on_actors(FilterWorker, (plan, scan_id), [lesson], 1, meanwhile):
         commit(plan.results, SKETCHES_TABLE, [TableEntry(lesson.unit, (file,) if file else ())])
     if plan.config.filter is not None and plan.date is not None:
-        today = datetime.now(UTC).date()  # a date to come, stated by mistake, would drop what the next nights need
-        drop_sketches(plan.results, min(plan.date, today) - timedelta(days=plan.config.filter.nights))
+        drop_sketches(plan.results, min(plan.date, _today()) - timedelta(days=plan.config.filter.nights))
+
+
+def _today() -> date:
+    """The date in UTC: a night to come, stated by mistake, would drop what the next nights need."""
+    return datetime.now(UTC).date()
 
 
 def is_learnt(plan: Plan, lesson: FilterLesson) -> bool:

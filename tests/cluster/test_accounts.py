@@ -19,6 +19,7 @@ from scanner.input.files import list_files
 from scanner.results.account_posts import PostGroup
 from scanner.results.erasure import erase_user
 from scanner.results.transactions import read_whole
+from scanner.scan_plan import make_plan
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
 
@@ -128,6 +129,15 @@ def test_posts_of_a_window_are_looked_at_together_and_dropped_with_it(posted, mo
     night.configure(more="accounts = { nights = 30 }", columns='account = "who"')
     night.scan()
     assert read_whole(night.results, "account_posts").collect().is_empty()
+
+
+@pytest.mark.costly
+def test_a_scan_of_a_date_to_come_drops_no_posts_of_the_window(posted):
+    night, today = posted, datetime.now(UTC).date()
+    night.configure(more="accounts = { nights = 30 }", columns='account = "who"')
+    for day in (today, today + timedelta(days=1000)):
+        run_scan(make_plan(night.config, day), lambda work, totals: None)
+    assert read_whole(night.results, "account_posts").collect()["night"].unique().to_list() == [today.isoformat()]
 
 
 def test_accounts_need_a_column_and_a_weight(night):
