@@ -8,6 +8,7 @@ case (scanner.scan_plan.Weights), so that p-values need to know nothing of it.
 import dataclasses
 import hashlib
 import importlib.util
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from scanner.detection.rules import Rules
 from scanner.detection.under_test import KeyUnderTest
 from scanner.errors import Refused
+from scanner.printable import printable
 from scanner.scan_plan import Plan
 from scanner.text import Tokenizer
 from scanner.text.surprise import MOST_CHARACTERS, levels_of
@@ -67,11 +69,12 @@ def reader_sha256(folder: Path, dtype: ReaderDtype) -> str:
     """Digest of all files in a model's folder and of the precision in which it reads, as hex text.
 
     Raises:
-        Refused: there is no model, or a file cannot be read.
+        Refused: there is no model, a file cannot be read, or weights are read from elsewhere.
     """
     for name in NEEDED:
         if not (folder / name).is_file():
             raise Refused(f"weights_by.model: {str(folder)!r} holds no {name}; name the folder of a model")
+    _refuse_weights_elsewhere(folder)
     whole = hashlib.sha256(dtype.encode())
     try:
         for file in sorted(file for file in folder.iterdir() if file.is_file()):
@@ -80,6 +83,26 @@ def reader_sha256(folder: Path, dtype: ReaderDtype) -> str:
     except OSError as error:
         raise Refused(f"weights_by.model: {file} cannot be read ({error.strerror})") from None
     return whole.hexdigest()
+
+
+def _refuse_weights_elsewhere(folder: Path) -> None:
+    """Raise Refused for a model whose weights are read from outside of its folder, where no digest holds them."""
+    if (folder / "adapter_config.json").is_file():
+        raise Refused(
+            f"weights_by.model: {str(folder)!r} holds an adapter of a model that lies elsewhere; merge the two and "
+            "save them in a folder of their own"
+        )
+    for index in filter(Path.is_file, sorted(folder.glob("*.index.json"))):
+        try:
+            names = set(json.loads(index.read_bytes())["weight_map"].values())
+            others = [name for name in names if Path(name).name != name]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            raise Refused(f"weights_by.model: {str(index)!r} is no index of weights; save the model anew") from None
+        if others:
+            raise Refused(
+                f"weights_by.model: {str(index)!r} names weights outside of its folder, such as "
+                f"{printable(min(others))!r}; put all files of the model into one folder"
+            )
 
 
 class TextLevels:

@@ -1,5 +1,6 @@
 """Shares, refusals, the cut and levels of texts that a model reads; the pass itself: tests/cluster/test_weighing.py."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,21 @@ def test_a_digest_is_of_every_file_and_of_the_precision(model: Path) -> None:
     assert reader_sha256(model, "float32") != before
     (model / "model.safetensors").write_text("{}")
     assert reader_sha256(model, "float32") == before
+
+
+@pytest.mark.parametrize("name", ["deep/w.safetensors", "../w.safetensors", "/w.safetensors", 7, []])
+def test_a_model_whose_weights_lie_elsewhere_is_refused(model: Path, name: object) -> None:
+    """The digest would stay as it is when they are swapped."""
+    index = model / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "w.safetensors"}}))
+    reader_sha256(model, "float32")
+    index.write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(Refused, match=r"names weights outside of its folder|is no index of weights"):
+        reader_sha256(model, "float32")
+    index.unlink()
+    (model / "adapter_config.json").write_text("{}")
+    with pytest.raises(Refused, match="an adapter of a model that lies elsewhere"):
+        reader_sha256(model, "float32")
 
 
 def test_the_cut_reads_texts_of_small_p_under_one_message_and_long_ones_under_several(tmp_path, words, plain) -> None:
