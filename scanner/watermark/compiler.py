@@ -14,6 +14,7 @@ import fcntl
 import functools
 import hashlib
 import itertools
+import os
 import secrets
 import time
 import types
@@ -106,6 +107,12 @@ class _ByDigest:
 class InHome(_ByDigest, UserWideCacheLocator):  # type: ignore[misc]
     """A place where the cache's folder cannot be written."""
 
+    def ensure_cache_path(self) -> None:
+        """Raise FileNotFoundError where the user has no home: numba would make a folder `~` in the current one."""
+        if not os.path.isabs(self.get_cache_path()):
+            raise FileNotFoundError("the user has no home")
+        super().ensure_cache_path()
+
 
 class ByPlaceInPackage(_ByDigest, UserProvidedCacheLocator):  # type: ignore[misc]
     """The folder of a kernel within the cache: the same wherever this package lies."""
@@ -186,11 +193,16 @@ def _plain(part: object, docstring: str | None = None) -> object:
 
 
 def compile_function(function: Callable[..., Any], inline: Inline) -> Callable[..., Any]:
-    """Compile for this machine at the first call, once among all processes that share the cache."""
+    """Compile for this machine at the first call, once among all processes that share the cache.
+
+    Where no folder of a cache can be written, each process compiles for itself.
+    """
     before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
     config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = cache_folder(), _LOCATORS
     try:
         compiled: Any = numba.njit(cache=True, nogil=True, inline=inline)(function)
+    except RuntimeError:  # numba's word for: none of _LOCATORS can be written
+        compiled = numba.njit(nogil=True, inline=inline)(function)
     finally:
         config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = before
     # looks into the cache first: once another process has compiled, it is found there

@@ -20,14 +20,18 @@ PACKAGE = Path(__file__).parents[1]
 
 @functools.cache
 def cache_folder() -> str:
-    """NUMBA_CACHE_DIR where it is set; else beside this file, where that can be written; else in the user's cache."""
+    """NUMBA_CACHE_DIR where it is set; else beside this file, where that can be written; else in the user's cache.
+
+    A user without a home has no cache: the folder is one that nobody can make, not one in the current folder.
+    """
     beside = Path(__file__).parent / "__pycache__"
     if named := os.environ.get("NUMBA_CACHE_DIR"):
         folder = Path(named)
     elif os.access(beside.parent, os.W_OK):
         folder = beside
     else:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brickscan"
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        folder = Path(cache if os.path.isabs(cache) else os.devnull) / "brickscan"
     return str(folder / f"kernels-{sys.implementation.cache_tag}")
 
 

@@ -176,6 +176,23 @@ def test_a_process_that_was_stopped_while_it_compiled_stops_no_other(tmp_path, m
     assert time.monotonic() - began >= 0.1
 
 
+@pytest.mark.parametrize("home", ["not writable", "none"])
+def test_where_no_cache_can_be_written_kernels_are_compiled_all_the_same(tmp_path, monkeypatch, home):
+    """In a container that is read-only, each command ended in a traceback."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/dev/null" if home == "not writable" else "~")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    kernel.cache_folder.cache_clear()
+    try:
+        assert not kernel.compiled_before()
+        assert kernel.kernel(lambda number: 3 * number)(14) == 42
+    finally:
+        kernel.cache_folder.cache_clear()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_vectors_are_as_wide_as_the_processor_has_them():
     if "+avx512f" not in compiler.config.CPU_FEATURES.split(","):
         pytest.skip("no vectors of 512 bits here")
