@@ -4,6 +4,8 @@ import copy
 import doctest
 import os
 import pickle
+import pydoc
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import brickscan
@@ -41,6 +43,19 @@ def test_the_promised_names_are_there_and_no_others():
     assert set(dir(brickscan)) == PROMISED
     with pytest.raises(AttributeError, match="it has BrickscanError, Config"):
         brickscan.shout  # noqa: B018  # asks for it
+
+
+@pytest.mark.parametrize("name", ["GreenListProcessor", "GumbelProcessor"])
+def test_without_torch_a_processor_names_the_extra_and_help_has_the_others(monkeypatch, name):
+    """`help(brickscan)` ended with "No module named 'torch'"."""
+    for module in [module for module in sys.modules if module.startswith("scanner.generation")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModuleNotFoundError, match=rf"brickscan\.{name} needs torch; .*brickscan\[model\]"):
+        getattr(brickscan, name)
+    words = pydoc.plain(pydoc.render_doc(brickscan))
+    assert "open(registry: " in words
+    assert f"class {name}" not in words
 
 
 @pytest.mark.seconds

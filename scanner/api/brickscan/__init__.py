@@ -34,6 +34,7 @@ A flag says that a text contains text marked for a user, never who wrote or post
 """
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ _HOMES = {
 }
 """Homes of the names. Each is imported when it is first used, since torch, Ray and kernels take seconds."""
 
+_OF_THE_EXTRA_MODEL = ("GreenListProcessor", "GumbelProcessor")
+"""Names that stand on torch, which is in the extra `model`."""
+
 __all__ = [
     "BrickscanError",
     "Config",
@@ -86,8 +90,16 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'brickscan' has no attribute {name!r}; it has {', '.join(__all__)}")
     module, _, attribute = _HOMES[name].rpartition(".")
-    return getattr(importlib.import_module(module), attribute)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as missing:
+        if name not in _OF_THE_EXTRA_MODEL:
+            raise
+        words = f"brickscan.{name} needs {missing.name}; install it with `pip install 'brickscan[model]'`"
+        raise ModuleNotFoundError(words, name=missing.name) from None
 
 
 def __dir__() -> list[str]:
-    return __all__
+    """Names that can be had: `help` takes each of them."""
+    missing = () if importlib.util.find_spec("torch") else _OF_THE_EXTRA_MODEL
+    return [name for name in __all__ if name not in missing]
