@@ -4,15 +4,13 @@ The law of Σ level · term depends on how many scored tokens of the text have e
 So the score is −ln of the p-value that the text's own law gives the sum, as SynthID's is, and everything else goes its
 way: corrections for messages and keys, names, ranks, proofs. Levels depend on the text alone, hence under H0 on no key.
 
-A search bounds the scores of all numbers of a run, level by level (SPEC_2 §3): Σ v · (score over the steps of level v).
-The numbers of largest bounds are scored exactly, and more of them until no other can be better. Its rules are those of
-the search without levels: the best two of all messages, and others that are as rare as one in M; with groups the best
-user of the best group, and of other groups whose own p is 1/B or less.
+A search looks at all numbers of a run (scanner.watermark.native.level_runs). Its rules are those of the search without
+levels (SPEC_2 §3): the best two of all messages, and others that are as rare as one in M; with groups the best user of
+the best group, and of other groups whose own p is 1/B or less.
 """
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -29,13 +27,13 @@ from scanner.watermark.format import (
 )
 from scanner.watermark.laws import Binomial, Gamma, Law, Surprise
 from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels
-from scanner.watermark.native import green_runs, gumbel_runs
+from scanner.watermark.native import level_runs
+from scanner.watermark.native.level_runs import LevelSteps
 from scanner.watermark.native.secret import rule_of
-from scanner.watermark.native.streams import is_group_step
+from scanner.watermark.native.streams import chosen, is_group_step
 from scanner.watermark.native.version2_marks import (
     MOST_GROUPS_SEARCHED,
     Version2GreenList,
-    Version2Gumbel,
     Version2Mark,
 )
 from scanner.watermark.positions import Dedup, Positions, Tokens
@@ -48,84 +46,76 @@ MOST_MESSAGES = 16
 LevelTail = Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.float64]]
 """Function that gives log10 p of sums, float64[D], over tokens of which so many have each level, [D, LEVELS + 1]."""
 
-_AT_FIRST = 64  # numbers that are scored exactly, at first
 _ROOM = 1e-9  # slack in log10 p, so that rounding decides nothing
 
 
-class LevelSteps(NamedTuple):
-    """The T scored positions of one text that count. ids: uint32[T]; nonces: uint64[T]; levels: uint8[T], above 0."""
+class _Search(NamedTuple):
+    """A search of D documents by levels: the opened key, the steps that count, and the law of their sums."""
 
-    ids: NDArray[np.uint32]
-    nonces: NDArray[np.uint64]
-    levels: NDArray[np.uint8]
+    mark: Version2Mark
+    steps: LevelSteps
+    tail: LevelTail
 
-    def some(self, mask: NDArray[np.bool_]) -> "LevelSteps":
-        """Those of them that a mask of bool[T] holds."""
-        return LevelSteps(self.ids[mask], self.nonces[mask], self.levels[mask])
+    def some(self, mask: NDArray[np.bool_]) -> "_Search":
+        """Over some of the steps alone, bool[P]."""
+        return self._replace(steps=self.steps.some(mask))
 
+    def best_of_runs(
+        self, documents: NDArray[np.int64], first: NDArray[np.int64], length: int, most: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The numbers of largest sums of R runs: int64[R, most], float64[R, most]; see scanner.watermark.native."""
+        key, runs, mark = self.mark.sub_keys.chacha, (documents, first), self.mark
+        if isinstance(mark, Version2GreenList):
+            return level_runs.best_green(key, self.steps, runs, length, most, rule_of(mark.gamma))
+        return level_runs.best_gumbel(key, self.steps, runs, length, most)
 
-def best_of_run(
-    mark: Version2Mark, steps: LevelSteps, first: int, length: int, most: int
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The numbers of largest sums of a run, best first, ties to the smaller: int64[most], float64[most].
+    def candidates(self, count: int) -> list[list[int]]:
+        """The messages among 0 … count−1 of each document that are looked into; the best of all is among them."""
+        if self.mark.groups is None:
+            found = self._rare(count, 2, MOST_MESSAGES)
+        else:
+            shared = is_group_step(self.steps.nonces)
+            groups = self.some(shared)._rare(self.mark.groups, 1, MOST_GROUPS_SEARCHED)
+            found = self.some(~shared)._best_users(groups, self.mark.groups)
+        empty = np.diff(self.steps.offsets) == 0
+        return [[*range(min(count, 2))] if none else of for none, of in zip(empty.tolist(), found, strict=True)]
 
-    Args:
-        mark: the opened key.
-        steps: of one text.
-        first: the run's first number, the first of a block.
-        length: how many numbers the run has.
-        most: how many are returned, `length` at most.
-    """
-    bounds = np.zeros(length)
-    for level in np.unique(steps.levels).tolist():
-        bounds += level * _bounds(mark, steps.some(steps.levels == level), first, length)
-    exact = min(max(_AT_FIRST, most), length)
-    while True:
-        by_bound = np.argpartition(-bounds, min(exact, length - 1))
-        numbers = np.sort(by_bound[:exact])
-        sums = bounds[numbers]
-        if isinstance(mark, Version2Gumbel):
-            sums = gumbel_runs.level_sums(mark.sub_keys.chacha, *steps, first + numbers)
-        best_first = np.argsort(-sums, kind="stable")[:most]
-        if exact == length or bounds[by_bound[exact]] < sums[best_first[-1]]:
-            return numbers[best_first], sums[best_first]
-        exact = min(8 * exact, length)
+    def _best_users(self, groups: list[list[int]], users: int) -> list[list[int]]:
+        """The message of the best user of each document's groups; without steps, of user 0."""
+        scored = np.diff(self.steps.offsets) > 0
+        rows = [(document, group) for document, of in enumerate(groups) for group in of if scored[document]]
+        documents, first = np.array(rows, np.int64).reshape(-1, 2).T
+        best = iter(self.best_of_runs(documents, first * MOST_NUMBERS, users, 1)[0][:, 0].tolist() if rows else ())
+        return [
+            [group * users + (next(best) if there else 0) for group in of]
+            for of, there in zip(groups, scored.tolist(), strict=True)
+        ]
 
+    def _rare(self, count: int, least: int, most: int) -> list[list[int]]:
+        """The first numbers of the best of each document, and of `most` those that are as rare as one in so many.
 
-def _bounds(mark: Version2Mark, steps: LevelSteps, first: int, length: int) -> NDArray[np.float64]:
-    """What no score over some steps exceeds, for each number of a run; green counts are exact: float64[length]."""
-    number_range = mark.sub_keys.chacha, steps.ids, steps.nonces, first, length
-    if isinstance(mark, Version2GreenList):
-        return green_runs.counts_of_run(*number_range, rule_of(mark.gamma))
-    return gumbel_runs.largest_scores(*number_range)
+        Sums fall, so the law is computed up to the first that is not rare. Without steps all numbers are as good.
+        """
+        least, most, scored = min(least, count), min(most, count), np.diff(self.steps.offsets)
+        found, documents = [[*range(most)] for _ in scored], np.flatnonzero(scored)
+        if not len(documents):
+            return found
+        number, sums = self.best_of_runs(documents, np.zeros_like(documents), count, most)
+        kept, rows = np.full(len(documents), least), np.arange(len(documents))
+        for place in range(least, most):
+            rows = rows[self._are_rare(documents[rows], sums[rows, place], count)]
+            kept[rows] += 1
+            if not len(rows):
+                break
+        for document, of, first in zip(documents.tolist(), number.tolist(), kept.tolist(), strict=True):
+            found[document] = of[:first]
+        return found
 
-
-def candidates_of(mark: Version2Mark, steps: LevelSteps, count: int, tail: LevelTail) -> list[int]:
-    """The messages among 0 … count−1 that a search of one text looks into; the best of all is among them."""
-    if not len(steps.ids):
-        return list(range(min(count, 2)))
-    if mark.groups is None:
-        message, sums = best_of_run(mark, steps, 0, count, min(MOST_MESSAGES, count))
-        return list(map(int, message[_rare(sums, steps, tail, count, 2)]))
-    shared = is_group_step(steps.nonces)
-    of_group, of_user = steps.some(shared), steps.some(~shared)
-    groups = range(min(MOST_GROUPS_SEARCHED, mark.groups))
-    if len(of_group.ids):
-        best, sums = best_of_run(mark, of_group, 0, mark.groups, len(groups))
-        groups = best[_rare(sums, of_group, tail, mark.groups, 1)].tolist()
-    users = [
-        best_of_run(mark, of_user, group * MOST_NUMBERS, mark.groups, 1)[0][0] if len(of_user.ids) else 0
-        for group in groups
-    ]
-    return [int(group * mark.groups + user) for group, user in zip(groups, users, strict=True)]
-
-
-def _rare(sums: NDArray[np.float64], steps: LevelSteps, tail: LevelTail, count: int, least: int) -> NDArray[np.bool_]:
-    """Which of the best sums are looked into: the first ones, and those that are as rare as one in so many."""
-    counts = np.bincount(steps.levels, minlength=LEVELS + 1)[None]
-    rare = tail(sums, np.repeat(counts, len(sums), axis=0)) <= _ROOM - np.log10(count)
-    rare[:least] = True
-    return np.asarray(rare, np.bool_)
+    def _are_rare(self, documents: NDArray[np.int64], sums: NDArray[np.float64], count: int) -> NDArray[np.bool_]:
+        of = np.repeat(np.arange(len(self.steps.offsets) - 1), np.diff(self.steps.offsets)) * (LEVELS + 1)
+        counts = np.bincount(of + self.steps.levels, minlength=(len(self.steps.offsets) - 1) * (LEVELS + 1))
+        log10_p = self.tail(sums, counts.reshape(-1, LEVELS + 1)[documents])
+        return np.asarray(log10_p <= _ROOM - np.log10(count), np.bool_)
 
 
 _VALUES = np.arange(LEVELS + 1)
@@ -186,7 +176,9 @@ class ByLevels:
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
         """−ln p of the sum of each document under its message: float64[D]."""
-        return self._surprise(self._sums(tokens, positions, messages))
+        levels = self._levels_of(tokens)[positions.index].astype(np.int64)
+        summed = _sums(self._adds.terms(tokens, positions, messages), levels, positions)
+        return self._surprise(summed, np.ones(len(summed.sums), np.bool_))
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
         """See Searches.
@@ -201,61 +193,49 @@ class ByLevels:
             return Candidates(message, np.stack([score, np.zeros_like(score)], axis=1), independent=independent)
         if not isinstance(self._mark, Version2Mark):
             raise ValueError(f"{self.label}: cannot be searched by levels for {count} messages")
-        found = self._candidates(self._mark, tokens, positions, count)
+        mark, levels = self._mark, self._levels_of(tokens)[positions.index]
+        ids, nonces, offsets = mark.steps(tokens, positions)
+        every = _Search(mark, LevelSteps(ids, nonces, levels, offsets), self._tail)
+        found = every.some(levels > 0).candidates(count)
         width = max(2, *map(len, found)) if found else 2
         message = np.array([one + [-1] * (width - len(one)) for one in found], np.int64).reshape(-1, width)
-        there, score = message >= 0, np.zeros(message.shape)
-        for place in range(width):
-            score[:, place] = self.score(tokens, positions, np.maximum(message[:, place], 0))
+        score, of_user = self._scores(mark, tokens, positions, message)
+        there = message >= 0
         order = np.lexsort((message, np.where(there, -score, np.inf)), axis=1)
-        message, score = (np.take_along_axis(a, order, axis=1) for a in (message, np.where(there, score, 0.0)))
-        return Candidates(message, score, self._user_evidence(self._mark, tokens, positions, message), independent=True)
-
-    def _candidates(self, mark: Version2Mark, tokens: Tokens, positions: Positions, count: int) -> list[list[int]]:
-        ids, nonces, offsets = mark.steps(tokens, positions)
-        levels, found = self._levels_of(tokens)[positions.index], []
-        for begin, end in pairwise(offsets.tolist()):
-            steps = LevelSteps(ids[begin:end], nonces[begin:end], levels[begin:end])
-            found.append(candidates_of(mark, steps.some(steps.levels > 0), count, self._tail))
-        return found
-
-    def _user_evidence(
-        self, mark: Version2Mark, tokens: Tokens, positions: Positions, message: NDArray[np.int64]
-    ) -> UserEvidence | None:
-        """What each candidate shares with no other of its group."""
+        message = np.take_along_axis(message, order, axis=1)
+        score, of_user = (np.take_along_axis(a, order, axis=1) for a in (score, of_user))
         if mark.groups is None:
-            return None
-        of_user, score = ~mark.group_steps(tokens, positions), np.zeros(message.shape)
-        for place in range(message.shape[1]):
-            wanted = np.maximum(message[:, place], 0)
-            score[:, place] = self._surprise(self._sums(tokens, positions, wanted, of_user))
-        scored = np.bincount(_documents(positions)[of_user], minlength=len(message))
-        return UserEvidence(score, scored, mark.groups)
+            return Candidates(message, score, independent=True)
+        scored = chosen(positions, ~is_group_step(nonces)).scored
+        return Candidates(message, score, UserEvidence(of_user, scored, mark.groups), independent=True)
 
-    def _sums(
-        self,
-        tokens: Tokens,
-        positions: Positions,
-        messages: NDArray[np.int64] | int,
-        counted: NDArray[np.bool_] | None = None,
-    ) -> _Sums:
-        """Sums over the positions that a mask of bool[P] holds; None: all."""
-        terms, documents = self._adds.terms(tokens, positions, messages), len(positions.offsets) - 1
+    def _scores(
+        self, mark: Version2Mark, tokens: Tokens, positions: Positions, message: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Scores of candidates, and of what each shares with no other of its group; 0 where there is none."""
+        score, of_user = np.zeros(message.shape), np.zeros(message.shape)
         levels = self._levels_of(tokens)[positions.index].astype(np.int64)
-        if counted is not None:
-            levels = np.where(counted, levels, 0)
-        of = _documents(positions)
-        sums = np.bincount(of, levels * terms, documents).astype(np.float64)
-        counts = np.bincount(of * (LEVELS + 1) + levels, minlength=documents * (LEVELS + 1))
-        return _Sums(sums, counts.reshape(documents, LEVELS + 1))
+        of_users = np.where(mark.group_steps(tokens, positions), 0, levels)
+        for place in range(int((message >= 0).sum(axis=1).max(initial=0))):
+            there = message[:, place] >= 0
+            terms = self._adds.terms(tokens, positions, np.maximum(message[:, place], 0))
+            score[there, place] = self._surprise(_sums(terms, levels, positions), there)
+            if mark.groups is not None:
+                of_user[there, place] = self._surprise(_sums(terms, of_users, positions), there)
+        return score, of_user
 
-    def _surprise(self, summed: _Sums) -> NDArray[np.float64]:
-        return np.asarray(np.maximum(-LN10 * self._tail(summed.sums, summed.counts), 0.0), np.float64)
+    def _surprise(self, summed: _Sums, there: NDArray[np.bool_]) -> NDArray[np.float64]:
+        log10_p = self._tail(summed.sums[there], summed.counts[there])
+        return np.asarray(np.maximum(-LN10 * log10_p, 0.0), np.float64)
 
 
-def _documents(positions: Positions) -> NDArray[np.int64]:
-    """The document of each scored position: int64[P]."""
-    return np.repeat(np.arange(len(positions.offsets) - 1), positions.scored)
+def _sums(terms: NDArray[np.float64], levels: NDArray[np.int64], positions: Positions) -> _Sums:
+    """Sums by levels of what each scored position adds."""
+    documents = len(positions.offsets) - 1
+    of = np.repeat(np.arange(documents), positions.scored)
+    sums = np.bincount(of, levels * terms, documents).astype(np.float64)
+    counts = np.bincount(of * (LEVELS + 1) + levels, minlength=documents * (LEVELS + 1))
+    return _Sums(sums, counts.reshape(documents, LEVELS + 1))
 
 
 class ByLevelsProof:

@@ -208,6 +208,7 @@ def _convolved(law: NDArray[np.float64], of_value: NDArray[np.float64], value: i
     """Law of the sum of a number and of `value` times another."""
     out = np.zeros(len(law) + (len(of_value) - 1) * value)
     for k in range(len(of_value)):
+        beyond, chance = out[k * value :], of_value[k]
         for i in range(len(law)):
-            out[k * value + i] += law[i] * of_value[k]
+            beyond[i] += law[i] * chance
     return out

@@ -11,6 +11,8 @@ from scanner.watermark import Tokens, batch_tokens
 from scanner.watermark.by_levels import ByLevels, ByLevelsProof, lacks_for_levels
 from scanner.watermark.formats import make_format
 from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels
+from scanner.watermark.native.gumbel_runs import level_sums
+from scanner.watermark.native.level_runs import LONGEST, largest_sums
 from scanner.watermark.rule import corrected, search
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -57,10 +59,10 @@ def test_scores_and_proofs_are_of_the_sum_by_levels(name: str) -> None:
         assert proof.log10_p(score, scored) == pytest.approx(found.log10_p[d, 0], rel=1e-8, abs=1e-8)
 
 
+@pytest.mark.parametrize(("number", "length", "messages"), [(4, 90, 700), (1, LONGEST + 80, 70)])
 @pytest.mark.parametrize("name", ["greenlist-v2", "gumbel-v2"])
-def test_a_search_finds_the_best_messages_of_all(name: str) -> None:
-    mark, messages = make_format(name, FORMS[name]).open(b"a secret of 16 b"), 700
-    tokens = texts(4, 90)
+def test_a_search_finds_the_best_messages_of_all(name: str, number: int, length: int, messages: int) -> None:
+    mark, tokens = make_format(name, FORMS[name]).open(b"a secret of 16 b"), texts(number, length)
     positions = mark.rule.positions(tokens, "ngram")
     weighted = ByLevels(mark, levels_of)
     found = weighted.search(tokens, positions, messages)
@@ -70,6 +72,18 @@ def test_a_search_finds_the_best_messages_of_all(name: str) -> None:
     assert found.score[:, :2] == pytest.approx(np.take_along_axis(every, best, axis=1))
     rare = every >= np.log(messages)
     assert [set(row[row >= 0]) >= set(np.flatnonzero(wanted)) for row, wanted in zip(found.message, rare, strict=True)]
+
+
+@pytest.mark.parametrize("scored", [1, 16, 17, 448, 449, LONGEST, LONGEST + 1])
+def test_bounds_of_sums_are_never_smaller_and_little_larger(scored: int) -> None:
+    """A logarithm is too large by 0.0861 binary digits at most, one of LANES products likewise, and bits cut off."""
+    rng, numbers = np.random.default_rng(scored), np.arange(100)
+    key, ids = rng.integers(0, 2**32, 8, np.uint32), rng.integers(0, 2**20, scored, np.uint32)
+    nonces, levels = rng.integers(0, 2**64, scored, np.uint64), rng.integers(1, LEVELS + 1, scored).astype(np.uint8)
+    exact = level_sums(key, ids, nonces, levels, 64 + numbers)
+    bounds = largest_sums(key, ids, nonces, levels, 64, len(numbers))
+    assert (bounds >= exact).all()
+    assert (bounds <= exact + (0.0861 + 2.0**-11) * np.log(2.0) * levels.sum() + 0.1).all()
 
 
 @pytest.mark.parametrize("name", ["greenlist-v2", "gumbel-v2"])

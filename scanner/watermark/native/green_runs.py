@@ -132,23 +132,6 @@ def best_of_runs(
     return numbers, scores
 
 
-def counts_of_run(
-    key: NDArray[np.uint32],
-    ids: NDArray[np.uint32],
-    nonces: NDArray[np.uint64],
-    first: int,
-    length: int,
-    rule: tuple[int, int, int],
-) -> NDArray[np.float64]:
-    """Green steps of one document for each number of a run: float64[length]; the arguments are those of `count_run`."""
-    counters = np.empty((max(1, len(ids).bit_length()), words_of(length, rule)), np.uint32)
-    count_run(key, ids, nonces, first, rule, counters)
-    counts = np.zeros(length, np.int32)
-    for level, plane in enumerate(counters):
-        counts += np.unpackbits(plane.view(np.uint8), count=length, bitorder="little").astype(np.int32) << level
-    return counts.astype(np.float64)
-
-
 @kernel
 def words_of(count: int, rule: tuple[int, int, int]) -> int:
     """Words of 32 numbers in the blocks that hold so many; even."""

@@ -1,0 +1,307 @@
+"""The best numbers of runs by levels, Σ level · score over the steps of a text (SPEC_2 §1, §3), all numbers at a time.
+
+**Green lists.** Vertical counters as without levels (scanner.watermark.native.green_runs). The steps of a level follow
+one another, and their bits are added once for each bit of the level, so many places up.
+
+**Gumbel.** The bits of a float are a logarithm that runs below the true one by up to 0.0861 binary digits
+(scanner.watermark.native.gumbel_runs). Times the level of its lane and summed they bound each sum from above, in one
+pass for all levels. Only numbers whose bound reaches an exact sum need logarithms. Over LONGEST steps so much is lost
+that too many would. There each level is bounded by itself, by products, which lose less and pad few lanes then.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy import float32, uint32, uint64
+from numpy.typing import NDArray
+
+from scanner.watermark.kernel import inlined, kernel
+from scanner.watermark.level_laws import LEVELS
+from scanner.watermark.native.ciphers import CHUNK, LANES, block_after, chacha8_lanes
+from scanner.watermark.native.green_runs import (
+    ROWS,
+    SIDE,
+    _add_rows,
+    _blocks_of_step,
+    bit_length,
+    first_bits,
+    largest,
+    words_of,
+)
+from scanner.watermark.native.gumbel_runs import (
+    _NUMBERS,
+    _SHARED,
+    _TILE,
+    BITS,
+    MOST_OF_A_TERM,
+    PER_LN2,
+    STEPS,
+    _add_apart,
+    _insert,
+    _write_shared,
+    largest_scores,
+    level_sums,
+)
+from scanner.watermark.native.one_message import below
+from scanner.watermark.native.streams import log2
+
+LONGEST = 1024
+"""Most steps for which one pass bounds sums of all levels."""
+
+
+class LevelSteps(NamedTuple):
+    """Scored positions of D documents that count, in order.
+
+    ids: uint32[P], tokens; nonces: uint64[P], of their windows; levels: uint8[P], 1 to LEVELS; offsets: int64[D+1].
+    """
+
+    ids: NDArray[np.uint32]
+    nonces: NDArray[np.uint64]
+    levels: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+
+    def some(self, mask: NDArray[np.bool_]) -> "LevelSteps":
+        """Those of them that a mask of bool[P] holds."""
+        before = np.append(0, np.cumsum(mask))
+        return LevelSteps(self.ids[mask], self.nonces[mask], self.levels[mask], before[self.offsets])
+
+
+@kernel
+def best_green(
+    key: NDArray[np.uint32],
+    steps: LevelSteps,
+    runs: tuple[NDArray[np.int64], NDArray[np.int64]],
+    length: int,
+    most: int,
+    rule: tuple[int, int, int],
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The numbers of largest sums of each run, best first, ties to the smaller: int64[R, most], float64[R, most].
+
+    Args:
+        key: uint32[8].
+        steps: of D documents.
+        runs: int64[R], over whose steps, and int64[R], the run's first number, the first of a block.
+        length: how many numbers each run has.
+        most: `length` at most.
+        rule: n, b and planes of γ = n / 2^b.
+    """
+    documents, first = runs
+    numbers, sums = np.empty((len(documents), most), np.int64), np.empty((len(documents), most))
+    longest = np.max(np.diff(steps.offsets))
+    words = words_of(length, rule)
+    counters = np.empty((max(1, bit_length(LEVELS * longest)), words), np.uint32)
+    left, candidates = np.empty(words // 2, np.uint64), np.empty(words // 2, np.uint64)
+    for r in range(len(documents)):
+        begin, end = steps.offsets[documents[r]], steps.offsets[documents[r] + 1]
+        used = counters[: max(1, bit_length(LEVELS * (end - begin)))]
+        _add_steps(key, steps.ids[begin:end], steps.nonces[begin:end], steps.levels[begin:end], first[r], rule, used)
+        pairs = used.view(np.uint64)
+        first_bits(left, length)
+        for place in range(most):
+            candidates[:] = left
+            score, at = largest(pairs, candidates)
+            numbers[r, place], sums[r, place] = at, score
+            left[at >> 6] &= ~(uint64(1) << uint64(at & 63))
+    return numbers, sums
+
+
+@kernel
+def _add_steps(
+    key: NDArray[np.uint32],
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    levels: NDArray[np.uint8],
+    first: int,
+    rule: tuple[int, int, int],
+    counters: NDArray[np.uint32],
+) -> None:
+    """Add the levels of the green steps of one document for each number of a run, as `count_run` counts them."""
+    n, bits, planes = rule
+    height = 16 // planes
+    per_block, blocks = 5 + log2(height), counters.shape[1] // height
+    tiles = (blocks + SIDE - 1) // SIDE
+    side = ((blocks + tiles - 1) // tiles + LANES - 1) // LANES * LANES
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    rows, carry = np.empty((ROWS, height * side), np.uint32), np.empty(height * side, np.uint32)
+    sums = np.empty((max(len(counters), 8), height * side), np.uint32)
+    for tile in range(0, blocks, side):
+        here = min(side, blocks - tile)
+        sums[:] = 0
+        for level in range(1, LEVELS + 1):
+            there = 0
+            for p in range(len(ids)):
+                if levels[p] == level:
+                    _blocks_of_step(ids[p], nonces[p], (first >> per_block) + tile, per_block, side, inputs)
+                    chacha8_lanes(key, inputs, here, block)
+                    for k in range(height):
+                        below(n, bits, height * CHUNK, block[k * CHUNK :], rows[there, k * side : (k + 1) * side])
+                    there += 1
+                    if there == ROWS:
+                        _add_times(rows, level, sums, carry)
+                        there = 0
+            if there:
+                rows[there:] = 0
+                _add_times(rows, level, sums, carry)
+        for plane in range(len(counters)):
+            for lane in range(here):
+                for k in range(height):
+                    counters[plane, (tile + lane) * height + k] = sums[plane, k * side + lane]
+
+
+@kernel
+def _add_times(rows: NDArray[np.uint32], times: int, sums: NDArray[np.uint32], carry: NDArray[np.uint32]) -> None:
+    """Add ROWS rows of bits to vertical counters so many times, 8 at most: uint32[8 or more, W]."""
+    for bit in range(4):
+        if (times >> bit) & 1:
+            _add_rows(rows, sums[bit:], carry)
+
+
+@kernel
+def bound_sums(
+    key: NDArray[np.uint32],
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    levels: NDArray[np.uint8],
+    first: int,
+    bounds: NDArray[np.int64],
+) -> None:
+    """Bound Σ level · score of one document for each number of a run, in units of ln 2 / 2^11.
+
+    Args:
+        key: uint32[8].
+        ids: uint32[T].
+        nonces: uint64[T].
+        levels: uint8[T].
+        first: the first number of a block.
+        bounds: int64[16 · blocks], written.
+    """
+    k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])
+    shared = np.empty((min(len(ids), STEPS) + LANES - 1) // LANES * _SHARED, np.uint32)
+    sums = np.empty(_TILE + LANES, np.uint32)
+    bounds[:] = 0
+    for p in range(0, len(ids), STEPS):
+        steps = min(STEPS, len(ids) - p)
+        _write_shared(k, ids[p : p + steps], nonces[p : p + steps], first, shared)
+        # LEVELS · 448 steps · MOST_OF_A_TERM fits 32 bits
+        vectors, most = (steps + LANES - 1) // LANES, np.int64(0)
+        for i in range(vectors * LANES):
+            level = levels[p + i] if i < steps else np.uint8(0)
+            shared[i // LANES * _SHARED + 16 * LANES + i % LANES] = level
+            most += np.int64(level) * MOST_OF_A_TERM
+        for b in range(uint64(len(bounds) >> BITS)):
+            sums[:] = uint32(0)
+            _add_logarithms(k, shared, uint64(vectors), uint32(b), sums)
+            _add_apart(sums, 8)
+            _add_apart(sums, 4)
+            _add_apart(sums, 2)
+            _add_apart(sums, 1)
+            for n in range(uint64(_NUMBERS)):
+                bounds[b * uint64(_NUMBERS) + n] += most - np.int64(sums[n * uint64(LANES)])
+
+
+@inlined
+def _add_logarithms(
+    key: tuple[uint32, ...], shared: NDArray[np.uint32], vectors: uint64, block: uint32, sums: NDArray[np.uint32]
+) -> None:
+    """Add to the sums of a block's numbers the logarithms of some vectors of steps, each times its lane's level."""
+    for v in range(vectors):
+        vector = shared[v * uint64(_SHARED) : (v + uint64(1)) * uint64(_SHARED)]
+        for i in range(LANES):
+            columns = (
+                vector[4 * LANES + i], vector[5 * LANES + i], vector[6 * LANES + i], vector[7 * LANES + i],
+                vector[8 * LANES + i], vector[9 * LANES + i], vector[10 * LANES + i], vector[11 * LANES + i],
+                vector[12 * LANES + i], vector[13 * LANES + i], vector[14 * LANES + i], vector[15 * LANES + i],
+            )  # fmt: skip
+            counter = uint32(vector[i] + block)
+            x = block_after(key, columns, counter, vector[LANES + i], vector[2 * LANES + i], vector[3 * LANES + i])
+            level = vector[16 * LANES + i]
+            sums[i] += _times_logarithm(level, x[0])
+            sums[LANES + i] += _times_logarithm(level, x[1])
+            sums[2 * LANES + i] += _times_logarithm(level, x[2])
+            sums[3 * LANES + i] += _times_logarithm(level, x[3])
+            sums[4 * LANES + i] += _times_logarithm(level, x[4])
+            sums[5 * LANES + i] += _times_logarithm(level, x[5])
+            sums[6 * LANES + i] += _times_logarithm(level, x[6])
+            sums[7 * LANES + i] += _times_logarithm(level, x[7])
+            sums[8 * LANES + i] += _times_logarithm(level, x[8])
+            sums[9 * LANES + i] += _times_logarithm(level, x[9])
+            sums[10 * LANES + i] += _times_logarithm(level, x[10])
+            sums[11 * LANES + i] += _times_logarithm(level, x[11])
+            sums[12 * LANES + i] += _times_logarithm(level, x[12])
+            sums[13 * LANES + i] += _times_logarithm(level, x[13])
+            sums[14 * LANES + i] += _times_logarithm(level, x[14])
+            sums[15 * LANES + i] += _times_logarithm(level, x[15])
+
+
+@kernel
+def _times_logarithm(level: uint32, draw: uint32) -> uint32:
+    """A level times exponent and 11 bits of the fraction of (2^32 − w) as a float, which is at most one too small."""
+    rest = float32(uint32(~draw | uint32(1)))
+    return uint32(level * uint32(rest.view(np.uint32) >> uint32(12)))
+
+
+def largest_sums(
+    key: NDArray[np.uint32],
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    levels: NDArray[np.uint8],
+    first: int,
+    length: int,
+) -> NDArray[np.float64]:
+    """A sum that no number of a run exceeds: float64[length]; the arguments are those of `bound_sums`.
+
+    To round 2^32 − w to a float adds 2^-24 of it at most, 2^-12 units times the level. What sums in double precision
+    miss is far less than their share of 1e-9.
+    """
+    if len(ids) > LONGEST:
+        found = np.zeros(length)
+        for level in np.unique(levels).tolist():
+            of = levels == level
+            found += level * largest_scores(key, ids[of], nonces[of], first, length)
+        return found
+    bounds = np.empty(((length - 1) >> BITS) + 1 << BITS, np.int64)
+    bound_sums(key, ids, nonces, levels, first, bounds)
+    larger = bounds[:length] + (3.0 + int(levels.sum()) * 2.0**-12)
+    return np.asarray(larger / (PER_LN2 * (1.0 - 1e-9)), np.float64)
+
+
+def best_gumbel(
+    key: NDArray[np.uint32],
+    steps: LevelSteps,
+    runs: tuple[NDArray[np.int64], NDArray[np.int64]],
+    length: int,
+    most: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """As `best_green`, for Gumbel scores."""
+    documents, first = runs
+    numbers, sums = np.empty((len(documents), most), np.int64), np.empty((len(documents), most))
+    for r, (document, of_run) in enumerate(zip(documents.tolist(), first.tolist(), strict=True)):
+        part = slice(steps.offsets[document], steps.offsets[document + 1])
+        of_text = steps.ids[part], steps.nonces[part], steps.levels[part]
+        bounds = largest_sums(key, *of_text, of_run, length)
+        numbers[r], sums[r] = _best_by_bounds(key, *of_text, of_run, bounds, most)
+    return numbers, sums
+
+
+@kernel
+def _best_by_bounds(
+    key: NDArray[np.uint32],
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    levels: NDArray[np.uint8],
+    first: int,
+    bounds: NDArray[np.float64],
+    most: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The numbers of a run's largest sums, best first, ties to the smaller, and sums: int64[most], float64[most]."""
+    top, of_top = np.full(most, -1, np.int64), np.zeros(most)
+    for number in range(len(bounds)):
+        if top[most - 1] < 0 or bounds[number] > of_top[most - 1]:
+            _insert(number, bounds[number], top, of_top)
+    enough = np.min(level_sums(key, ids, nonces, levels, first + top))
+    numbers, sums, one = np.full(most, -1, np.int64), np.zeros(most), np.empty(1, np.int64)
+    for number in range(len(bounds)):
+        if bounds[number] >= enough:
+            one[0] = first + number
+            _insert(number, level_sums(key, ids, nonces, levels, one)[0], numbers, sums)
+    return numbers, sums
