@@ -37,7 +37,7 @@ from scanner.printable import printable
 from scanner.storage.delta import TABLE_VERSION
 from scanner.storage.locations import REQUESTS_AT_ONCE, filesystem_of
 
-_COMMIT = re.compile(r"([0-9]{20})\.json")
+_COMMIT, _VECTOR = re.compile(r"([0-9]{20})\.json"), re.compile(rb'"deletionVector"\s*:\s*\{')
 _MILLISECOND, _LAST_MOMENT = 10**6, 2**63 - 1  # nanoseconds, and since 1970
 _OF_FORMS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """Errors that a log raises which is no log: deltalake reads it by other means, and may find nothing wrong."""
@@ -48,15 +48,16 @@ _READER_FEATURES = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumPr
 class _Version(NamedTuple):
     """What a log says of a table at one version.
 
-    number: the version; partitions: columns that it is partitioned by; actions: path, bytes, time and values of
-    partitions of each wanted file; deleted: rows that are gone of files, by path as results show it; log: its commits;
-    created: nanoseconds since 1970 by which the table can have been made.
+    number: the version; uri: of the table, as deltalake writes it; partitions: columns that it is partitioned by;
+    actions: path, bytes, time and values of partitions of each file; vectors: whether files may have deletion vectors;
+    log: its commits; created: nanoseconds since 1970 by which the table can have been made.
     """
 
     number: int
+    uri: str
     partitions: list[str]
     actions: pa.Table
-    deleted: dict[str, bytes]
+    vectors: bool
     log: "_CommitLog"
     created: int
 
@@ -83,13 +84,14 @@ def read_delta(location: str, reading: TableReading) -> Iterator[TableFile]:
         version = _read_version(location, reading, named)
         commits = version.log.commits()
         origins = origins_of(commits, version.created)
+        deleted = _deleted(location, version, named) if version.vectors or version.log.names_vectors else {}
     except (DeltaError, OSError, pa.ArrowException, *_OF_FORMS) as error:
         raise ScanFailed(f"input.paths: Delta table {location!r} cannot be read: {in_a_line(error)}") from None
     snapshot = Snapshot(location, "Delta", version.number)
     unknown = FileOrigin(frozenset(), 0 if version.log.whole else version.created)
     removed = _removed(commits[version.log.last_gap :])
     entries: dict[LogEntry, LogEntry] = {}  # files share theirs
-    for path, size, modified, *of_partitions in _rows(version.actions):
+    for path, size, modified, *of_partitions in _rows(_wanted(location, version.actions, reading.where)):
         if "://" in path or path.startswith("/") or ".." in unquote(path).split("/"):
             raise Refused(
                 f"input.paths: Delta table {location!r} names files of another folder, as a shallow clone does, such "
@@ -101,7 +103,7 @@ def read_delta(location: str, reading: TableReading) -> Iterator[TableFile]:
         values = (None if value is None else str(value) for value in of_partitions)
         parents, since = origins.get(name, unknown)
         partitions = tuple(zip(version.partitions, values, strict=True))
-        entry = LogEntry(snapshot, partitions, version.deleted.get(name, b""), parents, since)
+        entry = LogEntry(snapshot, partitions, deleted.get(name, b""), parents, since)
         if not parents and not entry.deleted and since == unknown.since:
             entry = entries.setdefault(entry, entry)
         yield TableFile(name, size, _moment(modified), entry)
@@ -127,15 +129,21 @@ def _read_version(location: str, reading: TableReading, named: Callable[[str], s
     partitions, created = table.metadata().partition_columns, (table.metadata().created_time or 0) * _MILLISECOND
     columns = ["path", "size_bytes", "modification_time", *(f"partition.{name}" for name in partitions)]
     added = pa.table(table.get_add_actions(flatten=True)).select(columns)
-    vectors = read_deletion_vectors(location, table.version())
-    deleted = {named(uri.removeprefix(table.table_uri)): rows for uri, rows in vectors.items()}
-    if deleted and deleted.keys() - {named(path) for path in added["path"].to_pylist()}:
+    vectors = "deletionVectors" in (table.protocol().reader_features or ())
+    log = _CommitLog(filesystem, posixpath.join(inner, LOG_OF_DELTA), table.version(), named)
+    return _Version(table.version(), table.table_uri, partitions, added, vectors, log, created)
+
+
+def _deleted(location: str, version: _Version, named: Callable[[str], str]) -> dict[str, bytes]:
+    """Rows that are gone of files, by path as results show it. Raises ScanFailed: nobody knows of which files."""
+    vectors = read_deletion_vectors(location, version.number)
+    deleted = {named(uri.removeprefix(version.uri)): rows for uri, rows in vectors.items()}
+    if deleted and deleted.keys() - {named(path) for path in version.actions["path"].to_pylist()}:
         raise ScanFailed(
             f"input.paths: Delta table {location!r} has deletion vectors of files that its log names in another way; "
             "rewrite these files at the source (REORG TABLE … APPLY (PURGE)), so that no deleted row is read"
         )
-    log = _CommitLog(filesystem, posixpath.join(inner, LOG_OF_DELTA), table.version(), named)
-    return _Version(table.version(), partitions, _wanted(location, added, reading.where), deleted, log, created)
+    return deleted
 
 
 def _removed(commits: Iterable[Commit]) -> set[str]:
@@ -213,7 +221,8 @@ def _wanted(location: str, actions: pa.Table, where: str | None) -> pa.Table:
 class _CommitLog:
     """The commits of a table up to a version, as far back as they are there.
 
-    whole: each from the first one on; last_gap: how many of these come before the last one that lacks.
+    whole: each from the first one on; last_gap: how many of these come before the last one that lacks; names_vectors:
+    whether a commit that was read names a deletion vector, which a log can do that says of itself that it has none.
 
     Args:
         filesystem: where it lies.
@@ -223,7 +232,7 @@ class _CommitLog:
     """
 
     def __init__(self, filesystem: fs.FileSystem, folder: str, version: int, named: Callable[[str], str]) -> None:
-        self._filesystem, self._named = filesystem, named
+        self._filesystem, self._named, self.names_vectors = filesystem, named, False
         items = filesystem.get_file_info(fs.FileSelector(folder))
         plain = (item for item in items if item.type == fs.FileType.File)  # a FIFO would wait for its writer
         numbers = {int(found[1]): item.path for item in plain if (found := _COMMIT.fullmatch(item.base_name))}
@@ -247,7 +256,9 @@ class _CommitLog:
     def _changes(self, path: str) -> Commit:
         """A commit that removes files, or an empty one."""
         with self._filesystem.open_input_stream(path, compression=None) as file:
-            return self._parsed(data) if b'"remove"' in (data := file.read()) else Commit({}, [])
+            data = file.read()
+        self.names_vectors = self.names_vectors or _VECTOR.search(data) is not None
+        return self._parsed(data) if b'"remove"' in data else Commit({}, [])
 
     def _read(self, path: str) -> Commit:
         with self._filesystem.open_input_stream(path, compression=None) as file:

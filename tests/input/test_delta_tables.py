@@ -216,6 +216,20 @@ def test_a_damaged_vector_ends_in_a_sentence(table):
         list_files([str(table)])
 
 
+def test_vectors_of_a_log_that_says_it_has_none_are_honoured(table):
+    delete_by_vector(table, ["b"])
+    log = table / "_delta_log" / f"{2:020d}.json"
+    log.write_text("".join(line for line in log.read_text().splitlines(keepends=True) if '"protocol"' not in line))
+    assert "deletionVectors" not in (DeltaTable(table).protocol().reader_features or ())
+    assert sorted(documents(table)) == ["a", "c", "d", "e"]
+
+
+def test_a_table_without_vectors_takes_no_process_to_read_them(table, monkeypatch):
+    """It takes as long as a thousand files: each look of `--follow` would pay it."""
+    monkeypatch.setattr("scanner.input.deletion_vectors.subprocess", None)
+    assert sorted(documents(table)) == list("abcde")
+
+
 def test_a_vector_in_a_fifo_ends_in_a_sentence(table, tmp_path, monkeypatch):
     """Its reader would wait for ever."""
     monkeypatch.setattr("scanner.input.deletion_vectors.STALL_SECONDS", 2.0)
