@@ -69,6 +69,9 @@ NOBODY_ASKED_FOR = (Naming.ASSUMED, Naming.AMBIGUOUS, Naming.UNPROVED)
 """Namings of flags that may have no time since when their document existed: no user was looked for."""
 
 
+_ROUNDING = 0.1
+"""Share of log10 p by which a text may speak less as a model reads it now: another device rounds its sums otherwise."""
+
 _CHANGED = "the users table changed since: `brickscan users verify` follows its chain"
 
 
@@ -159,7 +162,7 @@ def _read_again(config: ScanConfig, base: Path, case: FlagCase, raw: bytes) -> N
 
 
 def _by_reading(row: Mapping[str, Any], again: Mapping[str, Any] | None) -> FieldComparison:
-    """Whether a flag by weights stands by what the model reads now, but for rounding.
+    """Whether a flag by weights stands by what the model reads now, as strong as on record but for rounding.
 
     Whoever writes the tables and knows the key could choose levels by the draws: all other fields would come out equal.
 
@@ -170,6 +173,7 @@ def _by_reading(row: Mapping[str, Any], again: Mapping[str, Any] | None) -> Fiel
         why = "nobody compared what is on record with the model: name it in [weights_by] as it was, and it reads again"
         return FieldComparison("reading", recorded, None, equal=True, why=why)
     same = again["flagged"] and (again["key_id"], again["message"]) == (row["key_id"], row["message"])
+    same = same and again["log10_p_global"] <= (1 - _ROUNDING) * recorded
     why = "" if same else "the model does not read the text as is on record: somebody may have chosen what is"
     return FieldComparison("reading", recorded, again["log10_p_global"], equal=same, why=why or None)
 

@@ -90,28 +90,53 @@ def test_a_reading_of_another_text_is_none(flagged: Night, tmp_path: Path) -> No
 
 def test_levels_that_somebody_chose_by_the_draws_are_found_out_by_the_model(flagged, chain_key, chain_model, tmp_path):  # noqa: F811
     """A forger with the key and the tables flags text that nobody marked, and copies what a replay computes."""
-    test, message = chain_key[1], held(chain_key)[USERS[3]]
     text = pl.read_parquet(next(flagged.input.glob("*.parquet")))["text"][0]
+    forged = with_reading(flagged, tmp_path, lambda _: chosen_by_draws(text, chain_key))
+    about = {"row": 0, "doc_id": "a:0", "text_sha256": hashlib.sha256(text.encode()).digest()}
+    change_rows(forged, "flag_readings", about)
+    change_rows(forged, "flags", about)
+    name = place(flagged)[:-1] + "0"
+    copy_what_is_computed(forged, name)
+    found = replay(forged.config, name)
+    assert found.equal
+    assert (found.fields[-1].field, found.fields[-1].again) == ("reading", None)
+    assert found.case.row["log10_p_global"] < -6
+    found = replay(with_model(forged, flagged, chain_model), name)
+    assert [field.field for field in found.fields if not field.equal] == ["reading"]
+
+
+def test_levels_that_make_a_sound_flag_stronger_are_found_out_by_the_model(flagged, chain_key, chain_model, tmp_path):  # noqa: F811
+    """The text is flagged for the same message as the model reads it, by a p that is larger by decades."""
+    text = pl.read_parquet(next(flagged.input.glob("*.parquet")))["text"][1]
+    forged = with_reading(flagged, tmp_path, lambda _: chosen_by_draws(text, chain_key))
+    copy_what_is_computed(forged, place(flagged))
+    found = replay(with_model(forged, flagged, chain_model), place(flagged))
+    assert [field.field for field in found.fields if not field.equal] == ["reading"]
+    assert found.fields[-1].recorded < found.fields[-1].again - 3 < -9
+
+
+def chosen_by_draws(text: str, chain_key) -> np.ndarray:  # noqa: F811
+    """A reading by which only those tokens of a text count that speak for a message."""
+    test, message = chain_key[1], held(chain_key)[USERS[3]]
     tokens = test.tokenizer.encode([text])
     positions = test.watermark.rule.positions(tokens, "ngram")
     begins = [*test.tokenizer.reference.begins(text).tolist(), len(text)]
     chosen = np.zeros(len(text), np.uint8)
     for at in positions.index[test.watermark.terms(tokens, positions, message) > 2]:
         chosen[begins[at] : begins[at + 1]] = 200
-    forged = with_reading(flagged, tmp_path, lambda _: chosen)
-    about = {"row": 0, "doc_id": "a:0", "text_sha256": hashlib.sha256(text.encode()).digest()}
-    change_rows(forged, "flag_readings", about)
-    change_rows(forged, "flags", about)
-    name = place(flagged)[:-1] + "0"
+    return chosen
+
+
+def copy_what_is_computed(forged: Night, name: str) -> None:
+    """Write what a replay computes into the flag's row."""
     computed = {field.field: field.again for field in replay(forged.config, name).fields if not field.equal}
     change_rows(forged, "flags", computed)
-    found = replay(forged.config, name)
-    assert found.equal
-    assert (found.fields[-1].field, found.fields[-1].again) == ("reading", None)
-    assert found.case.row["log10_p_global"] < -6
-    forged.config.write_text(forged.config.read_text().replace(f'"{flagged.folder / "model"}"', f'"{chain_model}"'))
-    found = replay(forged.config, name)
-    assert [field.field for field in found.fields if not field.equal] == ["reading"]
+
+
+def with_model(forged: Night, flagged: Night, model: Path) -> Path:
+    """The configuration, with the model where it is."""
+    forged.config.write_text(forged.config.read_text().replace(f'"{flagged.folder / "model"}"', f'"{model}"'))
+    return forged.config
 
 
 def change_rows(night: Night, table: str, values: dict[str, object]) -> None:
