@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from scanner.errors import ScanFailed, in_a_line
-from scanner.input.inspecting import MEMORY, limit
+from scanner.input.inspector import MEMORY, limit_memory
 from scanner.input.tables import pack_rows
 
 STALL_SECONDS = 120.0
@@ -92,6 +92,6 @@ def _answer(location: str, version: int) -> dict[str, str] | str:
 
 
 if __name__ == "__main__":
-    limit()
+    limit_memory()
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # a trace may hold what a log says
     sys.stdout.write(json.dumps(_answer(*json.load(sys.stdin))))

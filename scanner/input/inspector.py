@@ -1,18 +1,21 @@
 """Untrusted footers, read in processes of their own: a file that ends such a process costs itself, no scan.
 
-The driver reads a footer's bytes and hands them over. Behind it stands a server (scanner.input.inspecting), which has
-imported what is needed and forks, in some milliseconds, a process for as many footers as it survives.
+The driver reads a footer's bytes and hands them over. Behind it stands a server, this file run as
+`python -m scanner.input.inspector FD`, which forks in some milliseconds a process for as many footers as it survives.
+They get no path, no secret and no credentials: whoever takes one over has nothing but the footers that it was sent.
 """
 
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
@@ -24,8 +27,14 @@ import pyarrow as pa
 from scanner.errors import FileFault, ScanFailed
 from scanner.input.columns import Columns
 from scanner.input.files import InputFile
-from scanner.input.footers import RowGroup, read_footer
+from scanner.input.footers import RowGroup, read_footer, row_groups
 from scanner.storage.locations import REQUESTS_AT_ONCE, is_uri
+
+CPU_SECONDS = 20.0
+"""CPU seconds that a footer may take; the largest that is read takes one or two."""
+
+MEMORY = 2 * 2**30
+"""Bytes of memory that a footer may take; the largest takes a fraction."""
 
 _THREADS = 24  # threads that read footers of this machine's disks; as many more for a store, whose requests are slow
 _PROCESSES = 2  # processes that look into footers: one may be busy with a slow footer
@@ -47,18 +56,18 @@ class _Footer(NamedTuple):
 
 
 class _Process(NamedTuple):
-    """A forked process, and the line to it."""
+    """A forked process, and the connection to it."""
 
     pid: int
-    line: Connection
+    connection: Connection
 
     def ask(self, columns: Columns, footers: Sequence[_Footer]) -> Iterator[Answer]:
         """One answer for each footer, in their order. Raises EOFError or OSError when the process ends over one."""
         sizes = [[footer.size, footer.data.size, footer.partitions] for footer in footers]
         head = json.dumps([list(columns), sizes]).encode()
-        self.line.send_bytes(b"\n".join([head, b"".join(footer.data for footer in footers)]))
+        self.connection.send_bytes(b"\n".join([head, b"".join(footer.data for footer in footers)]))
         for _ in footers:
-            answer = json.loads(self.line.recv_bytes())
+            answer = json.loads(self.connection.recv_bytes())
             yield FileFault(*answer["fault"]) if "fault" in answer else [RowGroup(*one) for one in answer["groups"]]
 
 
@@ -66,9 +75,9 @@ class Inspector:
     """Inspects files, from any number of threads. Processes are started when they are needed, and end with it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the server and the line to it
+        self._lock = threading.Lock()  # guards the server and its socket
         self._server: subprocess.Popen[bytes] | None = None
-        self._line: socket.socket | None = None
+        self._socket: socket.socket | None = None
         self._turns = threading.Semaphore(_PROCESSES)
         self._idle: list[_Process] = []
         self._closed = False
@@ -116,13 +125,13 @@ class Inspector:
     def _inspect(self, files: Sequence[InputFile], columns: Columns) -> list[Answer]:
         answers: list[Answer] = []
         footers: list[_Footer] = []
-        places: list[int] = []  # the footers' places among the answers
+        indices: list[int] = []  # of the footers among the answers
 
-        def look() -> None:
-            for place, answer in zip(places, self._look_into(footers, columns), strict=True):
-                answers[place] = _now(files[place], answer)
+        def answer_together() -> None:
+            for index, answer in zip(indices, self._ask_processes(footers, columns), strict=True):
+                answers[index] = _fault_of_change(files[index], answer)
             footers.clear()
-            places.clear()
+            indices.clear()
 
         for file in files:
             answers.append([])
@@ -130,15 +139,15 @@ class Inspector:
                 if not is_uri(file.location):  # anything in a store can be opened, and then shows its size
                     file.check_unchanged()
                 footers.append(_Footer(file.size, read_footer(file), tuple(file.values)))
-                places.append(len(answers) - 1)
+                indices.append(len(answers) - 1)
             except FileFault as fault:
-                answers[-1] = _now(file, fault)
+                answers[-1] = _fault_of_change(file, fault)
             if sum(footer.data.size for footer in footers) > _TOGETHER_BYTES:
-                look()
-        look()
+                answer_together()
+        answer_together()
         return answers
 
-    def _look_into(self, footers: Sequence[_Footer], columns: Columns) -> list[Answer]:
+    def _ask_processes(self, footers: Sequence[_Footer], columns: Columns) -> list[Answer]:
         """Answers of a process. The footer at which it ended is given once more, alone, to a new process."""
         answers: list[Answer] = []
         with self._turns:
@@ -147,19 +156,19 @@ class Inspector:
                 try:
                     answers.extend(process.ask(columns, footers[len(answers) :]))  # as many as the process answers
                 except (EOFError, OSError):
-                    process.line.close()
-                    answers.append(self._look_again(footers[len(answers)], columns))
+                    process.connection.close()
+                    answers.append(self._ask_new_process(footers[len(answers)], columns))
                 else:
                     self._idle.append(process)
         return answers
 
-    def _look_again(self, footer: _Footer, columns: Columns) -> Answer:
+    def _ask_new_process(self, footer: _Footer, columns: Columns) -> Answer:
         process = self._fork()
         try:
             (answer,) = process.ask(columns, [footer])
         except (EOFError, OSError):
-            process.line.close()
-            ended = self._how_it_ended(process.pid)
+            process.connection.close()
+            ended = self._wait_status(process.pid)
             if os.WIFSIGNALED(ended) and os.WTERMSIG(ended) in _FAULTS_OF_CODE:
                 how = signal.Signals(os.WTERMSIG(ended)).name
                 return FileFault("unreadable", f"the footer ends the process that reads it, by {how}")
@@ -171,7 +180,7 @@ class Inspector:
         ours, theirs = socket.socketpair()
         with ours, theirs, self._lock:
             for _ in range(0 if self._closed else _STARTS):
-                line = self._line or self._start()
+                line = self._socket or self._start()
                 try:
                     socket.send_fds(line, [_NUMBER.pack(0)], [theirs.fileno()])
                     return _Process(_receive(line), Connection(ours.detach()))
@@ -179,39 +188,39 @@ class Inspector:
                     self._end()
         raise ScanFailed("the process that reads footers of the input cannot be started, or was ended")
 
-    def _how_it_ended(self, pid: int) -> int:
+    def _wait_status(self, pid: int) -> int:
         """Wait status of a process; 0 when its server is gone too."""
         with self._lock, contextlib.suppress(EOFError, OSError):
-            if self._line is not None:
-                self._line.sendall(_NUMBER.pack(pid))
-                return _receive(self._line)
+            if self._socket is not None:
+                self._socket.sendall(_NUMBER.pack(pid))
+                return _receive(self._socket)
         return 0
 
     def _start(self) -> socket.socket:
-        self._line, theirs = socket.socketpair()
+        self._socket, theirs = socket.socketpair()
         with theirs:
             self._server = subprocess.Popen(
-                [sys.executable, "-m", "scanner.input.inspecting", str(theirs.fileno())],
+                [sys.executable, "-m", "scanner.input.inspector", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the driver
                 env=_environment(),
             )
-        return self._line
+        return self._socket
 
     def _end(self) -> None:
         if self._server is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._server.pid, signal.SIGKILL)  # its session: the server and what it forked
             self._server.wait()
-        if self._line is not None:
-            self._line.close()
-        self._server = self._line = None
+        if self._socket is not None:
+            self._socket.close()
+        self._server = self._socket = None
         while self._idle:
-            self._idle.pop().line.close()
+            self._idle.pop().connection.close()
 
 
-def _now(file: InputFile, answer: Answer) -> Answer:
+def _fault_of_change(file: InputFile, answer: Answer) -> Answer:
     """The answer, or a change of the file meanwhile, which may have caused a fault."""
     if isinstance(answer, FileFault):
         try:
@@ -235,3 +244,60 @@ def _receive(line: socket.socket) -> int:
     if len(data) < _NUMBER.size:
         raise EOFError
     return int(_NUMBER.unpack(data)[0])
+
+
+def serve_processes() -> None:
+    """Serve requests until the line is closed: fork a process (0, with its end of a line), or report how one ended."""
+    limit_memory()
+    # from Python 3.12 on, fork warns of pyarrow's threads: they wait for work, and a child gives them none
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+    with socket.socket(fileno=int(sys.argv[1])) as line:
+        while True:
+            request, descriptors, _, _ = socket.recv_fds(line, _NUMBER.size, 1)
+            if len(request) < _NUMBER.size:
+                return
+            if not descriptors:
+                line.sendall(_NUMBER.pack(os.waitpid(_NUMBER.unpack(request)[0], 0)[1]))
+            elif (pid := os.fork()) == 0:
+                line.close()
+                _answer_requests(Connection(descriptors[0]))
+                os._exit(0)
+            else:
+                os.close(descriptors[0])
+                line.sendall(_NUMBER.pack(pid))
+
+
+def limit_memory() -> None:
+    """Let this process take so much memory, and leave nothing of its own when it is ended."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+
+
+def _answer_requests(line: Connection) -> None:
+    """Answer for one footer after the other, until the line is closed or this process ends."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stderr.fileno())  # C++ may print bytes of the file when it ends a process
+    with contextlib.suppress(EOFError):
+        while True:
+            request = line.recv_bytes()
+            begin = request.index(b"\n") + 1
+            columns, sizes = json.loads(request[:begin])
+            for file_size, footer_size, partitions in sizes:
+                footer = pa.py_buffer(request).slice(begin, footer_size)
+                begin += footer_size
+                signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # ends this process
+                line.send_bytes(json.dumps(_groups_or_fault(footer, file_size, Columns(*columns), partitions)).encode())
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _groups_or_fault(footer: pa.Buffer, size: int, columns: Columns, partitions: list[str]) -> dict[str, object]:
+    try:
+        return {"groups": row_groups(footer, size, columns, partitions)}
+    except FileFault as fault:
+        return {"fault": [fault.reason, fault.detail.encode(errors="backslashreplace").decode()]}
+    except MemoryError:
+        return {"fault": ["unreadable", f"the footer needs more than {MEMORY} bytes of memory to be read"]}
+
+
+if __name__ == "__main__":
+    serve_processes()

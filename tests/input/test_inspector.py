@@ -161,7 +161,7 @@ def test_the_processes_are_told_no_secret_and_import_no_ray(inspector, sound, mo
     for pid in (inspector._server.pid, *children_of(inspector._server.pid)):
         assert b"hunter2" not in Path(f"/proc/{pid}/environ").read_bytes()
         assert b"hunter2" not in Path(f"/proc/{pid}/cmdline").read_bytes()
-    code = "import sys, scanner.input.inspecting; print({'ray', 'torch', 'numba', 'polars'} & set(sys.modules))"
+    code = "import sys, scanner.input.inspector; print({'ray', 'torch', 'numba', 'polars'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
@@ -189,16 +189,16 @@ def test_what_the_library_says_when_it_ends_a_process_is_not_shown(tmp_path, cap
 TAKES_LONG = """
 import os, sys
 from multiprocessing import Pipe
-from scanner.input import inspecting
-inspecting.CPU_SECONDS = 0.3
+from scanner.input import inspector
+inspector.CPU_SECONDS = 0.3
 def slow(*_):
     while True:
         pass
-inspecting._answer = slow
+inspector._groups_or_fault = slow
 ours, theirs = Pipe()
 pid = os.fork()
 if pid == 0:
-    inspecting._look(theirs)
+    inspector._answer_requests(theirs)
 theirs.close()
 ours.send_bytes(b'[["text", null, null, null], [[0, 0, []]]]\\n')
 print(os.waitpid(pid, 0)[1])
@@ -215,11 +215,12 @@ NEEDS_MUCH = """
 import sys
 from pathlib import Path
 import pyarrow as pa
-from scanner.input import inspecting
+from scanner.input import inspector
 from scanner.input.columns import Columns
-inspecting.MEMORY = int(sys.argv[2])
-inspecting.limit()
-print(inspecting._answer(pa.py_buffer(Path(sys.argv[1]).read_bytes()), 2**30, Columns("text", None, None, None), []))
+inspector.MEMORY = int(sys.argv[2])
+inspector.limit_memory()
+footer = pa.py_buffer(Path(sys.argv[1]).read_bytes())
+print(inspector._groups_or_fault(footer, 2**30, Columns("text", None, None, None), []))
 """
 
 
