@@ -1,14 +1,16 @@
-"""`brickscan review`, `webhook`, `decide`: where people decide on flags."""
+"""`brickscan review`, `decide`, `export`, `webhook`: flags go where people decide on them, and decisions come back."""
 
 import contextlib
 import getpass
+import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from jobs.options import NamedPath, results_argument, results_at, scanned
+from jobs.options import NamedPath, results_argument, results_at, scanned, since_option, until_option, visible
 from jobs.text import complain, tell
 from scanner.errors import Refused
 from scanner.interrupts import Terminated
@@ -16,7 +18,11 @@ from scanner.printable import printable
 from schemas.words import ReviewDecision
 
 if TYPE_CHECKING:
+    from scanner.evidence.explainer import Explainer
+    from scanner.evidence.explanation import Explanation
+    from scanner.results.flags import WantedFlags
     from scanner.service.serving import Server
+    from schemas.verdict import Verdict
 
 
 @contextlib.contextmanager
@@ -119,6 +125,166 @@ def review(results: str, port: int, by: str | None) -> None:
         f"as {printable(server.by)}; whoever has this address can see all flags and decide; Ctrl-C ends the app",
     )
     run_until_ended(server, "review")
+
+
+_EXPORTS = ("verdict", "coop", "ozone", "label-studio", "csv")
+_SENDING = ("coop", "ozone")
+_WITH_ACCOUNTS = ("verdict", "csv")
+
+
+@click.command()
+@click.argument("config", type=NamedPath(path_type=Path, dir_okay=False, exists=True))
+@click.option("--format", "form", type=click.Choice(_EXPORTS), default="verdict", show_default=True)
+@since_option
+@until_option
+@click.option("--accounts", is_flag=True, help="With verdict and csv: marked accounts instead of flags.")
+@click.option("--open", "undecided", is_flag=True, help="Flags alone on which nobody decided.")
+@click.option("--send", is_flag=True, help="With coop and ozone: send them. Without it they are shown.")
+@click.option("--again", is_flag=True, help="With --send: also what a killed run may have sent before.")
+def export(
+    config: Path,
+    form: str,
+    since: datetime | None,
+    before: datetime | None,
+    accounts: bool,
+    undecided: bool,
+    send: bool,
+    again: bool,
+) -> int:
+    """Give flags to other systems: as one neutral record each, or as what Coop, Ozone, Label Studio or a sheet takes.
+
+    CONFIG: the file of the scan. `verdict` prints a JSON object a line, whose schema `brickscan schema verdict` prints;
+    `label-studio` a JSON list of tasks; `csv` a table in which no cell is a formula. `coop` and `ozone` print reports,
+    a JSON object a line, and with --send send each flag's report once; sections [export.coop] and [export.ozone] of
+    CONFIG say where and as whom. A report that a killed run may have sent is sent again only to Ozone, which drops
+    repeats; for Coop it counts as in doubt, until --again. Exit code 1: some were refused, or are in doubt.
+
+    --accounts gives the accounts whose posts together are marked (`brickscan schema account`). No report is made of
+    them: Coop and Ozone take reports on single texts, and no decision is recorded on an account.
+
+    \b
+    Example:
+      brickscan export scan.toml --since 2026-11-20 > verdicts.jsonl
+      brickscan export scan.toml --accounts --format csv > accounts.csv
+      brickscan export scan.toml --format coop --open
+      brickscan export scan.toml --format coop --open --send
+    """
+    if send and form not in _SENDING:
+        raise click.UsageError(f"--send goes with --format {' or '.join(_SENDING)}; others are printed.")
+    if accounts and (form not in _WITH_ACCOUNTS or undecided):
+        raise click.UsageError(
+            f"--accounts goes with --format {' or '.join(_WITH_ACCOUNTS)}, and without --open: no report is made of an "
+            "account, and no decision is recorded on one."
+        )
+    if again and not send:
+        raise click.UsageError("--again goes with --send.")
+    from scanner.evidence.explainer import Explainer
+    from scanner.exports import csv_lines
+    from scanner.results.flags import WantedFlags, count_flags
+    from scanner.results.queries import of_trial
+
+    explainer = Explainer(config)
+    wanted = WantedFlags(since, before, state="open" if undecided else None)
+    if of_trial(explainer.results):
+        raise Refused(f"results: {explainer.results} holds results of a trial, which no other system may have")
+    if accounts:
+        _accounts(explainer, config, form, since, before)
+        return 0
+    counted = count_flags(explainer.results, explainer.rate, wanted, explainer.canaries)
+    complain(counted.in_words() + " (the canaries’ are left out)" * bool(counted.canaries))
+    found = _verdicts(explainer, config, wanted)
+    if form == "csv":
+        for line in csv_lines(verdict for _, verdict in found):
+            tell(line)
+    elif form == "label-studio":
+        return _tasks(found)
+    elif form == "verdict":
+        for _, verdict in found:
+            tell(visible(json.dumps(verdict.model_dump(mode="json"))))
+    else:
+        return _reports(explainer, config, form, found, send=send, again=again)
+    return 0
+
+
+def _verdicts(explainer: "Explainer", config: Path, wanted: "WantedFlags") -> "Iterator[tuple[Explanation, Verdict]]":
+    from scanner.evidence.case import FlagCase
+    from scanner.exports import verdict_of
+    from scanner.results import scans
+    from scanner.results.flags import newest
+    from scanner.results.queries import ask
+
+    rows = newest(explainer.results, explainer.rate, wanted, None, fold=False, canaries=explainer.canaries).rows
+    of_id = {
+        scan["scan_id"]: scan for scan in ask(explainer.results, lambda: scans(explainer.results).collect()).to_dicts()
+    }
+    cases = [FlagCase(row, of_id.get(row["scan_id"])) for row in rows.sort("path", "row").iter_rows(named=True)]
+    for explained in explainer.explain_cases(cases):
+        yield explained, verdict_of(explained, str(config))
+
+
+def _accounts(explainer: "Explainer", config: Path, form: str, since: datetime | None, before: datetime | None) -> None:
+    """Print marked accounts that were scanned since and before these times."""
+    from scanner.evidence.accounts import accounts_unread
+    from scanner.exports import account_csv_lines, account_verdict_of
+
+    found = (account_verdict_of(explained, str(config)) for explained in accounts_unread(explainer))
+    users = [
+        one
+        for one in found
+        if (since is None or one.scanned_at >= since) and (before is None or one.scanned_at < before)
+    ]
+    if form == "csv":
+        tell(*account_csv_lines(users))
+    else:
+        tell(*(visible(json.dumps(one.model_dump(mode="json"))) for one in users))
+
+
+def _tasks(found: "Iterator[tuple[Explanation, Verdict]]") -> int:
+    """Print tasks; a flag whose text cannot be read keeps no other from being printed."""
+    from scanner.exports import label_studio_task
+
+    tasks, code = [], 0
+    for explained, verdict in found:
+        if explained.text is None:
+            complain(f"not exported: its text is needed, and {explained.no_text}")
+            code = 1
+        else:
+            tasks.append(label_studio_task(verdict, explained.text))
+    tell(visible(json.dumps(tasks)))
+    return code
+
+
+def _reports(
+    explainer: "Explainer",
+    config: Path,
+    form: str,
+    found: "Iterator[tuple[Explanation, Verdict]]",
+    *,
+    send: bool,
+    again: bool,
+) -> int:
+    from scanner.exports import Outbox, ozone_or_coop
+
+    body_of, receiver = ozone_or_coop(config, form)
+    outbox = Outbox(explainer.results, receiver(), again=again) if send else None
+    counts: dict[str, int] = {}
+    for explained, verdict in found:
+        try:
+            body = body_of(verdict, explained.text)
+        except Refused as error:
+            complain(f"not sent: {error}")
+            counts["cannot be sent"] = counts.get("cannot be sent", 0) + 1
+            continue
+        if outbox is None:
+            tell(visible(json.dumps(body)))
+            continue
+        state = outbox.send(verdict.id, explained.row, body)
+        counts[state] = counts.get(state, 0) + 1
+    if outbox is None:
+        complain("nothing was sent: --send sends this")
+    else:
+        tell(f"{form}: " + (", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "no flags"))
+    return 1 if {"refused", "in doubt", "cannot be sent"} & counts.keys() else 0
 
 
 WEBHOOK_PORT = 8748

@@ -1,4 +1,10 @@
-"""Malformed rows, as platforms receive them: the ones in the demo's sample."""
+"""Makes the demo's sample: `python -m jobs.demo.make_sample --corpus FILE [--only foreign|canaries]`.
+
+Run after `make model`. Texts of people, of the model with and without a mark, and malformed rows as platforms receive
+them go into files sample-N and truth; texts that canaries' accounts post, marked for them, into canaries.parquet, and
+which messages the canaries have into canary-users.parquet, only when it is missing. No completion for a canary is left
+out, however short, since a canary that is lost is what counts.
+"""
 
 import argparse
 import os
@@ -17,9 +23,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from jobs.demo.demo_keys import HERE, KEYS, MESSAGES, SECRETS, USERS_FILE, make_registry
-from jobs.demo.get_model import DEFAULT_FOLDER
-from scanner.registry import add_users, list_users, load_registry, open_key
+from jobs.demo.demo_keys import (
+    CANARY_POWER,
+    CANARY_USERS,
+    HERE,
+    KEYS,
+    MESSAGES,
+    SECRETS,
+    USERS_FILE,
+    make_registry,
+)
+from jobs.demo.from_packages import MODEL
+from scanner.registry import add_users, list_users, load_registry, make_canaries, open_key
 from scanner.watermark.format import DrawsKeys
 from scanner.watermark.formats import make_format
 from schemas.tables import USER_EVENTS
@@ -153,6 +168,13 @@ FOREIGN: tuple[tuple[str | None, dict[str, float]], ...] = (("demo-vllm", {"temp
 """Keys of other stacks to mark with, and how to sample."""
 
 
+CANARIES, CANARY_TEXTS, CANARY_TOKENS = 10, 20, 300
+"""Number of canaries, texts of each key, and most new tokens of a text."""
+
+CANARY_SETTINGS = {"demo-greenlist": {"temperature": 0.8, "delta": 3.0}, "demo-gumbel": {"temperature": 1.0}}
+"""Keys with their sampling, as for the texts of the sample that users asked for."""
+
+
 class SampleRow(NamedTuple):
     """A document before it has an id: its bytes, and its row of truth.parquet."""
 
@@ -200,7 +222,6 @@ def model_rows(
     folder: Path, registry: Path, seed: int, settings: tuple[tuple[str | None, dict[str, float]], ...]
 ) -> Iterator[SampleRow]:
     """Documents that the model wrote: marked with each key for users in turn, and unmarked."""
-    os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
     from scanner.generation import Sampling, complete, load_model
 
     model = load_model(folder)
@@ -226,6 +247,26 @@ def model_rows(
                 yield SampleRow(completion.text.encode(), facts)
 
 
+def canary_rows(folder: Path, registry: Path, seed: int) -> Iterator[tuple[SampleRow, str]]:
+    """Texts that the model wrote, each with the canary whom it was marked for, in turns."""
+    from scanner.generation import Sampling, complete, load_model
+
+    model = load_model(folder)
+    prompts = (HERE / "prompts.txt").read_text(encoding="utf-8").splitlines()
+    record = load_registry(registry)
+    keys = {key.key_id: key for key in record.keys}
+    canaries = record.canaries.made if record.canaries else ()
+    for number, (key_id, how) in enumerate(CANARY_SETTINGS.items()):
+        turns = [canary for canary in canaries if canary.key_id == key_id] * (CANARY_TEXTS // CANARIES)
+        those = np.random.default_rng(seed + number).permutation(prompts)[: len(turns)].tolist()
+        sampling = Sampling(max_new_tokens=CANARY_TOKENS, top_p=TOP_P, **how)  # type: ignore[arg-type]
+        messages = [canary.message for canary in turns]
+        done = complete(model, those, sampling, seed + number, open_key(registry, keys[key_id]), messages)
+        print(f"{key_id}: {len(done)} texts of {[completion.tokens for completion in done]} tokens", flush=True)
+        for completion, canary in zip(done, turns, strict=True):
+            yield SampleRow(completion.text.encode(), {}), canary.account_id
+
+
 def marked_for(registry: Path, key_id: str, user_ids: list[str]) -> list[dict[str, Any]]:
     """Rows of truth.parquet for documents that are marked for these users."""
     given = list_users(registry, [key_id])
@@ -240,7 +281,7 @@ def marked_for(registry: Path, key_id: str, user_ids: list[str]) -> list[dict[st
 
 
 def bad_rows() -> Iterator[SampleRow]:
-    """Rows that a platform receives as well: see jobs/demo/make_sample.py."""
+    """Malformed rows, as BAD_ROWS has them."""
     for note, text in BAD_ROWS:
         yield SampleRow(text, {"kind": "bad", "note": note})
 
@@ -259,9 +300,9 @@ def write_sample(rows: list[SampleRow], out: Path, seed: int) -> None:
     random = np.random.default_rng(seed)
     rows = [rows[i] for i in random.permutation(len(rows))]
     ids: list[str | None] = [f"doc-{i:04}" for i in range(1, len(rows) + 1)]
-    places = {row.truth.get("note"): i for i, row in enumerate(rows)}
-    ids[places["id of another document"]] = ids[places["an id that comes twice"]]
-    ids[places["no id"]] = None
+    index_of = {row.truth.get("note"): i for i, row in enumerate(rows)}
+    ids[index_of["id of another document"]] = ids[index_of["an id that comes twice"]]
+    ids[index_of["no id"]] = None
     documents, half = _posted(rows, ids, random), len(rows) // 2
     for number, part in enumerate([documents[:half], documents[half:]], start=1):
         write_table(part, out / f"sample-{number}.parquet")
@@ -326,27 +367,59 @@ def make_secrets_and_users() -> None:
             registry = Path(folder) / "registry"
             make_registry(registry)
             add_users(registry, [key_id for key_id in KEYS if MESSAGES[key_id] > 1], USER_IDS, at=ALLOCATED_AT)
-            rows = list_users(registry).select(
-                "key_id", "message", "user_id", event=pl.lit("allocated"), at=pl.col("allocated_at")
-            )
-        pq.write_table(rows.to_arrow().cast(USER_EVENTS), USERS_FILE)
+            _write_events(list_users(registry), USERS_FILE)
+
+
+def make_canary_users(registry: Path) -> None:
+    """Give canaries their messages in the demo's registry, and keep these on file."""
+    canaries = make_canaries(registry, [*CANARY_SETTINGS], CANARIES, CANARY_POWER, ALLOCATED_AT).made
+    ids = sorted({canary.account_id for canary in canaries})
+    _write_events(list_users(registry).filter(pl.col("user_id").is_in(ids)), CANARY_USERS)
+
+
+def _write_events(users: pl.DataFrame, file: Path) -> None:
+    """Write users as events, which the demo's registry is restored from."""
+    rows = users.select("key_id", "message", "user_id", event=pl.lit("allocated"), at=pl.col("allocated_at"))
+    pq.write_table(rows.to_arrow().cast(USER_EVENTS), file)
+
+
+def write_canaries(model: Path, out: Path, seed: int) -> None:
+    """Write texts of canaries as a platform receives them."""
+    with tempfile.TemporaryDirectory() as folder:
+        registry = Path(folder) / "registry"
+        make_registry(registry, canaries=CANARY_USERS.exists())
+        if not CANARY_USERS.exists():
+            make_canary_users(registry)
+        rows, accounts = zip(*canary_rows(model, registry, seed), strict=True)
+    ids = [f"canary-text-{i:02}" for i in range(1, len(rows) + 1)]
+    seconds = times(len(rows), np.random.default_rng(seed))
+    write_table(documents_of(rows, ids, accounts, seconds), out / "canaries.parquet")
 
 
 def main() -> None:
     """Read the arguments and make the sample."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", type=Path, required=True, help="Parquet file of human text: source, path, text")
-    parser.add_argument("--model", type=Path, default=DEFAULT_FOLDER, help="folder that `make model` made")
+    parser.add_argument("--corpus", type=Path, help="Parquet file of human text: source, path, text")
+    parser.add_argument("--model", type=Path, default=MODEL, help="folder that `make model` made")
     parser.add_argument("--out", type=Path, default=HERE, help="where to write sample and truth")
     parser.add_argument("--seed", type=int, default=2026)
-    parser.add_argument("--foreign", action="store_true", help="write sample-3 and truth-3 alone")
+    parser.add_argument(
+        "--only", choices=("foreign", "canaries"), help="write sample-3 and truth-3 alone, or canaries alone"
+    )
     given = parser.parse_args()
+    if given.only is None and given.corpus is None:
+        parser.error("give --corpus, or --only")
+    os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
     make_secrets_and_users()
+    if given.only != "foreign":
+        write_canaries(given.model, given.out, given.seed)
+    if given.only == "canaries":
+        return
     with tempfile.TemporaryDirectory() as folder:
         registry = Path(folder) / "registry"
         make_registry(registry)
         write_foreign([*model_rows(given.model, registry, given.seed, FOREIGN)], given.out, given.seed)
-        if not given.foreign:
+        if given.only is None:
             written = model_rows(given.model, registry, given.seed, SETTINGS)
             rows = [*human_rows(given.corpus, given.seed), *bad_rows(), *written]
             write_sample(rows, given.out, given.seed)

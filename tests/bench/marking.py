@@ -28,13 +28,13 @@ GUMBEL = Gumbel(SECRET, WINDOW), Version2Gumbel(SECRET, WINDOW, GROUPS)
 
 
 def beside_unmarked(options: Namespace) -> Iterator[Comparison]:
-    from jobs.demo.get_model import DEFAULT_FOLDER
+    from jobs.demo.from_packages import MODEL
     from scanner.generation import Sampling, complete, load_model
 
-    if not Path(DEFAULT_FOLDER).exists():
+    if not Path(MODEL).exists():
         print("row 8 is left out: run `make model` first")
         return
-    model = load_model(DEFAULT_FOLDER)
+    model = load_model(MODEL)
     prompts = [f"Write a story about the number {i}." for i in range(ROWS)]
     for top_p in TOP_P:
         how = Sampling(TOKENS, top_p=top_p, delta=DELTA)

@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 
 from jobs.demo.demo_keys import HERE, TOKENIZER, make_registry
-from jobs.demo.get_model import DEFAULT_FOLDER
+from jobs.demo.from_packages import MODEL
 from scanner.power import Aim, GumbelEntropy, tokens_needed
 from scanner.registry import find_key, load_registry, open_key
 from scanner.text import load_tokenizer, sha256_file
@@ -33,7 +33,7 @@ from scanner.watermark import batch_tokens
 from tests.bench.paper_page import reported, tokens_table, write_page
 
 ROOT = Path(__file__).parents[2]
-TASKS = DEFAULT_FOLDER.absolute().parent / "tasks"
+TASKS = MODEL.absolute().parent / "tasks"
 TASK_NAMES = ("asdiv", "human_eval", "nq_open")
 SEED = "paper"
 RATE = 1e-5
@@ -276,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.paper", description=__doc__)
     parser.add_argument("--corpus", type=Path, nargs="*", help="Parquet of texts by people; default: the demo's sample")
     parser.add_argument("--tokenizer", type=Path, default=TOKENIZER, help="tokenizer.json of the figure")
-    parser.add_argument("--model", type=Path, default=DEFAULT_FOLDER)
+    parser.add_argument("--model", type=Path, default=MODEL)
     parser.add_argument("--folder", type=Path, help="of the results; default: build/paper or build/paper-quick")
     parser.add_argument("--page", type=Path, help="the page; default: page/paper.md in the folder")
     parser.add_argument("--quick", action="store_true")

@@ -10,7 +10,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from jobs.cli import run
-from jobs.demo.get_tasks import make_tasks
+from jobs.demo.from_packages import make_tasks
 from jobs.demo.tasks.check_code import process_results
 from jobs.evaluate import evaluate
 from scanner.errors import Refused

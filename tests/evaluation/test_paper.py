@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from jobs.demo.get_model import DEFAULT_FOLDER
+from jobs.demo.from_packages import MODEL
 from tests.bench.paper import STEPS, main, publish
 from tests.bench.paper_page import _compared, _directions, limits, write_page
 
@@ -92,7 +92,7 @@ def test_a_page_keeps_what_was_found_elsewhere_and_a_step_done_here_takes_its_pl
 @pytest.mark.long
 @pytest.mark.model
 def test_every_step_runs_small_and_is_not_run_again(tmp_path, capsys):
-    if not (DEFAULT_FOLDER / "config.json").is_file():
+    if not (MODEL / "config.json").is_file():
         pytest.skip("no model: run `make model`")
     main(["--quick", "--folder", str(tmp_path)])
     said = capsys.readouterr().out

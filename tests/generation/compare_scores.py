@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from jobs.demo.get_model import DEFAULT_FOLDER
+from jobs.demo.from_packages import MODEL
 from scanner.generation import LocalModel, Sampling, complete, load_model, token_log_probabilities
 from scanner.watermark import Gumbel, LogGumbel, Positions, Tokens, batch_tokens, scored_positions
 from tests.generation.neyman_pearson import neyman_pearson
@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--top-p", type=float, default=0.95)
-    parser.add_argument("--model", type=Path, default=DEFAULT_FOLDER)
+    parser.add_argument("--model", type=Path, default=MODEL)
     options = parser.parse_args()
     model = load_model(options.model)
     sampling = Sampling(options.tokens, temperature=options.temperature, top_p=options.top_p)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jobs.demo.demo_keys import TOKENIZER
-from jobs.demo.get_model import DEFAULT_FOLDER
+from jobs.demo.from_packages import MODEL
 from scanner.generation import LocalModel, Sampling, complete, load_model
 from scanner.text import load_tokenizer
 from scanner.watermark import GreenList, Gumbel, Watermark, scored_positions
@@ -26,7 +26,7 @@ MESSAGES = [7, 77_777, 5_000]
 
 @pytest.fixture(scope="module")
 def model() -> LocalModel:
-    folder = Path(__file__).parents[2] / DEFAULT_FOLDER
+    folder = Path(__file__).parents[2] / MODEL
     if not folder.exists():
         pytest.fail(f"{folder} is missing; run: make model")
     return load_model(folder)

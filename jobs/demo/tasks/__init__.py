@@ -1,1 +1,1 @@
-"""Task files of lm_eval, without their data; see jobs.demo.get_tasks."""
+"""Task files of lm_eval, without their data; see jobs.demo.from_packages."""

@@ -13,7 +13,7 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from jobs.demo.demo_keys import HERE
-from jobs.demo.get_model import DEFAULT_FOLDER
+from jobs.demo.from_packages import MODEL
 from scanner.generation import GreenListProcessor, GumbelProcessor, LocalModel, load_model
 from scanner.generation.processor import RowsProcessor, sampling_weights
 from scanner.watermark.native.streams import is_group_step
@@ -108,7 +108,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.watermark.native2.write_model_texts", description=__doc__)
     parser.add_argument("--texts", type=int, default=20, help="of each cell")
     parser.add_argument("--out", type=Path, default=STORED)
-    parser.add_argument("--model", type=Path, default=DEFAULT_FOLDER)
+    parser.add_argument("--model", type=Path, default=MODEL)
     options = parser.parse_args()
     model = load_model(options.model)
     prompts = (HERE / "prompts.txt").read_text(encoding="utf-8").splitlines()
