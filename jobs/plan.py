@@ -36,7 +36,7 @@ def night_lines(figures: Path, night: float, tokens: float, users: float, flagge
     """
     if not math.isfinite(night * tokens * users * flagged):
         raise Refused("--night, --tokens, --users and --flagged must be finite numbers")
-    from scanner.cluster.night_price import MeasuredCost, price_night
+    from scanner.cluster.night_price import OPERATIONS_A_SECOND, PARAMETERS, MeasuredCost, price_night, price_reading
 
     try:
         found = parse_json(read_named(figures))
@@ -70,6 +70,12 @@ def night_lines(figures: Path, night: float, tokens: float, users: float, flagge
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     yield from ("  ".join(map(str.rjust, line, widths)) for line in lines)
     yield "GPUs: unknown, since none was measured: `brickscan bench` measures cores alone"
+    read, gpu_hours = price_reading(night, tokens, users, flagged)
+    yield (
+        f"A model of [weights_by] reads {read:,.0f} unmarked documents besides at most, and marked ones that are not "
+        f"flagged: {gpu_hours:,.1f} GPU hours for each {PARAMETERS:,.0f} parameters, by an estimate of "
+        f"{OPERATIONS_A_SECOND:g} operations a second. `brickscan scan --check` measures it on your CPUs."
+    )
     yield "Not in it: the start of workers, the driver, tries that failed, and time in which cores wait for storage."
 
 
@@ -153,7 +159,7 @@ def _machine() -> str:
 
 _CLAIMS = (
     "Power is the chance that the right message passes in a document as a whole, as it stands; a wrong one passes as"
-    " well with at most the FPR.",
+    " well with at most the FPR. By the plain sum alone: what weights of a model find comes on top.",
     "Tokens are taken to be independent given the above. Tokens that repeat an earlier window and token do not count:"
     " they come on top, as do edits of the text.",
 )

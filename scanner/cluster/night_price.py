@@ -29,6 +29,7 @@ from scanner.results.transactions import open_tables
 from scanner.scan_plan import make_plan
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.native.format import groups_for
+from schemas.config import WeightsByConfig
 from schemas.tables import STAGES
 
 GROUPED = tuple(name for name, entry in FORMATS.items() if "groups" in entry.model_fields)
@@ -199,6 +200,24 @@ def price_night(
     if any(len({one.tokens for one in lengths}) != 2 or len(lengths) != 2 for lengths in by_format.values()):
         raise Refused("--figures: two lengths of documents are needed for each format; measure again")
     return [_price(lengths, documents, tokens, flagged) for lengths in by_format.values()]
+
+
+OPERATIONS_A_SECOND = 1e14
+"""Operations of a GPU in a second while a model reads texts: an assumption, since no GPU was there to measure."""
+
+PARAMETERS = 1e8
+"""Parameters for which the price of a model's reading is stated. Twice as many take twice as long."""
+
+
+def price_reading(documents: float, tokens: float, users: float, flagged: float) -> tuple[float, float]:
+    """Most unmarked documents that a model of `[weights_by]` reads, and GPU hours for so many: an estimate.
+
+    A forward pass is two operations for each parameter and token. What is flagged already is not read. Under a key for
+    one user alone, only what passes the cut is.
+    """
+    share = 1.0 if users > 1 else WeightsByConfig.model_fields["cut"].default
+    read = documents * (1.0 - flagged) * share
+    return read, read * tokens * 2.0 * PARAMETERS / OPERATIONS_A_SECOND / 3600.0
 
 
 def _price(lengths: Sequence[MeasuredCost], documents: float, tokens: float, flagged: float) -> NightPrice:

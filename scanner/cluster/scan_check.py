@@ -43,7 +43,7 @@ from scanner.cluster.work import (
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import check_secrets, check_tokenizers, check_users, open_detector
 from scanner.detection.under_test import Origin, Witness
-from scanner.detection.weighing import weighing_of
+from scanner.detection.weighing import reading_of, weighing_of
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.documents import Unreadable, read
 from scanner.input.files import DriverShare, list_files
@@ -454,15 +454,21 @@ def _costs_of_looks(plan: Plan) -> Iterator[str]:
         yield f"a look takes so many times as long as a scan for 100,000 users without it, once measured: {each}"
 
 
+MARKED = 0.1
+"""Share of a night's texts that is taken to be marked: nearly all of these pass the cut of a model."""
+
+
 def _model(weighing: Plan, work: ScanWork) -> CheckFinding:
     """What the model reads of what is left, at most, and how long one core takes for it."""
     of_pass = shards_of_pass(weighing, work.of_input)
     left = not_weighed(weighing, of_pass, work.of_input) if results.exist(weighing.results) else of_pass
     seconds, share = reading_cost(weighing)
-    hours = share * seconds * sum(shard.rows.text_bytes for shard in left) / 3600
+    of_all = share + MARKED * (reading_of(weighing).share - share)
+    hours = of_all * seconds * sum(shard.rows.text_bytes for shard in left) / 3600
     says = (
         f"{len(of_pass) - len(left):,} of {_count(len(of_pass), 'shard')} read; of the others at most {share:.3g} of "
-        f"the texts: about {_hours(hours)} core-hours more on CPUs, on GPUs less"
+        f"the unmarked texts, and marked ones: where one text in {1 / MARKED:g} is marked, about {_hours(hours)} "
+        "core-hours more on CPUs, on GPUs less"
     )
     return CheckFinding("model", (says,), {"reader_sha256": weighing.reader_sha256, "core_hours": hours})
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scanner.detection.one_text import ScannedKey
 from scanner.detection.rules import Rules
 from scanner.detection.weighing import TextLevels, reader_sha256, weighing_of, worth_reading
 from scanner.errors import Refused
@@ -50,6 +51,15 @@ def test_the_pass_has_a_share_and_keys_that_cannot_be_weighed_give_it_back(night
     assert [key.key_id for key in weighing.keys] == ["one", "two"]
     assert weighing.key_set != plan.under(["one", "two"]).key_set
     assert weighing.decides != plan.under(["one", "two"]).decides
+
+
+def test_a_plan_of_tokens_names_the_look_that_it_does_not_count(night, own_registry, model) -> None:
+    """`green` is of version 1 with many messages."""
+    fix_secrets(own_registry, "two")
+    new_key(own_registry, "two", format="gumbel-v2", window=4, messages=1000, tokenizer=TOKENIZER)
+    looks = [ScannedKey.of_config(configured(night, model), key_id).looks for key_id in ("two", "green")]
+    assert looks[0].endswith("tested beside them, which finds some more: tokens weighed by a model")
+    assert "weighed" not in looks[1]
 
 
 def test_a_pass_that_cannot_be_is_refused_before_any_work(night, model) -> None:
