@@ -15,17 +15,18 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from scanner.errors import BrickscanError, Refused
+from scanner.registry import head_of, load_registry, numbers_of_heads
 from scanner.registry.keys_file import read_published
 from scanner.registry.secrets import new_secret_file, read_secret
 from scanner.service.budget import Budget, BudgetSpent
 from scanner.service.scoring import Finding, ScoringPool, Served, Unavailable, look
 from scanner.service.signing import Signer
-from scanner.storage.locations import make_private
+from scanner.storage.locations import make_private, read_named, write_whole
 from schemas.service import (
     CHARACTERS,
     MEANINGS,
@@ -41,6 +42,7 @@ SECONDS_BETWEEN_LOOKS = 1.0
 """Seconds between two looks at the registry: so long, at most, it goes on after the registry became unreadable."""
 
 _KEY_FILE = "secret"
+_REGISTRY_FILE = "registry.json"
 _VERSION = importlib.metadata.version("brickscan")
 
 
@@ -70,7 +72,7 @@ class Answers:
             new_secret_file(self.state / _KEY_FILE)
         secret = read_secret(f"file:{_KEY_FILE}", self.state)
         self.served: Served | None = None
-        self.first = Served.of(config, folder)
+        self.first = self._read_registry()
         self.budget = Budget(self.state / "budget.sqlite", secret, config.budget)
         self.log = DetectorLog(self.state / "log", config.log_days)
         self.pool = ScoringPool(config.workers, config.seconds, secret)
@@ -99,7 +101,7 @@ class Answers:
         trouble = ""
         while True:
             try:
-                served = await asyncio.to_thread(Served.of, self.config, self._folder)
+                served = await asyncio.to_thread(self._read_registry)
                 if served != self.served:
                     await self.pool.serve(served)
                     self._tell(f"event=serving keys={len(served.check.keys)} withheld={len(served.withheld)}")
@@ -116,6 +118,12 @@ class Answers:
             trouble = now
             self._forget()
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+
+    def _read_registry(self) -> Served:
+        """What is served now. Raises Refused: as `Served.of` and `refuse_older`."""
+        served = Served.of(self.config, self._folder)
+        refuse_older(served.check.registry, self.state / _REGISTRY_FILE)
+        return served
 
     def _forget(self) -> None:
         """Delete what is older than it may be, though nobody asks."""
@@ -275,6 +283,29 @@ class Answers:
             return _last_head(path, os.stat(path).st_mtime_ns)
         except OSError as error:
             raise Refused(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def refuse_older(registry: Path | str, file: Path) -> None:
+    """Hold a registry against what a file says of it, the ids of its keys and the head of its users; keep them there.
+
+    Raises:
+        Refused: a key is gone, or its chain of users never had that head: it was put back to an older state.
+    """
+    known: dict[str, Any] = json.loads(read_named(file)) if file.exists() else {"keys": [], "users_head": None}
+    now: dict[str, Any] = {
+        "keys": [key.key_id for key in load_registry(registry).keys],
+        "users_head": head_of(registry),
+    }
+    if now == known:
+        return
+    gone, head = sorted(set(known["keys"]) - set(now["keys"])), known["users_head"]
+    if gone or (head and not numbers_of_heads(registry, [head])):
+        what = f"the key {gone[0]}" if gone else f"the head {head} of its users"
+        raise Refused(
+            f"registry {registry}: is older than this detector, or another, since it lacks {what}: put back its "
+            f"newest backup; if it is meant, delete {file}"
+        )
+    write_whole(file, lambda out: out.write(json.dumps(now).encode()))
 
 
 @functools.lru_cache(maxsize=1)

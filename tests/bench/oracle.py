@@ -6,9 +6,12 @@ in one window of the budget. Texts have one token a word, and the attacker knows
 - near-duplicates: share of edited, cut and padded texts that are charged to the text that they come from, and share of
   unrelated texts that are, of all pairs of a corpus (--corpus) or of random texts;
 - scrubbing: edits until a marked text of 300 tokens is not flagged, by who gets no answers and edits as many tokens as
-  19 of 20 texts need, by who asks `serve`, and by who sees p and keeps edits that raise it;
+  19 of 20 texts need, and by who sees p and keeps edits that raise it; edits until `serve` answers `not found`, by who
+  asks about more and fewer edits in one order, and by who makes them anew each time, so that variants hardly repeat
+  each other;
 - forging: unmarked texts that are flagged after 1,000 queries of hill-climbing;
-- draws: n-grams of the 1,000 commonest that are told green or not, right beyond chance.
+- draws: n-grams that callers choose and that they take for green or not, right beyond chance: one caller and 100, with
+  10,000 queries each, and who sees p. The budget refuses most queries, by the code that refuses them in `serve`.
 """
 
 import argparse
@@ -31,6 +34,14 @@ from tests.support.two_keys import TOKENIZER, Words, marked_text, plain_text, wo
 SECRET = bytes(range(32))
 LENGTH = 300
 FLAGGED = 1e-6
+QUERIES = 10_000
+"""Queries of a caller who wants to learn draws."""
+
+CHOSEN = 400
+"""n-grams whose draws who sees p learns."""
+
+STEP, TRIES = 8, 5
+"""Edits that who edits anew takes away at a time, and most variants of as many edits that he asks about."""
 
 
 class Server:
@@ -54,49 +65,80 @@ class Server:
         self.answered += 1
         return finding.result
 
+    def has_spent(self, caller: str) -> bool:
+        """Whether a caller has no new text left, as a refusal says."""
+        try:
+            self.budget.refuse_spent(caller, expert=False)
+        except BudgetSpent:
+            return True
+        return False
+
+    def queries(self) -> str:
+        return f"asked {self.asked:,}, answered {self.answered:,}"
+
     def log10_p(self, text: str) -> float:
         """What a server that tells p answers."""
         (p,) = self.scorer._opened.score_batch([text.encode()]).verdicts["log10_p_global"].to_pylist()
         return float(p)
 
 
-def edited(words: Sequence[str], places: Sequence[int], drawn: Sequence[str]) -> list[str]:
+def edited_words(words: Sequence[str], places: Sequence[int], drawn: Sequence[str]) -> list[str]:
     found = list(words)
     for place in places:
         found[place] = drawn[place]
     return found
 
 
-def scrub(server: Server, text: str, others: str, rng: np.random.Generator, caller: str) -> tuple[int, int, int]:
-    """Edits that a text needs in a random order; edits made by who asks `serve`; by who sees p."""
+def edited(words: Sequence[str], places: Sequence[int], drawn: Sequence[str]) -> str:
+    return " " + " ".join(edited_words(words, places, drawn))
+
+
+def scrub(server: Server, text: str, others: str, rng: np.random.Generator) -> tuple[int, int, list[int]]:
+    """Edits that a text needs in a random order; edits made by who sees p; that order."""
     words, drawn = text.split(), others.split()
     order = rng.permutation(len(words)).tolist()
-
-    def after(edits: int) -> str:
-        return " " + " ".join(edited(words, order[:edits], drawn))
-
     low, high = 0, len(words)
     while low < high:  # the first number of edits that is enough, by p itself
         middle = (low + high) // 2
-        low, high = (low, middle) if server.log10_p(after(middle)) > np.log10(FLAGGED) else (middle + 1, high)
-    needed = high
-    low, high = 0, len(words)
-    while low < high:  # the same by answers, until no more are given: then he stays at what was answered last
-        answer = server.ask(after(middle := (low + high) // 2), caller)
-        if answer is None:
-            break
-        low, high = (middle + 1, high) if answer == DetectorResult.FOUND else (low, middle)
-    by_answers = high
-    kept, now = list(words), server.log10_p(text)
-    made = 0
+        enough = server.log10_p(edited(words, order[:middle], drawn)) > np.log10(FLAGGED)
+        low, high = (low, middle) if enough else (middle + 1, high)
+    kept, now, made = list(words), server.log10_p(text), 0
     for place in order:
         if now > np.log10(FLAGGED):
             break
-        tried = edited(kept, [place], drawn)
+        tried = edited_words(kept, [place], drawn)
         p = server.log10_p(" " + " ".join(tried))
         if p > now:
             kept, now, made = tried, p, made + 1
-    return needed, by_answers, made
+    return high, made, order
+
+
+def scrub_in_order(server: Server, text: str, others: str, order: Sequence[int], blind: int, caller: str) -> int:
+    """Edits made by who halves their number by answers, and stays at what was answered last when there are no more."""
+    words, drawn, low, high = text.split(), others.split(), 0, blind
+    while low < high:
+        answer = server.ask(edited(words, order[: (middle := (low + high) // 2)], drawn), caller)
+        if answer is None:
+            break
+        low, high = (low, middle) if answer == DetectorResult.NOT_FOUND else (middle + 1, high)
+    return high
+
+
+def scrub_anew(server: Server, text: str, others: str, rng: np.random.Generator, blind: int, caller: str) -> int:
+    """Edits of the least edited variant that is not found, by who makes all edits anew for each, so that few are alike.
+
+    He takes away STEP edits where a variant is not found, and gives up after TRIES that are.
+    """
+    words, drawn, edits = text.split(), others.split(), blind - STEP
+    while edits > 0:
+        for _ in range(TRIES):
+            answer = server.ask(edited(words, rng.permutation(len(words))[:edits].tolist(), drawn), caller)
+            if answer in (None, DetectorResult.NOT_FOUND):
+                break
+        if answer != DetectorResult.NOT_FOUND:
+            break
+        edits -= STEP
+    return edits + STEP
 
 
 def forge(ask: Callable[[str], float | None], words: Words, rng: np.random.Generator, queries: int) -> bool:
@@ -123,7 +165,7 @@ def draws(
     server: Server, window: int, marked: Callable[[int], str], words: Words, callers: int
 ) -> tuple[int, int, int]:
     """n-grams told, told right, right by chance: near the threshold, one more green word turns an answer."""
-    rng, told, right, mark = np.random.default_rng(5), 0, 0, server.scorer._opened.keys_under_test[0].watermark
+    rng, told, right = np.random.default_rng(5), 0, 0
     for caller in range(callers):
         for attempt in range(100):
             name = f"{callers} callers, {caller}"
@@ -135,21 +177,45 @@ def draws(
                 if answer is None:
                     break
                 low, high = (low, middle) if answer == DetectorResult.FOUND else (middle + 1, high)
+            if server.has_spent(name):
+                break
             if answer is None:
-                if server.ask(plain_text(words)(120, 10**6 + caller), name) is None:
-                    break  # this caller has no new text left
                 continue
             base = text[: low - 1]
             while True:
-                gram = [words.words[i] for i in rng.integers(len(words.words), size=window + 1)]
-                answer = server.ask(" " + " ".join(base + gram), name)
+                chosen = rng.integers(len(words.words), size=window + 1).tolist()
+                answer = server.ask(" " + " ".join(base + [words.words[i] for i in chosen]), name)
                 if answer is None:
                     break
                 told += 1
-                ids = np.array([words.tokens[words.words.index(word)] for word in gram], np.uint32)
-                green = mark.green(mark.window_nonces(ids[None, :-1]), np.array([1]), int(words.tokens.max()) + 1)[0]
-                right += (answer == DetectorResult.FOUND) == bool(green[ids[-1]])
+                right += (answer == DetectorResult.FOUND) == is_green(server, chosen, words)
     return told, right, round(0.75 * told)
+
+
+def draws_by_p(server: Server, window: int, marked: Callable[[int], str], words: Words) -> int:
+    """How many of CHOSEN draws who sees p takes right, in two queries each: with the last word, and without it."""
+    rng, right, base = np.random.default_rng(6), 0, marked(999)
+    for _ in range(CHOSEN):
+        chosen = rng.integers(len(words.words), size=window + 1).tolist()
+        before = base + "".join(" " + words.words[i] for i in chosen[:-1])
+        fell = server.log10_p(before + " " + words.words[chosen[-1]]) < server.log10_p(before)
+        right += fell == is_green(server, chosen, words)
+    return right
+
+
+def is_green(server: Server, chosen: Sequence[int], words: Words) -> bool:
+    """Whether the last of some words is green after the others, for message 1."""
+    mark, ids = server.scorer._opened.keys_under_test[0].watermark, words.tokens[list(chosen)].astype(np.uint32)
+    green = mark.green(mark.window_nonces(ids[None, :-1]), np.array([1]), int(words.tokens.max()) + 1)[0]
+    return bool(green[ids[-1]])
+
+
+def ask_on(server: Server, callers: int) -> int:
+    """Number of answers to the queries that callers have left, who go on with other texts until they made QUERIES."""
+    before = server.answered
+    for number in range(callers * QUERIES - server.asked):
+        server.ask(f"query {number}", f"{callers} callers, {number % callers}")
+    return server.answered - before
 
 
 def shares(budget: Budget, texts: Sequence[str]) -> None:
@@ -195,24 +261,27 @@ def shares(budget: Budget, texts: Sequence[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.oracle", description=__doc__)
-    parser.add_argument("--texts", type=int, default=40, help="texts that are scrubbed")
+    parser.add_argument("--texts", type=int, default=40, help="texts that are scrubbed; 0: none")
     parser.add_argument("--forged", type=int, default=4)
     parser.add_argument("--corpus", type=Path, help="Parquet with a column `text`; else random texts")
     parser.add_argument("--near-duplicates", type=int, nargs="+", default=[10, 3, 1])
+    parser.add_argument("--windows", type=int, nargs="*", default=[2, 4], help="of the keys that are attacked")
+    parser.add_argument("--callers", type=int, nargs="*", default=[1, 100], help="who learn draws together")
+    parser.add_argument("--shares", type=int, default=1000, help="texts of which variants are made; 0: none")
     options = parser.parse_args()
     words = words_of_one_token()
-    texts = [plain_text(words)(250, seed) for seed in range(400)]
-    if options.corpus:
+    texts = [plain_text(words)(250, seed) for seed in range(options.shares)]
+    if options.corpus and options.shares:
         import polars as pl
 
         column = pl.read_parquet(options.corpus, columns=["text"])["text"]
         lengths = column.str.len_chars()
-        texts = column.filter((lengths > 800) & (lengths < 4000)).unique().sample(1000, seed=3).to_list()
+        texts = column.filter((lengths > 800) & (lengths < 4000)).unique().sample(options.shares, seed=3).to_list()
     with tempfile.TemporaryDirectory() as name:
-        budget = Budget(Path(name) / "shares.sqlite", SECRET, BudgetConfig())
-        print(f"near-duplicates, {len(texts)} texts")
-        shares(budget, texts)
-        for window in (2, 4):
+        if texts:
+            print(f"near-duplicates, {len(texts)} texts")
+            shares(Budget(Path(name) / "shares.sqlite", SECRET, BudgetConfig()), texts)
+        for window in options.windows:
             folder = Path(name) / f"h{window}"
             folder.mkdir()
             fix_secrets(folder / "registry", "green")
@@ -230,42 +299,80 @@ def main() -> None:
             one_window(scorer, folder / "registry", window, words, options, folder)
 
 
+def mean(values: Sequence[int]) -> str:
+    error = 1.96 * np.std(values, ddof=1) / np.sqrt(len(values))
+    return f"{np.mean(values):.1f} ± {error:.1f}"
+
+
+NewServer = Callable[[int, str], Server]
+"""Makes a server with a limit of near-duplicates and an empty table, whose name is given."""
+
+
+def scrubbing(new_server: NewServer, texts: Sequence[tuple[str, str]], limits: Sequence[int]) -> None:
+    """Prints edits saved in scrubbing marked texts, beside each of which stand other words."""
+    rng, telling = np.random.default_rng(9), new_server(1, "telling p")
+    scrubbed = [scrub(telling, *pair, rng) for pair in texts]
+    blind = int(np.quantile([needed for needed, _, _ in scrubbed], 0.95, method="higher"))
+    saved = mean([blind - made for _, made, _ in scrubbed])
+    print(f"  scrubbing, n={len(texts)}: blind {blind} edits; saved by p {saved}", flush=True)
+    for limit in limits:
+        in_order, anew = new_server(limit, "in order"), new_server(limit, "anew")
+        made, made_anew = [], []
+        for place, (pair, (_, _, order)) in enumerate(zip(texts, scrubbed, strict=True)):
+            made.append(scrub_in_order(in_order, *pair, order, blind, f"caller {place}"))
+            made_anew.append(scrub_anew(anew, *pair, rng, blind, f"caller {place}"))
+        print(
+            f"  {limit} near-duplicates: saved by answers, in one order {mean([blind - each for each in made])} "
+            f"({in_order.queries()}), edited anew {mean([blind - each for each in made_anew])} ({anew.queries()})",
+            flush=True,
+        )
+
+
+def learning(server: Server, window: int, marked: Callable[[int], str], words: Words, callers: int) -> None:
+    """Prints how many draws callers learn who have QUERIES each."""
+    n, right, chance = draws(server, window, marked, words, callers)
+    late = ask_on(server, callers)
+    print(
+        f"  draws, {callers} callers: {n} n-grams told, {right} right, {chance} by chance: {max(right - chance, 0)} "
+        f"beyond chance; {server.queries()}, {late} of these after nothing was learnt any more",
+        flush=True,
+    )
+
+
+def forging(server: Server, words: Words, count: int) -> None:
+    """Prints how many of so many unmarked texts hill-climbing flags."""
+    value = {DetectorResult.FOUND: -9.0, DetectorResult.CANNOT_TELL: -6.1, DetectorResult.NOT_FOUND: 0.0}
+    by_answers = by_p = 0
+    for seed in range(count):
+        ask = lambda text, seed=seed: value.get(server.ask(text, f"forger {seed}"))  # noqa: E731
+        by_answers += forge(ask, words, np.random.default_rng(seed), 1000)
+        by_p += forge(server.log10_p, words, np.random.default_rng(seed), 1000)
+    print(f"  forged in 1,000 queries: by answers {by_answers}, by p {by_p}, of {count}", flush=True)
+
+
 def one_window(
     scorer: Scorer, registry: Path, window: int, words: Words, options: argparse.Namespace, folder: Path
 ) -> None:
     marked, plain = marked_text(registry, words), plain_text(words)
-    for limit in options.near_duplicates:
-        place = folder / f"budget-{limit}"
+
+    def new_server(limit: int, name: str) -> Server:
+        place = folder / f"{limit} {name}"
         place.mkdir()
-        server, rng = Server(scorer, BudgetConfig(near_duplicates=limit), place), np.random.default_rng(9)
-        found = np.array(
-            [
-                scrub(server, marked(1, LENGTH, s), plain(LENGTH, 10**5 + s), rng, f"caller {s}")
-                for s in range(options.texts)
-            ]
-        )
-        blind = int(np.quantile(found[:, 0], 0.95, method="higher"))
-        saved, told = blind - found[:, 1], blind - found[:, 2]
-        errors = [1.96 * np.std(each, ddof=1) / np.sqrt(len(each)) for each in (saved, told)]
-        print(
-            f"h={window}, {limit} near-duplicates: scrubbing, n={len(found)}: blind {blind} edits; saved by serve "
-            f"{saved.mean():.1f} ± {errors[0]:.1f}, by p {told.mean():.1f} ± {errors[1]:.1f}"
-        )
-        for callers in (1, 10):
-            n, right, chance = draws(server, window, lambda seed: marked(1, 200, seed), words, callers)
-            print(
-                f"  draws, {callers} callers: {n} n-grams told, {right} right, {chance} by chance: "
-                f"{max(right - chance, 0)} beyond chance; by p, 1,000 of 1,000 in 2,000 queries"
-            )
-        print(f"  asked {server.asked}, answered {server.answered}")
-    value = {DetectorResult.FOUND: -9.0, DetectorResult.CANNOT_TELL: -6.1, DetectorResult.NOT_FOUND: 0.0}
-    last = Server(scorer, BudgetConfig(), folder)
-    by_answers = by_p = 0
-    for seed in range(options.forged):
-        ask = lambda text, seed=seed: value.get(last.ask(text, f"forger {seed}"))  # noqa: E731
-        by_answers += forge(ask, words, np.random.default_rng(seed), 1000)
-        by_p += forge(last.log10_p, words, np.random.default_rng(seed), 1000)
-    print(f"h={window}: forged in 1,000 queries: by answers {by_answers}, by p {by_p}, of {options.forged}")
+        return Server(scorer, BudgetConfig(near_duplicates=limit), place)
+
+    print(f"h={window}:", flush=True)
+    if options.texts:
+        texts = [(marked(1, LENGTH, seed), plain(LENGTH, 10**5 + seed)) for seed in range(options.texts)]
+        scrubbing(new_server, texts, options.near_duplicates)
+    if options.callers:
+        right = draws_by_p(new_server(1, "draws by p"), window, lambda seed: marked(1, 200, seed), words)
+        print(f"  draws by p: {right} of {CHOSEN} right in {2 * CHOSEN} queries, {round(0.75 * CHOSEN)} by chance")
+    for limit in options.near_duplicates:
+        for callers in options.callers:
+            print(f"  {limit} near-duplicates:", end="", flush=True)
+            learning(new_server(limit, f"{callers}"), window, lambda seed: marked(1, 200, seed), words, callers)
+    if options.forged:
+        forging(new_server(3, "forged"), words, options.forged)
 
 
 if __name__ == "__main__":

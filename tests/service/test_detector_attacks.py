@@ -14,6 +14,7 @@ import pytest
 
 from docs.examples.check_report import check
 from scanner.errors import Refused
+from scanner.registry import add_users, new_key
 from scanner.service import detector_app, scoring
 from scanner.service.answering import DetectorLog
 from scanner.service.detector_app import _fields, network_of
@@ -21,7 +22,9 @@ from scanner.service.experts import expert_of, issue_token, revoke_token, tokens
 from scanner.service.scoring import look
 from scanner.service.signing import Signer, new_signing_key, revoke_signing_key, signing_keys
 from schemas.service import DetectorResult, Statement
+from tests.fixed import fix_secrets
 from tests.support.detecting import ask, configured, detecting, request, until
+from tests.support.two_keys import TOKENIZER
 
 PROXY = '[proxy]\naddresses = ["::ffff:127.0.0.1"]\ncaller = "X-Forwarded-For"\nexpert = "X-Expert"\n'
 
@@ -147,6 +150,30 @@ def test_a_registry_that_is_cut_short_ends_answers_until_it_is_whole(tmp_path, r
         assert ask(server, plain(150, 1))["status"] == 503
         file.write_bytes(whole)
         until(lambda: request(server, "GET", "/ready")[0] == 200)
+        assert ask(server, plain(150, 1))["status"] == 200
+
+
+@pytest.mark.parametrize("lost", ["a user", "a key"])
+def test_a_registry_that_is_put_back_to_an_older_state_ends_answers_until_it_is_meant(tmp_path, registry, plain, lost):
+    """It was answered by: users of the older state were named, and marks of newer keys not found."""
+    folder = Path(shutil.copytree(registry, tmp_path / "registry"))
+    older = Path(shutil.copytree(folder, tmp_path / "older"))
+    if lost == "a user":
+        add_users(folder, ["green"], ["carol"])
+    else:
+        fix_secrets(folder, "newer")
+        new_key(folder, "newer", format="gumbel", window=4, messages=5, tokenizer=TOKENIZER)
+    config, told = configured(tmp_path, folder), list[str]()
+    with detecting(config, told=told) as server:
+        assert ask(server, plain(150, 1))["status"] == 200
+        shutil.rmtree(folder)
+        shutil.copytree(older, folder)
+        until(lambda: "is older than this detector" in "".join(told), seconds=60)
+        assert ask(server, plain(150, 1))["status"] == 503
+    with pytest.raises(Refused, match=r"is older than this detector.*delete .*registry\.json"), detecting(config):
+        pass
+    (tmp_path / "detector" / "registry.json").unlink()
+    with detecting(config) as server:
         assert ask(server, plain(150, 1))["status"] == 200
 
 
