@@ -8,9 +8,9 @@ import click
 
 from jobs.keys import new
 from jobs.options import NamedPath
-from jobs.text import tell
+from jobs.text import counted, tell
 from scanner.errors import Refused
-from scanner.registry import TRIAL_BEGAN, add_users, begin_trial
+from scanner.registry import TRIAL_BEGAN, add_users, begin_trial, load_registry
 from scanner.registry.keys import refuse_real_name
 from schemas.config import COST_OF_LOOKS
 from schemas.registry import TRIAL_NAME
@@ -34,7 +34,12 @@ spans = {{ windows = true, segments = true }}  # parts of texts, too
 
 @click.command()
 @click.argument("sample", type=NamedPath(path_type=Path))
-@click.option("--tokenizer", required=True, metavar="PATH", help="The tokenizer.json of the model that will be marked.")
+@click.option(
+    "--tokenizer",
+    default=None,
+    metavar="PATH",
+    help="The tokenizer.json of the model that will be marked; of a new key.",
+)
 @click.option("--folder", type=NamedPath(path_type=Path), default=Path(), help="Where all is made.  [default: here]")
 @click.option("--key", "key_id", default=None, help="Id of the first key.  [default: first, or trial]")
 @click.option(
@@ -43,11 +48,14 @@ spans = {{ windows = true, segments = true }}  # parts of texts, too
     help=f"Make a key and {TRIAL_USERS} users that are dated back, to try text of any date; kept apart from real ones.",
 )
 @click.pass_context
-def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id: str | None, trial: bool) -> None:
+def init(
+    ctx: click.Context, sample: Path, tokenizer: str | None, folder: Path, key_id: str | None, trial: bool
+) -> None:
     """Make a registry, its first key and scan.toml from one Parquet file of your own texts, and say what was guessed.
 
     SAMPLE: a file as they will come, a Delta table, or iceberg:CATALOG.NAMESPACE.TABLE. Which columns hold texts,
-    ids, accounts and times is guessed from names, types and lengths. Nothing that is there is overwritten.
+    ids, accounts and times is guessed from names, types and lengths. Nothing that is there is overwritten: a registry
+    that `brickscan keys` made stays as it is, and scan.toml alone is made.
 
     \b
     Example:
@@ -57,9 +65,9 @@ def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id:
     from scanner.input.tables import DELTA, ICEBERG
 
     config, registry = folder / "scan.toml", folder / "registry"
-    for ours in (config, registry):
-        if ours.exists():
-            raise Refused(f"{ours}: is there already; name another --folder, or go on with what is there")
+    if config.exists():
+        raise Refused(f"{config}: is there already; name another --folder, or go on with what is there")
+    keys = _keys_there(registry, tokenizer, key_id, trial)
     found = sample_of(sample)
     guess, path = guess_columns(found), found.table or input_path(sample)
     of_iceberg = path.startswith(ICEBERG)
@@ -70,10 +78,14 @@ def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id:
         path = str(sample.absolute())
     if not sample.is_absolute() and not of_iceberg:  # as the user named it, so that everything can be moved together
         path = os.path.relpath(path, folder.absolute())
-    key_id = key_id or ("trial" if trial else "first")
-    if trial:
-        refuse_real_name("key", key_id)
-    ctx.invoke(new, key_id=key_id, registry=registry, tokenizer=tokenizer, active_from=TRIAL_BEGAN if trial else None)
+    if keys:
+        tell(f"registry {registry}: is there already, with {counted(len(keys), 'key')}: {', '.join(keys)}")
+    else:
+        keys = [key_id or ("trial" if trial else "first")]
+        if trial:
+            refuse_real_name("key", keys[0])
+        active_from = TRIAL_BEGAN if trial else None
+        ctx.invoke(new, key_id=keys[0], registry=registry, tokenizer=tokenizer, active_from=active_from)
     users = [f"{TRIAL_NAME}-{number:02}" for number in range(1, TRIAL_USERS + 1)] if trial else []
     if trial:
         begin_trial(registry)
@@ -93,11 +105,32 @@ def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id:
     else:
         tell(f"  brickscan users add --file users.csv --registry {registry}")
     tell(
-        f"  have a model mark text under key {key_id}: `brickscan mark`, or in vLLM (the guide “Serve with vLLM”)",
+        f"  have a model mark text under key {keys[0]}: `brickscan mark`, or in vLLM (the guide “Serve with vLLM”)",
         f"  brickscan scan {config}{date} --check",
         f"  brickscan scan {config}{date}",
         "A scan finds only text that was marked under a key of this registry.",
     )
+
+
+def _keys_there(registry: Path, tokenizer: str | None, key_id: str | None, trial: bool) -> list[str]:
+    """Ids of the keys of a registry that is there; none where one is to be made.
+
+    Raises:
+        Refused: a key is to be made and has no tokenizer, or is to be made in a registry that is there; it has no key.
+    """
+    if not registry.exists():
+        if tokenizer is None:
+            raise Refused("--tokenizer: is missing; name the tokenizer.json of the model that will be marked")
+        return []
+    given = {"--tokenizer": tokenizer, "--key": key_id, "--trial": trial}
+    if named := [name for name, value in given.items() if value]:
+        raise Refused(
+            f"{registry}: is there already, and {' and '.join(named)} would make a key; leave that out to scan by the"
+            " keys that are there, or name another --folder"
+        )
+    if not (keys := [key.key_id for key in load_registry(registry).keys]):
+        raise Refused(f"{registry}: is there already, and has no key; make its first one with `brickscan keys new`")
+    return keys
 
 
 def _toml(sample: Path, path: str, columns: dict[str, object]) -> str:

@@ -112,6 +112,31 @@ def test_a_file_beside_what_init_makes_is_named_alone(tmp_path):
     assert make_plan(tmp_path / "scan.toml").locations == (str(tmp_path / "posts.parquet"),)
 
 
+def test_init_scans_by_the_keys_of_a_registry_that_is_there(tmp_path):
+    """Whoever began with `keys new`, as pages say, had to write scan.toml by hand."""
+    pq.write_table(pa.table({"text": [LONG * 20]}), tmp_path / "posts.parquet")
+    init, registry = ("init", tmp_path / "posts.parquet", "--folder", tmp_path), tmp_path / "registry"
+    assert call(*init)[::2] == (
+        2,
+        "brickscan: --tokenizer: is missing; name the tokenizer.json of the model that will be marked\n",
+    )
+    assert call("keys", "new", "site-a", "--registry", registry, "--tokenizer", TOKENIZER)[0] == 0
+    before = {path: path.read_bytes() for path in registry.rglob("*") if path.is_file()}
+    for more in (("--tokenizer", TOKENIZER), ("--key", "site-b"), ("--trial",)):
+        code, _, err = call(*init, *more)
+        assert (code, f"and {more[0]} would make a key" in err) == (2, True)
+        assert not (tmp_path / "scan.toml").exists()
+    code, out, err = call(*init)
+    assert (code, err) == (0, "")
+    assert "is there already, with 1 key: site-a" in out
+    assert [key.key_id for key in make_plan(tmp_path / "scan.toml").keys] == ["site-a"]
+    assert {path: path.read_bytes() for path in registry.rglob("*") if path.is_file()} == before
+    (tmp_path / "scan.toml").unlink()
+    (registry / "keys.toml").write_text("version = 0\n", encoding="utf-8")
+    code, _, err = call(*init)
+    assert (code, "has no key; make its first one" in err) == (2, True)
+
+
 def test_init_recognises_a_delta_table_and_its_dates(tmp_path):
     lake = tmp_path / "lake"
     for date in ("2026-08-30", "2026-08-31"):
