@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from jobs.cli import brickscan
 from jobs.options import TRIAL, Day
@@ -155,6 +155,24 @@ def test_init_recognises_a_delta_table_and_its_dates(tmp_path):
     code, _, err = call("init", str(lake), "--tokenizer", str(TOKENIZER), "--folder", str(lake / "here"))
     assert code == 2
     assert "lies in the Delta table" in err
+
+
+@pytest.mark.costly
+def test_a_night_on_a_delta_table_from_init_to_flagged(tmp_path, without_ray, opened_once):
+    lake, config = tmp_path / "lake", tmp_path / "made" / "scan.toml"
+    for day in ("2026-08-30", "2026-08-31"):
+        rows = pa.table({"body": [LONG * 20, LONG * 30], "post_id": [f"a{day}", f"b{day}"], "day": [day] * 2})
+        write_deltalake(lake, rows, partition_by=["day"], mode="append")
+    config.parent.mkdir()
+    assert call("init", lake, "--tokenizer", TOKENIZER, "--folder", config.parent)[0] == 0
+    code, out, _ = call("scan", config, "--date", "2026-08-31")
+    assert (code, "2 documents" in out) == (0, True)  # of four
+    assert call("flagged", config)[0] == 0
+    write_deltalake(lake, rows.slice(0, 1), partition_by=["day"], mode="append")
+    DeltaTable(lake).delete("post_id = 'b2026-08-31'")
+    code, out, _ = call("scan", config, "--date", "2026-08-31")
+    assert (code, "1 document" in out) == (0, True)
+    assert call("scan", config, "--date", "2026-09-01")[0] == 4  # a day without rows
 
 
 @pytest.mark.costly

@@ -1,7 +1,13 @@
 """Nights on a Delta table: each live document once, whatever commits did to the files."""
 
+import importlib
+import json
+import shutil
 from collections import Counter
+from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import pyarrow as pa
@@ -9,10 +15,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from scanner import results
+from scanner.results import newest
 from scanner.results.transactions import read_whole
 from tests.support.deltas import delete_by_vector, forget_commits
 from tests.support.night import Night
 from tests.support.table_histories import PlainTable, check_histories, scan_here, some_of
+from tests.support.two_keys import message_of
 
 WORDS = ["river", "stone", "lamp", "cloud", "paper", "garden", "window", "engine", "letter", "harbour"]
 
@@ -106,6 +114,62 @@ def test_rows_move_again_when_the_table_has_forgotten_that_they_moved(night):
     assert sorted(night.verdicts()["doc_id"]) == [f"doc {number}" for number in range(6)]
     moved = [known for known in read_whole(night.results, "shards").collect()["moved_from"].to_list() if known]
     assert {len(known) for known in moved} == {2}
+
+
+@pytest.mark.costly
+@pytest.mark.usefixtures("without_ray")
+def test_a_document_that_moved_keeps_its_verdict_and_since_when(night, registry, marked):
+    """`old` was committed before anybody held its message; in a file of today it would name who holds it now."""
+    table, alice = night.folder / "lake", message_of(registry, "green", "alice")
+    for name, seed in (("old", 1), ("new", 2)):
+        write_deltalake(table, pa.table({"doc_id": [name], "text": [marked(alice, 60, seed)]}), mode="append")
+    log = table / "_delta_log" / f"{0:020d}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    (add,) = [action["add"] for action in actions if "add" in action]
+    add["modificationTime"] -= 10**8  # a day and more
+    log.write_text("\n".join(map(json.dumps, actions)) + "\n")
+    night.configure(paths=["lake"])
+    known = ("doc_id", "user_id", "naming", "first_seen_at", "scan_id")
+
+    def flags() -> list[tuple]:
+        night.scan()
+        return newest.flags(night.results).select(known).sort("doc_id").collect().rows()
+
+    new, old = flags()
+    assert (new[:3], old[:3]) == (("new", "alice", "named"), ("old", None, "held_later"))
+    DeltaTable(table).optimize.compact()
+    DeltaTable(table).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    assert flags() == [new, old]
+    shutil.rmtree(night.results)  # whoever never scanned the old files knows that rows may be as old as the oldest
+    since = datetime.fromtimestamp(add["modificationTime"] / 1000, UTC)
+    assert [row[:4] for row in flags()] == [(name, None, "held_later", since) for name in ("new", "old")]
+
+
+@pytest.mark.costly
+@pytest.mark.usefixtures("without_ray")
+def test_a_scan_that_follows_a_table_scans_what_is_appended_and_nothing_that_moved(night, table, monkeypatch):
+    commits = [
+        lambda: write_deltalake(table, posts(range(30, 35)), mode="append"),
+        lambda: DeltaTable(table).optimize.compact(),
+        lambda: delete_by_vector(table, ["doc 4", "doc 31"]),
+        lambda: write_deltalake(table, posts(range(35, 37)), mode="append"),
+    ]
+    following = importlib.import_module("scanner.cluster.follow")  # the package exports a function of this name
+    looks = []
+
+    def sleep(_seconds: float) -> None:
+        looks.append(night.verdicts().height if results.exist(night.results) else 0)
+        if len(looks) % 3 == 0:  # files are scanned at the second look that finds them as they are
+            if not commits:
+                raise KeyboardInterrupt
+            commits.pop(0)()
+
+    monkeypatch.setattr(following, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(following, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(following, "cluster", lambda _: nullcontext())
+    assert following.follow(night.plan, lambda *_: None, lambda _: None) == 0
+    assert scanned(night) == ids(*range(37))
+    assert looks[2::3] == [30, 35, 35, 35, 37]
 
 
 STEPS = ["append", "append", "copies", "delete", "vector", "update", "compact", "vacuum", "scan", "scan", "forget"]
