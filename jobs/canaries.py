@@ -82,8 +82,8 @@ def canaries(
     measured = [] if marked_file is None else _measured(marked_file, registry)
     if measured:
         power = _power(registry, measured)
-    made = make_canaries(registry, key_ids or None, users, 0.9 if power is None else power, measured=measured)
-    names = list(dict.fromkeys(canary.account_id for canary in made.made))[:users]
+    recorded = make_canaries(registry, key_ids or None, users, 0.9 if power is None else power, measured=measured)
+    names = list(dict.fromkeys(canary.account_id for canary in recorded.made))[:users]
     generator = np.random.default_rng()  # seeded by the operating system
     rounds = -(-texts // len(known))
     chosen = np.concatenate([generator.permutation(len(known)) for _ in range(rounds)])[:texts]

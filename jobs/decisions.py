@@ -79,13 +79,13 @@ def decide(results: str, document: str, decision: str, note: str, by: str | None
     from scanner.evidence.case import find_case
     from scanner.results.decision_log import NewDecision, decide, new_id, on_documents
 
-    place = results_at(results)
-    made = NewDecision(new_id(), by or login_name(), "command", decision, note)
-    case = find_case(place.folder, place.false_positive_rate, document)
-    decide(place.folder, case.row, made)
-    ((_, decisions),) = on_documents(place.folder, [case.row]).items()
-    tell(f"{printable(case.where)}: {decision}, by {printable(made.decided_by)}")
-    others = [one for one in decisions if one["decided_by"] != made.decided_by]
+    location = results_at(results)
+    new_decision = NewDecision(new_id(), by or login_name(), "command", decision, note)
+    case = find_case(location.folder, location.false_positive_rate, document)
+    decide(location.folder, case.row, new_decision)
+    ((_, decisions),) = on_documents(location.folder, [case.row]).items()
+    tell(f"{printable(case.where)}: {decision}, by {printable(new_decision.decided_by)}")
+    others = [one for one in decisions if one["decided_by"] != new_decision.decided_by]
     tell(*(f"  {printable(one['decided_by'])} decided: {one['decision']}" for one in others))
 
 
@@ -116,10 +116,10 @@ def review(results: str, port: int, by: str | None) -> None:
         from scanner.service.review_app import ReviewServer
     from scanner.evidence.explainer import Explainer
 
-    place = results_at(results)
-    if not scanned(place):
+    location = results_at(results)
+    if not scanned(location):
         return
-    server = ReviewServer(Explainer(place.config or place.folder), by or login_name(), port)
+    server = ReviewServer(Explainer(location.config or location.folder), by or login_name(), port)
     tell(
         f"review: {server.address}",
         f"as {printable(server.by)}; whoever has this address can see all flags and decide; Ctrl-C ends the app",

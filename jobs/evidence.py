@@ -82,10 +82,10 @@ def explain(
     from scanner.evidence.page import page
     from scanner.evidence.sentences import record_of
 
-    place = results_at(results)
-    if not scanned(place):
+    location = results_at(results)
+    if not scanned(location):
         return
-    explainer = Explainer(place.config or place.folder, run or RUN)
+    explainer = Explainer(location.config or location.folder, run or RUN)
     day = night.date() if night else None
     explained = None
     if not of_account and day is None:
@@ -296,10 +296,10 @@ def report(results: str, day: datetime | None, out: Path) -> None:
     from scanner.evidence.explainer import Explainer
     from scanner.evidence.site import night_of, write_report
 
-    place = results_at(results)
-    if not scanned(place):
+    location = results_at(results)
+    if not scanned(location):
         return
-    explainer = Explainer(place.config or place.folder)
+    explainer = Explainer(location.config or location.folder)
     night = night_of(
         explainer.results,
         explainer.rate,

@@ -227,38 +227,38 @@ def flagged(
     from scanner.results.flags import WantedFlags, newest, sums
     from scanner.results.scan_list import with_generator
 
-    place = results_at(results)
-    if not scanned(place):
+    location = results_at(results)
+    if not scanned(location):
         return
     wanted = WantedFlags(since, before, users, accounts, keys, docs, state)
     most = None if everything else limit or _NEWEST
     with_canaries = canaries or everything or bool(users or accounts or docs)  # shown to whoever asks for one by name
-    known = () if with_canaries else canaries_of(place)
+    known = () if with_canaries else canaries_of(location)
     if by is None:
-        found = newest(place.folder, place.false_positive_rate, wanted, most, fold=not everything, canaries=known)
+        found = newest(location.folder, location.false_positive_rate, wanted, most, fold=not everything, canaries=known)
     else:
-        found = sums(place.folder, place.false_positive_rate, wanted, most, by, canaries=known)
+        found = sums(location.folder, location.false_positive_rate, wanted, most, by, canaries=known)
     if by is None:
-        found = with_strength(place.folder, found, prior)
-        found = found._replace(rows=with_generator(place.folder, found.rows))
-    notes = _of_no_scan(place.folder) + ([] if with_canaries else _like_canaries(found.totals.like_canaries))
-    if place.registry is not None:
-        found, contradicted = _against_registry(place, found, by)
+        found = with_strength(location.folder, found, prior)
+        found = found._replace(rows=with_generator(location.folder, found.rows))
+    notes = _of_no_scan(location.folder) + ([] if with_canaries else _like_canaries(found.totals.like_canaries))
+    if location.registry is not None:
+        found, contradicted = _against_registry(location, found, by)
         notes += contradicted
     notes += _show(found, by, form)
     if by is None and form == "table":
         notes += [*_drawn(found), *least_sure(found.rows, prior)]
-    show_footer(form, [*_footer(found, place, wanted, listed=by is None), *notes])
+    show_footer(form, [*_footer(found, location, wanted, listed=by is None), *notes])
 
 
-def _against_registry(place: Results, found: "FlagList", by: "By | None") -> "tuple[FlagList, list[str]]":
+def _against_registry(location: Results, found: "FlagList", by: "By | None") -> "tuple[FlagList, list[str]]":
     """Flags of which those name nobody that the registry contradicts, and sentences on these."""
     from scanner.evidence.names_then import as_the_registry_says, held_against
 
     if by is not None:
-        return _sums_against_registry(place, found, by)
+        return _sums_against_registry(location, found, by)
     rows = found.rows.to_dicts()
-    sayings = held_against(str(place.registry), place.folder, rows)
+    sayings = held_against(str(location.registry), location.folder, rows)
     as_registered = [as_the_registry_says(row, says) for row, says in zip(rows, sayings, strict=True)]
     wrong = [
         f"{printable(row['path'])} row {row['row']}: {says.sentence}"
@@ -273,7 +273,7 @@ def _silent(says: "RegistrySays") -> bool:
     return says.agrees is None and not says.erased
 
 
-def _sums_against_registry(place: Results, found: "FlagList", by: "By") -> "tuple[FlagList, list[str]]":
+def _sums_against_registry(location: Results, found: "FlagList", by: "By") -> "tuple[FlagList, list[str]]":
     """Sums of which those name nobody whose user the registry never gave the message, and sentences on these.
 
     Only messages that a user never had are looked for, whenever that was.
@@ -284,13 +284,13 @@ def _sums_against_registry(place: Results, found: "FlagList", by: "By") -> "tupl
     if by == "account":
         return found, []
     users = found.rows["user_id"].drop_nulls().unique().sort().to_list()
-    wrong = strangers(str(place.registry), place.folder, place.false_positive_rate, users)
+    wrong = strangers(str(location.registry), location.folder, location.false_positive_rate, users)
     notes = [
         f"user {printable(user, LONGEST)}: {counted(documents, 'document')} name this user for messages that the "
         "registry never gave them: name nobody by these rows"
         for user, documents in wrong.items()
     ]
-    held = set(users_of(str(place.registry), users).select("user_id", "key_id", "message").iter_rows())
+    held = set(users_of(str(location.registry), users).select("user_id", "key_id", "message").iter_rows())
 
     def never_held(row: Mapping[str, Any]) -> bool:
         if by == "user":
@@ -351,9 +351,9 @@ def _show_narrow(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [_line({**row, "path": "…/" + row["path"].rpartition("/")[2]}, user_or_nobody(row)) for row in rows]
     usual = {"account": "-", "p-value": one_in(-math.inf), "audit": AuditState.NO_ALARM, "copies": "1"}
     same = {name for name, value in usual.items() if all(line[head.index(name)] == value for line in lines)}
-    kept = [place for place, name in enumerate(head) if name not in same]
+    kept = [column for column, name in enumerate(head) if name not in same]
     narrowest = {name: least for name, least in _NARROWEST.items() if name not in same}
-    show_table([head[place] for place in kept], [[line[place] for place in kept] for line in lines], narrowest)
+    show_table([head[column] for column in kept], [[line[column] for column in kept] for line in lines], narrowest)
     return [f"{name} of all that is shown: {usual[name]}" for name in ("p-value", "audit") if name in same]
 
 
@@ -404,7 +404,7 @@ def _shown(value: object) -> str:
     return "-" if value is None else printable(str(value), LONGEST)
 
 
-def _footer(found: "FlagList", place: Results, wanted: "WantedFlags", *, listed: bool) -> list[str]:
+def _footer(found: "FlagList", location: Results, wanted: "WantedFlags", *, listed: bool) -> list[str]:
     """The totals of everything that was asked for, shown or not; listed: and not added up."""
     totals = found.totals
     hidden = (
@@ -414,7 +414,7 @@ def _footer(found: "FlagList", place: Results, wanted: "WantedFlags", *, listed:
     if not totals.documents:
         if any(value not in ((), None, "") for value in wanted):
             return ["No flagged document is among those that were asked for.", *canaries]
-        return ["No other document is flagged.", *canaries] if canaries else [_nothing(place.folder)]
+        return ["No other document is flagged.", *canaries] if canaries else [_nothing(location.folder)]
     more = " (--limit or --all shows more)" if totals.entries > len(found.rows) else ""
     folded = listed and totals.entries < totals.documents
     lines = [

@@ -338,8 +338,8 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     from scanner.scan_plan import keys_tested
     from scanner.watermark.rule import corrected, log10_p_of
 
-    places = {name: MARKED.names.index(name) for name in MARKED.names}
-    texts, messages = ([row[places[name]] for row in rows] for name in ("text", "message"))
+    index_of = {name: MARKED.names.index(name) for name in MARKED.names}
+    texts, messages = ([row[index_of[name]] for row in rows] for name in ("text", "message"))
     law, strengths = strengths_of(registry, key, texts, np.array(messages, np.int64))
     aim = Aim(USUAL_RATE, key.messages, key.tested_among(keys_tested(load_registry(registry))))
     if law is None or max(strengths.scored) < LEAST_SCORED:
@@ -352,7 +352,7 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     lines = [
         (
             str(number),
-            printable(str(row[places["user_id"]] or f"message {row[places['message']]}"), 40),
+            printable(str(row[index_of["user_id"]] or f"message {row[index_of['message']]}"), 40),
             f"{scored:,}",
             f"{of_token:.3f}" if law.discrete else _alike(of_token),
             f"{p:.1f}",

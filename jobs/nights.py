@@ -73,15 +73,15 @@ def status(results: str, limit: int, form: Form) -> None:
     from scanner.results.flags import NO_FLAGS, counts_of_scans
     from scanner.results.scan_list import QuarantineFilter, in_quarantine, last_scans
 
-    place = results_at(results)
-    if not scanned(place):
+    location = results_at(results)
+    if not scanned(location):
         return
-    last = last_scans(place.folder, limit)
+    last = last_scans(location.folder, limit)
     hands = [
-        *_registry_hands(place),
-        *_hands(last, in_quarantine(place.folder, QuarantineFilter(), 0, "reason"), place),
+        *_registry_hands(location),
+        *_hands(last, in_quarantine(location.folder, QuarantineFilter(), 0, "reason"), location),
     ]
-    of_scans = counts_of_scans(place.folder, place.false_positive_rate, canaries_of(place))
+    of_scans = counts_of_scans(location.folder, location.false_positive_rate, canaries_of(location))
     rows = [row | of_scans.get(row["scan_id"], NO_FLAGS)._asdict() for row in last.ended.iter_rows(named=True)]
     if form != "table":
         show_records(form, rows, {"scans": last.number, "needs_a_hand": hands}, _RECORD)
@@ -94,12 +94,12 @@ def status(results: str, limit: int, form: Form) -> None:
     )
 
 
-def _registry_hands(place: Results) -> list[str]:
+def _registry_hands(location: Results) -> list[str]:
     """A sentence on a registry that is older than these results, with which a scan would be refused."""
     from scanner.results.ledger_records import lost_head
 
     try:
-        lost = None if place.registry is None else lost_head(place.registry, place.folder)
+        lost = None if location.registry is None else lost_head(location.registry, location.folder)
     except BrickscanError as error:
         lost = f"the registry cannot be held against these results: {error}"
     return [] if lost is None else [lost]
@@ -136,7 +136,7 @@ def _left(row: Mapping[str, Any]) -> int:
     return max(int(row["shards"] - row["shards_skipped"] - row["committed"] - row["files_quarantined"]), 0)
 
 
-def _hands(last: "LastScans", unscored: "QuarantineList", place: Results) -> Iterator[str]:
+def _hands(last: "LastScans", unscored: "QuarantineList", location: Results) -> Iterator[str]:
     """Sentences on what somebody must look at, the worst first."""
     rows = list(last.ended.iter_rows(named=True))
     for row in rows:
@@ -166,7 +166,7 @@ def _hands(last: "LastScans", unscored: "QuarantineList", place: Results) -> Ite
                 f"scan {row['scan_id']}: its night is not final: the model has not read "
                 f"{counted(row['weighing_left'], 'shard')}; run the same command again"
             )
-    see = f"`brickscan quarantine {shlex.quote(str(place.config or place.folder))} --group-by document`"
+    see = f"`brickscan quarantine {shlex.quote(str(location.config or location.folder))} --group-by document`"
     yield from _of_newest(rows[0], see) if rows else ()
     if unscored.files:
         yield f"{counted(unscored.files, 'whole file')} could not be read: {see} names them and says why"
@@ -283,11 +283,11 @@ def quarantine(
         raise click.UsageError("Give --limit or --all; one of the two.")
     from scanner.results.scan_list import QuarantineFilter, in_quarantine
 
-    place = results_at(results)
-    if not scanned(place):
+    location = results_at(results)
+    if not scanned(location):
         return
     wanted, most = QuarantineFilter(since, before, reasons, accounts), None if everything else limit or _NEWEST
-    found = in_quarantine(place.folder, wanted, most, by)
+    found = in_quarantine(location.folder, wanted, most, by)
     _show(found, by, form)
     show_footer(form, [_footer(found, filtered=any(wanted))])
 
@@ -382,10 +382,10 @@ def accounts(
     from scanner.evidence.explainer import Explainer
     from scanner.results.queries import count_of_no_scan
 
-    place = results_at(results)
-    if not scanned(place):
+    location = results_at(results)
+    if not scanned(location):
         return
-    found = marked_accounts(Explainer(place.config or place.folder), night.date() if night else None, account_ids)
+    found = marked_accounts(Explainer(location.config or location.folder), night.date() if night else None, account_ids)
     listed = found if everything else found[: limit or _NEWEST]
     if form != "table":
         show_records(form, listed, {"accounts": len({row["account_id"] for row in found})}, _RECORD_OF_ACCOUNT)
@@ -396,10 +396,10 @@ def accounts(
         f"{len(listed):,} of {counted(len(found), 'marked account')} shown; {named:,} named for a user. A mark says "
         "that posts contain marked text, not who wrote it. `brickscan explain` with an account's name says why."
     ]
-    if not none_tested(place.folder) and (wrong := count_of_no_scan(place.folder, "accounts")):
+    if not none_tested(location.folder) and (wrong := count_of_no_scan(location.folder, "accounts")):
         why = "left out, as no scan writes them: somebody changed the table"
         lines.append(f"{counted(wrong, 'row')} of the table `accounts` {why}")
-    if none_tested(place.folder):
+    if none_tested(location.folder):
         lines = ["No scan tested accounts: `accounts = { nights = 1 }` in the scan's configuration turns them on."]
     show_footer(form, lines)
 

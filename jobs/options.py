@@ -205,7 +205,7 @@ TRIAL = "TRIAL: its key and users are dated back. What is shown here is evidence
 """Line that stands above all that a trial gave."""
 
 
-def results_at(place: str) -> Results:
+def results_at(path: str) -> Results:
     """The results that CONFIG|RESULTS names: the configuration of a scan, or a folder or URI of results.
 
     Raises:
@@ -213,22 +213,22 @@ def results_at(place: str) -> Results:
     """
     from scanner.scan_plan import read_config, results_of
 
-    if Path(place).is_file():
-        settings = read_config(Path(place))
-        registry = absolute("registry", settings.registry, Path(place).absolute().parent)
-        return Results(results_of(settings, Path(place)), settings.false_positive_rate, Path(place), registry)
-    refuse_password("results", place)
-    if not is_uri(place) and not Path(place).is_dir():
-        raise Refused(f"results: {place!r} is no folder, nor the file of a scan's configuration; name one of them")
-    return Results(place, 1.0, None, None)
+    if Path(path).is_file():
+        settings = read_config(Path(path))
+        registry = absolute("registry", settings.registry, Path(path).absolute().parent)
+        return Results(results_of(settings, Path(path)), settings.false_positive_rate, Path(path), registry)
+    refuse_password("results", path)
+    if not is_uri(path) and not Path(path).is_dir():
+        raise Refused(f"results: {path!r} is no folder, nor the file of a scan's configuration; name one of them")
+    return Results(path, 1.0, None, None)
 
 
-def canaries_of(place: Results) -> "Sequence[Canary] | None":
+def canaries_of(location: Results) -> "Sequence[Canary] | None":
     """Canaries of the registry; None: there is no configuration, or its registry cannot be read."""
     from scanner.registry import load_registry
 
     try:
-        known = None if place.registry is None else load_registry(place.registry)
+        known = None if location.registry is None else load_registry(location.registry)
     except Refused:
         return None
     if known is None:
@@ -236,7 +236,7 @@ def canaries_of(place: Results) -> "Sequence[Canary] | None":
     return known.canaries.made if known.canaries else ()
 
 
-def scanned(place: Results) -> bool:
+def scanned(location: Results) -> bool:
     """Whether a scan made tables there. If none did, the owner of a configuration gets advice, and a folder is refused.
 
     Raises:
@@ -245,19 +245,21 @@ def scanned(place: Results) -> bool:
     from scanner.results import exist
     from scanner.results.queries import of_trial
 
-    if exist(place.folder):
-        if of_trial(place.folder):
+    if exist(location.folder):
+        if of_trial(location.folder):
             complain(TRIAL)
         return True
-    if place.config is None:
-        raise Refused(f"results: there are no tables of a scan in {place.folder}; name the folder of a scan's results")
+    if location.config is None:
+        raise Refused(
+            f"results: there are no tables of a scan in {location.folder}; name the folder of a scan's results"
+        )
     from scanner.input.files import newest_date
     from scanner.scan_plan import read_config
 
-    paths = read_config(place.config).input.paths
+    paths = read_config(location.config).input.paths
     dated = next((path for path in paths if "{date}" in path), None)
-    date = f" --date {newest_date(dated, place.config.absolute().parent)}" if dated else ""
-    tell(f"There are no results in {place.folder} yet: run `brickscan scan {place.config}{date}` first.")
+    date = f" --date {newest_date(dated, location.config.absolute().parent)}" if dated else ""
+    tell(f"There are no results in {location.folder} yet: run `brickscan scan {location.config}{date}` first.")
     return False
 
 

@@ -64,7 +64,7 @@ def of_outcome(outcome: "ScanOutcome", plan: "Plan") -> dict[str, Any]:
     return {
         "exit_code": int(outcome.exit_code),
         "scan_id": outcome.scan_id,
-        "part": None if outcome.part is None else str(outcome.part),
+        "part": None if outcome.share is None else str(outcome.share),
         "results": plan.results,
         "false_positive_rate": plan.config.false_positive_rate,
         "misnaming_rate": plan.config.misnaming_rate,
@@ -123,7 +123,7 @@ def _of_audit(audit: "LiveAudit") -> dict[str, Any]:
     }
 
 
-def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, part: "DriverShare | None" = None) -> int:
+def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, share: "DriverShare | None" = None) -> int:
     """Look at everything that a scan of the input, or of a part, needs, and estimate its cost. Returns the exit code.
 
     Raises:
@@ -138,7 +138,7 @@ def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, par
     if not compiled_before():
         _wait(COMPILING)
     answers = {}
-    steps = check_scan(config, None if date is None else date.date(), part, _wait)
+    steps = check_scan(config, None if date is None else date.date(), share, _wait)
     with interrupts_noted() as check:
         while True:
             with contextlib.redirect_stdout(sys.stderr):  # Ray prints to stdout
@@ -153,7 +153,7 @@ def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, par
     if form == "json":
         say_json({"exit_code": 0, **answers})
     else:
-        options = (f" --date {date:%Y-%m-%d}" if date else "") + (f" --part {part}" if part else "")
+        options = (f" --date {date:%Y-%m-%d}" if date else "") + (f" --part {share}" if share else "")
         tell(f"Nothing stands in the way of: brickscan scan {config}{options}")
     return 0
 
@@ -234,24 +234,24 @@ def module(**given: Unpack[_ScanOptions]) -> int:
 
 
 def _do(given: _ScanOptions) -> int:
-    config, date, part, form = given["config"], given["date"], given["part"], given["form"]
+    config, date, share, form = given["config"], given["date"], given["part"], given["form"]
     if given["follow"] and given["check"]:
         raise click.UsageError("Give --follow or --check; --check looks once at what is there.")
-    if given["follow"] and part:
+    if given["follow"] and share:
         raise click.UsageError("Give --follow or --part; --follow scans all files as they land.")
     with failures_too(form):
         if given["check"]:
-            return check_and_tell(config, date, form, part)
+            return check_and_tell(config, date, form, share)
         if given["follow"]:
             return follow_and_tell(config, date, form)
-        return scan_and_tell(config, date, form, part, verbose=given["verbose"])
+        return scan_and_tell(config, date, form, share, verbose=given["verbose"])
 
 
 def scan_and_tell(
     config: Path,
     date: datetime.datetime | None = None,
     form: Form = "text",
-    part: "DriverShare | None" = None,
+    share: "DriverShare | None" = None,
     *,
     verbose: bool = False,
 ) -> int:
@@ -273,7 +273,7 @@ def scan_and_tell(
         progress.compiling()
     try:
         with contextlib.redirect_stdout(sys.stderr):  # Ray prints to stdout, which is for the summary
-            outcome = run_scan(plan, progress, part=part, wait=progress.waits)
+            outcome = run_scan(plan, progress, share=share, wait=progress.waits)
     finally:
         progress.close()
     if outcome.audit is not None:

@@ -192,12 +192,12 @@ def _read(outcome: "ScanOutcome") -> Iterator[str]:
         " " * _MARGIN,
     )
     whole = _whole(outcome)
-    if outcome.part is not None:
-        yield from _line("part", f"{outcome.part} of the input's files; the scan without --part judges all of them")
+    if outcome.share is not None:
+        yield from _line("part", f"{outcome.share} of the input's files; the scan without --part judges all of them")
     if work.skipped:
         before = f"{work.skipped:,} of {counted(work.shards, 'shard')} committed before"
         text = before if outcome.exit_code > 128 else f"{counted(whole.documents, 'document')}; {before}"
-        yield from _line("whole input" if outcome.part is None else "whole part", text)
+        yield from _line("whole input" if outcome.share is None else "whole part", text)
     if whole.too_short:
         yield from _line("too short", counted(whole.too_short, "document"))
     if whole.filtered:

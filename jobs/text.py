@@ -51,7 +51,7 @@ def fitted(rows: Sequence[Sequence[str]], most: int, narrowest: Mapping[int, int
     """
     widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
     while sum(widths) + 2 * (len(widths) - 1) > most:
-        widest = max(narrowest, key=lambda place: widths[place] - narrowest[place])
+        widest = max(narrowest, key=lambda column: widths[column] - narrowest[column])
         if widths[widest] <= narrowest[widest]:
             break
         widths[widest] -= 1

@@ -86,7 +86,7 @@ def list_(
     """
     wanted = WantedUsers(
         key_ids=key_ids or None,
-        after=None if after is None else _place(after),
+        after=None if after is None else _message_after(after),
         removed=None if held is None else not held,
         begins=begins,
         since=since and since.replace(tzinfo=UTC),
@@ -197,16 +197,16 @@ def _heads(results: Sequence[str]) -> tuple[set[str], int]:
     from scanner.results import exist, scans
 
     heads, without = set[str](), 0
-    for place in results:
-        if not exist(place):
-            raise Refused(f"--results {place}: holds no results; give the folder named in the scan's configuration")
-        found = scans(place).select("users_head").collect()["users_head"]
+    for folder in results:
+        if not exist(folder):
+            raise Refused(f"--results {folder}: holds no results; give the folder named in the scan's configuration")
+        found = scans(folder).select("users_head").collect()["users_head"]
         heads |= set(found.drop_nulls())
         without += found.null_count()
     return heads, without
 
 
-def _place(after: str) -> tuple[str, int]:
+def _message_after(after: str) -> tuple[str, int]:
     key_id, _, message = after.rpartition(":")
     if not key_id or not message.isdecimal():
         raise Refused(f"--after {after!r}: a key and a message with a colon between them are needed, such as summer:73")

@@ -149,8 +149,8 @@ def open(registry: Path | str, keys: Sequence[str] = (), false_positive_rate: fl
         raise Refused(f"false_positive_rate: {false_positive_rate!r}: give a rate between 0 and 1, such as 1e-6")
     if not isinstance(registry, str | Path):
         raise Refused(f"registry: {type(registry).__name__}: give the folder or URI of a registry, as text or a Path")
-    place = registry if is_uri(str(registry)) else Path(registry)
-    return OpenedRegistry(place, _listed("keys", keys), false_positive_rate)
+    path = registry if is_uri(str(registry)) else Path(registry)
+    return OpenedRegistry(path, _listed("keys", keys), false_positive_rate)
 
 
 def _listed(name: str, values: Sequence[str]) -> Sequence[str]:
@@ -161,71 +161,71 @@ def _listed(name: str, values: Sequence[str]) -> Sequence[str]:
     """
     if not isinstance(values, list | tuple):
         raise Refused(f"{name}: {type(values).__name__}: give a list of texts (of a column of polars: its to_list())")
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         if not isinstance(value, str):
-            raise Refused(f"{name}: entry {place} is of type {type(value).__name__}; each must be a text (str)")
+            raise Refused(f"{name}: entry {index} is of type {type(value).__name__}; each must be a text (str)")
     return values
 
 
 class ResultTables:
     """The tables of results as lazy frames of polars: of each document what is newest. See `results`."""
 
-    def __init__(self, place: ResultsPath) -> None:
-        self._place = place
+    def __init__(self, path: ResultsPath) -> None:
+        self._path = path
 
     @property
     def verdicts(self) -> "pl.LazyFrame":
         """One row a document that was read."""
-        return queries.verdicts(self._place)
+        return queries.verdicts(self._path)
 
     @property
     def flagged(self) -> "pl.LazyFrame":
         """Flagged documents, newest first, with exact p-values, names and the state of their audit."""
-        return queries.flagged(self._place)
+        return queries.flagged(self._path)
 
     @property
     def spans(self) -> "pl.LazyFrame":
         """Parts of texts that are marked by themselves."""
-        return queries.spans(self._place)
+        return queries.spans(self._path)
 
     @property
     def accounts(self) -> "pl.LazyFrame":
         """Accounts whose posts together are marked."""
-        return queries.accounts(self._place)
+        return queries.accounts(self._path)
 
     @property
     def quarantine(self) -> "pl.LazyFrame":
         """Rows that could not be scored, and why."""
-        return queries.quarantine(self._place)
+        return queries.quarantine(self._path)
 
     @property
     def nights(self) -> "pl.LazyFrame":
         """Totals by the date of the data, newest first."""
-        return queries.nights(self._place)
+        return queries.nights(self._path)
 
     @property
     def scans(self) -> "pl.LazyFrame":
         """All scans, oldest first."""
-        return queries.scans(self._place)
+        return queries.scans(self._path)
 
     @property
     def audits(self) -> "pl.LazyFrame":
         """Audits of the false-positive rate."""
-        return queries.audits(self._place)
+        return queries.audits(self._path)
 
     @property
     def decisions(self) -> "pl.LazyFrame":
         """What people decided about flags, oldest first."""
-        return queries.decisions(self._place)
+        return queries.decisions(self._path)
 
 
-def results(place: ResultsPath) -> ResultTables:
+def results(path: ResultsPath) -> ResultTables:
     """The tables of results. A table that no scan has written raises Refused when it is named.
 
     Args:
-        place: folder or URI of the results, or the file of the scan's configuration.
+        path: folder or URI of the results, or the file of the scan's configuration.
     """
-    return ResultTables(place)
+    return ResultTables(path)
 
 
 def scan(config: Path | str, night: date | None = None) -> "ScanOutcome":
@@ -247,11 +247,11 @@ def scan(config: Path | str, night: date | None = None) -> "ScanOutcome":
     return run_scan(make_plan(Path(config), night), lambda work, totals: None)
 
 
-def explain(place: Path | str, document: str) -> "Explanation":
+def explain(path: Path | str, document: str) -> "Explanation":
     """Explain one flag: what was found, where it stands in the text, what the registry says of it.
 
     Args:
-        place: the file of the scan's configuration; of a folder or URI of results the text is not shown.
+        path: the file of the scan's configuration; of a folder or URI of results the text is not shown.
         document: id of a document, or PATH:ROW.
 
     Raises:
@@ -259,4 +259,4 @@ def explain(place: Path | str, document: str) -> "Explanation":
     """
     from scanner.evidence.explainer import Explainer
 
-    return Explainer(Path(place) if Path(place).is_file() else place).explain(document)
+    return Explainer(Path(path) if Path(path).is_file() else path).explain(document)

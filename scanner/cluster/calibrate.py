@@ -88,7 +88,7 @@ def learn_filter(
     common = np.stack(
         [
             common_in(
-                ((cut_documents(load(encoding, one.part), one.places, length), one.bits) for one in half),
+                ((cut_documents(load(encoding, one.part), one.documents, length), one.bits) for one in half),
                 reach,
                 key,
                 common_from,
@@ -104,7 +104,7 @@ def learn_filter(
         stream.write(buffer.getbuffer())
     of_ngrams = hashlib.sha256(common.tobytes()).hexdigest()
     sha256 = digest({"tokenizer": encoding.sha256, "reach": reach, "common": of_ngrams})
-    learnt = min(sum(len(one.places) for one in half) for half in halves)
+    learnt = min(sum(len(one.documents) for one in half) for half in halves)
     return CorpusFilter(file, reach, seed, AuditedFilter(texts=common_from, learnt=learnt, sha256=sha256))
 
 
@@ -260,7 +260,7 @@ def _law_calls(
     plan: CalibrationPlan, law: LawConfig, encoding: Encoding, parts: Sequence[CorpusPart]
 ) -> Iterator[Call]:
     distinct = distinct_documents([part.digests for part in parts])
-    long_enough = [places[part.lengths[places] >= LEAST_TOKENS] for part, places in zip(parts, distinct, strict=True)]
+    long_enough = [some[part.lengths[some] >= LEAST_TOKENS] for part, some in zip(parts, distinct, strict=True)]
     if not sum(map(len, long_enough)):
         raise Refused(f"corpus: no document has {LEAST_TOKENS} tokens; give one with longer texts")
     listed = plan.law_cases()
@@ -339,9 +339,9 @@ def _names_calls(plan: CalibrationPlan) -> Iterator[Call]:
 def _key_calls(audited: AuditedKeys, key: MasterKey, corpus: _Corpus, without: CorpusFilter | None) -> Iterator[Call]:
     encoding = corpus.encoding(audited, key)
     parts = corpus.parts(encoding)
-    for part, places in zip(parts, distinct_documents([part.digests for part in parts]), strict=True):
+    for part, documents in zip(parts, distinct_documents([part.digests for part in parts]), strict=True):
         accounts = part.accounts or tuple(f"{part.number}:{i}" for i in range(len(part.lengths)))
-        for half, some in enumerate([places] if without is None else in_halves(part.digests, places)):
+        for half, some in enumerate([documents] if without is None else in_halves(part.digests, documents)):
             if len(some):
                 clusters = [accounts[i] for i in some]
                 yield Call(key.key_id, score_key, (audited, key, encoding, part.number, some, clusters, without, half))

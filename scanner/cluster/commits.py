@@ -43,7 +43,7 @@ class Units(NamedTuple):
     slowest: float = 0.0
     shard: Shard | None = None
 
-    def and_also(self, shard: Shard, seconds: Seconds) -> "Units":
+    def plus(self, shard: Shard, seconds: Seconds) -> "Units":
         """These and one more."""
         took, number, total = seconds.of_workers, self.number + 1, self.seconds + seconds.of_workers
         if self.shard is not None and took <= self.slowest:
@@ -115,7 +115,7 @@ class Committer:
         self._began = datetime.now(UTC)
         self._night = (plan.date or self._began.date()).isoformat()
         self._waiting = _no_entries()
-        self._passing: dict[str, TableEntry] = {}  # of files at fault for now, which are no shard's
+        self._passing_faults: dict[str, TableEntry] = {}  # of files at fault for now, which are no shard's
         self._rows: dict[str, dict[str, object]] = {}  # of `shards`, by shard_id
         self._counts: dict[str, DocumentCounts] = {}
         self._files_at_fault: set[str] = set()
@@ -134,7 +134,7 @@ class Committer:
             peak_memory=peak,
             retries=self.totals.retries + finished.retries,
         )
-        self._spent(finished.shard, *(report.seconds for report in finished.reports))
+        self._add_cost(finished.shard, *(report.seconds for report in finished.reports))
         if finished.fault is not None:
             self.totals = replace(self.totals, rows_lost=self.totals.rows_lost + finished.shard.rows.documents)
             self.add_fault(finished.shard.file, finished.fault)
@@ -149,7 +149,7 @@ class Committer:
         report = pack.report
         self.totals = replace(self.totals, peak_memory=max(self.totals.peak_memory, report.peak_memory))
         if pack.shards:
-            self._spent(next(iter(pack.shards)), report.seconds)
+            self._add_cost(next(iter(pack.shards)), report.seconds)
             self._wait([report.files], pack.shards)
 
     def _wait(self, files: Sequence[Files], counts: Mapping[Shard, DocumentCounts]) -> None:
@@ -163,10 +163,10 @@ class Committer:
             if found or table == "verdicts":
                 self._waiting[table][first] = TableEntry(first, found, tuple(others))
 
-    def _spent(self, shard: Shard, *seconds: Seconds) -> None:
+    def _add_cost(self, shard: Shard, *seconds: Seconds) -> None:
         """Count what a unit of work cost."""
         spent = functools.reduce(Seconds.plus, seconds, NO_TIME)
-        units = self.totals.units.and_also(shard, spent)
+        units = self.totals.units.plus(shard, spent)
         self.totals = replace(self.totals, seconds=self.totals.seconds.plus(spent), units=units)
 
     def add_fault(self, file: InputFile, fault: FileFault) -> None:
@@ -187,13 +187,13 @@ class Committer:
             self._waiting["verdicts"][whole] = TableEntry(whole, ())
         else:
             self.to_retry.add(file)
-            passing = f"{whole}:{fault.reason}"
-            self._passing[passing] = TableEntry(passing, files)
+            fault_id = f"{whole}:{fault.reason}"
+            self._passing_faults[fault_id] = TableEntry(fault_id, files)
 
     def due(self) -> bool:
         """Whether enough waits, or waits for long enough, or nothing was committed yet."""
         shards = len(self._waiting["verdicts"])
-        if not shards and not self._passing:
+        if not shards and not self._passing_faults:
             return False
         if self._last is None:
             return True
@@ -209,8 +209,8 @@ class Committer:
         """
         began = time.monotonic()
         tables, done = self._tables, set[str]()
-        if self._passing:
-            commit(tables, "quarantine", list(self._passing.values()))
+        if self._passing_faults:
+            commit(tables, "quarantine", list(self._passing_faults.values()))
         *others, (_, verdicts) = self._waiting.items()
         shards = [shard for entry in verdicts.values() for shard in entry.transactions]
         entered_by_others = committed(tables, "verdicts", shards)  # by another driver
@@ -230,7 +230,7 @@ class Committer:
             seconds=self.totals.seconds.plus(Seconds(commit=time.monotonic() - began)),
         )
         self._waiting = _no_entries()
-        self._passing.clear()
+        self._passing_faults.clear()
         self._rows.clear()
         self._counts.clear()
         self._last = time.monotonic()
@@ -323,7 +323,7 @@ class Metrics:
         self._counters: dict[str, Counter] = {}
         self._gauges: dict[str, Gauge] = {}
 
-    def tell(self, shards: int, totals: ScanTotals, *, audit: str) -> None:
+    def report(self, shards: int, totals: ScanTotals, *, audit: str) -> None:
         """Bring the metrics up to these totals. Without a connection to Ray nobody listens, and nothing happens.
 
         Args:

@@ -209,8 +209,8 @@ def human_texts(plan: EvaluationPlan, corpus: InputConfig) -> tuple[str, ...]:
     texts: list[str] = []
     try:
         parts = sources(plan.human, Columns.of(corpus))
-        for place in random.permutation(len(parts)):
-            part = parts[place]
+        for index in random.permutation(len(parts)):
+            part = parts[index]
             for batch in read(part.file, part.columns, part.start, part.stop):
                 if not isinstance(batch, Unreadable):
                     known = (read_text(raw)[0] for raw in batch["text"].to_pylist())

@@ -64,7 +64,7 @@ class AccountResult(NamedTuple):
 class AccountTotals(NamedTuple):
     """How many accounts were tested, and how many of them are marked."""
 
-    looked_at: int
+    tested: int
     flagged: int
 
 
@@ -204,7 +204,7 @@ BYTES_A_TOKEN = 4
 """Bytes of text a token, roughly, by which a share of the texts is drawn."""
 
 
-class FilterLesson(NamedTuple):
+class FilterSample(NamedTuple):
     """Texts to be learnt from: shards, and the share of their texts. unit: name by which what is learnt is committed.
 
     most: n-grams at most.
@@ -223,7 +223,7 @@ class FilterWorker:
     def __init__(self, plan: Plan, scan_id: str) -> None:
         self._plan, self._scan_id, self._reader = plan, scan_id, Reader()
 
-    def do(self, lesson: FilterLesson) -> DataFile | None:
+    def do(self, sample: FilterSample) -> DataFile | None:
         """Read, learn, and write the sketches to a file. Files that cannot be read now are left out.
 
         Raises:
@@ -234,23 +234,23 @@ class FilterWorker:
         plan = self._plan
         keys, ids = open_keys(plan.registry, plan.keys), open_text_ids(plan)
         by_account = plan.config.input.account is not None
-        learner = Learner(keys, ids, lesson.share, lesson.most, plan.config.min_scored, by_account=by_account)
-        for shard in lesson.shards:
+        learner = Learner(keys, ids, sample.share, sample.most, plan.config.min_scored, by_account=by_account)
+        for shard in sample.shards:
             if not learner.full:
-                self._learn(learner, shard)
-        about = {"scan_id": self._scan_id, "unit": lesson.unit, "night": lesson.night, "ngrams": learner.ngrams}
+                self._learn_from(learner, shard)
+        about = {"scan_id": self._scan_id, "unit": sample.unit, "night": sample.night, "ngrams": learner.ngrams}
         return write_sketches(plan.results, learner.sketches, learner.texts, learner.key, **about)
 
-    def _learn(self, learner: Learner, shard: Shard) -> None:
+    def _learn_from(self, learner: Learner, shard: Shard) -> None:
         try:
-            for part in self._reader.read(shard.file, self._plan.columns, shard.rows.start, shard.rows.stop):
-                if not isinstance(part, Unreadable):
-                    learner.learn(part.column("text"), part.column("account_id"))
+            for batch in self._reader.read(shard.file, self._plan.columns, shard.rows.start, shard.rows.stop):
+                if not isinstance(batch, Unreadable):
+                    learner.learn(batch.column("text"), batch.column("account_id"))
         except FileFault:
             return
 
 
-def lesson_of(plan: Plan, shards: Sequence[Shard]) -> FilterLesson | None:
+def sample_of(plan: Plan, shards: Sequence[Shard]) -> FilterSample | None:
     """What a scan learns from; None where it learns nothing.
 
     shards: the shards of all of its input, whichever run committed them.
@@ -264,18 +264,18 @@ def lesson_of(plan: Plan, shards: Sequence[Shard]) -> FilterLesson | None:
     most = MOST_NGRAMS // plan.config.filter.nights
     tokens = sum(rows.text_bytes for _, _, rows in drawn) / BYTES_A_TOKEN
     share = min(1.0, most / max(tokens, 1.0))
-    return FilterLesson(unit, plan.date.isoformat(), tuple(ranges[rows] for rows in drawn), share, most)
+    return FilterSample(unit, plan.date.isoformat(), tuple(ranges[rows] for rows in drawn), share, most)
 
 
-def filter_pass(plan: Plan, scan_id: str, lesson: FilterLesson, meanwhile: Callable[[], None]) -> None:
+def filter_pass(plan: Plan, scan_id: str, sample: FilterSample, meanwhile: Callable[[], None]) -> None:
     """Learn from texts of tonight, on a cluster that is connected; then drop sketches that no later night reads.
 
     Raises:
         Refused: the worker cannot begin.
         ScanFailed: the sketches cannot be written.
     """
-    for _, file in on_actors(FilterWorker, (plan, scan_id), [lesson], 1, meanwhile):
-        commit(plan.results, SKETCHES_TABLE, [TableEntry(lesson.unit, (file,) if file else ())])
+    for _, file in on_actors(FilterWorker, (plan, scan_id), [sample], 1, meanwhile):
+        commit(plan.results, SKETCHES_TABLE, [TableEntry(sample.unit, (file,) if file else ())])
     if plan.config.filter is not None and plan.date is not None:
         drop_sketches(plan.results, min(plan.date, _today()) - timedelta(days=plan.config.filter.nights))
 
@@ -285,11 +285,11 @@ def _today() -> date:
     return datetime.now(UTC).date()
 
 
-def is_learnt(plan: Plan, lesson: FilterLesson) -> bool:
+def is_sketched(plan: Plan, sample: FilterSample) -> bool:
     """Whether a scan has committed what is learnt from these texts.
 
     Raises:
         Refused: the table cannot be opened or made.
     """
     open_tables(plan.results, [SKETCHES_TABLE])
-    return bool(committed(plan.results, SKETCHES_TABLE, [lesson.unit]))
+    return bool(committed(plan.results, SKETCHES_TABLE, [sample.unit]))

@@ -87,17 +87,17 @@ def read_on_ray(plan: Plan, shards: Sequence[Shard]) -> list[pl.DataFrame]:
 
 def read_documents(plan: Plan, shard: Shard) -> pl.DataFrame:
     """The live documents of a shard, as `_DOCUMENTS`; none where its file cannot be read."""
-    ids, parts = open_text_ids(plan), [_DOCUMENTS.to_frame()]
+    ids, frames = open_text_ids(plan), [_DOCUMENTS.to_frame()]
     try:
-        for part in read(shard.file, plan.columns, shard.rows.start, shard.rows.stop):
-            if isinstance(part, Unreadable):
+        for batch in read(shard.file, plan.columns, shard.rows.start, shard.rows.stop):
+            if isinstance(batch, Unreadable):
                 continue
-            texts = [None if text is None else hashlib.sha256(text).digest() for text in part["text"].to_pylist()]
-            columns = {name: part[name].to_pylist() for name in ("row", "doc_id", "account_id")}
-            parts.append(pl.DataFrame({**columns, "text_id": _text_ids(ids, texts)}, schema=_DOCUMENTS))
+            texts = [None if text is None else hashlib.sha256(text).digest() for text in batch["text"].to_pylist()]
+            columns = {name: batch[name].to_pylist() for name in ("row", "doc_id", "account_id")}
+            frames.append(pl.DataFrame({**columns, "text_id": _text_ids(ids, texts)}, schema=_DOCUMENTS))
     except FileFault:  # the scan tells it
         return _DOCUMENTS.to_frame()
-    return pl.concat(parts)
+    return pl.concat(frames)
 
 
 def _without_parents(shard: Shard) -> Shard:

@@ -23,9 +23,9 @@ from scanner.cluster.passes import (
     AccountUnit,
     account_pass,
     filter_pass,
-    is_learnt,
-    lesson_of,
+    is_sketched,
     parts_left,
+    sample_of,
     unit_of,
 )
 from scanner.cluster.pool import Pool
@@ -56,10 +56,10 @@ from scanner.interrupts import Terminated, interrupts_held, interrupts_noted, si
 from scanner.registry import NO_RECORD, head_of
 from scanner.results.account_posts import count_marked
 from scanner.results.filters import with_filter
-from scanner.results.first_seen import first_seen
 from scanner.results.ledger_records import keep, refuse_changed_since, verified
 from scanner.results.retention import drop_older, freeze
 from scanner.results.scan_list import refuse_mixed
+from scanner.results.sightings import sightings_of
 from scanner.results.transactions import append_audits, append_scan, open_tables
 from scanner.results.upkeep import merge_bookkeeping
 from scanner.scan_plan import Plan, UnsupportedKey
@@ -122,12 +122,12 @@ def worse_of(one: ExitCode, other: ExitCode) -> ExitCode:
 
 
 class ScanStart(NamedTuple):
-    """A scan as it began. users_head: head of the users' hash chain; part: its part of the input; None: all of it."""
+    """A scan as it began. users_head: head of the users' hash chain; share: its share of the input; None: all of it."""
 
     scan_id: str
     started_at: datetime
     users_head: str | None
-    part: DriverShare | None
+    share: DriverShare | None
 
 
 def snapshots_of(work: ScanWork) -> list[Snapshot]:
@@ -172,7 +172,7 @@ def scan_row(
         "night_stated": None,
         "filtered": totals.counts.filtered,
         "users_head": begun.users_head,
-        "part": None if begun.part is None else str(begun.part),
+        "part": None if begun.share is None else str(begun.share),
         "snapshots": [table._asdict() for table in snapshots_of(work)],
         **weighed.columns(),
         **costs(totals),
@@ -187,8 +187,8 @@ class ScanOutcome:
     to_retry: files at fault for now, to be tried again; unread: what it did not read, the reasons alone
     where it was interrupted; stopped: SIGTERM or Ctrl-C came when its row was about to be written, which changes
     nothing any more; dropped: rows of nights that were older than `retain`; accounts: those that this scan tested;
-    part: its part of the input, None: all of it; left_out: keys that no text was scored under; trial: the registry was
-    made for a trial; weighed: what a model read.
+    share: its share of the input, None: all of it; left_out: keys that no text was scored under; trial: the registry
+    was made for a trial; weighed: what a model read.
     """
 
     scan_id: str
@@ -203,7 +203,7 @@ class ScanOutcome:
     stopped: bool = False
     dropped: int = 0
     accounts: AccountTotals | None = None
-    part: DriverShare | None = None
+    share: DriverShare | None = None
     left_out: tuple[UnsupportedKey, ...] = ()
     trial: bool = False
     weighed: WeighingResult = NOT_WEIGHED
@@ -214,7 +214,7 @@ def run_scan(
     watch: Callable[[ScanWork, ScanTotals], None],
     worker: type = Worker,
     files: Sequence[InputFile] | None = None,
-    part: DriverShare | None = None,
+    share: DriverShare | None = None,
     wait: Callable[[str], None] = lambda what: None,
 ) -> ScanOutcome:
     """Scan what is not committed yet, on Ray. Ctrl-C and SIGTERM end it early, with what is finished committed.
@@ -225,8 +225,8 @@ def run_scan(
         worker: class of the actors.
         files: files of the input to scan, for a caller who waits for more; None: all files, of which there must be
             some.
-        part: the part of the input to scan, beside other drivers; it may be empty. Accounts, canaries that are due and
-            old nights wait for the scan of all files that follows. None: all of it.
+        share: the share of the input to scan, beside other drivers; it may be empty. Accounts, canaries that are due
+            and old nights wait for the scan of all files that follows. None: all of it.
         wait: called before each step that comes before the work, with what the step does.
 
     Raises:
@@ -234,14 +234,14 @@ def run_scan(
         ScanFailed: the work had to stop; what was committed stays.
     """
     with interrupts_noted() as end_on_signal, sigterm_interrupts():
-        return _Scan(plan, watch, worker, end_on_signal, part, wait).run(files)
+        return _Scan(plan, watch, worker, end_on_signal, share, wait).run(files)
 
 
 class _Scan:
     """One scan: its state, and its steps.
 
     Args:
-        plan, watch, worker, part, wait: as for run_scan.
+        plan, watch, worker, share, wait: as for run_scan.
         end_on_signal: raises the interrupt that came.
     """
 
@@ -251,11 +251,11 @@ class _Scan:
         watch: Callable[[ScanWork, ScanTotals], None],
         worker: type,
         end_on_signal: Callable[[], None],
-        part: DriverShare | None,
+        share: DriverShare | None,
         wait: Callable[[str], None],
     ) -> None:
         self._plan, self._watch, self._worker, self._end_on_signal = plan, watch, worker, end_on_signal
-        self._part, self._wait = part, wait
+        self._share, self._wait = share, wait
         self._began, self._started_at = time.monotonic(), datetime.now(UTC)
         self._scan_id = f"{self._started_at:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
         self._committer, self._metrics = Committer(plan, self._scan_id), Metrics()
@@ -295,7 +295,7 @@ class _Scan:
     def _scan(self, files: Sequence[InputFile] | None) -> ExitCode:
         """The steps of a scan that nothing interrupts."""
         plan, passed_over = self._plan, list[str]()
-        strict, whole = files is None, files is None and self._part is None
+        strict, whole = files is None, files is None and self._share is None
         self._wait("opening keys, tokenizers and users")
         check_plan(plan)
         refuse_mixed(plan.results, trial=plan.trial)
@@ -306,7 +306,7 @@ class _Scan:
         files = (
             list_files(plan.locations, passed_over=passed_over.append, reading=plan.reading) if files is None else files
         )
-        files = [file for file in files if self._part is None or self._part.holds(file)]
+        files = [file for file in files if self._share is None or self._share.holds(file)]
         self._plan = plan = with_filter(plan, self._scan_id)
         self._committer = Committer(plan, self._scan_id)
         self._find_work(files, strict=strict)
@@ -314,21 +314,21 @@ class _Scan:
             if self._work.left:
                 self._wait("starting Ray and its workers, which open the keys")
                 workers = ray_runs.enter_context(cluster(plan.config.cluster))
-                self._tell_metrics()
+                self._report_metrics()
                 self._work_through(workers)
             self._commit()  # while Ray's metrics can still take it
-            self._look_at_accounts(whole=whole)
+            self._test_accounts(whole=whole)
             self._weigh(weighing and replace(weighing, filter_sha256=plan.filter_sha256))
             self._judge(whole=whole)
         if self._committer.totals.counts.flagged or self._accounts:  # somebody may have been named
             refuse_changed_since(plan.registry, plan.results, self._scan_id, self._verified)
-        self._learn(whole=whole)  # before what depends on flags, and may fail
-        if self._part is None:
+        self._sketch_ngrams(whole=whole)  # before what depends on flags, and may fail
+        if self._share is None:
             self._drop_old_nights()
         self._unread = what_was_not_read(
             plan, self._scan_id, self._work, self._committer.totals, len(files), passed_over
         )
-        if self._part is not None:
+        if self._share is not None:
             self._unread = replace(self._unread, nothing="")  # other parts may hold something
         empty = whole and bool(self._unread.nothing) and not self._unread.allowed
         state = self._audit.state if self._audit else None
@@ -361,7 +361,7 @@ class _Scan:
     def _work_through(self, workers: int) -> None:
         """Have the shards scanned, and commit them as they come: first the shards that all keys look at."""
         plan = self._plan
-        earlier = first_seen(plan, {shard.file for shard in self._work.left}, self._started_at)
+        earlier = sightings_of(plan, {shard.file for shard in self._work.left}, self._started_at)
         live = frozenset(shard.file.path for shard in self._work.found)
         for key_ids, shards in self._work.by_keys.items():
             under = plan.under(key_ids)
@@ -409,14 +409,14 @@ class _Scan:
         self._committer.flush()
         if self._first_commit is None and self._committer.totals.shards:
             self._first_commit = time.monotonic() - self._began
-        self._tell_metrics()
+        self._report_metrics()
         self._watch(self._work, self._committer.totals)
 
-    def _tell_metrics(self) -> None:
+    def _report_metrics(self) -> None:
         state = self._audit.state if self._audit else AuditState.NOT_JUDGED
-        self._metrics.tell(self._work.shards - self._work.skipped, self._committer.totals, audit=state)
+        self._metrics.report(self._work.shards - self._work.skipped, self._committer.totals, audit=state)
 
-    def _look_at_accounts(self, *, whole: bool) -> None:
+    def _test_accounts(self, *, whole: bool) -> None:
         """Test the posts of each account together, in all files of the input, if it is configured."""
         shards = self._work.of_input
         plan = replace(self._plan, documents=sum(shard.rows.documents for shard in self._work.found))
@@ -449,15 +449,15 @@ class _Scan:
         units = [*(self._unit.parts if self._unit else ()), *self._weighed_ids]
         self._audit = audit_scan(self._plan, self._scan_id, found, earlier, units, whole=whole)
         append_audits(self._plan.results, self._audit.rows)
-        self._tell_metrics()
+        self._report_metrics()
 
-    def _learn(self, *, whole: bool) -> None:
+    def _sketch_ngrams(self, *, whole: bool) -> None:
         """Learn which n-grams many texts of tonight hold, for filters of later nights, if it is configured."""
         plan, shards = self._plan, self._work.of_input
-        lesson = lesson_of(plan, shards) if whole else None
-        if lesson is not None and not is_learnt(plan, lesson):
+        sample = sample_of(plan, shards) if whole else None
+        if sample is not None and not is_sketched(plan, sample):
             with cluster(plan.config.cluster):
-                filter_pass(plan, self._scan_id, lesson, self._end_on_signal)
+                filter_pass(plan, self._scan_id, sample, self._end_on_signal)
 
     def _drop_old_nights(self) -> None:
         plan, days = self._plan, self._plan.config.retain_days
@@ -467,7 +467,7 @@ class _Scan:
 
     def _record(self, exit_code: ExitCode) -> None:
         """Write the scan's row, whole, once; an interrupt that comes meanwhile changes nothing of it."""
-        begun = ScanStart(self._scan_id, self._started_at, self._users_head, self._part)
+        begun = ScanStart(self._scan_id, self._started_at, self._users_head, self._share)
         row = scan_row(self._plan, begun, self._work, self._committer.totals, self._weighed, self._audit)
         try:
             with interrupts_held():
@@ -493,7 +493,7 @@ class _Scan:
             self._stopped,
             self._dropped,
             self._accounts,
-            self._part,
+            self._share,
             self._plan.left_out,
             self._plan.trial,
             self._weighed,

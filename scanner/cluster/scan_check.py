@@ -57,7 +57,7 @@ from scanner.scan_plan import Plan, make_plan
 from scanner.watermark.formats import format_of
 from scanner.watermark.price import price
 
-PLACES = 12
+SAMPLES = 12
 """Most places of the input at which documents are sampled."""
 
 SECONDS_A_PLACE = 0.5
@@ -120,19 +120,19 @@ def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> CostEstimate | 
     detector, decoys = open_detector(plan), open_decoys(plan)
     detector.compile(Rehearsal(decoys) if decoys else None)
     samples = list[Sample]()
-    for shard, places in spread_evenly(left, PLACES).items():
+    for shard, count in spread_evenly(left, SAMPLES).items():
         origin = Origin("", shard.shard_id, shard.file.path)
         witness = PieceDecoys(decoys, origin, shard.rows.start, detector) if decoys else None
-        samples += _samples(plan, shard, places, _scorer(detector, origin, witness))
+        samples += _samples(plan, shard, count, _scorer(detector, origin, witness))
     return project(samples, [shard.rows.documents for shard in left], workers) if samples else None
 
 
-def spread_evenly(shards: Sequence[Shard], places: int) -> Counter[Shard]:
+def spread_evenly(shards: Sequence[Shard], count: int) -> Counter[Shard]:
     """How many of the documents in the middle of so many equal parts of all documents a shard holds; where it is 1."""
     ends = list(accumulate(shard.rows.documents for shard in shards))
     total = ends[-1] if ends else 0
-    places = min(places, total)
-    middles = [total * (2 * i + 1) // (2 * places) for i in range(places)]
+    count = min(count, total)
+    middles = [total * (2 * i + 1) // (2 * count) for i in range(count)]
     return Counter(shards[bisect_right(ends, middle)] for middle in middles)
 
 
@@ -171,19 +171,19 @@ def _scorer(detector: Detector, origin: Origin, witness: Witness | None) -> Scor
     return score
 
 
-def _samples(plan: Plan, shard: Shard, places: int, score: Score) -> list[Sample]:
+def _samples(plan: Plan, shard: Shard, count: int, score: Score) -> list[Sample]:
     """Read the first documents of a shard, and score some at so many places among them."""
     began = time.perf_counter()
     try:
         batches = read(shard.file, plan.columns, shard.rows.start, shard.rows.stop)
-        batch = next((part for part in batches if not isinstance(part, Unreadable)), None)
+        batch = next((one for one in batches if not isinstance(one, Unreadable)), None)
     except FileFault:
         return []
     if batch is None:
         return []
     reading = (time.perf_counter() - began) / len(batch)
     batch = batch.filter(pc.less_equal(pc.fill_null(pc.binary_length(batch["text"]), 0), LONGEST))
-    bounds = [len(batch) * i // places for i in range(places + 1)]
+    bounds = [len(batch) * i // count for i in range(count + 1)]
     samples = []
     for begin, end in pairwise(bounds):
         if begin < end:
@@ -226,29 +226,29 @@ class CheckFinding(NamedTuple):
 def check_scan(
     config_file: Path,
     date: datetime.date | None = None,
-    part: DriverShare | None = None,
+    share: DriverShare | None = None,
     wait: Callable[[str], None] = lambda what: None,
 ) -> Iterator[CheckFinding]:
     """Look at registry, secrets, tokenizers, results, cluster, input, columns and work, and estimate its cost.
 
     What is cheap comes first: an input without files is refused before users, tokenizers and kernels are looked at.
 
-    part: the part of the input that is to be scanned; None: all of it; wait: called before each slow step, with what
+    share: the share of the input that is to be scanned; None: all of it; wait: called before each slow step, with what
     it does.
 
     Raises:
         Refused: at the first thing that cannot be right; everything before it was right.
     """
     try:
-        yield from _steps(make_plan(config_file, date), part, wait)
+        yield from _steps(make_plan(config_file, date), share, wait)
     except ScanFailed as failed:  # nothing was done, so a scan would fail before any work
         raise Refused(str(failed)) from None
 
 
-def _steps(plan: Plan, part: DriverShare | None, wait: Callable[[str], None]) -> Iterator[CheckFinding]:
+def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -> Iterator[CheckFinding]:
     """The steps of `check_scan`, in their order. Raises Refused and ScanFailed."""
     wait("listing the input")
-    listed = _Input(plan, part)
+    listed = _Input(plan, share)
     listed.refuse_none()
     wait("reading the users")
     check_users(plan)
@@ -334,15 +334,15 @@ class _Input:
 
     Args:
         plan: the scan's plan.
-        part: the part of the input that is to be scanned; None: all of it.
+        share: the share of the input that is to be scanned; None: all of it.
     """
 
-    def __init__(self, plan: Plan, part: DriverShare | None) -> None:
-        self._plan, self._part = plan, part
+    def __init__(self, plan: Plan, share: DriverShare | None) -> None:
+        self._plan, self._share = plan, share
         self._passed_over: list[str] = []
         listed = list_files(plan.locations, passed_over=self._passed_over.append, reading=plan.reading)
         self._listed = len(listed)
-        self._files = [file for file in listed if part is None or part.holds(file)]
+        self._files = [file for file in listed if share is None or share.holds(file)]
         self._inspected: InspectedInput
         self.work: ScanWork
 
@@ -359,7 +359,7 @@ class _Input:
         self._plan = plan
         self._inspected = inspect_input(plan, self._files)
         faults, size = self._inspected.faults.values(), sum(file.size for file in self._files)
-        of_all = f" of {self._listed:,} (part {self._part})" if self._part else ""
+        of_all = f" of {self._listed:,} (part {self._share})" if self._share else ""
         says = [f"{_count(len(self._files), 'file')}{of_all}, {size / 1e6:,.1f} MB"]
         counted = Counter(fault.reason for _, fault in faults)
         if counted:
@@ -377,7 +377,7 @@ class _Input:
     def _refuse_nothing(self, says: Sequence[str]) -> None:
         refuse_wrong_columns(self._inspected)
         quiet = not self._files and not self._passed_over and self._plan.config.allow_empty
-        if not self._inspected.sound and not quiet and self._part is None:
+        if not self._inspected.sound and not quiet and self._share is None:
             where = ", ".join(self._plan.locations)
             raise Refused(
                 f"input.paths: nothing of {where} can be read ({'; '.join(says)}); name Parquet files or folders of "

@@ -41,10 +41,10 @@ from scanner.input.documents import read_text
 from scanner.input.shards import Shard, shard_id
 from scanner.input.tables import pack_rows
 from scanner.results.filters import open_filter
-from scanner.results.first_seen import first_seen
 from scanner.results.newest import flags
 from scanner.results.queries import ask
 from scanner.results.retention import done_in_frozen_nights
+from scanner.results.sightings import sightings_of
 from scanner.results.transactions import Tables, committed, open_tables, read_whole, write_file
 from scanner.scan_plan import Plan
 from schemas.tables import DOCUMENTS, FLAG_READINGS
@@ -173,34 +173,34 @@ class WeighingWorker(Worker):
         origin: Origin,
         witness: PieceDecoys | None,
         known: FileKnowledge,
-        made: dict[str, list[pa.RecordBatch]],
+        batches: dict[str, list[pa.RecordBatch]],
     ) -> None:
         """Read the documents that are worth it, and score these; as Worker."""
         before = self._flagged.get(origin.path, NO_ROWS)
         stored = documents["text"].to_pylist()
         texts = {
-            place: text
-            for place, row in enumerate(documents["row"].to_pylist())
-            if row not in before.decided and (text := read_text(stored[place])[0])
+            index: text
+            for index, row in enumerate(documents["row"].to_pylist())
+            if row not in before.decided and (text := read_text(stored[index])[0])
         }
-        drawn = self._text_ids.for_weighing([hashlib.sha256(stored[place]).digest() for place in texts])
+        drawn = self._text_ids.for_weighing([hashlib.sha256(stored[index]).digest() for index in texts])
         wanted = worth_reading(self._tests, self._rules, self._by, [*texts.values()]) & (drawn < self._by.share)
-        for some in _together([place for place, one in zip(texts, wanted.tolist(), strict=True) if one], texts):
+        for some in _together([index for index, one in zip(texts, wanted.tolist(), strict=True) if one], texts):
             # copies are read once: rounding differs by what is read beside, and what is kept of a text is what counted
-            each = [*dict.fromkeys(texts[place] for place in some)]
+            each = [*dict.fromkeys(texts[index] for index in some)]
             steps_of = dict(zip(each, self._text_reader.surprise(each), strict=True))
             self._levels.put(each, [*steps_of.values()])
             few = documents.take(pa.array(some))
             result = self._detector.score_batch(few, origin, witness, known)
             verdicts = _as_weighed(with_canaries(result.verdicts, self._plan.canaries_made))
-            made["verdicts"].append(verdicts)
-            made["lengths"].append(result.lengths)
+            batches["verdicts"].append(verdicts)
+            batches["lengths"].append(result.lengths)
             if verdicts["flagged"].true_count:
                 kept = texts_of_flags(few, verdicts)
                 if self._plan.config.evidence.keep_text:
-                    made["flag_texts"].append(kept)
-                of_row = dict(zip(few["row"].to_pylist(), (steps_of[texts[place]] for place in some), strict=True))
-                made["flag_readings"].append(
+                    batches["flag_texts"].append(kept)
+                of_row = dict(zip(few["row"].to_pylist(), (steps_of[texts[index]] for index in some), strict=True))
+                batches["flag_readings"].append(
                     readings_of_flags(kept, self._plan, [of_row[row].tobytes() for row in kept["row"].to_pylist()])
                 )
 
@@ -215,11 +215,11 @@ class WeighingWorker(Worker):
 
     def _write(self, rows: Rows) -> Files:
         """Write flags, what belongs to them, and decoys: all other rows were written before."""
-        made = rows.batches
-        exact = [with_ids(batch, self._text_ids) for batch in made["verdicts"] if batch["flagged"].true_count]
+        batches = rows.batches
+        exact = [with_ids(batch, self._text_ids) for batch in batches["verdicts"] if batch["flagged"].true_count]
         tables = {
             "flags": [flagged_rows(batch, self._plan.key_set) for batch in exact],
-            **{name: made[name] for name in ("flag_texts", "flag_readings", "audit_counts")},
+            **{name: batches[name] for name in ("flag_texts", "flag_readings", "audit_counts")},
         }
         files = {table: write_file(self._plan.results, table, batches) for table, batches in tables.items()}
         return {table: (file,) for table, file in files.items() if file}
@@ -243,16 +243,16 @@ def reading_cost(plan: Plan) -> tuple[float, float]:
     return (time.process_time() - began) / len(sample), by.share * passing
 
 
-def _together(places: Sequence[int], texts: Mapping[int, str]) -> list[list[int]]:
+def _together(indices: Sequence[int], texts: Mapping[int, str]) -> list[list[int]]:
     """Places of texts, of TOGETHER bytes or a single text each."""
     found: list[list[int]] = []
     size = TOGETHER
-    for place in places:
-        more = len(texts[place].encode())
+    for index in indices:
+        more = len(texts[index].encode())
         if size + more > TOGETHER:
             found.append([])
             size = 0
-        found[-1].append(place)
+        found[-1].append(index)
         size += more
     return found
 
@@ -346,7 +346,7 @@ def weighing_pass(
     tables = ["flag_readings", *["flag_texts"] * plan.config.evidence.keep_text]
     open_tables(plan.results, tables)
     committer, by = WeighingCommitter(plan, scan_id), reading_of(plan)
-    sightings = first_seen(plan, {shard.file for shard in left}, began, under_way=True)
+    sightings = sightings_of(plan, {shard.file for shard in left}, began, under_way=True)
     known = [replace(shard, first_scanned=sightings.files.get(shard.file.path)) for shard in left]
     pace = PiecePace(seconds_a_byte(plan) + reading_seconds(Path(by.model)))
     workers, gpus = min(workers, pace.pieces_of(known)), by.gpus

@@ -78,17 +78,17 @@ def write_rows(plan: Plan, rows: Rows, ids: TextIds) -> Files:
     Raises:
         ScanFailed: a file cannot be written.
     """
-    made, canaries = rows.batches, plan.canary_accounts
-    exact = [with_ids(batch, ids) for batch in made["verdicts"]]
+    batches, canaries = rows.batches, plan.canary_accounts
+    exact = [with_ids(batch, ids) for batch in batches["verdicts"]]
     reserved = reserved_texts(exact, plan.keys, plan.config.dedup, ids, canaries)
     tables = {
-        "verdicts": [for_everybody(batch, of_it) for batch, of_it in zip(exact, made["lengths"], strict=True)],
-        "quarantine": made["quarantine"],
-        "audit_counts": [*made["audit_counts"], *reserved],
+        "verdicts": [for_everybody(batch, of_it) for batch, of_it in zip(exact, batches["lengths"], strict=True)],
+        "quarantine": batches["quarantine"],
+        "audit_counts": [*batches["audit_counts"], *reserved],
         "flags": [flagged_rows(batch, plan.key_set) for batch in exact if batch["flagged"].true_count],
-        "flag_texts": made["flag_texts"],
-        "spans": [span_rows(batch, plan.key_set) for batch in made["spans"]],
-        "account_posts": by_account(made["account_posts"]),
+        "flag_texts": batches["flag_texts"],
+        "spans": [span_rows(batch, plan.key_set) for batch in batches["spans"]],
+        "account_posts": by_account(batches["account_posts"]),
     }
     files = {table: write_file(plan.results, table, batches) for table, batches in tables.items()}
     return {table: (file,) for table, file in files.items() if file}
@@ -292,29 +292,31 @@ class Worker:
             self._earlier.began, self._earlier.texts, piece.shard.first_scanned, written(piece.shard.file)
         )
         rows = Rows()
-        made = rows.batches
+        batches = rows.batches
         unread: list[pa.RecordBatch] = []  # documents with a value that was not read
         text_bytes, before_it = 0, (self._detector.tokenising, self._detector.proving)
         witness = self._witness(origin, piece)
-        for part in self._reader.read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
+        for batch in self._reader.read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
             clock.lap("read")
-            if isinstance(part, Unreadable):
-                self._take_back(part, piece, rows, origin)
-                unread = [without(part, batch) for batch in unread]
+            if isinstance(batch, Unreadable):
+                self._take_back(batch, piece, rows, origin)
+                unread = [without(batch, rows_before) for rows_before in unread]
                 continue
-            part, large = self._without_large(part, piece)
+            batch, large = self._without_large(batch, piece)
             rows.set_aside += large
-            text_bytes += part.column("text").nbytes
-            unread.append(part.select(["row"]).filter(part["unread"]))
-            for documents in _single(part) if piece.one_by_one else self._cut(part):
+            text_bytes += batch.column("text").nbytes
+            unread.append(batch.select(["row"]).filter(batch["unread"]))
+            for documents in _single(batch) if piece.one_by_one else self._cut(batch):
                 yield from self._busy(documents, before - piece.start, single=piece.one_by_one)
-                self._take(documents, origin, witness, known, made)
-            if piece.one_by_one and len(part):  # what is read or written next is no document's fault
-                behind = before - piece.start + part["row"][-1].as_py() + 1
+                self._take(documents, origin, witness, known, batches)
+            if piece.one_by_one and len(batch):  # what is read or written next is no document's fault
+                behind = before - piece.start + batch["row"][-1].as_py() + 1
                 yield Busy(self._plan.config.cluster.stall_seconds + SIGNS_APART, behind)
             clock.lap("score")
-        made["audit_counts"] += witness.rows() if witness else []
-        odd = self._odd_times(made["verdicts"], known.written) + DocumentCounts(values_not_read=sum(map(len, unread)))
+        batches["audit_counts"] += witness.rows() if witness else []
+        odd = self._odd_times(batches["verdicts"], known.written) + DocumentCounts(
+            values_not_read=sum(map(len, unread))
+        )
         rows.counts = self._counts(rows, text_bytes, piece.shard.file.path) + odd
         clock.lap("score")
         clock.within_score("tokenise", self._detector.tokenising - before_it[0])
@@ -331,18 +333,18 @@ class Worker:
         origin: Origin,
         witness: PieceDecoys | None,
         known: FileKnowledge,
-        made: dict[str, list[pa.RecordBatch]],
+        batches: dict[str, list[pa.RecordBatch]],
     ) -> None:
-        """Score documents, and append their rows, by table, to those that are made."""
+        """Score documents, and append their rows to the batches of each table."""
         result = self._detector.score_batch(documents, origin, witness, known)
-        made["verdicts"].append(with_canaries(result.verdicts, self._plan.canaries_made))
-        made["lengths"].append(result.lengths)
-        made["quarantine"].append(result.quarantine)
-        made["spans"].append(result.spans)
+        batches["verdicts"].append(with_canaries(result.verdicts, self._plan.canaries_made))
+        batches["lengths"].append(result.lengths)
+        batches["quarantine"].append(result.quarantine)
+        batches["spans"].append(result.spans)
         if self._plan.config.evidence.keep_text and result.verdicts["flagged"].true_count:
-            made["flag_texts"].append(texts_of_flags(documents, result.verdicts))
+            batches["flag_texts"].append(texts_of_flags(documents, result.verdicts))
         if self._plan.config.accounts is not None:
-            made["account_posts"].append(self._posts(documents, result.verdicts))
+            batches["account_posts"].append(self._posts(documents, result.verdicts))
 
     def _counts(self, rows: Rows, text_bytes: int, path: str) -> DocumentCounts:
         """Counts of the documents of a file whose rows were made, and whose texts have so many bytes."""
@@ -369,24 +371,24 @@ class Worker:
         ]
         rows.batches["quarantine"].append(quarantine_rows(origin, gone, "unreadable", void.detail))
 
-    def _without_large(self, part: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, list[int]]:
+    def _without_large(self, batch: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, list[int]]:
         """A batch without rows that may need more memory than there is, unless a single row was asked for."""
         if self._room is None or piece.stop - piece.start == 1:
-            return part, []
-        large = pc.greater(pc.fill_null(pc.binary_length(part["text"]), 0), self._room // MEMORY_A_BYTE)
+            return batch, []
+        large = pc.greater(pc.fill_null(pc.binary_length(batch["text"]), 0), self._room // MEMORY_A_BYTE)
         if not large.true_count:
-            return part, []
-        return part.filter(pc.invert(large)), part["row"].filter(large).to_pylist()
+            return batch, []
+        return batch.filter(pc.invert(large)), batch["row"].filter(large).to_pylist()
 
     def _odd_times(self, verdicts: list[pa.RecordBatch], written: datetime | None) -> DocumentCounts:
         """Times that cannot be right, or that show a flag to be false."""
-        made = {key.key_id: key.marked_since() for key in self._plan.keys}
+        marked_since = {key.key_id: key.marked_since() for key in self._plan.keys}
         future = older = 0
         for batch in verdicts:
             times = batch["created_at"] if written is None else pc.fill_null(batch["created_at"], written)
             future += pc.sum(pc.greater(times, batch["scanned_at"]), min_count=0).as_py()
             dated = batch.filter(pc.is_valid(batch["first_seen_at"])).select(["first_seen_at", "key_id"])
-            older += sum(row["first_seen_at"] < made[row["key_id"]] for row in dated.to_pylist())
+            older += sum(row["first_seen_at"] < marked_since[row["key_id"]] for row in dated.to_pylist())
         return DocumentCounts(in_future=future, older_than_key=older)
 
     @cached_property

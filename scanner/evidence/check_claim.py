@@ -253,10 +253,10 @@ def check_tokens(
         raise ValueError("tokens.csv: a token is no number of 32 bits")
     met = set()
     ngrams, inside, wrong, filtered, counted = [], [], [], 0, 0
-    for place, (_, status) in enumerate(rows):
-        ngram = tuple(tokens[place - mark.window : place + 1])
-        expected = "window" if place < mark.window else "repeat" if ngram in met else "scored"
-        met |= {ngram} if place >= mark.window else set()
+    for index, (_, status) in enumerate(rows):
+        ngram = tuple(tokens[index - mark.window : index + 1])
+        expected = "window" if index < mark.window else "repeat" if ngram in met else "scored"
+        met |= {ngram} if index >= mark.window else set()
         if expected == "scored" and status == "filter":
             filtered += 1
         elif expected == "scored" and (status == "scored" or (claim["unit"] and status == "outside the part")):
@@ -265,7 +265,7 @@ def check_tokens(
                 inside.append(counted)
             counted += 1
         elif status != expected:
-            wrong.append(place)
+            wrong.append(index)
     detail = f"; the first that is not: row {wrong[0] + 1}" if wrong else ""
     findings.holds(not wrong, f"each of {len(tokens)} tokens is scored, or has no whole window, or repeats{detail}")
     if filtered:

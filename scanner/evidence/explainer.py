@@ -169,20 +169,20 @@ class Explainer:
     """Explains flags of one folder of results. Keys are opened once, when the first flag under them is explained.
 
     Args:
-        place: the file of a scan's configuration; or a folder or URI of results, with which no text is shown.
+        path: the file of a scan's configuration; or a folder or URI of results, with which no text is shown.
         run: scored tokens that are weighed as one; below RUN a page shows material of the key.
 
     Raises:
         Refused: the configuration cannot be right.
     """
 
-    def __init__(self, place: Path | str, run: int = RUN) -> None:
+    def __init__(self, path: Path | str, run: int = RUN) -> None:
         self._run = run
         self._config: ScanConfig | None = None
-        self.results, self.rate = str(place), 1.0
-        if isinstance(place, Path):
-            self._config, self._base = read_config(place), place.absolute().parent
-            self.results, self.rate = results_of(self._config, place), self._config.false_positive_rate
+        self.results, self.rate = str(path), 1.0
+        if isinstance(path, Path):
+            self._config, self._base = read_config(path), path.absolute().parent
+            self.results, self.rate = results_of(self._config, path), self._config.false_positive_rate
             self._folder = absolute("registry", self._config.registry, self._base)
             paths = [path for path in self._config.input.paths if "{date}" not in path]
             locations = [resolve(path, self._base, None) for path in paths]
@@ -285,10 +285,10 @@ class Explainer:
         named = ((one["key_id"], one["message"]) for one in (row, *listed, *parts) if one["naming"] == Naming.NAMED)
         for key_id, message in dict.fromkeys(named):
             named_parts = [part for part in parts if (part["key_id"], part["message"]) == (key_id, message)]
-            places = [(0, len(text)), *((part["char_from"], part["char_to"]) for part in named_parts)]
+            ranges = [(0, len(text)), *((part["char_from"], part["char_to"]) for part in named_parts)]
             with contextlib.suppress(Refused):  # a missing key keeps no other flag from being explained
                 test, common = self.open_key(key_id), self.common(replace(case, row={**row, "key_id": key_id}))
-                about = text, message, Omissions(dedup, common), places
+                about = text, message, Omissions(dedup, common), ranges
                 law = test.watermark.law
                 if law and log10_p_in(test.watermark, test.tokenizer.reference, *about) > math.log10(stated):
                     why = f"neither its text nor a part of it speaks for message {message} of key {key_id}"

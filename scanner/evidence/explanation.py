@@ -150,18 +150,18 @@ def log10_p_in(
     text: str,
     message: int,
     omissions: Omissions,
-    places: Sequence[tuple[int, int]],
+    ranges: Sequence[tuple[int, int]],
 ) -> float:
     """The smallest log10 p of one message, not corrected, in some places of a text; 0 where nothing is scored.
 
-    places: first character of each, and the one after its last; the rest: as for `weigh`. The key has a law.
+    ranges: first character of each, and the one after its last; the rest: as for `weigh`. The key has a law.
     """
     ids, offsets = tokenizer.encode_with_offsets(text)
     tokens = Tokens(ids, np.array([0, len(ids)], np.int64))
     positions = mark.rule.positions(tokens, omissions.dedup)
     index = positions.index if omissions.common is None else omissions.common.without(tokens, positions).index
     each = [0.0]
-    for begin, end in places:
+    for begin, end in ranges:
         chosen = index[(offsets[index, 0] >= begin) & (offsets[index, 1] <= end)]
         if len(chosen):
             part = Positions(chosen, np.array([0, len(chosen)], np.int64))

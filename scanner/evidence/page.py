@@ -145,12 +145,12 @@ def segments(explained: Explanation, most: int = MOST_CHARACTERS) -> list[PageSe
     return found
 
 
-def _behind_accents(text: str, place: int) -> int:
+def _behind_accents(text: str, index: int) -> int:
     """A place behind the accents that are shown on the letter before it; piles of them are no accents."""
-    end = min(place + MOST_MARKS, len(text)) if place else 0
-    while place < end and combines(text[place]):
-        place += 1
-    return place
+    end = min(index + MOST_MARKS, len(text)) if index else 0
+    while index < end and combines(text[index]):
+        index += 1
+    return index
 
 
 def _fitting(explained: Explanation) -> tuple[list[PageSegment], int]:

@@ -42,8 +42,8 @@ from scanner.input.files import resolve
 from scanner.registry import Holders, check_secret, find_key, load_registry
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
-from scanner.results.first_seen import EarlierKnowledge, known_before
 from scanner.results.queries import ask
+from scanner.results.sightings import EarlierKnowledge, known_before
 from scanner.scan_plan import Weights, read_config, recorded_correction, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
@@ -181,7 +181,7 @@ def _by_reading(row: Mapping[str, Any], again: Mapping[str, Any] | None) -> Fiel
 def _existed(case: FlagCase, before: EarlierKnowledge, known_at: datetime | None) -> FieldComparison:
     """The time by which the document existed, which decides whether a user held its message then.
 
-    An earlier flag of its text counts only where it can change whom the text names (scanner.results.first_seen), so
+    An earlier flag of its text counts only where it can change whom the text names (scanner.results.sightings), so
     that the time may be the one with it or the one without.
     """
     row, began = case.row, (case.scan or {})["started_at"]
@@ -353,9 +353,9 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
     rule, dedup = test.watermark.rule, (case.scan or {}).get("dedup", "ngram")
     if dedup != "ngram":
         raise Refused(f"--proof: the scan counted repeats by dedup = {dedup!r}; the script knows 'ngram' alone")
-    places, common = rule.positions(tokens, "ngram"), explainer.common(case)
-    scored = places if common is None else common.without(tokens, places)
-    ngrams = [rule.ngram(tokens, int(place)) for place in scored.index]
+    positions, common = rule.positions(tokens, "ngram"), explainer.common(case)
+    scored = positions if common is None else common.without(tokens, positions)
+    ngrams = [rule.ngram(tokens, int(index)) for index in scored.index]
     mark = _mark(form.label(), check_secret(explainer.registry, key))
     terms = [mark.term(ngram, row["message"]) for ngram in ngrams]
     spans = [(0, len(ngrams), -1)]
@@ -378,7 +378,7 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
         out.mkdir(mode=0o700)
         _write(out / "claim.json", json.dumps(claim, indent=1) + "\n")
         with _new(out / "tokens.csv") as file:
-            statuses = _statuses(len(tokens.ids), rule.context, places.index, scored.index, (begin, end))
+            statuses = _statuses(len(tokens.ids), rule.context, positions.index, scored.index, (begin, end))
             csv.writer(file, lineterminator="\n").writerows(zip(tokens.ids.tolist(), statuses, strict=True))
         stored = explainer.stored_text(case)
         _write(out / "text.txt", stored)
@@ -391,12 +391,12 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
 
 
 def _statuses(
-    tokens: int, window: int, places: NDArray[np.int64], scored: NDArray[np.int64], part: tuple[int, int]
+    tokens: int, window: int, positions: NDArray[np.int64], scored: NDArray[np.int64], part: tuple[int, int]
 ) -> list[str]:
     """Why each token is scored or not, as check_claim.py knows it."""
     found = np.full(tokens, "repeat", object)
     found[:window] = "window"
-    found[places] = "filter"
+    found[positions] = "filter"
     found[scored] = "outside the part"
     found[scored[slice(*part)]] = "scored"
     return found.tolist()

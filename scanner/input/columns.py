@@ -193,17 +193,17 @@ def check_columns(schema: pa.Schema, columns: Columns, partitions: Collection[st
     for role, name in columns.names.items():
         if name is None:
             continue
-        places = schema.get_all_field_indices(name)
-        if not places and name in partitions and role != "text":
+        indices = schema.get_all_field_indices(name)
+        if not indices and name in partitions and role != "text":
             continue
-        if not places:
+        if not indices:
             names = ", ".join(schema.names)[:200]
             raise FileFault("missing_column", f"column {name!r} ({role}) is missing; there are: {names}")
         if role != "text":
             continue
-        if len(places) > 1:
-            raise FileFault("wrong_type", f"column {name!r} ({role}) stands {len(places)} times in the file")
-        found_type = schema.field(places[0]).type
+        if len(indices) > 1:
+            raise FileFault("wrong_type", f"column {name!r} ({role}) stands {len(indices)} times in the file")
+        found_type = schema.field(indices[0]).type
         if not is_text(plain_type(found_type)):
             raise FileFault("wrong_type", f"column {name!r} ({role}) is {found_type}; allowed: string or binary")
 

@@ -467,7 +467,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 class DriverShare(NamedTuple):
-    """One of several parts of the input, written `number/of`; numbers begin at 1.
+    """A driver's share of the input, one of several parts, written `number/of`; numbers begin at 1.
 
     A file's path alone decides its part. So parts are disjoint and together hold all files, also where drivers list the
     input at different times. Parts of many files hold about equal bytes.

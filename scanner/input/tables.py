@@ -190,9 +190,9 @@ class TableFolders:
         Raises:
             Refused: the file belongs to a table's log.
         """
-        for place, name in enumerate(below[:-1]):
+        for depth, name in enumerate(below[:-1]):
             if name in _LOGS:
-                self._refuse(TableFolder("/".join([folder, *below[:place]]), _LOGS[name]))
+                self._refuse(TableFolder("/".join([folder, *below[:depth]]), _LOGS[name]))
             if name.startswith(HIDDEN):
                 return
         if below[-2:-1] == [_ICEBERG_FOLDER] and below[-1].endswith(_ICEBERG_FILES):

@@ -167,10 +167,10 @@ def new_key(
             raise Refused(f"key {key_id!r} is in the registry already; ids are never used again, choose another")
         if registry.trial:
             refuse_real_name("key", key_id)
-        made = path is not None and not os.path.lexists(path)
+        is_new_file = path is not None and not os.path.lexists(path)
         key_bytes = (
             _new_secret(path, made_for, known)
-            if made and path is not None
+            if is_new_file and path is not None
             else read_secret_of(made_for, reference, folder)
         )
         try:
@@ -183,7 +183,7 @@ def new_key(
             write_registry(folder, registry.model_copy(update={"audit_secret": audit_secret, "keys": keys}))
             key = keys[-1]
         except BaseException:
-            if made and path is not None:
+            if is_new_file and path is not None:
                 path.unlink()
             raise
     return key

@@ -397,15 +397,15 @@ def make_canaries(
     of_users = [key.key_id for key in keys if key.messages > 1]
     if of_users:
         give_messages(folder, of_users, ids, at)
-    made = []
+    recorded = []
     for key in keys:
         held = messages_held(folder, key.key_id, ids) if key.messages > 1 else dict.fromkeys(ids, 0)
-        made += [
+        recorded += [
             Canary(account_id=name, key_id=key.key_id, message=held[name], names=key.messages > 1)
             for name in ids
             if name in held
         ]
-    return set_canaries(folder, Canaries(power=power, made=tuple(made), measured=tuple(measured)))
+    return set_canaries(folder, Canaries(power=power, made=tuple(recorded), measured=tuple(measured)))
 
 
 def set_canaries(folder: Path | str, canaries: Canaries) -> Canaries:

@@ -67,7 +67,7 @@ class NewDecision:
             raise Refused(f"note: {len(self.note):,} characters; {LONGEST_NOTE:,} are allowed: shorten it")
 
 
-def decide(results: str, flag: Mapping[str, Any], made: NewDecision) -> Mapping[str, Any]:
+def decide(results: str, flag: Mapping[str, Any], decision: NewDecision) -> Mapping[str, Any]:
     """Record a decision on a flag. Returns the row that the table has under its id: an earlier one, if there is one.
 
     It is on the disk, and in the table, when this returns. Whoever else decides meanwhile loses nothing.
@@ -75,23 +75,23 @@ def decide(results: str, flag: Mapping[str, Any], made: NewDecision) -> Mapping[
     Args:
         results: folder or URI.
         flag: a row of schemas.tables.VERDICTS.
-        made: the decision.
+        decision: the decision.
 
     Raises:
         Refused: the table cannot be made, or is of another version.
         ScanFailed: it cannot be written, or others kept committing first.
     """
     row = {
-        **asdict(made),
-        "note": made.note or None,
+        **asdict(decision),
+        "note": decision.note or None,
         "decided_at": datetime.now(UTC),
         "user_ids": users_of(flag),
         **{name: flag[name] for name in ("scan_id", "shard_id", "path", "row", "doc_id", "text_sha256", "key_id")},
     }
     open_tables(results, ["decisions"])
     file = write_file(results, "decisions", [pa.RecordBatch.from_pylist([row], DECISIONS)])
-    commit(results, "decisions", [TableEntry(made.decision_id, (file,) if file else ())])
-    return recorded(results, made.decision_id) or row  # its night may have been dropped since
+    commit(results, "decisions", [TableEntry(decision.decision_id, (file,) if file else ())])
+    return recorded(results, decision.decision_id) or row  # its night may have been dropped since
 
 
 def recorded(results: str, decision_id: str) -> Mapping[str, Any] | None:

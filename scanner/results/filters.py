@@ -277,7 +277,7 @@ def filter_of(results: str, config: ScanConfig, night: date, secret: bytes) -> N
             f"results: the filter of {night} in table {table_uri(results, FILTERS_TABLE)} is not the one that its "
             "digest names: a row was changed, added or taken out; restore the table, from a backup or an older version"
         )
-    return NightFilter(tuple(there or _made(results, config, night, key)), key)
+    return NightFilter(tuple(there or _filter_rows(results, config, night, key)), key)
 
 
 def filter_of_config(config_file: Path, night: date) -> NightFilter | None:
@@ -363,7 +363,7 @@ def _rows(results: str, wanted: pl.Expr, *columns: str) -> list[dict[str, Any]]:
         return rows.select(columns or pl.all()).collect().to_dicts()
 
 
-def _made(results: str, config: ScanConfig, night: date, key: NDArray[np.uint64]) -> Iterator[dict[str, Any]]:
+def _filter_rows(results: str, config: ScanConfig, night: date, key: NDArray[np.uint64]) -> Iterator[dict[str, Any]]:
     """Rows of FILTERS of a night, one at least, by the sketches of the nights before it."""
     found: list[dict[str, Any]] = []
     if config.filter is None:

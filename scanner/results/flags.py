@@ -131,10 +131,10 @@ def count_flags(results: str, rate: float, wanted: WantedFlags, canaries: Collec
     return FlagCount(*found.row(0))
 
 
-def flags_at(results: str, rate: float, wanted: WantedFlags, places: pl.DataFrame) -> list[dict[str, Any]]:
+def flags_at(results: str, rate: float, wanted: WantedFlags, documents: pl.DataFrame) -> list[dict[str, Any]]:
     """Rows of VERDICTS with `audit` at some places, in their order; places: columns path and row. Raises: as above."""
-    numbered = places.select("path", "row").with_row_index("number").lazy()
-    among = pl.col("path").is_in(places["path"].unique().implode())
+    numbered = documents.select("path", "row").with_row_index("number").lazy()
+    among = pl.col("path").is_in(documents["path"].unique().implode())
 
     def there() -> pl.DataFrame:
         return found_flags(results, rate, wanted).filter(among).join(numbered, on=["path", "row"]).collect()
@@ -363,14 +363,14 @@ def _of_each(rows: pl.LazyFrame, rate: float, wanted: WantedFlags) -> pl.LazyFra
     passes = pl.element().struct.field("log10_p_global") <= math.log10(rate)
     passing = pl.col("asked").list.eval(pl.element().filter(passes))
     of_rows = rows.with_columns(wanted.requested_users()).with_columns(passing)
-    places = pl.int_ranges(pl.col("asked").list.len())
-    each = of_rows.filter(pl.col("asked").list.len() > 0).with_columns(place=places).explode("asked", "place")
-    hidden_canaries = ~pl.col("beside") & (pl.col("place") == 0)
+    numbers = pl.int_ranges(pl.col("asked").list.len())
+    each = of_rows.filter(pl.col("asked").list.len() > 0).with_columns(number=numbers).explode("asked", "number")
+    hidden_canaries = ~pl.col("beside") & (pl.col("number") == 0)
     return each.with_columns(
         *(pl.col("asked").struct.field(name).alias(name) for name in OF_ENTRY),
         *(pl.when(hidden_canaries).then(name).alias(name) for name in _OF_FIRST),
-        again=pl.col("place") > 0,
-    ).drop("asked", "beside", "place")
+        again=pl.col("number") > 0,
+    ).drop("asked", "beside", "number")
 
 
 def of_canary(canaries: Collection[Canary] | None) -> pl.Expr:

@@ -385,10 +385,10 @@ def with_generator(results: str, rows: pl.DataFrame) -> pl.DataFrame:
     """
     of_rows = pl.col("scan_id").is_in(rows["scan_id"].unique().to_list())
     keys = ask(results, lambda: scans(results).filter(of_rows).select("scan_id", "keys").collect())
-    made = {
+    generators = {
         (scan_id, key["key_id"]): generator_of(key["method"])
         for scan_id, several in keys.iter_rows()
         for key in several
     }
-    found = [made.get(of_row) for of_row in rows.select("scan_id", "key_id").iter_rows()]
+    found = [generators.get(of_row) for of_row in rows.select("scan_id", "key_id").iter_rows()]
     return rows.with_columns(pl.Series("generator", found, pl.String))

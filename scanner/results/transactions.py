@@ -294,20 +294,20 @@ Answer = TypeVar("Answer")
 ResultsPath = str | os.PathLike[str]
 
 
-def folder_of(place: ResultsPath) -> str:
-    """Folder or URI of the results that a place names.
+def folder_of(path: ResultsPath) -> str:
+    """Folder or URI of the results that a path names.
 
     Raises:
         Refused: it is a file, and no configuration of a scan.
     """
-    if Path(place).is_file():
+    if Path(path).is_file():
         from scanner.scan_plan import read_config, results_of  # it brings kernels, which take a second
 
-        return results_of(read_config(Path(place)), Path(place))
-    return os.fspath(place)
+        return results_of(read_config(Path(path)), Path(path))
+    return os.fspath(path)
 
 
-def of_any_place(query: Callable[Concatenate[str, Given], Answer]) -> Callable[Concatenate[ResultsPath, Given], Answer]:
+def of_any_path(query: Callable[Concatenate[str, Given], Answer]) -> Callable[Concatenate[ResultsPath, Given], Answer]:
     """A query that takes a Path or the file of a configuration where it took a folder or URI of results."""
 
     @wraps(query)

@@ -65,7 +65,7 @@ class RewrittenFile(NamedTuple):
 
 
 def put_in_place(
-    results: str, name: str, kept: KeptTable, made: Sequence[Replacement], *, merged: bool
+    results: str, name: str, kept: KeptTable, replacements: Sequence[Replacement], *, merged: bool
 ) -> list[Replacement]:
     """Commit that files replace others. Returns what was placed, without replacements of files that are gone meanwhile.
 
@@ -76,7 +76,7 @@ def put_in_place(
         results: folder or URI.
         name: the table's name.
         kept: the table.
-        made: the replacements.
+        replacements: the replacements.
         merged: the rows are the same, which readers of Delta's change feed are told.
 
     Raises:
@@ -90,7 +90,7 @@ def put_in_place(
             present = set(files_of(table)["path"])
             if ours and present.isdisjoint(_parts(ours)) and _files(ours) <= present:
                 break  # a commit of ours whose answer was lost
-            ours = [each for each in made if present.issuperset(each.parts)]
+            ours = [each for each in replacements if present.issuperset(each.parts)]
             if not ours:
                 break
             answered = False
@@ -100,7 +100,7 @@ def put_in_place(
                 break
     finally:
         if answered:
-            _delete_unplaced(results, name, kept, made)
+            _delete_unplaced(results, name, kept, replacements)
     return ours
 
 
@@ -130,12 +130,12 @@ def rewrite(
         while not (left := _unseen(may_hold(files_of(kept.now())), known)).is_empty():
             total = len(known) + left.height
             for some in _groups(left):
-                rewritten = pool.map(lambda path: _look(results, name, path, change), some)
-                made = {path: anew for path, anew in zip(some, rewritten, strict=True) if anew}
-                files = {path: write_file(results, name, anew.table.to_batches()) for path, anew in made.items()}
+                rewritten = pool.map(lambda path: _rewritten(results, name, path, change), some)
+                changed = {path: anew for path, anew in zip(some, rewritten, strict=True) if anew}
+                files = {path: write_file(results, name, anew.table.to_batches()) for path, anew in changed.items()}
                 replaced = [Replacement((path,), file) for path, file in files.items()]
                 placed = put_in_place(results, name, kept, replaced, merged=False)
-                rows += sum(made[each.parts[0]].rows for each in placed)
+                rows += sum(changed[each.parts[0]].rows for each in placed)
                 known |= {*some, *(each.file.name for each in placed if each.file)}
                 done += len(some)
                 watch(done, max(total, done))
@@ -166,7 +166,7 @@ def _groups(files: pl.DataFrame) -> Iterator[list[str]]:
         yield group
 
 
-def _look(
+def _rewritten(
     results: str, name: str, path: str, change: Callable[[pq.ParquetFile], RewrittenFile | None]
 ) -> RewrittenFile | None:
     """The new content of some files. Raises ScanFailed where a file cannot be read that the table needs."""
@@ -181,23 +181,23 @@ def _look(
         raise ScanFailed(f"results: {uri}/{path} cannot be read: {in_a_line(error)}") from None
 
 
-def _actions(made: Sequence[Replacement], *, merged: bool) -> list[AddAction | RemoveAction]:
+def _actions(replacements: Sequence[Replacement], *, merged: bool) -> list[AddAction | RemoveAction]:
     now = int(time.time() * 1000)
-    gone = [RemoveAction(path, not merged, now) for each in made for path in each.parts]
-    return [*gone, *additions((each.file for each in made if each.file), changes=not merged)]
+    gone = [RemoveAction(path, not merged, now) for each in replacements for path in each.parts]
+    return [*gone, *additions((each.file for each in replacements if each.file), changes=not merged)]
 
 
-def _parts(made: Sequence[Replacement]) -> set[str]:
-    return {path for each in made for path in each.parts}
+def _parts(replacements: Sequence[Replacement]) -> set[str]:
+    return {path for each in replacements for path in each.parts}
 
 
-def _files(made: Sequence[Replacement]) -> set[str]:
-    return {each.file.name for each in made if each.file}
+def _files(replacements: Sequence[Replacement]) -> set[str]:
+    return {each.file.name for each in replacements if each.file}
 
 
-def _delete_unplaced(results: str, name: str, kept: KeptTable, made: Sequence[Replacement]) -> None:
+def _delete_unplaced(results: str, name: str, kept: KeptTable, replacements: Sequence[Replacement]) -> None:
     filesystem, folder = filesystem_of(table_uri(results, name))
-    for unplaced in _files(made) - set(files_of(kept.now())["path"]):
+    for unplaced in _files(replacements) - set(files_of(kept.now())["path"]):
         with contextlib.suppress(FileNotFoundError):  # placed, then replaced and deleted by others
             filesystem.delete_file(f"{folder}/{unplaced}")
 

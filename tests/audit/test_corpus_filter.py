@@ -50,12 +50,12 @@ def test_the_texts_that_teach_are_as_many_as_asked_and_of_their_half():
     digests, distinct = [digests_of(500), digests_of(300, 2)], [np.arange(0, 500, 2), np.arange(300)]
     parts = [in_halves(*part) for part in zip(digests, distinct, strict=True)]
     for number, half in enumerate(lessons(digests, distinct, 100)):
-        assert sum(len(one.places) for one in half) == 100
+        assert sum(len(one.documents) for one in half) == 100
         for one in half:
-            assert set(one.places) <= set(parts[one.part][number])
+            assert set(one.documents) <= set(parts[one.part][number])
             assert one.bits.max() < 64
     every = lessons(digests, distinct, 10**6)
-    taught = [sum(len(one.places) for one in half) for half in every]
+    taught = [sum(len(one.documents) for one in half) for half in every]
     assert sum(taught) == 550
     assert min(taught) > 200
     assert lessons([], [], 9) == [[], []]

@@ -122,7 +122,7 @@ def main() -> int:
     plan = make_plan(config)
     part = DriverShare.read(fault["part"]) if "part" in fault else None
     worker = Worker if is_uri(plan.results) else FaultyWorker  # whose plan and process ids lie on a disk
-    outcome = run_scan(plan, watch, worker=worker, part=part)
+    outcome = run_scan(plan, watch, worker=worker, share=part)
     print(summary(outcome, plan.results, plan.config.false_positive_rate))
     return outcome.exit_code
 

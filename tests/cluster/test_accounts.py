@@ -58,7 +58,7 @@ def test_short_posts_are_found_together(posted):
     outcome = night.scan()
     assert outcome.work.skipped == outcome.work.shards
     assert outcome.exit_code == 0
-    assert (outcome.accounts.looked_at, outcome.accounts.flagged) == (3, 1)
+    assert (outcome.accounts.tested, outcome.accounts.flagged) == (3, 1)
     assert not night.verdicts()["flagged"].any()
     (row,) = accounts_in(night).to_dicts()
     assert (row["account_id"], row["user_id"], row["naming"]) == ("bot", "alice", "named")
@@ -116,10 +116,10 @@ def test_posts_of_a_window_are_looked_at_together_and_dropped_with_it(posted, mo
     night.configure(more="accounts = { nights = 30 }", columns='account = "who"', paths=["in/a.parquet"])
     monkeypatch.setattr(passes, "window_begins", lambda day, _nights: day - timedelta(days=10))
     first = night.scan()
-    assert (first.accounts.looked_at, first.accounts.flagged) == (3, 0)
+    assert (first.accounts.tested, first.accounts.flagged) == (3, 0)
     night.configure(more="accounts = { nights = 30 }", columns='account = "who"', paths=["in/b.parquet"])
     second = night.scan()
-    assert (second.accounts.looked_at, second.accounts.flagged) == (3, 1)
+    assert (second.accounts.tested, second.accounts.flagged) == (3, 1)
     (row,) = accounts_in(night).to_dicts()
     assert (row["account_id"], row["posts"], row["nights"]) == ("bot", 30, 30)
     assert row["tests"] == 2 / 0.5

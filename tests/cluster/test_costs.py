@@ -27,7 +27,7 @@ def test_seconds_are_added_by_stage_and_the_drivers_are_no_workers():
 def test_the_slowest_work_is_named_beside_the_mean():
     units = NO_UNITS
     for number, seconds in enumerate([3.0, 9.0, 9.0, 3.0]):
-        units = units.and_also(shard(number), Seconds(score=seconds, commit=50.0))
+        units = units.plus(shard(number), Seconds(score=seconds, commit=50.0))
     found = costs(ScanTotals(seconds=Seconds(score=24.0), units=units))
     assert (found["slowest_shard"], found["slowest_path"], found["slowest_row"]) == ("shard-1", "/in/1.parquet", 10)
     assert (found["slowest_seconds"], found["skew"]) == (9.0, pytest.approx(1.5))

@@ -107,7 +107,7 @@ def test_what_the_sample_holds_is_counted(night, plain, monkeypatch):
     assert sums[0] == len(texts) - 1  # without the text that is too long for a sample
     assert sums[1] == pytest.approx(sum(len(text or "") for text in texts[:-1]), rel=0.2)  # bytes include offsets
     assert sums[2:] == [7, 0, 5, len(texts) - 1]
-    assert len(found.samples) == estimating.PLACES
+    assert len(found.samples) == estimating.SAMPLES
     assert 0 < found.core_seconds <= found.high
     assert found.workers == 1  # there is one shard
     assert found.memory > 2**20

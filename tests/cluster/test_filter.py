@@ -17,7 +17,7 @@ from jobs.scan import of_outcome
 from jobs.summary import summary
 from scanner import results
 from scanner.cluster import passes, run_scan, work
-from scanner.cluster.passes import MOST_SHARDS, lesson_of
+from scanner.cluster.passes import MOST_SHARDS, sample_of
 from scanner.cluster.scan_check import check_scan
 from scanner.detection.one_text import Check, check_text
 from scanner.errors import Refused
@@ -457,13 +457,13 @@ def test_a_lesson_is_a_sample_of_bounded_size(nightly):
     plan = make_plan(nightly.config, FIRST)
     file = InputFile("/in/a.parquet", "/in", "/in/a.parquet", 10**12, 1)
     shards = [Shard(str(i), file, Range(i, i + 1, 10**8)) for i in range(1000)]
-    lesson = lesson_of(plan, shards)
-    assert (len(lesson.shards), lesson.most) == (MOST_SHARDS, (1 << 25) // 7)
-    assert lesson.share == pytest.approx(lesson.most * 4 / (MOST_SHARDS * 10**8))
+    sample = sample_of(plan, shards)
+    assert (len(sample.shards), sample.most) == (MOST_SHARDS, (1 << 25) // 7)
+    assert sample.share == pytest.approx(sample.most * 4 / (MOST_SHARDS * 10**8))
     twice = [Shard(f"other {i}", file, shard.rows, keys=("k",)) for i, shard in enumerate(shards)]
-    assert lesson_of(plan, [*twice, *shards]).unit == lesson.unit  # keys that came later bring no new texts
-    assert lesson_of(make_plan(nightly.config, SECOND), shards).unit != lesson.unit
-    assert lesson_of(plan, []) is None
+    assert sample_of(plan, [*twice, *shards]).unit == sample.unit  # keys that came later bring no new texts
+    assert sample_of(make_plan(nightly.config, SECOND), shards).unit != sample.unit
+    assert sample_of(plan, []) is None
 
 
 def test_nights_must_be_told_by_their_date(night):

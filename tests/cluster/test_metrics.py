@@ -12,10 +12,10 @@ from scanner.cluster.commits import ALARMS, Metrics
 def test_telling_costs_next_to_nothing_and_alarms_count_once():
     """A scan updates its metrics once per commit; a commit takes tens of milliseconds."""
     metrics = Metrics()
-    metrics.tell(3, ScanTotals(), audit="not judged")
+    metrics.report(3, ScanTotals(), audit="not judged")
     assert (ALARMS, "{}") not in metrics._reported
     began = time.process_time()
     for shards in range(200):
-        metrics.tell(300, ScanTotals(shards=shards, retries=shards), audit="alarm")
+        metrics.report(300, ScanTotals(shards=shards, retries=shards), audit="alarm")
     assert time.process_time() - began < 200 * 2e-3
     assert metrics._reported[ALARMS, "{}"] == 1

@@ -61,11 +61,11 @@ def test_three_drivers_at_once_one_of_which_dies(shared, monkeypatch):
                 with contextlib.suppress(Died):
                     drive(others) if others else None
 
-        ended.append(run_scan(night.plan(), at_a_commit, part=parts[0]))
+        ended.append(run_scan(night.plan(), at_a_commit, share=parts[0]))
 
     drive(THIRDS)
-    assert [(one.part, one.exit_code, one.totals.shards) for one in ended] == [(THIRDS[1], 0, 3), (THIRDS[0], 0, 3)]
-    again = night.scan(part=THIRDS[2])
+    assert [(one.share, one.exit_code, one.totals.shards) for one in ended] == [(THIRDS[1], 0, 3), (THIRDS[0], 0, 3)]
+    again = night.scan(share=THIRDS[2])
     assert (again.exit_code, again.work.shards, again.work.skipped, again.totals.shards) == (0, 3, 1, 2)
     assert same(night.verdicts(), expected)
 
@@ -81,11 +81,11 @@ def test_three_drivers_at_once_one_of_which_dies(shared, monkeypatch):
 @pytest.mark.costly
 def test_a_file_that_lands_between_two_listings_is_found_by_the_scan_without_part(shared, plain):
     night = shared
-    assert night.scan(part=THIRDS[0]).exit_code == 0
+    assert night.scan(share=THIRDS[0]).exit_code == 0
     (name,) = set(names_in(night, THIRDS[0], 4)) - set(names_in(night, THIRDS[0], 3))
     night.write(name, [plain(30, 10**6)])
     for part in THIRDS[1:]:
-        assert night.scan(part=part).work.shards == 3
+        assert night.scan(share=part).work.shards == 3
     whole = night.scan()
     assert (whole.work.skipped, whole.totals.shards, night.verdicts()["doc_id"].n_unique()) == (9, 1, 37)
     assert night.verdicts().height == 37
@@ -104,7 +104,7 @@ def test_a_part_without_files_is_done_and_the_night_without_any_is_not(night, pl
 def test_a_part_is_refused_where_none_of_its_files_has_the_columns(shared):
     shared.configure(columns='account = "who"')
     with pytest.raises(Refused, match="no file has all of the configured columns"):
-        shared.scan(part=THIRDS[0])
+        shared.scan(share=THIRDS[0])
     assert not results.exist(shared.results)
 
 
@@ -117,10 +117,10 @@ def test_accounts_and_canaries_that_are_due_wait_for_the_scan_of_all_files(night
         texts = [marked(made[j % 2].message, 60, 10 * i + j) for j in range(4)]
         night.write(name, [*texts, plain(60, i)], account=[*(made[j % 2].account_id for j in range(4)), "somebody"])
     for part in THIRDS:
-        outcome = night.scan(part=part)
+        outcome = night.scan(share=part)
         assert (outcome.exit_code, outcome.audit.canaries.due, outcome.accounts) == (0, 4, None)
     whole = night.scan()
-    assert (whole.work.skipped, whole.accounts.looked_at) == (3, 1)
+    assert (whole.work.skipped, whole.accounts.tested) == (3, 1)
     assert (whole.audit.canaries.due, whole.audit.canaries.came) == (60, 12)
     assert whole.exit_code == 5  # most canaries did not come
 
@@ -131,7 +131,7 @@ def test_status_names_the_part_and_check_looks_at_it_alone(shared):
     assert "input        3 files of 9 (part 2/3), " in out
     assert "0 of 3 shards; 12 documents left" in out
     assert out.endswith(f"Nothing stands in the way of: brickscan scan {shared.config} --part 2/3\n")
-    shared.scan(part=THIRDS[1])
+    shared.scan(share=THIRDS[1])
     assert "part 2/3 done" in call("status", shared.config)[1]
 
 

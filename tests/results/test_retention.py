@@ -10,9 +10,9 @@ import pytest
 from scanner import results
 from scanner.errors import ScanFailed
 from scanner.results import retention, upkeep
-from scanner.results.first_seen import _files, _wanted_files
 from scanner.results.retention import OF_A_NIGHT, cutoff, drop_older, expired, retain
 from scanner.results.scan_list import NOTHING_READ, whole_input
+from scanner.results.sightings import _files, _wanted_files
 from scanner.results.transactions import SCHEMAS, append_scan, committed, open_tables
 from scanner.results.upkeep import compact
 from scanner.storage import delta

@@ -169,13 +169,13 @@ def draw_documents(
 
     Without replacement while they last; then all over again, since a further key makes a further independent draw.
     """
-    part = np.repeat(np.arange(len(available)), [len(places) for places in available])
-    place = np.concatenate(available)
+    part = np.repeat(np.arange(len(available)), [len(documents) for documents in available])
+    document = np.concatenate(available)
     generator = np.random.default_rng([*seed, case])
-    rounds = -(-count // len(place))
-    order = np.concatenate([generator.permutation(len(place)) for _ in range(rounds)])[:count]
+    rounds = -(-count // len(document))
+    order = np.concatenate([generator.permutation(len(document)) for _ in range(rounds)])[:count]
     numbers = case * KEY_STRIDE + np.arange(count, dtype=np.int64)
-    return [(place[order[part[order] == p]], numbers[part[order] == p]) for p in range(len(available))]
+    return [(document[order[part[order] == p]], numbers[part[order] == p]) for p in range(len(available))]
 
 
 def draw_pieces(
@@ -186,8 +186,8 @@ def draw_pieces(
     Documents come in random order, each with all of its pieces.
     """
     offered = [np.zeros(len(part), np.int64) for part in lengths]
-    for pieces, part, places in zip(offered, lengths, available, strict=True):
-        pieces[places] = part[places] // tokens
+    for pieces, part, documents in zip(offered, lengths, available, strict=True):
+        pieces[documents] = part[documents] // tokens
     flat = np.concatenate(offered)
     order = np.random.default_rng([*seed, len(flat)]).permutation(len(flat))
     before = np.cumsum(flat[order]) - flat[order]
@@ -201,17 +201,17 @@ HALVES = 2
 
 
 class CorpusLesson(NamedTuple):
-    """Texts of one part of the corpus that teach: places within the part, int64[D], and the bit of each, uint8[D]."""
+    """Texts of one part of the corpus that teach: which of its documents, int64[D], and the bit of each, uint8[D]."""
 
     part: int
-    places: NDArray[np.int64]
+    documents: NDArray[np.int64]
     bits: NDArray[np.uint8]
 
 
-def in_halves(digests: NDArray[np.uint64], places: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Those of some places whose texts are in each half, by digests of all texts of a part, uint64[D]."""
-    half = digests[places] % np.uint64(HALVES)
-    return [places[half == number] for number in range(HALVES)]
+def in_halves(digests: NDArray[np.uint64], documents: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Those of some documents whose texts are in each half, by digests of all texts of a part, uint64[D]."""
+    half = digests[documents] % np.uint64(HALVES)
+    return [documents[half == number] for number in range(HALVES)]
 
 
 def teaching(
@@ -220,12 +220,12 @@ def teaching(
     """Those of the distinct texts of each part that have so many n-grams at least: a scan learns no others.
 
     Args:
-        distinct: places in each part.
+        distinct: documents of each part.
         lengths: tokens of all texts of each part.
         reach: tokens of an n-gram before its last.
         least: n-grams.
     """
-    return [places[of_part[places] - reach >= least] for places, of_part in zip(distinct, lengths, strict=True)]
+    return [some[of_part[some] - reach >= least] for some, of_part in zip(distinct, lengths, strict=True)]
 
 
 def lessons(
@@ -235,27 +235,27 @@ def lessons(
 
     Args:
         digests: of the texts of each part.
-        distinct: places in each part of texts that teach, and stand in no earlier place.
+        distinct: documents of each part whose texts teach, and stand in no earlier document.
         most: texts of a half.
     """
     halves = []
     for number in range(HALVES):
         of_half = [in_halves(*part)[number] for part in zip(digests, distinct, strict=True)]
-        orders = [part[places] >> np.uint64(7) for part, places in zip(digests, of_half, strict=True)]
+        orders = [part[documents] >> np.uint64(7) for part, documents in zip(digests, of_half, strict=True)]
         least = np.sort(np.concatenate(orders))[:most] if orders else np.zeros(0, np.uint64)
         halves.append(
             [
-                _lesson(at, part, places[order <= least[-1]])
-                for at, (part, places, order) in enumerate(zip(digests, of_half, orders, strict=True))
+                _lesson(at, part, documents[order <= least[-1]])
+                for at, (part, documents, order) in enumerate(zip(digests, of_half, orders, strict=True))
                 if len(least) and (order <= least[-1]).any()
             ]
         )
     return halves
 
 
-def _lesson(part: int, digests: NDArray[np.uint64], places: NDArray[np.int64]) -> CorpusLesson:
-    bits = digests[places] // np.uint64(HALVES) % np.uint64(TEXTS_A_CELL)
-    return CorpusLesson(part, places, bits.astype(np.uint8))
+def _lesson(part: int, digests: NDArray[np.uint64], documents: NDArray[np.int64]) -> CorpusLesson:
+    bits = digests[documents] // np.uint64(HALVES) % np.uint64(TEXTS_A_CELL)
+    return CorpusLesson(part, documents, bits.astype(np.uint8))
 
 
 def common_in(

@@ -49,7 +49,7 @@ def count(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int) -> Canar
         canaries: all that the registry ever made.
         due: fewest texts that were to come.
     """
-    made = pl.LazyFrame(
+    held = pl.LazyFrame(
         [(canary.account_id, canary.key_id, canary.message, canary.names) for canary in canaries],
         {"account_id": pl.String, "key_id": pl.String, "message": pl.Int64, "names": pl.Boolean},
         orient="row",
@@ -61,7 +61,7 @@ def count(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int) -> Canar
     named, by_itself = pl.col("naming") == Naming.NAMED, pl.col("user_id") == pl.col("account_id")
     found = (pl.col("flagged") & pl.col("names").is_not_null()).fill_null(value=False)
     sums = (
-        texts.join(made, on=["account_id", "key_id", "message"], how="left")
+        texts.join(held, on=["account_id", "key_id", "message"], how="left")
         .select(
             came=pl.len(),
             found=found.sum(),

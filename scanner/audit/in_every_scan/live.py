@@ -260,8 +260,8 @@ def audit_scan(
     """
     rate = math.log10(plan.config.false_positive_rate)
 
-    made = plan.canaries.made if plan.canaries else ()
-    accounts = [canary.account_id for canary in made]
+    canaries = plan.canaries.made if plan.canaries else ()
+    accounts = [canary.account_id for canary in canaries]
 
     def read_counts() -> tuple[pl.DataFrame, Traffic, CanaryCounts | None]:
         judged = queries.scans(plan.results).filter(pl.col("audit") != AuditState.NOT_JUDGED)
@@ -277,8 +277,8 @@ def audit_scan(
         counts, reserved = counted.filter(~is_text & ~pl.col("shard_id").is_in(earlier)), counted.filter(is_text)
         decoys = counts.group_by(SAME).agg(pl.col(COUNTED).sum())
         due = (plan.config.audit.canaries or 0) if whole else 0
-        of_canaries = found_canaries.count(verdicts, made, due) if made else None
-        if made:  # canaries are no traffic: they are marked on purpose, and show no false flags
+        of_canaries = found_canaries.count(verdicts, canaries, due) if canaries else None
+        if canaries:  # canaries are no traffic: they are marked on purpose, and show no false flags
             verdicts = verdicts.filter(~pl.col("account_id").is_in(accounts).fill_null(value=False))
         traffic = measure(verdicts, rate, reserved).with_unproved(differing)
         return decoys.collect(engine="streaming"), traffic, of_canaries

@@ -62,7 +62,7 @@ def _script_of_letter(letter: str) -> str:
 
 
 def strata(
-    scored: NDArray[np.int64], tokenizer: Tokenizer, text_of: Callable[[int], str], places: Sequence[int]
+    scored: NDArray[np.int64], tokenizer: Tokenizer, text_of: Callable[[int], str], documents: Sequence[int]
 ) -> Iterator[tuple[str, NDArray[np.str_]]]:
     """Parts of the traffic (schemas.audit.PARTS), each with the stratum of every one of D documents: str[D].
 
@@ -70,14 +70,14 @@ def strata(
         scored: positions, int64[D], each above 0.
         tokenizer: the tokenizer that made their tokens.
         text_of: gives their texts, by place in the batch.
-        places: places of the D documents in the batch.
+        documents: which of the batch the D documents are.
     """
     length, host, backend, script = PARTS
     low = 2 ** np.floor(np.log2(scored)).astype(np.int64)
     yield length, np.array([f"{least}-{2 * least - 1}" for least in low.tolist()])
     yield host, np.full(len(scored), platform.node() or "unnamed")
     yield backend, np.full(len(scored), tokenizer.backend)
-    yield script, np.array([script_of(text_of(place)) for place in places])
+    yield script, np.array([script_of(text_of(document)) for document in documents])
 
 
 AT_A_TIME = 1 << 23

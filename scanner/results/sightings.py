@@ -30,7 +30,7 @@ _OTHERS = pl.concat_list(pl.col(column).fill_null([]) for column in ("named", "n
 """All messages that the rules of naming let through; the first is the row's own."""
 
 
-def first_seen(plan: Plan, files: Iterable[InputFile], began: datetime, *, under_way: bool = False) -> Sightings:
+def sightings_of(plan: Plan, files: Iterable[InputFile], began: datetime, *, under_way: bool = False) -> Sightings:
     """A scan's knowledge of earlier scans of its files, when it begins, or under way, when it has rows of its own.
 
     Raises:
@@ -145,8 +145,8 @@ def scans_of(results: str, rows: Sequence[Mapping[str, Any]]) -> list[ScanOfRow]
     first = {(path, before): at for path, before, at in sightings.select("path", "before", "first").iter_rows()}
 
     def of_file(row: Mapping[str, Any], began: datetime | None) -> datetime | None:
-        place = row.get("path"), began
-        known = [first.get(place), None if row.get("created_at") else modified.get(place)]
+        file_and_time = row.get("path"), began
+        known = [first.get(file_and_time), None if row.get("created_at") else modified.get(file_and_time)]
         return min((time for time in known if time is not None), default=None)
 
     return [one._replace(file=of_file(row, one.began)) for row, one in zip(rows, ran, strict=True)]

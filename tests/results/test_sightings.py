@@ -11,7 +11,7 @@ import pytest
 from scanner.detection.attribution import FileKnowledge, Sightings
 from scanner.input.files import list_files
 from scanner.registry import list_users, new_key, restore_users
-from scanner.results.first_seen import first_seen
+from scanner.results.sightings import sightings_of
 from scanner.results.transactions import TableEntry, commit, open_tables, write_file
 from schemas.tables import FLAGS, QUARANTINE, USER_EVENTS
 from tests.support.command_line import call
@@ -92,9 +92,9 @@ def test_a_text_is_known_that_was_flagged_for_a_message_beside_another(night, ow
     commit(night.results, "flags", [TableEntry("all", (file,))])
     night.write("a", ["x"])
     files = list_files((str(night.input),))
-    assert first_seen(night.plan(), files, datetime.now(UTC)).texts == {}
+    assert sightings_of(night.plan(), files, datetime.now(UTC)).texts == {}
     give(own_registry, free, "carol")
-    assert first_seen(night.plan(), files, datetime.now(UTC)).texts == {bytes(32): at}
+    assert sightings_of(night.plan(), files, datetime.now(UTC)).texts == {bytes(32): at}
 
 
 @pytest.mark.costly
@@ -191,7 +191,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def seen(night):
-    """A function that asks `first_seen` about two files, given older rows; file `a` was modified two hours before."""
+    """A function that asks `sightings_of` about two files, given older rows; file `a` was modified two hours before."""
     path = night.write("a", ["text"])
     night.write("b", ["text"])
     os.utime(path, ((BEGAN - 2 * HOUR).timestamp(),) * 2)
@@ -209,7 +209,7 @@ def seen(night):
             file = write_file(night.results, "quarantine", [pa.RecordBatch.from_pylist(list(quarantine), QUARANTINE)])
             commit(night.results, "quarantine", [TableEntry("quarantine", (file,))])
         night.configure(**changes)
-        return first_seen(night.plan(), list_files([str(night.input)]), BEGAN)
+        return sightings_of(night.plan(), list_files([str(night.input)]), BEGAN)
 
     ask.path = str(path)
     return ask
