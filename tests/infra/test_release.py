@@ -105,7 +105,8 @@ def test_the_wheel_works_in_a_fresh_environment(name, release, tmp_path):
     if subprocess.run([shutil.which(name) or "false", "--version"], check=False, capture_output=True).returncode:
         pytest.skip(f"{name} is not on PATH")
     (wheel,) = release.glob("brickscan-*.whl")
-    python = environment(tmp_path / "env", "-c", ROOT / "infra/constraints.txt", f"{wheel}[serve,fast]", python=name)
+    packages = (f"{wheel}[serve,fast]", "mypy")
+    python = environment(tmp_path / "env", "-c", ROOT / "infra/constraints.txt", *packages, python=name)
     settings = {"cwd": tmp_path, "env": {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": ""}}
     assert str(tmp_path) in run(python, "-c", "import scanner; print(scanner.__file__)", **settings)
     table = run(python, "-m", "jobs.demo", **settings)
@@ -113,6 +114,7 @@ def test_the_wheel_works_in_a_fresh_environment(name, release, tmp_path):
     assert re.search(r"written by people +400 +0\n", table)
     assert re.search(r"wrong: somebody else( +0){6}\n", table)
     assert int(re.search(r"flagged +(\d+ +){5}(\d+)\n", table)[2]) >= 110
+    check_types(python, tmp_path)
     command = python.with_name("brickscan")
     assert re.search(r"[1-9]\d* passed, 0 failed", run(command, "selftest", **settings))
     with (tmp_path / "serve.log").open("w") as log:
@@ -130,6 +132,30 @@ def test_the_wheel_works_in_a_fresh_environment(name, release, tmp_path):
     finally:
         server.terminate()
         assert server.wait(60) == 128 + signal.SIGTERM
+
+
+PROGRAM = """
+import brickscan
+
+registry = brickscan.open("registry")
+users: tuple[str, ...] = registry.check("Hi").users
+verdicts: brickscan.TextVerdicts = registry.check(["Hi"])
+code: int = int(brickscan.scan("scan.toml").exit_code)
+rows: int = brickscan.results("results").flagged.collect().height
+held: dict[str, int] = registry.messages("key", users and ["alice"])
+version: str = brickscan.__version__
+"""
+WRONG = ('brickscan.opne("registry")', "registry.check(3)", 'label: int = registry.check("Hi").naming')
+
+
+def check_types(python: Path, folder: Path) -> None:
+    """A program of a user passes strict types, and each wrong line is found: `__getattr__` let misspelt names pass."""
+    (folder / "program.py").write_text("\n".join((PROGRAM, *WRONG)), encoding="utf-8")
+    command = [python, "-m", "mypy", "--strict", "program.py"]
+    done = subprocess.run(command, cwd=folder, check=False, text=True, capture_output=True)
+    found = [int(line) for line in re.findall(r"^program.py:(\d+): error: ", done.stdout, re.MULTILINE)]
+    lines = len(PROGRAM.splitlines())
+    assert found == [lines + 2 + place for place in range(3)], done.stdout + done.stderr
 
 
 def most_surely_marked(demo: Path) -> str:

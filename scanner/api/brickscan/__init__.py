@@ -84,19 +84,21 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name == "__version__":
-        return importlib.import_module("importlib.metadata").version("brickscan")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'brickscan' has no attribute {name!r}; it has {', '.join(__all__)}")
-    module, _, attribute = _HOMES[name].rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as missing:
-        if name not in _OF_THE_EXTRA_MODEL:
-            raise
-        words = f"brickscan.{name} needs {missing.name}; install it with `pip install 'brickscan[model]'`"
-        raise ModuleNotFoundError(words, name=missing.name) from None
+if not TYPE_CHECKING:  # with it, type checkers would take every misspelt name for one that is there
+
+    def __getattr__(name: str) -> object:
+        if name == "__version__":
+            return importlib.import_module("importlib.metadata").version("brickscan")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'brickscan' has no attribute {name!r}; it has {', '.join(__all__)}")
+        module, _, attribute = _HOMES[name].rpartition(".")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as missing:
+            if name not in _OF_THE_EXTRA_MODEL:
+                raise
+            words = f"brickscan.{name} needs {missing.name}; install it with `pip install 'brickscan[model]'`"
+            raise ModuleNotFoundError(words, name=missing.name) from None
 
 
 def __dir__() -> list[str]:
