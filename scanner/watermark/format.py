@@ -331,6 +331,19 @@ class SearchesWindows(Watermark, Protocol, metaclass=MarkAbility):
 
 
 @runtime_checkable
+class JoinsKeys(Watermark, Protocol, metaclass=MarkAbility):
+    """A watermark that scores many documents at once, each under a key of its own: decoys, one by one, take long."""
+
+    def joined(self, marks: "Sequence[Watermark]", begins: NDArray[np.int64]) -> "ScoresParts | None":
+        """A watermark that reads each document of a batch with the key of one of K marks; None: they are not joined.
+
+        Args:
+            marks: K, which differ in their secrets alone, this one among them.
+            begins: where in the batch the tokens of each one's document begin, int64[K], in ascending order.
+        """
+
+
+@runtime_checkable
 class RanksAmongDecoys(Protocol):
     """A watermark that has decoys, so that its rank among them can be computed (scanner.watermark.rule)."""
 

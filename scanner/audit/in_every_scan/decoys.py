@@ -15,7 +15,7 @@ bound is 0 where no score can reach it.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -33,7 +33,7 @@ from scanner.detection.detector import Detector
 from scanner.detection.under_test import KeyScores, KeyUnderTest, Origin
 from scanner.watermark import select_positions
 from scanner.watermark.accounts import by_post, log10_evidence
-from scanner.watermark.format import CountsHits, ScoresParts, StandsIn, UnlabelledColumns
+from scanner.watermark.format import CountsHits, JoinsKeys, ScoresParts, StandsIn, UnlabelledColumns, Watermark
 from scanner.watermark.rule import log10_p_best, log10_p_of, search
 from scanner.watermark.span_search import Limit, least_of_parts, spans_of
 from scanner.watermark.spans import log10_in_document, running_sums, totals
@@ -177,18 +177,19 @@ class PieceDecoys(HitCounts):
     def _score_one(
         self, scores: KeyScores, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
     ) -> None:
-        key, kind = scores.test.key, self._decoys.kinds[scores.test.key.key_id]
-        score, terms, best = list[NDArray[np.generic]](), list[NDArray[np.float64]](), np.empty(0)
-        for place in places.tolist():
-            seed = seeds[int(scores.documents[place])]
-            message = int.from_bytes(seed[:8], "little") % key.messages
-            mark, positions = kind.open(key.messages, seed), select_positions(scores.positions, [place])
-            if scores.parts is not None and isinstance(mark, ScoresParts):
-                terms.append(mark.terms(scores.tokens, positions, message))
-            else:
-                score.append(mark.score(scores.tokens, positions, message))
         if not len(places):
             return
+        key, kind = scores.test.key, self._decoys.kinds[scores.test.key.key_id]
+        score, terms, best = list[NDArray[np.generic]](), list[NDArray[np.float64]](), np.empty(0)
+        of_places = [seeds[d] for d in scores.documents[places].tolist()]
+        messages = np.array([int.from_bytes(seed[:8], "little") % key.messages for seed in of_places])
+        marks = [kind.open(key.messages, seed) for seed in of_places]
+        for mark, some in _joined(marks, scores.tokens.offsets[scores.documents[places]]):
+            positions = select_positions(scores.positions, places[some])
+            if scores.parts is not None and isinstance(mark, ScoresParts):
+                terms.append(mark.terms(scores.tokens, positions, messages[some]))
+            else:
+                score.append(mark.score(scores.tokens, positions, messages[some]))
         law, positions = kind.law, select_positions(scores.positions, places)
         if terms and scores.parts is not None:
             sums = running_sums(np.concatenate(terms), positions.offsets)
@@ -257,20 +258,19 @@ class PieceDecoys(HitCounts):
         if not len(places):
             return
         kind = self._decoys.kinds[key.key_id]
-        of_places = [seeds[int(scores.documents[place])] for place in places.tolist()]
-        score, best = [], []
-        for place, seed in zip(places.tolist(), of_places, strict=True):
-            mark, positions = (
-                scores.test.to_device(kind.open(key.messages, seed)),
-                select_positions(scores.positions, [place]),
-            )
+        of_places = [seeds[d] for d in scores.documents[places].tolist()]
+        score, best = np.zeros(len(places)), np.zeros(0 if scores.parts is None else len(places))
+        marks = [scores.test.to_device(kind.open(key.messages, seed)) for seed in of_places]
+        for mark, some in _joined(marks, scores.tokens.offsets[scores.documents[places]]):
+            positions = select_positions(scores.positions, places[some])
             found = search(mark, scores.tokens, positions, key.messages)
-            score.append(found.score[0, 0])
-            if scores.parts is not None and isinstance(mark, ScoresParts):
-                limit, parts = Limit(THRESHOLDS[0], key.messages, 1), scores.parts.of_documents(np.array([place]))
-                spans = spans_of(mark, scores.tokens, positions, limit, found, parts=parts)
-                best.append(min((span.log10_p for span in spans), default=0.0))
-        self._add("decoy_best", scores, scored, np.array(score), key.messages)
+            score[some] = found.score[:, 0]
+            if scores.parts is not None:
+                limit, parts = Limit(THRESHOLDS[0], key.messages, 1), scores.parts.of_documents(places[some])
+                for span in spans_of(mark, scores.tokens, positions, limit, found, parts=parts):
+                    place = some[span.document]
+                    best[place] = min(best[place], span.log10_p)
+        self._add("decoy_best", scores, scored, score, key.messages)
         self._add_spans(scores, places, best, key.messages)
         if isinstance(kind.format, CountsHits):
             secrets = [kind.draw_key(entropy_of(kind.name, key.messages, seed)) for seed in of_places]
@@ -313,6 +313,21 @@ class PieceDecoys(HitCounts):
         chance = np.where(least[:, None] <= _LOG10_ALPHA[None, :], np.array(THRESHOLDS)[None, :], 0.0)
         hit = log10_in_document(best, looks, messages)[:, None] <= _LOG10_ALPHA[None, :]
         self._count("decoy_spans", scores.test, moments(hit, np.ones(len(scored)), chance), messages)
+
+
+def _joined(marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Iterator[tuple[Watermark, NDArray[np.int64]]]:
+    """Marks that score D documents, each under a key of its own, and which each scores: one mark for all, if it can.
+
+    Args:
+        marks: the mark of each document.
+        begins: where the tokens of the documents begin, int64[D], in ascending order.
+    """
+    every = np.arange(len(marks))
+    joined = marks[0].joined(marks, begins) if isinstance(marks[0], JoinsKeys) else None
+    if joined is not None:
+        yield joined, every
+    else:
+        yield from ((mark, every[d : d + 1]) for d, mark in enumerate(marks))
 
 
 class WeighedDecoys(PieceDecoys):

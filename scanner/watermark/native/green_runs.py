@@ -106,18 +106,19 @@ TILE = 16
 
 @kernel
 def best_of_runs(
-    key: NDArray[np.uint32], steps: ScoredSteps, request: RunRequest, rule: tuple[int, int, int]
+    keys: NDArray[np.uint32], steps: ScoredSteps, request: RunRequest, rule: tuple[int, int, int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The numbers of largest counts of each run, best first, ties to the smaller: int64[R, most], counts likewise.
 
-    −1 and 0 where there are fewer. rule: n, b and planes of γ = n / 2^b.
+    −1 and 0 where there are fewer. keys: uint32[K, 8]; rule: n, b and planes of γ = n / 2^b.
     """
     shape = len(request.first), request.most
     numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
     counters = np.empty((levels_of(steps.offsets), words_of(request.length, rule)), np.uint32)
     left, candidates = np.empty(counters.shape[1] // 2, np.uint64), np.empty(counters.shape[1] // 2, np.uint64)
     for r in range(len(request.first)):
-        begin, end = steps.offsets[request.documents[r]], steps.offsets[request.documents[r] + 1]
+        document = request.documents[r]
+        key, begin, end = keys[steps.whose[document]], steps.offsets[document], steps.offsets[document + 1]
         used = counters[: max(1, bit_length(end - begin))]
         count_run(key, steps.ids[begin:end], steps.nonces[begin:end], request.first[r], rule, used)
         pairs = used.view(np.uint64)

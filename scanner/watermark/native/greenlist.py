@@ -29,7 +29,7 @@ class GreenList(GreenListMark, Version1Mark):
     method = "greenlist"
 
     def _best_two(self, steps: ScoredSteps, count: int) -> BestMessages:
-        return BestMessages(*_best_two(self._keys.chacha, *steps, count, *self._rule))
+        return BestMessages(*_best_two(self._keys.chacha, *steps[:3], count, *self._rule))
 
     def green(self, nonces: NDArray[np.uint64], starts: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
         """Entries start … start+count−1 of the secret vector of each step: bool[R, count], true = green."""

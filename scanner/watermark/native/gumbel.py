@@ -47,7 +47,7 @@ class Gumbel(GumbelMark, Version1Mark):
     method = "gumbel"
 
     def _best_two(self, steps: ScoredSteps, count: int) -> BestMessages:
-        return BestMessages(*_best_two(self._keys.chacha, *steps, count))
+        return BestMessages(*_best_two(self._keys.chacha, *steps[:3], count))
 
     def draws(self, nonces: NDArray[np.uint64], starts: NDArray[np.int64], count: int) -> NDArray[np.uint32]:
         """Draws start … start+count−1 of the secret vector of each step: uint32[R, count] (SPEC §1)."""

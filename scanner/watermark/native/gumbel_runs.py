@@ -272,17 +272,18 @@ def largest_scores(
 
 @kernel
 def best_of_runs(
-    key: NDArray[np.uint32], steps: ScoredSteps, request: RunRequest
+    keys: NDArray[np.uint32], steps: ScoredSteps, request: RunRequest
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The numbers of largest scores of each run, best first, ties to the smaller: int64[R, most], float64[R, most].
 
-    −1 and 0 where there are fewer; `least` is 1 or 2.
+    −1 and 0 where there are fewer; `least` is 1 or 2. keys: uint32[K, 8].
     """
     shape = len(request.first), request.most
     numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape)
     bounds = np.empty(((request.length - 1) >> BITS) + 1 << BITS, np.int64)
     for r in range(len(request.first)):
-        begin, end = steps.offsets[request.documents[r]], steps.offsets[request.documents[r] + 1]
+        document = request.documents[r]
+        key, begin, end = keys[steps.whose[document]], steps.offsets[document], steps.offsets[document + 1]
         ids, nonces, first = steps.ids[begin:end], steps.nonces[begin:end], request.first[r]
         bound_run(key, ids, nonces, first, bounds)
         a, b = _largest_two(bounds[: request.length])

@@ -65,6 +65,8 @@ class NativeMark(ABC):
     method: ClassVar[str]
     version: ClassVar[int]
     law: Law
+    _begins = np.zeros(1, np.int64)
+    """Beginnings of the tokens of the documents of each key, int64[K]."""
 
     def __init__(
         self, secret_bytes: bytes, window: int, gamma: Fraction | None = None, groups: int | None = None
@@ -77,6 +79,7 @@ class NativeMark(ABC):
         self.label = secret.label(self.method, window, gamma, groups)
         self.commitment = secret.commitment(secret_bytes, self.label, self.version)
         self._keys = secret.derive(secret_bytes, self.label, self.version)
+        self._chacha, self._sip = self._keys.chacha[None], self._keys.sip[None]
 
     @property
     def sub_keys(self) -> secret.SubKeys:
@@ -96,7 +99,15 @@ class NativeMark(ABC):
         return streams.nonces_of_windows(self._keys, windows)
 
     def _nonces(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint64]:
-        return streams.window_nonces(self._keys, tokens.ids, positions.index, self.window)
+        where = tokens.ids, positions.index, positions.offsets
+        return streams.nonces_of_documents(self._sip, self._whose(positions), *where, self.window)
+
+    def _whose(self, positions: Positions) -> NDArray[np.int64]:
+        """Which of the keys each document is read with, int64[D]; any, where it has no positions."""
+        if not len(positions.index) or len(self._begins) == 1:
+            return np.zeros(len(positions.offsets) - 1, np.int64)
+        first = np.minimum(positions.offsets[:-1], len(positions.index) - 1)
+        return np.searchsorted(self._begins, positions.index[first], side="right") - 1
 
     @abstractmethod
     def _score(
@@ -243,8 +254,8 @@ class GreenListMark(NativeMark):
         terms: NDArray[np.float64] = NO_TERMS,
     ) -> NDArray[np.int64]:
         """Number of green positions of each document: int64[D]."""
-        keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)
-        return count_green(keys.chacha, keys.sip, *where, numbers, self.window, self._rule, self.version, terms)
+        keys, where = (self._chacha, self._sip, self._whose(positions)), (positions.index, positions.offsets)
+        return count_green(*keys, tokens.ids, *where, numbers, self.window, self._rule, self.version, terms)
 
 
 class GumbelMark(NativeMark):
@@ -273,5 +284,5 @@ class GumbelMark(NativeMark):
         terms: NDArray[np.float64] = NO_TERMS,
     ) -> NDArray[np.float64]:
         """Σ −ln(1−r) of each document, or Σ ln r: float64[D]."""
-        keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)
-        return score_under(keys.chacha, keys.sip, *where, numbers, self.window, self._unweighted, self.version, terms)
+        keys, where = (self._chacha, self._sip, self._whose(positions)), (positions.index, positions.offsets)
+        return score_under(*keys, tokens.ids, *where, numbers, self.window, self._unweighted, self.version, terms)

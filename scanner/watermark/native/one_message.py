@@ -14,6 +14,7 @@ from scanner.watermark.native.ciphers import CHUNK
 from scanner.watermark.native.streams import (
     blocks_of_messages,
     blocks_of_words,
+    end_of_key,
     messages_of_positions,
     row_of_word,
     steps_of_positions,
@@ -47,6 +48,7 @@ def below(n: int, bits: int, apart: int, block: NDArray[np.uint32], out: NDArray
 def count_green(
     chacha: NDArray[np.uint32],
     sip: NDArray[np.uint64],
+    whose: NDArray[np.int64],
     ids: NDArray[np.uint32],
     index: NDArray[np.int64],
     offsets: NDArray[np.int64],
@@ -58,6 +60,7 @@ def count_green(
 ) -> NDArray[np.int64]:
     """Green positions of each document under its message. One block a position: it holds all planes of a word.
 
+    chacha, sip: uint32[K, 8] and uint64[K, 2], of K keys; whose: int64[D], which of them each document is read with.
     terms: float64[P], written: 1 where a position is green, else 0; NO_TERMS: none is written.
     """
     n, bits, planes = rule
@@ -67,15 +70,18 @@ def count_green(
     tokens, entries, places = np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64)
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     greens, green = np.empty(16 * CHUNK, np.uint32), np.empty(CHUNK, np.uint8)
-    p, d = 0, 0
+    p, d, of_key = 0, 0, 0
     while p < len(index):
-        end = min(p + CHUNK, len(index))
         while offsets[d + 1] <= p:
             d += 1
+        if d >= of_key:  # documents before it have the key of this one
+            of_key = end_of_key(whose, d)
+            hashed[:] = 0
+        end = min(p + CHUNK, offsets[of_key])
         lanes = end - p
-        steps_of_positions(sip, ids, index[p:end], window, hashed, scratch, nonces, tokens)
+        steps_of_positions(sip[whose[d]], ids, index[p:end], window, hashed, scratch, nonces, tokens)
         messages_of_positions(offsets, messages, p, end, d, entries)
-        blocks_of_messages(chacha, version, nonces, tokens[:lanes], entries, 5, height, inputs, block, places)
+        blocks_of_messages(chacha[whose[d]], version, nonces, tokens[:lanes], entries, 5, height, inputs, block, places)
         below(n, bits, height * CHUNK, block, greens[: height * CHUNK])
         for i in range(lanes):
             green[i] = uint32(greens[uint64(places[i])] >> uint32(entries[i] & 31)) & uint32(1)
@@ -122,6 +128,7 @@ def draws_of_chunk(
 def score_under(
     chacha: NDArray[np.uint32],
     sip: NDArray[np.uint64],
+    whose: NDArray[np.int64],
     ids: NDArray[np.uint32],
     index: NDArray[np.int64],
     offsets: NDArray[np.int64],
@@ -133,6 +140,7 @@ def score_under(
 ) -> NDArray[np.float64]:
     """Score of each document under its message, summed in the order of positions: Σ −ln(1−r), or unweighted Σ ln r.
 
+    chacha, sip, whose: as of `count_green`.
     terms: float64[P], written: what each position adds; NO_TERMS: none is written.
     """
     sums = np.zeros(len(offsets) - 1)
@@ -140,15 +148,18 @@ def score_under(
     tokens, entries, places = np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64)
     added = np.empty(CHUNK)
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
-    p, d = 0, 0
+    p, d, of_key = 0, 0, 0
     while p < len(index):
-        end = min(p + CHUNK, len(index))
         while offsets[d + 1] <= p:
             d += 1
+        if d >= of_key:  # documents before it have the key of this one
+            of_key = end_of_key(whose, d)
+            hashed[:] = 0
+        end = min(p + CHUNK, offsets[of_key])
         lanes = end - p
-        steps_of_positions(sip, ids, index[p:end], window, hashed, scratch, nonces, tokens)
+        steps_of_positions(sip[whose[d]], ids, index[p:end], window, hashed, scratch, nonces, tokens)
         messages_of_positions(offsets, messages, p, end, d, entries)
-        blocks_of_messages(chacha, version, nonces, tokens[:lanes], entries, 0, 16, inputs, block, places)
+        blocks_of_messages(chacha[whose[d]], version, nonces, tokens[:lanes], entries, 0, 16, inputs, block, places)
         for i in range(lanes):
             draw = block[uint64(places[i])]
             added[i] = log_term(draw) if unweighted else term(draw)

@@ -109,6 +109,34 @@ def nonces_of_chunk(
 
 
 @kernel
+def end_of_key(whose: NDArray[np.int64], d: int) -> int:
+    """The first document after `d` that has another key than it; whose: int64[D]."""
+    end = d + 1
+    while end < len(whose) and whose[end] == whose[d]:
+        end += 1
+    return end
+
+
+@kernel
+def nonces_of_documents(
+    keys: NDArray[np.uint64],
+    whose: NDArray[np.int64],
+    ids: NDArray[np.uint32],
+    index: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    window: int,
+) -> NDArray[np.uint64]:
+    """Window nonces of D documents, each under a key of its own: uint64[P] for uint64[K, 2] and whose, int64[D]."""
+    nonces, d = np.empty(len(index), np.uint64), 0
+    while d < len(whose):
+        end = end_of_key(whose, d)
+        first, last = offsets[d], offsets[end]
+        nonces[first:last] = nonces_of_positions(keys[whose[d]], ids, index[first:last], window)
+        d = end
+    return nonces
+
+
+@kernel
 def nonces_of_positions(
     key: NDArray[np.uint64], ids: NDArray[np.uint32], index: NDArray[np.int64], window: int
 ) -> NDArray[np.uint64]:
@@ -301,12 +329,14 @@ def log2(power: int) -> int:
 class ScoredSteps(NamedTuple):
     """Scored positions of D documents, document by document and in order.
 
-    ids: uint32[P], tokens; nonces: uint64[P], of their windows; offsets: int64[D+1].
+    ids: uint32[P], tokens; nonces: uint64[P], of their windows; offsets: int64[D+1]; whose: int64[D], which of the
+    mark's keys each document is read with.
     """
 
     ids: NDArray[np.uint32]
     nonces: NDArray[np.uint64]
     offsets: NDArray[np.int64]
+    whose: NDArray[np.int64]
 
     @property
     def scored(self) -> NDArray[np.int64]:
@@ -335,9 +365,15 @@ def is_group_step(nonces: NDArray[np.uint64]) -> NDArray[np.bool_]:
     return np.asarray((nonces >> np.uint64(32)) * np.uint64(3) >> np.uint64(32) == 0)
 
 
-def steps_of(tokens: Tokens, positions: Positions, nonces: NDArray[np.uint64]) -> ScoredSteps:
-    """All scored positions, with the nonces of their windows."""
-    return ScoredSteps(tokens.ids[positions.index], nonces, positions.offsets)
+def steps_of(
+    tokens: Tokens, positions: Positions, nonces: NDArray[np.uint64], whose: NDArray[np.int64] | None = None
+) -> ScoredSteps:
+    """All scored positions, with the nonces of their windows; whose: as of ScoredSteps, None: one key."""
+    return ScoredSteps(tokens.ids[positions.index], nonces, positions.offsets, _each_key(positions, whose))
+
+
+def _each_key(positions: Positions, whose: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    return np.zeros(len(positions.offsets) - 1, np.int64) if whose is None else whose
 
 
 def chosen(positions: Positions, mask: NDArray[np.bool_]) -> Positions:
@@ -347,10 +383,13 @@ def chosen(positions: Positions, mask: NDArray[np.bool_]) -> Positions:
     return Positions(positions.index[mask], before[positions.offsets])
 
 
-def in_two(tokens: Tokens, positions: Positions, nonces: NDArray[np.uint64]) -> tuple[ScoredSteps, ScoredSteps]:
-    """Scored positions that are group steps, and those that are user steps, each with the nonces of their windows."""
+def in_two(
+    tokens: Tokens, positions: Positions, nonces: NDArray[np.uint64], whose: NDArray[np.int64] | None = None
+) -> tuple[ScoredSteps, ScoredSteps]:
+    """Scored positions that are group steps, and those that are user steps, as of `steps_of`."""
     of_group, of_user = _in_two(tokens.ids, positions.index, positions.offsets, nonces)
-    return ScoredSteps(*of_group), ScoredSteps(*of_user)
+    keys = _each_key(positions, whose)
+    return ScoredSteps(*of_group, keys), ScoredSteps(*of_user, keys)
 
 
 @kernel

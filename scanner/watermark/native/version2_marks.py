@@ -6,14 +6,14 @@ To mark a step, every candidate token reads its own run, one block a token (SPEC
 import functools
 import math
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import ClassVar, Self
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy import uint64
 from numpy.typing import NDArray
 
-from scanner.watermark.format import Candidates, UserEvidence
+from scanner.watermark.format import Candidates, UserEvidence, Watermark
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law, NegativeGamma, least_score
 from scanner.watermark.native import green_runs, gumbel_runs
@@ -69,6 +69,17 @@ class Version2Mark(NativeMark):
         vars(other).update(vars(self), _elsewhere=(best_of_runs, where))
         return other
 
+    def joined(self, marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Self | None:
+        """See JoinsKeys. What is searched elsewhere is searched one key at a time. The result draws no tokens."""
+        alike = [mark for mark in marks if isinstance(mark, type(self)) and mark.label == self.label]
+        if self._elsewhere or len(alike) < len(marks):
+            return None
+        joined = object.__new__(type(self))
+        chacha, sip = (np.stack(keys) for keys in zip(*(mark.sub_keys for mark in alike), strict=True))
+        vars(joined).update(vars(self), _chacha=chacha, _sip=sip, _begins=begins)
+        del joined._keys
+        return joined
+
     @abstractmethod
     def best_of_windows(
         self, steps: ScoredSteps, windows: Windows, count: int
@@ -86,7 +97,8 @@ class Version2Mark(NativeMark):
             request = RunRequest(rows, group * MOST_NUMBERS, self.groups or 0, 1, 1, np.full(len(rows), np.inf))
             return self._best(steps, request)[0][:, 0]
 
-        key = WindowKey(self.law, self._nonces(tokens, positions), self.groups, self.best_of_windows, best_of_group)
+        nonces, whose = self._nonces(tokens, positions), self._whose(positions)
+        key = WindowKey(self.law, nonces, whose, self.groups, self.best_of_windows, best_of_group)
         return standing_out(key, tokens, positions, windows, count, share)
 
     @abstractmethod
@@ -96,9 +108,9 @@ class Version2Mark(NativeMark):
     def _best(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
         return self._elsewhere[0](steps, request) if self._elsewhere else self.best_of_runs(steps, request)
 
-    def steps(self, tokens: Tokens, positions: Positions) -> ScoredSteps:
-        """The scored positions, with the nonces of their windows."""
-        return steps_of(tokens, positions, self._nonces(tokens, positions))
+    def steps(self, tokens: Tokens, positions: Positions) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Tokens and nonces of the scored positions, and each document's part of them, as ScoredSteps has them."""
+        return steps_of(tokens, positions, self._nonces(tokens, positions))[:3]
 
     def numbers(self, nonces: NDArray[np.uint64], messages: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which number each step's message reads there: int64[R] for nonces of R steps and their messages (SPEC_2 §2).
@@ -122,7 +134,8 @@ class Version2Mark(NativeMark):
         if self.groups is None and count == 1:
             return self.single_message(self.score(tokens, positions, 0))
         if self.groups is None:
-            return self._among_all(self.steps(tokens, positions), count)
+            steps = steps_of(tokens, positions, self._nonces(tokens, positions), self._whose(positions))
+            return self._among_all(steps, count)
         if count != self.groups**2:
             raise ValueError(f"{count} messages cannot be searched; this key has {self.groups**2}")
         return self.search_groups(tokens, positions, self.groups)
@@ -135,7 +148,7 @@ class Version2Mark(NativeMark):
         """
         if self.groups is None or groups > self.groups:
             raise ValueError(f"{groups} groups cannot be searched; this key has {self.groups or 'none'}")
-        shared, of_users = in_two(tokens, positions, self._nonces(tokens, positions))
+        shared, of_users = in_two(tokens, positions, self._nonces(tokens, positions), self._whose(positions))
         return self._in_groups(shared, of_users, groups, self.groups)
 
     def _among_all(self, steps: ScoredSteps, count: int) -> Candidates:
@@ -279,13 +292,13 @@ class Version2GreenList(GreenListMark, Version2Mark):
 
     def best_of_runs(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Best numbers of runs and their counts: int64[R, most] both."""
-        return green_runs.best_of_runs(self._keys.chacha, steps, request, self._rule)
+        return green_runs.best_of_runs(self._chacha, steps, request, self._rule)
 
     def best_of_windows(
         self, steps: ScoredSteps, windows: Windows, count: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Counts are no bounds, but exact."""
-        number, counted = best_green(self._keys.chacha, steps, *windows, count, self._rule)
+        number, counted = best_green(self._chacha, steps, *windows, count, self._rule)
         return number, counted.astype(np.float64)
 
 
@@ -317,13 +330,13 @@ class Version2Gumbel(GumbelMark, Version2Mark):
 
     def best_of_runs(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Best numbers of runs, int64[R, most], and their scores, float64[R, most]."""
-        return gumbel_runs.best_of_runs(self._keys.chacha, steps, request)
+        return gumbel_runs.best_of_runs(self._chacha, steps, request)
 
     def best_of_windows(
         self, steps: ScoredSteps, windows: Windows, count: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """By the leading bits of draws, which bound scores."""
-        number, units = best_gumbel(self._keys.chacha, steps, *windows, count)
+        number, units = best_gumbel(self._chacha, steps, *windows, count)
         return number, units / PER_LN2
 
 

@@ -40,10 +40,14 @@ BestOfGroup = Callable[[ScoredSteps, NDArray[np.int64]], NDArray[np.int64]]
 
 
 class WindowKey(NamedTuple):
-    """What a key brings: its law, nonces of positions, B (None: no groups), and what finds best numbers and users."""
+    """What a key brings: its law, nonces of positions, B (None: no groups), and what finds best numbers and users.
+
+    whose: int64[D], which of the mark's keys each document is read with.
+    """
 
     law: Law
     nonces: NDArray[np.uint64]
+    whose: NDArray[np.int64]
     groups: int | None
     best_of_windows: BestOfWindows
     best_of_group: BestOfGroup
@@ -64,19 +68,20 @@ def standing_out(
     """
     first, begin, end = windows
     if key.groups is None:
-        number, bound = key.best_of_windows(steps_of(tokens, positions, key.nonces), windows, count)
+        number, bound = key.best_of_windows(steps_of(tokens, positions, key.nonces, key.whose), windows, count)
         kept = np.flatnonzero(key.law.log10_p(bound, end - begin) <= np.log10(share) - np.log10(count))
         return kept, number[kept]
-    shared, users = in_two(tokens, positions, key.nonces)
+    shared, users = in_two(tokens, positions, key.nonces, key.whose)
     before = np.append(0, np.cumsum(is_group_step(key.nonces)))
     begins, ends = before[begin], before[end]
     group, bound = key.best_of_windows(shared, (first, begins, ends), key.groups)
     log10_p = key.law.log10_p(bound, ends - begins)
     kept = np.flatnonzero(log10_p <= np.log10(GROUPS_BY_CHANCE) - np.log10(key.groups))
     whose = np.searchsorted(first, kept, side="right") - 1
-    kept = kept[_best_of_each(whose * key.groups + group[kept], log10_p[kept])]
+    best = _best_of_each(whose * key.groups + group[kept], log10_p[kept])
+    kept, whose = kept[best], whose[best]
     of_user = places((begin - begins)[kept], (end - begin - ends + begins)[kept])
-    steps = ScoredSteps(users.ids[of_user.index], users.nonces[of_user.index], of_user.offsets)
+    steps = ScoredSteps(users.ids[of_user.index], users.nonces[of_user.index], of_user.offsets, users.whose[whose])
     return kept, group[kept] * key.groups + key.best_of_group(steps, group[kept])
 
 
@@ -93,7 +98,7 @@ WIDTH = 32
 
 @kernel
 def best_green(
-    key: NDArray[np.uint32],
+    keys: NDArray[np.uint32],
     steps: ScoredSteps,
     first: NDArray[np.int64],
     begin: NDArray[np.int64],
@@ -104,7 +109,7 @@ def best_green(
     """The number of largest count of each window, ties to the smaller, and that count: int64[W] both.
 
     Args:
-        key: uint32[8].
+        keys: uint32[K, 8].
         steps: of D documents.
         first: int64[D+1], which windows each document has.
         begin: int64[W], first step of each window, among those of all documents.
@@ -120,7 +125,7 @@ def best_green(
     words, sums = np.empty((height, longest + CHUNK), np.uint32), np.zeros((longest + 1, WIDTH), np.int32)
     numbers, scores = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
     for d in range(len(first) - 1):
-        at, size = steps.offsets[d], steps.offsets[d + 1] - steps.offsets[d]
+        key, at, size = keys[steps.whose[d]], steps.offsets[d], steps.offsets[d + 1] - steps.offsets[d]
         for run in range(0, count if first[d + 1] > first[d] else 0, height * WIDTH):
             for p in range(at, at + size, CHUNK):
                 lanes = min(CHUNK, at + size - p)
@@ -151,7 +156,7 @@ def best_green(
 
 @kernel
 def best_gumbel(
-    key: NDArray[np.uint32],
+    keys: NDArray[np.uint32],
     steps: ScoredSteps,
     first: NDArray[np.int64],
     begin: NDArray[np.int64],
@@ -167,7 +172,7 @@ def best_gumbel(
     sums = np.zeros((1 << BITS, longest + 1), np.uint32)  # differences of sums that went around are right still
     numbers, scores = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
     for d in range(len(first) - 1):
-        at, size = steps.offsets[d], steps.offsets[d + 1] - steps.offsets[d]
+        key, at, size = keys[steps.whose[d]], steps.offsets[d], steps.offsets[d + 1] - steps.offsets[d]
         for run in range(0, count if first[d + 1] > first[d] else 0, 1 << BITS):
             for p in range(at, at + size, CHUNK):
                 lanes = min(CHUNK, at + size - p)
