@@ -300,7 +300,7 @@ class Plan:
     left_out: tuple[UnsupportedKey, ...] = ()
     trial: bool = False
 
-    @property
+    @cached_property
     def columns(self) -> Columns:
         """Names of the input's columns."""
         return Columns.of(self.config.input)
@@ -312,7 +312,7 @@ class Plan:
         where = given.where if given.where is None or date is None else given.where.replace("{date}", date.isoformat())
         return TableReading(given.version, given.timestamp, where)
 
-    @property
+    @cached_property
     def key_set(self) -> str:
         """Digest of the ids of the keys under test, in a pass of those of its scan (column `keys` of SHARDS)."""
         return key_set(key.key_id for key in self.keys) if self.pass_after is None else self.pass_after + OF_PASS
@@ -346,12 +346,12 @@ class Plan:
         """Digest of `decides`, as hex text."""
         return hashlib.sha256(self.decides.encode()).hexdigest()
 
-    @property
+    @cached_property
     def canary_accounts(self) -> frozenset[str]:
         """Accounts of texts that are marked on purpose."""
         return frozenset(canary.account_id for canary in self.canaries_made)
 
-    @property
+    @cached_property
     def canaries_made(self) -> tuple[Canary, ...]:
         """Canaries of the registry; none where the input has no accounts."""
         return self.canaries.made if self.canaries else ()
