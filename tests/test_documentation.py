@@ -4,6 +4,9 @@ import importlib
 import re
 from pathlib import Path
 
+import click
+
+from jobs.cli import brickscan
 from schemas.config import COST_OF_LOOKS
 from tests.support.floors import FLOORS
 
@@ -38,6 +41,32 @@ def test_every_module_and_file_that_is_named_is_there():
             package, _, last = name.rpartition(".")
             found = list(ROOT.glob(name.replace(".", "/") + "*"))
             assert found or hasattr(importlib.import_module(package), last), f"{page}: {name}"
+
+
+def options_of(words: list[str]) -> set[str]:
+    """Options of the command that words name, and of the groups around it."""
+    command, options = brickscan, {"--help", "--version"}
+    for word in words:
+        if not isinstance(command, click.Group) or (inner := command.get_command(None, word)) is None:
+            break
+        command = inner
+        options |= {option for parameter in command.params for option in parameter.opts + parameter.secondary_opts}
+    return options
+
+
+def test_every_option_of_a_command_and_target_of_make_is_there():
+    targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = []
+    for page, text in PAGES.items():
+        whole = text.replace("\\\n", " ")  # lines that go on
+        for command in re.findall(r"(?<![\w-])brickscan ([a-z][a-z-]* [^`\n#|;]*)", whole):
+            words = command.split()
+            used = {word.partition("=")[0].strip("),.:\"'") for word in words if re.match(r"--[a-z]", word)}
+            assert used <= options_of(words), f"{page}: brickscan {command}"
+            named += used
+        for target in re.findall(r"`make ([a-z][a-z-]*)\b|^make ([a-z][a-z-]*)\b", text, re.MULTILINE):
+            assert "".join(target) in targets, f"{page}: make {target}"
+    assert len(named) > 200
 
 
 def anchors(page: str) -> set[str]:
