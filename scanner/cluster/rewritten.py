@@ -18,6 +18,7 @@ import pyarrow as pa
 import ray
 from ray.exceptions import RayError
 
+from scanner.cluster.work import SecondRule, other_rules
 from scanner.detection.open_plan import open_text_ids
 from scanner.detection.rows import TextIds
 from scanner.errors import FileFault
@@ -34,10 +35,18 @@ _RUN = ["shard_id", "scan_id"]
 _DOCUMENTS = pl.Schema({"row": pl.Int64, "doc_id": pl.String, "account_id": pl.String, "text_id": pl.Binary})
 
 
-def _scanned(plan: Plan, paths: Collection[str]) -> pl.DataFrame:
-    """Ranges of these files that were scanned under the same tests: path, documents, shard_id, scan_id, moved_from."""
-    ours = pl.col("path").is_in(sorted(paths)) & (pl.col("tests_sha256") == plan.tests_sha256)
-    return ranges_ever(plan.results).filter(ours).select("path", "documents", *_RUN, "moved_from").collect()
+def _scanned(plan: Plan, paths: Collection[str], tests: Collection[str]) -> pl.DataFrame:
+    """Ranges of these files that were scanned under some tests, by their digests.
+
+    Columns: path, documents, shard_id, scan_id, moved_from, tests_sha256.
+    """
+    ours = pl.col("path").is_in(sorted(paths)) & pl.col("tests_sha256").is_in(list(tests))
+    return (
+        ranges_ever(plan.results)
+        .filter(ours)
+        .select("path", "documents", *_RUN, "moved_from", "tests_sha256")
+        .collect()
+    )
 
 
 def _counted(plan: Plan, scanned: pl.DataFrame) -> pl.DataFrame:
@@ -122,11 +131,23 @@ def leave_out_rewritten(
         shards: shards to be scanned.
         live: paths of all files of the input as it is now.
         read_all: reads the documents of shards.
+
+    Raises:
+        Refused: rows were scanned in another file by another rule, and no p-value pays for a second look.
     """
     moved = [shard for shard in shards if shard.file.entry is not None and shard.file.entry.parents]
     there = live - {shard.file.path for shard in moved}
-    origins, scanned = _origins(plan, moved, there)
-    old = _old_rows(moved, read_all(plan, moved), _counted(plan, scanned)) if len(scanned) else {}
+    origins, scanned = _origins(plan, moved, there, [plan.tests_sha256])
+    rules = other_rules(plan) if moved else {}
+    _, otherwise = _origins(plan, moved, there, [*rules])
+    found = read_all(plan, moved) if len(scanned) or len(otherwise) else []
+    for (tests_sha256,), ranges in otherwise.partition_by("tests_sha256", as_dict=True).items():
+        again = _old_rows(moved, found, _counted(plan, ranges))
+        for shard in moved:
+            if shard.shard_id in again:
+                rule = rules[str(tests_sha256)]
+                raise SecondRule(plan, f"rows that a commit wrote into {shard.file.path} were scanned with {rule}")
+    old = _old_rows(moved, found, _counted(plan, scanned)) if len(scanned) else {}
     scanned_before, bearing = set(scanned["path"]), set(scanned.filter(pl.col("documents") > 0)["path"])
 
     def without(shard: Shard) -> Shard:
@@ -144,15 +165,17 @@ def leave_out_rewritten(
     return [without(shard) for shard in shards]
 
 
-def _origins(plan: Plan, moved: Sequence[Shard], there: frozenset[str]) -> tuple[dict[str, set[str]], pl.DataFrame]:
+def _origins(
+    plan: Plan, moved: Sequence[Shard], there: frozenset[str], tests: Collection[str]
+) -> tuple[dict[str, set[str]], pl.DataFrame]:
     """The files that rows of each file may have been scanned in, itself among them, and these files' ranges.
 
-    there: files of the input whose rows stand in them still.
+    there: files of the input whose rows stand in them still; tests: digests of the tests of ranges.
     """
     files = {shard.file.path: shard.file.entry for shard in moved}
     origins = {path: {path} | entry.parents - there for path, entry in files.items() if entry}
-    scanned = _scanned(plan, frozenset().union(*origins.values()))
+    scanned = _scanned(plan, frozenset().union(*origins.values()), tests)
     earlier = scanned.drop_nulls("moved_from").explode("moved_from").select("path", "moved_from").unique()
     for known in origins.values():
         known |= set(earlier.filter(pl.col("path").is_in(sorted(known)))["moved_from"]) - there
-    return origins, _scanned(plan, frozenset().union(*origins.values())) if len(earlier) else scanned
+    return origins, _scanned(plan, frozenset().union(*origins.values()), tests) if len(earlier) else scanned

@@ -6,6 +6,7 @@ alone. The rows of both stand beside each other, and the best row of each docume
 (scanner.results.newest). Keys are tried as runs of neighbours in the registry's order, which new keys extend.
 """
 
+import hashlib
 import logging
 import shlex
 from collections import Counter
@@ -93,23 +94,44 @@ def refuse_second_rule(
     Raises:
         Refused: a shard is done under another rule; names both rules, a file, and what to do.
     """
-    config = plan.config
-    now = config.dedup, config.min_scored, plan.filter_sha256
-    for rule in rules:
-        if rule == now:
-            continue
-        dedup, min_scored, filter_sha256 = rule
-        changed = config.model_copy(update={"dedup": dedup, "min_scored": min_scored})
-        then = replace(plan, config=changed, filter_sha256=filter_sha256)
-        before = done_under_others(then, shards, recorded, done)
+    for rule in set(rules) - {_rule(plan)}:
+        before = done_under_others(_under(plan, rule), shards, recorded, done)
         if before:
             file = next(shard.file.path for shard in shards if shard.shard_id in before)
-            raise Refused(
-                f"{_in_words(*now)}: {file} was scanned with {_in_words(*rule)}. "
-                "A second rule for the same text is another look, for which no p-value pays: restore what was there, "
-                "or give new files or a new folder of results, and go by one rule alone that was chosen before either "
-                "was read"
-            )
+            raise SecondRule(plan, f"{file} was scanned with {_in_words(*rule)}")
+
+
+class SecondRule(Refused):
+    """Texts were scanned by another rule than the plan's. before: what was scanned, and by which rule."""
+
+    def __init__(self, plan: Plan, before: str) -> None:
+        super().__init__(
+            f"{_in_words(*_rule(plan))}: {before}. A second rule for the same text is another look, for which no "
+            "p-value pays: restore what was there, or give new files or a new folder of results, and go by one rule "
+            "alone that was chosen before either was read"
+        )
+
+
+def other_rules(plan: Plan) -> dict[str, str]:
+    """Rules of earlier scans that may have had the same texts, but for the plan's: in words, by digests of tests."""
+    recorded = sets_of_keys(plan.results)
+    return {
+        hashlib.sha256(run.decides.encode()).hexdigest(): _in_words(*rule)
+        for rule in set(_rules(plan)) - {_rule(plan)}
+        for run in _runs(_under(plan, rule), recorded)
+    }
+
+
+def _rule(plan: Plan) -> tuple[str, int, str | None]:
+    """Dedup, min_scored and digest of the filter of a plan."""
+    return plan.config.dedup, plan.config.min_scored, plan.filter_sha256
+
+
+def _under(plan: Plan, rule: tuple[str, int, str | None]) -> Plan:
+    """The plan with another rule."""
+    dedup, min_scored, filter_sha256 = rule
+    changed = plan.config.model_copy(update={"dedup": dedup, "min_scored": min_scored})
+    return replace(plan, config=changed, filter_sha256=filter_sha256)
 
 
 def _in_words(dedup: str, min_scored: int, filter_sha256: str | None) -> str:

@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from scanner import results
+from scanner.errors import Refused
 from scanner.results import newest
 from scanner.results.transactions import read_whole
 from tests.support.deltas import delete_by_vector, forget_commits
@@ -143,6 +144,26 @@ def test_a_document_that_moved_keeps_its_verdict_and_since_when(night, registry,
     shutil.rmtree(night.results)  # whoever never scanned the old files knows that rows may be as old as the oldest
     since = datetime.fromtimestamp(add["modificationTime"] / 1000, UTC)
     assert [row[:4] for row in flags()] == [(name, None, "held_later", since) for name in ("new", "old")]
+
+
+@pytest.mark.costly
+@pytest.mark.usefixtures("without_ray")
+@pytest.mark.parametrize("moves", ["compact", "vector"])
+def test_a_commit_that_moves_texts_gives_no_second_look_at_them_by_another_rule(night, moves):
+    table = night.folder / "lake"
+    for numbers in (range(3), range(3, 6)):
+        write_deltalake(table, posts(numbers), mode="append")
+    night.configure(paths=["lake"], more='keys = ["gum"]')
+    night.scan()
+    _ = DeltaTable(table).optimize.compact() if moves == "compact" else delete_by_vector(table, ["doc 1"])
+    write_deltalake(table, posts(range(6, 8)), mode="append")
+    night.configure(paths=["lake"], more='keys = ["gum"]\nmin_scored = 17')
+    with pytest.raises(Refused, match=r"min_scored = 17: .* scanned with .*min_scored = 16\. A second rule"):
+        night.scan()
+    assert len(night.verdicts()) == 6
+    DeltaTable(table).delete("doc_id != 'doc 7'")  # texts that nobody scanned may go by the new rule
+    night.scan()
+    assert Counter(night.verdicts()["doc_id"]) == Counter(ids(*range(6), 7))
 
 
 @pytest.mark.costly
