@@ -192,6 +192,8 @@ def error_rates(
     Example:
       brickscan error-rates scan.toml --unmarked human.parquet --marked marked.parquet
     """
+    import polars as pl
+
     from scanner.detection.one_text import Check
     from scanner.evaluation.error_rates import Decider, Rewriter, page, twin
     from scanner.evaluation.error_rates import error_rates as measure
@@ -208,7 +210,8 @@ def error_rates(
     with interrupts_noted() as noted:
         rewrites = {} if rewriter is None else rewriter.steps()
         cells = measure(decider, human, ours, seed, rewrites, StepProgress("error-rates", noted))
-    users = ours["user_id"].drop_nulls().unique().to_list() if "user_id" in ours.columns else []
+    named = ours["user_id"].drop_nulls() if "user_id" in ours.columns else pl.Series(dtype=pl.String)
+    users = named.unique().to_list()
     too_short = {cell.row: cell.hits for cell in cells if cell.part == "too short"}
     options = [("unmarked", path) for path in unmarked] + [("marked", path) for path in marked]
     options += [("model", model)] if model else []
@@ -220,7 +223,8 @@ def error_rates(
         "rules": _rules(check),
         "unmarked": _about(human, unmarked, too_short["unmarked"]),
         "marked": _about(ours, marked, too_short["marked"])
-        | {"users": len(users), "unknown_users": len(unknown_users(check.registry, users))},
+        | {"users": len(users), "without_user": ours.height - len(named)}
+        | {"unknown_users": len(unknown_users(check.registry, users))},
         "seed": seed,
         "model": rewriter and rewriter.about(),
     }

@@ -53,7 +53,7 @@ LENGTHS = ((60, 99), (100, 149), (150, 249), (250, 399), (400, 500))
 
 def prepare(folder: Path) -> Path:
     """Lay out registry, documents and configuration in the folder, in place of an earlier demo's; returns scan.toml."""
-    for name in ("registry", "documents", "results"):
+    for name in ("registry", "documents", "results", "detector"):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "documents").mkdir(parents=True)
     make_registry(folder / "registry", canaries=True)

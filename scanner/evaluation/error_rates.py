@@ -52,7 +52,7 @@ class ErrorCell:
     part, row, among: where it stands: a section, a line of it, and which texts (`all` or a stratum); measure: what is
     counted; texts, hits: n and how many of them; low, high: 95 % limits; share: hits over texts, null where these are
     too few for the cell's claim; rate: the rate that the hits are held against, null for a share; lacks: how many texts
-    more it takes to show the rate (as long as hits stay as they are) or to state the share; 0: none.
+    more it takes to show the rate (as long as hits stay as they are) or to state the share (of other users); 0: none.
     """
 
     part: str
@@ -99,8 +99,19 @@ def share_cell(place: CellPlace, measure: str, hits: NDArray[np.bool_], users: N
     alike = found in (0, texts) or clusters == texts
     effective = float(clusters) if alike else effective_texts(hits, users)
     low, high = binomial_limits(found / texts * effective, effective, RISK) if effective > 0 else (0.0, 1.0)
-    lacks = max(math.ceil(texts * (LEAST_TEXTS / effective - 1)), 0) if effective > 0 else LEAST_TEXTS
+    lacks = _lacking(texts, effective if effective > 0 else 1.0)
     return ErrorCell(*place, measure, texts, found, low, high, None if lacks else found / texts, None, lacks)
+
+
+def _lacking(texts: int, effective: float) -> int:
+    """How many texts of other users, one each, make these N texts show as much as LEAST_TEXTS independent ones.
+
+    With m more, the variance of the share is that of (N + m)² / (N² / effective + m) independent texts.
+    """
+    if effective >= LEAST_TEXTS:
+        return 0
+    root = math.sqrt(LEAST_TEXTS**2 + 4 * LEAST_TEXTS * texts * (texts / effective - 1))
+    return math.ceil((LEAST_TEXTS - 2 * texts + root) / 2)
 
 
 class TextDecisions(NamedTuple):

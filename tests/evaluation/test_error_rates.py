@@ -178,9 +178,22 @@ def test_a_share_of_few_users_is_not_stated_however_many_their_texts():
         cell = share_cell(PLACE, "named", hits, users)
         exact = stats.binomtest(4 * int(hits[0]), 4).proportion_ci(0.95, "exact")
         assert (cell.low, cell.high) == pytest.approx((exact.low, exact.high))
-        assert (cell.share, cell.lacks) == (None, 240 * (LEAST_TEXTS - 4) // 4)
+        assert cell.share is None
     single = share_cell(PLACE, "named", np.arange(240) < 100, np.zeros(240))
-    assert (single.low, single.high, single.share, single.lacks) == (0.0, 1.0, None, LEAST_TEXTS)
+    assert (single.low, single.high, single.share) == (0.0, 1.0, None)
+
+
+def test_texts_of_other_users_that_a_share_lacks_suffice():
+    """It said how many more texts of the same users it takes, which show little: 4,451 where users differed."""
+    for users, of_each in ((4, 60), (1, 240), (20, 3), (80, 1)):
+        labels, texts = np.repeat(np.arange(users), of_each), users * of_each
+        lacks = share_cell(PLACE, "named", np.ones(texts, np.bool_), labels).lacks
+        assert lacks > 0
+        for more, enough in ((lacks, True), (lacks - 1, False)):
+            correlations = np.eye(texts + more)
+            correlations[:texts, :texts] = labels[:, None] == labels  # a user's texts agree
+            assert ((texts + more) ** 2 / correlations.sum() >= LEAST_TEXTS - 1e-9) == enough
+    assert share_cell(PLACE, "found", np.array([1, 1, 0, 1], np.bool_), np.array([0, 0, 1, 2])).lacks < 300
 
 
 def test_texts_of_one_user_count_as_alike():
