@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.cluster import scan_check as estimating
-from scanner.cluster.scan_check import Sample, estimate, project, shared_out, spread_evenly, timed
+from scanner.cluster import night_price as estimating
+from scanner.cluster.night_price import Sample, estimate, project, shared_out, spread_evenly, timed
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
 
