@@ -29,7 +29,7 @@ from schemas.words import AuditState, Naming
 if TYPE_CHECKING:
     import polars as pl
 
-    from scanner.evidence.names_then import RegistrySays
+    from scanner.evidence.registry_check import RegistryCheck
     from scanner.results.decision_log import State
     from scanner.results.flags import By, FlagList, FlagTotals, WantedFlags
 
@@ -253,7 +253,7 @@ def flagged(
 
 def _against_registry(location: Results, found: "FlagList", by: "By | None") -> "tuple[FlagList, list[str]]":
     """Flags of which those name nobody that the registry contradicts, and sentences on these."""
-    from scanner.evidence.names_then import as_the_registry_says, held_against
+    from scanner.evidence.registry_check import as_the_registry_says, held_against
 
     if by is not None:
         return _sums_against_registry(location, found, by)
@@ -269,7 +269,7 @@ def _against_registry(location: Results, found: "FlagList", by: "By | None") -> 
     return _with_names(found, as_registered), [*wrong, *(f"the registry: {sentence}" for sentence in sorted(silent))]
 
 
-def _silent(says: "RegistrySays") -> bool:
+def _silent(says: "RegistryCheck") -> bool:
     return says.agrees is None and not says.erased
 
 
@@ -278,7 +278,7 @@ def _sums_against_registry(location: Results, found: "FlagList", by: "By") -> "t
 
     Only messages that a user never had are looked for, whenever that was.
     """
-    from scanner.evidence.names_then import strangers
+    from scanner.evidence.registry_check import strangers
     from scanner.registry import users_of
 
     if by == "account":

@@ -20,7 +20,7 @@ from scanner.errors import BrickscanError, Refused
 from scanner.interrupts import interrupts_noted
 
 if TYPE_CHECKING:
-    from scanner.audit.in_every_scan.live import LiveAudit
+    from scanner.audit.in_every_scan.scan_audit import ScanAudit
     from scanner.cluster import ScanOutcome
     from scanner.input.files import DriverShare
     from scanner.scan_plan import Plan
@@ -104,7 +104,7 @@ def of_outcome(outcome: "ScanOutcome", plan: "Plan") -> dict[str, Any]:
     }
 
 
-def _of_audit(audit: "LiveAudit") -> dict[str, Any]:
+def _of_audit(audit: "ScanAudit") -> dict[str, Any]:
     share = audit.false_share
     return {
         "state": str(audit.state),

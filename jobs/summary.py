@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.options import TRIAL
 from jobs.text import counted, wrapped
 from scanner.audit.in_every_scan.found_canaries import CANARY_WORDS
-from scanner.audit.in_every_scan.live import LiveAudit
+from scanner.audit.in_every_scan.scan_audit import ScanAudit
 from scanner.audit.statistics.audit_rows import holds_down_to, number
 from scanner.printable import one_in, printable
 from schemas.words import AuditState
@@ -46,7 +46,7 @@ _NAMES = {
 Row = Mapping[str, Any]
 
 
-def verdict_in_words(audit: LiveAudit) -> str:
+def verdict_in_words(audit: ScanAudit) -> str:
     """How an audit ended, and how far down rates are known to hold, if that is known."""
     ending = f"{audit.state}: {MEANING[audit.state]}"
     if audit.state != AuditState.NO_ALARM:
@@ -58,7 +58,7 @@ def verdict_in_words(audit: LiveAudit) -> str:
     return f"{ending}; on decoy keys at most twice the stated rates, for p from {max(known):g} up"
 
 
-def false_flags_in_words(audit: LiveAudit) -> str:
+def false_flags_in_words(audit: ScanAudit) -> str:
     """How many flags chance explains, and the share of false flags by the reserved messages."""
     texts = audit.traffic
     chance = f"{number(audit.expected_false)} expected at most by chance, among {texts.texts:,} distinct texts"
@@ -72,7 +72,7 @@ def false_flags_in_words(audit: LiveAudit) -> str:
     )
 
 
-def canaries_in_words(audit: LiveAudit) -> list[str]:
+def canaries_in_words(audit: ScanAudit) -> list[str]:
     """A line on canaries, with limits and the plan; empty if none were due."""
     rows = [row for row in audit.rows if row["kind"] in CANARY_WORDS]
     if audit.canaries is None or not rows:
@@ -115,7 +115,7 @@ def questions(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def table(audit: LiveAudit) -> list[str]:
+def table(audit: ScanAudit) -> list[str]:
     """The counts, by question and threshold, in lines of about 100 columns."""
     lines = []
     for question, rows in questions(audit.rows).items():

@@ -21,7 +21,7 @@ from scanner.printable import cut, safe
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from scanner.audit.in_every_scan.live import LiveAudit
+    from scanner.audit.in_every_scan.scan_audit import ScanAudit
     from scanner.cluster import ScanOutcome, ScanTotals, ScanWork
 
 
@@ -227,7 +227,7 @@ class Progress:
         else:
             _log({"event": "compile_kernels", "once": "true"})
 
-    def audited(self, audit: "LiveAudit") -> None:
+    def audited(self, audit: "ScanAudit") -> None:
         """Report how the audit ended, where no one watches a bar."""
         if not sys.stderr.isatty():
             _log({"event": "audit"} | audit.fields())

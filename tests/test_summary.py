@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jobs import summary as words
 from jobs.summary import WIDTH, holds_down_to, share_in_words, summary, verdict_in_words
 from jobs.text import width
-from scanner.audit.in_every_scan.live import LiveAudit
+from scanner.audit.in_every_scan.scan_audit import ScanAudit
 from scanner.audit.in_every_scan.traffic import Traffic
 from scanner.audit.statistics.judgement import Limits
 from scanner.cluster import DocumentCounts, ScanOutcome, ScanTotals, ScanWork
@@ -34,10 +34,10 @@ def rows(verdicts: str, kind: str = "decoy", messages: int = 1) -> list[dict[str
     ]
 
 
-def audit(*found: dict[str, object], state: AuditState = AuditState.NO_ALARM, **changes: object) -> LiveAudit:
+def audit(*found: dict[str, object], state: AuditState = AuditState.NO_ALARM, **changes: object) -> ScanAudit:
     texts = Traffic(texts=4000, flagged=31, reserved=1, unheld=3, hits={}, scans=("s",))
     values = {"expected_false": 0.004, "false_share": (0.0, Limits(0.0, 1.0)), "unadmitted": (), "traffic": texts}
-    return LiveAudit(state=state, rows=found, **(values | changes))
+    return ScanAudit(state=state, rows=found, **(values | changes))
 
 
 WHOLE = WholeInput(documents=4000, quarantined=3, too_short=12, scored_in_part=1, flagged=42, files_at_fault=1)
@@ -148,7 +148,7 @@ def test_what_needs_a_hand(changes, expected):
 
 
 def test_an_alarm_is_told_first(monkeypatch):
-    monkeypatch.setattr(LiveAudit, "alarms", lambda self: ["decoy hits too often", "Act on no flag of this scan."])
+    monkeypatch.setattr(ScanAudit, "alarms", lambda self: ["decoy hits too often", "Act on no flag of this scan."])
     left_out = (UnsupportedKey("hug", "It never passed an audit."),)
     result = outcome(exit_code=3, audit=audit(state=AuditState.ALARM), left_out=left_out)
     assert [hand.split(":")[0] for hand in hands(result)] == ["AUDIT ALARM", "AUDIT ALARM", "LEFT OUT"]

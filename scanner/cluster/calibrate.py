@@ -32,8 +32,8 @@ from scanner.audit.calibration.calibration_plan import (
     pieces,
     teaching,
 )
-from scanner.audit.calibration.names import NAMES_AT, NamesCase, NamesCounts, names_counts
 from scanner.audit.calibration.one_key import KeyCounts, key_counts
+from scanner.audit.calibration.wrong_names import NAMES_AT, NamesCase, NamesCounts, names_counts
 from scanner.audit.statistics.judgement import THRESHOLDS
 from scanner.cluster.corpus import (
     CorpusPart,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import ray
 
-from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
+from scanner.audit.in_every_scan.scan_audit import ScanAudit, audit_scan
 from scanner.cluster.commits import Committer, Metrics, ScanTotals, costs
 from scanner.cluster.machines import cluster, fit_gpus, room, share_gpus, worker_memory
 from scanner.cluster.passes import (
@@ -138,7 +138,7 @@ def snapshots_of(work: ScanWork) -> list[Snapshot]:
 
 
 def scan_row(
-    plan: Plan, begun: ScanStart, work: ScanWork, totals: ScanTotals, weighed: WeighingResult, audit: LiveAudit | None
+    plan: Plan, begun: ScanStart, work: ScanWork, totals: ScanTotals, weighed: WeighingResult, audit: ScanAudit | None
 ) -> dict[str, object]:
     """The row of schemas.tables.SCANS, without `finished_at` and `exit_code`; audit: None where it was not judged."""
     return {
@@ -197,7 +197,7 @@ class ScanOutcome:
     totals: ScanTotals
     seconds: float
     first_commit: float | None
-    audit: LiveAudit | None
+    audit: ScanAudit | None
     to_retry: frozenset[InputFile] = frozenset()
     unread: UnreadInput = ALL_READ
     stopped: bool = False
@@ -263,7 +263,7 @@ class _Scan:
         self._users_head: str | None = None
         self._verified = NO_RECORD
         self._first_commit: float | None = None
-        self._audit: LiveAudit | None = None
+        self._audit: ScanAudit | None = None
         self._unit: AccountUnit | None = None
         self._accounts: AccountTotals | None = None
         self._of_unit: dict[str, object] = {}  # columns of its row

@@ -22,8 +22,8 @@ from scanner.errors import Refused
 from scanner.evidence.case import FlagCase
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.explanation import LEVELS, RUN
-from scanner.evidence.names_then import CHANGED_ROW, RegistrySays, as_the_registry_says
 from scanner.evidence.page import LEVEL_WORDS, LONGEST_TITLE, environment, visible
+from scanner.evidence.registry_check import CHANGED_ROW, RegistryCheck, as_the_registry_says
 from scanner.evidence.sentences import DOES_NOT_SAY, WHY_NOBODY, name
 from scanner.input.documents import read_text
 from scanner.printable import one_in, printable, safe
@@ -73,7 +73,7 @@ class AccountExplanation:
     """
 
     row: Mapping[str, Any]
-    registry: RegistrySays
+    registry: RegistryCheck
     trial: bool
     posts: Sequence[AccountPost]
     read: int
@@ -103,7 +103,7 @@ def marked_accounts(
 
 def _marked(
     explainer: Explainer, night: date | None, account_ids: Sequence[str]
-) -> list[tuple[Mapping[str, Any], RegistrySays]]:
+) -> list[tuple[Mapping[str, Any], RegistryCheck]]:
     results = explainer.results
     if none_tested(results):
         return []
@@ -120,7 +120,7 @@ def _marked(
     return [(as_the_registry_says(row, says), says) for row, says in both]
 
 
-def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], says: RegistrySays) -> RegistrySays:
+def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], says: RegistryCheck) -> RegistryCheck:
     """The registry's word, unless the posts of a row that names somebody do not give the row when judged again.
 
     Nothing is compared where some of its posts cannot be read any more, or its key cannot be opened.
@@ -134,9 +134,9 @@ def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], says: Regi
         read = by_then if len(by_then) >= row["posts"] else read  # a later scan of its window may have read more
         if len(read) < max(row["posts"], 1):
             wrong = impossible_posts(explainer.results, row, scan)
-            return RegistrySays(False, f"not asked: {wrong}. {CHANGED_ROW}") if wrong else says
+            return RegistryCheck(False, f"not asked: {wrong}. {CHANGED_ROW}") if wrong else says
         if row["nights"] == 1 and not (read := posts_of_one_scan(row, read)):
-            return RegistrySays(False, f"not asked: its scan read not {row['posts']:,} posts. {CHANGED_ROW}")
+            return RegistryCheck(False, f"not asked: its scan read not {row['posts']:,} posts. {CHANGED_ROW}")
         posts = _of_account(row, read, [read_text(post["text"])[0] or "" for post in read])
         judged = _judge(explainer, row, scan).judge(posts, row["scanned_at"])
     except Refused:
@@ -153,7 +153,7 @@ def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], says: Regi
         why = f"have corrected log10 p {judged[0]['log10_p_global']:g}, and the row says {row['log10_p_global']:g}"
     else:
         return says
-    return RegistrySays(False, f"not asked: its posts, judged again, {why}. {CHANGED_ROW}")
+    return RegistryCheck(False, f"not asked: its posts, judged again, {why}. {CHANGED_ROW}")
 
 
 def accounts_unread(explainer: Explainer) -> list[AccountExplanation]:
@@ -180,7 +180,7 @@ def explain_account(explainer: Explainer, account_id: str, night: date | None = 
     return [_explained(explainer, row, says) for row, says in rows if row["night"] == newest]
 
 
-def _explained(explainer: Explainer, row: Mapping[str, Any], says: RegistrySays) -> AccountExplanation:
+def _explained(explainer: Explainer, row: Mapping[str, Any], says: RegistryCheck) -> AccountExplanation:
     scan = _scan_of(explainer, row)
     read, no_posts = _posts(explainer, row)
     texts = [read_text(post["text"])[0] or "" for post in read]

@@ -48,10 +48,10 @@ from scanner.evidence.case import (
     text_ids_of,
 )
 from scanner.evidence.explanation import RUN, Explanation, Omissions, TextEvidence, log10_p_in, weigh
-from scanner.evidence.names_then import (
+from scanner.evidence.registry_check import (
     CHANGED_ROW,
     NOT_ASKED,
-    RegistrySays,
+    RegistryCheck,
     as_the_registry_says,
     held_against,
     unless_contradicted,
@@ -115,7 +115,7 @@ def _as_scored(case: FlagCase, found: StoredText) -> str:
     return text if case.row["variant"] is None else normalise(text)
 
 
-def _as_weighed(case: FlagCase, weighed: TextEvidence | None, says: RegistrySays) -> RegistrySays:
+def _as_weighed(case: FlagCase, weighed: TextEvidence | None, says: RegistryCheck) -> RegistryCheck:
     """The registry's word, unless the row has another message than its text: then the registry was asked of a stranger.
 
     Nobody is named by a p-value that is smaller than that of the text, either. A verdict of a part of the text is not
@@ -135,7 +135,7 @@ def _as_weighed(case: FlagCase, weighed: TextEvidence | None, says: RegistrySays
         why = "{} {} {:g}, and the row says {:g}".format(of_message, *found)
     else:
         return says
-    return RegistrySays(False, f"not asked: {why}. Name nobody by this row: see `brickscan replay`")
+    return RegistryCheck(False, f"not asked: {why}. Name nobody by this row: see `brickscan replay`")
 
 
 def _smaller(case: FlagCase, log10_p: float) -> tuple[str, float, float] | None:
@@ -156,12 +156,12 @@ def _smaller(case: FlagCase, log10_p: float) -> tuple[str, float, float] | None:
     return None
 
 
-def _as_filed(row: Mapping[str, Any], says: RegistrySays, of_file: Mapping[str, Any]) -> RegistrySays:
+def _as_filed(row: Mapping[str, Any], says: RegistryCheck, of_file: Mapping[str, Any]) -> RegistryCheck:
     """The registry's word, unless the row has another id, account or time than its file."""
     for name, value in of_file.items():
         if row[name] is not None and row[name] != value and says.agrees is not False:
             why = f"the row says that {name} is {printable(str(row[name]))}, and its file, {printable(str(value))}"
-            return RegistrySays(False, f"not asked: {why}. {CHANGED_ROW}")
+            return RegistryCheck(False, f"not asked: {why}. {CHANGED_ROW}")
     return says
 
 
@@ -224,7 +224,7 @@ class Explainer:
             reading = self._text_of(case)
             parts = spans_of.get(tuple(case.row[name] for name in _DOCUMENT), [])
             if reading.moved and says.agrees is not False:
-                says = RegistrySays(False, f"not asked: {reading.why_none}. {CHANGED_ROW}, or the file")
+                says = RegistryCheck(False, f"not asked: {reading.why_none}. {CHANGED_ROW}, or the file")
             says = _as_filed(case.row, _as_weighed(case, reading.weighed, says), reading.of_file)
             says = self._as_text_speaks(case, reading.text, parts, says)
             known = {name: value for name, value in reading.of_file.items() if case.row[name] is not None}
@@ -268,8 +268,8 @@ class Explainer:
         return found
 
     def _as_text_speaks(
-        self, case: FlagCase, text: str | None, parts: Sequence[Mapping[str, Any]], says: RegistrySays
-    ) -> RegistrySays:
+        self, case: FlagCase, text: str | None, parts: Sequence[Mapping[str, Any]], says: RegistryCheck
+    ) -> RegistryCheck:
         """The registry's word, unless neither text nor parts speak for a message by which the row or a part names.
 
         By chance a stranger's message has so small a p-value in one of 1 / rate texts. Where parts were dropped, or are
@@ -292,10 +292,10 @@ class Explainer:
                 law = test.watermark.law
                 if law and log10_p_in(test.watermark, test.tokenizer.reference, *about) > math.log10(stated):
                     why = f"neither its text nor a part of it speaks for message {message} of key {key_id}"
-                    return RegistrySays(False, f"not asked: {why}, and names stand by it. {CHANGED_ROW}")
+                    return RegistryCheck(False, f"not asked: {why}, and names stand by it. {CHANGED_ROW}")
         return says
 
-    def held_against(self, rows: Sequence[Mapping[str, Any]]) -> list[RegistrySays]:
+    def held_against(self, rows: Sequence[Mapping[str, Any]]) -> list[RegistryCheck]:
         """The registry's word on the names of each of some flags."""
         if self._config is None:
             return [unless_contradicted(row, NOT_ASKED.sentence) for row in rows]

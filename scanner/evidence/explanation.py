@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.evidence.case import CopiedShare, FlagCase, GroupCounts
-from scanner.evidence.names_then import NOT_ASKED, RegistrySays
+from scanner.evidence.registry_check import NOT_ASKED, RegistryCheck
 from scanner.scan_plan import recorded_correction
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import Kind, TextPart
@@ -266,7 +266,7 @@ class Explanation:
     spans: Sequence[Mapping[str, Any]] = ()
     copied: CopiedShare | None = None
     canary: bool = False
-    registry: RegistrySays = NOT_ASKED
+    registry: RegistryCheck = NOT_ASKED
 
     @property
     def row(self) -> Mapping[str, Any]:

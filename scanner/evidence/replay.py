@@ -35,7 +35,7 @@ from scanner.errors import Refused
 from scanner.evidence.case import OF_FILE, FlagCase, StoredTexts, filter_of, find_case, surprise_of
 from scanner.evidence.check_claim import WEAK, Mark, any_of
 from scanner.evidence.explainer import Explainer
-from scanner.evidence.names_then import RegistrySays, held_against
+from scanner.evidence.registry_check import RegistryCheck, held_against
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve
@@ -95,7 +95,7 @@ class Replay(NamedTuple):
     case: FlagCase
     fields: list[FieldComparison]
     not_from_file: str | None
-    registry: RegistrySays
+    registry: RegistryCheck
 
     @property
     def equal(self) -> bool:

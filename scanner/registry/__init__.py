@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scanner.registry.answers import (
+    from scanner.registry.holders import (
         Holders,
         NamedUser,
         WantedUsers,
@@ -95,7 +95,7 @@ _MODULES = (
     "keys_file",
     "secrets",
     "keys",
-    "answers",
+    "holders",
     "users",
     "verification",
 )

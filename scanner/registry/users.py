@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scanner.errors import Refused
 from scanner.printable import skeleton
 from scanner.registry import ledger
-from scanner.registry.answers import messages_held
+from scanner.registry.holders import messages_held
 from scanner.registry.index import ALLOCATED, REMOVED_EVENT
 from scanner.registry.keys import TRIAL_BEGAN, refuse_real_name
 from scanner.registry.keys_file import change_registry, find_key, load_registry

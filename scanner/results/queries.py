@@ -162,7 +162,7 @@ def _without_contradictions(rows: pl.LazyFrame, lists: Sequence[str]) -> pl.Lazy
     """Rows of which those are `contradicted`, and name nobody, that say two things: no scan writes them.
 
     A user stands under `named` alone, and a list of names where the registry was asked, which takes a message. Here no
-    registry is asked: scanner.evidence.names_then holds rows against it.
+    registry is asked: scanner.evidence.registry_check holds rows against it.
     """
     known, of_registry = ([str(naming) for naming in among] for among in (set(Naming) - {Naming.NONE}, OF_REGISTRY))
     filters = pl.col("naming").is_in(of_registry)

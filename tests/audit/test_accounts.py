@@ -8,7 +8,7 @@ import pytest
 from scanner.audit.in_every_scan import decoys as of_accounts
 from scanner.audit.in_every_scan.decoy_keys import Decoys
 from scanner.audit.in_every_scan.decoys import AccountDecoys
-from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
+from scanner.audit.in_every_scan.scan_audit import ScanAudit, audit_scan
 from scanner.detection import accounts
 from scanner.detection.accounts import AccountJudge, AccountPositions, Posts
 from scanner.detection.open_plan import open_keys
@@ -28,7 +28,7 @@ ACCOUNTS, POSTS, UNIT = 600, 10, "unit"
 WORDS = ["the", "sea", "a", "house", "runs", "green", "under", "old", "they", "small", "river", "stone", "and", "light"]
 
 
-def audited(folder, human_texts) -> tuple[LiveAudit, int]:
+def audited(folder, human_texts) -> tuple[ScanAudit, int]:
     """The audit of accounts of people, whose posts all end with the account's signature; and how many are flagged."""
     plan = make(folder, ["nothing"], *KEYS)
     texts = pieces(human_texts, 15, ACCOUNTS * POSTS, 5)
@@ -54,7 +54,7 @@ def decoys_of(plan: Plan) -> AccountDecoys:
     return AccountDecoys(Decoys(b"audit secret, 16", plan.keys, "ngram", 1.0, 0.0), Origin("scan", UNIT, ""), UNIT)
 
 
-def judged(plan: Plan, decoys: AccountDecoys) -> LiveAudit:
+def judged(plan: Plan, decoys: AccountDecoys) -> ScanAudit:
     open_tables(plan.results)
     file = write_file(plan.results, "audit_counts", decoys.rows())
     assert file is not None
@@ -62,7 +62,7 @@ def judged(plan: Plan, decoys: AccountDecoys) -> LiveAudit:
     return audit_scan(plan, "scan", ["none"], units=[UNIT])
 
 
-def wrong(audit: LiveAudit) -> set[str]:
+def wrong(audit: ScanAudit) -> set[str]:
     return {row["kind"] for row in audit.rows if row["verdict"] == "too small"}
 
 

@@ -23,7 +23,7 @@ from scanner.audit.in_every_scan.found_canaries import (
     lost,
     planned_of,
 )
-from scanner.audit.in_every_scan.live import FAMILIES
+from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.statistics.audit_rows import Audit
 from scanner.cluster.scan import ExitCode, exit_code_of, worse_of
 from scanner.detection.one_text import canary_strength

@@ -31,7 +31,7 @@ verdicts = [row.verdict for row in judge(counts(found.sums), 0.01)]
 LIVE = """
 import sys
 from pathlib import Path
-from scanner.audit.in_every_scan.live import audit_scan
+from scanner.audit.in_every_scan.scan_audit import audit_scan
 from tests.support.audited_scan import Key, make, pieces, scan
 from tests.audit.conftest import sample_texts
 

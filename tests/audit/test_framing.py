@@ -9,9 +9,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from scanner.audit.in_every_scan import live
-from scanner.audit.in_every_scan.live import LiveAudit, judge_scan
+from scanner.audit.in_every_scan import scan_audit
 from scanner.audit.in_every_scan.reserved import AT_MOST, FEW
+from scanner.audit.in_every_scan.scan_audit import ScanAudit, judge_scan
 from scanner.audit.statistics.judgement import THRESHOLDS
 from scanner.cluster import worker as written
 from scanner.detection import open_plan as plan_module
@@ -59,14 +59,14 @@ def night(tmp_path_factory, human_texts):
         kept, exact = {}, []
         published = written.for_everybody
         patch.setattr(written, "for_everybody", lambda rows, lengths: exact.append(rows) or published(rows, lengths))
-        judge = live.judge_scan
-        patch.setattr(live, "judge_scan", lambda *given: kept.update(decoys=given[2]) or judge(*given))
+        judge = scan_audit.judge_scan
+        patch.setattr(scan_audit, "judge_scan", lambda *given: kept.update(decoys=given[2]) or judge(*given))
         assert scan(plan).state == "alarm"  # accounts are unknown, texts many
         rows = pl.DataFrame(pa.Table.from_batches(exact))
         yield Night(plan, kept["decoys"], rows.sort("row"))
 
 
-def judged(night: Night, framed: list[str | None], others: str | None = None) -> LiveAudit:
+def judged(night: Night, framed: list[str | None], others: str | None = None) -> ScanAudit:
     """The audit with so many framed texts, posted by these accounts; others are of one account, or of one each."""
     row = pl.col("row")
     rows = night.verdicts.filter((row >= FRAMED) | (row < len(framed)))

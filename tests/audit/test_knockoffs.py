@@ -9,8 +9,8 @@ import pytest
 
 from scanner import results
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
-from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.in_every_scan.reserved import CLUSTERS, OTHERS, RankCounts, counted, rank
+from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.detection import open_plan as plan_module
 from scanner.registry import Holders, add_users, list_users
 from scanner.watermark import Tokens

@@ -9,7 +9,7 @@ import pytest
 from scanner import results
 from scanner.audit.in_every_scan import decoys, traffic
 from scanner.audit.in_every_scan.decoy_keys import SHADOWS, Decoys, open_decoys
-from scanner.audit.in_every_scan.live import FAMILIES
+from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.in_every_scan.traffic import script_of
 from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, levels
 from scanner.detection import open_plan as plan_module

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan.decoy_keys import share_of
-from scanner.audit.in_every_scan.live import FAMILIES
+from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.in_every_scan.traffic import single_p
 from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, POWER, THRESHOLDS, Count, binomial_limits, judge
 from scanner.watermark.native.format import GumbelFormat2, groups_for

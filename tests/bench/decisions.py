@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scanner.audit.in_every_scan.decoy_keys import TOGETHER, Decisions
-from scanner.audit.in_every_scan.live import FAMILIES
+from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.statistics.judgement import (
     DEEP,
     THRESHOLDS,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from scanner.audit.in_every_scan.decoy_keys import REACH, share_of
-from scanner.audit.in_every_scan.live import FAMILIES
+from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.in_every_scan.traffic import single_p
 from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, THRESHOLDS, binomial_limits
 from scanner.detection.open_plan import open_detector

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from scanner import results
-from scanner.audit.in_every_scan.live import audit_scan
+from scanner.audit.in_every_scan.scan_audit import audit_scan
 from scanner.cluster import Worker, commits
 from scanner.cluster.commits import Committer
 from scanner.cluster.pieces import FinishedShard, LostDocument, Piece

@@ -13,8 +13,8 @@ from jobs.evidence import _MARKS, _marked_lines
 from scanner.evidence.advice import RULES, advise, in_short
 from scanner.evidence.case import CopiedShare, FlagCase, GroupCounts
 from scanner.evidence.explanation import Explanation, PartFinding, ScoreRun, TextEvidence
-from scanner.evidence.names_then import RegistrySays
 from scanner.evidence.page import MOST_CHARACTERS, page, segments, visible
+from scanner.evidence.registry_check import RegistryCheck
 from scanner.printable import combines
 from scanner.text.quoting import parts_of
 from tests.support.hostile_pages import HOSTILE, check
@@ -51,7 +51,7 @@ def explanation(text: str, field: str = "x", runs: list[ScoreRun] | None = None)
         None,
         None,
         None,
-        registry=RegistrySays(True, "it says the same"),
+        registry=RegistryCheck(True, "it says the same"),
     )
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
-from scanner.audit.calibration.names import CHOICES, favoured
+from scanner.audit.calibration.wrong_names import CHOICES, favoured
 from scanner.registry import admit_key, load_registry, new_key, open_key, restore_users, set_canaries
 from scanner.watermark import Watermark
 from scanner.watermark.formats import FORMATS, make_format

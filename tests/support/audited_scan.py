@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
+from scanner.audit.in_every_scan.scan_audit import ScanAudit, audit_scan
 from scanner.cluster.commits import Committer
 from scanner.cluster.pieces import FinishedShard, Piece
 from scanner.cluster.worker import Worker
@@ -75,7 +75,7 @@ def shards_of(plan: Plan, draw: int = 0) -> list[Shard]:
     return [Shard(shard_id(always, rows, plan.decides), file, rows) for rows in cut(inspect(file, plan.columns))]
 
 
-def scan(plan: Plan, scan_id: str = "scan", parts: int = 1, draw: int = 0) -> LiveAudit:
+def scan(plan: Plan, scan_id: str = "scan", parts: int = 1, draw: int = 0) -> ScanAudit:
     """Scan as a worker and the driver do, in this process; no flag is proved, so that sabotage reaches the audit.
 
     parts: number of pieces that each shard is cut into; draw: which decoys are drawn.

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.audit.calibration.admission import LawCase, cases
-from scanner.audit.calibration.names import NamesCase, names_cases
+from scanner.audit.calibration.wrong_names import NamesCase, names_cases
 from scanner.audit.statistics.judgement import chances
 from scanner.errors import Refused
 from scanner.input.documents import Columns

@@ -23,7 +23,7 @@ from scipy import special  # type: ignore[import-untyped]
 
 from scanner.audit.calibration.admission import LawCase, LawCounts
 from scanner.audit.calibration.calibration_plan import PANELS, CalibrationPlan, PieceCounts, repeated
-from scanner.audit.calibration.names import DEDUP, NAMES_AT, NamesCase, NamesCounts
+from scanner.audit.calibration.wrong_names import DEDUP, NAMES_AT, NamesCase, NamesCounts
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, rate_rows, uniformity_rows
 from scanner.audit.statistics.judgement import KEY_BOUND, THRESHOLDS, TOLERANCE, Moments, chances, moments
 from scanner.errors import Refused

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.calibration.names import Ids, Messages, after, by_turns
-from scanner.audit.calibration.names import write_marked as write
+from scanner.audit.calibration.wrong_names import Ids, Messages, after, by_turns
+from scanner.audit.calibration.wrong_names import write_marked as write
 from scanner.watermark import Watermark
 from scanner.watermark.native.version2_marks import Version2Mark
 from scanner.watermark.rule import decide, search

@@ -12,9 +12,9 @@ import pytest
 
 from jobs import summary
 from scanner import results
-from scanner.audit.in_every_scan import live, traffic
+from scanner.audit.in_every_scan import scan_audit, traffic
 from scanner.audit.in_every_scan.decoy_keys import entropy_of, kind_of, open_decoys, share_of
-from scanner.audit.in_every_scan.live import LiveAudit
+from scanner.audit.in_every_scan.scan_audit import ScanAudit
 from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, levels
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
@@ -37,8 +37,8 @@ from tests.watermark.pairs import law_of
 pytestmark = pytest.mark.usefixtures("one_tokenizer")
 
 
-def alarming(audit: LiveAudit) -> set[str]:
-    return {row["kind"] for row in audit.rows if row["verdict"] == "too small" and row["kind"] in live.ALARMING}
+def alarming(audit: ScanAudit) -> set[str]:
+    return {row["kind"] for row in audit.rows if row["verdict"] == "too small" and row["kind"] in scan_audit.ALARMING}
 
 
 @pytest.mark.costly
@@ -232,7 +232,7 @@ def sabotaged(tmp_path, human_texts, key, words=SHORT, most=9000, more=""):
     with_audit = scan(make(tmp_path / "on", texts, key, more=more))
     assert with_audit.alarms()
     without = scan(make(tmp_path / "off", texts, key, share=0.0, more=more))
-    assert "decoy" not in alarming(without) | alarming(with_audit) - set(live.ALARMING)
+    assert "decoy" not in alarming(without) | alarming(with_audit) - set(scan_audit.ALARMING)
     return with_audit, without
 
 

@@ -40,8 +40,8 @@ CHANGED_ROW = "Name nobody by this row: it was changed"
 _NO_SCAN = "neither `scans` nor `shards` has the scan of this row, so that nothing tells when it was. Name nobody by it"
 
 
-class RegistrySays(NamedTuple):
-    """The registry's word on the names of a flag.
+class RegistryCheck(NamedTuple):
+    """The registry's answer on the names of a flag.
 
     agrees: None: it was not asked, or cannot tell; sentence: for people; erased: keys and messages whose user's name
     was erased from it.
@@ -52,10 +52,10 @@ class RegistrySays(NamedTuple):
     erased: frozenset[tuple[str, int]] = frozenset()
 
 
-NOT_ASKED = RegistrySays(None, "not asked: name the scan's configuration instead of its results")
+NOT_ASKED = RegistryCheck(None, "not asked: name the scan's configuration instead of its results")
 
 
-class _Then(NamedTuple):
+class _FlagTime(NamedTuple):
     """The time of a flag.
 
     at: by when its document existed; began, ended: when its scan began, and wrote the row at the latest; number: of
@@ -80,7 +80,7 @@ class _Then(NamedTuple):
         return self.surely(seq, time) or (time <= self.ended and not later)
 
 
-def held_against(registry: Path | str, results: str, rows: Sequence[Row]) -> list[RegistrySays]:
+def held_against(registry: Path | str, results: str, rows: Sequence[Row]) -> list[RegistryCheck]:
     """The registry's word on each of some rows of VERDICTS, SPANS or ACCOUNTS (schemas), as scanner.results gives them.
 
     Rows of spans have the columns first_seen_at and created_at of their document, too. The files that names are read
@@ -99,12 +99,12 @@ def held_against(registry: Path | str, results: str, rows: Sequence[Row]) -> lis
     except (Refused, ScanFailed) as error:
         return [unless_contradicted(row, f"it cannot be asked: {error}") for row in rows]
     if changed is not None:
-        wrong = RegistrySays(False, f"not asked: {changed}. Name nobody by this row before that is known")
+        wrong = RegistryCheck(False, f"not asked: {changed}. Name nobody by this row before that is known")
         return [wrong if any(_entries(row)) else unless_contradicted(row, "nobody is named") for row in rows]
-    return [_of_row(row, of_scan, numbers, given) for row, of_scan in zip(rows, ran, strict=True)]
+    return [_checked(row, of_scan, numbers, given) for row, of_scan in zip(rows, ran, strict=True)]
 
 
-def as_the_registry_says(row: Row, says: RegistrySays) -> Row:
+def as_the_registry_says(row: Row, says: RegistryCheck) -> Row:
     """A row that names nobody where the registry contradicts it, and nobody whose name was erased there."""
     if says.agrees is False:
         nobody = {
@@ -149,12 +149,12 @@ def strangers(registry: Path | str, results: str, rate: float, user_ids: Sequenc
     return dict(documents.sort("user_id").iter_rows())
 
 
-def unless_contradicted(row: Row, sentence: str) -> RegistrySays:
+def unless_contradicted(row: Row, sentence: str) -> RegistryCheck:
     """The word on a row for which the registry was not asked: a row that says two things contradicts itself."""
-    return RegistrySays(False, _TWO_THINGS) if row["naming"] == Naming.CONTRADICTED else RegistrySays(None, sentence)
+    return RegistryCheck(False, _TWO_THINGS) if row["naming"] == Naming.CONTRADICTED else RegistryCheck(None, sentence)
 
 
-def _then(row: Row, ran: ScanOfRow, numbers: Mapping[str, int]) -> _Then | None:
+def _then(row: Row, ran: ScanOfRow, numbers: Mapping[str, int]) -> _FlagTime | None:
     """The time of a row; None: it is of no scan that is on record."""
     if ran.began is None or ran.ended is None:
         return None
@@ -165,7 +165,7 @@ def _then(row: Row, ran: ScanOfRow, numbers: Mapping[str, int]) -> _Then | None:
         known.append(_LAST_DAY if row["created_at"] > _LAST_DAY else row["created_at"] + _DAY)  # a date's last moment
     ended = min(row["scanned_at"], ran.ended)
     lost = ran.head is not None and number is None
-    return _Then(min(known), ran.began, ended, number, lost, numbers.get(ran.next_head or ""))
+    return _FlagTime(min(known), ran.began, ended, number, lost, numbers.get(ran.next_head or ""))
 
 
 def _entries(row: Row) -> Iterator[Row]:
@@ -175,17 +175,19 @@ def _entries(row: Row) -> Iterator[Row]:
             yield one
 
 
-def _of_row(row: Row, ran: ScanOfRow, numbers: Mapping[str, int], given: Mapping[tuple[str, int], Row]) -> RegistrySays:
+def _checked(
+    row: Row, ran: ScanOfRow, numbers: Mapping[str, int], given: Mapping[tuple[str, int], Row]
+) -> RegistryCheck:
     if row["naming"] == Naming.CONTRADICTED:
-        return RegistrySays(False, _TWO_THINGS)
+        return RegistryCheck(False, _TWO_THINGS)
     erased, sentence, then = set[tuple[str, int]](), "it says the same", _then(row, ran, numbers)
     if then is None:
-        return RegistrySays(False, _NO_SCAN) if any(_entries(row)) else RegistrySays(None, "nobody is named")
+        return RegistryCheck(False, _NO_SCAN) if any(_entries(row)) else RegistryCheck(None, "nobody is named")
     # differences: a time that somebody wrote over may be the first or the last there is, which nothing is added to
     early, late = then.began - row["scanned_at"], row["scanned_at"] - (ran.ended or then.ended)
     if max(early, late) > _CLOCKS:
         when = f"{row['scanned_at']:%Y-%m-%d %H:%M:%S} UTC"
-        return RegistrySays(False, f"the row was scanned at {when}, and its scan did not run then. {CHANGED_ROW}")
+        return RegistryCheck(False, f"the row was scanned at {when}, and its scan did not run then. {CHANGED_ROW}")
     for one in _entries(row):
         held = given.get((one["key_id"], one["message"]))
         possible = list(_possible(one["message"], held, then))
@@ -195,16 +197,16 @@ def _of_row(row: Row, ran: ScanOfRow, numbers: Mapping[str, int], given: Mapping
             if recorded[1] is not None:
                 erased.add((one["key_id"], one["message"]))
         elif recorded not in possible and not (recorded == (Naming.NAMED, None) and possible[-1][0] == Naming.NAMED):
-            return RegistrySays(False, _contradiction(one, held, possible[-1], then))
+            return RegistryCheck(False, _contradiction(one, held, possible[-1], then))
         since = one.get("held_since")
         if recorded[0] == Naming.NAMED and held is not None and since not in (None, held["allocated_at"]):
-            return RegistrySays(False, _contradiction(one, held, possible[-1], then))
+            return RegistryCheck(False, _contradiction(one, held, possible[-1], then))
         if one is row and recorded[0] == Naming.NAMED and held is not None:
             sentence = "it gave the message to this user" + _until(held["removed_at"])
-    return RegistrySays(None, _ERASED, frozenset(erased)) if erased else RegistrySays(True, sentence)
+    return RegistryCheck(None, _ERASED, frozenset(erased)) if erased else RegistryCheck(True, sentence)
 
 
-def _possible(message: int, held: Row | None, then: _Then) -> Iterator[tuple[Naming, str | None]]:
+def _possible(message: int, held: Row | None, then: _FlagTime) -> Iterator[tuple[Naming, str | None]]:
     """What a worker of the scan may have found, the last as the registry has it."""
     if is_reserved(message):
         yield Naming.RESERVED, None
@@ -224,7 +226,7 @@ def _possible(message: int, held: Row | None, then: _Then) -> Iterator[tuple[Nam
         yield Naming.NAMED, held["user_id"]
 
 
-def _contradiction(one: Row, held: Row | None, found: tuple[Naming, str | None], then: _Then) -> str:
+def _contradiction(one: Row, held: Row | None, found: tuple[Naming, str | None], then: _FlagTime) -> str:
     since = "" if held is None else f" (given {held['allocated_at']:%Y-%m-%d %H:%M} UTC{_until(held['removed_at'])})"
     if then.lost:
         chain = "its chain never had the head that this scan wrote down, so it is older than these results, or another"

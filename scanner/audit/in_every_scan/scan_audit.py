@@ -61,7 +61,7 @@ RISK = 0.025
 
 
 @dataclass(frozen=True)
-class LiveAudit:
+class ScanAudit:
     """Result of a scan's audit.
 
     state: how it ended; rows: of AUDITS; traffic: counts over distinct texts; expected_false: most flags that chance
@@ -239,7 +239,7 @@ def audit_scan(
     units: Collection[str] = (),
     *,
     whole: bool = True,
-) -> LiveAudit:
+) -> ScanAudit:
     """Judge the counts of a scan's shards.
 
     All other shards of the scans that committed them are judged too, unless they were judged before: whoever scans a
@@ -288,7 +288,7 @@ def audit_scan(
 
 def judge_scan(
     plan: Plan, scan_id: str, decoys: pl.DataFrame, traffic: Traffic, counted: CanaryCounts | None = None
-) -> LiveAudit:
+) -> ScanAudit:
     """Judge sums of AUDIT_COUNTS, counts of verdicts and counts of canaries.
 
     FAMILIES of tests, fixed by the configuration alone, share the error evenly. Reserved messages are judged against
@@ -316,7 +316,7 @@ def judge_scan(
         planned = planned_of(plan, plan.canaries, risk_of_row(audit) / 2)
         rows += judge_canaries(audit, counted, planned, plan.config.false_positive_rate)
     framing = _framing(plan, audit, traffic, rows)
-    return LiveAudit(
+    return ScanAudit(
         state=_state(rows, tested=len(fresh) > 0, framing=bool(framing), unproved=traffic.unproved),
         rows=tuple(rows),
         traffic=traffic,

@@ -3,8 +3,15 @@
 import numpy as np
 import pytest
 
-from scanner.audit.calibration import names
-from scanner.audit.calibration.names import NameQuestion, NamesCase, by_turns, names_cases, names_counts, write_marked
+from scanner.audit.calibration import wrong_names
+from scanner.audit.calibration.wrong_names import (
+    NameQuestion,
+    NamesCase,
+    by_turns,
+    names_cases,
+    names_counts,
+    write_marked,
+)
 from scanner.audit.statistics.judgement import counts, judge
 from scanner.errors import Refused
 from scanner.watermark.native.format import GreenListFormat2, GumbelFormat2, of_the_paper
@@ -40,16 +47,16 @@ def test_it_holds(case):
 @pytest.mark.seconds
 @pytest.mark.parametrize("how", FORMATS, ids=lambda how: how.name)
 def test_without_rule_2_strangers_are_named_for_text_that_fits_their_group(how, monkeypatch):
-    found_of = names.search
+    found_of = wrong_names.search
     monkeypatch.setattr(
-        names, "search", lambda *a: (said := found_of(*a))._replace(log10_p_own=np.full_like(said.log10_p, -9))
+        wrong_names, "search", lambda *a: (said := found_of(*a))._replace(log10_p_own=np.full_like(said.log10_p, -9))
     )
     assert judged(NamesCase(how, GROUPS, NameQuestion.GROUP, 200)) == "too small"
 
 
 @pytest.mark.parametrize("how", FORMATS, ids=lambda how: how.name)
 def test_a_correction_that_is_left_out_is_seen(how, monkeypatch):
-    monkeypatch.setattr(names, "search", lambda *a, search=names.search: _uncorrected(search(*a)))
+    monkeypatch.setattr(wrong_names, "search", lambda *a, search=wrong_names.search: _uncorrected(search(*a)))
     assert judged(NamesCase(how, GROUPS, NameQuestion.UNMARKED, 200)) == "too small"
     assert judged(NamesCase(how, GROUPS, NameQuestion.GROUP, 200)) == "too small"
 
@@ -86,7 +93,7 @@ def test_a_text_holds_what_its_mark_favours(how):
     [other] = write_marked(mark, np.array([417]), 184, rng, lambda _, choices, best: choices[:, 0])
     p = {}
     for name, ids in (("marked", text), ("other", other)):
-        tokens = names.joined([ids])
+        tokens = wrong_names.joined([ids])
         positions = mark.rule.positions(tokens, "ngram")
         p[name] = mark.law.log10_p(mark.score(tokens, positions, 417), positions.scored)[0]
     assert p["marked"] < -30

@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 
 from scanner.errors import Refused
 from scanner.evidence.explainer import Explainer
-from scanner.evidence.names_then import RegistrySays, as_the_registry_says, held_against
+from scanner.evidence.registry_check import RegistryCheck, as_the_registry_says, held_against
 from scanner.evidence.site import night_of
 from scanner.registry import add_users, erase_users, head_of, list_users, new_key, remove_users
 from scanner.results.decision_log import users_of
@@ -396,7 +396,7 @@ def asked(tmp_path):
     messages = dict(list_users(registry).select("user_id", "message").iter_rows())
     erase_users(registry, ["erased"])
 
-    def says(holder: str | None, without: Sequence[str] = (), **row: object) -> tuple[RegistrySays, dict]:
+    def says(holder: str | None, without: Sequence[str] = (), **row: object) -> tuple[RegistryCheck, dict]:
         message = next(iter(set(range(19)) - {*messages.values()})) if holder is None else messages[holder]
         about = {"message": message, "scanned_at": NOON + HOUR, "first_seen_at": None, "named": None}
         made = verdict(0, **(about | row))
