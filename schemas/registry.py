@@ -1,5 +1,6 @@
 """The registry of master keys: the record of each key. References to secrets, never the secrets."""
 
+import functools
 import re
 from datetime import datetime
 from fractions import Fraction
@@ -67,6 +68,7 @@ def reserved_among(start: int, stop: int) -> range:
     return range(start + (RESERVED_EVERY - 1 - start) % RESERVED_EVERY, stop, RESERVED_EVERY)
 
 
+@functools.lru_cache(maxsize=256)
 def parse_gamma(text: str) -> Fraction:
     """Read γ = n / 2^b in lowest terms, n odd, 1 ≤ b ≤ 8 (SPEC, symbols).
 

@@ -23,7 +23,7 @@ from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law, least_score
 from scanner.watermark.positions import Positions, Tokens, select_positions
 from scanner.watermark.pvalues import log10_any_of
-from scanner.watermark.rule import Found, corrected, found_of, log10_p_of, passes, search
+from scanner.watermark.rule import Found, candidates, corrected, found_of, log10_p_of, passes, search
 from scanner.watermark.spans import (
     LENGTHS,
     SHORTEST,
@@ -430,18 +430,21 @@ def promising(
     """
     enough = math.log10(PROMISING) - math.log10(limit.messages)
 
-    def standing_out(documents: NDArray[np.int64], found: Found) -> _Pairs:
-        log10_p = found.log10_p[:, :BEST_MESSAGES]
-        stands_out = log10_p <= enough
-        message = found.message[:, :BEST_MESSAGES][stands_out]
-        return _Pairs(np.repeat(documents, stands_out.sum(axis=1)), message, log10_p[stands_out])
+    def standing_out(documents: NDArray[np.int64], message: NDArray[np.int64], log10_p: NDArray[np.float64]) -> _Pairs:
+        stands_out = log10_p[:, :BEST_MESSAGES] <= enough
+        which = np.nonzero(stands_out)
+        return _Pairs(np.repeat(documents, stands_out.sum(axis=1)), message[which], log10_p[which])
 
-    found = [standing_out(np.arange(len(positions.scored)), whole)]
+    def standing_out_in(documents: NDArray[np.int64], part: Positions) -> _Pairs:
+        best = candidates(mark, tokens, part, limit.messages)
+        return standing_out(documents, best.message, log10_p_of(mark.law, best.score, part.scored[:, None]))
+
+    found = [standing_out(np.arange(len(positions.scored)), whole.message, whole.log10_p)]
     segments = parts.segments
     if len(segments.begin):
         first = positions.offsets[segments.whose]
         of_segments = ranges(positions, first + segments.begin, first + segments.end)
-        found.append(standing_out(segments.whose, search(mark, tokens, of_segments, limit.messages)))
+        found.append(standing_out_in(segments.whose, of_segments))
     least = least_length(mark.law, limit.log10_p, int(positions.scored.max(initial=0)))
     if parts.windows:
         short = (positions.scored <= LONGEST_AT_ONCE) & isinstance(mark, SearchesWindows)
@@ -449,7 +452,7 @@ def promising(
             found.append(_in_windows(mark, tokens, positions, np.flatnonzero(short), least, limit.messages))
         others = np.flatnonzero(~short)
         for part, documents in coarse(select_positions(positions, others), least):
-            found.append(standing_out(others[documents], search(mark, tokens, part, limit.messages)))
+            found.append(standing_out_in(others[documents], part))
     return _best_of(_Pairs(*map(np.concatenate, zip(*found, strict=True))))
 
 

@@ -188,13 +188,13 @@ def count_run(
                 chacha8_lanes(key, inputs, lanes, block)
                 next_block(inputs)
                 for k in range(height):
-                    below(n, bits, height * CHUNK, block[k * CHUNK :], row[:whole])
+                    below(n, bits, height * CHUNK, block[k * CHUNK :], row[:lanes])
                     row[lanes:whole] = 0
                     _add_lanes(row[:whole], levels, sums[b * height + k], carry)
         for w in range(here * height):
-            _fold_lanes(sums[w], levels, carry)
+            filled = _fold_lanes(sums[w], bit_length((len(ids) + LANES - 1) // LANES), len(counters), carry)
             for level in range(len(counters)):
-                counters[level, tile * height + w] = sums[w, level * LANES] if level < levels + 4 else uint32(0)
+                counters[level, tile * height + w] = sums[w, level * LANES] if level < filled else uint32(0)
 
 
 @kernel
@@ -293,8 +293,11 @@ def _add_lanes(row: NDArray[np.uint32], levels: int, sums: NDArray[np.uint32], c
 
 
 @kernel
-def _fold_lanes(sums: NDArray[np.uint32], levels: int, carry: NDArray[np.uint32]) -> None:
-    """Add the counters of all lanes into that of lane 0: half of them to the other half, until one is left."""
+def _fold_lanes(sums: NDArray[np.uint32], levels: int, most: int, carry: NDArray[np.uint32]) -> int:
+    """Add the counters of all lanes into that of lane 0: half of them to the other half, until one is left.
+
+    levels: that the count of a lane can fill; most: that the count of all can fill. Returns how many are filled.
+    """
     half = LANES // 2
     while half:
         for i in range(half):
@@ -303,7 +306,9 @@ def _fold_lanes(sums: NDArray[np.uint32], levels: int, carry: NDArray[np.uint32]
             plane = sums[LANES * level :]
             for i in range(half):
                 plane[i], carry[i] = add3(plane[i], plane[half + i], carry[i])
-        for i in range(half):
-            sums[LANES * levels + i] = carry[i]
-        levels += 1
+        if levels < most:
+            for i in range(half):
+                sums[LANES * levels + i] = carry[i]
+            levels += 1
         half >>= 1
+    return levels

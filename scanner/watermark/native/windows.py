@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy import float32, uint32
+from numpy import float32, uint32, uint64
 from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
@@ -169,7 +169,7 @@ def best_gumbel(
     """
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     longest = np.max(np.diff(steps.offsets))
-    sums = np.zeros((1 << BITS, longest + 1), np.uint32)  # differences of sums that went around are right still
+    sums = np.zeros((longest + 1, 1 << BITS), np.uint32)  # differences of sums that went around are right still
     numbers, scores = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
     for d in range(len(first) - 1):
         key, at, size = keys[steps.whose[d]], steps.offsets[d], steps.offsets[d + 1] - steps.offsets[d]
@@ -179,16 +179,23 @@ def best_gumbel(
                 begin_run(steps.ids[p : p + lanes], steps.nonces[p : p + lanes], run, BITS, inputs)
                 chacha8_lanes(key, inputs, lanes, block)
                 for k in range(1 << BITS):
-                    draws, users = block[k * CHUNK : k * CHUNK + lanes], sums[k, p - at : p - at + lanes + 1]
+                    draws = block[k * CHUNK : k * CHUNK + lanes]
                     for i in range(lanes):
                         rest = float32(uint32(~draws[i] | uint32(1)))
                         draws[i] = uint32(MOST_OF_A_TERM) - uint32(rest.view(np.uint32) >> uint32(12))
-                    for i in range(lanes):
-                        users[i + 1] = uint32(users[i] + draws[i])
-            for k in range(min(1 << BITS, count - run)):
-                users = sums[k]
-                for w in range(first[d], first[d + 1]):
-                    bound = np.int64(uint32(users[end[w] - at] - users[begin[w] - at]))
-                    if bound > scores[w]:
-                        scores[w], numbers[w] = bound, run + k
+                for i in range(uint64(lanes)):
+                    now, after = sums[uint64(p - at) + i], sums[uint64(p - at) + i + uint64(1)]
+                    for k in range(uint64(1 << BITS)):
+                        after[k] = uint32(now[k] + block[k * uint64(CHUNK) + i])
+            width = min(1 << BITS, count - run)
+            for w in range(first[d], first[d + 1]):
+                low, high = sums[begin[w] - at], sums[end[w] - at]
+                most = uint32(0)
+                for k in range(1 << BITS):
+                    most = max(most, uint32(high[k] - low[k]))
+                if np.int64(most) > scores[w]:
+                    for k in range(width):
+                        bound = np.int64(uint32(high[k] - low[k]))
+                        if bound > scores[w]:
+                            scores[w], numbers[w] = bound, run + k
     return numbers, scores
