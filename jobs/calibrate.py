@@ -92,11 +92,11 @@ def module(
 
 def calibrate_and_tell(
     config: Path,
-    date: datetime.datetime | None = None,
-    tests: float | None = None,
-    show_text: bool = False,
-    down_to: float = 1e-6,
-    everything: bool = False,
+    date: datetime.datetime | None,
+    tests: float | None,
+    show_text: bool,
+    down_to: float,
+    everything: bool,
 ) -> int:
     """Run an audit with progress on stderr and a summary on stdout. Returns the exit code.
 
@@ -110,7 +110,7 @@ def calibrate_and_tell(
     from scanner.audit.calibration.calibration_plan import plan_calibration
     from scanner.audit.calibration.one_key import all_rows
     from scanner.audit.statistics.audit_rows import Audit, failing
-    from scanner.cluster.calibrate import PIECE_THRESHOLDS, run_calibration
+    from scanner.cluster.calibrate import run_calibration
     from scanner.results.transactions import append_audits
 
     if tests is not None and not 1 <= tests <= 1e15:
@@ -123,9 +123,9 @@ def calibrate_and_tell(
         contextlib.redirect_stdout(sys.stderr),  # Ray prints to stdout, which is for the summary
     ):
         found = run_calibration(plan, f"{plan.results}/.tokens-{audit.audit_id}", StepProgress("calibrate", check))
-    rows = all_rows(audit, plan, found.law, found.pieces, PIECE_THRESHOLDS, found.names, found.keys, found.filters)
+    rows = all_rows(audit, plan, found.law, found.pieces, found.names, found.keys, found.filters)
     append_audits(plan.results, rows)
-    files = _write_files(plan, audit.audit_id, rows, found, PIECE_THRESHOLDS, show_text)
+    files = _write_files(plan, audit.audit_id, rows, found, show_text)
     tell(
         f"audit {audit.audit_id}: {found.documents:,} documents, {found.distinct:,} distinct texts, "
         f"{time.monotonic() - began:.0f} s; {len(rows):,} rows in {plan.results}/audits"
@@ -193,20 +193,17 @@ def _write_files(
     audit_id: str,
     rows: list[dict[str, Any]],
     found: "CalibrationCounts",
-    piece_thresholds: tuple[float, ...],
     show_text: bool,
 ) -> list[str]:
     """Write drawings and details beside the table. Returns their paths."""
-    from scanner.audit.calibration.one_key import details, law_png, pieces_png
+    from scanner.audit.calibration.one_key import PIECE_THRESHOLDS, details, law_png, pieces_png
     from scanner.storage.locations import filesystem_of
 
     files = {
-        "details.json": json.dumps(
-            details(plan, found.pieces, found.names, found.keys, piece_thresholds, show_text), indent=1
-        ).encode()
+        "details.json": json.dumps(details(plan, found.pieces, found.names, found.keys, show_text), indent=1).encode()
     }
     if found.pieces:
-        files["figure.png"] = pieces_png(found.pieces, piece_thresholds)
+        files["figure.png"] = pieces_png(found.pieces, PIECE_THRESHOLDS)
     if any(row["kind"] == "law_total" for row in rows):
         files["law.png"] = law_png(rows)
     filesystem, folder = filesystem_of(f"{plan.results}/figures")

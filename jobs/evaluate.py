@@ -60,7 +60,7 @@ def module(config: Path, paper_size: bool) -> None:
     evaluate_and_tell(config, paper_size)
 
 
-def evaluate_and_tell(config_file: Path, paper_size: bool = False) -> None:
+def evaluate_and_tell(config_file: Path, paper_size: bool) -> None:
     """Run the experiments with progress on stderr; the files that were written are listed on stdout.
 
     Raises:

@@ -123,7 +123,7 @@ def _of_audit(audit: "ScanAudit") -> dict[str, Any]:
     }
 
 
-def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, share: "DriverShare | None" = None) -> int:
+def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, share: "DriverShare | None") -> int:
     """Look at everything that a scan of the input, or of a part, needs, and estimate its cost. Returns the exit code.
 
     Raises:
@@ -287,7 +287,7 @@ def scan_and_tell(
     return outcome.exit_code
 
 
-def follow_and_tell(config: Path, date: datetime.datetime | None, form: Form = "text") -> int:
+def follow_and_tell(config: Path, date: datetime.datetime | None, form: Form) -> int:
     """Scan files as they land, with a status line a minute on stderr and a summary on stdout. Returns the exit code.
 
     Raises:

@@ -225,7 +225,7 @@ class NamedToo:
         """Chance to pass by the user's own steps, over the number of these among T."""
         second = aim._replace(false_positive_rate=self.misnaming_rate, messages=self.groups)
         of_steps = np.concatenate([[0.0], self.marked.power(np.arange(1, int(scored.max(initial=0)) + 1), second)])
-        return np.array([_mean_of_binomial(int(steps), SHARE_OF_USER_STEPS, of_steps) for steps in scored])
+        return np.array([_mean_over_user_steps(int(steps), of_steps) for steps in scored])
 
     def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
         """How many texts are found, less those that fail by the user's own steps."""
@@ -239,8 +239,9 @@ SHARE_OF_USER_STEPS = 2 / 3
 """Share of the steps of a key in groups that no two users share."""
 
 
-def _mean_of_binomial(number: int, chance: float, values: _Floats) -> float:
-    """E values[Binomial(number, chance)], without what lies ten standard deviations away."""
+def _mean_over_user_steps(number: int, values: _Floats) -> float:
+    """E values[Binomial(number, SHARE_OF_USER_STEPS)], without what lies ten standard deviations away."""
+    chance = SHARE_OF_USER_STEPS
     middle, room = number * chance, 10 * math.sqrt(number * chance * (1 - chance)) + 1
     k = np.arange(max(0, math.floor(middle - room)), min(number, math.ceil(middle + room)) + 1)
     log_p = (

@@ -32,7 +32,7 @@ from scanner.audit.calibration.calibration_plan import (
     pieces,
     teaching,
 )
-from scanner.audit.calibration.one_key import KeyCounts, key_counts
+from scanner.audit.calibration.one_key import PIECE_THRESHOLDS, KeyCounts, key_counts
 from scanner.audit.calibration.wrong_names import NAMES_AT, NamesCase, NamesCounts, names_counts
 from scanner.audit.statistics.judgement import THRESHOLDS
 from scanner.cluster.corpus import (
@@ -115,9 +115,6 @@ def _read(file: str) -> NDArray[np.uint8]:
         found: NDArray[np.uint8] = np.load(io.BytesIO(stream.read()))
     return found
 
-
-PIECE_THRESHOLDS = tuple(10.0 ** (-k / 4) for k in range(29))
-"""Thresholds of disjoint pieces: quarters of a power of ten, from 1 down to 1e-7."""
 
 LEAST_TOKENS = 64
 """Fewest tokens of a document that is drawn for the law: a score of few tokens attains no small p-value."""

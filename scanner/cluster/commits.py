@@ -141,7 +141,7 @@ class Committer:
             return
         lost = DocumentCounts(documents=len(finished.lost), quarantined=len(finished.lost))
         counts = sum((report.counts for report in finished.reports), start=lost)
-        self._wait(
+        self._enqueue(
             [*(report.files for report in finished.reports), self._write_lost(finished)], {finished.shard: counts}
         )
 
@@ -150,9 +150,9 @@ class Committer:
         self.totals = replace(self.totals, peak_memory=max(self.totals.peak_memory, report.peak_memory))
         if pack.shards:
             self._add_cost(next(iter(pack.shards)), report.seconds)
-            self._wait([report.files], pack.shards)
+            self._enqueue([report.files], pack.shards)
 
-    def _wait(self, files: Sequence[Files], counts: Mapping[Shard, DocumentCounts]) -> None:
+    def _enqueue(self, files: Sequence[Files], counts: Mapping[Shard, DocumentCounts]) -> None:
         """Keep the files of shards, an entry a table, until they are committed."""
         first, *others = (shard.shard_id for shard in counts)
         for shard, of_it in counts.items():

@@ -104,7 +104,7 @@ class AccountWorker:
         return AccountResult((audit,) if audit else (), (written,) if written else (), accounts, len(found))
 
 
-def open_judge(plan: Plan, first_looks: frozenset[str] | None = None) -> AccountJudge:
+def open_judge(plan: Plan, first_looks: frozenset[str] | None) -> AccountJudge:
     """Read secrets, tokenizers and users, as every worker does itself; first_looks: as AccountJudge takes them.
 
     Raises:

@@ -337,7 +337,7 @@ class AccountLine(NamedTuple):
     address: str
 
 
-def line_of_account(row: Mapping[str, Any], address: str = "", *, trial: bool = False) -> AccountLine:
+def line_of_account(row: Mapping[str, Any], address: str, *, trial: bool) -> AccountLine:
     """A row of ACCOUNTS in a list."""
     return AccountLine(
         name(row["account_id"]),

@@ -182,7 +182,7 @@ class Columns(NamedTuple):
         return {"text": self.text, "id": self.id, "account": self.account, "time": self.time}
 
 
-def check_columns(schema: pa.Schema, columns: Columns, partitions: Collection[str] = ()) -> None:
+def check_columns(schema: pa.Schema, columns: Columns, partitions: Collection[str]) -> None:
     """Check that the columns exist, and that the texts' column is of a type that can be scanned.
 
     partitions: names of columns that stand beside the file; that of the texts must stand in it.

@@ -171,17 +171,17 @@ def list_files(
     if (reading.version, reading.timestamp) != (None, None) and len(locations) > 1:
         raise Refused("input: version and timestamp are of one table; name that alone in paths")
     files: dict[str, InputFile] = {}
-    leads: dict[str, object] = {}  # the same for all paths that lead to one file; where none is named, the path
+    target_of: dict[str, object] = {}  # the same for all paths that lead to one file; where none is named, the path
     known = {(file.location, file.inner): file for file in before}
     for location in locations:
         folders = _table_folders(location)
         table = _files_of_table(location, folders, reading)
         if table is not None:
-            files |= {file.path: _same(file, known) for file in table}
-            leads |= _leads_of_table(location, table, linked=len(locations) > 1)
+            files |= {file.path: _known_or_new(file, known) for file in table}
+            target_of |= _link_targets_of_table(location, table, linked=len(locations) > 1)
             continue
         address = (urlsplit(location)._replace(query="").geturl() if "://" in location else location).rstrip("/")
-        begin, found = _found_under(location, folders, missing, passed_over)
+        begin, found = _listed_under(location, folders, missing, passed_over)
         for item, size, modified, real in found:
             path = address + item[begin:]
             if path in files:
@@ -191,10 +191,10 @@ def list_files(
                 file = InputFile(_printable(path), location, item, size, modified)
             files[path] = file
             if real is not None:
-                leads[path] = real
+                target_of[path] = real
     by_file: dict[object, InputFile] = {}
     for path in sorted(files, key=lambda path: (files[path].entry is None, path)):  # a table knows its deleted rows
-        by_file.setdefault(leads.get(path, path), files[path])
+        by_file.setdefault(target_of.get(path, path), files[path])
     return sorted(by_file.values(), key=lambda file: file.path)
 
 
@@ -215,7 +215,7 @@ def find_file(path: str) -> InputFile:
             filesystem, inner = filesystem_of(location)
             info = filesystem.get_file_info(inner)
         if info.type != fs.FileType.NotFound:
-            found = _found(info)
+            found = _listed_by_info(info)
             return InputFile(_printable(address), location, found.inner, found.size, found.modified)
     raise _missing(path)
 
@@ -244,7 +244,7 @@ def _faults_of(location: str) -> Iterator[None]:
         raise ScanFailed(f"input.paths: {location!r} cannot be listed: {error}") from None
 
 
-def _same(file: InputFile, known: Mapping[tuple[str, str], InputFile]) -> InputFile:
+def _known_or_new(file: InputFile, known: Mapping[tuple[str, str], InputFile]) -> InputFile:
     """A file, or the equal one that was known before."""
     before = known.get((file.location, file.inner))
     return before if before == file else file
@@ -277,13 +277,13 @@ def _files_of_table(named: str, folders: TableFolders, reading: TableReading) ->
     return None
 
 
-def _leads_of_table(named: str, files: Iterable[InputFile], *, linked: bool) -> dict[str, object]:
+def _link_targets_of_table(named: str, files: Iterable[InputFile], *, linked: bool) -> dict[str, object]:
     """Where the paths of a table's files lead, if links lead to the table; linked: or to its files, in another path."""
     location = named.removeprefix(DELTA).rstrip("/")
     real = location if "://" in location or named.startswith(ICEBERG) else os.path.realpath(location)
-    leads = {file.path: real + file.inner[len(location) :] for file in files} if real != location else {}
-    several = ((file.path, _by_several_names(file.path)) for file in files if linked)
-    return leads | {path: found for path, found in several if found}
+    target_of = {file.path: real + file.inner[len(location) :] for file in files} if real != location else {}
+    several = ((file.path, _inode_of_several_names(file.path)) for file in files if linked)
+    return target_of | {path: found for path, found in several if found}
 
 
 def _in_delta_table(location: str, reading: TableReading) -> list[InputFile]:
@@ -310,12 +310,12 @@ def _file_of_table(file: TableFile, location: str) -> InputFile:
     return InputFile(_printable(file.path), location, inner, file.size, file.modified, file.entry)
 
 
-def _found_under(
+def _listed_under(
     location: str,
     tables: TableFolders,
     missing: Callable[[str], None] | None,
     passed_over: Callable[[str], None],
-) -> "tuple[int, list[_Found]]":
+) -> "tuple[int, list[_ListedFile]]":
     """The files at a path, and how long the path is on its filesystem. Raises as `list_files`."""
     if is_uri(location):
         ask_many_at_once()
@@ -332,18 +332,18 @@ def _found_under(
             missing(location)
             found = []
         elif info.type != fs.FileType.Directory:
-            found = [_found(info, _leads_to(location) if local else None)]
+            found = [_listed_by_info(info, _link_target(location) if local else None)]
         else:
             found = list((_in_local_folder if local else _in_folder)(filesystem, inner, tables, passed_over))
     return len(inner.rstrip("/")), found
 
 
-def _leads_to(path: str) -> object:
+def _link_target(path: str) -> object:
     """One value for all local paths to one file: the end of links; device and inode of a file of several names."""
-    return _by_several_names(path) or os.path.realpath(path)
+    return _inode_of_several_names(path) or os.path.realpath(path)
 
 
-def _by_several_names(path: str) -> tuple[int, int] | None:
+def _inode_of_several_names(path: str) -> tuple[int, int] | None:
     """Device and inode of a local file of several names, else None: some network filesystems give files the same."""
     try:
         status = os.stat(path)
@@ -364,8 +364,8 @@ def _printable(path: str) -> str:
     return path if _is_utf8(path) else os.fsencode(path).decode(errors="backslashreplace")
 
 
-class _Found(NamedTuple):
-    """Fields of an InputFile, and where it leads to; None: its path alone identifies it."""
+class _ListedFile(NamedTuple):
+    """Fields of an InputFile, and real: the file at the end of its links; None: its path alone identifies it."""
 
     inner: str
     size: int
@@ -373,13 +373,13 @@ class _Found(NamedTuple):
     real: object
 
 
-def _found(info: fs.FileInfo, real: object = None) -> _Found:
-    return _Found(info.path, max(info.size or 0, 0), info.mtime_ns or 0, real)
+def _listed_by_info(info: fs.FileInfo, real: object = None) -> _ListedFile:
+    return _ListedFile(info.path, max(info.size or 0, 0), info.mtime_ns or 0, real)
 
 
 def _in_folder(
     filesystem: fs.FileSystem, folder: str, tables: TableFolders, passed_over: Callable[[str], None]
-) -> Iterator[_Found]:
+) -> Iterator[_ListedFile]:
     for item in filesystem.get_file_info(fs.FileSelector(folder, recursive=True)):
         below = item.path[len(folder.rstrip("/")) :].strip("/").split("/")
         hidden = any(part.startswith(HIDDEN) for part in below)
@@ -388,14 +388,14 @@ def _in_folder(
         if is_folder or hidden:
             continue
         if below[-1].endswith(".parquet"):
-            yield _found(item)
+            yield _listed_by_info(item)
         else:
             passed_over(item.path)
 
 
 def _in_local_folder(
     _: fs.FileSystem, folder: str, tables: TableFolders, passed_over: Callable[[str], None]
-) -> Iterator[_Found]:
+) -> Iterator[_ListedFile]:
     """Files as in Arrow's own listing, at a fifth of its cost. A link that leads nowhere is listed too."""
     for real, files in _walk(folder, tables):
         for file in files:
@@ -405,12 +405,12 @@ def _in_local_folder(
             elif _is_utf8(path):
                 if file.is_symlink():
                     tables.refuse_above(os.path.dirname(os.path.realpath(path)))
-                yield _found_here(file, f"{real}/{file.name}" if real else None)
+                yield _listed_by_entry(file, f"{real}/{file.name}" if real else None)
             else:
-                yield _Found(path, 0, 0, None)
+                yield _ListedFile(path, 0, 0, None)
 
 
-def _found_here(file: os.DirEntry[str], real: str | None) -> _Found:
+def _listed_by_entry(file: os.DirEntry[str], real: str | None) -> _ListedFile:
     """A file by one look at it, or a link by a look at its target; real: its path without that link."""
     path = file.path
     try:
@@ -418,9 +418,9 @@ def _found_here(file: os.DirEntry[str], real: str | None) -> _Found:
         if stat.S_ISLNK(status.st_mode):
             real, status = os.path.realpath(path), os.stat(path)
     except OSError:
-        return _Found(path, 0, 0, real)
+        return _ListedFile(path, 0, 0, real)
     size = status.st_size if stat.S_ISREG(status.st_mode) else 0
-    return _Found(path, size, status.st_mtime_ns, (status.st_dev, status.st_ino) if status.st_nlink > 1 else real)
+    return _ListedFile(path, size, status.st_mtime_ns, (status.st_dev, status.st_ino) if status.st_nlink > 1 else real)
 
 
 def _walk(folder: str, tables: TableFolders) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:

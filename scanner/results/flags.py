@@ -115,7 +115,7 @@ class FlagCount(NamedTuple):
 NO_FLAGS = FlagCount(0, 0)
 
 
-def count_flags(results: str, rate: float, wanted: WantedFlags, canaries: Collection[Canary] | None = ()) -> FlagCount:
+def count_flags(results: str, rate: float, wanted: WantedFlags, canaries: Collection[Canary] | None) -> FlagCount:
     """Count the flags that are asked for.
 
     Args:
@@ -142,7 +142,7 @@ def flags_at(results: str, rate: float, wanted: WantedFlags, documents: pl.DataF
     return ask(results, there).sort("number").drop("number", "again").to_dicts()
 
 
-def counts_of_scans(results: str, rate: float, canaries: Collection[Canary] | None = ()) -> dict[str, FlagCount]:
+def counts_of_scans(results: str, rate: float, canaries: Collection[Canary] | None) -> dict[str, FlagCount]:
     """The flags that stand, by the scan that found them. Args, raises: as `count_flags`."""
     rows = ask(results, lambda: _counted(current_flags(results, rate), canaries, "scan_id").collect())
     return {scan_id: FlagCount(*counts) for scan_id, *counts in rows.rows()}
@@ -154,7 +154,7 @@ def _counted(rows: pl.LazyFrame, canaries: Collection[Canary] | None, *by: str) 
     return rows.group_by(*by).agg(counts) if by else rows.select(counts)
 
 
-def by_need(results: str, rate: float, wanted: WantedFlags, canaries: Collection[Canary] | None = ()) -> pl.DataFrame:
+def by_need(results: str, rate: float, wanted: WantedFlags, canaries: Collection[Canary] | None) -> pl.DataFrame:
     """The flags that are asked for, those that need a decision most first.
 
     First come the groups IN_NEED, in their order; in a group, texts of which most copies are asked for, then those that

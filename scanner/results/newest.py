@@ -188,7 +188,7 @@ def flags(results: str) -> pl.LazyFrame:
     return read_whole(results, "flags")
 
 
-def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr = EVERY) -> pl.LazyFrame:
+def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> pl.LazyFrame:
     """Rows of `flags` that stand, one a document, as in schemas.tables.VERDICTS. Raises as `shards` does.
 
     Args:

@@ -188,17 +188,15 @@ def details(
     pieces: Mapping[Format, PieceCounts],
     names: Mapping[NamesCase, NamesCounts],
     keys: Mapping[str, KeyCounts],
-    thresholds: Sequence[float],
     show_text: bool,
 ) -> dict[str, Any]:
     """Numbers to be written as JSON.
 
     Args:
         plan: the audit.
-        pieces: counts by format.
+        pieces: counts by format, at PIECE_THRESHOLDS.
         names: counts by case.
         keys: counts by key id.
-        thresholds: the pieces' thresholds.
         show_text: decode n-grams, and the vanilla text; otherwise only counts are given.
     """
     reader = _Reader(plan.tokenizer) if show_text else None
@@ -209,7 +207,7 @@ def details(
                 **how.columns()._asdict(),
                 "label": how.label(),
                 "pieces": counts.tests,
-                "thresholds": list(thresholds),
+                "thresholds": list(PIECE_THRESHOLDS),
                 "panels": [
                     {"test": test, "dedup": dedup, "hits": counts.hits[:, i].tolist()}
                     for i, (test, dedup) in enumerate(PANELS)
@@ -273,6 +271,9 @@ def _excess(counts: KeyCounts, reader: _Reader | None) -> list[dict[str, Any]]:
     ]
 
 
+PIECE_THRESHOLDS = tuple(10.0 ** (-k / 4) for k in range(29))
+"""Thresholds of disjoint pieces: quarters of a power of ten, from 1 down to 1e-7."""
+
 PIECES_JUDGED = 6
 """Powers of ten at which disjoint pieces are judged, from 1e-1 down: below them, a million tests decide nothing."""
 
@@ -282,7 +283,6 @@ def all_rows(
     plan: CalibrationPlan,
     law: Mapping[LawCase, LawCounts],
     pieces: Mapping[Format, PieceCounts],
-    piece_thresholds: tuple[float, ...],
     names: Mapping[NamesCase, NamesCounts],
     keys: Mapping[str, KeyCounts],
     filters: Mapping[str, AuditedFilter],
@@ -293,8 +293,7 @@ def all_rows(
         audit: the run.
         plan: the audit's plan.
         law: counts by case.
-        pieces: counts by format, at piece_thresholds.
-        piece_thresholds: α from large to small.
+        pieces: counts by format, at PIECE_THRESHOLDS.
         names: counts by case.
         keys: counts by key id.
         filters: by key id, of keys that were audited without common n-grams.
@@ -305,7 +304,7 @@ def all_rows(
     if law:
         rows += _law_rows(share, law)
     if pieces:
-        rows += _piece_rows(share, pieces, piece_thresholds)
+        rows += _piece_rows(share, pieces)
     if names:
         rows += rate_rows(share, _names_answers(names), NAMES_AT)
     if plan.audited is not None:
@@ -344,8 +343,8 @@ def _by_method(answers: Sequence[tuple[Question, Moments]]) -> list[tuple[Questi
     return list(totals.items())
 
 
-def _piece_rows(audit: Audit, pieces: Mapping[Format, PieceCounts], thresholds: tuple[float, ...]) -> list[Row]:
-    at = [int(np.argmin(np.abs(np.log10(thresholds) + k))) for k in range(1, PIECES_JUDGED + 1)]
+def _piece_rows(audit: Audit, pieces: Mapping[Format, PieceCounts]) -> list[Row]:
+    at = [int(np.argmin(np.abs(np.log10(PIECE_THRESHOLDS) + k))) for k in range(1, PIECES_JUDGED + 1)]
     answers = []
     for how, found in pieces.items():
         for i, (test, dedup) in enumerate(PANELS):
