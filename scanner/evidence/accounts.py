@@ -133,7 +133,8 @@ def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], says: Regi
         by_then = [post for post in read if post["scan_id"] <= row["scan_id"]]
         read = by_then if len(by_then) >= row["posts"] else read  # a later scan of its window may have read more
         if len(read) < max(row["posts"], 1):
-            wrong = impossible_posts(explainer.results, row, scan)
+            text_ids = explainer.text_ids if explainer.reads_texts else None
+            wrong = impossible_posts(explainer.results, row, scan, text_ids)
             return RegistryCheck(False, f"not asked: {wrong}. {CHANGED_ROW}") if wrong else says
         if row["nights"] == 1 and not (read := posts_of_one_scan(row, read)):
             return RegistryCheck(False, f"not asked: its scan read not {row['posts']:,} posts. {CHANGED_ROW}")
@@ -210,7 +211,7 @@ def _posts(explainer: Explainer, row: Mapping[str, Any]) -> tuple[list[dict[str,
         dates = window_of(row["night"], row["nights"])
     except (ValueError, OverflowError):
         return [], "its row has a window of nights that no scan writes: somebody changed it"
-    kept = kept_posts(explainer.results, row["account_id"], dates)
+    kept = kept_posts(explainer.results, row["account_id"], dates, explainer.text_ids)
     if len(kept) >= row["posts"]:
         return kept, None
 

@@ -435,11 +435,12 @@ class Explainer:
         return load_registry(self._folder)
 
     @cached_property
-    def _text_ids(self) -> TextIds:
+    def text_ids(self) -> TextIds:
+        """Digests under the registry's audit secret. Raises Refused: it has none; SecretError."""
         return text_ids_of(self._folder, self._registry)
 
     def _text_id(self, sha256: bytes) -> bytes:
-        return bytes(self._text_ids.of(pa.array([sha256], pa.binary()))[0].as_py())
+        return bytes(self.text_ids.of(pa.array([sha256], pa.binary()))[0].as_py())
 
     def _key(self, case: FlagCase) -> MasterKey:
         return find_key(self._registry, case.row["key_id"])

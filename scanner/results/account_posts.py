@@ -1,5 +1,6 @@
 """Posts of accounts that are kept until their window is over, and read a part of all accounts at a time."""
 
+import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from functools import partial
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from scanner.detection.accounts import MOST_BYTES
+from scanner.detection.rows import TextIds
 from scanner.results.newest import shards
 from scanner.results.queries import ask, scans, verdicts
 from scanner.results.transactions import SCHEMAS, read_whole
@@ -79,21 +82,52 @@ def window_of(night: str, nights: int) -> tuple[str, str]:
     return first.isoformat(), (first + timedelta(days=nights - 1)).isoformat()
 
 
-def kept_posts(results: str, account_id: str, dates: tuple[str, str]) -> list[dict[str, Any]]:
+def kept_posts(results: str, account_id: str, dates: tuple[str, str], text_ids: TextIds) -> list[dict[str, Any]]:
     """Rows of ACCOUNT_POSTS of an account in a window, scan by scan; each row of the input once.
+
+    Rows that no scan can have written are left out: of documents on which the account has no verdict, or of other
+    texts.
 
     Raises:
         ScanFailed: names were erased all the while, or the table cannot be read.
     """
     if not DeltaTable.is_deltatable(table_uri(results, "account_posts")):
         return []
+    rows = _of_window(results, account_id, dates)
+    return _confirmed(results, account_id, rows, text_ids).drop("n").to_dicts()
+
+
+def _of_window(results: str, account_id: str, dates: tuple[str, str]) -> pl.DataFrame:
+    """Rows of ACCOUNT_POSTS of an account in a window, scan by scan, and their number, `n`."""
     ours = (pl.col("account_id") == account_id) & pl.col("night").is_between(pl.lit(dates[0]), pl.lit(dates[1]))
 
     def question() -> pl.DataFrame:
         rows = read_whole(results, "account_posts").filter(ours).sort("scan_id", "path", "row")
         return rows.unique(["path", "row"], keep="first", maintain_order=True).head(MOST_POSTS).collect()
 
-    return ask(results, question).to_dicts()
+    return ask(results, question).with_row_index("n")
+
+
+def _confirmed(results: str, account_id: str, rows: pl.DataFrame, text_ids: TextIds) -> pl.DataFrame:
+    """The rows that a verdict confirms: on the account's document, and on that text, where all of it is kept.
+
+    Verdicts of nights that were dropped are gone; then all rows.
+    """
+    digests = [hashlib.sha256(text).digest() for text in rows["text"]]
+    known = rows.select("n", "path", "row", whole=pl.col("text").bin.size() < MOST_BYTES).with_columns(
+        text_id=pl.Series(text_ids.of(pa.array(digests, pa.binary())).to_pylist(), dtype=pl.Binary)
+    )
+
+    def question() -> pl.Series | None:
+        if read_whole(results, "shards").select(pl.col("dropped_at").is_not_null().any()).collect().item():
+            return None
+        theirs = read_whole(results, "verdicts", rows["path"].unique()).filter(pl.col("account_id") == account_id)
+        read = theirs.select("path", "row", read="text_id").collect(engine="streaming")
+        both = known.join(read, on=["path", "row"])
+        return both.filter((pl.col("text_id") == pl.col("read")) | ~pl.col("whole"))["n"]
+
+    confirmed = ask(results, question)
+    return rows if confirmed is None else rows.filter(pl.col("n").is_in(confirmed.implode()))
 
 
 def scanned_posts(results: str, account_id: str, dates: tuple[str, str]) -> pl.DataFrame:
@@ -149,10 +183,13 @@ def lacking_accounts(results: str, of_night: Sequence[Mapping[str, Any]]) -> str
     )
 
 
-def impossible_posts(results: str, row: Mapping[str, Any], scan: Mapping[str, Any] | None) -> str | None:
-    """Why no scan can have written a row of ACCOUNTS: another night than its scan's, or more posts than were read.
+def impossible_posts(
+    results: str, row: Mapping[str, Any], scan: Mapping[str, Any] | None, text_ids: TextIds | None
+) -> str | None:
+    """Why no scan can have written a row of ACCOUNTS: another night than its scan's, or posts that no scan read.
 
-    scan: its row of SCANS, if it ended. Posts of nights that were dropped are not counted any more. Raises as above.
+    scan: its row of SCANS, if it ended; text_ids: None where texts are not compared. Posts of nights that were dropped
+    are not counted any more. Raises as above.
     """
     if scan is not None and scan["night"] != row["night"]:
         return f"its row is of the night {row['night']}, and its scan of {scan['night']}"
@@ -165,7 +202,11 @@ def impossible_posts(results: str, row: Mapping[str, Any], scan: Mapping[str, An
 
     ((read, dropped),) = ask(results, question).rows()
     if dropped or read >= row["posts"] > 0:
-        return None
+        if text_ids is None:
+            return None
+        rows = _of_window(results, row["account_id"], window_of(row["night"], row["nights"]))
+        others = len(rows) - len(_confirmed(results, row["account_id"], rows, text_ids))
+        return f"{others:,} of its posts in the table `account_posts` are none that scans read" if others else None
     return f"its row has {row['posts']:,} posts, and scans read {read:,} documents of the account"
 
 

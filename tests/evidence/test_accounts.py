@@ -232,6 +232,30 @@ def test_a_row_that_was_given_to_another_account_is_named_for_nobody(night, tmp_
 
 
 @pytest.mark.costly
+@pytest.mark.parametrize("files", ["there", "gone"])
+@pytest.mark.parametrize("how", ["posts of another", "texts of another"])
+def test_an_account_that_was_given_the_posts_of_another_is_named_for_nobody(night, tmp_path, opened_once, how, files):
+    """Judged by these posts again, its row came out equal: whoever writes tables had a person shown as marked."""
+    mine = pl.col("account_id") == "writes"
+    copy = edited(night, tmp_path, account_id=pl.when(mine).then(pl.lit("talker")).otherwise("account_id"))
+    (file,) = Path(copy.results, "account_posts").glob("*.parquet")
+    rows = pl.read_parquet(file)
+    theirs, others = rows.filter(pl.col("account_id") == "talker"), rows.filter(mine)
+    if how == "posts of another":
+        given = others.with_columns(account_id=pl.lit("talker"), account=pl.lit(theirs["account"][0]))
+    else:
+        given = theirs.head(len(others)).with_columns(text=others["text"])
+    pl.concat([rows.filter(pl.col("account_id") != "talker"), given]).write_parquet(file)
+    if files == "gone":
+        shutil.rmtree(copy.input)
+    for command in ("accounts", "explain"):
+        said = " ".join(call(command, copy.config, *["talker"] * (command == "explain"))[1].split())
+        assert "talker" in said
+        assert WROTE not in said
+        assert "say different things" in said or "Name nobody by this row: it was changed" in said
+
+
+@pytest.mark.costly
 @pytest.mark.parametrize("kept", [["answers", "writes"], ["answers"], []])
 def test_a_report_says_how_many_marked_accounts_somebody_took_out(night, tmp_path, opened_once, kept):
     copy = edited(night, tmp_path)
