@@ -1,5 +1,6 @@
 """The documentation is true of the code: the floors, the sizes, the files and names it points to."""
 
+import ast
 import importlib
 import re
 from pathlib import Path
@@ -90,3 +91,21 @@ def test_every_link_leads_somewhere():
 
 def test_a_stranger_reads_the_readme_once():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+NO_TERMS = {"best", "brickscan", "error", "face", "fast", "hugging", "list", "local", "log", "named", "names", "opened"}
+NO_TERMS |= {"refused", "wanted"}
+"""Words of public classes that are no nouns of the field: names of programs, plain English, and what was done."""
+
+
+def test_the_nouns_of_public_classes_stand_in_the_glossary():
+    names = set()
+    for path in [*ROOT.glob("scanner/*/__init__.py"), ROOT / "scanner/api/brickscan/__init__.py"]:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                names |= {name for name in ast.literal_eval(node.value) if re.match("[A-Z][a-z]", name)}
+    assert len(names) > 30
+    terms = " ".join(re.findall(r"^\| ([^|]+) \|", PAGES[ROOT / "docs/glossary.md"], re.MULTILINE)).lower()
+    words = {word.rstrip("s") for word in re.findall("[a-z]+", terms)}
+    nouns = {word.lower() for name in names for word in re.findall("[A-Z][a-z]+", name)} - NO_TERMS
+    assert {noun for noun in nouns if noun.rstrip("s") not in words} == set()
