@@ -386,7 +386,7 @@ def _withdraw(registry: Path | str, names: Sequence[str]) -> None:
 
 def _erase(registry: Path | str, names: Sequence[str], unknown: Sequence[str], results: str | None) -> None:
     from jobs.text import StepProgress
-    from scanner.results.erasure import erase_user
+    from scanner.results.retention import erase_user
 
     in_results, watch = 0, StepProgress("erase")
     if unknown:

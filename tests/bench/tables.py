@@ -21,8 +21,8 @@ import pyarrow as pa
 from scanner import results
 from scanner.detection.rows import EXACT
 from scanner.results import queries, retention
-from scanner.results.erasure import erase_user
 from scanner.results.newest import enter_side_rows, settle
+from scanner.results.retention import erase_user
 from scanner.results.transactions import SCHEMAS, TableEntry, commit, committed, open_tables, write_file
 from scanner.results.upkeep import compact
 from tests.bench.measure import in_a_process

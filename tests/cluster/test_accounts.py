@@ -17,7 +17,7 @@ from scanner.detection import accounts
 from scanner.errors import Refused
 from scanner.input.files import list_files
 from scanner.results.account_posts import PostGroup
-from scanner.results.erasure import erase_user
+from scanner.results.retention import erase_user
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan
 from tests.support.command_line import call

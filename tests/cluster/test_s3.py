@@ -28,7 +28,7 @@ from scanner.input.files import find_file, list_files
 from scanner.input.inspector import Inspector
 from scanner.registry import Holders, add_users, head_of, ledger, list_users, load_registry, new_key, retire_key
 from scanner.results import upkeep
-from scanner.results.erasure import erase_user
+from scanner.results.retention import erase_user
 from scanner.results.transactions import committed, open_tables
 from scanner.scan_plan import make_plan
 from scanner.storage.delta import table_uri

@@ -7,7 +7,7 @@ from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import page
 from scanner.evidence.replay import replay
 from scanner.evidence.sentences import record_of
-from scanner.results.erasure import erase_user
+from scanner.results.retention import erase_user
 from scanner.results.transactions import read_whole
 from tests.support.two_keys import message_of
 

@@ -18,8 +18,7 @@ from scanner.evidence.case import StoredTexts, find_case
 from scanner.evidence.explainer import Explainer
 from scanner.input.columns import Columns
 from scanner.input.files import list_files
-from scanner.results.erasure import erase_user
-from scanner.results.retention import FREEZE_AFTER, freeze, retain
+from scanner.results.retention import FREEZE_AFTER, erase_user, freeze, retain
 from scanner.results.transactions import open_tables
 from scanner.results.upkeep import compact
 from scanner.scan_plan import Plan

@@ -14,8 +14,7 @@ from scanner.evidence.case import find_case, surprise_of
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.replay import replay, write_claim
 from scanner.evidence.sentences import what_was_found
-from scanner.results.erasure import erase_user
-from scanner.results.retention import retain
+from scanner.results.retention import erase_user, retain
 from scanner.results.transactions import read_whole
 from schemas.words import WEIGHED
 from tests.support.foregone import chain_key, chain_model, writer_of_foregone  # noqa: F401 - fixtures

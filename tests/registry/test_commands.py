@@ -385,7 +385,7 @@ def test_an_erasure_that_died_before_it_deleted_files_is_finished_by_the_same_co
 
 
 def test_erasing_reaches_the_results_even_for_a_name_that_only_they_hold(cli, registry, monkeypatch):
-    queries, erasure = (types.ModuleType(f"scanner.results.{name}") for name in ("queries", "erasure"))
+    queries, retention = (types.ModuleType(f"scanner.results.{name}") for name in ("queries", "retention"))
     rows = {"alice": 3, "left": 1}
     calls = []
 
@@ -395,10 +395,10 @@ def test_erasing_reaches_the_results_even_for_a_name_that_only_they_hold(cli, re
             calls.append((results, names))
         return sum(rows.pop(name, 0) for name in names)
 
-    erasure.erase_user = erase_user
+    retention.erase_user = erase_user
     queries.exist = lambda results: results == "res"
     monkeypatch.setitem(sys.modules, "scanner.results.queries", queries)
-    monkeypatch.setitem(sys.modules, "scanner.results.erasure", erasure)
+    monkeypatch.setitem(sys.modules, "scanner.results.retention", retention)
     cli("users", "add", "alice", "bob", "--registry", registry)
     remove = ("users", "remove", "--erase", "--results", "res", "--registry", registry, "--yes")
     done = cli(*remove, "alice")

@@ -11,8 +11,8 @@ from scanner.errors import Refused
 from scanner.evidence.advice import Precision, precision
 from scanner.results import decision_log
 from scanner.results.decision_log import NewDecision, decide, new_id, on_documents
-from scanner.results.erasure import erase_user
 from scanner.results.flags import WantedFlags, newest, sums
+from scanner.results.retention import erase_user
 from scanner.results.transactions import open_tables
 from scanner.results.upkeep import compact
 from scanner.storage.delta import table_uri

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner.results import upkeep
-from scanner.results.erasure import _delete_replaced, _without_names, erase_user
 from scanner.results.newest import flags
 from scanner.results.queries import ask
+from scanner.results.retention import _delete_replaced, _without_names, erase_user
 from scanner.results.transactions import TableEntry, commit, open_tables, write_file
 from scanner.results.upkeep import rewrite
 from scanner.storage.delta import table_uri

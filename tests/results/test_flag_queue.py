@@ -13,8 +13,8 @@ from scanner.evidence.case import find_case
 from scanner.evidence.explainer import Explainer
 from scanner.registry import new_key, restore_users, set_canaries
 from scanner.results.decision_log import NewDecision, decide, new_id
-from scanner.results.erasure import erase_user
 from scanner.results.flags import WantedFlags, by_need, count_flags
+from scanner.results.retention import erase_user
 from scanner.results.transactions import TableEntry, commit, open_tables, write_file
 from scanner.service.desk import Desk, FlagRequest
 from schemas.registry import Canaries, Canary

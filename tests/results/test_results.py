@@ -21,8 +21,8 @@ from deltalake.transaction import AddAction
 
 from scanner import results
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.results.erasure import erase_user
 from scanner.results.queries import ask
+from scanner.results.retention import erase_user
 from scanner.results.scan_list import readiness
 from scanner.results.transactions import TableEntry, append_scan, commit, committed, open_tables, write_file
 from scanner.results.upkeep import compact, vacuum

@@ -14,7 +14,7 @@ from deltalake.exceptions import CommitFailedError
 from scanner import results
 from scanner.errors import Refused, ScanFailed
 from scanner.results import transactions, upkeep
-from scanner.results.erasure import erase_user
+from scanner.results.retention import erase_user
 from scanner.results.transactions import TableEntry, append_audits, append_scan, commit, committed, write_file
 from scanner.results.upkeep import compact, vacuum
 from scanner.storage.delta import table_uri
