@@ -6,6 +6,7 @@ rewritten rows. So each file knows the files that went into it, as far back as t
 "Actions").
 """
 
+import datetime
 import json
 import os
 import posixpath
@@ -179,6 +180,8 @@ def _open(location: str, reading: TableReading) -> DeltaTable:
     except DeltaError as error:
         which = "" if at is None else f" at {at}"
         raise Refused(f"input.paths: Delta table {location!r} cannot be read{which}: {in_a_line(error)}") from None
+    if reading.timestamp is not None:
+        _refuse_later(location, table.version(), reading.timestamp)
     properties = table.metadata().configuration
     if TABLE_VERSION in properties:
         raise Refused(f"input.paths: {location!r} is a table of results; name the folder of the texts")
@@ -191,6 +194,21 @@ def _open(location: str, reading: TableReading) -> DeltaTable:
             "rows that stand into Parquet files in a folder of their own, and name that"
         )
     return table
+
+
+def _refuse_later(location: str, version: int, at: datetime.datetime) -> None:
+    """Raise Refused for a version that was committed after a time: deltalake reads the oldest where there was none."""
+    filesystem, inner = filesystem_of(location)
+    file = filesystem.get_file_info(posixpath.join(inner, LOG_OF_DELTA, f"{version:020d}.json"))
+    if file.type != fs.FileType.File:  # the log has a checkpoint of it alone
+        return
+    with filesystem.open_input_stream(file.path, compression=None) as opened:
+        infos = [json.loads(line).get("commitInfo") or {} for line in opened.read().splitlines()]
+    times = [file.mtime_ns // _MILLISECOND, *(info["timestamp"] for info in infos if "timestamp" in info)]
+    if min(times) > at.timestamp() * 1000:
+        raise Refused(
+            f"input.paths: Delta table {location!r} had no version at {at}: the oldest that it has is younger"
+        )
 
 
 def _wanted(location: str, actions: pa.Table, where: str | None) -> pa.Table:

@@ -112,6 +112,10 @@ def test_a_table_is_read_at_a_version_or_time(table):
     made = DeltaTable(table).history()[-1]["timestamp"]
     between = datetime.datetime.fromtimestamp(made / 1000, datetime.UTC)
     assert sorted(documents(table, TableReading(timestamp=between))) == list("abc")
+    with pytest.raises(Refused, match="had no version at"):  # deltalake reads rows that came later
+        documents(table, TableReading(timestamp=between - datetime.timedelta(seconds=1)))
+    later = between + datetime.timedelta(days=1)
+    assert sorted(documents(table, TableReading(timestamp=later))) == list("abcde")
     with pytest.raises(Refused, match="cannot be read at 7"):
         documents(table, TableReading(version=7))
 
