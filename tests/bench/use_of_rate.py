@@ -55,7 +55,7 @@ MOST_CHARACTERS = 20_000
 OVERLAPS = 4000
 
 
-class _Kept:
+class Kept:
     """Witness that keeps the scores of a batch, and holder of nothing."""
 
     def see(self, digests: Sequence[bytes], seen: Sequence[KeyScores], text_of: object) -> None:
@@ -112,7 +112,7 @@ def measure(name: str, texts: Sequence[str], options: argparse.Namespace) -> Non
         config = make_scan(at, DEMO / "tokenizer.json", keys, 1, [at / "in.parquet"], (1.0, 0.0, 1.0), **form)
         config.write_text(config.read_text() + ALL_LOOKS)
         plan = make_plan(config)
-        detector, decisions, witness = open_detector(plan), Decisions(bytes(32), plan), _Kept()
+        detector, decisions, witness = open_detector(plan), Decisions(bytes(32), plan), Kept()
         began, log10_p, of_wholes, ceilings, scored = time.process_time(), [], [], [], 0
         for begin in range(0, len(texts), TOGETHER):
             some = texts[begin : begin + TOGETHER]

@@ -1,0 +1,142 @@
+"""How much of a rate the plain sum and levels use together: `python -m tests.bench.use_of_weights CORPUS.parquet`.
+
+Texts of a corpus that nobody marked are decided by the detector and by that of the pass by levels, each with half of
+the rate, under keys that are drawn anew for every 64 texts. A text counts by the smaller corrected p. All texts go
+through the second look, as if a cut let all through. Levels come from n-grams of other texts of the corpus. Beside the
+share of each rate that is used, with 99 % limits, stands a ceiling: the sum over keys and looks of how many messages
+reach the look's level on average, were every group searched. Looks that pass together leave some of it.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from scanner.audit.in_every_scan.decoy_keys import TOGETHER, Decisions
+from scanner.audit.statistics.judgement import binomial_limits
+from scanner.detection.open_plan import open_detector, open_keys, open_weighing
+from scanner.detection.rules import NO_FILTER
+from scanner.detection.under_test import KeyScores, Origin
+from scanner.detection.weighing import TextLevels
+from scanner.scan_plan import make_plan
+from scanner.text import HuggingFaceTokenizer
+from scanner.text.surprise import of_characters
+from scanner.watermark import Watermark
+from scanner.watermark.by_levels import tail_of
+from scanner.watermark.formats import format_of
+from scanner.watermark.laws import Binomial
+from scanner.watermark.level_laws import LEVELS
+from schemas.tables import DOCUMENTS
+from tests.bench.configured import FOR_USERS, ONE_MESSAGE, VERSION_2, make_scan
+from tests.bench.level_nulls import learnt_ngrams, needed_by_levels
+from tests.bench.use_of_rate import DEMO, LOOKED_FOR, RATES, Kept, attained
+
+CASES: dict[str, tuple[int, dict[str, Any]]] = {
+    "two keys of one message, gumbel": (2, VERSION_2["gumbel-v2"] | ONE_MESSAGE),
+    "two keys of one message, green": (2, VERSION_2["greenlist-v2"] | ONE_MESSAGE),
+    "two keys for 100,000 users, gumbel": (2, VERSION_2["gumbel-v2"] | FOR_USERS),
+    "two keys for 100,000 users, green": (2, VERSION_2["greenlist-v2"] | FOR_USERS),
+}
+CHARACTERS, LEARNT = 900, 1e6
+
+
+def ceiling(
+    scores: Sequence[Sequence[KeyScores]], levels: TextLevels, corrections: Sequence[float]
+) -> NDArray[np.float64]:
+    """Messages that reach the level of a look, over keys and both looks: float64[rates], of all texts together."""
+    total = np.zeros(len(RATES))
+    for of_look, tests in zip(scores, corrections, strict=True):
+        for of_key in of_look:
+            key = of_key.test.key
+            law, positions = format_of(key).law(), of_key.positions
+            tail, level = tail_of(law), -np.expm1(np.log1p(-np.array(RATES)) / (tests * key.messages))
+            if of_look is scores[0]:
+                for scored in positions.scored.tolist():
+                    total += key.messages * attained(law, scored, level)
+                continue
+            assert tail is not None
+            of_tokens = levels.of(key.tokenizer.sha256)(of_key.tokens)[positions.index].astype(np.int64)
+            documents = np.repeat(np.arange(len(positions.scored)), positions.scored)
+            counts = np.bincount(
+                documents * (LEVELS + 1) + of_tokens, minlength=len(positions.scored) * (LEVELS + 1)
+            ).reshape(-1, LEVELS + 1)
+            needed = needed_by_levels(tail, counts, level, whole=isinstance(law, Binomial))
+            total += key.messages * np.where(needed.p <= level, needed.p, 0.0).sum(axis=0)
+    return total
+
+
+def measure(name: str, texts: Sequence[str], steps: Sequence[NDArray[np.uint8]], options: argparse.Namespace) -> None:
+    """Print the use and the ceiling of a case; steps: of surprise, of each text's characters."""
+    keys, form = CASES[name]
+    with tempfile.TemporaryDirectory() as folder:
+        at = Path(folder)
+        pq.write_table(pa.table({"text": ["some text"]}), at / "in.parquet")
+        config = make_scan(at, DEMO / "tokenizer.json", keys, 1, [at / "in.parquet"], (1.0, 0.0, 1.0), **form)
+        config.write_text(config.read_text() + '[weights_by]\nmodel = "no model: levels are put"\n')
+        plan = make_plan(config)
+        tests = open_keys(plan.registry, plan.keys)
+        levels, decisions = TextLevels.of_keys(tests), Decisions(bytes(32), plan)
+        detectors = open_detector(plan), open_weighing(plan, tests, levels, NO_FILTER)
+        shares = plan.weights, plan.weights.of_weighed()
+        corrections = [float(share.corrections(plan.keys[0], plan.keys_tested)[0]) for share in shares]
+        began, log10_p, most, counted = time.process_time(), [], np.zeros(len(RATES)), 0
+        for begin in range(0, len(texts), TOGETHER):
+            some = texts[begin : begin + TOGETHER]
+            levels.put(some, steps[begin : begin + TOGETHER])
+            batch = pa.RecordBatch.from_pylist(
+                [{"row": row, "text": text.encode()} for row, text in enumerate(some)], DOCUMENTS
+            )
+            marks: dict[str, Watermark] = decisions.marks(b"%s %d %d" % (name.encode(), options.seed, begin))
+            p, scores = np.zeros(len(some)), list[Sequence[KeyScores]]()
+            for detector in detectors:
+                witness = Kept()
+                rows = detector.under(marks, witness, LOOKED_FOR).score_batch(batch, Origin("", "", ""), witness)
+                values = rows.verdicts["log10_p_global"].to_numpy(zero_copy_only=False).astype(np.float64)
+                np.fmin.at(p, rows.verdicts["row"].to_numpy(), values)
+                scores.append(witness.seen)
+            log10_p.append(p)
+            if counted < options.ceiling:
+                most, counted = most + ceiling(scores, levels, corrections), counted + len(some)
+        spent = (time.process_time() - began) / len(texts)
+    print(f"{name}: {spent * 1e3:.1f} ms each, corrections {corrections}; ceiling by {counted}", flush=True)
+    of_texts = np.concatenate(log10_p)
+    for j, rate in enumerate(RATES):
+        hits = int((of_texts <= np.log10(rate)).sum())
+        low, high = (limit / rate for limit in binomial_limits(hits, len(of_texts), 0.005))
+        use = f"use {hits / len(of_texts) / rate:.3f} ({low:.3f} to {high:.3f})"
+        print(f"  at {rate:g}: {hits} of {len(of_texts):,} flagged, {use}, ceiling {most[j] / counted / rate:.3f}")
+
+
+def main() -> None:
+    """Measure each case on texts in random order."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.use_of_weights", description=__doc__)
+    parser.add_argument("corpus", type=Path, help="Parquet file with a column text")
+    parser.add_argument("--cases", default="", help="those whose names hold this")
+    parser.add_argument("--texts", type=int, default=50_000)
+    parser.add_argument("--ceiling", type=int, default=256, help="texts by which the ceiling is computed")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    column = pq.read_table(options.corpus, columns=["text"])["text"]
+    order = np.random.default_rng(options.seed).permutation(len(column))
+    stored = [text[:CHARACTERS] for row in order if (text := column[int(row)].as_py())]
+    texts, others = stored[: options.texts], stored[options.texts :]
+    tokenizer = HuggingFaceTokenizer((DEMO / "tokenizer.json").read_bytes())
+    table = learnt_ngrams(others, tokenizer, LEARNT)
+    steps = []
+    for text in texts:
+        surprise = -np.log(table.probabilities(tokenizer.encode([text]).ids.tolist()))
+        steps.append(of_characters(surprise, tokenizer.begins(text), len(text)))
+    for name in CASES:
+        if options.cases in name:
+            measure(name, texts, steps, options)
+
+
+if __name__ == "__main__":
+    main()
