@@ -304,7 +304,7 @@ def report(results: str, day: datetime | None, out: Path) -> None:
         explainer.results,
         explainer.rate,
         day.date() if day else None,
-        explainer.as_the_registry_says,
+        explainer.with_registry_names,
         explainer.canaries,
     )
     with tqdm(total=len(night.flags), unit=" flags", disable=None, dynamic_ncols=True) as progress:

@@ -253,24 +253,24 @@ def flagged(
 
 def _against_registry(location: Results, found: "FlagList", by: "By | None") -> "tuple[FlagList, list[str]]":
     """Flags of which those name nobody that the registry contradicts, and sentences on these."""
-    from scanner.evidence.registry_check import as_the_registry_says, held_against
+    from scanner.evidence.registry_check import held_against, with_registry_names
 
     if by is not None:
         return _sums_against_registry(location, found, by)
     rows = found.rows.to_dicts()
-    sayings = held_against(str(location.registry), location.folder, rows)
-    as_registered = [as_the_registry_says(row, says) for row, says in zip(rows, sayings, strict=True)]
+    checks = held_against(str(location.registry), location.folder, rows)
+    as_registered = [with_registry_names(row, check) for row, check in zip(rows, checks, strict=True)]
     wrong = [
-        f"{printable(row['path'])} row {row['row']}: {says.sentence}"
-        for row, says in zip(rows, sayings, strict=True)
-        if says.agrees is False or says.erased
+        f"{printable(row['path'])} row {row['row']}: {check.sentence}"
+        for row, check in zip(rows, checks, strict=True)
+        if check.agrees is False or check.erased
     ]
-    silent = {says.sentence for row, says in zip(rows, sayings, strict=True) if row["user_id"] and _silent(says)}
+    silent = {check.sentence for row, check in zip(rows, checks, strict=True) if row["user_id"] and _silent(check)}
     return _with_names(found, as_registered), [*wrong, *(f"the registry: {sentence}" for sentence in sorted(silent))]
 
 
-def _silent(says: "RegistryCheck") -> bool:
-    return says.agrees is None and not says.erased
+def _silent(check: "RegistryCheck") -> bool:
+    return check.agrees is None and not check.erased
 
 
 def _sums_against_registry(location: Results, found: "FlagList", by: "By") -> "tuple[FlagList, list[str]]":

@@ -23,7 +23,7 @@ from scanner.evidence.case import FlagCase
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.explanation import LEVELS, RUN
 from scanner.evidence.page import LEVEL_WORDS, LONGEST_TITLE, environment, visible
-from scanner.evidence.registry_check import CHANGED_ROW, RegistryCheck, as_the_registry_says
+from scanner.evidence.registry_check import CHANGED_ROW, RegistryCheck, with_registry_names
 from scanner.evidence.sentences import DOES_NOT_SAY, WHY_NOBODY, name
 from scanner.input.documents import read_text
 from scanner.printable import one_in, printable, safe
@@ -115,18 +115,18 @@ def _marked(
 
     found = ask(results, question).to_dicts()
     # the registry is asked who held the message when the scan asked it: at the account's last post
-    sayings = explainer.held_against([row | {"first_seen_at": row["last_post"]} for row in found])
-    both = [(row, _held_against_posts(explainer, row, says)) for row, says in zip(found, sayings, strict=True)]
-    return [(as_the_registry_says(row, says), says) for row, says in both]
+    checks = explainer.held_against([row | {"first_seen_at": row["last_post"]} for row in found])
+    both = [(row, _held_against_posts(explainer, row, check)) for row, check in zip(found, checks, strict=True)]
+    return [(with_registry_names(row, check), check) for row, check in both]
 
 
-def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], says: RegistryCheck) -> RegistryCheck:
+def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], check: RegistryCheck) -> RegistryCheck:
     """The registry's word, unless the posts of a row that names somebody do not give the row when judged again.
 
     Nothing is compared where some of its posts cannot be read any more, or its key cannot be opened.
     """
-    if row["naming"] != Naming.NAMED or says.agrees is False:
-        return says
+    if row["naming"] != Naming.NAMED or check.agrees is False:
+        return check
     try:
         scan = _scan_of(explainer, row)
         read, _ = _posts(explainer, row)
@@ -135,13 +135,13 @@ def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], says: Regi
         if len(read) < max(row["posts"], 1):
             text_ids = explainer.text_ids if explainer.reads_texts else None
             wrong = impossible_posts(explainer.results, row, scan, text_ids)
-            return RegistryCheck(False, f"not asked: {wrong}. {CHANGED_ROW}") if wrong else says
+            return RegistryCheck(False, f"not asked: {wrong}. {CHANGED_ROW}") if wrong else check
         if row["nights"] == 1 and not (read := posts_of_one_scan(row, read)):
             return RegistryCheck(False, f"not asked: its scan read not {row['posts']:,} posts. {CHANGED_ROW}")
         posts = _of_account(row, read, [read_text(post["text"])[0] or "" for post in read])
         judged = _judge(explainer, row, scan).judge(posts, row["scanned_at"])
     except Refused:
-        return says
+        return check
     if not judged:
         why = "are not marked"
     elif judged[0]["naming"] != Naming.NAMED:
@@ -153,7 +153,7 @@ def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], says: Regi
     ):
         why = f"have corrected log10 p {judged[0]['log10_p_global']:g}, and the row says {row['log10_p_global']:g}"
     else:
-        return says
+        return check
     return RegistryCheck(False, f"not asked: its posts, judged again, {why}. {CHANGED_ROW}")
 
 
@@ -161,7 +161,7 @@ def accounts_unread(explainer: Explainer) -> list[AccountExplanation]:
     """All marked accounts, each without its posts."""
     why = "its posts are read for one account at a time"
     found = _marked(explainer, None, ())
-    return [AccountExplanation(row, says, False, (), 0, why, None, None, None) for row, says in found]
+    return [AccountExplanation(row, check, False, (), 0, why, None, None, None) for row, check in found]
 
 
 def explain_account(explainer: Explainer, account_id: str, night: date | None = None) -> list[AccountExplanation]:
@@ -178,10 +178,10 @@ def explain_account(explainer: Explainer, account_id: str, night: date | None = 
             "accounts` lists those that are"
         )
     newest = max(row["night"] for row, _ in rows)
-    return [_explained(explainer, row, says) for row, says in rows if row["night"] == newest]
+    return [_explained(explainer, row, check) for row, check in rows if row["night"] == newest]
 
 
-def _explained(explainer: Explainer, row: Mapping[str, Any], says: RegistryCheck) -> AccountExplanation:
+def _explained(explainer: Explainer, row: Mapping[str, Any], check: RegistryCheck) -> AccountExplanation:
     scan = _scan_of(explainer, row)
     read, no_posts = _posts(explainer, row)
     texts = [read_text(post["text"])[0] or "" for post in read]
@@ -199,7 +199,7 @@ def _explained(explainer: Explainer, row: Mapping[str, Any], says: RegistryCheck
     posts.sort(key=lambda post: (-max(post.level or 0, post.own_level or 0), post.path, post.row))
     trial = bool(scan and scan["trial"])
     return AccountExplanation(
-        row, says, trial, posts[:MOST_POSTS_LISTED], len(posts), no_posts, p, p_unquoted, not_weighed
+        row, check, trial, posts[:MOST_POSTS_LISTED], len(posts), no_posts, p, p_unquoted, not_weighed
     )
 
 

@@ -52,9 +52,9 @@ from scanner.evidence.registry_check import (
     CHANGED_ROW,
     NOT_ASKED,
     RegistryCheck,
-    as_the_registry_says,
     held_against,
     unless_contradicted,
+    with_registry_names,
 )
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
@@ -115,15 +115,15 @@ def _as_scored(case: FlagCase, found: StoredText) -> str:
     return text if case.row["variant"] is None else normalise(text)
 
 
-def _as_weighed(case: FlagCase, weighed: TextEvidence | None, says: RegistryCheck) -> RegistryCheck:
+def _as_weighed(case: FlagCase, weighed: TextEvidence | None, check: RegistryCheck) -> RegistryCheck:
     """The registry's word, unless the row has another message than its text: then the registry was asked of a stranger.
 
     Nobody is named by a p-value that is smaller than that of the text, either. A verdict of a part of the text is not
     compared: `brickscan replay` does.
     """
     row = case.row
-    if weighed is None or row["unit"] not in (None, WEIGHED) or says.agrees is False:
-        return says
+    if weighed is None or row["unit"] not in (None, WEIGHED) or check.agrees is False:
+        return check
     recorded, computed = (row["tokens"], row["scored"]), (weighed.tokens, weighed.scored)
     of_message = f"its text, scored again for message {row['message']}, has"
     if recorded != computed or not nearly_equal(row["score"], weighed.score):
@@ -134,7 +134,7 @@ def _as_weighed(case: FlagCase, weighed: TextEvidence | None, says: RegistryChec
     elif found := _smaller(case, weighed.log10_p):
         why = "{} {} {:g}, and the row says {:g}".format(of_message, *found)
     else:
-        return says
+        return check
     return RegistryCheck(False, f"not asked: {why}. Name nobody by this row: see `brickscan replay`")
 
 
@@ -156,13 +156,13 @@ def _smaller(case: FlagCase, log10_p: float) -> tuple[str, float, float] | None:
     return None
 
 
-def _as_filed(row: Mapping[str, Any], says: RegistryCheck, of_file: Mapping[str, Any]) -> RegistryCheck:
+def _as_filed(row: Mapping[str, Any], check: RegistryCheck, of_file: Mapping[str, Any]) -> RegistryCheck:
     """The registry's word, unless the row has another id, account or time than its file."""
     for name, value in of_file.items():
-        if row[name] is not None and row[name] != value and says.agrees is not False:
+        if row[name] is not None and row[name] != value and check.agrees is not False:
             why = f"the row says that {name} is {printable(str(row[name]))}, and its file, {printable(str(value))}"
             return RegistryCheck(False, f"not asked: {why}. {CHANGED_ROW}")
-    return says
+    return check
 
 
 class Explainer:
@@ -207,28 +207,28 @@ class Explainer:
         for case in cases:
             refuse_impossible(case.row)
         refuse_impossible_scans(case.scan for case in cases if case.scan)
-        said_of = self.held_against([case.row for case in cases])
+        checks = self.held_against([case.row for case in cases])
         cases = [
-            replace(case, row=as_the_registry_says(case.row, says)) for case, says in zip(cases, said_of, strict=True)
+            replace(case, row=with_registry_names(case.row, check)) for case, check in zip(cases, checks, strict=True)
         ]
         rows = [case.row for case in cases]
         place = self.results, self.rate
         around = {columns: equal_in(*place, rows, columns) for columns in (MESSAGE, ACCOUNT, TEXT)}
         of_users, near = naming_users(*place, rows), alike_with(*place, rows)
         spans_of, earlier = self._spans(rows), earlier_of_others(*place, rows)
-        for case, says in zip(cases, said_of, strict=True):
+        for case, check in zip(cases, checks, strict=True):
             of_message, of_account, of_text = (
                 counts.get(tuple(case.row[name] for name in columns), GroupCounts(1, 1, 1))
                 for columns, counts in around.items()
             )
             reading = self._text_of(case)
             parts = spans_of.get(tuple(case.row[name] for name in _DOCUMENT), [])
-            if reading.moved and says.agrees is not False:
-                says = RegistryCheck(False, f"not asked: {reading.why_none}. {CHANGED_ROW}, or the file")
-            says = _as_filed(case.row, _as_weighed(case, reading.weighed, says), reading.of_file)
-            says = self._as_text_speaks(case, reading.text, parts, says)
+            if reading.moved and check.agrees is not False:
+                check = RegistryCheck(False, f"not asked: {reading.why_none}. {CHANGED_ROW}, or the file")
+            check = _as_filed(case.row, _as_weighed(case, reading.weighed, check), reading.of_file)
+            check = self._as_text_speaks(case, reading.text, parts, check)
             known = {name: value for name, value in reading.of_file.items() if case.row[name] is not None}
-            case = replace(case, row={**as_the_registry_says(case.row, says), **known})
+            case = replace(case, row={**with_registry_names(case.row, check), **known})
             read = case.scan["documents"] if case.scan else None
             stated = case.scan["false_positive_rate"] if case.scan else self.rate
             yield Explanation(
@@ -248,10 +248,10 @@ class Explainer:
                 alike=near.get(tuple(case.row[name] for name in OF)),
                 expected=None if read is None else read * 10.0 ** log10_p_shown(case.row),
                 false_flags=None if read is None else read * stated,
-                spans=[as_the_registry_says(part, says) for part in parts] if says.agrees is False else parts,
+                spans=[with_registry_names(part, check) for part in parts] if check.agrees is False else parts,
                 copied=self._copied(case, earlier.get((case.row["path"], case.row["row"]), [])),
                 canary=self._names_canary(case.row),
-                registry=says,
+                registry=check,
             )
 
     def _spans(self, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
@@ -263,12 +263,12 @@ class Explainer:
             return spans(self.results).join(wanted, on=_DOCUMENT).sort("char_from", "char_to").collect()
 
         found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-        for span in self.as_the_registry_says(ask(self.results, of_these).to_dicts() if rows else []):
+        for span in self.with_registry_names(ask(self.results, of_these).to_dicts() if rows else []):
             found.setdefault(tuple(span[name] for name in _DOCUMENT), []).append(span)
         return found
 
     def _as_text_speaks(
-        self, case: FlagCase, text: str | None, parts: Sequence[Mapping[str, Any]], says: RegistryCheck
+        self, case: FlagCase, text: str | None, parts: Sequence[Mapping[str, Any]], check: RegistryCheck
     ) -> RegistryCheck:
         """The registry's word, unless neither text nor parts speak for a message by which the row or a part names.
 
@@ -277,8 +277,8 @@ class Explainer:
         """
         row = case.row
         lost = row["variant"] is not None or (row["unit"] is not None and not parts)
-        if text is None or self._config is None or says.agrees is False or lost:
-            return says
+        if text is None or self._config is None or check.agrees is False or lost:
+            return check
         stated = case.scan["false_positive_rate"] if case.scan else self._config.false_positive_rate
         dedup = case.scan["dedup"] if case.scan else self._config.dedup
         listed = (one for name in ("named", "named_again") for one in row[name] or ())
@@ -293,7 +293,7 @@ class Explainer:
                 if law and log10_p_in(test.watermark, test.tokenizer.reference, *about) > math.log10(stated):
                     why = f"neither its text nor a part of it speaks for message {message} of key {key_id}"
                     return RegistryCheck(False, f"not asked: {why}, and names stand by it. {CHANGED_ROW}")
-        return says
+        return check
 
     def held_against(self, rows: Sequence[Mapping[str, Any]]) -> list[RegistryCheck]:
         """The registry's word on the names of each of some flags."""
@@ -301,9 +301,9 @@ class Explainer:
             return [unless_contradicted(row, NOT_ASKED.sentence) for row in rows]
         return held_against(self._folder, self.results, rows)
 
-    def as_the_registry_says(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    def with_registry_names(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Rows of flags, or of their spans, of which those name nobody that the registry contradicts."""
-        return [as_the_registry_says(row, says) for row, says in zip(rows, self.held_against(rows), strict=True)]
+        return [with_registry_names(row, check) for row, check in zip(rows, self.held_against(rows), strict=True)]
 
     def scored_text(self, case: FlagCase) -> tuple[str, Tokens, KeyUnderTest]:
         """The text of a flag as it was scored, its tokens by the reference tokenizer, and the opened key.

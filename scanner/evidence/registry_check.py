@@ -104,9 +104,9 @@ def held_against(registry: Path | str, results: str, rows: Sequence[Row]) -> lis
     return [_checked(row, of_scan, numbers, given) for row, of_scan in zip(rows, ran, strict=True)]
 
 
-def as_the_registry_says(row: Row, says: RegistryCheck) -> Row:
+def with_registry_names(row: Row, check: RegistryCheck) -> Row:
     """A row that names nobody where the registry contradicts it, and nobody whose name was erased there."""
-    if says.agrees is False:
+    if check.agrees is False:
         nobody = {
             "user_id": None,
             "naming": Naming.CONTRADICTED,
@@ -115,11 +115,11 @@ def as_the_registry_says(row: Row, says: RegistryCheck) -> Row:
             "held_since": None,
         }
         return {**row, **{name: value for name, value in nobody.items() if name in row}}
-    if not says.erased:
+    if not check.erased:
         return row
 
     def without(one: Row) -> Row:
-        return {**one, "user_id": None} if (one["key_id"], one["message"]) in says.erased else one
+        return {**one, "user_id": None} if (one["key_id"], one["message"]) in check.erased else one
 
     lists = {name: [without(one) for one in row[name]] for name in ("named", "named_again") if row.get(name)}
     return {**without(row), **lists}

@@ -137,8 +137,8 @@ def replay(config_file: Path, document: str) -> Replay:
     replayed |= _by_slow_path(folder, registry, case, found.text, without, steps)
     of_file = [name for name, kind in OF_FILE.items() if columns.names[kind] is not None and found.row is not None]
     replayed |= {name: (found.row or {})[name] for name in of_file}
-    (says,) = held_against(folder, results, [case.row])
-    why = f"the row says otherwise than the registry: {says.sentence}" if says.agrees is False else _CHANGED
+    (check,) = held_against(folder, results, [case.row])
+    why = f"the row says otherwise than the registry: {check.sentence}" if check.agrees is False else _CHANGED
     fields = [_compare(name, case.row, replayed, why) for name in (*of_file, *FIELDS) if name in case.row]
     if found.row is not None and case.row["message"] is not None and case.row["naming"] not in NOBODY_ASKED_FOR:
         before = ask(results, lambda: known_before(results, case.row, (case.scan or {})["started_at"]))
@@ -147,7 +147,7 @@ def replay(config_file: Path, document: str) -> Replay:
         read_now = _read_again(config, base, case, found.text)
         again = None if read_now is None else _detected(config, folder, keys, case, found.text, without, read_now)
         fields.append(_by_reading(case.row, again))
-    return Replay(case, fields, found.not_from_file, says)
+    return Replay(case, fields, found.not_from_file, check)
 
 
 def _read_again(config: ScanConfig, base: Path, case: FlagCase, raw: bytes) -> NDArray[np.uint8] | None:

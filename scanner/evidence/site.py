@@ -144,7 +144,7 @@ def night_of(
         results: folder or URI.
         rate: a rate stricter than a scan's leaves out flags that it would not have made.
         day: the date of its data; None: that of the newest scan.
-        checked: gives its flags as the registry says them (`Explainer.as_the_registry_says`).
+        checked: gives its flags as the registry says them (`Explainer.with_registry_names`).
         canaries: as `of_canary`; their own texts that were named right are counted apart.
 
     Raises:

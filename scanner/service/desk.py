@@ -223,7 +223,7 @@ class Desk:
         self, request: FlagRequest, found: Sequence[Mapping[str, Any]], places: Sequence[Mapping[str, Any]]
     ) -> Sequence[ListedFlag]:
         with self._explaining:
-            rows = self._explainer.as_the_registry_says(found)
+            rows = self._explainer.with_registry_names(found)
         decided, earlier = on_documents(self.results, rows), earlier_of_others(self.results, self._rate, rows)
         glances = self._glances_at(rows)
 

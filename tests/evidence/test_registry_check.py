@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 
 from scanner.errors import Refused
 from scanner.evidence.explainer import Explainer
-from scanner.evidence.registry_check import RegistryCheck, as_the_registry_says, held_against
+from scanner.evidence.registry_check import RegistryCheck, held_against, with_registry_names
 from scanner.evidence.site import night_of
 from scanner.registry import add_users, erase_users, head_of, list_users, new_key, remove_users
 from scanner.results.decision_log import users_of
@@ -449,10 +449,10 @@ def test_no_name_is_shown_whose_user_was_erased_from_the_registry(asked):
     for beside in ([], [early | own | {"user_id": "early"}]):
         says, row = ask("erased", user_id="mallory", naming="named", named=[erased | own, *beside])
         assert (says.agrees, says.erased) == (None, {("key", message_of["erased"])})
-        shown = as_the_registry_says(row, says)
+        shown = with_registry_names(row, says)
         assert users_of(shown | {"named_again": None}) == [one["user_id"] for one in beside]
         says, row = ask("early", user_id="early", naming="named", named=[*beside, erased | own])
-        assert users_of(as_the_registry_says(row, says) | {"named_again": None}) == ["early"]
+        assert users_of(with_registry_names(row, says) | {"named_again": None}) == ["early"]
     assert asked("erased", user_id=None, naming="removed") is True  # as an erasure from results leaves it
     assert asked("early", user_id=None, naming="removed") is False
 
@@ -469,7 +469,7 @@ def test_a_list_of_accounts_is_held_against_the_registry_as_flags_are(asked):
             without=OF_FLAGS,
         )
         assert found.agrees is says
-        assert as_the_registry_says(row, found)["user_id"] == (user if says else None)
+        assert with_registry_names(row, found)["user_id"] == (user if says else None)
     for last in (NOON - 10 * HOUR, NOON, None):  # the message was given nine hours before
         found, _ = ask(
             "early",
