@@ -21,6 +21,7 @@ from scanner.evidence.advice import advise, in_short
 from scanner.evidence.explanation import LEVELS, Explanation
 from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
 from scanner.printable import MOST_MARKS, amount, combines, printable, safe
+from schemas.words import WEIGHED
 
 _WIDTH, _HEIGHT, _LEFT, _BELOW = 520, 300, 60, 50
 
@@ -186,6 +187,7 @@ def about(explained: Explanation) -> dict[str, Any]:
         "segments": of_text,
         "left_out": len(text) - most,
         "weighed": explained.weighed,
+        "by_model": explained.row["unit"] == WEIGHED,
         "spans": explained.spans,
         "not_weighed": explained.not_weighed and safe(explained.not_weighed),
         "levels": list(enumerate(LEVEL_WORDS)),

@@ -12,6 +12,7 @@ import pytest
 from scanner.errors import Refused
 from scanner.evidence.case import find_case, surprise_of
 from scanner.evidence.explainer import Explainer
+from scanner.evidence.page import page
 from scanner.evidence.replay import replay, write_claim
 from scanner.evidence.sentences import what_was_found
 from scanner.results.retention import erase_user, retain
@@ -56,6 +57,8 @@ def test_an_explanation_says_how_tokens_counted_and_agrees_with_the_row(flagged:
     assert explained.weighed.log10_p == pytest.approx(row["log10_p"])
     said = " ".join(sentence for _, sentence in what_was_found(explained))
     assert "counts the more, the less a language model expected it" in said
+    legend = page(explained).split('class="legend"')[1].split("</p>")[0]
+    assert "A token counts the more, the less a language model expected it." in legend
 
 
 def test_a_replay_computes_the_verdict_again_without_the_model(flagged: Night, chain_model: Path) -> None:  # noqa: F811
