@@ -168,7 +168,7 @@ def summary(
         lines += _line("commits", f"first after {outcome.first_commit:.1f} s; a worker needed at most {peak:,.0f} MiB")
     commands = {"tables": results, "list": f"brickscan flagged {shlex.quote(results)}"}
     if verbose:
-        commands["query"] = f"from scanner import results; results.flagged({results!r}).collect()"
+        commands["query"] = f"import brickscan; brickscan.results({results!r}).flagged.collect()"
     lines += [f"{label:<{_MARGIN}}{printable(command)}" for label, command in commands.items()]
     hands = list(_hands(outcome))
     if not hands:

@@ -105,7 +105,7 @@ def test_verbose_tells_what_the_audit_counted_and_how_to_ask():
     assert "  decoys, greenlist gamma=1/4 window 4: known to hold for p from 0.001 up\n" in found
     assert "hits / expected, p <= 0.1: 12,345,678 / 12,345,679; 0.01: " in found
     assert "commits      first after 4.6 s; a worker needed at most 0 MiB\n" in found
-    assert "query        from scanner import results; results.flagged('/srv/results').collect()\n" in found
+    assert "query        import brickscan; brickscan.results('/srv/results').flagged.collect()\n" in found
     for line in ("hits", "query", "commits"):
         assert line not in said(outcome())
 

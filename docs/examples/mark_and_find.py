@@ -9,12 +9,11 @@ installs what this needs, and a small model.
 import sys
 from pathlib import Path
 
+import brickscan
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from scanner.detection.one_text import Check, check_text
-from scanner.generation import GreenListProcessor
-from scanner.registry import add_users, load_registry, messages_held, new_key, open_key
+from scanner.registry import add_users, new_key  # insides: commands make keys and users, as `brickscan keys new` does
 
 NEW_TOKENS = 200
 
@@ -29,20 +28,20 @@ def main(model_folder: Path, registry: Path, prompt: str) -> None:
 
     text = write_for("alice", registry, model_folder, prompt)
 
-    (verdict,) = check_text(Check.of_registry(registry, [], 1e-6), text.encode())
-    print("flagged:", verdict["flagged"])
-    print("marked for:", [entry["user_id"] for entry in verdict["named"] or []])
+    verdict = brickscan.open(registry).check(text)
+    print("flagged:", verdict.flagged)
+    print("marked for:", list(verdict.users))
 
 
 def write_for(user: str, registry: Path, model_folder: Path, prompt: str) -> str:
     """What a model writes after a prompt, marked for a user."""
-    (key,) = load_registry(registry).keys
-    mark, message = open_key(registry, key), messages_held(registry, key.key_id, [user])[user]
+    opened = brickscan.open(registry)
+    mark, message = opened.mark("first"), opened.messages("first", [user])[user]
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(model_folder / "tokenizer.json"))
     model = AutoModelForCausalLM.from_pretrained(model_folder, local_files_only=True)
     asked = torch.tensor([tokenizer.encode(prompt, add_special_tokens=False)])
     # one processor a batch: it is told the message and the length of the prompt of each row
-    processor = GreenListProcessor(mark, [message], [asked.shape[1]], delta=4.0)
+    processor = brickscan.GreenListProcessor(mark, [message], [asked.shape[1]], delta=4.0)
     torch.manual_seed(1)
     done = model.generate(
         asked, do_sample=True, min_new_tokens=NEW_TOKENS, max_new_tokens=NEW_TOKENS, logits_processor=[processor]

@@ -8,12 +8,8 @@ The configuration is any that `brickscan init` or `make demo` made. docs/guides/
 import sys
 from pathlib import Path
 
+import brickscan
 import polars as pl
-
-from jobs.cli import brickscan
-from scanner import results
-from scanner.storage.toml import read_toml
-from schemas.config import ScanConfig
 
 JUDGED = (0, 3, 5)
 """Exit codes of scans that came to their end: 3 means act on no flag, 5 that canaries were lost."""
@@ -22,20 +18,20 @@ JUDGED = (0, 3, 5)
 def main(config: Path) -> None:
     """Scan, then tell who was named and what was not scored."""
     # the same as `brickscan scan CONFIG`: what is committed already is not scanned again
-    code = brickscan.main(["scan", str(config)], standalone_mode=False)
+    code = brickscan.scan(config).exit_code
     if code not in JUDGED:
         sys.exit(code)
-    folder = str(config.parent / read_toml(config, ScanConfig).results)
+    tables = brickscan.results(config)
     print("user  distinct texts  log10 of the smallest p")
-    for row in users_found(folder).iter_rows():
+    for row in users_found(tables).iter_rows():
         print(row)  # as Python shows it, since strangers write ids
-    lost = results.quarantine(folder).group_by("reason").len().sort("reason").collect()
+    lost = tables.quarantine.group_by("reason").len().sort("reason").collect()
     print("not scored:", dict(lost.iter_rows()))
 
 
-def users_found(folder: str) -> pl.DataFrame:
+def users_found(tables: brickscan.ResultTables) -> pl.DataFrame:
     """Users by how many distinct texts are marked for them."""
-    named = results.flagged(folder).filter(pl.col("naming") == "named")
+    named = tables.flagged.filter(pl.col("naming") == "named")
     users = named.group_by("user_id").agg(
         texts=pl.col("text_sha256").n_unique(), smallest=pl.col("log10_p_global").min().round(1)
     )

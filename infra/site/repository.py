@@ -17,6 +17,7 @@ OUTSIDE = (
     "infra/README.md",
     "infra/vllm/README.md",
     "jobs/demo/NOTICE",
+    "scanner/evidence/check_claim.py",
     "scanner/generation/processor.py",
     "scanner/watermark/SPEC.md",
     "scanner/watermark/SPEC_2.md",

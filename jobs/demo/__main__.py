@@ -177,7 +177,7 @@ def main() -> int:
     )
     print(f"\n{example(rows)}\nTables: {folder}/verdicts, /quarantine and /scans. Ask them, for example:\n")
     print(
-        f"  .venv/bin/python -c \"from scanner import results; print(results.flagged('{folder}')"
+        f"  .venv/bin/python -c \"import brickscan; print(brickscan.results('{folder}').flagged"
         ".group_by('user_id').len().sort('len', descending=True).collect().to_dicts())\"\n"
     )
     print(f"Also: .venv/bin/brickscan flagged {config}. All in {time.monotonic() - start:.0f} s.")

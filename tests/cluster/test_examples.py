@@ -3,6 +3,7 @@
 import runpy
 import sys
 
+import brickscan
 import pytest
 
 from scanner.watermark.formats import FORMATS
@@ -30,7 +31,7 @@ def test_a_scan_and_a_question(night, registry, marked, plain, capsys):
     night.write("a", [marked(alice, 60, 1), marked(alice, 60, 2), plain(60, 3), "short"])
     script = example("scan_and_query")
     script.main(night.config)
-    (row,) = script.users_found(night.results).rows()
+    (row,) = script.users_found(brickscan.results(night.results)).rows()
     assert row[:2] == ("alice", 2)
     assert row[2] < -6
     assert capsys.readouterr().out.splitlines()[-3:-1] == ["user  distinct texts  log10 of the smallest p", str(row)]
