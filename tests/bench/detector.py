@@ -10,6 +10,7 @@ how long an answer took, fitted on half of the texts and tried on the other half
 
 import argparse
 import json
+import math
 import os
 import re
 import signal
@@ -32,6 +33,7 @@ from scanner.audit.statistics.judgement import binomial_limits
 from scanner.detection.one_text import OpenedCheck
 from scanner.registry import new_key
 from scanner.service.scoring import Served
+from scanner.service.serving import SECONDS_FOR_A_HEAD
 from scanner.watermark.native.format import groups_for
 from schemas.service import TICKS, DetectorConfig
 from tests.bench.configured import FOR_USERS, LOOKS_OF_INIT, VERSION_1, VERSION_2
@@ -79,12 +81,14 @@ class Detector:
         return total / os.sysconf("SC_CLK_TCK")
 
     def post(self, path: str, body: dict[str, Any], caller: int = 0) -> dict[str, Any]:
-        """The answer to a request, which must be a good one, on a connection that a thread keeps."""
-        if not hasattr(self._kept, "connection"):
+        """The answer to a request, which must be a good one, on a connection that a thread keeps in use."""
+        idle = time.monotonic() - getattr(self._kept, "at", -math.inf)
+        if idle > SECONDS_FOR_A_HEAD / 2:  # the detector ends connections that say nothing
             self._kept.connection = HTTPConnection("127.0.0.1", self._port, timeout=120)
         headers = {"X-Forwarded-For": f"10.0.{caller // 256}.{caller % 256}"}
         self._kept.connection.request("POST", path, json.dumps(body), headers)
         answer = self._kept.connection.getresponse()
+        self._kept.at = time.monotonic()
         read = json.loads(answer.read())
         if answer.status != 200:
             raise ValueError(f"{answer.status}: {read}")
