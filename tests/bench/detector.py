@@ -32,7 +32,7 @@ import tomli_w
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.detection.one_text import OpenedCheck
 from scanner.registry import new_key
-from scanner.service.scoring import Served
+from scanner.service.scoring import Scorer, Served
 from scanner.service.serving import SECONDS_FOR_A_HEAD
 from scanner.watermark.native.format import groups_for
 from schemas.service import TICKS, DetectorConfig
@@ -134,8 +134,9 @@ def main() -> None:
             )
             marked = marked_text(folder / "registry", words)
             texts = [plain(400, seed)[:CHARACTERS] for seed in range(3 * options.texts + WARM)]
-            found = [marked(1, 400, seed)[:CHARACTERS] for seed in range(options.texts // 20)]
+            found = [marked(1, 400, seed)[:CHARACTERS] for seed in range(max(options.texts // 20, 24))]
             print(f"{name}; texts of {CHARACTERS} characters", flush=True)
+            alone(folder, texts[: options.texts], found)
             with detector_of(config) as detector:
                 in_order = [detector.ask(text) for text in (texts[-1], found[0], texts[-2])]
                 print(f"  first texts (the second is marked): {', '.join(f'{s:.3f} s' for s in in_order)}")
@@ -158,6 +159,24 @@ def beside(folder: Path, texts: Sequence[str], count: int) -> tuple[float, float
     for at in range(0, count, BATCH):
         check.score_batch(raw[at : at + BATCH])
     return of_check / (count // 5), (time.process_time() - began) / count
+
+
+def alone(folder: Path, texts: Sequence[str], found: Sequence[str]) -> None:
+    """Prints what a scoring process takes of a text that no other waits with, in CPU seconds."""
+    scorer = Scorer(Served.of(DetectorConfig(version=0), folder), bytes(32))
+    scorer.look([text.encode() for text in texts[-WARM:]])
+    for what, some in (("not marked", texts), ("marked", found)):
+        scorer.look([some[0].encode()])
+        seconds = []
+        for text in some:
+            began = time.process_time()
+            scorer.look([text.encode()])
+            seconds.append(1e3 * (time.process_time() - began))
+        print(
+            f"  one text at a time, {what}, n={len(some)}, CPU ms of a process: median {np.median(seconds):.1f}, "
+            f"p99 {np.quantile(seconds, 0.99):.1f}, most {max(seconds):.1f}",
+            flush=True,
+        )
 
 
 def throughput(detector: Detector, texts: Sequence[str], other: tuple[float, float], count: int) -> float:
