@@ -79,7 +79,7 @@ class NativeMark(ABC):
         self.label = secret.label(self.method, window, gamma, groups)
         self.commitment = secret.commitment(secret_bytes, self.label, self.version)
         self._keys = secret.derive(secret_bytes, self.label, self.version)
-        self._chacha, self._sip = self._keys.chacha[None], self._keys.sip[None]
+        self._rows = secret.SubKeys(self._keys.chacha[None], self._keys.sip[None])  # of one key; of more where joined
 
     @property
     def sub_keys(self) -> secret.SubKeys:
@@ -100,7 +100,7 @@ class NativeMark(ABC):
 
     def _nonces(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint64]:
         where = tokens.ids, positions.index, positions.offsets
-        return streams.nonces_of_documents(self._sip, self._whose(positions), *where, self.window)
+        return streams.nonces_of_documents(self._rows.sip, self._whose(positions), *where, self.window)
 
     def _whose(self, positions: Positions) -> NDArray[np.int64]:
         """Which of the keys each document is read with, int64[D]; any, where it has no positions."""
@@ -254,7 +254,7 @@ class GreenListMark(NativeMark):
         terms: NDArray[np.float64] = NO_TERMS,
     ) -> NDArray[np.int64]:
         """Number of green positions of each document: int64[D]."""
-        keys, where = (self._chacha, self._sip, self._whose(positions)), (positions.index, positions.offsets)
+        keys, where = (self._rows.chacha, self._rows.sip, self._whose(positions)), (positions.index, positions.offsets)
         return count_green(*keys, tokens.ids, *where, numbers, self.window, self._rule, self.version, terms)
 
 
@@ -284,5 +284,5 @@ class GumbelMark(NativeMark):
         terms: NDArray[np.float64] = NO_TERMS,
     ) -> NDArray[np.float64]:
         """Σ −ln(1−r) of each document, or Σ ln r: float64[D]."""
-        keys, where = (self._chacha, self._sip, self._whose(positions)), (positions.index, positions.offsets)
+        keys, where = (self._rows.chacha, self._rows.sip, self._whose(positions)), (positions.index, positions.offsets)
         return score_under(*keys, tokens.ids, *where, numbers, self.window, self._unweighted, self.version, terms)

@@ -22,6 +22,7 @@ from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
 from scanner.watermark.native.gumbel_runs import BITS, PER_LN2
 from scanner.watermark.native.keyed import GreenListMark, GumbelMark, NativeMark
 from scanner.watermark.native.one_message import below
+from scanner.watermark.native.secret import SubKeys
 from scanner.watermark.native.streams import (
     RunRequest,
     ScoredSteps,
@@ -75,8 +76,8 @@ class Version2Mark(NativeMark):
         if self._elsewhere or len(alike) < len(marks):
             return None
         joined = object.__new__(type(self))
-        chacha, sip = (np.stack(keys) for keys in zip(*(mark.sub_keys for mark in alike), strict=True))
-        vars(joined).update(vars(self), _chacha=chacha, _sip=sip, _begins=begins)
+        rows = SubKeys(*(np.stack(keys) for keys in zip(*(mark.sub_keys for mark in alike), strict=True)))
+        vars(joined).update(vars(self), _rows=rows, _begins=begins)
         del joined._keys
         return joined
 
@@ -292,13 +293,13 @@ class Version2GreenList(GreenListMark, Version2Mark):
 
     def best_of_runs(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Best numbers of runs and their counts: int64[R, most] both."""
-        return green_runs.best_of_runs(self._chacha, steps, request, self._rule)
+        return green_runs.best_of_runs(self._rows.chacha, steps, request, self._rule)
 
     def best_of_windows(
         self, steps: ScoredSteps, windows: Windows, count: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Counts are no bounds, but exact."""
-        number, counted = best_green(self._chacha, steps, *windows, count, self._rule)
+        number, counted = best_green(self._rows.chacha, steps, *windows, count, self._rule)
         return number, counted.astype(np.float64)
 
 
@@ -330,13 +331,13 @@ class Version2Gumbel(GumbelMark, Version2Mark):
 
     def best_of_runs(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Best numbers of runs, int64[R, most], and their scores, float64[R, most]."""
-        return gumbel_runs.best_of_runs(self._chacha, steps, request)
+        return gumbel_runs.best_of_runs(self._rows.chacha, steps, request)
 
     def best_of_windows(
         self, steps: ScoredSteps, windows: Windows, count: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """By the leading bits of draws, which bound scores."""
-        number, units = best_gumbel(self._chacha, steps, *windows, count)
+        number, units = best_gumbel(self._rows.chacha, steps, *windows, count)
         return number, units / PER_LN2
 
 
