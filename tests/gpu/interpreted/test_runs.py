@@ -99,7 +99,7 @@ def laid_out(one: Pair, documents, count: int) -> device_runs.Runs:
     tokens = batch_tokens(documents)
     positions = one.fast.rule.positions(tokens, "none")
     steps = steps_of(tokens, positions, one.fast._nonces(tokens, positions))
-    batch = Batch.put(one.fast.sub_keys.chacha, *steps, CPU)
+    batch = Batch.put(one.fast.sub_keys.chacha, steps.ids, steps.nonces, steps.offsets, CPU)
     rows = np.zeros(len(documents), np.int64)
     return device_runs.Runs(batch, steps.scored, rows, count, 2, 4, np.full(len(documents), np.inf))
 
