@@ -18,12 +18,12 @@ from scanner.scan_plan import recorded_correction
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import Kind, TextPart
 from scanner.watermark import Positions, Tokens, Watermark
-from scanner.watermark.format import ScoresParts
+from scanner.watermark.format import TellsUserEvidence
 from scanner.watermark.formats import generator_of
 from scanner.watermark.positions import CommonNgrams, Dedup
 from scanner.watermark.rule import corrected, log10_p_of, search
 from schemas.registry import MasterKey
-from schemas.words import Naming
+from schemas.words import WEIGHED, Naming
 
 RUN = 8
 """Scored tokens that are shown as one: a single token's score is material of the key."""
@@ -170,7 +170,7 @@ def log10_p_in(
 
 
 def _user_evidence(mark: Watermark, tokens: Tokens, positions: Positions, message: int) -> UserEvidenceFinding | None:
-    found = mark.user_evidence(tokens, positions, np.array([message])) if isinstance(mark, ScoresParts) else None
+    found = mark.user_evidence(tokens, positions, np.array([message])) if isinstance(mark, TellsUserEvidence) else None
     if found is None:
         return None
     log10_p = log10_p_of(mark.law, found.score[:, 0], found.scored)
@@ -279,7 +279,7 @@ class Explanation:
 
         A text that is flagged by a part of it is None too, since its names go by that part alone.
         """
-        named = self.row["naming"] == Naming.NAMED and self.row["unit"] is None
+        named = self.row["naming"] == Naming.NAMED and self.row["unit"] in (None, WEIGHED)
         return self.weighed.user_evidence if named and self.weighed else None
 
     @property

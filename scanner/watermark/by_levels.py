@@ -209,6 +209,15 @@ class ByLevels:
         scored = chosen(positions, ~is_group_step(nonces)).scored
         return Candidates(message, score, UserEvidence(of_user, scored, mark.groups), independent=True)
 
+    def user_evidence(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> UserEvidence | None:
+        """See TellsUserEvidence: −ln p of the sum over the user steps; None without groups."""
+        mark = self._mark
+        if not isinstance(mark, Version2Mark) or mark.groups is None:
+            return None
+        _, of_user = self._scores(mark, tokens, positions, messages[:, None])
+        scored = chosen(positions, ~mark.group_steps(tokens, positions)).scored
+        return UserEvidence(of_user, scored, mark.groups)
+
     def _scores(
         self, mark: Version2Mark, tokens: Tokens, positions: Positions, message: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -289,7 +289,15 @@ class Searches(Protocol, metaclass=MarkAbility):
 
 
 @runtime_checkable
-class ScoresParts(Watermark, Protocol, metaclass=MarkAbility):
+class TellsUserEvidence(Watermark, Protocol, metaclass=MarkAbility):
+    """A watermark whose messages may share positions, and which says what one shares with no other."""
+
+    def user_evidence(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> UserEvidence | None:
+        """What one message of each document shares with no other: C = 1. None: names need nothing besides."""
+
+
+@runtime_checkable
+class ScoresParts(TellsUserEvidence, Protocol, metaclass=MarkAbility):
     """A watermark whose score is a sum over positions, so that windows of a document have scores of the same law.
 
     Under H0 what positions add is independent, and whatever messages and windows they are in, they increase in the same
@@ -301,9 +309,6 @@ class ScoresParts(Watermark, Protocol, metaclass=MarkAbility):
 
     def single_message(self, score: NDArray[np.generic]) -> Candidates:
         """What a search for one message says, from its scores of D documents."""
-
-    def user_evidence(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> UserEvidence | None:
-        """What one message of each document shares with no other: C = 1. None: names need nothing besides."""
 
 
 @runtime_checkable

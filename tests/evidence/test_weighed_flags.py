@@ -9,17 +9,22 @@ import numpy as np
 import polars as pl
 import pytest
 
+from scanner.detection.weighing import levels_on_record
 from scanner.errors import Refused
 from scanner.evidence.case import find_case, surprise_of
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import page
 from scanner.evidence.replay import replay, write_claim
-from scanner.evidence.sentences import what_was_found
+from scanner.evidence.sentences import record_of, what_was_found
+from scanner.registry import check_secret
 from scanner.results.retention import erase_user, retain
 from scanner.results.transactions import read_whole
+from scanner.scan_plan import recorded_correction
+from scanner.watermark.by_levels import ByLevelsProof
+from scanner.watermark.formats import format_of
 from schemas.words import WEIGHED
 from tests.support.foregone import chain_key, chain_model, writer_of_foregone  # noqa: F401 - fixtures
-from tests.support.groups import USERS, held
+from tests.support.groups import GROUPS, USERS, held, make_key
 from tests.support.night import Night
 from tests.support.two_keys import words_of_one_token
 
@@ -29,11 +34,25 @@ pytestmark = [pytest.mark.costly]
 @pytest.fixture(scope="module")
 def flagged(tmp_path_factory, chain_key, chain_model) -> Night:  # noqa: F811
     """A night with a text that weights alone flag; its model is gone since."""
+    return flagged_night(tmp_path_factory.mktemp("flagged"), chain_key, chain_model)
+
+
+@pytest.fixture(scope="module")
+def group_key(tmp_path_factory):
+    return make_key(tmp_path_factory.mktemp("group") / "registry", "gumbel-v2", groups=GROUPS)
+
+
+@pytest.fixture(scope="module")
+def flagged_in_group(tmp_path_factory, group_key, chain_model) -> Night:  # noqa: F811
+    return flagged_night(tmp_path_factory.mktemp("flagged-in-group"), group_key, chain_model, chosen=35)
+
+
+def flagged_night(folder: Path, key, chain_model: Path, chosen: int = 25) -> Night:  # noqa: F811
     from tests.support.without_ray import put_in_the_place_of_ray
 
-    night = Night(tmp_path_factory.mktemp("flagged"), chain_key[0])
-    write, message = writer_of_foregone(chain_key[1], words_of_one_token()), held(chain_key)[USERS[3]]
-    night.write("a", [write(None, 25, 1), write(message, 25, 3)])
+    night = Night(folder, key[0])
+    write, message = writer_of_foregone(key[1], words_of_one_token()), held(key)[USERS[3]]
+    night.write("a", [write(None, 25, 1), write(message, chosen, 3)])
     model = night.folder / "model"
     shutil.copytree(chain_model, model)
     night.configure(more=f'[weights_by]\nmodel = "{model}"\n')
@@ -59,6 +78,27 @@ def test_an_explanation_says_how_tokens_counted_and_agrees_with_the_row(flagged:
     assert "counts the more, the less a language model expected it" in said
     legend = page(explained).split('class="legend"')[1].split("</p>")[0]
     assert "A token counts the more, the less a language model expected it." in legend
+
+
+def test_an_explanation_says_what_tells_the_user_from_the_group_as_the_slow_path_does(flagged_in_group, group_key):
+    explained = Explainer(flagged_in_group.config).explain(place(flagged_in_group))
+    registry, test = group_key
+    text = pl.read_parquet(next(flagged_in_group.input.glob("*.parquet")))["text"][1]
+    levels = levels_on_record([test], text, surprise_of(flagged_in_group.results, explained.row), "the flag")
+    form = format_of(test.key)
+    proof = ByLevelsProof(form.proof(check_secret(registry, test.key)), levels.of(test.key.tokenizer.sha256), form)
+    ids = test.tokenizer.reference.encode([text]).ids
+    scored, (score,), group = proof.user_evidence(ids, [explained.row["message"]], "ngram")
+    assert explained.user_evidence is not None
+    assert explained.user_evidence[:2] == (scored, group) == (explained.user_evidence.scored, GROUPS)
+    log10_p = explained.user_evidence.log10_p
+    assert log10_p == pytest.approx(proof.log10_p(score, scored), rel=1e-9)
+    assert explained.row["log10_p"] < log10_p < -6  # steps of the group are left out
+    among = 1 - (1 - 10**log10_p) ** group
+    corrected = 1 - (1 - among) ** recorded_correction(explained.row)
+    assert 10**explained.log10_p_own == pytest.approx(corrected, rel=1e-3)
+    assert record_of(explained)["name"]["log10_p"] == explained.log10_p_own
+    assert f"{scored:,} scored tokens tell them apart" in dict(what_was_found(explained))["How sure the name is"]
 
 
 def test_a_replay_computes_the_verdict_again_without_the_model(flagged: Night, chain_model: Path) -> None:  # noqa: F811
