@@ -29,9 +29,10 @@ settings.load_profile("same")
 
 NOT_QUICK = re.compile(
     r"ray_cluster|without_ray|\bimport ray\b|scanner\.cluster|subprocess|multiprocessing|inspect(_all)?\(|audited_scan"
-    r"|torch|from transformers|from scanner\.generation|\btiny|\bnight\b|\.png"
+    r"|torch|from transformers|from scanner\.generation|\btiny|\bnight\b|\.png|^pytestmark = pytest\.mark\.seconds$",
+    re.MULTILINE,
 )
-"""Words of a test file that needs Ray, a process (drawing asks one for fonts) or seconds for an import."""
+"""Words of a test file that needs Ray, a process (drawing asks one for fonts) or seconds for an import or each test."""
 
 
 def pytest_addoption(parser):

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from scanner.watermark.formats import FORMATS
 
 ROOT = Path(__file__).parents[1]
@@ -49,11 +51,13 @@ def found() -> dict[str, list[str]]:
     return {file: names for file, names in said.items() if names}
 
 
+@pytest.mark.seconds
 def test_nobody_asks_which_format_it_is():
     outside = {file: names for file, names in found().items() if not file.startswith(tuple(FORMATS_AND_TABLES))}
     assert outside == {}
 
 
+@pytest.mark.seconds
 def test_nobody_is_allowed_to_who_does_not():
     idle = {place for place in FORMATS_AND_TABLES if not any(file.startswith(place) for file in found())}
     assert idle == set()

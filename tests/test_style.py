@@ -53,6 +53,7 @@ def _text_of(statement: ast.stmt | None) -> str:
     return ""
 
 
+@pytest.mark.seconds
 def test_docstrings_and_comments_follow_the_style_page() -> None:
     faults = [
         f"{path.relative_to(ROOT)}:{line}: {text[:100]}"

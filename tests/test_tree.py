@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 TAKE_MANY = {"kernel", "jit", "command", "option", "argument"}
 """Words of decorators of functions that may take more than eight parameters: kernels and commands."""
@@ -79,6 +81,7 @@ def body_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
     return node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
 
 
+@pytest.mark.seconds
 def test_a_class_name_stands_for_one_class():
     found = defaultdict(list)
     for file, tree in all_trees().items():
@@ -88,6 +91,7 @@ def test_a_class_name_stands_for_one_class():
     assert {name: files for name, files in found.items() if len(files) > 1} == {}
 
 
+@pytest.mark.seconds
 def test_no_function_is_written_twice():
     """No two bodies of eight statements and more are equal up to names."""
     found = defaultdict(list)
@@ -151,6 +155,7 @@ def test_names_say_what_a_value_is():
     assert {f"{file}: {name}" for file, name in found if name.lower() in NO_NAMES} == set()
 
 
+@pytest.mark.seconds
 def test_a_class_is_named_by_a_noun():
     found = {node.name for tree in all_trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     assert len(found) > 500

@@ -39,6 +39,7 @@ def test_greenlist_levels_are_the_largest_attainable(scored, gamma, messages):
             assert found.critical[0, j] == corrected.index(max(attained))
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("messages", [1, 100_000])
 def test_gumbel_attains_every_threshold(messages):
     scored = np.array([0, 1, 16, 256, 5000])
@@ -56,6 +57,7 @@ def test_a_critical_gumbel_score_is_the_first_double_that_passes():
     assert (log10_gumbel(around, 256) <= -6).tolist() == [False, True]
 
 
+@pytest.mark.seconds
 def test_the_z_test_lets_too_low_scores_pass():
     exact, z = levels(law_of(Fraction(1, 4)), [64], [1e-5]), levels(Normal(law_of(Fraction(1, 4))), [64], [1e-5])
     assert z.critical[0, 0] < exact.critical[0, 0]

@@ -94,6 +94,7 @@ def test_an_ordinary_key_passes(mark, short):
     assert said(found.by_message())[0] == "holds"
 
 
+@pytest.mark.seconds
 def test_the_correction_left_out_is_caught(short, monkeypatch):
     """The audit sees the missing correction, although its expectation is computed by the same function."""
     monkeypatch.setattr(rule, "log10_any_of", lambda p, _: p)

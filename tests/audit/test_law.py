@@ -29,6 +29,7 @@ def test_cases_leave_out_what_cannot_be_tested():
     assert {case.format.name for case in ALL} == {"greenlist", "gumbel"}
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_it_holds(case, human):
     judged, found = verdicts(case, documents_of(human, 150, 256))

@@ -56,6 +56,7 @@ def test_holm_by_hand():
     assert holm(np.array([0.01, 0.02]), 0.05).all()
 
 
+@pytest.mark.seconds
 def test_the_family_wise_error_is_held():
     """Families of 20 true rows: no more than the stated share of them, within chance, has any row called too small."""
     generator = np.random.default_rng(8)

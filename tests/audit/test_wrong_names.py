@@ -54,6 +54,7 @@ def test_without_rule_2_strangers_are_named_for_text_that_fits_their_group(how, 
     assert judged(NamesCase(how, GROUPS, NameQuestion.GROUP, 200)) == "too small"
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("how", FORMATS, ids=lambda how: how.name)
 def test_a_correction_that_is_left_out_is_seen(how, monkeypatch):
     monkeypatch.setattr(wrong_names, "search", lambda *a, search=wrong_names.search: _uncorrected(search(*a)))

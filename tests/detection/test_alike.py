@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scanner.detection.proving import ROUNDING, nearly_equal
 
 
+@pytest.mark.seconds
 @given(st.floats(-1e4, 1e4))
 def test_an_infinite_number_is_like_itself_and_no_other(other):
     """An edited row may hold −∞ as log10 p, next to which any number differs by no more than a share of it."""

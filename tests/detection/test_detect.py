@@ -80,6 +80,7 @@ def test_marked_text_names_its_user(detector, marked, plain, registry):
     assert rows[0]["keys_tested"] == 2
 
 
+@pytest.mark.seconds
 def test_the_numbers_are_those_of_the_plain_reference(detector, keys, marked, registry):
     """Against the slow implementation, which shares no code: each message's score, the best two, p, corrections."""
     small = [

@@ -88,6 +88,7 @@ def test_the_numbers_are_those_of_the_plain_reference(key, write, words):
     assert row["log10_p_global"] == pytest.approx(best.log10_p_all, rel=1e-9)
 
 
+@pytest.mark.seconds
 def test_text_of_three_is_that_of_the_best_and_not_of_a_fourth(key, write):
     messages = held(key)
     whose = of_other_groups(messages, USERS[20:], 3)
@@ -146,6 +147,7 @@ def test_the_misnaming_rate_is_that_of_the_configuration(key, write, tmp_path):
             assert (row["flagged"], row["proof"]) == (True, "proved")
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("hidden_first", [False, True])
 def test_a_normalised_text_may_have_more_candidates_than_it_had_or_fewer(key, write, hidden_first):
     """Two users' texts, in which zero-width characters hide both marks or one; both users are looked for."""

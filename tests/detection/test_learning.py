@@ -11,6 +11,8 @@ from scanner.registry import load_registry
 from scanner.watermark import positions as of_texts
 from scanner.watermark.positions import CommonNgrams
 
+pytestmark = pytest.mark.seconds
+
 LEAST = 16
 
 

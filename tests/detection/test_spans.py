@@ -143,6 +143,7 @@ def test_a_marked_quotation_is_one_look_that_fits(look, users, marked, plain):
     ]
 
 
+@pytest.mark.seconds
 def test_segments_that_are_not_charged_are_proved_by_nothing(look, users, marked, plain, monkeypatch):
     monkeypatch.setattr(Parts, "looks", lambda self, scored: np.ones_like(scored))
     monkeypatch.setattr(Parts, "there", lambda self, scored: scored > 0)

@@ -100,6 +100,7 @@ def test_pasted_text_stands_whole_in_text_by_people_and_makes_up_its_share(ids, 
     assert len(around) == round(len(ids) * (1 - share) / share)
 
 
+@pytest.mark.seconds
 @few
 @given(st.text(max_size=80), SEEDS)
 def test_homoglyphs_can_be_undone_letter_by_letter(text, seed):

@@ -36,6 +36,8 @@ from tests.support.opened import demo_tokenizer
 from tests.support.two_keys import TOKENIZER, marked_text, message_of, plain_text, words_of_one_token
 from tests.watermark.strategies import few
 
+pytestmark = pytest.mark.seconds
+
 MESSAGES = 50
 RATE = 1e-4
 USERS = ("alice", "bob", "<b>carol</b>")

@@ -88,6 +88,7 @@ def every_message(mark: Watermark, tokens: Tokens, own: int, count: int) -> tupl
     return p(own), sorted(p(message) for message in others if message != own)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("method", SETTINGS)
 @pytest.mark.parametrize("count", [2, 3, 40])
 def test_a_search_finds_what_trying_every_message_finds(method, count):

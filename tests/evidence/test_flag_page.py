@@ -85,6 +85,7 @@ def test_hostile_fields_stay_text(hostile):
     assert "\u202e" not in html
 
 
+@pytest.mark.seconds
 @given(st.text(max_size=200))
 @example("\r\n> a\r\n")
 def test_any_text_stays_text(text):

@@ -64,6 +64,7 @@ def test_no_words_hide_in_armour():
         assert without_manifests(text) == text
 
 
+@pytest.mark.seconds
 def test_texts_with_manifests_have_the_tokens_and_parts_that_they_have_without(marked):
     """In 200 marked texts: what every format scores is made of these tokens, of texts as they stand and normalised."""
     tokenizer, draw = load_tokenizer(TOKENIZER, sha256_file(TOKENIZER)), random.Random(0)

@@ -141,6 +141,7 @@ def test_what_a_format_does_not_allow_is_refused_by_name(tmp_path, changes, what
         load_registry(tmp_path)
 
 
+@pytest.mark.seconds
 def test_keys_of_all_formats_stand_in_one_registry(tmp_path):
     """Secrets of 8 and of 32 bytes stand side by side, in any order. No secret makes two keys of a format."""
     tokenizer = tmp_path / "tokenizer.json"

@@ -38,6 +38,7 @@ def folder():
         yield PartsFolder(f"{place}/parts")
 
 
+@pytest.mark.seconds
 @given(values=VALUES, wanted=st.lists(st.integers(-1, 31), max_size=12))
 def test_what_is_found_is_what_a_look_through_all_finds(folder, values, wanted):
     for rows in (sequence(folder, values), SortedRows.in_memory(table(values))):
@@ -60,6 +61,7 @@ def test_a_range_is_what_lies_in_it(folder, values, low, high):
     assert found == [value for value in values if low < value <= high]
 
 
+@pytest.mark.seconds
 @given(sequences=st.lists(VALUES, min_size=1, max_size=4))
 def test_sequences_are_merged_in_order_into_parts_that_are_not_too_long(folder, sequences):
     with pytest.MonkeyPatch.context() as patch:

@@ -130,6 +130,7 @@ def test_a_secret_that_can_be_guessed_is_refused(tmp_path, secret, what):
     assert secret.hex() not in str(raised.value)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("size", [16, 24, 32, 64])
 def test_random_secrets_are_not_refused(tmp_path, size):
     """20,000 draws of each size from fixed seeds; by chance, one in 7 million secrets of 16 bytes is text."""

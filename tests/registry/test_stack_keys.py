@@ -32,6 +32,7 @@ def add(folder: Path, name: str, *arguments: object) -> tuple[int, str, str]:
     return call("keys", "add", name, *common, *arguments)
 
 
+@pytest.mark.seconds
 def test_a_stacks_own_configuration_is_enough(folder):
     """Format, parameters and key come from the file. The key is kept in a file of its own and shown nowhere."""
     wanted = {
@@ -221,6 +222,7 @@ def test_small_keys_of_synthid_are_read_as_keys_that_anybody_may_know(folder):
     assert add(folder, "again", *words, "--set", "published=true")[0] == 0
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("width", "refused", "warned"), [(299, True, False), (300, False, True), (309, False, True), (310, False, False)]
 )
@@ -268,6 +270,7 @@ def test_what_no_green_list_can_be_is_refused_before_a_key_is_there(folder, more
     assert not (folder / "registry/secrets/bad.key").exists()
 
 
+@pytest.mark.seconds
 def test_a_seed_and_salt_under_which_nothing_depends_on_a_key_are_no_key(folder):
     """Seed 0 and a window of one token are the research code's defaults."""
     secret = folder / "default.key"

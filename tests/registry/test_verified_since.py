@@ -22,6 +22,8 @@ from scanner.registry import (
 )
 from tests.support.forged_users import CHANGES, part_files, read_events, rewrite, swap_names
 
+pytestmark = pytest.mark.seconds
+
 
 @pytest.fixture
 def grown(folder, make_key, small_index):

@@ -127,6 +127,7 @@ def test_a_query_of_flags_is_asked_again_when_an_erasure_that_was_through_with_v
     assert ask(folder, question)["user_id"].to_list() == [None]
 
 
+@pytest.mark.seconds
 def test_whatever_is_asked_is_made_anew_each_time():
     """A query that was made before it is asked names the files of then, and asked again finds them gone again."""
     made_before = []

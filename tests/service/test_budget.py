@@ -97,6 +97,7 @@ def test_cut_and_padded_texts_are_variants(budget):
         assert not charge(budget, one)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("times", [20, 100])
 def test_text_within_a_long_one_meets_its_budget(times):
     """A sketch of the whole found 0 of 20 that were padded by 30 texts: its smallest hashes were the padding's."""
@@ -187,6 +188,7 @@ def test_a_clock_that_went_ahead_and_back_ends_no_budget_and_none_for_ever(budge
     assert rows(budget) == 1 + 1 + 1 + len(_indexed(keyed_sketches(text_of(521), KEY)[0]))
 
 
+@pytest.mark.seconds
 def test_two_servers_use_no_budget_together(budget, tmp_path):
     """Each would wait for the other's lock with all that it answers."""
     with pytest.raises(Refused, match="a `state` of its own"):

@@ -71,6 +71,7 @@ def test_a_first_request_gives_way_after_connections_that_had_an_answer(server):
         assert answer(first).startswith(b"HTTP/1.1 200 OK")
 
 
+@pytest.mark.seconds
 def test_requests_in_a_row_keep_no_honest_request_out():
     """Connections with requests in a row never wait for their client, so only those who just came would give way."""
 
@@ -163,6 +164,7 @@ def untaken(server: Server) -> socket.socket:
     return connection
 
 
+@pytest.mark.seconds
 def test_answers_that_nobody_takes_keep_nobody_out(large):
     with ExitStack() as stack:
         for _ in range(30):
@@ -204,6 +206,7 @@ def test_a_request_of_two_lengths_is_refused(server):
     assert status(server, both) == 400
 
 
+@pytest.mark.seconds
 def test_an_answer_that_the_end_cuts_off_leaves_no_traceback(monkeypatch, caplog):
     """Ctrl-C while an answer is on its way: uvicorn has an error for each. What fails before the end is logged."""
     begun = Event()
@@ -226,6 +229,7 @@ def test_an_answer_that_the_end_cuts_off_leaves_no_traceback(monkeypatch, caplog
     assert caplog.records == [failed]
 
 
+@pytest.mark.seconds
 def test_the_end_waits_for_few_of_the_requests_of_a_flood(monkeypatch):
     """Each that is worked on is waited for, so that Ctrl-C took minutes after a flood of pages."""
     monkeypatch.setattr(serving, "_SECONDS_TO_END", 0.1)

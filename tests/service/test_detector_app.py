@@ -14,6 +14,8 @@ from scanner.service.experts import issue_token, revoke_token
 from schemas.service import MEANINGS, DetectorResult
 from tests.support.detecting import ask, configured, detecting, request
 
+pytestmark = pytest.mark.seconds
+
 TOKEN = re.compile(r"WORD\w*")
 
 

@@ -26,6 +26,8 @@ from tests.fixed import fix_secrets
 from tests.support.detecting import ask, configured, detecting, request, until
 from tests.support.two_keys import TOKENIZER
 
+pytestmark = pytest.mark.seconds
+
 PROXY = '[proxy]\naddresses = ["::ffff:127.0.0.1"]\ncaller = "X-Forwarded-For"\nexpert = "X-Expert"\n'
 
 

@@ -125,6 +125,7 @@ def install(monkeypatch, make):
     monkeypatch.setitem(sys.modules, "fastokens", SimpleNamespace(Tokenizer=tokenizer))
 
 
+@pytest.mark.seconds
 def test_one_warning_when_a_golden_string_differs(monkeypatch, slow, caplog):
     install(monkeypatch, lambda: Imitation(slow, lambda texts: [text.replace("\t", " ") for text in texts]))
     loaded = load_tokenizer(TOKENIZER, sha256_file(TOKENIZER))
@@ -135,6 +136,7 @@ def test_one_warning_when_a_golden_string_differs(monkeypatch, slow, caplog):
     assert "Hugging Face tokenizers is used instead" in record.getMessage()
 
 
+@pytest.mark.seconds
 def test_one_warning_when_the_first_texts_differ(monkeypatch, slow, data, caplog):
     install(monkeypatch, lambda: Imitation(slow, lambda texts: [text.replace("odd word", "even") for text in texts]))
     fast = FastTokenizer(data, slow)
@@ -180,6 +182,7 @@ def test_no_warning_when_it_is_not_installed(monkeypatch, caplog):
     assert not caplog.records
 
 
+@pytest.mark.seconds
 def test_an_interruption_is_no_fault_of_a_text(monkeypatch, slow, data):
     install(monkeypatch, lambda: Imitation(slow))
     fast = FastTokenizer(data, slow)

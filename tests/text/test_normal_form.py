@@ -175,6 +175,7 @@ def test_counts_are_those_of_a_plain_reading(texts):
         assert {name: int(field[place]) for name, field in counts._asdict().items()} == plain_counts(text)
 
 
+@pytest.mark.seconds
 def test_one_class_has_all_characters_that_are_left_out_or_stand_for_another():
     kinds = (UNSEEN, CONTROLS, BLANKS, LINE_ENDS, LINES)
     for letter in map(chr, range(0x110000)):
@@ -220,6 +221,7 @@ _WORDS = (
 _WRITTEN = st.lists(st.sampled_from([*_WORDS, " ", " ", "\n", "\n"]), max_size=60).map("".join)
 
 
+@pytest.mark.seconds
 @given(st.lists(_WRITTEN, max_size=5), st.sampled_from([*EVASIONS]))
 def test_texts_of_a_batch_have_the_forms_that_each_has_by_itself(texts, evasion):
     texts = [*texts, PLAIN, EVASIONS[evasion](PLAIN), *map(str.upper, texts)]
@@ -298,6 +300,7 @@ def test_long_runs_take_no_time(text):
     assert time.thread_time() - begin < 1
 
 
+@pytest.mark.seconds
 @given(
     st.lists(st.tuples(st.sampled_from("a\u00e9\u65e5\U0001f600"), st.sampled_from([0, 1, 30, 31, 40]), st.randoms()))
 )

@@ -94,6 +94,7 @@ def test_golden_strings(standing):
     same(reference, of_it, [text[:300] for text in golden_strings(DEMO)[::7]])
 
 
+@pytest.mark.seconds
 @given(st.lists(st.text(st.sampled_from("ab \n>é😀▁A"), max_size=20), min_size=1, max_size=4))
 def test_mixed_texts(standing, texts):
     same(*standing, texts)

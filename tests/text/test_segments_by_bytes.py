@@ -54,6 +54,7 @@ def told(segments: Segments) -> list[list[tuple[int, int, int]]]:
     return [each[first:last] for first, last in pairwise(edges)]
 
 
+@pytest.mark.seconds
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=40).map("".join), max_size=5))
 def test_segments_are_those_that_are_told_of_each_text(texts):
     assert told(segments_of_texts(utf8(texts))) == [plainly(text) for text in texts]
@@ -73,6 +74,7 @@ def test_a_slice_of_a_buffer_is_read_where_it_lies():
     assert told(segments_of_texts(Utf8(data, offsets[1:4]))) == [plainly(text) for text in texts[1:3]]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     "piece",
     [

@@ -34,6 +34,7 @@ def assert_same_best(pair, batch, count, dedup="ngram", scores=None):
             assert abs(got - score) <= (0 if exact else sum_error(len(kept), score))
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("window", [0, 1, 4])
 def test_counts_of_messages(count, window):
@@ -133,6 +134,7 @@ def test_ties_go_to_the_smallest_message(count, length):
     assert_same_best(greenlist(0), batch, count, scores=brute_force.scores)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("count", [TILE - 1, TILE, TILE + 1, TILE + 70, 2 * TILE + 5])
 def test_tiles_of_greenlist(count):
     """Ties within and across tiles: with T = 1 and 2 many messages of each tile share the best count."""

@@ -50,6 +50,7 @@ def sums_of(pair, tokens, positions, count, first=0):
     return sums[GROUP : GROUP + count].copy(), nonces, ids
 
 
+@pytest.mark.seconds
 @few
 @given(
     st.lists(st.one_of(st.integers(0, 600), st.integers(0, 2**32 - 1)), max_size=12),
@@ -94,6 +95,7 @@ def test_where_long_documents_begin(scored, count):
     assert_best_of_the_one_message_path(gumbel(0), [np.arange(len(document)) + document[0]], count)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     "count", [gumbel_runs.TILE - 1, gumbel_runs.TILE, gumbel_runs.TILE + 1, 2 * gumbel_runs.TILE + 5]
 )

@@ -40,6 +40,7 @@ def plain_log10_p(method: str, terms: NDArray[np.float64], levels: NDArray[np.ui
     return float(log10_gumbel_levels(total, counts, VALUES)[0])
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", FORMS)
 def test_scores_and_proofs_are_of_the_sum_by_levels(name: str) -> None:
     form, secret = make_format(name, FORMS[name]), b"a secret of 16 b"
@@ -59,6 +60,7 @@ def test_scores_and_proofs_are_of_the_sum_by_levels(name: str) -> None:
         assert proof.log10_p(score, scored) == pytest.approx(found.log10_p[d, 0], rel=1e-8, abs=1e-8)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("number", "length", "messages"), [(4, 90, 700), (1, LONGEST + 80, 70)])
 @pytest.mark.parametrize("name", ["greenlist-v2", "gumbel-v2"])
 def test_a_search_finds_the_best_messages_of_all(name: str, number: int, length: int, messages: int) -> None:
@@ -86,6 +88,7 @@ def test_bounds_of_sums_are_never_smaller_and_little_larger(scored: int) -> None
     assert (bounds <= exact + (0.0861 + 2.0**-11) * np.log(2.0) * levels.sum() + 0.1).all()
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", ["greenlist-v2", "gumbel-v2"])
 def test_a_search_of_groups_looks_into_the_best_group_and_rare_ones(name: str) -> None:
     groups = 40

@@ -36,6 +36,7 @@ def filtered(sketch: Sketch, documents: list[list[int]], texts: int = 16) -> lis
     return [(part - begin).tolist() for part, begin in zip(parts, tokens.offsets[:-1], strict=True)]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("reach", [2, 4])
 def test_ngrams_of_many_texts_are_left_out_and_no_others(reach):
     texts = corpus(40)
@@ -81,6 +82,7 @@ def test_the_plain_path_of_proofs_leaves_out_the_same_places(reach):
     assert 400 < sum(map(len, plain)) < 4000  # some stay, some go
 
 
+@pytest.mark.seconds
 def test_no_position_goes_but_the_common_ones():
     texts = corpus(40)
     tokens = batch_tokens(texts)

@@ -27,6 +27,7 @@ def test_minus_ln_r_at_the_corners():
     assert_minus_ln_r(CORNERS + [2**bit for bit in range(32)] + [2**32 - 2**bit for bit in range(1, 32)])
 
 
+@pytest.mark.seconds
 @many
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=20))
 def test_minus_ln_r(words):
@@ -66,6 +67,7 @@ def test_batches(window, count):
     assert_best_is_that_of_the_one_message_path(gumbel(window), batch, count)
 
 
+@pytest.mark.seconds
 def test_one_sum_per_message_in_the_order_of_positions():
     """The sums of a text and of its reverse differ in the last bits; both agree with the plain loop."""
     pair, text = gumbel(0), random_documents(2, [3000], vocabulary=2**32 - 1)[0]
@@ -83,6 +85,7 @@ def test_repeats_without_a_window(dedup):
     assert_best_is_that_of_the_one_message_path(gumbel(0), batch, 500, dedup)
 
 
+@pytest.mark.seconds
 def test_many_short_documents():
     """Short sums crowd together: the closest best and second of 20,000 are about 1e-5 apart."""
     pair, tokens = gumbel(1), batch_tokens(random_documents(11, [4] * 20_000))

@@ -64,6 +64,7 @@ def pair_of(case) -> Pair:
     return (gumbel if case["method"] == "gumbel" else log_gumbel)(window, secret)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("case", DOCUMENTS, ids=lambda case: f"{case['method']}-{case['dedup']}-h{case['window']}")
 def test_documents(case):
     pair, tokens = pair_of(case), batch_tokens([case["tokens"]])

@@ -117,6 +117,7 @@ def test_tails_fall_smoothly_however_long_the_text() -> None:
         assert log10_p[-1] < -3000.0
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("tokens", [pytest.param(3, marks=pytest.mark.costly), 16, 60, 200, 1_000, 8_000])
 def test_the_slow_path_of_proofs_agrees(tokens: int) -> None:
     """By transforms, which share nothing with the series: texts of any mixture of levels, scores of any size."""

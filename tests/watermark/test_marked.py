@@ -64,6 +64,7 @@ def test_greenlist(window, gamma):
     assert_found(pair, texts, messages, 100_000)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("window", [1, 4])
 def test_gumbel(window):
     pair, messages = gumbel(window), [0, 1, 4095, 20_000, 99_999]

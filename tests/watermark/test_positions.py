@@ -22,6 +22,7 @@ def got(batch, window, dedup):
     return split(scored_positions(tokens, window, dedup), tokens)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("dedup", DEDUPS)
 @many
 @given(documents, windows)
@@ -73,6 +74,7 @@ KEYS = {
 }
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("dedup", ["ngram", "context"])
 @pytest.mark.parametrize("name", KEYS)
 def test_the_hash_never_decides(monkeypatch, name, dedup):

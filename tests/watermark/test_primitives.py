@@ -80,6 +80,7 @@ def test_stream_words(nonce, planes, data):
     assert streams.stream_word(fast.derive(SECRET, label), nonce, planes, plane, i) == wanted
 
 
+@pytest.mark.seconds
 @many
 @given(windows, st.data())
 def test_nonces_of_windows(window, data):
@@ -102,6 +103,7 @@ def test_nonces_of_more_windows_than_fit_a_chunk():
 starts = st.one_of(st.integers(0, 600), st.integers(2**32 - 300, 2**32 + 1_000_000))
 
 
+@pytest.mark.seconds
 @many
 @given(st.sampled_from(GAMMAS), st.lists(st.tuples(words64, starts), max_size=3), st.integers(0, 100))
 def test_green_entries(gamma, steps, count):
@@ -113,6 +115,7 @@ def test_green_entries(gamma, steps, count):
         assert row == [reference.is_green(pair.plain.keys, nonce, start + j, gamma) for j in range(count)]
 
 
+@pytest.mark.seconds
 @many
 @given(st.lists(st.tuples(words64, starts), max_size=3), st.integers(0, 300))
 def test_draws(steps, count):

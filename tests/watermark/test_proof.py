@@ -42,6 +42,7 @@ def test_it_shares_no_code_with_what_scores():
                 assert own[node.module] in (None, [alias.name for alias in node.names]), path
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("dedup", ["ngram", "context", "none"])
 @pytest.mark.parametrize("window", [0, 1, 2, 3, 4, 7, 16])
 def test_version_1(window, dedup):
@@ -79,6 +80,7 @@ def test_version_2(window, groups):
     assert scores == pytest.approx([plain.scores(tokens, message)[0] for message in messages], rel=1e-13)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("width", [1, 3, 4, 5, 9])
 def test_vllm(width):
     draw = random.Random(width)
@@ -115,6 +117,7 @@ def test_sglang(width):
     assert score == pytest.approx(wanted, rel=1e-13)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("scored", [1, 16, 256, 5000, 200_000])
 def test_p_values(scored):
     for share in (0.5, 1.0, 1.05, 1.3, 2.0):

@@ -122,6 +122,7 @@ def test_where_no_rank_is_asked():
         assert verdict(Alone([30.0], basis), 1, 1e-6)[1].flagged.tolist() == [False]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("form", STACKS, ids=lambda form: form.name)
 def test_decoys_of_the_formats(form):
     """Decoys are different keys, the same every time, and have the law of the key."""

@@ -65,6 +65,7 @@ def assert_hits(p: np.ndarray, level: float, chance: float) -> None:
     assert low <= hits <= high, f"{hits} of {len(p)} at p <= {level}: outside {low} to {high}"
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("make", [gumbel, log_gumbel])
 def test_gumbel(make):
     p = p_values(lambda secret: make(4, secret))
@@ -74,6 +75,7 @@ def test_gumbel(make):
         assert_hits(1 - p, level, level)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("gamma", [Fraction(1, 4), Fraction(1, 2), Fraction(77, 256)], ids=str)
 def test_greenlist(gamma):
     """P-values of a green list are discrete: the chance of a hit at α is the largest p-value up to α."""

@@ -63,6 +63,7 @@ def test_under_version_1_the_victim_is_named(attack, method, window):
     assert np.mean(framed) >= 0.9
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("window", "groups", "one_group"), CELLS)
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
 @pytest.mark.parametrize("attack", [attacks.own_text, attacks.moved_tokens, attacks.queried_model, attacks.spliced])
@@ -94,6 +95,7 @@ def test_120_tokens_of_another_hide_the_author_of_300_under_version_1_alone(meth
     assert named == 1 if version == 2 else named <= 0.05  # in one of some 400 texts the 120 tokens do not pass
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("window", [1, 4])
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
 def test_text_of_group_steps_alone_names_strangers_as_rarely_as_the_misnaming_rate_says(method, window):

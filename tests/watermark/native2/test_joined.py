@@ -23,6 +23,7 @@ def open_mark(method: str, groups: int | None, number: int) -> Version2GreenList
     )
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("groups", [WITHOUT, GROUPS])
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
 def test_joined_marks_score_each_document_as_its_own_mark_does(method, groups):

@@ -59,6 +59,7 @@ def test_no_score_is_larger_and_none_smaller_by_much(scored):
         assert units_of(score, scored) <= bound <= (score + parts * WASTE + scored * 2.0**-20) * PER_LN2 + LANES * parts
 
 
+@pytest.mark.seconds
 @many
 @given(st.lists(draws, min_size=1, max_size=3 * PRODUCT))
 def test_any_draws_of_one_lane(drawn):

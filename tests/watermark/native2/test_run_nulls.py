@@ -96,6 +96,7 @@ def test_sums_are_as_near_to_scores_as_they_say():
         assert np.abs(sums * UNIT - exact[d]).max() <= scored * TERM_ERROR * UNIT
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("most", [(512, 2048), (7, 9)])
 @pytest.mark.parametrize("gamma", ["1/4", None])
 def test_pairs_of_groups_and_users(gamma, most, monkeypatch):

@@ -61,6 +61,7 @@ def test_with_groups(docs, window, dedup, method, groups, data):
     same(one.fast.score(tokens, positions, last), [one.plain.scores(d, last, dedup)[0] for d in docs], positions.scored)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("groups", [None, 19])
 def test_the_draws_that_one_message_meets(groups):
     """The draws are the reference's, step by step, over the edge of a chunk, with a message for each document."""

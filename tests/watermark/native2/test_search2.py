@@ -126,6 +126,7 @@ def test_everybody_whose_text_a_document_holds_is_a_candidate(method):
     assert_found(mark, tokens, positions, 130)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("groups", [2, 7, 31])
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
 def test_with_groups(method, groups):

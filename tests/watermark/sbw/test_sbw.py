@@ -18,6 +18,7 @@ def key(number: int) -> bytes:
     return number.to_bytes(8, "big")
 
 
+@pytest.mark.seconds
 def test_windows_whose_draw_no_key_changes_are_left_out():
     tokens = batch_tokens([[0, 0, 0, 5, 0, 0, 7, 8]])
     additive = SbwFormat(seeding="additive", context_width=2).open(key(15485863))
@@ -81,6 +82,7 @@ def test_schemes_of_the_package_are_read():
         read_config('{"hash_key": 7, "seeding_scheme": "lefthash"}')
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("seeding", SEEDINGS)
 def test_marked_text_is_found_and_under_no_other_key(seeding):
     """Each token is a green one of eight: with 160 tokens p is at its floor of 2^-32, and other keys see nothing."""

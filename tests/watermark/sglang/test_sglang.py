@@ -26,6 +26,7 @@ COLLISION = [55826, 167495, 17, 62387, 187178, 18]
 """Tokens of SGLang's known answers: at width 2 two different contexts of one hash, found without a key."""
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("form", [SglangOneKeyFormat, SglangTwoKeysFormat])
 def test_known_answers(form):
     assert [line for group, some in cases(form).items() for case in some for line in wrong(form, group, case)] == []

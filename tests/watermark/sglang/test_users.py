@@ -23,6 +23,7 @@ SECRET = bytes(range(32))
 TOKENS = st.lists(st.integers(0, 3), max_size=30) | st.lists(st.integers(0, 2**32 - 1), max_size=80)
 
 
+@pytest.mark.seconds
 def test_known_answers():
     """Known answers of our own, made by the slow reference."""
     form, some = SglangUserKeysFormat, cases(SglangUserKeysFormat)
@@ -40,6 +41,7 @@ def test_user_keys():
         assert f"{user_key(SECRET, message):016x}" == digest.hexdigest()[:16]
 
 
+@pytest.mark.seconds
 @settings(max_examples=30, deadline=None)
 @given(documents=st.lists(TOKENS, min_size=1, max_size=3), count=st.integers(1, 7))
 def test_the_search_finds_the_best_two(documents, count):

@@ -11,6 +11,7 @@ from tests.bench import fresh_keys, one_key
 TEXT = batch_tokens([np.random.default_rng(3).integers(1, 300, 60).tolist() * 2])
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", ["three-bricks-openai", "three-bricks-maryland"])
 def test_all_payloads_at_once(name):
     form = make_format(name, {"vocab_size": 300, "window": 2})

@@ -68,6 +68,7 @@ def test_blocks_collide():
     assert (len(states), np.count_nonzero(states == states[0]), len(set(states.tolist()))) == (130, 27, 130 - 26)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("text", [COLLIDING, ORDINARY], ids=["colliding", "ordinary"])
 def test_the_variance_is_that_of_plain_numbers_under_the_same_points(text):
     states = states_of(text)
@@ -134,6 +135,7 @@ def test_both_ways_to_the_wide_law_agree(variance):
     assert np.log(law) == pytest.approx(log_urn(400, variance), abs=1e-9)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("score", ["weighted", "mean"])
 @pytest.mark.parametrize("text", [COLLIDING, ORDINARY], ids=["colliding", "ordinary"])
 def test_the_proof_finds_the_same_under_every_law(text, score):

@@ -46,6 +46,7 @@ def test_weights_are_the_stacks_in_whole_numbers():
         assert weights / weights[-1] == pytest.approx(np.linspace(10, 1, depth))
 
 
+@pytest.mark.seconds
 def test_p_is_exact_over_every_key():
     """Three layers of 2^12 places: all 2^36 keys on one text, counted, beside p where it is at most 1e-3."""
     size = 2**12
@@ -71,6 +72,7 @@ def test_p_is_exact_over_every_key():
     assert exact > 10
 
 
+@pytest.mark.seconds
 def test_above_a_thousandth_p_is_not_below_the_exact_one():
     """Above 1e-3 p is by the normal law: over keys no more than a share p reaches it, up to five standard errors."""
     form = SynthIdTableFormat(depth=5, sampling_table_seed=1)
