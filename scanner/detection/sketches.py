@@ -73,9 +73,14 @@ def _smallest(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The MOST_GRAMS smallest of hashes, each once, ascending."""
     least = 4 * MOST_GRAMS  # enough but where nearly all repeat
     few = np.partition(hashes, least)[:least] if len(hashes) > least else hashes
-    ordered: NDArray[np.uint64] = np.sort(few if len(np.unique(few)) >= MOST_GRAMS else hashes)
-    kept: NDArray[np.uint64] = ordered[np.append(True, ordered[1:] != ordered[:-1])]
-    return kept[:MOST_GRAMS]
+    kept = _each_once(few)
+    return (kept if len(kept) >= MOST_GRAMS or few is hashes else _each_once(hashes))[:MOST_GRAMS]
+
+
+def _each_once(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Hashes ascending, each once; np.unique takes five times as long."""
+    ordered: NDArray[np.uint64] = np.sort(hashes)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])]
 
 
 def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:

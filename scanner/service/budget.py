@@ -169,12 +169,15 @@ class Budget:
             f"WHERE hash IN ({','.join('?' * len(hashes))}) GROUP BY first ORDER BY count(*) DESC LIMIT {_COMPARED})",
             hashes,
         ).fetchall()
-        sketches = [np.frombuffer(sketch, "<u8") for _, sketch in rows]
-        every = np.concatenate([*sketches, np.empty(0, np.uint64)])
-        shared = np.append(0, np.cumsum(grams[np.minimum(np.searchsorted(grams, every), len(grams) - 1)] == every))
-        ends = np.cumsum([0, *map(len, sketches)])
-        enough = np.flatnonzero(np.diff(shared[ends]) >= FEWEST_SHARED).tolist()
-        return [rows[place][0] for place in enough if containment(grams, sketches[place]) >= ALIKE]
+        ends_of_grams = np.zeros(2**16, np.bool_)  # exact comparisons with each sketch would take most of a charge
+        ends_of_grams[grams.astype(np.uint16)] = True
+        found = []
+        for first, raw in rows:
+            sketch = np.frombuffer(raw, "<u8")
+            may_be_shared = np.count_nonzero(ends_of_grams[sketch.astype(np.uint16)])
+            if may_be_shared >= FEWEST_SHARED and containment(grams, sketch) >= ALIKE:
+                found.append(first)
+        return found
 
     def _charged(self, first: int) -> tuple[int, float]:
         """How many texts were charged to a first one, and when the oldest was."""

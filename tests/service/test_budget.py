@@ -237,6 +237,20 @@ def test_containment_is_that_of_the_whole_sets():
     assert max(map(abs, errors)) < 0.25  # five standard deviations of a share of a hundred hashes
 
 
+def test_near_duplicates_are_those_by_the_containment_of_each_pair(budget):
+    """Texts share words by chance, none to all; fewer than are compared."""
+    texts = [edited(text_of(seed // 6), seed % 6 / 5, seed) for seed in range(30)]
+    sketches = [keyed_sketches(text, KEY)[0] for text in texts]
+    firsts = [budget._begin(each) for each in sketches]
+    counts = []
+    for one in sketches:
+        expected = [first for first, other in zip(firsts, sketches, strict=True) if containment(one, other) >= ALIKE]
+        assert sorted(budget.near_duplicates_of(one)) == expected
+        counts.append(len(expected))
+    assert min(counts) == 1
+    assert max(counts) >= 3
+
+
 def test_a_full_disk_loses_no_charge_without_a_word(budget):
     """A charge that waits for its commit is undone with another that cannot be written, and both are told."""
     assert charge(budget, text_of(600))
