@@ -33,6 +33,7 @@ from scanner.scan_plan import Weights
 from scanner.text import normal_form
 from scanner.text.normal_form import _FOREIGN, _MIXED, counts_of, in_capitals, in_short_lines, normal_forms, normalise
 from scanner.text.quoting import Utf8
+from scanner.text.transport import without_transport
 from schemas.tables import DOCUMENTS
 from tests.support.evasions import EVASIONS
 from tests.support.opened import opened
@@ -189,7 +190,7 @@ def utf8(texts: list[str]) -> Utf8:
 
 def plain_form(text: str) -> str:
     """The normal form of one text, counted anew after each change, and looked through for all that hides in it."""
-    text = normal_form.without_transport(text)
+    text = without_transport(text)
     counts = counts_of(utf8([text]))
     changed = counts.changes[0] and counts.changes[0] * normal_form.LEAST_CHANGES >= len(text)
     for _ in range(normal_form._ROUNDS if changed or in_capitals(counts)[0] or in_short_lines(counts)[0] else 0):

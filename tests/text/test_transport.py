@@ -2,6 +2,7 @@
 
 import html
 import quopri
+import re
 import textwrap
 
 import numpy as np
@@ -9,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.text.normal_form import NO_PROSE, may_have_changed, normalise, without_transport
+from scanner.text.normal_form import normalise
+from scanner.text.transport import (
+    BROKEN_LINES,
+    HTML,
+    NO_PROSE,
+    QUOTED_PRINTABLE,
+    arrived_text,
+    transport_signs,
+    without_transport,
+)
 from tests.support.evasions import PLATFORMS, wrapped
 
 PROSE = (
@@ -107,11 +117,43 @@ def test_breaks_are_those_of_a_plain_reading(lines):
     )
     assert without_transport(text) == (joined + parts[-1] if breaks else text)
     data = np.frombuffer(f"x{text}".encode(), np.uint8)
-    assert may_have_changed(data, np.array([0, 1, len(data)]), NO_PROSE).tolist() == [False, bool(breaks)]
+    signs = transport_signs(data, np.array([0, 1, len(data)]), NO_PROSE)
+    assert (signs & BROKEN_LINES > 0).tolist() == [False, bool(breaks)]
 
 
-@given(st.lists(st.text("&<=\nab", max_size=9), min_size=1))
+@given(st.lists(st.text("&<>=/;\n#pbrZ1 ~é", max_size=9), min_size=1))
 def test_signs_of_html_and_quoted_printable_are_seen_in_the_bytes(texts):
-    data, offsets = np.frombuffer("".join(texts).encode(), np.uint8), np.cumsum([0, *map(len, texts)])
-    plain = ["&" in text or "<" in text or "=\n" in text for text in texts]
-    assert may_have_changed(data, offsets, NO_PROSE).tolist() == plain
+    stored = [text.encode() for text in texts]
+    data, offsets = np.frombuffer(b"".join(stored), np.uint8), np.cumsum([0, *map(len, stored)])
+    signs = transport_signs(data, offsets, NO_PROSE)
+    assert (signs & QUOTED_PRINTABLE > 0).tolist() == ["=\n" in text for text in texts]
+    begins, bare = re.compile("&[A-Za-z#]|<[/bp]"), re.compile("&(?![A-Za-z#])")
+    plain = [bool(begins.search(text)) and not bare.search(text) for text in texts]
+    assert (signs & HTML > 0).tolist() == plain
+
+
+_PIECES = (
+    "&",
+    "<p>",
+    "</p>",
+    "<br>",
+    "&amp;",
+    "&nbsp;",
+    "&#39;",
+    "&x",
+    "=\n",
+    "=C3=A9",
+    "a",
+    "é",
+    " ",
+    "\n",
+    "word " * 14,
+)
+
+
+@given(st.lists(st.lists(st.sampled_from(_PIECES), max_size=30).map("".join), min_size=1, max_size=4))
+def test_what_a_text_has_no_sign_of_need_not_be_looked_for(texts):
+    stored = [text.encode() for text in texts]
+    signs = transport_signs(np.frombuffer(b"".join(stored), np.uint8), np.cumsum([0, *map(len, stored)]), NO_PROSE)
+    for text, sign in zip(texts, signs.tolist(), strict=True):
+        assert arrived_text(text, sign) == without_transport(text)
