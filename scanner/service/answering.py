@@ -13,9 +13,10 @@ import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -23,7 +24,7 @@ from scanner.errors import BrickscanError, Refused
 from scanner.registry import head_of, load_registry, numbers_of_heads
 from scanner.registry.keys_file import read_published
 from scanner.registry.secrets import new_secret_file, read_secret
-from scanner.service.budget import Budget, BudgetSpent
+from scanner.service.budget import Budget, BudgetSpent, Charge
 from scanner.service.scoring import Finding, ScoringPool, Served, Unavailable, look
 from scanner.service.signing import Signer
 from scanner.storage.locations import make_private, read_named, write_whole
@@ -40,6 +41,8 @@ from schemas.service import (
 
 SECONDS_BETWEEN_LOOKS = 1.0
 """Seconds between two looks at the registry: so long, at most, it goes on after the registry became unreadable."""
+
+Result = TypeVar("Result")
 
 _KEY_FILE = "secret"
 _REGISTRY_FILE = "registry.json"
@@ -79,7 +82,9 @@ class Answers:
         self._signer = Signer(self.state)
         self._signer.sign(functools.partial(self._statement, self.first, None, b"", DetectorResult.TOO_SHORT, None))
         self.metrics = CollectorRegistry()
-        self._commit: asyncio.Future[None] | None = None
+        self._thread = ThreadPoolExecutor(1)  # of the budget: a commit may wait for the disk, and answers for no commit
+        self._uncharged: list[tuple[Sequence[Charge], asyncio.Future[list[BudgetSpent | None]]]] = []
+        self._charging: asyncio.Task[None] | None = None
         self._answers = Counter(
             "brickscan_detector_answers",
             "Answers by result and class of caller",
@@ -116,7 +121,7 @@ class Answers:
             if now and now != trouble:
                 self._tell(f"event=not_serving why={json.dumps(now)}")
             trouble = now
-            self._forget()
+            await self._in_thread(self._forget)
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
 
     def _read_registry(self) -> Served:
@@ -136,6 +141,7 @@ class Answers:
     def close(self) -> None:
         """End the processes, and close the tables."""
         self.pool.stop()
+        self._thread.shutdown()
         self.budget.close()
 
     async def answer(
@@ -156,8 +162,13 @@ class Answers:
         self, texts: Sequence[bytes], caller: Caller, file: bytes | None
     ) -> list[DetectorAnswer | DetectorError]:
         digests = [self.budget.digest(text) for text in texts]
-        answers: list[DetectorAnswer | DetectorError | None] = [self._spent(digest, caller) for digest in digests]
-        unanswered = [place for place, answer in enumerate(answers) if answer is None]
+        refusals: Sequence[BudgetSpent | None] = [None] * len(texts)
+        if not self.budget.has_left(caller.name, expert=caller.expert):
+            refusals = await self._in_thread(self.budget.refusals, digests, caller.name, expert=caller.expert)
+        answers: dict[int, DetectorAnswer | DetectorError] = {
+            place: self._refusal(spent) for place, spent in enumerate(refusals) if spent is not None
+        }
+        unanswered = [place for place in range(len(texts)) if place not in answers]
         if unanswered:
             try:
                 findings, served = await self.pool.run(caller, look, [texts[place] for place in unanswered])
@@ -166,53 +177,49 @@ class Answers:
             except Unavailable:
                 self._refused.labels("unavailable").inc(len(unanswered))
                 raise
-            lost = self.budget.lost
-            spent = [
-                self._charge(digests[place], finding, caller)
-                for place, finding in zip(unanswered, findings, strict=True)
-            ]
-            await self._committed()
-            if lost != self.budget.lost:
-                raise Unavailable("The detector cannot answer now.")
-            entries = []
-            for place, finding, refusal in zip(unanswered, findings, spent, strict=True):
-                answers[place] = refusal or self._answered(texts[place], finding, served, caller, file)
-                if refusal is None:
-                    entries.append(self._entry(digests[place], finding, served, caller))
-            self.log.add(entries)
-        return [answer for answer in answers if answer is not None]
+            found = dict(zip(unanswered, findings, strict=True))
+            long_enough = [place for place in found if found[place].result != DetectorResult.TOO_SHORT]
+            spent = await self._charge(
+                [Charge(digests[place], caller.name, found[place].passages, caller.expert) for place in long_enough]
+            )
+            answers |= {place: self._refusal(why) for place, why in zip(long_enough, spent, strict=True) if why}
+            answered = [place for place in unanswered if place not in answers]
+            answers |= {place: self._answered(texts[place], found[place], served, caller, file) for place in answered}
+            self.log.add([self._entry(digests[place], found[place], served, caller) for place in answered])
+        return [answers[place] for place in range(len(texts))]
 
-    def _spent(self, digest: bytes, caller: Caller) -> DetectorError | None:
-        """Why a new text of a caller is not even looked at; None: it is."""
-        try:
-            if not self.budget.is_free(digest):
-                self.budget.refuse_spent(caller.name, expert=caller.expert)
-        except BudgetSpent as spent:
-            return self._refusal(spent)
-        return None
+    async def _in_thread(self, function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:  # noqa: ANN401
+        """Result of a function in the budget's thread."""
+        call = functools.partial(function, *arguments, **named)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
-    def _charge(self, digest: bytes, finding: Finding, caller: Caller) -> DetectorError | None:
-        """Charge a text; why it has no answer."""
-        try:
-            if finding.result != DetectorResult.TOO_SHORT:
-                self.budget.charge(digest, caller.name, finding.passages, expert=caller.expert)
-        except BudgetSpent as spent:
-            return self._refusal(spent)
-        return None
-
-    async def _committed(self) -> None:
-        """Write charges, with those of all requests that come to this at the same time: a commit costs as much as ten.
+    async def _charge(self, charges: Sequence[Charge]) -> list[BudgetSpent | None]:
+        """Charge texts, with those of all requests that come to this meanwhile: a commit costs as much as ten.
 
         Raises sqlite3.Error to all of them: what is not charged is not answered.
         """
-        if self._commit is None:
-            self._commit = asyncio.ensure_future(self._commit_soon())
-        await asyncio.shield(self._commit)
+        if not charges:
+            return []
+        spent: asyncio.Future[list[BudgetSpent | None]] = asyncio.get_running_loop().create_future()
+        self._uncharged.append((charges, spent))
+        if self._charging is None:
+            self._charging = asyncio.create_task(self._charge_all())
+        return await spent
 
-    async def _commit_soon(self) -> None:
-        await asyncio.sleep(0)
-        self._commit = None
-        self.budget.commit()
+    async def _charge_all(self) -> None:
+        await asyncio.sleep(0)  # texts that were looked at together come to this one after the other
+        while self._uncharged:
+            together, self._uncharged = self._uncharged, []
+            try:
+                every = await self._in_thread(self.budget.charge, [one for charges, _ in together for one in charges])
+            except Exception as error:
+                for _, spent in together:
+                    spent.set_exception(error)
+            else:
+                for charges, spent in together:
+                    spent.set_result(every[: len(charges)])
+                    every = every[len(charges) :]
+        self._charging = None
 
     def _entry(self, digest: bytes, finding: Finding, served: Served, caller: Caller) -> Mapping[str, object]:
         """What the log has of an answer."""

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,8 +60,17 @@ class BudgetSpent(InternalFault):
         self.why, self.seconds = why, 60 * max(1, math.ceil(seconds / 60))
 
 
+class Charge(NamedTuple):
+    """A text to be charged. passages: its keyed sketches; expert: whether an expert asks."""
+
+    digest: bytes
+    caller: str
+    passages: Sequence[NDArray[np.uint64]]
+    expert: bool
+
+
 class Budget:
-    """The budget of a detector; its table survives a restart. One thread uses it.
+    """The budget of a detector; its table survives a restart. One thread uses it; `has_left` may be called by others.
 
     Args:
         file: the table's file, made where there is none.
@@ -74,7 +84,7 @@ class Budget:
 
     def __init__(self, file: Path, secret: bytes, config: BudgetConfig, clock: Callable[[], float] = time.time) -> None:
         self._secret, self._config, self._clock = secret, config, clock
-        self._window, self._expired, self.lost = config.hours * 3600, -math.inf, 0
+        self._window, self._expired = config.hours * 3600, -math.inf
         try:
             self._db = sqlite3.connect(file, timeout=1, check_same_thread=False)
             # exclusive: a second server would share no budget with this one, and each would wait for the other's lock;
@@ -83,7 +93,7 @@ class Budget:
                 "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
                 "PRAGMA secure_delete=ON; PRAGMA temp_store=MEMORY; BEGIN EXCLUSIVE; COMMIT;" + _TABLES
             )
-            self._texts = self._counted()
+            self._count()
         except sqlite3.OperationalError as error:
             raise Refused(
                 f"{file}: cannot be used as the budget's table ({error}); each detector needs a `state` of its own, "
@@ -96,20 +106,15 @@ class Budget:
         """Close the table."""
         self._db.close()
 
-    def commit(self) -> None:
-        """Write what was charged since the last time. Raises sqlite3.Error."""
-        with self._all_or_nothing():
-            self._db.commit()
-
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """Where something cannot be written, nothing is that was not committed; `lost` says how often."""
+        """A transaction: where something cannot be written, nothing is."""
         try:
             yield
-        except sqlite3.Error:
-            self.lost += 1
+            self._db.commit()
+        except BaseException:
             self._db.rollback()
-            self._texts = self._counted()
+            self._count()
             raise
 
     def digest(self, text: bytes) -> bytes:
@@ -118,34 +123,49 @@ class Budget:
 
     def is_free(self, digest: bytes) -> bool:
         """Whether a text was answered within the window, so that it costs nothing."""
-        self.expire()
         return self._db.execute("SELECT 1 FROM texts WHERE digest = ?", (digest,)).fetchone() is not None
 
-    def refuse_spent(self, caller: str, *, expert: bool) -> None:
-        """Refuse a caller who has no new text left, before any work. Raises BudgetSpent."""
-        most, name = self._config.expert_texts if expert else self._config.texts, self._caller(caller, expert)
-        if self._texts[name] >= most:
+    def has_left(self, caller: str, *, expert: bool) -> bool:
+        """Whether a caller may ask about a new text. Reads no table."""
+        if self._texts[self._caller(caller, expert)] >= self._most(expert):
+            return False
+        return self._total < self._config.most_texts or expert  # whom no crowd can shut out
+
+    def refusals(self, digests: Sequence[bytes], caller: str, *, expert: bool) -> list[BudgetSpent | None]:
+        """Why a caller's texts are not even looked at; None: they are."""
+        self.expire()
+        free = [self.is_free(digest) for digest in digests]
+        return [None if each else _refusal(self._refuse_spent, caller, expert) for each in free]
+
+    def _refuse_spent(self, caller: str, expert: bool) -> None:
+        if self.has_left(caller, expert=expert):
+            return
+        name = self._caller(caller, expert)
+        if self._texts[name] >= self._most(expert):
             (oldest,) = self._db.execute("SELECT min(at) FROM texts WHERE caller = ?", (name,)).fetchone()
             raise BudgetSpent("You have asked about as many new texts as one caller may.", self._left(oldest))
-        if self._texts.total() >= self._config.most_texts and not expert:  # whom no crowd can shut out
-            (oldest,) = self._db.execute("SELECT min(at) FROM texts").fetchone()
-            raise BudgetSpent("This detector has been asked about as many new texts as it may.", self._left(oldest))
+        (oldest,) = self._db.execute("SELECT min(at) FROM texts").fetchone()
+        raise BudgetSpent("This detector has been asked about as many new texts as it may.", self._left(oldest))
 
-    def charge(self, digest: bytes, caller: str, passages: Sequence[NDArray[np.uint64]], *, expert: bool) -> None:
-        """Charge a text to its caller and, unless an expert asks, to the texts that it nearly repeats.
+    def _most(self, expert: bool) -> int:
+        return self._config.expert_texts if expert else self._config.texts
 
-        Args:
-            digest: of the text.
-            caller: who asks.
-            passages: its keyed sketches.
-            expert: whether an expert asks.
+    def charge(self, charges: Sequence[Charge]) -> list[BudgetSpent | None]:
+        """Charge texts, each to its caller and, unless an expert asks, to the texts that it nearly repeats.
+
+        Returns why a text is not answered now, and None where it is: then it was charged, or costs nothing.
 
         Raises:
-            BudgetSpent: it is new, and may not be answered now.
+            sqlite3.Error: the table cannot be written; none of them is charged.
         """
+        self.expire()
+        with self._all_or_nothing():
+            return [_refusal(self._charge, *each) for each in charges]
+
+    def _charge(self, digest: bytes, caller: str, passages: Sequence[NDArray[np.uint64]], expert: bool) -> None:
         if self.is_free(digest):
             return
-        self.refuse_spent(caller, expert=expert)
+        self._refuse_spent(caller, expert)
         now, firsts = self._clock(), [] if expert else [self.near_duplicates_of(passage) for passage in passages]
         charged = {first for found in firsts for first in found}
         spent = [oldest for used, oldest in map(self._charged, charged) if used >= self._config.near_duplicates]
@@ -153,13 +173,13 @@ class Budget:
             raise BudgetSpent(
                 "This text is a near-duplicate of texts that were asked about too often.", self._left(max(spent))
             )
-        with self._all_or_nothing():
-            name = self._caller(caller, expert)
-            self._db.execute("INSERT INTO texts VALUES (?, ?, ?)", (digest, name, now))
-            self._texts[name] += 1
-            if not expert:
-                charged |= {self._begin(passage) for passage, found in zip(passages, firsts, strict=True) if not found}
-            self._db.executemany("INSERT INTO charges VALUES (?, ?)", [(first, now) for first in charged])
+        name = self._caller(caller, expert)
+        self._db.execute("INSERT INTO texts VALUES (?, ?, ?)", (digest, name, now))
+        self._texts[name] += 1
+        self._total += 1
+        if not expert:
+            charged |= {self._begin(passage) for passage, found in zip(passages, firsts, strict=True) if not found}
+        self._db.executemany("INSERT INTO charges VALUES (?, ?)", [(first, now) for first in charged])
 
     def near_duplicates_of(self, grams: NDArray[np.uint64]) -> list[int]:
         """Numbers of the first passages whose near-duplicate a passage with this keyed sketch is."""
@@ -208,9 +228,8 @@ class Budget:
             for first in old:
                 if not self._charged(first)[0]:
                     self._end(first)
-        self.commit()
         if deleted:
-            self._texts = self._counted()
+            self._count()
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # in which deleted rows would stand on
 
     def _end(self, first: int) -> None:
@@ -219,9 +238,10 @@ class Budget:
         self._db.executemany("DELETE FROM hashes WHERE hash = ? AND first = ?", [(one, first) for one in hashes])
         self._db.execute("DELETE FROM firsts WHERE id = ?", (first,))
 
-    def _counted(self) -> Counter[bytes]:
-        """Texts by caller."""
-        return Counter(dict(self._db.execute("SELECT caller, count(*) FROM texts GROUP BY caller")))
+    def _count(self) -> None:
+        """Count texts by caller, and all."""
+        self._texts = Counter(dict(self._db.execute("SELECT caller, count(*) FROM texts GROUP BY caller")))
+        self._total = self._texts.total()
 
     def _left(self, oldest: float) -> float:
         """Seconds until what was charged then leaves the window."""
@@ -230,6 +250,14 @@ class Budget:
     def _caller(self, caller: str, expert: bool) -> bytes:
         of_class = b"expert" if expert else b"anybody"  # no address is an expert's name
         return hashlib.blake2b(caller.encode(), key=self._secret[:64], digest_size=16, person=of_class).digest()
+
+
+def _refusal(refuse: Callable[..., None], *arguments: Any) -> BudgetSpent | None:  # noqa: ANN401
+    try:
+        refuse(*arguments)
+    except BudgetSpent as spent:
+        return spent
+    return None
 
 
 def containment(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> float:

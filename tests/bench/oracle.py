@@ -24,7 +24,7 @@ import numpy as np
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.detection.sketches import gram_key, keyed_sketches
 from scanner.registry import new_key
-from scanner.service.budget import Budget, BudgetSpent
+from scanner.service.budget import Budget, Charge
 from scanner.service.scoring import Scorer, Served
 from schemas.service import BudgetConfig, DetectorConfig, DetectorResult
 from tests.fixed import fix_secrets
@@ -55,23 +55,17 @@ class Server:
         """The answer to a text; None: its budget is used up."""
         self.asked += 1
         digest = self.budget.digest(text.encode())
-        try:
-            if not self.budget.is_free(digest):
-                self.budget.refuse_spent(caller, expert=False)
-            (finding,) = self.scorer.look([text.encode()])
-            self.budget.charge(digest, caller, finding.passages, expert=False)
-        except BudgetSpent:
+        if self.budget.refusals([digest], caller, expert=False) != [None]:
+            return None
+        (finding,) = self.scorer.look([text.encode()])
+        if self.budget.charge([Charge(digest, caller, finding.passages, expert=False)]) != [None]:
             return None
         self.answered += 1
         return finding.result
 
     def has_spent(self, caller: str) -> bool:
         """Whether a caller has no new text left, as a refusal says."""
-        try:
-            self.budget.refuse_spent(caller, expert=False)
-        except BudgetSpent:
-            return True
-        return False
+        return not self.budget.has_left(caller, expert=False)
 
     def queries(self) -> str:
         return f"asked {self.asked:,}, answered {self.answered:,}"

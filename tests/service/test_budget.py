@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scanner.detection.sketches import GRAM_BYTES, MOST_GRAMS, PASSAGE_BYTES, gram_key, keyed_sketches
 from scanner.errors import Refused
-from scanner.service.budget import ALIKE, Budget, BudgetSpent, _indexed, containment
+from scanner.service.budget import ALIKE, Budget, BudgetSpent, Charge, _indexed, containment
 from schemas.service import BudgetConfig
 
 SECRET = bytes(range(32))
@@ -48,12 +48,11 @@ def text_of(seed: int, words: int = 200) -> str:
 
 def charge(budget: Budget, text: str, caller: str = "a", *, expert: bool = False) -> bool:
     """Whether a text was charged, or was free."""
-    try:
-        budget.charge(budget.digest(text.encode()), caller, keyed_sketches(text, KEY), expert=expert)
-        budget.commit()
-    except BudgetSpent:
-        return False
-    return True
+    return budget.charge([charge_of(budget, text, caller, expert=expert)]) == [None]
+
+
+def charge_of(budget: Budget, text: str, caller: str, *, expert: bool = False) -> Charge:
+    return Charge(budget.digest(text.encode()), caller, keyed_sketches(text, KEY), expert)
 
 
 def edited(text: str, share: float, seed: int) -> str:
@@ -128,13 +127,14 @@ def test_the_window_slides_and_leaves_nothing_behind(budget, clock):
     for seed in range(3):
         assert charge(budget, edited(text, 0.1, seed))
         clock.now += HOUR
-    with pytest.raises(BudgetSpent) as spent:
-        budget.charge(b"x" * 32, "a", keyed_sketches(edited(text, 0.1, 3), KEY), expert=False)
-    assert spent.value.seconds == 21 * HOUR
+    (spent,) = budget.charge([charge_of(budget, edited(text, 0.1, 3), "a")])
+    assert isinstance(spent, BudgetSpent)
+    assert spent.seconds == 21 * HOUR
     clock.now += 21 * HOUR + 1
     assert charge(budget, edited(text, 0.1, 4)), "the first left the window"
     assert not charge(budget, edited(text, 0.1, 5))
     clock.now += 25 * HOUR
+    budget.expire()
     assert not budget.is_free(budget.digest(text.encode()))
     assert rows(budget) == 0
 
@@ -252,22 +252,28 @@ def test_near_duplicates_are_those_by_the_containment_of_each_pair(budget):
 
 
 def test_a_full_disk_loses_no_charge_without_a_word(budget):
-    """A charge that waits for its commit is undone with another that cannot be written, and both are told."""
+    """All that are charged together are undone with one that cannot be written."""
     assert charge(budget, text_of(600))
     (pages,) = budget._db.execute("PRAGMA page_count").fetchone()
     budget._db.execute(f"PRAGMA max_page_count = {pages + 3}").fetchone()
-    lost, charged = budget.lost, list[str]()
-
-    def fill() -> None:
-        for text in map(text_of, range(601, 615)):
-            budget.charge(budget.digest(text.encode()), "b", keyed_sketches(text, KEY), expert=False)
-            charged.append(text)
-
+    together = [charge_of(budget, text, "b") for text in map(text_of, range(601, 615))]
+    assert budget.charge(together[:1]) == [None], "a few still have room"
     with pytest.raises(sqlite3.OperationalError, match="full"):
-        fill()
-    assert charged, "some were charged before the disk was full"
-    assert budget.lost == lost + 1
-    assert budget._texts == budget._counted()
-    assert budget._texts.total() == 1
+        budget.charge(together[1:])
+    assert [budget.is_free(each.digest) for each in together] == [True] + 13 * [False]
+    assert budget._texts.total() == budget._total == 2
     budget._db.execute(f"PRAGMA max_page_count = {2**30}").fetchone()
-    assert charge(budget, text_of(601), "b")
+    assert charge(budget, text_of(602), "b")
+
+
+def test_a_caller_who_has_no_text_left_is_refused_before_any_work_until_the_window_ends(budget, clock):
+    assert all(charge(budget, text_of(seed)) for seed in range(700, 720))
+    assert not budget.has_left("a", expert=False)
+    assert budget.has_left("b", expert=False)
+    known, new = (budget.digest(text_of(seed).encode()) for seed in (700, 720))
+    free, spent = budget.refusals([known, new], "a", expert=False)
+    assert free is None
+    assert isinstance(spent, BudgetSpent)
+    clock.now += 25 * HOUR
+    assert budget.refusals([new], "a", expert=False) == [None]
+    assert budget.has_left("a", expert=False)

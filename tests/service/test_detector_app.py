@@ -196,10 +196,10 @@ def test_health_metrics_and_lines_have_no_word_of_a_text(server, told):
 
 
 def test_a_fault_is_told_by_its_kind_alone(server, told, monkeypatch):
-    def fails(*_):
+    def fails(*_, **__):
         raise ValueError("WORDomega")
 
-    monkeypatch.setattr(server.answers.budget, "is_free", fails)
+    monkeypatch.setattr(server.answers.budget, "has_left", fails)
     answer = ask(server, "WORDbeta")
     assert answer == {"detail": "This went wrong.", "status": 500}
     assert told[-1] == "event=fault path=/detect kind=ValueError"
