@@ -1,7 +1,9 @@
 """`brickscan serve`: the detector that others ask, its signing keys, and tokens of experts."""
 
 import datetime
+import gc
 import resource
+import sys
 from pathlib import Path
 
 import click
@@ -74,6 +76,8 @@ def run(config: Path, host: str, port: int) -> None:
         f"serves {', '.join(key.key_id for key in first.check.keys)}{withheld}",
         f"found: p at most {first.false_positive_rate:g}; common n-grams are {common}",
     )
+    gc.freeze()  # else the collector would look through all that was imported, while answers wait
+    sys.setswitchinterval(0.001)  # else a thread beside the loop could hold up an answer for five times as long
     run_until_ended(server, "serve")
 
 

@@ -13,7 +13,7 @@ HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9-]*$")]
 CHARACTERS = (2_000, 20_000, 200_000)
 """Most characters of a text of each length class but the last, which has no bound of its own."""
 
-TICKS = (0.09, 0.5, 4.0, 30.0)
+TICKS = (0.075, 0.5, 4.0, 30.0)
 """Seconds after a request when its answer leaves, by its length class; else after twice as long, four times, …"""
 
 
@@ -51,7 +51,7 @@ class DetectorConfig(_DetectorTable):
     version: Version  # of this file: 0
     scan: PathText = "scan.toml"  # configuration of the scan whose registry, keys, rate and rules are taken
     state: PathText = "detector"  # folder of signing keys, tokens, the budget's table and the log
-    name: str = Field(default="http://127.0.0.1:8000", min_length=1, max_length=200)  # its public address, in reports
+    name: str | None = Field(default=None, min_length=1, max_length=200)  # address in reports; else where it listens
     provider: str = Field(default="", max_length=200)  # who runs it
     workers: int = Field(default=2, ge=1, le=256)  # processes that score
     factor: float = Field(default=100, ge=1, le=1e12)  # how far p is beyond the rate for `found`, and short of it else

@@ -64,12 +64,16 @@ class Answers:
         folder: where the configuration's relative paths start.
         tell: takes a line about what changed; no line has a part of a text.
 
+    Attributes:
+        name: the detector's public address, which the server sets where none is configured.
+
     Raises:
         BrickscanError: configuration, registry or folder cannot be right, or no key signs reports.
     """
 
     def __init__(self, config: DetectorConfig, folder: Path, tell: Callable[[str], None]) -> None:
         self.config, self.state, self._folder, self._tell = config, folder / config.state, folder, tell
+        self.name = config.name or ""
         make_private(self.state)
         if not (self.state / _KEY_FILE).exists():
             new_secret_file(self.state / _KEY_FILE)
@@ -267,7 +271,7 @@ class Answers:
         signing_key: str,
     ) -> Statement:
         return Statement(
-            detector=self.config.name,
+            detector=self.name,
             signing_key=signing_key,
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             text_sha256=hashlib.sha256(text).hexdigest(),

@@ -89,6 +89,7 @@ class DetectorServer(Server):
         super().__init__(host, port, lambda _port: app, at_once=AT_ONCE, lifespan="on")
         self.room = app.room
         self.address = f"http://{host}:{self.port}"
+        self.answers.name = config.name or self.address
 
 
 class DetectorApp:
@@ -266,17 +267,17 @@ class DetectorApp:
         served = self._answers.served
         if served is None:
             raise Unavailable("The detector is not ready.")
-        config, keys = self._config, signing_keys(self._answers.state)
+        config, name, keys = self._config, self._answers.name, signing_keys(self._answers.state)
         return JSONResponse(
             {
                 "version": 1,
-                "issuer": {"system": "brickscan", "provider": config.provider, "installationUrl": config.name},
+                "issuer": {"system": "brickscan", "provider": config.provider, "installationUrl": name},
                 "detector": {
                     "enabled": True,
                     "access": "public",
-                    "endpoint": f"{config.name}/detect",
-                    "ui": f"{config.name}/",
-                    "openapi": f"{config.name}/openapi.json",
+                    "endpoint": f"{name}/detect",
+                    "ui": f"{name}/",
+                    "openapi": f"{name}/openapi.json",
                     "methods": ['POST application/json {"text": "..."}'],
                     "signedReports": True,
                     "retention": "none",

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ctypes
+import gc
 import math
 import multiprocessing
 import os
@@ -219,6 +220,7 @@ def _begin(served: Served, secret: bytes) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # else it would hold the keys after a killed server
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends its processes
     _scorer = Scorer(served, secret)
+    gc.freeze()  # else the collector would look through all of it, while a text waits
     Path("/proc/self/oom_score_adj").write_text("1000")  # where memory ends, a process ends, and the server stays
     with open(os.devnull, "wb") as nothing:  # libraries that panic write a part of the text
         for descriptor in (1, 2):

@@ -47,6 +47,8 @@ CHARACTERS = 2_000
 WARM = 256
 CLIENTS = 48
 BATCH = 100
+SENDERS = 5
+"""Clients that send batches at the same time: an answer to one waits for seconds, in which the server would idle."""
 
 BILLION = groups_for(1e9)
 KEYS: dict[str, tuple[dict[str, Any], dict[str, dict[str, bool]]]] = {
@@ -119,8 +121,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.detector", description=__doc__)
     parser.add_argument("--texts", type=int, default=1000, help="texts of each way; whole hundreds")
     parser.add_argument("--timed", type=int, default=400, help="marked texts, and as many without a mark; 0: none")
+    parser.add_argument("--loaded", type=int, help="texts at half load; --texts, unless stated")
     parser.add_argument("--keys", nargs="+", default=list(KEYS), choices=list(KEYS))
     options = parser.parse_args()
+    count, loaded = options.texts, options.texts if options.loaded is None else options.loaded
     words = words_of_one_token()
     plain = plain_text(words)
     for name in options.keys:
@@ -133,15 +137,15 @@ def main() -> None:
                 folder, folder / "registry", more=tomli_w.dumps(looks), detector="workers = 1\n" + BUDGET + PROXY
             )
             marked = marked_text(folder / "registry", words)
-            texts = [plain(400, seed)[:CHARACTERS] for seed in range(3 * options.texts + WARM)]
-            found = [marked(1, 400, seed)[:CHARACTERS] for seed in range(max(options.texts // 20, 24))]
+            texts = [plain(400, seed)[:CHARACTERS] for seed in range(2 * count + loaded + WARM)]
+            found = [marked(1, 400, seed)[:CHARACTERS] for seed in range(max(loaded // 20 + 1, 24))]
             print(f"{name}; texts of {CHARACTERS} characters", flush=True)
-            alone(folder, texts[: options.texts], found)
+            alone(folder, texts[:count], found)
             with detector_of(config) as detector:
                 in_order = [detector.ask(text) for text in (texts[-1], found[0], texts[-2])]
                 print(f"  first texts (the second is marked): {', '.join(f'{s:.3f} s' for s in in_order)}")
-                rate = throughput(detector, texts, beside(folder, texts, options.texts), options.texts)
-                half_load(detector, texts[: options.texts], found, rate / 2)
+                rate = throughput(detector, texts, beside(folder, texts, count), count)
+                half_load(detector, texts[2 * count : 2 * count + loaded], found, rate / 2)
                 if options.timed:
                     timing(detector, plain, marked, options.timed)
 
@@ -183,18 +187,23 @@ def throughput(detector: Detector, texts: Sequence[str], other: tuple[float, flo
     """Texts that one core answers in a second, one a request."""
 
     def in_batches(some: Sequence[str]) -> None:
-        for at in range(0, len(some), BATCH):
-            detector.post("/detect/batch", {"texts": some[at : at + BATCH]})
+        batches = [some[at : at + BATCH] for at in range(0, len(some), BATCH)]
+        with ThreadPoolExecutor(SENDERS) as senders:
+            list(
+                senders.map(
+                    lambda one: detector.post("/detect/batch", {"texts": batches[one]}, one), range(len(batches))
+                )
+            )
 
     def one_by_one(some: Sequence[str]) -> None:
         with ThreadPoolExecutor(CLIENTS) as clients:
             list(clients.map(lambda one: detector.ask(some[one], one % CLIENTS), range(len(some))))
 
-    in_batches(texts[3 * count :])
+    in_batches(texts[-WARM:])
     seconds = 0.0
     ways: list[tuple[str, Callable[[Sequence[str]], None], int]] = [
-        (f"{BATCH} a request", in_batches, count),
-        (f"one a request, {CLIENTS} clients", one_by_one, 2 * count),
+        (f"{BATCH} a request, {SENDERS} clients", in_batches, 0),
+        (f"one a request, {CLIENTS} clients", one_by_one, count),
     ]
     for what, work, begin in ways:
         began = detector.cpu_seconds()

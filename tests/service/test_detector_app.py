@@ -187,6 +187,15 @@ def test_openapi_describes_every_answer(server, plain):
         jsonschema.validate(value, {"$ref": f"#/components/schemas/{model}", "components": described["components"]})
 
 
+def test_reports_and_signpost_name_the_address_where_none_is_configured(server, plain):
+    """Reports of a detector on another port named port 8000."""
+    report = ask(server, plain(150, 41))["report"]
+    signpost = json.loads(request(server, "GET", "/.well-known/ai-provenance")[2])
+    assert json.loads(report["statement"])["detector"] == f"http://127.0.0.1:{server.port}"
+    assert signpost["issuer"]["installationUrl"] == f"http://127.0.0.1:{server.port}"
+    assert signpost["detector"]["endpoint"] == f"http://127.0.0.1:{server.port}/detect"
+
+
 def test_health_metrics_and_lines_have_no_word_of_a_text(server, told):
     ask(server, "WORDalpha " * 100)
     assert request(server, "GET", "/health")[0] == request(server, "GET", "/ready")[0] == 200
