@@ -3,8 +3,10 @@
 All is in process: the server's own scorer, budget and table, and a clock that stands still, so that everything happens
 in one window of the budget. Texts have one token a word, and the attacker knows the tokenizer. Per key (h = 2, 4):
 
-- near-duplicates: share of edited, cut and padded texts that are charged to the text that they come from, and share of
-  unrelated texts that are, of all pairs of a corpus (--corpus) or of random texts;
+- near-duplicates: share of edited, cut, padded and quoting texts that are charged to the text that they come from, and
+  share of unrelated texts that are, of all pairs of a corpus (--corpus) or of random texts;
+- honest use: share of a corpus (--honest texts, of the --sources of its column `source`) that is refused where each
+  text is another caller's, all ask in one window, and nobody edits anything;
 - scrubbing: edits until a marked text of 300 tokens is not flagged, by who gets no answers and edits as many tokens as
   19 of 20 texts need, and by who sees p and keeps edits that raise it; edits until `serve` answers `not found`, by who
   asks about more and fewer edits in one order, and by who makes them anew each time, so that variants hardly repeat
@@ -227,6 +229,10 @@ def shares(budget: Budget, texts: Sequence[str]) -> None:
         others = [texts[i] for i in rng.integers(len(texts), size=times)]
         return " ".join([*others[: times // 2], text, *others[times // 2 :]])
 
+    def quoted(text: str, share: float) -> str:
+        other = texts[rng.integers(len(texts))]
+        return f"{other} {text[: round(share / (1 - share) * len(other))]}"
+
     kinds: dict[str, Callable[[str], str]] = {
         f"{share:.0%} of words edited": lambda text, share=share: edit(text, share) for share in (0.05, 0.1, 0.2, 0.4)
     }
@@ -236,6 +242,10 @@ def shares(budget: Budget, texts: Sequence[str]) -> None:
         "padded by 10 texts": lambda text: pad(text, 10),
         "padded by 100 texts": lambda text: pad(text, 100),
     }
+    kinds |= {
+        f"{share:.0%} of another are a quote": lambda text, share=share: quoted(text, share)
+        for share in (0.1, 0.2, 0.3)
+    }
     firsts = [{budget._begin(passage) for passage in keyed_sketches(text, key)} for text in texts]
 
     def met_by(text: str) -> set[int]:
@@ -244,7 +254,7 @@ def shares(budget: Budget, texts: Sequence[str]) -> None:
     for kind, change in kinds.items():
         met = sum(bool(firsts[i] & met_by(change(text))) for i, text in enumerate(texts))
         low, high = binomial_limits(met, len(texts), 0.025)
-        print(f"  {kind:24} {met:5} of {len(texts)} meet their budget ({low:.4f} to {high:.4f})")
+        print(f"  {kind:28} {met:5} of {len(texts)} meet their budget ({low:.4f} to {high:.4f})")
     pairs, found = len(texts) * (len(texts) - 1) // 2, set[frozenset[int]]()
     for i, text in enumerate(texts):
         met_here = met_by(text)
@@ -253,11 +263,38 @@ def shares(budget: Budget, texts: Sequence[str]) -> None:
     print(f"  unrelated pairs: {len(found)} of {pairs:,} ({low:.2e} to {high:.2e})")
 
 
+def refused(texts: Sequence[str], limits: Sequence[int], folder: Path) -> None:
+    """Prints how many texts, each of another caller, are refused by what others asked about in the same window."""
+    passages = [keyed_sketches(text, gram_key(SECRET)) for text in texts]
+    for limit in limits:
+        budget = Budget(folder / f"honest {limit}.sqlite", SECRET, BudgetConfig(near_duplicates=limit), lambda: 1e9)
+        spent = budget.charge(
+            [Charge(place.to_bytes(32), f"{place}", each, False) for place, each in enumerate(passages)]
+        )
+        count = len(texts) - spent.count(None)
+        low, high = binomial_limits(count, len(texts), 0.025)
+        print(f"  {limit} near-duplicates: {count} of {len(texts)} refused ({low:.4f} to {high:.4f})", flush=True)
+
+
+def read_corpus(file: Path, sources: Sequence[str], count: int) -> list[str]:
+    """Texts of 800 to 4,000 characters, each once."""
+    import polars as pl
+
+    corpus = pl.scan_parquet(file)
+    if sources:
+        corpus = corpus.filter(pl.col("source").is_in(sources))
+    long_enough = corpus.filter(pl.col("text").str.len_chars().is_between(801, 3999)).select("text").collect()["text"]
+    texts: list[str] = long_enough.unique(maintain_order=True).sample(count, seed=3).to_list()
+    return texts
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.oracle", description=__doc__)
     parser.add_argument("--texts", type=int, default=40, help="texts that are scrubbed; 0: none")
     parser.add_argument("--forged", type=int, default=4)
     parser.add_argument("--corpus", type=Path, help="Parquet with a column `text`; else random texts")
+    parser.add_argument("--sources", nargs="+", default=[], help="of the corpus' column `source`; all, unless stated")
+    parser.add_argument("--honest", type=int, default=0, help="texts of the corpus that different callers ask about")
     parser.add_argument("--near-duplicates", type=int, nargs="+", default=[10, 3, 1])
     parser.add_argument("--windows", type=int, nargs="*", default=[2, 4], help="of the keys that are attacked")
     parser.add_argument("--callers", type=int, nargs="*", default=[1, 100], help="who learn draws together")
@@ -266,15 +303,15 @@ def main() -> None:
     words = words_of_one_token()
     texts = [plain_text(words)(250, seed) for seed in range(options.shares)]
     if options.corpus and options.shares:
-        import polars as pl
-
-        column = pl.read_parquet(options.corpus, columns=["text"])["text"]
-        lengths = column.str.len_chars()
-        texts = column.filter((lengths > 800) & (lengths < 4000)).unique().sample(options.shares, seed=3).to_list()
+        texts = read_corpus(options.corpus, options.sources, options.shares)
     with tempfile.TemporaryDirectory() as name:
         if texts:
             print(f"near-duplicates, {len(texts)} texts")
             shares(Budget(Path(name) / "shares.sqlite", SECRET, BudgetConfig()), texts)
+        if options.honest:
+            print(f"honest use, sources {', '.join(options.sources) or 'all'}:")
+            honest = read_corpus(options.corpus, options.sources, options.honest)
+            refused(honest, options.near_duplicates, Path(name))
         for window in options.windows:
             folder = Path(name) / f"h{window}"
             folder.mkdir()
