@@ -189,15 +189,17 @@ class Budget:
             f"WHERE hash IN ({','.join('?' * len(hashes))}) GROUP BY first ORDER BY count(*) DESC LIMIT {_COMPARED})",
             hashes,
         ).fetchall()
-        ends_of_grams = np.zeros(2**16, np.bool_)  # exact comparisons with each sketch would take most of a charge
-        ends_of_grams[grams.astype(np.uint16)] = True
-        found = []
-        for first, raw in rows:
-            sketch = np.frombuffer(raw, "<u8")
-            may_be_shared = np.count_nonzero(ends_of_grams[sketch.astype(np.uint16)])
-            if may_be_shared >= FEWEST_SHARED and containment(grams, sketch) >= ALIKE:
-                found.append(first)
-        return found
+        if not rows:
+            return []
+        every = np.frombuffer(b"".join(sketch for _, sketch in rows), "<u8")
+        begins = np.cumsum([0] + [len(sketch) // 8 for _, sketch in rows])
+        ends_of_grams = np.zeros(2**16, np.int8)  # exact comparisons with each sketch would take most of a charge
+        ends_of_grams[grams.astype(np.uint16)] = 1
+        may_be_shared = np.add.reduceat(ends_of_grams[every.astype(np.uint16)], begins[:-1], dtype=np.int64)
+        enough = np.flatnonzero(may_be_shared >= FEWEST_SHARED).tolist()
+        return [
+            rows[place][0] for place in enough if containment(grams, every[begins[place] : begins[place + 1]]) >= ALIKE
+        ]
 
     def _charged(self, first: int) -> tuple[int, float]:
         """How many texts were charged to a first one, and when the oldest was."""
