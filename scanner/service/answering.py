@@ -218,11 +218,13 @@ class Answers:
                 every = await self._in_thread(self.budget.charge, [one for charges, _ in together for one in charges])
             except Exception as error:
                 for _, spent in together:
-                    spent.set_exception(error)
-            else:
-                for charges, spent in together:
+                    if not spent.done():  # its caller has gone
+                        spent.set_exception(error)
+                continue
+            for charges, spent in together:
+                if not spent.done():
                     spent.set_result(every[: len(charges)])
-                    every = every[len(charges) :]
+                every = every[len(charges) :]
         self._charging = None
 
     def _entry(self, digest: bytes, finding: Finding, served: Served, caller: Caller) -> Mapping[str, object]:
