@@ -352,8 +352,9 @@ class DetectorLog:
         """Append entries, with the time."""
         now = datetime.now(UTC)
         time = {"time": now.isoformat(timespec="seconds")}
-        with (self._folder / f"{now.date()}.jsonl").open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(time | {**entry}) + "\n" for entry in entries))
+        lines = "".join(json.dumps(time | {**entry}) + "\n" for entry in entries)
+        with open(f"{self._folder}/{now.date()}.jsonl", "ab") as file:  # a path's own `open` takes twice as long
+            file.write(lines.encode())
 
     def expire(self) -> None:
         """Delete the files of days that are over for longer than they are kept, once a day."""
