@@ -4,19 +4,23 @@ import os
 import stat
 from urllib.parse import urlparse
 
-from pyiceberg.io import FileIO, InputFile, OutputFile
+from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, OutputFile, load_file_io
+from pyiceberg.typedef import EMPTY_DICT, Properties
+from pyiceberg.utils.config import Config
+
+_CONFIGURED = "brickscan.io"  # name of the property that keeps the class which the catalog's configuration names
 
 
 class RegularFiles(FileIO):
-    """What a table is read through, but for FIFOs, sockets and devices of this machine.
+    """What pyiceberg reads tables through, but for FIFOs, sockets and devices of this machine.
 
     Args:
-        io: what pyiceberg reads the table through.
+        properties: of the catalog or table.
     """
 
-    def __init__(self, io: FileIO) -> None:
-        super().__init__(io.properties)
-        self._io = io
+    def __init__(self, properties: Properties = EMPTY_DICT) -> None:
+        super().__init__(properties)
+        self._by_scheme: dict[str, FileIO] = {}
 
     def new_input(self, location: str) -> InputFile:
         """A file to be read. Raises ValueError: it is a FIFO, socket or device."""
@@ -24,12 +28,30 @@ class RegularFiles(FileIO):
         path = location if not uri.scheme else uri.netloc + uri.path
         if uri.scheme in ("", "file") and os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
             raise ValueError(f"{location} is a FIFO, socket or device")
-        return self._io.new_input(location)
+        return self._io(location).new_input(location)
 
     def new_output(self, location: str) -> OutputFile:
         """A file to be written."""
-        return self._io.new_output(location)
+        return self._io(location).new_output(location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         """Delete a file."""
-        self._io.delete(location)
+        self._io(location if isinstance(location, str) else location.location).delete(location)
+
+    def _io(self, location: str) -> FileIO:
+        scheme = urlparse(location).scheme
+        if scheme not in self._by_scheme:
+            properties = {**self.properties}
+            if properties.get(PY_IO_IMPL) == _NAME:
+                properties[PY_IO_IMPL] = properties.get(_CONFIGURED)
+            self._by_scheme[scheme] = load_file_io(properties, location)
+        return self._by_scheme[scheme]
+
+
+_NAME = f"{RegularFiles.__module__}.{RegularFiles.__name__}"
+
+
+def properties_of(catalog: str) -> dict[str, str | None]:
+    """Properties with which a catalog reads its tables, their newest metadata too, through RegularFiles."""
+    configured = (Config().get_catalog_config(catalog) or {}).get(PY_IO_IMPL)
+    return {PY_IO_IMPL: _NAME, **({} if configured is None else {_CONFIGURED: str(configured)})}

@@ -95,7 +95,7 @@ def read_iceberg(named: str, reading: TableReading) -> list[TableFile]:
         parents = origin.parents | {named_path} if path in deleted else origin.parents
         entry = LogEntry(read, _values(table, task.file), deleted.get(path, b""), parents, origin.since)
         files.append(TableFile(named_path, task.file.file_size_in_bytes, 0, entry))
-    return files
+    return sorted(files, key=lambda file: file.path)
 
 
 def _in_a_line(error: Exception, named: str) -> str:
@@ -146,13 +146,13 @@ def _rows(where: str | None) -> "BooleanExpression":
 def _open(named: str) -> "Table":
     from pyiceberg.catalog import load_catalog
 
-    from scanner.input.iceberg_files import RegularFiles
+    from scanner.input.iceberg_files import RegularFiles, properties_of
 
     catalog, _, name = named.removeprefix(ICEBERG).partition(".")
     if not name:
         raise Refused(f"input.paths: {named!r}: write iceberg:CATALOG.NAMESPACE.TABLE")
-    table = load_catalog(catalog).load_table(name)
-    table.io = RegularFiles(table.io)
+    table = load_catalog(catalog, **properties_of(catalog)).load_table(name)
+    table.io = RegularFiles(table.io.properties)  # the table's own properties may name another
     return table
 
 
@@ -251,6 +251,8 @@ def _deletions(table: "Table", tasks: Sequence["FileScanTask"]) -> dict[str, byt
                 read[deletes.file_path] = list(_positions(table.io, deletes))
             for path, rows in read[deletes.file_path]:
                 if _path(path) == _path(task.file.file_path):  # engines write file:/ and file:///
+                    if _is_vector(deletes):
+                        _refuse_other_number(deletes, len(rows), deletes.record_count)
                     if rows.min(initial=0) < 0:
                         raise ValueError(f"{deletes.file_path} deletes row {rows.min()} of {path}")
                     gone[rows] = True

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import DataScan, FileScanTask, Table
 from pyiceberg.typedef import Record
@@ -264,7 +265,18 @@ def test_a_vector_of_another_number_of_rows_is_refused(with_deletes):
         files()
 
 
-@pytest.mark.parametrize("kind", ["*deletes.parquet", "*.avro"])
+def test_a_vector_that_lacks_rows_of_its_manifest_is_refused(with_deletes):
+    """Its own file states the number of rows that it has."""
+    deletes = with_deletes(True)
+    table = load_catalog("lake").load_table("forum.posts")
+    (task,) = table.scan().plan_files()
+    fewer = puffin_file(table, task.file.file_path, [1])
+    deletes.write_bytes(Path(fewer.file_path.removeprefix("file://")).read_bytes())
+    with pytest.raises(Refused, match="takes 1 rows away, where the table says 2"):
+        files()
+
+
+@pytest.mark.parametrize("kind", ["*deletes.parquet", "*.avro", "*.metadata.json"])
 def test_a_table_with_a_fifo_is_refused(with_deletes, tmp_path, kind):
     """Its reader would wait for ever."""
     with_deletes(False)
