@@ -22,7 +22,7 @@ from scanner.storage.locations import absolute, is_uri, refuse_password, refuse_
 from schemas.registry import MOST_NUMBERS
 
 if TYPE_CHECKING:
-    from scanner.input.files import DriverShare
+    from scanner.input.driver_share import DriverShare
     from schemas.registry import Canary
 
 
@@ -148,7 +148,7 @@ class PartOfInput(click.ParamType["DriverShare"]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> "DriverShare":
         """Read its number and how many parts there are."""
-        from scanner.input.files import DriverShare
+        from scanner.input.driver_share import DriverShare
 
         try:
             return DriverShare.read(str(value))

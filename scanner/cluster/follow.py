@@ -7,7 +7,7 @@ that is needed later is kept here, so a stop at any moment loses nothing, and th
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 
 from scanner.cluster.commits import ScanTotals
@@ -113,7 +113,8 @@ def follow(
 
     try:
         with interrupts_noted() as end_on_signal, cluster(plan.config.cluster), Inspector() as inspector:
-            landing, listed = Landing(inspector), list[InputFile]()
+            landing = Landing(inspector)
+            listed: Sequence[InputFile] = ()
             while True:
                 end_on_signal()
                 listed = list_files(plan.locations, missing, passed_over, listed, plan.reading)

@@ -49,7 +49,8 @@ from scanner.detection.attribution import Sightings
 from scanner.detection.open_plan import check_plan
 from scanner.detection.weighing import weighing_of
 from scanner.errors import Refused
-from scanner.input.files import DriverShare, InputFile, list_files
+from scanner.input.driver_share import DriverShare
+from scanner.input.files import InputFile, list_files
 from scanner.input.shards import Shard
 from scanner.input.tables import Snapshot
 from scanner.interrupts import Terminated, interrupts_held, interrupts_noted, sigterm_interrupts
@@ -269,8 +270,7 @@ class _Scan:
         self._of_unit: dict[str, object] = {}  # columns of its row
         self._weighed, self._weighed_ids = NOT_WEIGHED, list[str]()
         self._unread = ALL_READ
-        self._dropped = 0
-        self._recorded = self._stopped = False
+        self._dropped, self._recorded, self._stopped = 0, False, False
 
     def run(self, files: Sequence[InputFile] | None) -> ScanOutcome:
         """Do all steps. Raises as run_scan."""
@@ -303,10 +303,10 @@ class _Scan:
         self._users_head = head_of(plan.registry)
         weighing = weighing_of(plan)
         self._wait("listing the input")
-        files = (
-            list_files(plan.locations, passed_over=passed_over.append, reading=plan.reading) if files is None else files
-        )
-        files = [file for file in files if self._share is None or self._share.holds(file)]
+        if files is None:
+            files = list_files(plan.locations, passed_over=passed_over.append, reading=plan.reading)
+        if self._share is not None:
+            files = [file for file in files if self._share.holds(file)]
         self._plan = plan = with_filter(plan, self._scan_id)
         self._committer = Committer(plan, self._scan_id)
         self._find_work(files, strict=strict)

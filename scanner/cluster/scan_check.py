@@ -26,7 +26,8 @@ from scanner.cluster.work import (
 from scanner.detection.open_plan import check_secrets, check_tokenizers, check_users
 from scanner.detection.weighing import reading_of, weighing_of
 from scanner.errors import FileFault, Refused, ScanFailed
-from scanner.input.files import DriverShare, list_files
+from scanner.input.driver_share import DriverShare
+from scanner.input.files import list_files
 from scanner.input.named_files import ColumnDescription, describe
 from scanner.registry import open_key
 from scanner.results.filters import with_filter

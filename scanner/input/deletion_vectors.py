@@ -6,35 +6,65 @@ A vector of 40 bytes may claim more rows than memory holds; deltalake makes a li
 import base64
 import json
 import os
+import posixpath
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from pyarrow import fs
 
 from scanner.errors import ScanFailed, in_a_line
 from scanner.input.inspector import MEMORY, limit_memory
-from scanner.input.tables import pack_rows
+from scanner.input.tables import LOG_OF_DELTA, pack_rows
+from scanner.storage.locations import filesystem_of
 
 STALL_SECONDS = 120.0
 """Seconds without CPU time after which the process waits for what never comes, as a FIFO that a log names."""
 
+_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.[0-9]{10}\.([0-9]{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
+_LEAVES = ("add.path", "add.deletionVector.cardinality", "sidecar.path")
 
-def read_deletion_vectors(location: str, version: int) -> dict[str, bytes]:
-    """Deleted rows of each file of a table that has any, by the file's URI, as `pack_rows` packs them.
+
+class VectorRows(NamedTuple):
+    """Rows that a vector takes away: a set, as `pack_rows` packs it, and how many."""
+
+    packed: bytes
+    number: int
+
+
+class DeletionVectors(NamedTuple):
+    """Deletion vectors of a table.
+
+    rows: by the URIs of its files; checkpoint: version of the checkpoint that was read, -1: none; stated: how many rows
+    each vector takes away according to that, by its file's path in the log.
+    """
+
+    rows: dict[str, VectorRows]
+    checkpoint: int
+    stated: dict[str, int]
+
+
+def read_deletion_vectors(location: str, version: int, *, checkpoint: bool) -> DeletionVectors:
+    """Deleted rows of each file of a table that has any.
 
     Args:
         location: of the table, a folder or URI.
         version: of the table.
+        checkpoint: whether to read the newest checkpoint too, as the log has not all of its commits any more.
 
     Raises:
-        ScanFailed: a vector is damaged, claims rows beyond what fits into memory, or lies where nothing is to be read.
+        ScanFailed: a vector is damaged, claims rows beyond what fits into memory, or lies where nothing is to be read;
+            a checkpoint cannot be read.
     """
-    code, out = _ended(json.dumps([location, version]).encode())
+    code, out = _ended(json.dumps([location, version, checkpoint]).encode())
     if code is None or code:
         how = f"waits for {STALL_SECONDS:g} seconds and reads nothing" if code is None else f"exits {code}"
         how = how if code is None or code > 0 else f"ends by {signal.Signals(-code).name}"
@@ -46,7 +76,10 @@ def read_deletion_vectors(location: str, version: int) -> dict[str, bytes]:
     answer = json.loads(out)
     if isinstance(answer, str):
         raise ScanFailed(f"input.paths: deletion vectors of Delta table {location!r} cannot be read: {answer}")
-    return {uri: base64.b64decode(rows) for uri, rows in answer.items()}
+    rows, *of_checkpoint = answer
+    return DeletionVectors(
+        {uri: VectorRows(base64.b64decode(packed), count) for uri, (packed, count) in rows.items()}, *of_checkpoint
+    )
 
 
 def _ended(request: bytes) -> tuple[int | None, bytes]:
@@ -78,17 +111,60 @@ def _cpu_ticks(pid: int) -> int:
     return int(fields[11]) + int(fields[12])
 
 
-def _answer(location: str, version: int) -> dict[str, str] | str:
-    """Packed rows by the URIs of files, or what is wrong with a vector."""
+def _answer(location: str, version: int, checkpoint: bool) -> list[object] | str:
+    """Fields of DeletionVectors, each vector as packed rows and their number, or what is wrong with one."""
     deleted = {}
     try:
         for batch in DeltaTable(location, version=version).deletion_vectors():
             rows = pa.record_batch(batch)
             for uri, kept in zip(rows["filepath"].to_pylist(), rows["selection_vector"], strict=True):
-                deleted[uri] = base64.b64encode(pack_rows(~np.asarray(kept.values, np.bool_))).decode()
-    except DeltaError as error:
+                gone = ~np.asarray(kept.values, np.bool_)
+                deleted[uri] = base64.b64encode(pack_rows(gone)).decode(), int(gone.sum())
+        return [deleted, *(_stated(location, version) if checkpoint else (-1, {}))]
+    except (DeltaError, OSError, pa.ArrowException, ValueError, KeyError, TypeError, AttributeError) as error:
         return in_a_line(error)
-    return deleted
+
+
+def _stated(location: str, version: int) -> tuple[int, dict[str, int]]:
+    """The newest checkpoint up to a version, and how many rows vectors take away according to it, by paths in the log.
+
+    A checkpoint is one file, or several, or names others (Delta protocol, "Checkpoints"). -1: there is none.
+    """
+    filesystem, inner = filesystem_of(location)
+    log, parts = posixpath.join(inner, LOG_OF_DELTA), dict[tuple[int, int], list[str]]()
+    for item in filesystem.get_file_info(fs.FileSelector(log)):
+        if (found := _CHECKPOINT.fullmatch(item.base_name)) and int(found[1]) <= version:
+            parts.setdefault((int(found[1]), int(found[2] or 1)), []).append(item.path)
+    whole = [key for key, paths in parts.items() if len(paths) >= key[1]]
+    if not whole:
+        return -1, {}
+    stated, todo = dict[str, int](), [*parts[max(whole)]]
+    while todo:
+        adds, sidecars = _actions(filesystem, todo.pop())
+        stated |= adds
+        todo += [posixpath.join(log, "_sidecars", posixpath.basename(path)) for path in sidecars]
+    return max(whole)[0], stated
+
+
+def _actions(filesystem: fs.FileSystem, path: str) -> tuple[dict[str, int], list[str]]:
+    """Stated rows of vectors by paths of files, and other files, that a file of a checkpoint names."""
+    with filesystem.open_input_file(path) as file:
+        if path.endswith(".json"):
+            actions = [json.loads(line) for line in file.read().splitlines()]
+            adds = [action["add"] for action in actions if "add" in action]
+            vectors = {add["path"]: add["deletionVector"] for add in adds if add.get("deletionVector") is not None}
+            sidecars = [action["sidecar"]["path"] for action in actions if "sidecar" in action]
+            return {path: vector["cardinality"] for path, vector in vectors.items()}, sidecars
+        parquet = pq.ParquetFile(file)
+        leaves = {parquet.schema.column(i).path for i in range(len(parquet.schema))}
+        stated, others = dict[str, int](), list[str]()
+        for batch in parquet.iter_batches(columns=[leaf for leaf in _LEAVES if leaf in leaves]):
+            for row in batch.to_pylist():
+                add, sidecar = row.get("add") or {}, row.get("sidecar") or {}
+                if (add.get("deletionVector") or {}).get("cardinality") is not None:
+                    stated[add["path"]] = add["deletionVector"]["cardinality"]
+                others += [sidecar["path"]] if sidecar.get("path") is not None else []
+        return stated, others
 
 
 if __name__ == "__main__":

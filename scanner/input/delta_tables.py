@@ -10,9 +10,8 @@ import datetime
 import json
 import os
 import posixpath
-import re
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, cast
 from urllib.parse import unquote
 
@@ -23,7 +22,9 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.input.deletion_vectors import read_deletion_vectors
+from scanner.input.deletion_vectors import VectorRows, read_deletion_vectors
+from scanner.input.delta_log import CommitLog, moment
+from scanner.input.table_files import TableFiles
 from scanner.input.tables import (
     LOG_OF_DELTA,
     Commit,
@@ -36,10 +37,9 @@ from scanner.input.tables import (
 )
 from scanner.printable import printable
 from scanner.storage.delta import TABLE_VERSION
-from scanner.storage.locations import REQUESTS_AT_ONCE, filesystem_of
+from scanner.storage.locations import filesystem_of
 
-_COMMIT, _VECTOR = re.compile(r"([0-9]{20})\.json"), re.compile(rb'"deletionVector"\s*:\s*\{')
-_MILLISECOND, _LAST_MOMENT = 10**6, 2**63 - 1  # nanoseconds, and since 1970
+_MILLISECOND = 10**6  # nanoseconds
 _OF_FORMS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """Errors that a log raises which is no log: deltalake reads it by other means, and may find nothing wrong."""
 _READER_FEATURES = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
@@ -59,12 +59,12 @@ class _Version(NamedTuple):
     partitions: list[str]
     actions: pa.Table
     vectors: bool
-    log: "_CommitLog"
+    log: CommitLog
     created: int
 
 
-def read_delta(location: str, reading: TableReading) -> Iterator[TableFile]:
-    """The data files of a Delta table at one version, one after the other, since there may be a million.
+def read_delta(location: str, reading: TableReading) -> TableFiles:
+    """The data files of a Delta table at one version.
 
     Args:
         location: its folder or URI.
@@ -75,6 +75,11 @@ def read_delta(location: str, reading: TableReading) -> Iterator[TableFile]:
             `where` is no SQL of columns of its partitions.
         ScanFailed: its log cannot be read.
     """
+    return TableFiles(_read(location, reading))
+
+
+def _read(location: str, reading: TableReading) -> Iterator[TableFile]:
+    """As `read_delta`, one file after the other, since there may be a million."""
 
     def named(path: str) -> str:
         """A path in the log as results show it, whatever characters its writer escaped."""
@@ -85,13 +90,13 @@ def read_delta(location: str, reading: TableReading) -> Iterator[TableFile]:
         version = _read_version(location, reading, named)
         commits = version.log.commits()
         origins = origins_of(commits, version.created)
-        deleted = _deleted(location, version, named) if version.vectors or version.log.names_vectors else {}
+        removed = _removed(commits[version.log.last_gap :])
+        with_vectors = version.vectors or version.log.names_vectors
+        deleted = _deleted(location, version, commits, removed, named) if with_vectors else {}
     except (DeltaError, OSError, pa.ArrowException, *_OF_FORMS) as error:
         raise ScanFailed(f"input.paths: Delta table {location!r} cannot be read: {in_a_line(error)}") from None
     snapshot = Snapshot(location, "Delta", version.number)
     unknown = FileOrigin(frozenset(), 0 if version.log.whole else version.created)
-    removed = _removed(commits[version.log.last_gap :])
-    entries: dict[LogEntry, LogEntry] = {}  # files share theirs
     for path, size, modified, *of_partitions in _rows(_wanted(location, version.actions, reading.where)):
         if "://" in path or path.startswith("/") or ".." in unquote(path).split("/"):
             raise Refused(
@@ -105,9 +110,7 @@ def read_delta(location: str, reading: TableReading) -> Iterator[TableFile]:
         parents, since = origins.get(name, unknown)
         partitions = tuple(zip(version.partitions, values, strict=True))
         entry = LogEntry(snapshot, partitions, deleted.get(name, b""), parents, since)
-        if not parents and not entry.deleted and since == unknown.since:
-            entry = entries.setdefault(entry, entry)
-        yield TableFile(name, size, _moment(modified), entry)
+        yield TableFile(name, size, moment(modified), entry)
 
 
 def _refuse_special_files(location: str) -> None:
@@ -131,20 +134,49 @@ def _read_version(location: str, reading: TableReading, named: Callable[[str], s
     columns = ["path", "size_bytes", "modification_time", *(f"partition.{name}" for name in partitions)]
     added = pa.table(table.get_add_actions(flatten=True)).select(columns)
     vectors = "deletionVectors" in (table.protocol().reader_features or ())
-    log = _CommitLog(filesystem, posixpath.join(inner, LOG_OF_DELTA), table.version(), named)
+    log = CommitLog(filesystem, posixpath.join(inner, LOG_OF_DELTA), table.version(), named)
     return _Version(table.version(), table.table_uri, partitions, added, vectors, log, created)
 
 
-def _deleted(location: str, version: _Version, named: Callable[[str], str]) -> dict[str, bytes]:
-    """Rows that are gone of files, by path as results show it. Raises ScanFailed: nobody knows of which files."""
-    vectors = read_deletion_vectors(location, version.number)
-    deleted = {named(uri.removeprefix(version.uri)): rows for uri, rows in vectors.items()}
-    if deleted and deleted.keys() - {named(path) for path in version.actions["path"].to_pylist()}:
+def _deleted(
+    location: str,
+    version: _Version,
+    commits: Sequence[Commit],
+    removed: Collection[str],
+    named: Callable[[str], str],
+) -> dict[str, bytes]:
+    """Rows that are gone of files, by path as results show it.
+
+    Raises:
+        ScanFailed: nobody knows of which files rows are gone, or the log says another number of a file's than its
+            vector takes away.
+    """
+    found = read_deletion_vectors(location, version.number, checkpoint=not version.log.whole)
+    stated = version.log.stated_rows(commits, found.checkpoint, found.stated)
+    vectors: dict[str, VectorRows] = {}
+    for uri, rows in found.rows.items():
+        name = named(uri.removeprefix(version.uri))
+        if name not in vectors or rows.number == stated.get(
+            name
+        ):  # of an older vector, by another spelling, it is less
+            vectors[name] = rows
+    unmatched = set(vectors)
+    for path in chain.from_iterable(_rows(version.actions.select(["path"]))):
+        name = named(path)
+        unmatched.discard(name)
+        number = vectors[name].number if name in vectors else 0
+        if name not in removed and number != stated.get(name, 0):
+            raise ScanFailed(
+                f"input.paths: Delta table {location!r}: the deletion vector of {printable(name)!r} takes {number:,} "
+                f"rows away, where the log states {stated.get(name, 0):,}; restore the vector's file, or restore the "
+                "table to a version before it (RESTORE TABLE) and delete these rows again"
+            )
+    if unmatched:
         raise ScanFailed(
             f"input.paths: Delta table {location!r} has deletion vectors of files that its log names in another way; "
             "rewrite these files at the source (REORG TABLE … APPLY (PURGE)), so that no deleted row is read"
         )
-    return deleted
+    return {name: rows.packed for name, rows in vectors.items()}
 
 
 def _removed(commits: Iterable[Commit]) -> set[str]:
@@ -158,11 +190,6 @@ def _removed(commits: Iterable[Commit]) -> set[str]:
         removed.update(commit.removes)
         removed.difference_update(commit.adds)
     return removed
-
-
-def _moment(milliseconds: int) -> int:
-    """A time of a log in nanoseconds since 1970, within what a time can be."""
-    return min(max(milliseconds * _MILLISECOND, 0), _LAST_MOMENT)
 
 
 def _rows(actions: pa.Table) -> Iterator[tuple[Any, ...]]:
@@ -234,60 +261,3 @@ def _wanted(location: str, actions: pa.Table, where: str | None) -> pa.Table:
             f"partitions alone; {there}; without `where` a scan reads what no scan has read yet"
         )
     return actions.filter(kept.to_arrow())
-
-
-class _CommitLog:
-    """The commits of a table up to a version, as far back as they are there.
-
-    whole: each from the first one on; last_gap: how many of these come before the last one that lacks; names_vectors:
-    whether a commit that was read names a deletion vector, which a log can do that says of itself that it has none.
-
-    Args:
-        filesystem: where it lies.
-        folder: of the log.
-        version: the last commit.
-        named: function that gives a path in the log as results show it.
-    """
-
-    def __init__(self, filesystem: fs.FileSystem, folder: str, version: int, named: Callable[[str], str]) -> None:
-        self._filesystem, self._named, self.names_vectors = filesystem, named, False
-        items = filesystem.get_file_info(fs.FileSelector(folder))
-        plain = (item for item in items if item.type == fs.FileType.File)  # a FIFO would wait for its writer
-        numbers = {int(found[1]): item.path for item in plain if (found := _COMMIT.fullmatch(item.base_name))}
-        there = [number for number in sorted(numbers) if number <= version]
-        self._paths = [numbers[number] for number in there]
-        self.whole = len(there) == version + 1
-        self.last_gap = max((i for i, number in enumerate(there) if number - 1 not in numbers), default=0)
-
-    def commits(self) -> list[Commit]:
-        """The commits in their order, without files that no other one replaced, if the log is whole."""
-        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
-            changes = dict(zip(self._paths, threads.map(self._changes, self._paths), strict=True))
-            gone = {path for commit in changes.values() for path in commit.removes}
-            appends = [path for path, commit in changes.items() if not commit.removes and (gone or not self.whole)]
-            adds = zip(appends, threads.map(self._read, appends), strict=True)
-            for path, commit in adds:
-                kept = {name: at for name, at in commit.adds.items() if name in gone or not self.whole}
-                changes[path] = Commit(kept, [])
-        return [*changes.values()]
-
-    def _changes(self, path: str) -> Commit:
-        """A commit that removes files, or an empty one."""
-        with self._filesystem.open_input_stream(path, compression=None) as file:
-            data = file.read()
-        self.names_vectors = self.names_vectors or _VECTOR.search(data) is not None
-        return self._parsed(data) if b'"remove"' in data else Commit({}, [])
-
-    def _read(self, path: str) -> Commit:
-        with self._filesystem.open_input_stream(path, compression=None) as file:
-            return self._parsed(file.read())
-
-    def _parsed(self, data: bytes) -> Commit:
-        commit = Commit({}, [])
-        for line in data.splitlines():
-            action = json.loads(line)
-            if "add" in action:
-                commit.adds[self._named(action["add"]["path"])] = _moment(action["add"]["modificationTime"])
-            elif "remove" in action:
-                commit.removes.append(self._named(action["remove"]["path"]))
-        return commit

@@ -1,22 +1,19 @@
-"""The files of the input: found in folders and tables, recognised when they change, shared among drivers.
+"""The files of the input: found in folders and tables, recognised when they change.
 
 A file is listed once, with its size and modification mark. Whoever reads it later checks these before and after, so
-that no verdict rests on a file that changed in between. Where several drivers share a night, a hash of its path says
-whose a file is.
+that no verdict rests on a file that changed in between.
 """
 
 import contextlib
 import datetime
 import glob
-import hashlib
 import os
 import posixpath
-import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, overload
 from urllib.parse import quote, urlsplit
 
 import numpy as np
@@ -25,6 +22,7 @@ from numpy.typing import NDArray
 from pyarrow import fs
 
 from scanner.errors import FileFault, Refused, ScanFailed
+from scanner.input.links import link_target, link_targets, share_inodes
 from scanner.input.tables import (
     DELTA,
     HIDDEN,
@@ -147,7 +145,7 @@ def list_files(
     passed_over: Callable[[str], None] = lambda path: None,
     before: Iterable[InputFile] = (),
     reading: TableReading = NEWEST,
-) -> list[InputFile]:
+) -> Sequence[InputFile]:
     """List the Parquet files of resolved paths, sorted, each once, also when links lead to it from several places.
 
     A path of a file is taken whatever its name. In a folder, at any depth, files that end in .parquet are taken, but
@@ -159,12 +157,14 @@ def list_files(
         locations: resolved paths.
         missing: called with a path that does not exist, which then counts as empty; None: it is refused.
         passed_over: called with each file in a folder that does not end in .parquet, unless its name hides it.
-        before: files listed some seconds ago. For an unchanged file the same object is returned, which costs less.
+        before: files listed some seconds ago. For an unchanged file in no table the same object is returned, which
+            costs less.
         reading: how tables are read.
 
     Raises:
         Refused: a path that does not exist, or cannot be written down; a table above or below a path, or at it if it
-            cannot be read; `reading` asks for what is not there.
+            cannot be read; a file with two paths from which two tables, or a table twice, take other rows away;
+            `reading` asks for what is not there.
         ScanFailed: a folder or a table that cannot be listed.
     """
     locations = [*locations]
@@ -172,14 +172,18 @@ def list_files(
         raise Refused("input: version and timestamp are of one table; name that alone in paths")
     files: dict[str, InputFile] = {}
     target_of: dict[str, object] = {}  # the same for all paths that lead to one file; where none is named, the path
-    known = {(file.location, file.inner): file for file in before}
+    known: dict[tuple[str, str], InputFile] | None = None
     for location in locations:
         folders = _table_folders(location)
         table = _files_of_table(location, folders, reading)
         if table is not None:
-            files |= {file.path: _known_or_new(file, known) for file in table}
-            target_of |= _link_targets_of_table(location, table, linked=len(locations) > 1)
+            if len(locations) == 1 and not share_inodes(table.local_paths()):
+                return table
+            files |= {file.path: file for file in table}
+            target_of |= link_targets(table.local_paths())
             continue
+        if known is None:
+            known = {(file.location, file.inner): file for file in before}
         address = (urlsplit(location)._replace(query="").geturl() if "://" in location else location).rstrip("/")
         begin, found = _listed_under(location, folders, missing, passed_over)
         for item, size, modified, real in found:
@@ -194,7 +198,7 @@ def list_files(
                 target_of[path] = real
     by_file: dict[object, InputFile] = {}
     for path in sorted(files, key=lambda path: (files[path].entry is None, path)):  # a table knows its deleted rows
-        by_file.setdefault(target_of.get(path, path), files[path])
+        _refuse_other_rows(by_file.setdefault(target_of.get(path, path), files[path]), files[path])
     return sorted(by_file.values(), key=lambda file: file.path)
 
 
@@ -244,10 +248,13 @@ def _faults_of(location: str) -> Iterator[None]:
         raise ScanFailed(f"input.paths: {location!r} cannot be listed: {error}") from None
 
 
-def _known_or_new(file: InputFile, known: Mapping[tuple[str, str], InputFile]) -> InputFile:
-    """A file, or the equal one that was known before."""
-    before = known.get((file.location, file.inner))
-    return before if before == file else file
+def _refuse_other_rows(first: InputFile, other: InputFile) -> None:
+    """Raise Refused for two paths of one file, if tables take other rows away by the one than by the other."""
+    if first.entry is not None and other.entry is not None and first.entry.deleted != other.entry.deleted:
+        raise Refused(
+            f"input.paths: {first.path!r} and {other.path!r} are one file, of which tables take other rows away by "
+            "each path; give each table a file of its own"
+        )
 
 
 def _table_folders(named: str) -> TableFolders:
@@ -257,13 +264,16 @@ def _table_folders(named: str) -> TableFolders:
         return TableFolders(location, filesystem_of(location)[0])
 
 
-def _files_of_table(named: str, folders: TableFolders, reading: TableReading) -> list[InputFile] | None:
-    """The files of a path that is a table; None: it is none. Raises as `list_files`."""
+def _files_of_table(named: str, folders: TableFolders, reading: TableReading) -> "_FilesOfTable | None":
+    """The files of a path that is a table, sorted; None: it is none. Raises as `list_files`."""
     if named.startswith(ICEBERG):
         from scanner.input.iceberg_tables import read_iceberg  # late: it loads catalogs
 
         with _faults_of(named):  # a store may not answer
-            return [_file_of_table(file, _root(file.path)) for file in read_iceberg(named, reading)]
+            files = read_iceberg(named, reading)
+            for root in {_root(file.path) for file in files}:
+                filesystem_of(root)
+            return _FilesOfTable(files, None)
     location = named.removeprefix(DELTA)
     with _faults_of(location):
         inner = filesystem_of(location)[1]
@@ -277,16 +287,7 @@ def _files_of_table(named: str, folders: TableFolders, reading: TableReading) ->
     return None
 
 
-def _link_targets_of_table(named: str, files: Iterable[InputFile], *, linked: bool) -> dict[str, object]:
-    """Where the paths of a table's files lead, if links lead to the table; linked: or to its files, in another path."""
-    location = named.removeprefix(DELTA).rstrip("/")
-    real = location if "://" in location or named.startswith(ICEBERG) else os.path.realpath(location)
-    target_of = {file.path: real + file.inner[len(location) :] for file in files} if real != location else {}
-    several = ((file.path, _inode_of_several_names(file.path)) for file in files if linked)
-    return target_of | {path: found for path, found in several if found}
-
-
-def _in_delta_table(location: str, reading: TableReading) -> list[InputFile]:
+def _in_delta_table(location: str, reading: TableReading) -> "_FilesOfTable":
     from scanner.input.delta_tables import read_delta  # late: those who look into footers need neither polars nor Delta
 
     if "?" in location:
@@ -295,19 +296,49 @@ def _in_delta_table(location: str, reading: TableReading) -> list[InputFile]:
             f"input.paths: {address!r} is a Delta table, and options stand behind its URI; give them by the"
             " environment: AWS_REGION, …"
         )
-    return [_file_of_table(file, location) for file in read_delta(location, reading)]
+    return _FilesOfTable(read_delta(location, reading), location)
+
+
+class _FilesOfTable(Sequence[InputFile]):
+    """Data files of a table, each made into an InputFile when it is read.
+
+    Args:
+        files: the files.
+        location: whose folder they lie in, None: the root of the store of each.
+    """
+
+    def __init__(self, files: Sequence[TableFile], location: str | None) -> None:
+        self._files, self._location = files, location
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @overload
+    def __getitem__(self, index: int) -> InputFile: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[InputFile]: ...
+    def __getitem__(self, index: int | slice) -> InputFile | list[InputFile]:
+        if isinstance(index, int):
+            return self._input_file(self._files[index])
+        return [self._input_file(file) for file in self._files[index]]
+
+    def __iter__(self) -> Iterator[InputFile]:
+        return map(self._input_file, self._files)
+
+    def local_paths(self) -> Iterator[str]:
+        """Paths of files of this machine."""
+        return (file.path for file in self._files if not is_uri(file.path))
+
+    def _input_file(self, file: TableFile) -> InputFile:
+        location = _root(file.path) if self._location is None else self._location
+        below = file.path[len(location.rstrip("/")) :]
+        inner = file.path if "://" not in location else filesystem_of(location)[1].rstrip("/") + below
+        return InputFile(_printable(file.path), location, inner, file.size, file.modified, file.entry)
 
 
 def _root(path: str) -> str:
     """The store of a path, as the URI of all that is in it; of a path of this machine, its root."""
     return urlsplit(path)._replace(path="").geturl() if "://" in path else "/"
-
-
-def _file_of_table(file: TableFile, location: str) -> InputFile:
-    """A data file of a table that lies in the folder of a location."""
-    below = file.path[len(location.rstrip("/")) :]
-    inner = file.path if "://" not in location else filesystem_of(location)[1].rstrip("/") + below
-    return InputFile(_printable(file.path), location, inner, file.size, file.modified, file.entry)
 
 
 def _listed_under(
@@ -332,24 +363,10 @@ def _listed_under(
             missing(location)
             found = []
         elif info.type != fs.FileType.Directory:
-            found = [_listed_by_info(info, _link_target(location) if local else None)]
+            found = [_listed_by_info(info, link_target(location) if local else None)]
         else:
             found = list((_in_local_folder if local else _in_folder)(filesystem, inner, tables, passed_over))
     return len(inner.rstrip("/")), found
-
-
-def _link_target(path: str) -> object:
-    """One value for all local paths to one file: the end of links; device and inode of a file of several names."""
-    return _inode_of_several_names(path) or os.path.realpath(path)
-
-
-def _inode_of_several_names(path: str) -> tuple[int, int] | None:
-    """Device and inode of a local file of several names, else None: some network filesystems give files the same."""
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):  # a table's log may name what no path can be
-        return None
-    return (status.st_dev, status.st_ino) if status.st_nlink > 1 else None
 
 
 def _is_utf8(name: str) -> bool:
@@ -464,36 +481,3 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link to a target that cannot be looked at
         return False
-
-
-class DriverShare(NamedTuple):
-    """A driver's share of the input, one of several parts, written `number/of`; numbers begin at 1.
-
-    A file's path alone decides its part. So parts are disjoint and together hold all files, also where drivers list the
-    input at different times. Parts of many files hold about equal bytes.
-    """
-
-    number: int
-    of: int
-
-    @classmethod
-    def read(cls, text: str) -> "DriverShare":
-        """A part as people write it, such as `1/3`.
-
-        Raises:
-            ValueError: the text names no part.
-        """
-        if not re.fullmatch("[0-9]{1,6}/[0-9]{1,6}", text):
-            raise ValueError(f"{text!r} names no part; write its number and how many parts there are, as in 1/3")
-        number, of = map(int, text.split("/"))
-        if not 1 <= number <= of:
-            raise ValueError(f"{text!r} names no part; the number is 1 to {of}, as in 1/{max(of, 1)}")
-        return cls(number, of)
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.of}"
-
-    def holds(self, file: InputFile) -> bool:
-        """Whether a file belongs to this part."""
-        hashed = int.from_bytes(hashlib.sha256(file.path.encode()).digest()[:8])
-        return hashed % self.of == self.number - 1

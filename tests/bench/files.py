@@ -42,7 +42,10 @@ def main() -> None:
     options = parser.parse_args()
     for count in map(int, options.log):
         with tempfile.TemporaryDirectory() as folder:
-            print(f"{count:8,} files of a table: {memory_of_listing(Path(folder), count)}", flush=True)
+            peaks = memory_of_listing(Path(folder), count)
+        shown = ", ".join(f"{name} {peak:.2f} GiB" for name, peak in peaks.items())
+        ratio = peaks["brickscan"] / peaks["deltalake"]
+        print(f"{count:8,} files of a table: {shown}, ratio {ratio:.2f}", flush=True)
     print(f"{'files':>8} {'where':6} {'what':28} {'CPU s':>7} {'s':>7}")
     for count in map(int, options.files):
         with tempfile.TemporaryDirectory() as folder:
@@ -94,8 +97,8 @@ print(peak() - before)
 """
 
 
-def memory_of_listing(folder: Path, count: int) -> str:
-    """Peak memory of a process that opens a table, and of one that lists its files, both less their imports'."""
+def memory_of_listing(folder: Path, count: int) -> dict[str, float]:
+    """Peak GiB of a process that opens a table, and of one that lists its files, both less their imports'."""
     log(folder, count, 1000)
     DeltaTable(folder).create_checkpoint()
     peaks = {}
@@ -103,8 +106,7 @@ def memory_of_listing(folder: Path, count: int) -> str:
         code = _MEASURED.format(act=act)
         found = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True)
         peaks[name] = int(found.stdout) / 2**20
-    shown = ", ".join(f"{name} {peak:.2f} GiB" for name, peak in peaks.items())
-    return f"{shown}, ratio {peaks['brickscan'] / peaks['deltalake']:.2f}"
+    return peaks
 
 
 def measure(count: int, where: str, folder: str) -> None:

@@ -3,6 +3,8 @@
 import datetime
 import json
 import os
+import tracemalloc
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +16,15 @@ from deltalake import DeltaTable, write_deltalake
 from scanner.detection.attribution import written
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.columns import Columns
+from scanner.input.deletion_vectors import _stated
 from scanner.input.documents import read
 from scanner.input.files import find_file, list_files
 from scanner.input.inspector import Inspector
 from scanner.input.shards import cut, shard_id
 from scanner.input.tables import NEWEST, TableReading, pack_rows, rows_sha256, unpack_rows, values_of_path
-from tests.support.deltas import claim_rows, delete_by_vector
+from tests.bench.files import log as write_log
+from tests.bench.files import memory_of_listing
+from tests.support.deltas import claim_rows, delete_by_vector, forget_commits, lose_rows
 
 COLUMNS = Columns("text", "doc_id", "account", "date")
 ACCOUNT = "ann/ö =%"
@@ -234,6 +239,109 @@ def test_a_table_without_vectors_takes_no_process_to_read_them(table, monkeypatc
     assert sorted(documents(table)) == list("abcde")
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_vector_that_lacks_rows_of_the_log_gives_no_deleted_row_back(table, forgotten):
+    """It is a valid one: a checkpoint says how many it takes away where the commit is gone."""
+    delete_by_vector(table, ["b", "c"])
+    if forgotten:
+        write_deltalake(table, posts("f"), mode="append")
+        forget_commits(table)
+    assert sorted(documents(table)) == ["a", "d", "e", *"f" * forgotten]
+    lose_rows(table)
+    with pytest.raises(ScanFailed, match="takes 1 rows away, where the log states 2"):
+        list_files([str(table)])
+
+
+def test_checkpoints_of_every_form_say_how_many_rows_vectors_take_away(tmp_path):
+    log, table = tmp_path / "_delta_log", str(tmp_path)
+    (log / "_sidecars").mkdir(parents=True)
+    adds = {f"{n}.parquet": {"path": f"{n}.parquet", "deletionVector": {"cardinality": n}} for n in range(1, 6)}
+    adds["none.parquet"] = {"path": "none.parquet", "deletionVector": None}
+    half = [[{"add": add} for name, add in adds.items() if (name < "3") == first] for first in (True, False)]
+    stated = {f"{n}.parquet": n for n in range(1, 6)}
+
+    def write(name: str, rows: list[dict]) -> None:
+        pq.write_table(pa.Table.from_pylist(rows), log / name)
+
+    assert _stated(table, 9) == (-1, {})
+    write(f"{1:020d}.checkpoint.parquet", [{"add": {"path": "no vectors yet.parquet"}}])
+    assert _stated(table, 9) == (1, {})
+    write(f"{2:020d}.checkpoint.{1:010d}.{2:010d}.parquet", half[0])
+    assert _stated(table, 9) == (1, {})  # a part lacks
+    write(f"{2:020d}.checkpoint.{2:010d}.{2:010d}.parquet", half[1])
+    assert _stated(table, 9) == (2, stated)
+    for number, side in enumerate(half):
+        write(f"_sidecars/{number}.parquet", side)
+    sidecars = [{"sidecar": {"path": f"{number}.parquet"}} for number in range(2)]
+    write(f"{3:020d}.checkpoint.{uuid.uuid4()}.parquet", sidecars)
+    assert _stated(table, 9) == (3, stated)
+    lines = [{"add": {"path": "6.parquet", "deletionVector": {"cardinality": 6}}}, *sidecars, {"txn": {}}]
+    (log / f"{4:020d}.checkpoint.{uuid.uuid4()}.json").write_text("\n".join(map(json.dumps, lines)))
+    assert _stated(table, 9) == (4, stated | {"6.parquet": 6})
+    assert _stated(table, 2) == (2, stated)
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "folder", "spelling"])
+def test_a_file_that_a_log_names_twice_is_read_once(tmp_path, kind):
+    table = tmp_path / "table"
+    write_deltalake(table, posts("abc"))
+    (file,) = list_files([str(table)])
+    log = table / "_delta_log" / f"{1:020d}.json"
+    (add,) = (
+        action["add"]
+        for line in (table / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
+        if "add" in (action := json.loads(line))
+    )
+    other = table / "other.parquet"
+    if kind == "folder":
+        (table / "again").symlink_to(table)
+        other = table / "again" / add["path"]
+    elif kind == "spelling":
+        other = table / f"%70{add['path'][1:]}"
+        assert add["path"].startswith("p")
+    else:
+        (os.link if kind == "hard link" else os.symlink)(file.path, other)
+    log.write_text(json.dumps({"add": add | {"path": str(other.relative_to(table))}}) + "\n")
+    assert len(DeltaTable(table).file_uris()) == 2
+    assert len(list_files([str(table)])) == 1
+    assert sorted(documents(table)) == list("abc")
+    link = tmp_path / "a link"
+    link.symlink_to(table)
+    assert len(list_files([str(link)])) == 1
+    if kind != "spelling":
+        delete_by_vector(table, ["b"])  # by the one path and the other
+        assert sorted(documents(table)) == list("ac")
+        log.write_text(log.read_text())
+        newest = table / "_delta_log" / f"{2:020d}.json"
+        lines = [line for line in newest.read_text().splitlines() if str(other.relative_to(table)) not in line]
+        newest.write_text("\n".join(lines) + "\n")
+        with pytest.raises(Refused, match="are one file, of which tables take other rows away"):
+            list_files([str(table)])
+
+
+def test_listed_files_of_a_table_are_no_objects(tmp_path):
+    """A million of them would take twice what deltalake takes for the table. So they are made when they are read."""
+    write_log(tmp_path, 5000, 1000)
+    list_files([str(tmp_path)])  # imports
+    tracemalloc.start()
+    try:
+        files, before = list_files([str(tmp_path)]), pa.total_allocated_bytes()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(files) == 5000
+    assert held < 5000 * 60, held
+    assert before < 5000 * 200, before
+    assert files[1234] == [*files][1234] == files[1234:1235][0]
+    assert files[1234].path == f"{tmp_path}/001/part-001234.parquet"
+
+
+@pytest.mark.long
+def test_listing_a_million_files_takes_at_most_twice_the_memory_of_deltalakes_snapshot(tmp_path):
+    peaks = memory_of_listing(tmp_path, 10**6)
+    assert peaks["brickscan"] <= 2 * peaks["deltalake"], peaks
+
+
 def test_a_vector_in_a_fifo_ends_in_a_sentence(table, tmp_path, monkeypatch):
     """Its reader would wait for ever."""
     monkeypatch.setattr("scanner.input.deletion_vectors.STALL_SECONDS", 2.0)
@@ -306,15 +414,15 @@ def test_a_file_of_a_table_that_links_lead_to_is_read_as_the_tables(table, tmp_p
     (changed,) = [file for file in list_files([str(table)]) if file.entry and file.entry.deleted]
     alias = loose / "a.parquet"
     if link is os.symlink:
-        named = list_files([str(table)])
+        named = [*list_files([str(table)])]
         link(changed.path, alias)
         with pytest.raises(Refused, match="is the folder of a Delta table"):
             list_files([str(loose), str(table)])
-        assert list_files([str(table)]) == named
+        assert [*list_files([str(table)])] == named
     else:
         link(changed.path, alias)
-        assert list_files([str(loose), str(table)]) == list_files([str(table)])
-        assert list_files([str(table), str(loose)]) == list_files([str(table)])
+        assert list_files([str(loose), str(table)]) == [*list_files([str(table)])]
+        assert list_files([str(table), str(loose)]) == [*list_files([str(table)])]
 
 
 def test_a_path_that_no_disk_has_costs_its_file_alone(table):

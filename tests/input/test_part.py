@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 
-from scanner.input.files import DriverShare, InputFile
+from scanner.input.driver_share import DriverShare
+from scanner.input.files import InputFile
 
 
 def files(count: int) -> list[InputFile]:

@@ -66,6 +66,14 @@ def claim_rows(table: Path, upper: int) -> None:
         _write(file, [0], upper)
 
 
+def lose_rows(table: Path) -> None:
+    """Let every vector of a local table delete its first row alone, in a file as large as before."""
+    for file in table.glob("deletion_vector_*.bin"):
+        rows, size = sorted(_rows(file)), file.stat().st_size
+        _write(file, rows[:1], 0, 2 * len(rows[1:]))
+        assert file.stat().st_size == size
+
+
 def _vector(table: Path, rows: list[int]) -> dict[str, Any]:
     """Write a file with one vector, and describe it."""
     file = table / f"deletion_vector_{uuid.uuid4()}.bin"
@@ -74,9 +82,9 @@ def _vector(table: Path, rows: list[int]) -> dict[str, Any]:
     return where | {"sizeInBytes": len(body), "cardinality": len(rows)}
 
 
-def _write(file: Path, rows: list[int], upper: int) -> bytes:
-    """Write a file with one vector, whose rows lie upper · 2^32 higher, and return the vector."""
-    body = struct.pack("<iqI", _MAGIC, 1, upper) + _bitmap(rows)
+def _write(file: Path, rows: list[int], upper: int, spare: int = 0) -> bytes:
+    """Write a file with one vector, whose rows lie upper · 2^32 higher, and spare bytes, and return the vector."""
+    body = struct.pack("<iqI", _MAGIC, 1, upper) + _bitmap(rows) + bytes(spare)
     file.write_bytes(bytes([_VERSION]) + struct.pack(">i", len(body)) + body + struct.pack(">I", zlib.crc32(body)))
     return body
 

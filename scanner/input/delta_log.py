@@ -1,0 +1,124 @@
+"""Commits of a Delta table's log, read line by line: one commit may name a million files."""
+
+import io
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from pyarrow import fs
+
+from scanner.input.tables import Commit
+from scanner.storage.locations import REQUESTS_AT_ONCE
+
+_COMMIT, _VECTOR = re.compile(r"([0-9]{20})\.json"), re.compile(rb'"deletionVector"\s*:\s*\{')
+_ESCAPE = b"\\u"  # with which a writer may spell names of fields too
+_MILLISECOND, _LAST_MOMENT = 10**6, 2**63 - 1  # nanoseconds, and since 1970
+_BLOCK = 2**20  # bytes of a commit that are held at a time, by each of REQUESTS_AT_ONCE threads
+
+
+def moment(milliseconds: int) -> int:
+    """A time of a log in nanoseconds since 1970, within what a time can be."""
+    return min(max(milliseconds * _MILLISECOND, 0), _LAST_MOMENT)
+
+
+class CommitLog:
+    """The commits of a table up to a version, as far back as they are there.
+
+    whole: each from the first one on; last_gap: how many of these come before the last one that lacks.
+
+    Args:
+        filesystem: where it lies.
+        folder: of the log.
+        version: the last commit.
+        named: function that gives a path in the log as results show it.
+    """
+
+    def __init__(self, filesystem: fs.FileSystem, folder: str, version: int, named: Callable[[str], str]) -> None:
+        self._filesystem, self._named = filesystem, named
+        self._vectors: dict[str, dict[str, int]] = {}  # stated rows of vectors by files, by commits that add these
+        items = filesystem.get_file_info(fs.FileSelector(folder))
+        plain = (item for item in items if item.type == fs.FileType.File)  # a FIFO would wait for its writer
+        numbers = {int(found[1]): item.path for item in plain if (found := _COMMIT.fullmatch(item.base_name))}
+        self._numbers = there = [number for number in sorted(numbers) if number <= version]
+        self._paths = [numbers[number] for number in there]
+        self.whole = len(there) == version + 1
+        self.last_gap = max((i for i, number in enumerate(there) if number - 1 not in numbers), default=0)
+
+    def commits(self) -> list[Commit]:
+        """The commits in their order, without files that no other one replaced, if the log is whole."""
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
+            changes = dict(zip(self._paths, threads.map(self._changes, self._paths), strict=True))
+            gone = {path for commit in changes.values() for path in commit.removes}
+            appends = [path for path, commit in changes.items() if not commit.removes and (gone or not self.whole)]
+            kept = gone if self.whole else None
+            changes |= zip(appends, threads.map(lambda path: self._read(path, kept), appends), strict=True)
+        return [*changes.values()]
+
+    @property
+    def names_vectors(self) -> bool:
+        """Whether a commit adds a deletion vector, which a log can do that says of itself that it has none."""
+        return any(self._vectors.values())
+
+    def stated_rows(self, commits: Sequence[Commit], checkpoint: int, before: Mapping[str, int]) -> dict[str, int]:
+        """How many rows the log says that deletion vectors take away, by the files' paths as results show them.
+
+        Args:
+            commits: as `commits` gave them.
+            checkpoint: version up to which a checkpoint says it, -1: none does.
+            before: these numbers at that version, by paths in the log.
+        """
+        stated = {self._named(path): rows for path, rows in before.items()}
+        for number, path, commit in zip(self._numbers, self._paths, commits, strict=True):
+            if number > checkpoint:
+                for name in (*commit.removes, *commit.adds):
+                    stated.pop(name, None)
+                stated |= self._vectors.get(path, {})
+        return stated
+
+    def _changes(self, path: str) -> Commit:
+        """A commit that removes files, or an empty one."""
+        removes = vectors = False
+        with self._opened(path) as lines:
+            for line in lines:
+                if _ESCAPE in line:
+                    action = json.loads(line)
+                    removes = removes or "remove" in action
+                    vectors = vectors or ("add" in action and action["add"].get("deletionVector") is not None)
+                else:
+                    removes = removes or b'"remove"' in line
+                    vectors = vectors or _VECTOR.search(line) is not None
+            if not removes and not vectors:
+                return Commit({}, [])
+            lines.seek(0)  # costs nothing in a commit of one block
+            return self._parsed(path, lines, None if removes else ())
+
+    def _read(self, path: str, kept: Collection[str] | None) -> Commit:
+        with self._opened(path) as lines:
+            return self._parsed(path, lines, kept)
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[io.BufferedReader]:
+        with self._filesystem.open_input_file(path) as file:
+            yield io.BufferedReader(file, _BLOCK)
+
+    def _parsed(self, path: str, lines: io.BufferedReader, kept: Collection[str] | None) -> Commit:
+        """The commit of a path, by its lines; notes its vectors. kept: files that it may add, None: all."""
+        commit, vectors = Commit({}, []), dict[str, int]()
+        for line in lines:
+            if b'"add"' not in line and b'"remove"' not in line and _ESCAPE not in line:
+                continue
+            action: dict[str, Any] = json.loads(line)
+            if "add" in action:
+                name, at = self._named(action["add"]["path"]), moment(action["add"]["modificationTime"])
+                vector = action["add"].get("deletionVector")
+                if vector is not None:
+                    vectors[name] = vector["cardinality"]
+                if kept is None or name in kept:
+                    commit.adds[name] = at
+            elif "remove" in action:
+                commit.removes.append(self._named(action["remove"]["path"]))
+        self._vectors[path] = vectors
+        return commit

@@ -1,0 +1,70 @@
+"""The data files of a table as columns: a million of them take a fifth of the memory that as many objects take."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scanner.input.tables import LogEntry, TableFile, Values
+
+_TOGETHER = 10_000  # files that are objects at a time
+
+
+class TableFiles(Sequence[TableFile]):
+    """Data files by their paths, each path once, made into objects when they are read.
+
+    Entries that are equal in every field are one object.
+
+    Args:
+        files: the files; sizes and times below 2^63. The first of several with one path counts.
+    """
+
+    def __init__(self, files: Iterable[TableFile]) -> None:
+        entries: dict[tuple[Values, bytes, frozenset[str], int], tuple[int, LogEntry]] = {}
+
+        def index_of(entry: LogEntry) -> int:
+            fields = (entry.values, entry.deleted, entry.parents, entry.since)
+            return entries.setdefault(fields, (len(entries), entry))[0]
+
+        paths, numbers = list[pa.Array](), list[np.ndarray[tuple[int, int], np.dtype[np.int64]]]()
+        source = iter(files)
+        while some := [*islice(source, _TOGETHER)]:
+            paths.append(pa.array([file.path for file in some], pa.large_string()))
+            numbers.append(np.array([(file.size, file.modified, index_of(file.entry)) for file in some], np.int64))
+        named = pa.chunked_array(paths, pa.large_string())
+        order = np.asarray(pc.sort_indices(named)).view(np.int64)  # stable
+        named = named.take(pa.array(order)).combine_chunks()
+        first = np.ones(len(order), np.bool_)
+        if len(order):
+            first[1:] = np.asarray(pc.not_equal(named[1:], named[:-1]).to_numpy(zero_copy_only=False))
+        self._paths: pa.LargeStringArray = named if first.all() else named.filter(pa.array(first))
+        self._numbers = np.concatenate([*numbers, np.empty((0, 3), np.int64)])[order[first]]
+        self._entries = [entry for _, entry in entries.values()]
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> TableFile: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[TableFile]: ...
+    def __getitem__(self, index: int | slice) -> TableFile | list[TableFile]:
+        if isinstance(index, int):
+            (file,) = self._files([range(len(self))[index]])
+            return file
+        return self._files(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[TableFile]:
+        for begin in range(0, len(self), _TOGETHER):
+            yield from self[begin : begin + _TOGETHER]
+
+    def _files(self, indices: Sequence[int]) -> list[TableFile]:
+        paths = self._paths.take(pa.array(indices, pa.int64())).to_pylist()
+        numbers = self._numbers[np.array(indices, np.int64)].tolist()
+        return [
+            TableFile(path, size, modified, self._entries[entry])
+            for path, (size, modified, entry) in zip(paths, numbers, strict=True)
+        ]
