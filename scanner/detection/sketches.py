@@ -12,6 +12,8 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
+from scanner.watermark.kernel import kernel
+
 PLACES = 64
 """Places of a sketch, 4 bytes each."""
 
@@ -60,27 +62,35 @@ def keyed_sketches(text: str, key: NDArray[np.uint64]) -> list[NDArray[np.uint64
     uint64[G] each, fewer than MOST_GRAMS where a passage has fewer; none of a text without n-grams. Capitals and white
     space count alike. key: as `gram_key` makes it; hashes are shown to nobody.
     """
-    raw = np.frombuffer(" ".join(text.casefold().split()).encode(errors="surrogatepass"), np.uint8).astype(np.uint64)
+    raw = np.frombuffer(" ".join(text.casefold().split()).encode(errors="surrogatepass"), np.uint8)
     if len(raw) < GRAM_BYTES:
         return []
-    grams = np.zeros(len(raw) - GRAM_BYTES + 1, np.uint64)
-    for place in range(GRAM_BYTES):
-        grams += raw[place : place + len(grams)] * key[place]
+    grams = _keyed_sums(raw, key)
     return [_smallest(passage) for passage in np.array_split(_mixed(grams), -(-len(grams) // PASSAGE_BYTES))]
+
+
+@kernel
+def _keyed_sums(raw: NDArray[np.uint8], key: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Sums of the bytes of each n-gram, each byte multiplied by the key of its place; uint64[N - GRAM_BYTES + 1]."""
+    sums = np.zeros(len(raw) - len(key) + 1, np.uint64)
+    for place in range(len(key)):
+        for begin in range(len(sums)):
+            sums[begin] += np.uint64(raw[begin + place]) * key[place]
+    return sums
 
 
 def _smallest(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The MOST_GRAMS smallest of hashes, each once, ascending."""
-    least = 4 * MOST_GRAMS  # enough but where nearly all repeat
-    few = np.partition(hashes, least)[:least] if len(hashes) > least else hashes
+    bound = 2**65 // max(len(hashes) // MOST_GRAMS, 2)  # twice as many lie below it, if few repeat
+    few = hashes[hashes < np.uint64(bound - 1)]
     kept = _each_once(few)
-    return (kept if len(kept) >= MOST_GRAMS or few is hashes else _each_once(hashes))[:MOST_GRAMS]
+    return (kept if len(kept) >= MOST_GRAMS else _each_once(hashes))[:MOST_GRAMS]
 
 
 def _each_once(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Hashes ascending, each once; np.unique takes five times as long."""
     ordered: NDArray[np.uint64] = np.sort(hashes)
-    kept: NDArray[np.uint64] = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    kept: NDArray[np.uint64] = np.append(ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]])
     return kept
 
 

@@ -146,6 +146,7 @@ class Scorer:
         self._served, self._key = served, gram_key(secret)
         self._opened = OpenedCheck(check, _HoldersNow(check) if served.names else _Nobody())
         self._opened.compile()
+        keyed_sketches("a text of some bytes", self._key)
 
     def look(self, texts: Sequence[bytes]) -> list[Finding]:
         """What is found in texts, UTF-8."""
