@@ -33,7 +33,7 @@ from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
 from scanner.storage.locations import absolute, real_location
 from scanner.storage.toml import canonical, digest, read_toml
-from scanner.watermark.formats import can_be_weighed, format_of
+from scanner.watermark.formats import can_be_weighed, format_of, weighed_in_stacks
 from scanner.watermark.positions import reach_of
 from schemas.config import ScanConfig, WeightsByConfig, as_written
 from schemas.registry import Canaries, Canary, MasterKey, Registry
@@ -336,7 +336,8 @@ class Plan:
         config, tested = self.config, self.keys_tested if keys_tested is None else keys_tested
         variants = ["normalised"] if config.variants.normalised else []
         rules = config.dedup, config.min_scored, self.columns
-        decides = what_decides(keys, tested, *rules, variants, self.weights.decide(), self.filter_sha256)
+        weights = self.weights.decide() | weighed_in_stacks(keys, self.weights.weighed)
+        decides = what_decides(keys, tested, *rules, variants, weights, self.filter_sha256)
         if self.weights_by is None or self.reader_sha256 is None:
             return decides
         return canonical([decides, self.reader_sha256, self.weights_by.cut, self.weights_by.share])
@@ -420,8 +421,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
     config = read_config(config_file)
     base, by = config_file.absolute().parent, config.weights_by
     folder = absolute("registry", config.registry, base)
-    registry = load_registry(folder)
-    results = results_of(config, config_file)
+    registry, results = load_registry(folder), results_of(config, config_file)
     locations = tuple(resolve(path, base, date) for path in config.input.paths)
     if date is None and "{date}" in (config.input.where or ""):
         raise Refused(f"input.where: {config.input.where!r} holds {{date}}; say which with --date yesterday")

@@ -48,8 +48,8 @@ def weighing_of(plan: Plan) -> Plan | None:
     keys = tuple(key for key in plan.keys if can_be_weighed(key))
     if not keys:
         raise Refused(
-            "weights_by: no key under test can be weighed: greenlist-v2 and gumbel-v2 can, greenlist and gumbel of one "
-            "message too; leave the section out"
+            "weights_by: no key under test can be weighed: greenlist-v2, gumbel-v2 and keys of vLLM's and SGLang's own "
+            "marks can, greenlist and gumbel of one message too; leave the section out"
         )
     for module in ("torch", "transformers"):
         if importlib.util.find_spec(module) is None:

@@ -2,7 +2,9 @@
 
 The law of Σ level · term depends on how many scored tokens of the text have each level (scanner.watermark.level_laws).
 So the score is −ln of the p-value that the text's own law gives the sum, as SynthID's is, and everything else goes its
-way: corrections for messages and keys, names, ranks, proofs. Levels depend on the text alone, hence under H0 on no key.
+way: corrections for messages and keys, names, ranks, floors, proofs. Levels depend on the text alone, hence under H0 on
+no key. Where two keys may have marked a token (vLLM), each has a sum, and the score is the best by several weights of
+the two, each with a share of the error, as without levels.
 
 A search looks at all numbers of a run (scanner.watermark.native.level_runs). Its rules are those of the search without
 levels (SPEC_2 §3): the best two of all messages, and others that are as rare as one in M; with groups the best user of
@@ -11,7 +13,8 @@ the best group, and of other groups whose own p is 1/B or less.
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +22,15 @@ from numpy.typing import NDArray
 from scanner.watermark.format import (
     Candidates,
     Format,
+    MarkAbility,
     ProofPath,
     ProvesParts,
+    RanksAmongDecoys,
     ScoresParts,
     UserEvidence,
     Watermark,
 )
-from scanner.watermark.laws import Binomial, Gamma, Law, Surprise
+from scanner.watermark.laws import Binomial, Floored, Gamma, Law, SeveralWeights, Surprise
 from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels
 from scanner.watermark.native import level_runs
 from scanner.watermark.native.level_runs import LevelSteps
@@ -44,7 +49,67 @@ MOST_MESSAGES = 16
 """Most candidates of a text under a key without groups."""
 
 LevelTail = Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.float64]]
-"""Function that gives log10 p of sums, float64[D], over tokens of which so many have each level, [D, LEVELS + 1]."""
+"""Function that gives log10 p of sums, float64[D, K] of K keys, over tokens of which so many have each level,
+[D, LEVELS + 1].
+"""
+
+KeyWeights = tuple[tuple[tuple[float, ...], float], ...]
+"""Weights of a mark's keys by which its sums are added up, and the share of the error of each choice."""
+
+ONE_KEY: KeyWeights = (((1.0,), 1.0),)
+"""A mark of one key, whose sum counts as it is."""
+
+
+@runtime_checkable
+class CountsByLevels(Protocol):
+    """A format whose tokens can count by levels, at least under some keys."""
+
+    def lacks_for_levels(self, messages: int) -> str:
+        """What a key of so many messages lacks to be scored by levels; empty: nothing."""
+
+
+@runtime_checkable
+class TermsOfKeys(Watermark, Protocol, metaclass=MarkAbility):
+    """A watermark that scores no parts, and says what each position adds to the sum of each of its K keys.
+
+    Under H0 all of it is independent, of the law of which `law` is made.
+    """
+
+    def terms_of_keys(
+        self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int
+    ) -> NDArray[np.float64]:
+        """What each scored position adds to each key's sum: float64[K, P]. Positions may come in any order."""
+
+
+@runtime_checkable
+class SearchesByLevels(Watermark, Protocol, metaclass=MarkAbility):
+    """A watermark of several messages, each with draws of its own, that can be searched by levels."""
+
+    def search_by_levels(
+        self, tokens: Tokens, positions: Positions, levels: NDArray[np.uint8], count: int
+    ) -> Candidates:
+        """As Searches.search; scores are Σ level · term. levels: of the scored positions, uint8[P]."""
+
+
+@runtime_checkable
+class ProvesTermsOfKeys(Protocol):
+    """A `ProofPath` of a mark that says what each position adds to the sum of each of its K keys.
+
+    weights: as the law adds up sums.
+    """
+
+    @property
+    def weights(self) -> KeyWeights:
+        """By which weights the sums of the keys are added up."""
+
+    def terms_of_keys(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, left_out: Collection[int] = ()
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Which tokens of a text are scored, int64[P], and what each adds for each of M messages: float64[M, K, P].
+
+        Arguments as of `ProofPath.scores`.
+        """
+
 
 _ROOM = 1e-9  # slack in log10 p, so that rounding decides nothing
 
@@ -114,12 +179,12 @@ class _Search(NamedTuple):
     def _are_rare(self, documents: NDArray[np.int64], sums: NDArray[np.float64], count: int) -> NDArray[np.bool_]:
         of = np.repeat(np.arange(len(self.steps.offsets) - 1), np.diff(self.steps.offsets)) * (LEVELS + 1)
         counts = np.bincount(of + self.steps.levels, minlength=(len(self.steps.offsets) - 1) * (LEVELS + 1))
-        log10_p = self.tail(sums, counts.reshape(-1, LEVELS + 1)[documents])
+        log10_p = self.tail(sums[:, None], counts.reshape(-1, LEVELS + 1)[documents])
         return np.asarray(log10_p <= _ROOM - np.log10(count), np.bool_)
 
 
 _VALUES = np.arange(LEVELS + 1)
-_BITS_OF_A_TERM = 32  # no score exceeds T times as many ln 2: p is no smaller than that every draw is the largest
+_BITS_OF_A_TERM = 64  # of two keys: no score exceeds T times as many ln 2, where all draws are the largest
 
 
 LevelsOf = Callable[[Tokens], NDArray[np.uint8]]
@@ -127,57 +192,87 @@ LevelsOf = Callable[[Tokens], NDArray[np.uint8]]
 
 
 def tail_of(law: Law | None) -> LevelTail | None:
-    """The law of sums by levels of scores that have a law; None: it is not known."""
+    """The law of sums by levels of scores that have a law, without its floor; None: it is not known."""
+    if isinstance(law, Floored):
+        return tail_of(law.of)
     if isinstance(law, Gamma):
-        return lambda sums, counts: log10_gumbel_levels(sums, counts, _VALUES)
+        return partial(_log10_exponential, ONE_KEY)
+    if isinstance(law, SeveralWeights):
+        return partial(
+            _log10_exponential, tuple(((1.0 - of_second, of_second), share) for of_second, share in law.each)
+        )
     if isinstance(law, Binomial):
         gamma = law.gamma
-        return lambda sums, counts: log10_greenlist_levels(sums, counts, _VALUES, gamma)
+        return lambda sums, counts: log10_greenlist_levels(sums[:, 0], counts, _VALUES, gamma)
     return None
+
+
+def _log10_exponential(each: KeyWeights, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """A LevelTail of exponential terms: the smallest p by several weights of the keys, each over its share."""
+    found = [
+        log10_gumbel_levels(
+            sums @ np.array(weights), np.tile(counts, (1, len(weights))), np.outer(weights, _VALUES).ravel()
+        )
+        - math.log10(share)
+        for weights, share in each
+    ]
+    return np.asarray(np.minimum(np.min(found, axis=0), 0.0), np.float64)
 
 
 def lacks_for_levels(form: Format, messages: int) -> str:
     """What a key of a format and so many messages lacks to be scored by levels; empty: nothing."""
-    if form.version is None or tail_of(form.law()) is None:
-        return "only the marks of this project's own formats are scored by levels"
-    if messages > 1 and form.version != 2:
-        return "its messages share draws, and are not searched by levels"
-    return ""
+    if not isinstance(form, CountsByLevels):
+        return "its format does not say what each token adds"
+    return form.lacks_for_levels(messages)
 
 
 class _Sums(NamedTuple):
-    """Σ level · term of D texts, float64[D], and how many of their scored tokens have each level, [D, LEVELS + 1]."""
+    """Σ level · term of D texts under K keys, float64[D, K], and how many tokens have each level, [D, LEVELS + 1]."""
 
     sums: NDArray[np.float64]
     counts: NDArray[np.int64]
 
 
 class ByLevels:
-    """A watermark by levels.
+    """A watermark by levels. Its p-values have the floor of the mark's law, and its decoys are those of the mark.
 
     Args:
         mark: the opened key, of a format of which `lacks_for_levels` says nothing.
         levels_of: gives levels of tokens.
 
     Raises:
-        ValueError: a key that cannot be scored by levels.
+        ValueError: a key that cannot be scored by levels, or that needs a rank and has no decoys.
     """
 
     def __init__(self, mark: Watermark, levels_of: LevelsOf) -> None:
         tail = tail_of(mark.law)
-        if tail is None or not isinstance(mark, ScoresParts):
+        if tail is None or not isinstance(mark, ScoresParts | TermsOfKeys):
             raise ValueError(f"{mark.label}: has no scores by levels")
-        self._mark, self._adds, self._levels_of, self._tail = mark, mark, levels_of, tail
+        if not (mark.basis.proven or isinstance(mark, RanksAmongDecoys)):
+            raise ValueError(f"{mark.label}: has no decoys, without which no score by levels is ranked")
+        self._mark: ScoresParts | TermsOfKeys = mark
+        self._levels_of, self._tail = levels_of, tail
         self.label, self.rule, self.basis = mark.label, mark.rule, mark.basis
-        self.law: Law = Surprise(_BITS_OF_A_TERM)
+        of_score = Surprise(_BITS_OF_A_TERM)
+        self.law: Law = Floored(of_score, mark.law.bits) if isinstance(mark.law, Floored) else of_score
 
     def __repr__(self) -> str:
         return f"{self._mark!r} by levels"
 
+    def decoy(self, number: int) -> Watermark:
+        """See RanksAmongDecoys: the mark's decoy, with levels of the same text.
+
+        Raises:
+            ValueError: a mark without decoys, which needs no rank.
+        """
+        if not isinstance(self._mark, RanksAmongDecoys):
+            raise ValueError(f"{self.label}: has no decoys")
+        return ByLevels(self._mark.decoy(number), self._levels_of)
+
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
         """−ln p of the sum of each document under its message: float64[D]."""
-        levels = self._levels_of(tokens)[positions.index].astype(np.int64)
-        summed = _sums(self._adds.terms(tokens, positions, messages), levels, positions)
+        levels = self._levels(tokens, positions).astype(np.int64)
+        summed = _sums(self._terms(tokens, positions, messages), levels, positions)
         return self._surprise(summed, np.ones(len(summed.sums), np.bool_))
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
@@ -186,20 +281,25 @@ class ByLevels:
         Raises:
             ValueError: several messages of a key that cannot be searched by levels.
         """
+        mark, levels = self._mark, self._levels(tokens, positions)
+        if isinstance(mark, SearchesByLevels):
+            best = mark.search_by_levels(tokens, positions, levels, count)
+            (score,) = self._scores(tokens, positions, best.message, levels)
+            return best._replace(score=score)
         if count == 1:
             score = self.score(tokens, positions, 0)
             message = np.broadcast_to(np.array([0, -1]), (len(score), 2))
-            independent = isinstance(self._mark, Version2Mark)
+            independent = isinstance(mark, Version2Mark)
             return Candidates(message, np.stack([score, np.zeros_like(score)], axis=1), independent=independent)
-        if not isinstance(self._mark, Version2Mark):
+        if not isinstance(mark, Version2Mark):
             raise ValueError(f"{self.label}: cannot be searched by levels for {count} messages")
-        mark, levels = self._mark, self._levels_of(tokens)[positions.index]
         ids, nonces, offsets = mark.steps(tokens, positions)
         every = _Search(mark, LevelSteps(ids, nonces, levels, offsets), self._tail)
         found = every.some(levels > 0).candidates(count)
         width = max(2, *map(len, found)) if found else 2
         message = np.array([one + [-1] * (width - len(one)) for one in found], np.int64).reshape(-1, width)
-        score, of_user = self._scores(mark, tokens, positions, message)
+        of_users = np.where(is_group_step(nonces), 0, levels)
+        score, of_user = self._scores(tokens, positions, message, levels, of_users)
         there = message >= 0
         order = np.lexsort((message, np.where(there, -score, np.inf)), axis=1)
         message = np.take_along_axis(message, order, axis=1)
@@ -214,24 +314,31 @@ class ByLevels:
         mark = self._mark
         if not isinstance(mark, Version2Mark) or mark.groups is None:
             return None
-        _, of_user = self._scores(mark, tokens, positions, messages[:, None])
-        scored = chosen(positions, ~mark.group_steps(tokens, positions)).scored
-        return UserEvidence(of_user, scored, mark.groups)
+        shared = mark.group_steps(tokens, positions)
+        of_users = np.where(shared, 0, self._levels(tokens, positions))
+        (score,) = self._scores(tokens, positions, messages[:, None], of_users)
+        return UserEvidence(score, chosen(positions, ~shared).scored, mark.groups)
+
+    def _levels(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint8]:
+        return self._levels_of(tokens)[positions.index]
+
+    def _terms(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
+        """What each scored position adds to the sums of K keys: float64[K, P]."""
+        if isinstance(self._mark, TermsOfKeys):
+            return self._mark.terms_of_keys(tokens, positions, messages)
+        return self._mark.terms(tokens, positions, messages)[None]
 
     def _scores(
-        self, mark: Version2Mark, tokens: Tokens, positions: Positions, message: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Scores of candidates, and of what each shares with no other of its group; 0 where there is none."""
-        score, of_user = np.zeros(message.shape), np.zeros(message.shape)
-        levels = self._levels_of(tokens)[positions.index].astype(np.int64)
-        of_users = np.where(mark.group_steps(tokens, positions), 0, levels)
+        self, tokens: Tokens, positions: Positions, message: NDArray[np.int64], *each: NDArray[np.integer]
+    ) -> list[NDArray[np.float64]]:
+        """Scores of candidates, int64[D, C], by each of several levels of the positions; 0 where there is none."""
+        scores = [np.zeros(message.shape) for _ in each]
         for place in range(int((message >= 0).sum(axis=1).max(initial=0))):
             there = message[:, place] >= 0
-            terms = self._adds.terms(tokens, positions, np.maximum(message[:, place], 0))
-            score[there, place] = self._surprise(_sums(terms, levels, positions), there)
-            if mark.groups is not None:
-                of_user[there, place] = self._surprise(_sums(terms, of_users, positions), there)
-        return score, of_user
+            terms = self._terms(tokens, positions, np.maximum(message[:, place], 0))
+            for score, levels in zip(scores, each, strict=True):
+                score[there, place] = self._surprise(_sums(terms, levels.astype(np.int64), positions), there)
+        return scores
 
     def _surprise(self, summed: _Sums, there: NDArray[np.bool_]) -> NDArray[np.float64]:
         log10_p = self._tail(summed.sums[there], summed.counts[there])
@@ -239,35 +346,43 @@ class ByLevels:
 
 
 def _sums(terms: NDArray[np.float64], levels: NDArray[np.int64], positions: Positions) -> _Sums:
-    """Sums by levels of what each scored position adds."""
+    """Sums by levels of what each scored position adds, float64[K, P]."""
     documents = len(positions.offsets) - 1
     of = np.repeat(np.arange(documents), positions.scored)
-    sums = np.bincount(of, levels * terms, documents).astype(np.float64)
+    sums = [np.bincount(of, levels * of_key, documents) for of_key in terms]
     counts = np.bincount(of * (LEVELS + 1) + levels, minlength=documents * (LEVELS + 1))
-    return _Sums(sums, counts.reshape(documents, LEVELS + 1))
+    return _Sums(np.stack(sums, axis=1).astype(np.float64), counts.reshape(documents, LEVELS + 1))
 
 
 class ByLevelsProof:
     """The slow path of a mark by levels.
 
     Args:
-        path: the slow path of the mark without levels, which scores parts.
+        path: the slow path of the mark without levels, which says what each position adds.
         levels_of: gives levels of tokens.
         form: the mark's format.
+
+    Raises:
+        TypeError: a slow path that does not.
     """
 
     def __init__(self, path: ProofPath, levels_of: LevelsOf, form: Format) -> None:
-        if not isinstance(path, ProvesParts):
+        if not isinstance(path, ProvesParts | ProvesTermsOfKeys):
             raise TypeError(f"{form.label()}: its slow path does not say what each position adds")
         self._path, self._levels_of = path, levels_of
-        law = form.law()
+        law, basis = form.law(), form.basis()
         self._gamma = law.gamma if isinstance(law, Binomial) else None
+        self._bits = None if basis.proven else basis.bits
 
     def scores(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, left_out: Collection[int] = ()
     ) -> tuple[int, list[float]]:
         """See ProofPath: −ln p of each message's sum."""
-        places, terms, _, _ = self._path.parts(tokens, messages, dedup, left_out)
+        if isinstance(self._path, ProvesTermsOfKeys):
+            places, terms = self._path.terms_of_keys(tokens, messages, dedup, left_out)
+        else:
+            places, of_messages, _, _ = self._path.parts(tokens, messages, dedup, left_out)
+            terms = of_messages[:, None]
         levels = self._levels(tokens)[places]
         return len(places), [self._surprise(levels, of_one) for of_one in terms]
 
@@ -275,21 +390,33 @@ class ByLevelsProof:
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, left_out: Collection[int] = ()
     ) -> tuple[int, list[float], int] | None:
         """See ProvesUserEvidence."""
+        if not isinstance(self._path, ProvesParts):
+            return None
         places, terms, of_user, users = self._path.parts(tokens, messages, dedup, left_out)
         if of_user is None:
             return None
         levels = self._levels(tokens)[places][of_user]
-        return len(levels), [self._surprise(levels, of_one[of_user]) for of_one in terms], users
+        return len(levels), [self._surprise(levels, of_one[None, of_user]) for of_one in terms], users
 
     def log10_p(self, score: float, scored: int) -> float:
         """See ProofPath."""
-        return -score / math.log(10.0) if scored else 0.0
+        from scanner.watermark.proof import floored
+
+        log10_p = -score / math.log(10.0) if scored else 0.0
+        return log10_p if self._bits is None else floored(log10_p, self._bits)
 
     def _levels(self, tokens: NDArray[np.uint32]) -> NDArray[np.int64]:
         return self._levels_of(Tokens(tokens, np.array([0, len(tokens)], np.int64))).astype(np.int64)
 
     def _surprise(self, levels: NDArray[np.int64], terms: NDArray[np.float64]) -> float:
+        """The largest −ln p by the weights of K keys. terms: float64[K, P]."""
         from scanner.watermark.proof import ln_tail
 
-        score = math.fsum((levels * terms).tolist())
-        return max(-ln_tail(score, np.bincount(levels, minlength=LEVELS + 1).tolist(), self._gamma), 0.0)
+        sums = [math.fsum((levels * of_key).tolist()) for of_key in terms]
+        counts = np.bincount(levels, minlength=LEVELS + 1).tolist()
+        found = [0.0]
+        for weights, share in self._path.weights if isinstance(self._path, ProvesTermsOfKeys) else ONE_KEY:
+            total = math.fsum(weight * of_key for weight, of_key in zip(weights, sums, strict=True))
+            values = [weight * level for weight in weights for level in range(LEVELS + 1)]
+            found.append(math.log(share) - ln_tail(total, counts * len(weights), self._gamma, values))
+        return max(found)

@@ -25,6 +25,8 @@ in their refusal when it is not there. What a format cannot do it does not provi
 | messages that stand | Format: StandsIn     | nothing says without a law whether held messages score as others   |
 | in for a user's     |                      |                                                                    |
 | proofs of flags     | Format: Proves       | flags stand as the fast path found them, and their rows say so     |
+| scores by levels    | Format:              | no model weighs its tokens (scanner.watermark.by_levels)           |
+|                     | CountsByLevels       |                                                                    |
 """
 
 from abc import ABC, abstractmethod

@@ -34,6 +34,11 @@ _ROUNDING = 2.0**-50
 what double precision loses.
 """
 
+_ROUNDING_OF_A_STEP = 2.0**-52
+"""The same for each step of the series of exponential sums, in which that is what adds up: twice what double precision
+loses in a step's (values + 8) operations.
+"""
+
 _LARGE = 1e100  # a running product is scaled beyond it, and below its inverse
 _NOTHING = 1e-17  # share of a sum from which on the rest is bounded
 _STEEPEST = 60.0  # largest tilt, times the largest value: beyond it the sum is at its largest
@@ -116,7 +121,7 @@ def _log_gumbel_tail(s: float, n: NDArray[np.float64], values: NDArray[np.float6
             log_scale += math.log(tail)
             step /= tail
             total, term, last, tail = total / tail, term / tail, last / tail, 1.0
-    rounding += _ROUNDING * (len(n) + 8.0) * k
+    rounding += _ROUNDING_OF_A_STEP * (len(n) + 8.0) * k
     return log_scale + math.log(total + term * (term / (last - term))) + rounding
 
 

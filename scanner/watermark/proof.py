@@ -207,13 +207,16 @@ _NEGLIGIBLE = 1e-17
 _MOST_NODES = 2**22
 
 
-def ln_tail(score: float, counts: Sequence[int], gamma: Fraction | None) -> float:
-    """ln P(Σ v·x ≥ score), where counts[v] of the x have the value v.
+def ln_tail(
+    score: float, counts: Sequence[int], gamma: Fraction | None, values_of: Sequence[float] | None = None
+) -> float:
+    """ln P(Σ v·x ≥ score), where counts[i] of the x have the value values_of[i].
 
-    gamma: chance that an x is 1; None: each x is exponential, of mean 1. 0 where no token counts.
+    gamma: chance that an x is 1; None: each x is exponential, of mean 1. 0 where no token counts. values_of: 0 or more,
+    whole numbers where there is a gamma; None: each its own place.
     """
-    values = np.array([v for v, n in enumerate(counts) if v and n], np.float64)
-    n = np.array([n for v, n in enumerate(counts) if v and n], np.float64)
+    there = [(v, n) for v, n in zip(values_of or range(len(counts)), counts, strict=True) if v and n]
+    values, n = np.array(there, np.float64).reshape(-1, 2).T
     if not len(n) or score <= 0.0:
         return 0.0
     return _ln_exponential(score, values, n) if gamma is None else _ln_binary(round(score), values, n, float(gamma))

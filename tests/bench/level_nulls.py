@@ -22,13 +22,12 @@ from scipy import special
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.surprise import levels_of
 from scanner.watermark import Tokens
-from scanner.watermark.by_levels import LevelTail, tail_of
+from scanner.watermark.by_levels import ByLevels, LevelTail, TermsOfKeys, tail_of
 from scanner.watermark.formats import make_format
 from scanner.watermark.laws import Binomial, Gamma, Law, least_score
 from scanner.watermark.level_laws import LEVELS
 from scanner.watermark.positions import Positions
-from scanner.watermark.stacks.sglang.format import Sglang
-from scanner.watermark.stacks.vllm.format import Vllm
+from scanner.watermark.rule import search
 from tests.bench.weights import Ngrams
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -36,13 +35,19 @@ FORMS: dict[str, dict[str, Any]] = {
     "greenlist-v2": {"window": 4, "gamma": "1/4"},
     "vllm-gumbel": {},
     "sglang-one-key": {},
+    "vllm-dual-key": {},
+    "sglang-two-keys": {},
+    "sglang-user-keys": {},
 }
 STACKS = ("vllm-gumbel", "sglang-one-key")
+SEARCHED = {"vllm-dual-key": 1, "sglang-two-keys": 1, "sglang-user-keys": 100}
+"""Messages of formats whose p-values are those of a scan, computed for each pair."""
+
 RATES = 10.0 ** -np.arange(1.0, 8.0)
 OF_BOTH = np.array([0.05, 0.01, 0.001])
 SHARE = 0.5
 CHARACTERS, LEARNT = 900, 4e6
-KEYS = {"native": 2000, "stacks": 200}
+KEYS = {"native": 2000, "stacks": 200, "searched": 20}
 SLICE = 500
 """Texts of a slice, which are scored together: what they need stays in the last cache."""
 
@@ -71,9 +76,11 @@ def learnt_ngrams(texts: Sequence[str], tokenizer: HuggingFaceTokenizer, most: f
     return Ngrams(learnt)
 
 
-def by_ngrams(texts: Sequence[str], others: Sequence[str], tokenizer: HuggingFaceTokenizer) -> list[NDArray[np.uint8]]:
-    """Levels of the tokens of each text by n-grams of others."""
-    table = learnt_ngrams(others, tokenizer)
+def by_ngrams(
+    texts: Sequence[str], others: Sequence[str], tokenizer: HuggingFaceTokenizer, most: float
+) -> list[NDArray[np.uint8]]:
+    """Levels of the tokens of each text by n-grams of so many tokens of others."""
+    table = learnt_ngrams(others, tokenizer, most)
     each = (table.probabilities(tokenizer.encode([text]).ids.tolist()) for text in texts)
     return [np.rint(LEVELS * (1.0 - np.sqrt(p))).astype(np.uint8) for p in each]
 
@@ -88,11 +95,12 @@ def by_model(folder: Path, texts: Sequence[str], tokenizer: HuggingFaceTokenizer
 
 def terms_of(mark: Any, tokens: Tokens, positions: Positions) -> Floats:
     """What each scored position adds under a key: float64[P]."""
-    if isinstance(mark, Vllm):
-        return np.asarray(-np.log1p((mark.words(tokens, positions)[0] >> 8) * -(2.0**-24)), np.float64)
-    if isinstance(mark, Sglang):
-        return np.asarray(-np.log1p(mark.draws(tokens, positions) * -(2.0**-32)), np.float64)
-    added: Floats = mark.terms(tokens, positions, 0)
+    added: Floats
+    added = (
+        mark.terms_of_keys(tokens, positions, 0)[0]
+        if isinstance(mark, TermsOfKeys)
+        else mark.terms(tokens, positions, 0)
+    )
     return added
 
 
@@ -110,7 +118,7 @@ def needed_by_levels(tail: LevelTail, counts: NDArray[np.int64], rates: Floats, 
     each = np.repeat(counts, len(rates), axis=0)
 
     def log10_p(sums: Floats) -> Floats:
-        return tail(np.ceil(sums).ravel() if whole else sums.ravel(), each).reshape(sums.shape)
+        return tail((np.ceil(sums) if whole else sums).reshape(-1, 1), each).reshape(sums.shape)
 
     for _ in range(18):
         middle = (low + high) / 2.0
@@ -154,8 +162,7 @@ def count(name: str, tokens: Tokens, levels: NDArray[np.uint8], number: int, key
     weighed, both = np.zeros((texts, len(RATES))), np.zeros((texts, len(OF_BOTH)))
     weighed_of_keys, both_of_keys = [], []
     for key in range(keys):
-        entropy = hashlib.sha256(f"tests.bench.level_nulls {name} {number} {key}".encode()).digest()
-        terms = terms_of(form.open(form.draw_key(entropy)), tokens, positions)
+        terms = terms_of(form.open(form.draw_key(entropy_of(name, number, key))), tokens, positions)
         plain, by_levels = (
             np.add.reduceat(added, positions.offsets[:-1])[:, None] for added in (terms, terms * of_positions)
         )
@@ -171,6 +178,36 @@ def count(name: str, tokens: Tokens, levels: NDArray[np.uint8], number: int, key
         "by_law": needed.p.sum(axis=0),
         "ceiling": of_levels.p.sum(axis=0) + of_sum.p.sum(axis=0),
     }
+
+
+def count_searched(name: str, tokens: Tokens, levels: NDArray[np.uint8], number: int, keys: int) -> dict[str, Floats]:
+    """As `count`, by the p-values that a scan states before ranks, corrected for all messages of a key."""
+    form: Any = make_format(name, FORMS[name])
+    messages, texts, log10_of_look = (
+        SEARCHED[name],
+        len(tokens.offsets) - 1,
+        np.log10(-np.expm1(SHARE * np.log1p(-OF_BOTH))),
+    )
+    positions = form.rule().positions(tokens, "ngram")
+    by_text = {"weighed": np.zeros((texts, len(RATES))), "both": np.zeros((texts, len(OF_BOTH)))}
+    by_key: dict[str, list[Floats]] = {"weighed": [], "both": []}
+    for key in range(keys):
+        mark = form.open(form.draw_key(entropy_of(name, number, key)))
+        of_sum, of_levels = (
+            search(one, tokens, positions, messages).log10_p_global[:, :1]
+            for one in (mark, ByLevels(mark, lambda _: levels))
+        )
+        both = np.minimum(of_sum, of_levels) <= log10_of_look
+        for what, reached in (("weighed", of_levels <= np.log10(RATES)), ("both", both)):
+            by_text[what] += reached
+            by_key[what].append(reached.sum(axis=0))
+    of_keys = {f"{what}_of_keys": np.array(hits, np.float64) for what, hits in by_key.items()}
+    return by_text | of_keys | {"by_law": texts * RATES, "ceiling": texts * 2.0 * 10.0**log10_of_look}
+
+
+def entropy_of(name: str, number: int, key: int) -> bytes:
+    """32 bytes for a key of a slice."""
+    return hashlib.sha256(f"tests.bench.level_nulls {name} {number} {key}".encode()).digest()
 
 
 def print_table(folder: Path) -> None:
@@ -202,9 +239,10 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path)
     parser.add_argument("--tokenizer", type=Path)
     parser.add_argument("--model", type=Path, help="a model that gives levels")
+    parser.add_argument("--learnt", type=float, default=LEARNT, help="tokens from which n-grams are learnt")
     parser.add_argument("--slices", type=int, default=10)
     parser.add_argument("--texts", type=int, default=SLICE, help="of a slice")
-    parser.add_argument("--keys", type=int, help="of a slice; 2000 of native formats, 200 of other stacks by default")
+    parser.add_argument("--keys", type=int, help="of a slice; 2000 of native formats, 200 or 20 of other stacks")
     parser.add_argument("--formats", default="", help="those whose names hold this")
     options = parser.parse_args()
     folder: Path = options.folder
@@ -216,7 +254,8 @@ def main() -> None:
         tokenizer, stored = HuggingFaceTokenizer(options.tokenizer.read_bytes()), texts_of(options.corpus, 1)
         texts = [text[:CHARACTERS] for text in stored[: options.slices * options.texts]]
         model = options.model
-        each = by_model(model, texts, tokenizer) if model else by_ngrams(texts, stored[READ_FROM:], tokenizer)
+        others = stored[READ_FROM:]
+        each = by_model(model, texts, tokenizer) if model else by_ngrams(texts, others, tokenizer, options.learnt)
         for number in range(options.slices):
             part = slice(number * options.texts, (number + 1) * options.texts)
             tokens = tokenizer.encode(texts[part])
@@ -228,9 +267,9 @@ def main() -> None:
             target = folder / f"count-{name}-{number}.npz"
             if not target.exists():
                 read = np.load(folder / f"read-{number}.npz")
-                keys = options.keys or KEYS["stacks" if name in STACKS else "native"]
-                tokens = Tokens(read["ids"], read["offsets"])
-                counted: dict[str, Any] = count(name, tokens, read["levels"], number, keys)
+                kind = "stacks" if name in STACKS else "searched" if name in SEARCHED else "native"
+                tokens, by = Tokens(read["ids"], read["offsets"]), count_searched if name in SEARCHED else count
+                counted: dict[str, Any] = by(name, tokens, read["levels"], number, options.keys or KEYS[kind])
                 np.savez_compressed(target, **counted)
                 print(target.name, flush=True)
 

@@ -53,6 +53,28 @@ def test_the_pass_has_a_share_and_keys_that_cannot_be_weighed_give_it_back(night
     assert weighing.decides != plan.under(["one", "two"]).decides
 
 
+def test_a_key_of_another_stack_has_a_share_of_the_pass_which_its_shard_ids_know(night, own_registry, model) -> None:
+    """When the pass came, it weighed keys of our own formats alone, and other stacks' whole texts had its share."""
+    fix_secrets(own_registry, "two")
+    new_key(own_registry, "two", format="gumbel-v2", window=4, messages=1000, tokenizer=TOKENIZER)
+    new_key(own_registry, "users", format="sglang-user-keys", messages=1000, tokenizer=TOKENIZER)
+    plan = make_plan(configured(night, model))
+    of_key = {key.key_id: plan.corrections_of(key)[0] for key in plan.keys}
+    assert of_key["users"] == of_key["two"] == 2 * plan.keys_tested
+    weighing = weighing_of(plan)
+    assert weighing is not None
+    assert [key.key_id for key in weighing.keys] == ["two", "users"]
+    assert json.loads(plan.decides)["weights"] == {
+        "document": 0.5,
+        "as_written": 1.0,
+        "weighed": 0.5,
+        "weighed under users": 0.5,
+    }
+    assert "weighed under users" not in plan.under(["two"]).decides
+    without = make_plan(night.configure(more="weights = { weighed = 0.5, document = 0.5 }"))
+    assert "weighed" not in without.decides
+
+
 def test_a_plan_of_tokens_names_the_look_that_it_does_not_count(night, own_registry, model) -> None:
     """`green` is of version 1 with many messages."""
     fix_secrets(own_registry, "two")

@@ -31,3 +31,24 @@ def series(s, n: int, a) -> mpmath.mpf:
             power *= (1 - q) * big / (big - n + 1)
             big += 1
         return mpmath.log10(total)
+
+
+def gumbel_tail(score: float, counts: list[int], values: list[float]) -> mpmath.mpf:
+    """P(Σ v·x ≥ s) by partial fractions of the moment generating function: a sum of alternating gamma tails."""
+    terms = [(mpmath.mpf(n), mpmath.mpf(v)) for n, v in zip(counts, values, strict=True) if n and v]
+    total = mpmath.mpf(0)
+    for n, v in terms:
+        others = [(m, 1 - u / v, u / v) for m, u in terms if u != v]
+        powers = [mpmath.mpf(1)]
+        for m, constant, _ in others:
+            powers[0] *= constant**-m
+        for k in range(1, int(n)):
+            ln_derivative = [-sum(m * u / c * (-u / c) ** j for m, c, u in others) for j in range(k)]
+            powers.append(sum(ln_derivative[j] * powers[k - 1 - j] for j in range(k)) / k)
+        x = score / v
+        below = [mpmath.exp(-x)]
+        for j in range(1, int(n)):
+            below.append(below[-1] * x / j)
+        tails = [sum(below[:j]) for j in range(1, int(n) + 1)]
+        total += sum(g * tails[int(n) - 1 - k] for k, g in enumerate(powers))
+    return total

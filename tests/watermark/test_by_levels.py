@@ -125,7 +125,7 @@ def test_a_search_of_groups_looks_into_the_best_group_and_rare_ones(name: str) -
 def test_what_cannot_be_scored_by_levels_says_why() -> None:
     assert lacks_for_levels(make_format("gumbel-v2", {"window": 4}), 1000) == ""
     assert "share draws" in lacks_for_levels(make_format("gumbel", {"window": 4}), 1000)
-    assert "own formats" in lacks_for_levels(make_format("vllm-gumbel", {}), 1)
+    assert "does not say what each token adds" in lacks_for_levels(make_format("hf-lefthash", {"vocab_size": 9}), 1)
 
 
 @pytest.mark.costly

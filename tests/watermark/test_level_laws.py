@@ -11,30 +11,10 @@ from hypothesis import strategies as st
 from scanner.watermark import log10_greenlist, log10_gumbel
 from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels
 from scanner.watermark.proof import ln_tail
+from tests.watermark.mpmath_oracle import gumbel_tail
 
 VALUES = np.arange(LEVELS + 1)
 COUNTS = st.lists(st.integers(0, 9), min_size=LEVELS + 1, max_size=LEVELS + 1)
-
-
-def gumbel_tail(score: float, counts: list[int], values: list[int]) -> mp.mpf:
-    """P(Σ v·x ≥ s) by partial fractions of the moment generating function: a sum of alternating gamma tails."""
-    terms = [(mp.mpf(n), mp.mpf(v)) for n, v in zip(counts, values, strict=True) if n and v]
-    total = mp.mpf(0)
-    for n, v in terms:
-        others = [(m, 1 - u / v, u / v) for m, u in terms if u != v]
-        series = [mp.mpf(1)]
-        for m, constant, _ in others:
-            series[0] *= constant**-m
-        for k in range(1, int(n)):
-            ln_derivative = [-sum(m * u / c * (-u / c) ** j for m, c, u in others) for j in range(k)]
-            series.append(sum(ln_derivative[j] * series[k - 1 - j] for j in range(k)) / k)
-        x = score / v
-        below = [mp.exp(-x)]
-        for j in range(1, int(n)):
-            below.append(below[-1] * x / j)
-        tails = [sum(below[:j]) for j in range(1, int(n) + 1)]
-        total += sum(g * tails[int(n) - 1 - k] for k, g in enumerate(series))
-    return total
 
 
 def greenlist_tail(score: int, counts: list[int], values: list[int], gamma: Fraction) -> Fraction:

@@ -77,6 +77,10 @@ class Native(Format):
             )
         return sentences
 
+    def lacks_for_levels(self, messages: int) -> str:
+        """See CountsByLevels."""
+        return "its messages share draws, and are not searched by levels" if messages > 1 and self.version != 2 else ""
+
     @property
     def _groups(self) -> int | None:
         """B, or None where messages share no steps in groups."""

@@ -80,6 +80,15 @@ class LogGumbel(Gumbel):
 
 
 @kernel
+def terms_of(draws: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """−ln(1−r) of each draw: float64[P]."""
+    out = np.empty(len(draws))
+    for p in range(len(draws)):
+        out[p] = term(draws[p])
+    return out
+
+
+@kernel
 def sum_scores(draws: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
     """Σ −ln(1−r) of each run of draws, in their order: float64[D] for uint32[P] and offsets int64[D+1]."""
     sums = np.zeros(len(offsets) - 1)

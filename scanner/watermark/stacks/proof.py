@@ -20,6 +20,12 @@ from scipy.stats import norm  # type: ignore[import-untyped]
 from scanner.watermark.proof import counted, floored, log10_binomial, log10_gamma, log10_two_gammas
 from scanner.watermark.stacks.shared import Held
 
+KeyWeights = tuple[tuple[tuple[float, ...], float], ...]
+"""Weights of a mark's keys by which its sums are added up, and the share of the error of each choice."""
+
+ONE_SUM: KeyWeights = (((1.0,), 1.0),)
+"""Weights of a mark that has one sum."""
+
 _64 = 2**64
 _MOD = 2**64 - 1
 _TABLE = 1_000_003
@@ -334,6 +340,30 @@ class VllmProof:
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
     ) -> tuple[int, list[float]]:
         """See scanner.watermark.format.ProofPath; the mark has one message."""
+        places, terms = self._terms(tokens, dedup, left_out)
+        sums = [math.fsum(of_key) for of_key in terms.tolist()]
+        score = sums[0] if self._weight is None else self._best(sums[0], sums[1], len(places))
+        return len(places), [score] * len(messages)
+
+    @property
+    def weights(self) -> KeyWeights:
+        """See scanner.watermark.by_levels.ProvesTermsOfKeys: of two keys the weight and 1/2, over 0.8 and 0.2."""
+        if self._weight is None:
+            return ONE_SUM
+        each = [(0.5, 1.0)] if self._weight == 0.5 else [(self._weight, 0.8), (0.5, 0.2)]
+        return tuple(((1.0 - of_second, of_second), share) for of_second, share in each)
+
+    def terms_of_keys(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """See scanner.watermark.by_levels.ProvesTermsOfKeys; the mark has one message."""
+        places, terms = self._terms(tokens, dedup, left_out)
+        return places, np.stack([terms] * len(messages))
+
+    def _terms(
+        self, tokens: NDArray[np.uint32], dedup: str, left_out: Collection[int]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The P scored positions, and what each adds to the sum of each of K keys: float64[K, P]."""
         ids, width = tokens.tolist(), self._width
         padded = [-1] * width + ids
         places = range(0 if self._opening else width, len(ids))
@@ -341,18 +371,15 @@ class VllmProof:
         kept = counted(places, contexts, [ids[t] for t in places], dedup, left_out)
         rows = np.array([contexts[i] for i in kept], np.int64).reshape(len(kept), width).astype(np.uint64) & _MASK
         met = np.array([ids[places[i]] for i in kept], np.uint64)
-        sums = []
-        for key in self._keys.value:
-            cells = (philox_words(key, rows, met) >> np.uint64(8)).tolist()
-            sums.append(math.fsum(-math.log1p(-cell / 2**24) for cell in cells))
-        score = sums[0] if self._weight is None else self._best(sums[0], sums[1], len(kept), self._weight)
-        return len(kept), [score] * len(messages)
+        cells = [(philox_words(key, rows, met) >> np.uint64(8)).tolist() for key in self._keys.value]
+        terms = [[-math.log1p(-cell / 2**24) for cell in of_key] for of_key in cells]
+        return np.array([places[i] for i in kept], np.int64), np.array(terms)
 
-    def _best(self, first: float, second: float, scored: int, weight: float) -> float:
-        """−ln of the smaller p: by the weight over its share 0.8, by 1/2 over 0.2."""
+    def _best(self, first: float, second: float, scored: int) -> float:
+        """−ln of the smallest p by the weights of two keys, each over its share."""
         log10_p = [
-            log10_two_gammas((1.0 - a) * first + a * second, scored, a) - math.log10(share)
-            for a, share in ([(0.5, 1.0)] if weight == 0.5 else [(weight, 0.8), (0.5, 0.2)])
+            log10_two_gammas(of_first * first + of_second * second, scored, of_second) - math.log10(share)
+            for (of_first, of_second), share in self.weights
         ]
         return max(-min(log10_p) * math.log(10.0), 0.0)
 
@@ -406,27 +433,40 @@ class SglangProof:
         self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
     ) -> tuple[int, list[float]]:
         """See scanner.watermark.format.ProofPath."""
+        places, terms = self.terms_of_keys(tokens, messages, dedup, left_out)
+        return len(places), [math.fsum(of_one) for of_one in terms[:, 0].tolist()]
+
+    @property
+    def weights(self) -> KeyWeights:
+        """See scanner.watermark.by_levels.ProvesTermsOfKeys: one sum, of the key that a coin names."""
+        return ONE_SUM
+
+    def terms_of_keys(
+        self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """See scanner.watermark.by_levels.ProvesTermsOfKeys."""
         width = self._width
         met = tokens[width:]
         if not len(met):
-            return 0, [0.0] * len(messages)
+            return np.empty(0, np.int64), np.empty((len(messages), 1, 0))
         hashes = murmur3([tokens[i : len(tokens) - width + i] for i in range(width)])
         places = range(width, len(tokens))
         kept = np.array(counted(places, hashes.tolist(), met.tolist(), dedup, left_out), np.int64)
-        contexts, met = hashes[kept], met[kept]
-        return len(kept), [self._score(self._of(message), contexts, met) for message in messages]
+        terms = [self._terms(self._of(message), hashes[kept], met[kept]) for message in messages]
+        return kept + width, np.array(terms).reshape(len(messages), 1, len(kept))
 
     def _of(self, message: int) -> list[int]:
         """The keys that mark a message."""
         return self._keys.value
 
-    def _score(self, keys: list[int], contexts: Words, met: Words) -> float:
+    def _terms(self, keys: list[int], contexts: Words, met: Words) -> list[float]:
+        """What each position adds under the keys of a message."""
         halves = [np.full(len(met), half, np.uint32) for key in keys for half in (key % 2**32, key >> 32)]
         draws = [murmur3([*halves[i : i + 2], contexts, met]) for i in range(0, len(halves), 2)]
         chosen = draws[0]
         if len(keys) == 2:
             chosen = np.where(murmur3([*halves, contexts]) < int(self._share * 2**32), *draws)
-        return math.fsum(-math.log1p(-draw / 2**32) for draw in chosen.tolist())
+        return [-math.log1p(-draw / 2**32) for draw in chosen.tolist()]
 
     def log10_p(self, score: float, scored: int) -> float:
         """See scanner.watermark.format.ProofPath."""

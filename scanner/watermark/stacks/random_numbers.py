@@ -290,6 +290,15 @@ def term(word: uint32) -> float:
 
 
 @kernel
+def terms_of(words: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """The term of each word: float64[P]."""
+    out = np.empty(len(words))
+    for p in range(len(words)):
+        out[p] = term(words[p])
+    return out
+
+
+@kernel
 def sum_terms(words: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
     """Σ −ln(1−k/2^24) of each document's words, in their order: float64[D] for uint32[P] and offsets int64[D+1]."""
     sums = np.zeros(len(offsets) - 1)

@@ -79,7 +79,7 @@ def test_ties_go_to_the_smaller_message():
     rng = np.random.default_rng(1)
     states = np.repeat(rng.integers(2**32, size=50, dtype=np.uint32), 3)
     seeds, tokens = (rng.integers(2**32, size=200, dtype=np.uint32) for _ in range(2))
-    message, score = best_two(states, seeds, tokens, np.array([0, 200]))
+    message, score = best_two(states, seeds, tokens, np.array([0, 200]), np.ones(200, np.uint8))
     assert score[0, 0] == score[0, 1]
     assert message[0, 0] % 3 == 0
     assert message[0, 1] == message[0, 0] + 1

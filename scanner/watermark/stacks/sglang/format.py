@@ -17,7 +17,7 @@ from pydantic import Field
 from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Floored, Gamma, Law
-from scanner.watermark.native.gumbel import sum_scores
+from scanner.watermark.native.gumbel import sum_scores, terms_of
 from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, batch_tokens, scored_positions, with_opening
 from scanner.watermark.stacks.shared import DrawnFormat, Held, OpenedFormat, check_message, seeded_positions
 
@@ -172,6 +172,13 @@ class Sglang(OpenedFormat):
         check_message(messages)
         return sum_scores(self.draws(tokens, positions), positions.offsets)
 
+    def terms_of_keys(
+        self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int
+    ) -> NDArray[np.float64]:
+        """See TermsOfKeys: one sum, also of two keys, since a coin names one at each context."""
+        check_message(messages)
+        return terms_of(self.draws(tokens, positions))[None]
+
     def stack_terms(self, tokens: Tokens, positions: Positions) -> NDArray[np.float64]:
         """What SGLang's own detector adds up ("combined"): float64[P]."""
         return stack_terms(self.draws(tokens, positions))
@@ -201,6 +208,10 @@ class SglangFormat(DrawnFormat):
     def columns(self) -> UnlabelledColumns:
         """See Format."""
         return UnlabelledColumns(self.name, self.context_window)
+
+    def lacks_for_levels(self, messages: int) -> str:
+        """See CountsByLevels."""
+        return ""
 
     def seconds(self, messages: int) -> float:
         """Five times the measured time."""

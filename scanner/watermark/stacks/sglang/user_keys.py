@@ -13,7 +13,8 @@ from numpy import uint32
 from numpy.typing import NDArray
 
 from scanner.watermark.format import Candidates, Case, KnownAnswers, Pairs, ProofPath
-from scanner.watermark.kernel import kernel
+from scanner.watermark.kernel import inlined, kernel
+from scanner.watermark.level_laws import LEVELS
 from scanner.watermark.native.one_message import term
 from scanner.watermark.positions import Positions, Tokens, batch_tokens
 from scanner.watermark.stacks.sglang.format import (
@@ -33,6 +34,7 @@ _PURPOSE = b"brickscan sglang user key v1"
 _TILE = 1024  # states at a time, whose products stay in the first-level cache
 _FACTORS = 30  # factors of up to 2^32, whose product double precision holds
 _MISS = 1e-11  # relative error of `scores_under`, many times over
+_OF_LEVELS = 1.0 + LEVELS * (LEVELS + 1) / 2  # all levels together, whose sums miss one by one
 
 
 def user_key(secret: bytes, message: int) -> int:
@@ -55,13 +57,32 @@ def states_of(keys: NDArray[np.uint64]) -> NDArray[np.uint32]:
     return out
 
 
+@inlined
+def _term_under(state: uint32, seed: uint32, token: uint32) -> float:
+    return term(finished(taken_in(taken_in(state, mixed(seed)), mixed(token)), uint32(4)))
+
+
 @kernel
-def exact_score(state: uint32, seeds: NDArray[np.uint32], tokens: NDArray[np.uint32]) -> float:
-    """Score of one document under one state, summed in order of position."""
+def exact_score(
+    state: uint32, seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], levels: NDArray[np.uint8]
+) -> float:
+    """Σ level · term of one document under one state, summed in order of position."""
     total = 0.0
     for p in range(len(seeds)):
-        total += term(finished(taken_in(taken_in(state, mixed(seeds[p])), mixed(tokens[p])), uint32(4)))
+        total += float(levels[p]) * _term_under(state, seeds[p], tokens[p])
     return total
+
+
+@kernel
+def exact_terms(
+    states: NDArray[np.uint32], seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], offsets: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """What each position of each document adds under the document's own state: float64[P]."""
+    out = np.empty(len(seeds))
+    for d in range(len(states)):
+        for p in range(offsets[d], offsets[d + 1]):
+            out[p] = _term_under(states[d], seeds[p], tokens[p])
+    return out
 
 
 @kernel
@@ -69,10 +90,10 @@ def exact_scores(
     states: NDArray[np.uint32], seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], offsets: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Score of each document under a state of its own: float64[D]."""
-    out = np.empty(len(states))
+    out, alike = np.empty(len(states)), np.ones(len(seeds), np.uint8)
     for d in range(len(out)):
         mine = slice(offsets[d], offsets[d + 1])
-        out[d] = exact_score(states[d], seeds[mine], tokens[mine])
+        out[d] = exact_score(states[d], seeds[mine], tokens[mine], alike[mine])
     return out
 
 
@@ -104,19 +125,30 @@ def scores_under(
 
 @kernel
 def best_two(
-    states: NDArray[np.uint32], seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], offsets: NDArray[np.int64]
+    states: NDArray[np.uint32],
+    seeds: NDArray[np.uint32],
+    tokens: NDArray[np.uint32],
+    offsets: NDArray[np.int64],
+    levels: NDArray[np.uint8],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Best and second best message of each document with their exact scores: int64[D, 2], float64[D, 2].
 
     Ties go to the smaller message; a second message that is not there is −1, of score 0. Every message whose
     approximate score could reach the second largest is scored exactly.
+
+    levels: how often each position counts, uint8[P]; all ones in the score without levels.
     """
     documents = len(offsets) - 1
     message, score = np.full((documents, 2), -1), np.zeros((documents, 2))
-    about = np.empty(len(states))
+    about, of_level = np.empty(len(states)), np.empty(len(states))
     for d in range(documents):
         mine = slice(offsets[d], offsets[d + 1])
-        scores_under(states, seeds[mine], tokens[mine], about)
+        about[:] = 0.0
+        for level in range(1, LEVELS + 1):
+            there = levels[mine] == level
+            if there.any():
+                scores_under(states, seeds[mine][there], tokens[mine][there], of_level)
+                about += level * of_level
         first, second = -1.0, -1.0
         for m in range(len(about)):
             if about[m] > first:
@@ -124,9 +156,9 @@ def best_two(
             elif about[m] > second:
                 second = about[m]
         for m in range(len(about)):
-            if about[m] < second - 2.0 * _MISS * (1.0 + first):
+            if about[m] < second - 2.0 * _MISS * (_OF_LEVELS + first):
                 continue
-            exact = exact_score(states[m], seeds[mine], tokens[mine])
+            exact = exact_score(states[m], seeds[mine], tokens[mine], levels[mine])
             if message[d, 0] < 0 or exact > score[d, 0]:
                 message[d, 1], score[d, 1] = message[d, 0], score[d, 0]
                 message[d, 0], score[d, 0] = m, exact
@@ -162,17 +194,34 @@ class SglangUsers(OpenedFormat):
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
         """See Watermark."""
-        wanted = np.broadcast_to(np.asarray(messages, np.int64), len(positions.offsets) - 1)
-        if (wanted < 0).any():
-            raise ValueError(f"message {wanted.min()} is out of range; messages count from 0")
-        states = self.states(int(wanted.max(initial=-1)) + 1)[wanted]
+        states = self._states_of(messages, positions)
         return exact_scores(states, *self._draws_from(tokens, positions), positions.offsets)
+
+    def terms_of_keys(
+        self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int
+    ) -> NDArray[np.float64]:
+        """See TermsOfKeys: one sum, since a message has one key."""
+        states = self._states_of(messages, positions)
+        return exact_terms(states, *self._draws_from(tokens, positions), positions.offsets)[None]
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
         """See Searches. Users are independent of each other, unless two have one state: then one name passes alone."""
+        return self.search_by_levels(tokens, positions, np.ones(len(positions.index), np.uint8), count)
+
+    def search_by_levels(
+        self, tokens: Tokens, positions: Positions, levels: NDArray[np.uint8], count: int
+    ) -> Candidates:
+        """See SearchesByLevels."""
         states = self.states(count)
-        message, score = best_two(states, *self._draws_from(tokens, positions), positions.offsets)
+        message, score = best_two(states, *self._draws_from(tokens, positions), positions.offsets, levels)
         return Candidates(message, score, independent=len(np.unique(states)) == count)
+
+    def _states_of(self, messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.uint32]:
+        """The state of each document's message: uint32[D]. Raises ValueError: a message below 0."""
+        wanted = np.broadcast_to(np.asarray(messages, np.int64), len(positions.offsets) - 1)
+        if (wanted < 0).any():
+            raise ValueError(f"message {wanted.min()} is out of range; messages count from 0")
+        return self.states(int(wanted.max(initial=-1)) + 1)[wanted]
 
     def _draws_from(self, tokens: Tokens, positions: Positions) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         seeds = seeds_of(tokens.ids, tokens.offsets, positions.index, self.width)

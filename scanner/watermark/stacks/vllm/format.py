@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field
 from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
 from scanner.watermark.laws import Floored, Gamma, Law, SeveralWeights, WeightedGamma, checked_weight
 from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, batch_tokens, scored_positions, with_opening
-from scanner.watermark.stacks.random_numbers import MISSING, sum_terms, words_of_positions
+from scanner.watermark.stacks.random_numbers import MISSING, sum_terms, terms_of, words_of_positions
 from scanner.watermark.stacks.shared import DrawnFormat, Held, OpenedFormat, check_message
 
 GRID_BITS = 24
@@ -30,6 +30,10 @@ OF_DRAFTS = 0.2
 
 Measured by `python -m tests.bench.dual_keys` (docs/other-stacks.md).
 """
+
+
+LEAST_BY_LEVELS = 0.1
+"""Least weight of either key, if it counts at all, with which tokens count by levels."""
 
 
 def weights_of(alpha: float) -> tuple[tuple[float, float], ...]:
@@ -110,6 +114,13 @@ class Vllm(OpenedFormat):
             return sums[0]
         return SeveralWeights(weights_of(self.alpha)).score(sums[0], sums[1], positions.scored)
 
+    def terms_of_keys(
+        self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int
+    ) -> NDArray[np.float64]:
+        """See TermsOfKeys."""
+        check_message(messages)
+        return np.stack([terms_of(words) for words in self.words(tokens, positions)])
+
     def stack_terms(self, tokens: Tokens, positions: Positions) -> NDArray[np.float64]:
         """What vLLM's own detector adds up: float64[P]."""
         terms = [stack_terms(words) for words in self.words(tokens, positions)]
@@ -138,6 +149,10 @@ class _VllmFormat(DrawnFormat):
     def columns(self) -> UnlabelledColumns:
         """See Format."""
         return UnlabelledColumns(self.name, self.context_width)
+
+    def lacks_for_levels(self, messages: int) -> str:
+        """See CountsByLevels."""
+        return ""
 
     def seconds(self, messages: int) -> float:
         """Five times the measured time with its p-value."""
@@ -222,6 +237,13 @@ class VllmDualKeyFormat(_VllmFormat):
     def label(self) -> str:
         """See Format."""
         return f"{super().label()};alpha={self.alpha!r}"
+
+    def lacks_for_levels(self, messages: int) -> str:
+        """See CountsByLevels. The law's series grows with 1 over the lighter weight."""
+        light = 0.0 < self.alpha < LEAST_BY_LEVELS or 1.0 - LEAST_BY_LEVELS < self.alpha < 1.0
+        return (
+            f"one of its keys counts less than {LEAST_BY_LEVELS:g}, for which its law takes too long" if light else ""
+        )
 
     def law(self) -> Law:
         """Not vLLM's moment match, which is too small but at a weight of 0, 0.5 and 1."""
