@@ -28,7 +28,7 @@ from scanner.input.documents import read_text
 from scanner.registry import Holders, NamedUser, check_secret
 from scanner.registry.ledger import open_users
 from scanner.results.filters import filter_of_config
-from scanner.text.normal_form import normalise
+from scanner.text.normal_form import normalise_all
 from scanner.watermark.formats import format_of
 from scanner.watermark.positions import reach_of
 from schemas.registry import MasterKey
@@ -158,9 +158,9 @@ class Scorer:
         parts = defaultdict[int, list[Part]](list)
         for span in result.spans.select(["row", "char_from", "char_to"]).to_pylist():
             parts[span["row"]].append(Part(begin=span["char_from"], end=span["char_to"]))
+        normal = normalise_all([read_text(raw)[0] or "" for raw in texts])
         findings = []
-        for place, (raw, row) in enumerate(zip(texts, rows, strict=True)):
-            text = normalise(read_text(raw)[0] or "")
+        for place, (text, row) in enumerate(zip(normal, rows, strict=True)):
             what = result_of(row, rules.false_positive_rate, self._served.factor)
             finding = Finding(what, None, keyed_sketches(text, self._key), classes[place], (), None)
             if what == DetectorResult.FOUND:

