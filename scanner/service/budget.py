@@ -15,7 +15,7 @@ import math
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +38,12 @@ _ONE_IN = np.uint64(4)
 
 _COMPARED = 32
 """Most first passages that a passage is compared with: those that share most of these hashes."""
+
+SECONDS_BETWEEN_CHECKPOINTS = 10.0
+"""Longest time that what was deleted stands in SQLite's log of writes; a checkpoint waits for the disk."""
+
+_PAGES_OF_LOG = 8000
+"""Pages of 4 KiB after which SQLite's log is taken over: one text in hundreds waits for the disk then."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS texts (digest BLOB PRIMARY KEY, caller BLOB NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
@@ -84,14 +90,15 @@ class Budget:
 
     def __init__(self, file: Path, secret: bytes, config: BudgetConfig, clock: Callable[[], float] = time.time) -> None:
         self._secret, self._config, self._clock = secret, config, clock
-        self._window, self._expired = config.hours * 3600, -math.inf
+        self._window, self._expired, self._emptied, self._deleted = config.hours * 3600, -math.inf, -math.inf, False
         try:
             self._db = sqlite3.connect(file, timeout=1, check_same_thread=False)
             # exclusive: a second server would share no budget with this one, and each would wait for the other's lock;
             # a commit waits for no disk: a machine that loses power loses seconds of the budget
             self._db.executescript(
                 "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
-                "PRAGMA secure_delete=ON; PRAGMA temp_store=MEMORY; BEGIN EXCLUSIVE; COMMIT;" + _TABLES
+                "PRAGMA secure_delete=ON; PRAGMA temp_store=MEMORY; BEGIN EXCLUSIVE; COMMIT;"
+                f"PRAGMA wal_autocheckpoint={_PAGES_OF_LOG};" + _TABLES
             )
             self._count()
         except sqlite3.OperationalError as error:
@@ -221,18 +228,28 @@ class Budget:
             return
         self._expired, begin = now, now - self._window
         with self._all_or_nothing():
-            charges = "SELECT first FROM charges WHERE at < ? GROUP BY first"
-            old = [first for (first,) in self._db.execute(charges, (begin,))]
-            deleted = 0
             for table in ("texts", "charges"):
                 self._db.execute(f"UPDATE {table} SET at = ? WHERE at > ?", (now, now))  # noqa: S608 - two names
-                deleted += self._db.execute(f"DELETE FROM {table} WHERE at < ?", (begin,)).rowcount  # noqa: S608
+            callers = self._db.execute("SELECT caller, count(*) FROM texts WHERE at < ? GROUP BY caller", (begin,))
+            self._forget(dict(callers.fetchall()))
+            charges = "SELECT first FROM charges WHERE at < ? GROUP BY first"
+            old = [first for (first,) in self._db.execute(charges, (begin,))]
+            for table in ("texts", "charges"):
+                self._deleted |= self._db.execute(f"DELETE FROM {table} WHERE at < ?", (begin,)).rowcount > 0  # noqa: S608
             for first in old:
                 if not self._charged(first)[0]:
                     self._end(first)
-        if deleted:
-            self._count()
+        if self._deleted and abs(now - self._emptied) >= SECONDS_BETWEEN_CHECKPOINTS:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # in which deleted rows would stand on
+            self._deleted, self._emptied = False, now
+
+    def _forget(self, texts: Mapping[bytes, int]) -> None:
+        """Take texts by caller off the counts: counting what is left would take longer the more there are."""
+        for caller, count in texts.items():
+            self._texts[caller] -= count
+            if not self._texts[caller]:
+                del self._texts[caller]
+        self._total -= sum(texts.values())
 
     def _end(self, first: int) -> None:
         (raw,) = self._db.execute("SELECT sketch FROM firsts WHERE id = ?", (first,)).fetchone()

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from scanner.detection.sketches import GRAM_BYTES, MOST_GRAMS, PASSAGE_BYTES, gram_key, keyed_sketches
 from scanner.errors import Refused
-from scanner.service.budget import ALIKE, Budget, BudgetSpent, Charge, _indexed, containment
+from scanner.service.budget import (
+    ALIKE,
+    SECONDS_BETWEEN_CHECKPOINTS,
+    Budget,
+    BudgetSpent,
+    Charge,
+    _indexed,
+    containment,
+)
 from schemas.service import BudgetConfig
 
 SECRET = bytes(range(32))
@@ -176,6 +184,32 @@ def test_nothing_stands_in_any_file_when_the_window_is_over(budget, clock, tmp_p
     for path in tmp_path.iterdir():
         assert digest not in path.read_bytes()
         assert sketch not in path.read_bytes()
+
+
+def test_what_is_deleted_stands_in_the_log_of_writes_for_seconds(budget, clock, tmp_path):
+    digests = []
+    for seed in (32, 33):
+        assert charge(budget, text_of(seed))
+        digests.append(budget.digest(text_of(seed).encode()))
+        clock.now += SECONDS_BETWEEN_CHECKPOINTS / 2
+    clock.now += 24 * HOUR - SECONDS_BETWEEN_CHECKPOINTS + 1
+    for gone in (1, 2):
+        budget.expire()
+        assert [budget.is_free(each) for each in digests] == [False] * gone + [True] * (2 - gone)
+        clock.now += SECONDS_BETWEEN_CHECKPOINTS / 2
+    clock.now += 1
+    budget.expire()
+    assert not any(digest in path.read_bytes() for path in tmp_path.iterdir() for digest in digests)
+
+
+def test_texts_of_callers_are_counted_as_the_window_slides(budget, clock):
+    for seed in range(30):
+        assert charge(budget, text_of(800 + seed), f"c{seed % 4}")
+        clock.now += 2 * HOUR
+    budget.expire()
+    counted = dict(budget._db.execute("SELECT caller, count(*) FROM texts GROUP BY caller"))
+    assert dict(budget._texts) == counted
+    assert budget._total == sum(counted.values()) == 12
 
 
 def test_a_clock_that_went_ahead_and_back_ends_no_budget_and_none_for_ever(budget, clock):
