@@ -98,6 +98,48 @@ def test_tails_fall_smoothly_however_long_the_text() -> None:
 
 
 @pytest.mark.seconds
+def long_gumbel_tail(score: float, counts: list[int], values: list[float]) -> mp.mpf:
+    """The series of the law in 60 digits: exponentials of the least mean, so many of them."""
+    with mp.workdps(60):
+        of = [mp.mpf(v) for v in values]
+        base = min(of)
+        first, x = sum(counts), mp.mpf(score) / base
+        tail = mp.gammainc(first, x, regularized=True)
+        step = mp.exp(first * mp.log(x) - x - mp.loggamma(first + 1))
+        chance = mp.exp(sum(n * mp.log(base / v) for n, v in zip(counts, of, strict=True)))
+        total, of_values, k = chance * tail, [mp.mpf(0)] * len(of), 0
+        term = last = total
+        while term >= last or term > total * mp.mpf(10) ** -25:
+            k += 1
+            of_values = [(1 - base / v) * (chance + one) for v, one in zip(of, of_values, strict=True)]
+            chance = sum(n * one for n, one in zip(counts, of_values, strict=True)) / k
+            tail += step
+            step *= x / (first + k)
+            last, term = term, chance * tail
+            total += term
+        return total
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize(
+    ("counts", "values"),
+    [
+        ([2_000, 500], [1.0, 8.0]),
+        ([1_500, 700], [7.0, 8.0]),
+        ([300] * 8, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]),
+        ([150] * 6, [0.1, 0.4, 0.8, 0.9, 3.6, 7.2]),  # of two keys that count one tenth and nine
+        ([1, 4_000], [1.0, 5.0]),
+    ],
+)
+def test_gumbel_in_long_texts_is_never_too_small(counts: list[int], values: list[float]) -> None:
+    """Thousands of steps, whose rounding adds up."""
+    mean = float(np.dot(counts, values))
+    for of_mean in (0.97, 1.05, 1.3):
+        found = log10_gumbel_levels([of_mean * mean], [counts], values)[0]
+        with mp.workdps(60):
+            assert_never_too_small(found, long_gumbel_tail(of_mean * mean, counts, values))
+
+
 @pytest.mark.parametrize("tokens", [pytest.param(3, marks=pytest.mark.costly), 16, 60, 200, 1_000, 8_000])
 def test_the_slow_path_of_proofs_agrees(tokens: int) -> None:
     """By transforms, which share nothing with the series: texts of any mixture of levels, scores of any size."""
