@@ -1,6 +1,9 @@
 """Nights on an Iceberg table: each live document once, whatever snapshots did to the files."""
 
+import importlib
 import signal
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import pyarrow as pa
@@ -9,6 +12,7 @@ import ray
 from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import In
 
+from scanner import results
 from tests.chaos.night import start_driver
 from tests.chaos.processes import output_of
 from tests.support.icebergs import NAME, compact, delete_by_position, forget_snapshots, make_table, name_catalog
@@ -96,6 +100,49 @@ def test_a_night_whose_driver_was_killed_goes_on_although_files_moved(catalogs, 
     assert night.scan().exit_code == 0
     model.scan()
     model.check(night)
+
+
+@pytest.mark.costly
+@pytest.mark.usefixtures("without_ray")
+def test_a_scan_that_follows_a_table_scans_what_is_appended_and_nothing_that_moved(catalogs, registry, monkeypatch):
+    night, model = Night(next(catalogs), registry), PlainTable()
+    night.configure(paths=[NAME], more='keys = ["gum"]', rate=0.5)  # an audit of so few documents is not judged
+    table = load_catalog("lake").load_table("forum.posts")
+    for number in range(3):
+        table.append(model.append(number, 10))
+
+    def delete(*names: str, puffin: bool) -> None:
+        model.scan()  # they were scored before
+        delete_by_position(table, names, puffin=puffin)
+        model.delete(names)
+
+    commits = [
+        lambda: table.append(model.append(3, 5)),
+        lambda: delete("0:4", "3:1", puffin=False),
+        lambda: compact(table),
+        lambda: table.overwrite(table.scan().to_arrow()),
+        lambda: delete("1:2", puffin=True),
+        lambda: table.append(model.append(4, 2)),
+    ]
+    following = importlib.import_module("scanner.cluster.follow")  # the package exports a function of this name
+    looks = []
+
+    def sleep(_seconds: float) -> None:
+        looks.append(night.verdicts().height if results.exist(night.results) else 0)
+        if len(looks) % 3 == 0:  # files are scanned at the second look that finds them as they are
+            if not commits:
+                raise KeyboardInterrupt
+            commits.pop(0)()
+            table.refresh()
+
+    monkeypatch.setattr(following, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(following, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(following, "cluster", lambda _: nullcontext())
+    assert following.follow(night.plan, lambda *_: None, lambda _: None) == 0
+    assert looks[2::3] == [30, 35, 35, 35, 35, 35, 37]
+    model.scan()
+    model.check(night)
+    assert sorted(results.verdicts(night.results).collect()["doc_id"]) == sorted(night.verdicts()["doc_id"])
 
 
 @pytest.mark.costly
