@@ -13,7 +13,7 @@ import sys
 from itertools import islice
 from pathlib import Path
 
-from tests.golden.night import make_golden_folder
+from tests.golden.night import golden_folder
 from tests.golden.outputs import outputs_of
 
 DIGESTS = Path(__file__).with_name("digests.json")
@@ -21,7 +21,8 @@ TEXTS, BEFORE = Path("build/golden"), Path("build/golden-before")
 
 
 def main() -> int:
-    texts = outputs_of(make_golden_folder())
+    with golden_folder() as folder:
+        texts = outputs_of(folder)
     digests = {part: hashlib.sha256(text.encode()).hexdigest() for part, text in sorted(texts.items())}
     _write(texts)
     if os.environ.get("ACCEPT"):

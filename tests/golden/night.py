@@ -1,9 +1,11 @@
 """Makes the golden night: two dates under keys of all formats, with everything turned on.
 
 All that decides a result is fixed: secrets, messages, texts, times of files and of users, and the folder itself, since
-the ids of shards, and with them the draws of decoys, hash the paths of files.
+ids of shards and names of pages hash the paths of files. So two runs cannot have a folder each: the second one waits.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -225,11 +227,14 @@ def write_input(folder: Path) -> None:
         os.utime(path, (LONG_AGO.timestamp(), LONG_AGO.timestamp()))
 
 
-def make_golden_folder() -> Path:
-    """Make the folder of the golden night, anew: registry, input and scan.toml."""
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(mode=0o700)
-    make_golden_registry(FOLDER / "registry")
-    write_input(FOLDER)
-    (FOLDER / "scan.toml").write_text(CONFIG)
-    return FOLDER
+@contextlib.contextmanager
+def golden_folder() -> Iterator[Path]:
+    """Make the folder of the golden night, anew: registry, input and scan.toml. Other runs wait until it is left."""
+    with FOLDER.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        FOLDER.mkdir(mode=0o700)
+        make_golden_registry(FOLDER / "registry")
+        write_input(FOLDER)
+        (FOLDER / "scan.toml").write_text(CONFIG)
+        yield FOLDER
