@@ -72,8 +72,7 @@ def evaluate_and_tell(config_file: Path, paper_size: bool) -> None:
     from jobs.text import StepProgress
     from scanner.cluster.evaluate import measure, take_missing, write_missing
     from scanner.cluster.machines import cluster
-    from scanner.evaluation.exams import ExamRecords, utility_figures
-    from scanner.evaluation.plan import plan_evaluation, read_evaluation
+    from scanner.evaluation.plan import ExamRecords, plan_evaluation, read_evaluation, utility_figures
     from scanner.evaluation.units import WrittenTexts, folder_sha256
 
     os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported

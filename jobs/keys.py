@@ -312,8 +312,7 @@ def _floor(registry: Path | str, key: MasterKey) -> list[str]:
 
 def _price(registry: Path | str, key: MasterKey) -> list[str]:
     """The cost of a key in every scan, if it is high."""
-    from scanner.watermark.formats import format_of
-    from scanner.watermark.price import price
+    from scanner.watermark.formats import format_of, price
 
     found = price(format_of(key), open_key(registry, key), key.messages)
     return [] if found is None else [f"cost        {found.words()} (timed here)"]

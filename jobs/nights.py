@@ -96,7 +96,7 @@ def status(results: str, limit: int, form: Form) -> None:
 
 def _registry_hands(location: Results) -> list[str]:
     """A sentence on a registry that is older than these results, with which a scan would be refused."""
-    from scanner.results.ledger_records import lost_head
+    from scanner.results.sightings import lost_head
 
     try:
         lost = None if location.registry is None else lost_head(location.registry, location.folder)

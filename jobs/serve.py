@@ -164,7 +164,7 @@ def _new_token(config: Path, expert: str, until: datetime.datetime) -> None:
     Example:
       brickscan serve token new detector.toml --for "Agency, Ms Roth" --until 2027-06-30
     """
-    from scanner.service.experts import issue_token
+    from scanner.service.signing import issue_token
 
     issued, record = issue_token(_state(config), expert, until.replace(tzinfo=datetime.UTC))
     complain(f"token {record.token_id} of {printable(record.expert)}, until {record.until:%Y-%m-%d}; it is shown once:")
@@ -180,7 +180,7 @@ def _list_tokens(config: Path) -> None:
     Example:
       brickscan serve token list detector.toml
     """
-    from scanner.service.experts import tokens
+    from scanner.service.signing import tokens
 
     rows = [
         (
@@ -204,6 +204,6 @@ def _revoke_token(token_id: str, config: Path) -> None:
     Example:
       brickscan serve token revoke 01234567 detector.toml
     """
-    from scanner.service.experts import revoke_token
+    from scanner.service.signing import revoke_token
 
     tell(f"{token_id} of {printable(revoke_token(_state(config), token_id).expert)} is revoked")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.options import TRIAL
 from jobs.text import counted, wrapped
-from scanner.audit.in_every_scan.found_canaries import CANARY_WORDS
+from scanner.audit.in_every_scan.controls import CANARY_WORDS
 from scanner.audit.in_every_scan.scan_audit import ScanAudit
 from scanner.audit.statistics.audit_rows import holds_down_to, number
 from scanner.printable import one_in, printable

@@ -18,8 +18,7 @@ from ray.util.metrics import Counter, Gauge
 
 from scanner.cluster.pieces import NO_TIME, NOTHING, DocumentCounts, Files, FinishedPack, FinishedShard, Seconds
 from scanner.cluster.worker import quarantine_rows
-from scanner.detection.attribution import written
-from scanner.detection.under_test import Origin
+from scanner.detection.attribution import Origin, written
 from scanner.errors import FileFault
 from scanner.input.documents import UNKNOWN
 from scanner.input.files import InputFile

@@ -16,9 +16,8 @@ from scanner.cluster.corpus import sources
 from scanner.cluster.pool import Call, on_actors, spread
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.evaluation.attacks import Tools
-from scanner.evaluation.exams import Exam, ExamAnswer, ExamRecords
-from scanner.evaluation.plan import Cell, EvaluationPlan
-from scanner.evaluation.robustness import CellTexts, detect, detection_figures, similarity_figure
+from scanner.evaluation.plan import Cell, EvaluationPlan, Exam, ExamAnswer, ExamRecords
+from scanner.evaluation.robustness import CellTexts, SentenceModel, detect, detection_figures, similarity_figure
 from scanner.evaluation.scores import Figure, GroupSearch, Search, identification_figures, search_texts, together
 from scanner.evaluation.units import Setting, WritingUnit, WrittenTexts, write_texts
 from scanner.input.documents import Columns, Unreadable, read, read_text
@@ -99,8 +98,6 @@ class Embedder:
 
     def __init__(self, folder: Path) -> None:
         _stay_offline()
-        from scanner.evaluation.similarity import SentenceModel
-
         self._model = SentenceModel(folder, threads=1)
 
     def do(self, texts: tuple[str, ...]) -> NDArray[np.float32]:

@@ -36,9 +36,9 @@ from scanner.cluster.pieces import Piece, Report, Seconds
 from scanner.cluster.todo import PiecePace
 from scanner.cluster.work import inspect_input
 from scanner.cluster.worker import Worker
+from scanner.detection.attribution import Origin, Witness
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_detector
-from scanner.detection.under_test import Origin, Witness
 from scanner.errors import FileFault, Refused
 from scanner.input.documents import Unreadable, read
 from scanner.input.files import list_files

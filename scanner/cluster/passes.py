@@ -21,9 +21,9 @@ from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
 from scanner.audit.in_every_scan.decoys import AccountDecoys
 from scanner.cluster.pool import on_actors
 from scanner.detection.accounts import AccountJudge, Posts, account_rows
+from scanner.detection.attribution import Origin
 from scanner.detection.open_plan import open_keys, open_text_ids
 from scanner.detection.rules import Learner, Rules
-from scanner.detection.under_test import Origin
 from scanner.errors import FileFault
 from scanner.input.documents import BATCH_TEXT_BYTES, Reader, Unreadable
 from scanner.input.shards import Shard

@@ -57,10 +57,9 @@ from scanner.interrupts import Terminated, interrupts_held, interrupts_noted, si
 from scanner.registry import NO_RECORD, head_of
 from scanner.results.account_posts import count_marked
 from scanner.results.filters import with_filter
-from scanner.results.ledger_records import keep, refuse_changed_since, verified
 from scanner.results.retention import drop_older, freeze
 from scanner.results.scan_list import refuse_mixed
-from scanner.results.sightings import sightings_of
+from scanner.results.sightings import keep, refuse_changed_since, sightings_of, verified
 from scanner.results.transactions import append_audits, append_scan, open_tables
 from scanner.results.upkeep import merge_bookkeeping
 from scanner.scan_plan import Plan, UnsupportedKey

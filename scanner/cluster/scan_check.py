@@ -31,11 +31,10 @@ from scanner.input.files import list_files
 from scanner.input.named_files import ColumnDescription, describe
 from scanner.registry import open_key
 from scanner.results.filters import with_filter
-from scanner.results.ledger_records import verified
 from scanner.results.scan_list import readiness
+from scanner.results.sightings import verified
 from scanner.scan_plan import Plan, make_plan
-from scanner.watermark.formats import format_of
-from scanner.watermark.price import price
+from scanner.watermark.formats import format_of, price
 
 MIB = 2**20
 

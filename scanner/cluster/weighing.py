@@ -29,12 +29,11 @@ from scanner.cluster.pool import Pool
 from scanner.cluster.todo import PiecePace, seconds_a_byte
 from scanner.cluster.work import packed
 from scanner.cluster.worker import Rows, Worker, texts_of_flags
-from scanner.detection.attribution import FileKnowledge, Sightings
+from scanner.detection.attribution import FileKnowledge, KeyUnderTest, Origin, Sightings
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_weighing
 from scanner.detection.rows import flagged_rows, with_canaries, with_ids
 from scanner.detection.rules import Rules
-from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.detection.weighing import TextLevels, reader_sha256, reading_of, worth_reading
 from scanner.errors import Refused
 from scanner.input.documents import read_text

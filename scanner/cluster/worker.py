@@ -18,19 +18,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from scanner.audit.in_every_scan.controls import reserved_texts
 from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
 from scanner.audit.in_every_scan.decoys import PieceDecoys, Rehearsal
-from scanner.audit.in_every_scan.reserved import reserved_texts
 from scanner.cluster.machines import device_of_worker, limit_memory, peak_memory, resident
 from scanner.cluster.pieces import NOTHING, Busy, DocumentCounts, Files, PackReport, Piece, Report, Seconds
 from scanner.cluster.todo import seconds_a_byte
 from scanner.detection.accounts import by_account, posts_of
-from scanner.detection.attribution import FileKnowledge, Sightings, written
+from scanner.detection.attribution import FileKnowledge, Origin, Sightings, written
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_detector, open_text_ids
 from scanner.detection.proving import MOST_TOKENS, SECONDS_A_TOKEN
 from scanner.detection.rows import TextIds, flagged_rows, for_everybody, span_rows, with_canaries, with_ids
-from scanner.detection.under_test import Origin
 from scanner.errors import FileFault
 from scanner.input.documents import MEMORY_A_BYTE, Identity, Reader, Unreadable, identify, identities
 from scanner.input.shards import Shard

@@ -21,10 +21,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import Choice, NamedMessage, Names, UserOfMessage, entries_of, users_at
+from scanner.detection.attribution import (
+    Choice,
+    KeyUnderTest,
+    NamedMessage,
+    Names,
+    NamesUsers,
+    UserOfMessage,
+    entries_of,
+    users_at,
+)
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import NO_FILTER, Filter, Rules
-from scanner.detection.under_test import KeyUnderTest, NamesUsers
 from scanner.input.documents import read_text
 from scanner.text.quoting import unquoted_words
 from scanner.watermark import Positions, Tokens, Watermark

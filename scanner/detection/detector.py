@@ -1,39 +1,161 @@
 """Documents and keys in, verdicts out: one Arrow batch in, a batch of verdicts and a batch for quarantine out.
 
-A document is tokenised once per tokenizer and scored under every key. The key with the smallest corrected p-value gives
+The texts of a batch are read, hashed and tokenised a few at a time, so that they stay in the cache. A document is
+tokenised once per tokenizer and scored under every key. The key with the smallest corrected p-value gives
 the verdict, or the best of those who are named (SPEC §3, §4; SPEC_2 §3).
 """
 
 import copy
 import dataclasses
+import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import Choice, FileKnowledge, Names, UserOfMessage, users_at
+from scanner.detection.attribution import (
+    BatchResult,
+    Choice,
+    FileKnowledge,
+    KeyScores,
+    KeyUnderTest,
+    Names,
+    NamesUsers,
+    Origin,
+    UserOfMessage,
+    Witness,
+    users_at,
+)
 from scanner.detection.proving import Prover
 from scanner.detection.rows import columns_of_faults, plain_lengths, table_of, verdict_columns
 from scanner.detection.rules import Rules
 from scanner.detection.sketches import sketch
 from scanner.detection.spans import ScoredBatch, SpanKey, located_spans, with_spans
-from scanner.detection.tokenising import TokenisedTexts, read_texts, segments_of_stored
-from scanner.detection.under_test import BatchResult, KeyScores, KeyUnderTest, NamesUsers, Origin, Witness
-from scanner.input.documents import read_text
+from scanner.input.documents import decode_text, read_text
+from scanner.input.manifests import without_manifests
 from scanner.text import TokenOffsets
-from scanner.text.normal_form import normalise
-from scanner.watermark import Positions, Tokens, Watermark
+from scanner.text.normal_form import normal_forms, normalise
+from scanner.text.quoting import Utf8, segments_of_texts
+from scanner.watermark import Positions, Tokens, Watermark, join_batches
 from scanner.watermark.format import ScoresParts
 from scanner.watermark.formats import format_of
 from scanner.watermark.positions import PositionRule, reach_of
 from scanner.watermark.rule import Found, long_enough, most_ranked, ranked, search
-from scanner.watermark.span_search import Limit, Parts, Segments, of_positions, search_parts
+from scanner.watermark.span_search import Limit, Parts, Segments, joined_segments, of_positions, search_parts
 from schemas.tables import QUARANTINE, SPANS, VERDICTS
 from schemas.words import Naming, Proof
+
+FEW_BYTES = 2**18
+"""Bytes of text that are worked on at a time. Decoded and tokenised, they take several times as much of a cache."""
+
+
+class TokenisedTexts(NamedTuple):
+    """D stored texts, R of which can be read, as a whole or in part.
+
+    readable: bool[D]; manifests: bool[D], texts whose C2PA manifests are cut off; digests: SHA-256 of each of D stored
+    texts, None where nothing is stored; tokens: of R documents, by tokenizer; faults: by document, reason and detail of
+    texts that cannot be read, by schemas.words.DOCUMENT_REASONS, and of texts that are read in part, by PART_REASONS.
+    segments: of R documents, by tokenizer, by their tokens; nothing where nobody asks for them. differing: int64[V],
+    which of the R documents are others when normalised; normalised: tokens of these, by tokenizer.
+    """
+
+    readable: NDArray[np.bool_]
+    manifests: NDArray[np.bool_]
+    digests: list[bytes | None]
+    tokens: dict[str, Tokens]
+    faults: dict[int, tuple[str, str]]
+    differing: NDArray[np.int64]
+    normalised: dict[str, Tokens]
+    segments: dict[str, Segments]
+
+
+def read_texts(
+    stored: pa.LargeBinaryArray,
+    tokenise: Callable[[Sequence[str]], Mapping[str, Tokens]],
+    *,
+    normalised: bool = False,
+    token_offsets: Mapping[str, TokenOffsets] | None = None,
+) -> TokenisedTexts:
+    """Read texts as they are stored; `tokenise` gives the tokens of every tokenizer, by its name.
+
+    normalised: whether to give the tokens of normalised texts too, where these differ; token_offsets: by which
+    to give segments too, of each tokenizer.
+    """
+    readable, manifests = np.ones(len(stored), np.bool_), np.zeros(len(stored), np.bool_)
+    digests: list[bytes | None] = []
+    faults: dict[int, tuple[str, str]] = {}
+    parts: list[Mapping[str, Tokens]] = []
+    segments: list[dict[str, Segments]] = []
+    differing, others = list[int](), list[Mapping[str, Tokens]]()
+    read = 0
+    for begin, few in _few_at_a_time(stored):
+        texts: list[str] = []
+        as_stored = True
+        for row, raw in enumerate(few.to_pylist(), begin):
+            text, reason, detail = decode_text(raw)
+            digests.append(None if raw is None else hashlib.sha256(raw).digest())
+            if reason:
+                faults[row] = reason, detail
+            if text is None:
+                readable[row] = False
+            else:
+                texts.append(without_manifests(text))
+                manifests[row] = texts[-1] != text
+            as_stored = as_stored and not reason and not manifests[row]
+        parts.append(tokenise(texts))
+        as_scored = few if as_stored else pa.array([*map(str.encode, texts)], pa.large_binary())
+        if token_offsets is not None:
+            segments.append(segments_of_stored(as_scored, parts[-1], token_offsets))
+        if normalised:
+            plain = normal_forms(texts, _utf8(as_scored))
+            differing += [read + i for i in plain]
+            others += [tokenise([*plain.values()])] if plain else []
+        read += len(texts)
+    return TokenisedTexts(
+        readable,
+        manifests,
+        digests,
+        _joined(parts),
+        faults,
+        np.array(differing, np.int64),
+        _joined(others),
+        {name: joined_segments([one[name] for one in segments]) for name in (segments[0] if segments else ())},
+    )
+
+
+def segments_of_stored(
+    stored: pa.LargeBinaryArray, tokens: Mapping[str, Tokens], token_offsets: Mapping[str, TokenOffsets]
+) -> dict[str, Segments]:
+    """Segments of texts that are stored as they are scored, by tokenizer: a segment has the tokens that begin in it."""
+    texts = _utf8(stored)
+    by_bytes = segments_of_texts(texts)
+    return {name: of_tokenizer.by_tokens(texts, tokens[name], by_bytes) for name, of_tokenizer in token_offsets.items()}
+
+
+def _utf8(stored: pa.LargeBinaryArray) -> Utf8:
+    """Bytes of stored texts where they lie; they are not copied."""
+    _, offsets, data = stored.buffers()
+    views = np.frombuffer(data, np.uint8), np.frombuffer(offsets, np.int64)[stored.offset :][: len(stored) + 1]
+    for view in views:
+        view.setflags(write=False)  # as kernels are compiled for, whoever made the buffer
+    return Utf8(*views)
+
+
+def _joined(parts: Sequence[Mapping[str, Tokens]]) -> dict[str, Tokens]:
+    return {name: join_batches([part[name] for part in parts]) for name in parts[0]} if parts else {}
+
+
+def _few_at_a_time(stored: pa.LargeBinaryArray) -> Iterator[tuple[int, pa.LargeBinaryArray]]:
+    """Slices of equally many rows, each with its first row; one slice where there are no rows."""
+    rows = max(len(stored) * FEW_BYTES // max(stored.nbytes, 1), 1)
+    for begin in range(0, max(len(stored), 1), rows):
+        yield begin, stored[begin : begin + rows]
+
 
 MOST_COMPILED_WITH = 2**16
 """Most tokens that are scored to compile kernels. If min_scored is larger, none are scored, which compiles the same."""

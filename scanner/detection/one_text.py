@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from scanner.detection.attribution import BatchResult, KeyUnderTest, NamesUsers, Origin
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rules import Rules
-from scanner.detection.under_test import BatchResult, KeyUnderTest, NamesUsers, Origin
 from scanner.errors import Refused
 from scanner.power import Strengths, measure
 from scanner.registry import Holders, load_registry

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scanner.detection.attribution import KeyUnderTest, as_it_is
 from scanner.detection.detector import Detector
 from scanner.detection.proving import ProvedKey, Prover
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import NO_FILTER, Filter, Rules
-from scanner.detection.under_test import KeyUnderTest, as_it_is
 from scanner.detection.weighing import TextLevels, weighed_keys
 from scanner.registry import Holders, check_secret, open_key, read_secret, tokenizer_path
 from scanner.scan_plan import Plan

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scanner.detection.attribution import DocumentSpan
 from scanner.detection.rules import Rules, plainly_left_out
-from scanner.detection.under_test import DocumentSpan
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.normal_form import normalise
 from scanner.text.quoting import segments_of

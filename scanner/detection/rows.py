@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import Choice
-from scanner.detection.under_test import KeyUnderTest, Origin, log10_reach
+from scanner.detection.attribution import Choice, KeyUnderTest, Origin, log10_reach
 from scanner.watermark.rule import Found, corrected
 from schemas.registry import Canary
 from schemas.tables import DECADES, FLAGS, SPANS, VERDICTS
@@ -225,7 +224,7 @@ def for_everybody(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> pa.RecordBa
 
     Args:
         exact: rows of `with_ids`.
-        lengths: lengths of their texts, as scanner.detection.under_test.BatchResult has them.
+        lengths: lengths of their texts, as scanner.detection.attribution.BatchResult has them.
     """
     flagged = exact["flagged"]
     changed = {name: pa.nulls(len(exact), VERDICTS.field(name).type) for name in EXACT}

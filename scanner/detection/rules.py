@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from scanner.detection.attribution import KeyUnderTest
 from scanner.detection.rows import TextIds
-from scanner.detection.under_test import KeyUnderTest
 from scanner.input.documents import read_text
 from scanner.scan_plan import NO_VARIANTS, Weights
 from scanner.watermark import Positions, Tokens

@@ -16,10 +16,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import FileKnowledge, NamedMessage, Names, UserOfMessage, each_user_once
+from scanner.detection.attribution import (
+    DocumentSpan,
+    FileKnowledge,
+    KeyScores,
+    NamedMessage,
+    Names,
+    UserOfMessage,
+    each_user_once,
+)
 from scanner.detection.proving import Prover
 from scanner.detection.sketches import sketch
-from scanner.detection.under_test import DocumentSpan, KeyScores
 from scanner.scan_plan import correction_columns
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import parts_of, segments_of

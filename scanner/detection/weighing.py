@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from scanner.detection.attribution import KeyUnderTest
 from scanner.detection.rules import Rules
-from scanner.detection.under_test import KeyUnderTest
 from scanner.errors import Refused
 from scanner.printable import printable
 from scanner.scan_plan import Plan

@@ -10,7 +10,7 @@ from lm_eval.tasks import TaskManager
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
 
 from scanner.errors import Refused, ScanFailed
-from scanner.evaluation.exams import GREEDY, Exam, ExamAnswer
+from scanner.evaluation.plan import GREEDY, Exam, ExamAnswer
 from scanner.generation import marking_of
 
 

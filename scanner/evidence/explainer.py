@@ -17,11 +17,11 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from scanner.detection.attribution import KeyUnderTest
 from scanner.detection.open_plan import open_keys
 from scanner.detection.proving import PartKinds, nearly_equal
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import Filter
-from scanner.detection.under_test import KeyUnderTest
 from scanner.detection.weighing import levels_on_record, weighed_keys
 from scanner.errors import Refused
 from scanner.evidence.case import (

@@ -16,9 +16,8 @@ from scanner.errors import Refused, ScanFailed
 from scanner.printable import printable
 from scanner.registry import given_rows, numbers_of_heads, users_of
 from scanner.results.flags import WantedFlags
-from scanner.results.ledger_records import changed_names
 from scanner.results.queries import ask, current_flags
-from scanner.results.sightings import ScanOfRow, scans_of
+from scanner.results.sightings import ScanOfRow, changed_names, scans_of
 from schemas.registry import is_reserved
 from schemas.words import OF_REGISTRY, Naming
 

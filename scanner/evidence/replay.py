@@ -24,12 +24,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import FileKnowledge
+from scanner.detection.attribution import FileKnowledge, Origin, log10_reach
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.proving import nearly_equal, parts_of
 from scanner.detection.rules import Filter, Rules, plainly_left_out
-from scanner.detection.under_test import Origin, log10_reach
 from scanner.detection.weighing import levels_on_record, reader_sha256, weighed_keys
 from scanner.errors import Refused
 from scanner.evidence.case import OF_FILE, FlagCase, StoredTexts, filter_of, find_case, surprise_of

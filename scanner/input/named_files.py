@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 from scanner.errors import FileFault, Refused, in_a_line
 from scanner.input.columns import Columns, is_text, plain_type, readable, times
 from scanner.input.files import InputFile, list_files
-from scanner.input.footers import footer_of, open_footer
 from scanner.input.inspector import Inspector
-from scanner.input.shards import cut
+from scanner.input.shards import cut, footer_of, open_footer
 from scanner.input.tables import ICEBERG, LOG_OF_DELTA
 
 

@@ -1,4 +1,8 @@
-"""Shards: row ranges of files, cut at fixed constants, and the id that hashes everything a shard's verdicts depend on.
+"""From a Parquet file's footer to its shards: row ranges, and the id that hashes all that a shard's verdicts depend on.
+
+A process that asks pyarrow about a column of an untrusted footer (`ColumnChunkMetaData`) may end: Python cannot catch
+the exceptions that C++ throws there. So `row_groups` is called in the processes of scanner.input.inspector alone, and
+readers ask only about columns that were asked about there.
 
 Cutting is a function of a file's Parquet metadata alone, so that a rerun, with whatever configuration and on whatever
 cluster, meets the same shards and can leave out those that are committed.
@@ -6,19 +10,199 @@ cluster, meets the same shards and can leave out those that are committed.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from scanner.errors import FileFault
-from scanner.input.columns import Columns
+from scanner.input.columns import Columns, check_columns
 from scanner.input.files import InputFile
-from scanner.input.footers import RowGroup
 from scanner.input.tables import rows_sha256
 from schemas.registry import MasterKey
+
+MAX_FOOTER_BYTES = 64 * 2**20
+"""Most bytes of a footer that is read. A footer of 100,000 column chunks with statistics takes some 20 MB."""
+
+_MAGIC = b"PAR1"
+_TAIL_BYTES = 8  # length of the footer, and the magic bytes
+_READ_AT_ONCE = 64 * 2**10
+_SIGNATURE_BYTES = 28  # nonce and tag behind the metadata, where columns are encrypted and the footer is not
+_ARROW_SCHEMA = b"\x0cARROW:schema"  # length and name of the key, as Thrift writes them
+
+
+class RowGroup(NamedTuple):
+    """The metadata of a Parquet row group: its rows, and the bytes of its text before compression."""
+
+    rows: int
+    text_bytes: int
+
+
+def read_footer(file: InputFile) -> pa.Buffer:
+    """The end of a file, from its metadata on. An error here is the storage's fault, a later error the content's.
+
+    Raises:
+        FileFault: it cannot be read, or it is no whole Parquet file.
+    """
+    with file.open() as opened:
+        if opened.size() != file.size:
+            file.check_unchanged()
+        end = _end_of(opened)
+        if _head_of(opened, end) != _MAGIC:  # the first bytes are not shown: they may be a secret
+            what = f"a Parquet file begins with {_MAGIC!r}, this one of {opened.size()} bytes does not"
+            raise FileFault("not_parquet", what)
+        return _footer(opened, end)
+
+
+def footer_of(opened: pa.NativeFile) -> pa.Buffer:
+    """The footer of a file that is open, and that begins as a Parquet file does."""
+    return _footer(opened, _end_of(opened))
+
+
+def _end_of(opened: pa.NativeFile) -> bytes:
+    """A file's last bytes. A small file is read whole, so that its beginning needs no request of its own."""
+    size = min(opened.size(), _READ_AT_ONCE)
+    return _bytes(opened, opened.size() - size, size)
+
+
+def _head_of(opened: pa.NativeFile, end: bytes) -> bytes:
+    return end[: len(_MAGIC)] if len(end) == opened.size() else _bytes(opened, 0, len(_MAGIC))
+
+
+def _bytes(opened: pa.NativeFile, begin: int, size: int) -> bytes:
+    try:
+        return bytes(opened.read_at(size, begin))
+    except OSError as error:
+        raise FileFault("io_error", f"the file cannot be read: {error}") from None
+
+
+def _footer(opened: pa.NativeFile, end: bytes) -> pa.Buffer:
+    size = opened.size()
+    if end[-len(_MAGIC) :] != _MAGIC or size < len(_MAGIC) + _TAIL_BYTES:
+        what = f"a Parquet file ends with {_MAGIC!r}, this one of {size} bytes does not"
+        raise FileFault("truncated", what)
+    wanted = int.from_bytes(end[-_TAIL_BYTES : -len(_MAGIC)], "little") + _TAIL_BYTES
+    if wanted > min(size - len(_MAGIC), MAX_FOOTER_BYTES):
+        what = f"it has {size} bytes, and at most {MAX_FOOTER_BYTES} of a footer are read"
+        raise FileFault("unreadable", f"the end of the file announces too long a footer: {what}")
+    return pa.py_buffer(end[-wanted:] if wanted <= len(end) else _bytes(opened, size - wanted, wanted))
+
+
+def open_footer(footer: pa.Buffer) -> pq.ParquetFile:
+    """A Parquet file without its data; raises whatever a reader raises.
+
+    Beside Parquet's schema there may be an Arrow schema with types that this Arrow does not know, such as polars'
+    Int128. Then the Arrow schema is left out.
+    """
+    try:
+        return pq.ParquetFile(pa.BufferReader(footer))
+    except MemoryError:
+        raise
+    except Exception:
+        plain = footer.to_pybytes()
+        if _ARROW_SCHEMA not in plain:
+            raise
+    return pq.ParquetFile(pa.BufferReader(plain.replace(_ARROW_SCHEMA, _ARROW_SCHEMA.lower())))
+
+
+def leaves(schema: pq.ParquetSchema, names: Iterable[str | None]) -> list[int]:
+    """Numbers of the columns of these names. A nested column may have the same name."""
+    wanted = set(names)
+    return [i for i in range(len(schema)) if schema.column(i).path in wanted]
+
+
+def bytes_of(group: pq.RowGroupMetaData, columns: Iterable[int]) -> int:
+    """Bytes of columns of a row group before compression."""
+    return sum(group.column(i).total_uncompressed_size for i in columns)
+
+
+def row_groups(footer: pa.Buffer, size: int, columns: Columns, partitions: Collection[str] = ()) -> list[RowGroup]:
+    """Read the footer of a file of `size` bytes, and check that it can be scanned. May end this process.
+
+    partitions: names of columns that stand beside the file.
+
+    Raises:
+        FileFault: the footer cannot be read, contradicts itself, or lacks the columns that are to be read.
+    """
+    try:
+        return _row_groups(footer, size, columns, partitions)
+    except (FileFault, MemoryError):
+        raise
+    except UnicodeDecodeError:
+        raise FileFault("unreadable", "the footer cannot be read: the name of a column is no UTF-8") from None
+    except Exception as error:  # a broken footer makes the reader raise many things
+        raise FileFault("unreadable", f"the footer cannot be read: {in_words(error)}") from None
+
+
+def _row_groups(footer: pa.Buffer, size: int, columns: Columns, partitions: Collection[str]) -> list[RowGroup]:
+    parquet = open_footer(footer)
+    metadata, schema = parquet.metadata, parquet.metadata.schema
+    check_columns(parquet.schema_arrow, columns, partitions)
+    texts = leaves(schema, [columns.text])
+    begin_of_footer = size - footer.size
+    # an encrypted column's metadata cannot be asked for, so only the columns that are read are looked at
+    signed = footer.size - _TAIL_BYTES - metadata.serialized_size == _SIGNATURE_BYTES
+    read = leaves(schema, columns.names.values()) if signed else range(len(schema))
+    flat = {i for i in read if schema.column(i).max_repetition_level == 0}
+    groups, ranges = [], []
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        where = f"row group {number}"
+        if group.num_columns != len(schema):
+            raise _contradiction(f"{where} has {group.num_columns} columns, the schema {len(schema)}")
+        if group.num_rows < 0:
+            raise _contradiction(f"{where} has {group.num_rows} rows")
+        for i in read:
+            chunk = group.column(i)
+            if i in flat and chunk.num_values != group.num_rows:
+                raise _contradiction(f"{where} has {group.num_rows} rows, its column {i} {chunk.num_values} values")
+            if chunk.file_path:
+                raise _contradiction(f"column {i} of {where} lies in another file")
+            if chunk.num_values:
+                begin, end = range_of(chunk)
+                if not len(_MAGIC) <= begin <= chunk.data_page_offset < end <= begin_of_footer:
+                    raise _contradiction(f"column {i} of {where} lies outside of the file's data")
+                ranges.append((begin, end))
+        groups.append(RowGroup(group.num_rows, bytes_of(group, texts)))
+        if groups[-1].text_bytes < 0:
+            raise _contradiction(f"{where} has {groups[-1].text_bytes} bytes of text")
+    _check_ranges(ranges)
+    rows = sum(group.rows for group in groups)
+    if rows != metadata.num_rows:
+        raise _contradiction(f"the file has {metadata.num_rows} rows, its row groups {rows}")
+    return groups
+
+
+def range_of(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """First byte of a column chunk, and the byte behind its last."""
+    begin = chunk.data_page_offset
+    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < begin:
+        begin = chunk.dictionary_page_offset
+    return begin, begin + chunk.total_compressed_size
+
+
+def _check_ranges(ranges: list[tuple[int, int]]) -> None:
+    """Raise FileFault when a byte belongs to two column chunks, as when a row group is listed twice."""
+    ranges.sort()
+    for (_, end), (begin, _) in pairwise(ranges):
+        if begin < end:
+            raise _contradiction(f"two columns have byte {begin}")
+
+
+def _contradiction(what: str) -> FileFault:
+    return FileFault("unreadable", f"the footer contradicts itself: {what}")
+
+
+def in_words(error: Exception) -> str:
+    """A library's message up to the first colon: bytes of the file may stand behind it."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__} {lines[0].partition(':')[0]}"[:300].strip()
+
 
 MAX_ROWS = 20_000
 MAX_TEXT_BYTES = 16 * 2**20

@@ -1,21 +1,32 @@
-"""Sightings by earlier scans: the files that a scan is about to scan, and the texts that they flagged.
+"""Sightings by earlier scans: files that a scan is about to scan, texts that they flagged, and the registry's users.
 
-It is asked once a scan, of all flags and of all ranges of rows that were scanned.
+Sightings of files and texts are asked once a scan, of all flags and of all ranges of rows that were scanned.
+
+A registry that is older than its own results, or was edited, names nobody. A scan verifies it
+(scanner.registry.verification), and keeps a record of that with the results: who can write the registry cannot change
+the record, unless they can write the results too.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
+import pyarrow as pa
+from deltalake import DeltaTable
 
 from scanner.detection.attribution import Sightings, moment, written
+from scanner.errors import Refused, ScanFailed
 from scanner.input.files import InputFile
-from scanner.registry import given_at
+from scanner.registry import NO_RECORD, NamesPart, Record, given_at, given_rows, numbers_of_heads, verify_since
 from scanner.results.newest import flags, ranges_ever
-from scanner.results.queries import ask, quarantine, scans
+from scanner.results.queries import ask, exist, quarantine, scans
+from scanner.results.transactions import TableEntry, commit, open_tables, read_whole, write_file
 from scanner.scan_plan import Plan
+from scanner.storage.delta import table_uri
+from schemas.tables import NAMED_LISTS, VERIFIED_USERS
 from schemas.words import Naming
 
 _BEGAN = pl.col("scan_id").str.head(16).str.to_datetime("%Y%m%dT%H%M%SZ", time_zone="UTC", strict=False)
@@ -222,3 +233,159 @@ def _given_since(plan: Plan, flagged: pl.LazyFrame) -> pl.LazyFrame:
     messages = sightings.collect(engine="streaming")
     given = given_at(plan.registry, messages).join(messages, on=["key_id", "message"])
     return given.filter(pl.col("allocated_at") > pl.col("first")).drop("first").lazy()
+
+
+TABLE = "verified_users"
+
+
+def lost_head(registry: str, results: str) -> str | None:
+    """A sentence where the newest head that a scan wrote down is none of the registry's chain; None: it is one.
+
+    It reads `scans`, and one column of the registry's events.
+
+    Raises:
+        Refused: there is no such registry.
+    """
+    if not exist(results):
+        return None
+    columns = pl.col("scan_id", "started_at", "users_head")
+    known = ask(results, lambda: scans(results).select(columns).drop_nulls("users_head").collect())
+    newest = known.sort("started_at", "scan_id").tail(1).to_dicts()
+    if not newest or numbers_of_heads(registry, [newest[0]["users_head"]]):
+        return None
+    scan = newest[0]
+    return (
+        f"registry {registry}: is older than its own results in {results}, or another: scan {scan['scan_id']} of "
+        f"{scan['started_at']:%Y-%m-%d %H:%M} UTC wrote down the head {scan['users_head']}, which its users table "
+        "never had. So it would name other users than it should: put back the registry that the scan had, or its "
+        "newest backup"
+    )
+
+
+def verified(registry: str, results: str) -> Record:
+    """Hold the registry's users against what earlier scans of these results saw of them. Writes nothing.
+
+    Raises:
+        Refused: the registry is older than its own results, or another, or its users were changed by something else
+            than brickscan.
+        ScanFailed: a file of it is missing.
+    """
+    lost = lost_head(registry, results)
+    if lost is not None:
+        raise Refused(lost)
+    return verify_since(registry, _on_record(results))
+
+
+def refuse_changed_since(registry: str, results: str, scan_id: str, began: Record) -> None:
+    """Refuse a registry that was rolled back, replaced or edited since a scan began, whose workers opened it after.
+
+    One that was put back meanwhile shows in the scan's rows, which name others than it does.
+
+    Raises:
+        ScanFailed: it was, or a file of it is missing.
+    """
+    try:
+        verify_since(registry, began)
+        other = _other_holders(registry, results, scan_id, max(events for events, _ in began.checkpoints))
+        if other is not None:
+            raise Refused(f"registry {registry}: {other}, so that workers had another registry")
+    except Refused as changed:
+        raise ScanFailed(
+            f"{changed}. It was changed while this scan ran: believe no name of this scan that `brickscan flagged` "
+            "with the scan's configuration does not confirm"
+        ) from None
+
+
+def _other_holders(registry: str, results: str, scan_id: str, events: int) -> str | None:
+    """A sentence where rows of a scan name others than the registry, or nobody for what was given before `events`."""
+    one = ["key_id", "message", "user_id", "naming"]
+
+    def named() -> pl.DataFrame:
+        found = []
+        for table in ("flags", "spans", "accounts"):
+            if DeltaTable.is_deltatable(table_uri(results, table)):
+                rows = read_whole(results, table).filter(scan_id=scan_id)
+                lists = [name for name in NAMED_LISTS if name in rows.collect_schema()]
+                listed = (rows.select(name).explode(name).unnest(name).select(one) for name in lists)
+                found += [rows.select(one), *listed]
+        return pl.concat(found).drop_nulls("message").unique().collect()
+
+    entries = ask(results, named)
+    given = given_rows(registry, entries.select("key_id", "message").unique())
+    holders = given.select("key_id", "message", "seq", holder="user_id", given=pl.lit(value=True))
+    both = entries.join(holders, on=["key_id", "message"], how="left")
+    differs = (pl.col("user_id") != pl.col("holder")) | pl.col("given").is_null()
+    misnamed = (pl.col("naming") == Naming.NAMED) & pl.col("user_id").is_not_null() & differs
+    unnamed = (pl.col("naming") == Naming.UNALLOCATED) & (pl.col("seq") < events)
+    wrong = both.filter(misnamed | unnamed).sort("key_id", "message").to_dicts()
+    if not wrong:
+        return None
+    first = f"message {wrong[0]['message']} of key {wrong[0]['key_id']}"
+    return f"of {len(wrong):,} messages, such as {first}, rows say another user"
+
+
+def changed_names(registry: str | Path, results: str, messages: pl.DataFrame) -> str | None:
+    """A sentence where the files that some messages are found in are not as scans of these results saw them; else None.
+
+    messages: rows of key_id and message. It reads these files, and the events that came since the last scan.
+
+    Raises:
+        ScanFailed: a file is missing.
+    """
+    try:
+        verify_since(registry, _on_record(results), messages)
+    except Refused as changed:
+        return str(changed)
+    return None
+
+
+def _on_record(results: str) -> Record:
+    """The newest verification, with the checkpoints of all, by scans that ended, and ran when it says so.
+
+    Rows of other scans, as of one that was killed, are passed over: then more is verified again.
+
+    Raises:
+        Refused: rows differ in what a file or the chain was like, which no scan changes.
+    """
+    if not DeltaTable.is_deltatable(table_uri(results, TABLE)):
+        return NO_RECORD
+    ran = scans(results).select("scan_id", "started_at", "finished_at").unique("scan_id")
+
+    def of_scans() -> pl.DataFrame:
+        during = pl.col("verified_at").is_between("started_at", pl.min_horizontal("finished_at", datetime.now(UTC)))
+        return read_whole(results, TABLE).join(ran, on="scan_id").filter(during).collect()
+
+    rows = ask(results, of_scans)
+    points, files = rows.drop_nulls("events"), rows.drop_nulls("file")
+    for name, of_one in (("file", files.select(NamesPart._fields)), ("events", points.select("events", "head"))):
+        differing = of_one.unique().filter(pl.col(name).is_duplicated())[name]
+        if len(differing):
+            raise Refused(
+                f"results {results}: rows of the table {TABLE} say different things of {name} {differing[0]}, so "
+                "it was changed: delete its folder, and the next scan follows the registry's whole chain"
+            )
+    parts = files.join(rows.select(pl.col("verified_at").max()), on="verified_at", how="semi")
+    found = (NamesPart(*row) for row in parts.select(NamesPart._fields).iter_rows())
+    points = points.select("events", "head")
+    return Record(NO_RECORD.checkpoints | set(points.iter_rows()), frozenset(found))
+
+
+def keep(results: str, scan_id: str, found: Record) -> None:
+    """Put a verification on record, unless the newest says the same.
+
+    Raises:
+        Refused: the table cannot be made.
+        ScanFailed: it cannot be written.
+    """
+    before = _on_record(results)
+    if found == before:
+        return
+    open_tables(results, [TABLE])
+    nothing = dict.fromkeys(VERIFIED_USERS.names)
+    points = sorted(found.checkpoints - before.checkpoints)
+    rows: list[dict[str, object]] = [{"events": events, "head": head} for events, head in points]
+    rows += [part._asdict() for part in sorted(found.parts)]
+    about = {"scan_id": scan_id, "verified_at": datetime.now(UTC)}
+    batch = pa.RecordBatch.from_pylist([nothing | row | about for row in rows], VERIFIED_USERS)
+    file = write_file(results, TABLE, [batch])
+    commit(results, TABLE, [TableEntry(scan_id, (file,) if file else ())])

@@ -31,11 +31,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from scanner.errors import BrickscanError
 from scanner.evidence.page import environment
 from scanner.service.answering import Answers, Caller
-from scanner.service.experts import expert_of
 from scanner.service.reading import KINDS, read_file
 from scanner.service.scoring import Unavailable
 from scanner.service.serving import Room, Server, body_of
-from scanner.service.signing import signing_keys
+from scanner.service.signing import expert_of, signing_keys
 from schemas.service import (
     MEANINGS,
     BatchAnswer,

@@ -1,12 +1,16 @@
-"""Signed reports of the detector, and the Ed25519 keys that sign them: one at a time, each published with its dates.
+"""The detector's secrets: Ed25519 keys that sign its reports, one at a time and each with dates, and experts' tokens.
 
 signing.json in the detector's folder has every key that ever was, signing-ID.pem the private keys of those not revoked.
 A key's id is the beginning of the SHA-256 of its public key, so that no other key can pass for it.
+
+Experts learn more of the detector than anybody does, by tokens that end and can be revoked. tokens.json has their
+digests. A token has 256 random bits, so that a plain SHA-256 hides it.
 """
 
 import base64
 import hashlib
 import os
+import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,7 +30,7 @@ from scanner.registry.keys_file import locked
 from scanner.registry.secrets import read_private_file
 from scanner.storage.locations import make_private, read_named, write_whole
 from scanner.storage.toml import canonical
-from schemas.service import SignedReport, SigningKey, Statement
+from schemas.service import ExpertToken, SignedReport, SigningKey, Statement
 
 _FILE = "signing.json"
 _HANDOVER = timedelta(minutes=1)
@@ -163,3 +167,88 @@ def _private_file(state: Path, key_id: str) -> Path:
 def _write(state: Path, keys: tuple[SigningKey, ...]) -> None:
     text = _SigningKeys(keys=keys).model_dump_json(indent=1)
     write_whole(state / _FILE, lambda file: file.write(text.encode() + b"\n"))
+
+
+_TOKENS_FILE = "tokens.json"
+
+
+class _Tokens(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokens: tuple[ExpertToken, ...] = ()
+
+
+def tokens(state: Path) -> tuple[ExpertToken, ...]:
+    """Every token that was issued, oldest first.
+
+    Raises:
+        Refused: the list cannot be read.
+    """
+    path = state / _TOKENS_FILE
+    try:
+        return _Tokens.model_validate_json(read_named(path)).tokens if path.exists() else ()
+    except (OSError, ValidationError):
+        raise Refused(f"{path}: is no list of tokens; restore it from a copy") from None
+
+
+def issue_token(state: Path, expert: str, until: datetime) -> tuple[str, ExpertToken]:
+    """A new token, which is kept nowhere, and its record.
+
+    Raises:
+        Refused: it would have ended already, or the expert has no name.
+    """
+    now = datetime.now(UTC).replace(microsecond=0)
+    if until <= now:
+        raise Refused(f"--until {until:%Y-%m-%d}: is over; give a later day")
+    if not expert.strip() or len(expert) > 200 or not expert.isprintable():
+        raise Refused("--for: a name of 1 to 200 printable characters is needed")
+    token = secrets.token_urlsafe(32)
+    made = ExpertToken(
+        token_id=secrets.token_hex(4), expert=expert.strip(), sha256=_digest(token), issued_at=now, until=until
+    )
+    make_private(state)
+    with locked(state):
+        _write_tokens(state, (*tokens(state), made))
+    return token, made
+
+
+def revoke_token(state: Path, token_id: str) -> ExpertToken:
+    """End a token now.
+
+    Raises:
+        Refused: there is no such token.
+    """
+    make_private(state)
+    with locked(state):
+        every = tokens(state)
+        if token_id not in [one.token_id for one in every]:
+            raise Refused(f"{token_id!r} is the id of no token; `brickscan serve token list` shows them")
+        now = datetime.now(UTC).replace(microsecond=0)
+        changed = tuple(
+            one.model_copy(update={"revoked_at": one.revoked_at or now}) if one.token_id == token_id else one
+            for one in every
+        )
+        _write_tokens(state, changed)
+    return next(one for one in changed if one.token_id == token_id)
+
+
+def expert_of(state: Path, token: str) -> str | None:
+    """Name of the expert whose token this is; None: nobody's, or it has ended or was revoked.
+
+    Raises:
+        Refused: as `tokens`.
+    """
+    now, digest = datetime.now(UTC), _digest(token)
+    for one in tokens(state):
+        if one.sha256 == digest and one.revoked_at is None and now < one.until:
+            return one.expert
+    return None
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(b"brickscan detector token\n" + token.encode(errors="replace")).hexdigest()
+
+
+def _write_tokens(state: Path, every: tuple[ExpertToken, ...]) -> None:
+    text = _Tokens(tokens=every).model_dump_json(indent=1)
+    write_whole(state / _TOKENS_FILE, lambda file: file.write(text.encode() + b"\n"))

@@ -1,9 +1,8 @@
 """The science: arrays in, arrays out. No files, no Arrow, no Ray, no torch. Our own marks: SPEC.md, SPEC_2.md."""
 
 from scanner.watermark.format import Candidates, Format, Watermark
-from scanner.watermark.native.choice import cheapest, cut, minus_ln_r
 from scanner.watermark.native.greenlist import GreenList
-from scanner.watermark.native.gumbel import Gumbel, LogGumbel
+from scanner.watermark.native.gumbel import Gumbel, LogGumbel, cheapest, cut, minus_ln_r
 from scanner.watermark.native.keyed import BestMessages
 from scanner.watermark.native.secret import commitment, label
 from scanner.watermark.positions import (

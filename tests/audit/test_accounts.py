@@ -11,9 +11,9 @@ from scanner.audit.in_every_scan.decoys import AccountDecoys
 from scanner.audit.in_every_scan.scan_audit import ScanAudit, audit_scan
 from scanner.detection import accounts
 from scanner.detection.accounts import AccountJudge, AccountPositions, Posts
+from scanner.detection.attribution import Origin
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
-from scanner.detection.under_test import Origin
 from scanner.registry import Holders
 from scanner.results.transactions import TableEntry, commit, open_tables, write_file
 from scanner.scan_plan import Plan

@@ -15,12 +15,12 @@ from scipy import stats
 
 from jobs.summary import canaries_in_words
 from scanner import results
-from scanner.audit.in_every_scan.found_canaries import (
+from scanner.audit.in_every_scan.controls import (
     CanaryCounts,
     CanaryTargets,
-    count,
+    canaries_lost,
+    count_canaries,
     judge_canaries,
-    lost,
     planned_of,
 )
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
@@ -206,8 +206,8 @@ def test_counts_are_those_of_a_plain_loop():
         right += hit and (own or row["key_id"] == "v")
         wrong += row["naming"] == "named" and row["user_id"] is not None and not own
     assert min(came, found, right, wrong) > 0
-    assert count(pl.LazyFrame(copies), made, 0) == CanaryCounts(came, came, found, right, wrong)
-    assert count(pl.LazyFrame(copies), made, 500).due == 500
+    assert count_canaries(pl.LazyFrame(copies), made, 0) == CanaryCounts(came, came, found, right, wrong)
+    assert count_canaries(pl.LazyFrame(copies), made, 500).due == 500
 
 
 def probability_of_alarm(due: int, share: float, power: float, error: float) -> float:
@@ -215,7 +215,7 @@ def probability_of_alarm(due: int, share: float, power: float, error: float) -> 
     audit = Audit.begin("", "", "", error)
     hits = np.arange(due + 1)
     alarms = [
-        lost(judge_canaries(audit, CanaryCounts(due, due, h, h, 0), CanaryTargets(power, power), 1e-6))
+        canaries_lost(judge_canaries(audit, CanaryCounts(due, due, h, h, 0), CanaryTargets(power, power), 1e-6))
         for h in hits.tolist()
     ]
     return float(stats.binom.pmf(hits, due, share)[alarms].sum())
@@ -229,8 +229,8 @@ def test_of_200_half_lost_is_seen_and_a_night_as_planned_is_quiet(power):
 
 def test_one_named_for_another_is_an_alarm_and_no_canaries_are_none():
     audit = Audit.begin("", "", "", 1e-3)
-    assert lost(judge_canaries(audit, CanaryCounts(200, 200, 180, 180, 1), CanaryTargets(0.9, 0.9), 1e-6))
-    assert not lost(judge_canaries(audit, CanaryCounts(200, 200, 180, 180, 0), CanaryTargets(0.9, 0.9), 1e-6))
+    assert canaries_lost(judge_canaries(audit, CanaryCounts(200, 200, 180, 180, 1), CanaryTargets(0.9, 0.9), 1e-6))
+    assert not canaries_lost(judge_canaries(audit, CanaryCounts(200, 200, 180, 180, 0), CanaryTargets(0.9, 0.9), 1e-6))
     assert judge_canaries(audit, CanaryCounts(0, 0, 0, 0, 0), CanaryTargets(0.9, 0.9), 1e-6) == []
 
 
@@ -331,7 +331,7 @@ def test_what_is_planned_follows_keys_and_looks_and_agrees_with_scans(tmp_path, 
         assert row["expected"] < counted.found
         shares.append(planned.found)
         stated = judge_canaries(Audit.begin("", "", "", 1e-3), counted, CanaryTargets(0.9, 0.9), 1e-6)
-    assert lost(stated)  # one share for every scan is too much to ask under K = 500
+    assert canaries_lost(stated)  # one share for every scan is too much to ask under K = 500
     assert shares[0] >= shares[1] > shares[2] + 0.2
     for name in ("second", "third"):
         new_key(registry, name, format="greenlist", window=2, gamma="1/4", messages=2000, tokenizer=TOKENIZER)

@@ -18,7 +18,7 @@ from scanner.audit.in_every_scan.scan_audit import ScanAudit
 from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, levels
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
-from scanner.detection.under_test import KeyScores, Origin
+from scanner.detection.attribution import KeyScores, Origin
 from scanner.errors import Refused
 from scanner.registry import load_registry, set_audit_secret
 from scanner.results.transactions import SCHEMAS, TableEntry, commit

@@ -6,7 +6,7 @@ import pytest
 
 from scanner.audit.in_every_scan import decoys
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
-from scanner.detection.under_test import Origin
+from scanner.detection.attribution import Origin
 from scanner.results.transactions import read_whole
 from scanner.watermark.rule import corrected
 from schemas.words import AuditState

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from scipy import stats
 
 from jobs.demo.demo_keys import HERE, make_registry
+from scanner.detection.attribution import Origin
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
-from scanner.detection.under_test import Origin
 from scanner.registry import Holders
 from scanner.scan_plan import Weights
 from scanner.text import load_tokenizer, sha256_file

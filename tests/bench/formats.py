@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from scanner.watermark.format import DrawsKeys
-from scanner.watermark.formats import FORMATS, make_format
-from scanner.watermark.price import seconds_a_token
+from scanner.watermark.formats import FORMATS, make_format, seconds_a_token
 
 VOCABULARY = 32_000
 SECRET_BYTES = {"hf": 8, "synthid": 240, "three": 16}

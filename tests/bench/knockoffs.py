@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from scanner.audit.in_every_scan.reserved import CLUSTERS, OTHERS, RankCounts, counted
+from scanner.audit.in_every_scan.controls import CLUSTERS, OTHERS, RankCounts, counted
 from scanner.audit.statistics.judgement import Moments, binomial_limits, counts, judge
 from schemas.words import AuditVerdict
 

@@ -25,8 +25,8 @@ from scanner.audit.in_every_scan.decoy_keys import REACH, share_of
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.in_every_scan.traffic import single_p
 from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, THRESHOLDS, binomial_limits
+from scanner.detection.attribution import Origin
 from scanner.detection.open_plan import open_detector
-from scanner.detection.under_test import Origin
 from scanner.watermark import rule
 from schemas.audit import KNOCKOFFS
 from schemas.config import ScanAuditConfig

@@ -32,9 +32,9 @@ from jobs.demo.demo_keys import KEYS, TOKENIZER, make_registry
 from scanner.audit.in_every_scan.decoy_keys import Decoys
 from scanner.audit.in_every_scan.decoys import AccountDecoys
 from scanner.detection.accounts import HALVES, AccountJudge, Posts
+from scanner.detection.attribution import Origin
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
-from scanner.detection.under_test import Origin
 from scanner.registry import NamedUser, load_registry
 from scanner.text import Tokenizer, load_tokenizer, sha256_file
 from scanner.watermark.rule import corrected, passes

@@ -29,8 +29,8 @@ from scipy import special
 
 from scanner.audit.in_every_scan.decoy_keys import TOGETHER, Decisions
 from scanner.audit.statistics.judgement import binomial_limits
+from scanner.detection.attribution import KeyScores, Origin
 from scanner.detection.open_plan import open_detector
-from scanner.detection.under_test import KeyScores, Origin
 from scanner.registry import NamedUser
 from scanner.scan_plan import Plan, make_plan
 from scanner.text.normal_form import normalise

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan.decoy_keys import TOGETHER, Decisions
 from scanner.audit.statistics.judgement import binomial_limits
+from scanner.detection.attribution import KeyScores, Origin
 from scanner.detection.open_plan import open_detector, open_keys, open_weighing
 from scanner.detection.rules import NO_FILTER
-from scanner.detection.under_test import KeyScores, Origin
 from scanner.detection.weighing import TextLevels
 from scanner.scan_plan import make_plan
 from scanner.text import HuggingFaceTokenizer

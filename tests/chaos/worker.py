@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from scanner.cluster import Worker
+from scanner.detection.attribution import Origin
 from scanner.detection.detector import Detector
-from scanner.detection.under_test import Origin
 from scanner.scan_plan import Plan
 
 PLAN = "faults.json"

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from scanner import results
-from scanner.detection.under_test import KeyUnderTest
+from scanner.detection.attribution import KeyUnderTest
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.replay import replay
 from scanner.evidence.sentences import what_was_found

@@ -7,9 +7,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from scanner.detection.attribution import KeyUnderTest, Origin
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
-from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.input import documents
 from scanner.input.documents import read_text
 from scanner.registry import Holders, list_users

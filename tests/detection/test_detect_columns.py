@@ -8,12 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.detection import tokenising as texts_module
-from scanner.detection.attribution import FileKnowledge
+from scanner.detection import detector as texts_module
+from scanner.detection.attribution import FileKnowledge, KeyUnderTest, Origin
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
 from scanner.detection.sketches import sketch
-from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.input.documents import read_text
 from scanner.registry import Holders
 from schemas.tables import DOCUMENTS, QUARANTINE, VERDICTS

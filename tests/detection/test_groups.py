@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 
 from scanner.detection import attribution, detector
+from scanner.detection.attribution import Origin
 from scanner.detection.detector import Detector
 from scanner.detection.one_text import Check, check_text
 from scanner.detection.open_plan import open_detector, open_prover
 from scanner.detection.rules import Rules
-from scanner.detection.under_test import Origin
 from scanner.registry import Holders
 from scanner.scan_plan import Weights, make_plan
 from schemas.tables import DOCUMENTS

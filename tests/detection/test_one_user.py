@@ -7,11 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.detection.attribution import Choice, NamedMessage, Names, of_one_user
+from scanner.detection.attribution import Choice, NamedMessage, Names, Origin, of_one_user
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
-from scanner.detection.under_test import Origin
 from scanner.registry import Holders, NamedUser, new_key, restore_users
 from scanner.watermark.format import Basis
 from scanner.watermark.rule import Found

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from scanner.detection import attribution, proving
+from scanner.detection.attribution import Origin
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rules import Rules
-from scanner.detection.under_test import Origin
 from scanner.registry import Holders, load_registry, new_key
 from scanner.watermark import GreenList, Tokens, rule
 from scanner.watermark.formats import FORMATS

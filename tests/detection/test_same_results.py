@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.demo.demo_keys import SECRETS, TOKENIZER
+from scanner.detection.attribution import KeyUnderTest, Origin
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
-from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.input.documents import Columns, read
 from scanner.input.files import list_files
 from scanner.registry import Holders, load_registry, new_key, open_key, restore_users, tokenizer_path

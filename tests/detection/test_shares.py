@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scanner.detection.attribution import Origin
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
-from scanner.detection.under_test import Origin
 from scanner.errors import Refused
 from scanner.evidence.replay import replay
 from scanner.registry import Holders

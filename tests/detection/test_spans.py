@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 
 from scanner.detection import proving, spans
+from scanner.detection.attribution import BatchResult, DocumentSpan, Origin
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
 from scanner.detection.spans import namings, quoted_shares
-from scanner.detection.under_test import BatchResult, DocumentSpan, Origin
 from scanner.registry import Holders
 from scanner.scan_plan import Weights
 from scanner.text.quoting import parts_of

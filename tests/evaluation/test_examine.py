@@ -14,7 +14,7 @@ from jobs.demo.from_packages import make_tasks
 from jobs.demo.tasks.check_code import process_results
 from jobs.evaluate import evaluate
 from scanner.errors import Refused
-from scanner.evaluation.exams import Exam, exams
+from scanner.evaluation.plan import Exam, exams
 from scanner.watermark import batch_tokens, scored_positions
 from schemas.evaluation import EvaluationConfig, UtilityConfig
 

@@ -11,9 +11,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from jobs.demo.demo_keys import TOKENIZER
+from scanner.detection.attribution import KeyUnderTest, Origin
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
-from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.evaluation.scores import (
     Search,
     identification_figures,

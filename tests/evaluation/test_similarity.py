@@ -9,8 +9,7 @@ from tokenizers import Tokenizer
 from transformers import BertModel
 
 from scanner.errors import Refused
-from scanner.evaluation.robustness import CellTexts, similarity_figure
-from scanner.evaluation.similarity import SentenceModel
+from scanner.evaluation.robustness import CellTexts, SentenceModel, similarity_figure
 from scanner.evaluation.units import Setting
 from scanner.watermark.native.format import GumbelFormat
 

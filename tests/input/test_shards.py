@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scanner.input import shards
 from scanner.input.columns import Columns
 from scanner.input.files import InputFile
-from scanner.input.footers import RowGroup
-from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Range, cut, shard_id, what_decides
+from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Range, RowGroup, cut, shard_id, what_decides
 from schemas.registry import MasterKey, TokenizerFile
 
 GROUPS = st.lists(

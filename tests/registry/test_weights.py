@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from scanner.detection.attribution import Origin
 from scanner.detection.detector import Detector
 from scanner.detection.one_text import Check, check_text
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rules import Rules
-from scanner.detection.under_test import Origin
 from scanner.errors import Refused
 from scanner.registry import Holders, add_users, keys, load_registry, new_key, registry_sha256
 from scanner.registry.keys import SETTING_UP, with_weights

@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 from scanner.cluster import run_scan
 from scanner.errors import Refused, ScanFailed
 from scanner.registry import add_users, erase_users, ledger, load_registry, registry_sha256, remove_users
-from scanner.results.ledger_records import TABLE, lost_head
+from scanner.results.sightings import TABLE, lost_head
 from scanner.results.transactions import read_whole
 from schemas.tables import FLAGS, VERIFIED_USERS
 from tests.support.command_line import call

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from docs.examples.check_report import check
-from scanner.service.experts import issue_token, revoke_token
+from scanner.service.signing import issue_token, revoke_token
 from schemas.service import MEANINGS, DetectorResult
 from tests.support.detecting import ask, configured, detecting, request
 

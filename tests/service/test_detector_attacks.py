@@ -20,9 +20,17 @@ from scanner.service import detector_app, scoring
 from scanner.service.answering import DetectorLog
 from scanner.service.budget import BudgetSpent, Charge
 from scanner.service.detector_app import _fields, network_of
-from scanner.service.experts import expert_of, issue_token, revoke_token, tokens
 from scanner.service.scoring import look
-from scanner.service.signing import Signer, new_signing_key, revoke_signing_key, signing_keys
+from scanner.service.signing import (
+    Signer,
+    expert_of,
+    issue_token,
+    new_signing_key,
+    revoke_signing_key,
+    revoke_token,
+    signing_keys,
+    tokens,
+)
 from schemas.service import DetectorResult, Statement
 from tests.fixed import fix_secrets
 from tests.support.detecting import ask, configured, detecting, request, until

@@ -12,7 +12,7 @@ from tests.support.two_keys import TOKENIZER, Words, words_of_one_token
 from tests.watermark.pairs import batch_tokens
 
 if TYPE_CHECKING:
-    from scanner.detection.under_test import KeyUnderTest
+    from scanner.detection.attribution import KeyUnderTest
 
 WIDTH, SURE = 64, 20.0
 """Numbers that stand for a word, and the logit of the word that is next in the chain."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 
-from scanner.detection.under_test import KeyUnderTest
+from scanner.detection.attribution import KeyUnderTest
 from scanner.registry import list_users, new_key, restore_users
 from scanner.watermark.native.version2_marks import Version2Mark
 from schemas.registry import is_reserved

@@ -3,7 +3,7 @@
 import functools
 from pathlib import Path
 
-from scanner.detection.under_test import KeyUnderTest
+from scanner.detection.attribution import KeyUnderTest
 from scanner.registry import load_registry, open_key, tokenizer_path
 from scanner.text import Tokenizer, load_tokenizer, sha256_file
 from tests.support.two_keys import TOKENIZER

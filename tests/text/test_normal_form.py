@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scanner.detection.attribution import KeyUnderTest, Origin
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
-from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.printable import (
     BLANKS,
     CONTROLS,

@@ -22,9 +22,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Moments, RowMemory, chances, levels, moments
+from scanner.detection.attribution import KeyScores, Origin
 from scanner.detection.detector import Detector
 from scanner.detection.spans import SPAN
-from scanner.detection.under_test import KeyScores, Origin
 from scanner.registry import Holders, NamedUser, read_secret
 from scanner.scan_plan import Plan
 from scanner.text.normal_form import normalise

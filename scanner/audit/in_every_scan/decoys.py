@@ -24,13 +24,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
+from scanner.audit.in_every_scan.controls import counted, rank
 from scanner.audit.in_every_scan.decoy_keys import SHADOWS, TOGETHER, TOGETHER_LONG, Decoys, entropy_of
-from scanner.audit.in_every_scan.reserved import counted, rank
 from scanner.audit.in_every_scan.traffic import strata
 from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Moments, moments
 from scanner.detection.accounts import AccountPositions, Posts
+from scanner.detection.attribution import KeyScores, KeyUnderTest, Origin
 from scanner.detection.detector import Detector
-from scanner.detection.under_test import KeyScores, KeyUnderTest, Origin
 from scanner.watermark import select_positions
 from scanner.watermark.accounts import by_post, log10_evidence
 from scanner.watermark.format import CountsHits, JoinsKeys, ScoresParts, StandsIn, UnlabelledColumns, Watermark
@@ -233,7 +233,7 @@ class PieceDecoys(HitCounts):
             self._count("shadow", scores.test, moments(hit, one, chance), 1, message, key_id=key.key_id)
 
     def _rank_held(self, scores: KeyScores, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
-        """Rank users' messages among some that nobody has (scanner.audit.in_every_scan.reserved)."""
+        """Rank users' messages among some that nobody has (scanner.audit.in_every_scan.controls)."""
         key, how = scores.test.key, self._decoys.kinds[scores.test.key.key_id].format
         if not len(places) or self._decoys.holders is None or not isinstance(how, StandsIn):
             return

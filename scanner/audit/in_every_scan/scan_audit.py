@@ -13,9 +13,17 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan import found_canaries
-from scanner.audit.in_every_scan.found_canaries import CanaryCounts, judge_canaries, planned_of, risk_of_row
-from scanner.audit.in_every_scan.reserved import MOST_TEXTS, warnings
+from scanner.audit.in_every_scan.controls import (
+    MOST_TEXTS,
+    CanaryCounts,
+    canaries_lost,
+    canary_alarms,
+    count_canaries,
+    judge_canaries,
+    planned_of,
+    risk_of_row,
+    warnings,
+)
 from scanner.audit.in_every_scan.traffic import (
     COUNTED,
     SAME,
@@ -85,7 +93,7 @@ class ScanAudit:
         of_documents = [row for row in self.rows if row["kind"] == "decoy"]
         return {
             "state": self.state.replace(" ", "_"),
-            "alarms": len(self._alarming()) + bool(self.traffic.unproved) + found_canaries.lost(self.rows),
+            "alarms": len(self._alarming()) + bool(self.traffic.unproved) + canaries_lost(self.rows),
             "decoys": sum(row["tests"] for row in of_documents) // len(THRESHOLDS),
             "texts": self.traffic.texts,
             "flagged": self.traffic.flagged,
@@ -105,7 +113,7 @@ class ScanAudit:
 
     def alarms(self) -> list[str]:
         """A sentence for each row that raises an alarm, and for flags that were not proved, with advice."""
-        lost = found_canaries.alarms(self.rows, self.canaries.came) if self.canaries else []
+        lost = canary_alarms(self.rows, self.canaries.came) if self.canaries else []
         return self._unproved() + self._too_small() + lost
 
     def _unproved(self) -> list[str]:
@@ -170,7 +178,7 @@ def _state(rows: Sequence[Row], *, tested: bool, framing: bool, unproved: int) -
         return AuditState.ALARM
     if _wrong(rows) and not framing:
         return AuditState.ALARM
-    if found_canaries.lost(rows):
+    if canaries_lost(rows):
         return AuditState.CANARIES_LOST
     if framing:
         return AuditState.POSSIBLE_FRAMING
@@ -277,7 +285,7 @@ def audit_scan(
         counts, reserved = counted.filter(~is_text & ~pl.col("shard_id").is_in(earlier)), counted.filter(is_text)
         decoys = counts.group_by(SAME).agg(pl.col(COUNTED).sum())
         due = (plan.config.audit.canaries or 0) if whole else 0
-        of_canaries = found_canaries.count(verdicts, canaries, due) if canaries else None
+        of_canaries = count_canaries(verdicts, canaries, due) if canaries else None
         if canaries:  # canaries are no traffic: they are marked on purpose, and show no false flags
             verdicts = verdicts.filter(~pl.col("account_id").is_in(accounts).fill_null(value=False))
         traffic = measure(verdicts, rate, reserved).with_unproved(differing)

@@ -26,7 +26,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.reserved import AT_MOST, WithoutFew, without_few
+from scanner.audit.in_every_scan.controls import AT_MOST, WithoutFew, without_few
 from scanner.audit.statistics.audit_rows import Question
 from scanner.audit.statistics.judgement import THRESHOLDS, Moments
 from scanner.scan_plan import Plan

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes
-from scanner.watermark.native.one_message import below
+from scanner.watermark.native.keyed import below
 from scanner.watermark.native.streams import RunRequest, ScoredSteps, begin_run, log2, next_block
 
 

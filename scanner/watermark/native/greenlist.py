@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.ciphers import LANES, chacha8_group
 from scanner.watermark.native.green_runs import add3, bit_length, first_bits, largest
-from scanner.watermark.native.keyed import BestMessages, GreenListMark, Version1Mark
-from scanner.watermark.native.one_message import below
+from scanner.watermark.native.keyed import BestMessages, GreenListMark, Version1Mark, below
 from scanner.watermark.native.streams import ScoredSteps
 
 TILE = 1 << 18

@@ -30,7 +30,7 @@ from scanner.watermark.native.ciphers import (
     chacha8_lanes,
     three_columns,
 )
-from scanner.watermark.native.one_message import term
+from scanner.watermark.native.keyed import term
 from scanner.watermark.native.streams import RunRequest, ScoredSteps, begin_run, blocks_of_runs
 
 LONGEST = 2048

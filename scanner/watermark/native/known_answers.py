@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from scanner.watermark.format import Case, Pairs, Watermark
-from scanner.watermark.native import choice, gumbel, secret, streams
+from scanner.watermark.native import gumbel, secret, streams
 from scanner.watermark.native.greenlist import GreenList
 from scanner.watermark.native.streams import is_group_step
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel, Version2LogGumbel, Version2Mark
@@ -43,7 +43,7 @@ def _draws(case: Case) -> Pairs:
     draw, one = np.array([case["word"]], np.uint32), np.array([0, 1], np.int64)
     yield "gumbel", case["gumbel"], float(gumbel.sum_scores(draw, one)[0])
     yield "log", case["log"], float(gumbel.sum_log_scores(draw, one)[0])
-    yield "sampling_minus_ln_r", case["sampling_minus_ln_r"], float(choice.minus_ln_r(draw)[0])
+    yield "sampling_minus_ln_r", case["sampling_minus_ln_r"], float(gumbel.minus_ln_r(draw)[0])
 
 
 def _documents(case: Case) -> Pairs:

@@ -42,7 +42,7 @@ from scanner.watermark.native.gumbel_runs import (
     largest_scores,
     level_sums,
 )
-from scanner.watermark.native.one_message import below
+from scanner.watermark.native.keyed import below
 from scanner.watermark.native.streams import log2
 
 LONGEST = 1024

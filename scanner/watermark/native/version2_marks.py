@@ -17,11 +17,10 @@ from scanner.watermark.format import Candidates, UserEvidence, Watermark
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law, NegativeGamma, least_score
 from scanner.watermark.native import green_runs, gumbel_runs
-from scanner.watermark.native.choice import cheapest
 from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
+from scanner.watermark.native.gumbel import cheapest
 from scanner.watermark.native.gumbel_runs import BITS, PER_LN2
-from scanner.watermark.native.keyed import GreenListMark, GumbelMark, NativeMark
-from scanner.watermark.native.one_message import below
+from scanner.watermark.native.keyed import GreenListMark, GumbelMark, NativeMark, below
 from scanner.watermark.native.secret import SubKeys
 from scanner.watermark.native.streams import (
     RunRequest,

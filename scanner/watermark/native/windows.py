@@ -19,7 +19,7 @@ from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law
 from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
 from scanner.watermark.native.gumbel_runs import BITS, MOST_OF_A_TERM
-from scanner.watermark.native.one_message import below
+from scanner.watermark.native.keyed import below
 from scanner.watermark.native.streams import ScoredSteps, begin_run, in_two, is_group_step, log2, steps_of
 from scanner.watermark.positions import Positions, Tokens, places
 

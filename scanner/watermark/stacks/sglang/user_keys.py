@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scanner.watermark.format import Candidates, Case, KnownAnswers, Pairs, ProofPath
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.level_laws import LEVELS
-from scanner.watermark.native.one_message import term
+from scanner.watermark.native.keyed import term
 from scanner.watermark.positions import Positions, Tokens, batch_tokens
 from scanner.watermark.stacks.sglang.format import (
     KEY_BITS,

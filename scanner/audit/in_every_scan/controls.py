@@ -1,4 +1,4 @@
-"""Messages that nobody holds: texts that they are best in, framing that shows by them, and tests by ranks.
+"""Controls whose outcome is known: messages that nobody holds, and canaries, which a scan must find and name.
 
 Texts whose best message is reserved are noted while they are scored: verdicts do not tell which message was the best.
 Each is a row of `audit_counts`, with a keyed digest of the text that stands in no other table, so that copies count
@@ -21,8 +21,14 @@ expectation, which then bounds the hits of all texts, and no text has to be left
 
 All control by reserved messages takes for granted that they show false flags for users; this test shows whether they
 do.
+
+Canaries: texts that were marked for users who are nobody. A wrong tokenizer, key, window or table of users makes a
+quiet night, which decoys cannot tell from a night without marked text. The serving side marks canaries on its real
+path, and their accounts post them. How many came, were found, and were named for the right user is counted here
+(scanner.registry.users makes them).
 """
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -33,13 +39,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from scanner.audit.statistics.judgement import THRESHOLDS
+from scanner.audit.statistics.audit_rows import Audit, Question, Row, number, row_of
+from scanner.audit.statistics.judgement import THRESHOLDS, Judgement, binomial_limits, binomial_tail
 from scanner.detection.rows import TextIds
+from scanner.scan_plan import Plan
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.format import StandsIn
 from scanner.watermark.formats import format_of
+from scanner.watermark.rule import corrected, passes
 from schemas.audit import AUDIT_COUNTS, KNOCKOFFS, RESERVED_TEXT
-from schemas.registry import MasterKey, is_reserved
+from schemas.audit import CANARY_KINDS as KINDS
+from schemas.registry import Canaries, Canary, MasterKey, is_reserved
+from schemas.words import AuditVerdict, Naming
 
 _NOTHING = {"expected": 0.0, "hits_squared": 0.0, "hits_times_expected": 0.0, "expected_squared": 0.0}
 
@@ -220,11 +231,11 @@ def rank(
     others, size = np.minimum(size, OTHERS), np.maximum(size, 1)
     first, place = (numbers % np.stack([size, others + 1], axis=1).astype(np.uint64)).astype(np.int64).T
     score, beaten = np.asarray(mark.score(tokens, positions, of_users), np.float64), np.zeros(len(of_users), np.int64)
-    for number in range(int(others.max(initial=0))):
-        among = number < others
-        other = np.where(among, begin + step * ((first + number) % size), of_users)
+    for draw in range(int(others.max(initial=0))):
+        among = draw < others
+        other = np.where(among, begin + step * ((first + draw) % size), of_users)
         against = np.asarray(mark.score(tokens, positions, other), np.float64)
-        beaten += among & ((score > against) | ((score == against) & (number < place)))
+        beaten += among & ((score > against) | ((score == against) & (draw < place)))
     return RankCounts(beaten, others, np.array([one.cluster for one in stand_ins]) % CLUSTERS)
 
 
@@ -246,3 +257,165 @@ def counted(
         kind: (hits.astype(np.int64), tests, chance + (1.0 - chance) / held)
         for kind, (hits, tests, chance) in zip(KNOCKOFFS, counts, strict=True)
     }
+
+
+_TOO_FEW = (AuditVerdict.TOO_FEW, AuditVerdict.TOO_MANY)
+
+CANARY_WORDS = {"canary_found": "found", "canary_right": "named right", "canary_wrong": "named for somebody else"}
+"""Words for the rows."""
+
+
+class CanaryCounts(NamedTuple):
+    """Counts over distinct texts of canaries' accounts.
+
+    due: texts that should have come, at least those that did; came: texts that were scanned; found: flagged with the
+    key and message of their canary; right: found, and named for it where its key names anybody; wrong: named for
+    another user.
+    """
+
+    due: int
+    came: int
+    found: int
+    right: int
+    wrong: int
+
+
+def count_canaries(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int) -> CanaryCounts:
+    """Count how many canaries came and were found.
+
+    Args:
+        verdicts: rows of schemas.tables.VERDICTS.
+        canaries: all that the registry ever made.
+        due: fewest texts that were to come.
+    """
+    held = pl.LazyFrame(
+        [(canary.account_id, canary.key_id, canary.message, canary.names) for canary in canaries],
+        {"account_id": pl.String, "key_id": pl.String, "message": pl.Int64, "names": pl.Boolean},
+        orient="row",
+    )
+    ids = list({canary.account_id for canary in canaries})
+    texts = verdicts.filter(pl.col("account_id").is_in(ids))
+    # under keys other than its own a canary is not flagged, in separate rows
+    texts = texts.sort("flagged", descending=True).unique("text_id", keep="first")
+    named, by_itself = pl.col("naming") == Naming.NAMED, pl.col("user_id") == pl.col("account_id")
+    found = (pl.col("flagged") & pl.col("names").is_not_null()).fill_null(value=False)
+    sums = (
+        texts.join(held, on=["account_id", "key_id", "message"], how="left")
+        .select(
+            came=pl.len(),
+            found=found.sum(),
+            right=(found & (~pl.col("names") | (named & by_itself))).sum(),
+            wrong=(named & ~by_itself).sum(),
+        )
+        .collect(engine="streaming")
+    )
+    came, *rest = map(int, sums.row(0))
+    return CanaryCounts(max(due, came), came, *rest)
+
+
+class CanaryTargets(NamedTuple):
+    """Least shares of canaries' texts that a scan is to find, and to name right; estimated: limits of a sample."""
+
+    found: float
+    right: float
+    estimated: bool = False
+
+
+def risk_of_row(audit: Audit) -> float:
+    """Probability that a row is wrong; a row whose plan is an estimate has half of it, and the estimate the other."""
+    return audit.family_error / len(KINDS)
+
+
+def planned_of(plan: Plan, canaries: Canaries, risk: float) -> CanaryTargets:
+    """Shares that are planned under the keys, looks and rates of a scan, by the texts that were measured for canaries.
+
+    A share of the measured texts is an estimate, so its lower limit is planned; of several keys, the least. Only the
+    look at whole documents as they stand counts, under the weight that it has in texts that are their own normal form,
+    as those that a model writes: other looks find some more.
+
+    Args:
+        plan: of the scan.
+        canaries: of its registry.
+        risk: probability that the limits of a share are wrong.
+    """
+    config, shares = plan.config, []
+    rate_of_names = config.misnaming_rate or config.false_positive_rate
+    keys = {key.key_id: key for key in plan.keys}
+    for of_key in canaries.measured:
+        if key := keys.get(of_key.key_id):
+            correction = plan.corrections_of(key, differs=False)[0]
+            hits = passes(corrected(of_key.log10_p, key.messages, correction), config.false_positive_rate)
+            hits &= np.array(of_key.scored) >= config.min_scored
+            named = hits & passes(corrected(of_key.log10_p_own, 1, correction), rate_of_names)
+            shares.append([binomial_limits(int(of.sum()), len(of), risk).low for of in (hits, named)])
+    if not shares:
+        return CanaryTargets(canaries.power, canaries.power)
+    found, right = np.min(shares, axis=0).tolist()
+    return CanaryTargets(found, right, estimated=True)
+
+
+def judge_canaries(
+    audit: Audit, counted: CanaryCounts, planned: CanaryTargets, false_positive_rate: float
+) -> list[Row]:
+    """Rows of AUDITS on canaries, which share the family error; none where none was due.
+
+    Texts found or named right are `too few` when the upper limit of their share is below the planned one. Texts named
+    for others are `too many` when the lower limit of their share is above the false-positive rate.
+
+    Args:
+        audit: the run, with the probability that any row is wrong though marks are found as planned.
+        counted: the counts of canaries.
+        planned: shares that are to be found, and named right.
+        false_positive_rate: the scan's rate.
+    """
+    if not counted.due:
+        return []
+    rows = list[Row]()
+    shares = (planned.found, planned.right, false_positive_rate)
+    for kind, hits, share in zip(KINDS, (counted.found, counted.right, counted.wrong), shares, strict=True):
+        wrong = kind == "canary_wrong"
+        risk = risk_of_row(audit) / (2 if planned.estimated and not wrong else 1)
+        low, high = binomial_limits(hits, counted.due, risk)
+        above = binomial_tail(hits, counted.due, share)  # at least so many
+        below = 1.0 - binomial_tail(hits + 1, counted.due, share) if hits < counted.due else 1.0
+        verdict = AuditVerdict.UNDECIDED
+        if wrong and low > share:
+            verdict = AuditVerdict.TOO_MANY
+        elif not wrong and high < share:
+            verdict = AuditVerdict.TOO_FEW
+        about = Question(kind, "exact", "all", "document")
+        p_value = above if wrong else below
+        judged = Judgement(p_value, low * counted.due, high * counted.due, math.nan, verdict)
+        rows.append(row_of(audit, about, len(KINDS), counted.due, hits, share, judged))
+    return rows
+
+
+def canaries_lost(rows: Sequence[Mapping[str, object]]) -> bool:
+    """Whether any row on canaries raises the alarm."""
+    return any(row["kind"] in KINDS and row["verdict"] in _TOO_FEW for row in rows)
+
+
+def canary_alarms(rows: Sequence[Row], came: int) -> list[str]:
+    """A sentence for each row that raises the alarm, with advice."""
+    of_kind = {row["kind"]: row for row in rows if row["kind"] in KINDS and row["verdict"] in _TOO_FEW}
+    if not of_kind:
+        return []
+    sentences = [
+        f"canaries: {row['hits']:,} of {row['tests']:,} were {CANARY_WORDS[kind]}, where "
+        f"{number(row['expected'])} were {'expected' if kind == 'canary_wrong' else 'planned'}"
+        for kind, row in of_kind.items()
+    ]
+    due = next(iter(of_kind.values()))["tests"]
+    if came < due / 2:
+        advice = "Most did not come: see whether the serving side marked them, and whether the export holds them."
+    elif "canary_found" in of_kind:
+        advice = (
+            "They came and were not found, so marked text of others is not found either: see whether the serving side "
+            "marks with the keys, windows, tokenizers and users of this registry, and whether the texts come unchanged."
+        )
+    else:
+        advice = (
+            "They are found, and named for others: the users of this registry are not those of the serving side. Name "
+            "nobody by this scan; see `brickscan users verify`."
+        )
+    return [*sentences, advice]
