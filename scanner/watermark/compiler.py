@@ -205,6 +205,15 @@ def compile_function(function: Callable[..., Any], inline: Inline) -> Callable[.
         compiled = numba.njit(nogil=True, inline=inline)(function)
     finally:
         config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = before
+    load_overload = compiled._cache.load_overload
+
+    def load(signature: object, context: object) -> object:
+        try:
+            return load_overload(signature, context)
+        except ImportError:  # a kernel that it calls stood in a module that is gone since: its code is the same
+            return None
+
+    compiled._cache.load_overload = load
     # looks into the cache first: once another process has compiled, it is found there
     find_or_compile, name = compiled.compile, f"{function.__module__}.{function.__qualname__}"
 

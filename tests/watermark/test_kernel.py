@@ -84,6 +84,42 @@ def test_kernels_of_two_processes_are_not_taken_for_one_another(tmp_path):
         subprocess.run([sys.executable, tmp_path / "sorts.py", *names], env=environment, check=True)
 
 
+CALLED = """
+from scanner.watermark.kernel import kernel
+
+@kernel
+def doubled(number):
+    return 2 * number + len(str(number))
+"""
+CALLS = """
+from scanner.watermark.kernel import kernel
+from MODULE import doubled
+
+@kernel
+def summed(number):
+    return doubled(number) + 1
+"""
+
+
+@pytest.mark.costly
+def test_a_kernel_is_compiled_anew_where_one_that_it_calls_has_moved(tmp_path):
+    """As after an upgrade that merges two files: the cache names a module that is gone."""
+    for module in ("before", "after"):
+        for file in tmp_path.glob("*.py"):
+            file.unlink()
+        (tmp_path / f"{module}.py").write_text(CALLED)
+        (tmp_path / "calls.py").write_text(CALLS.replace("MODULE", module))
+        call = [sys.executable, "-c", "from calls import summed; print(summed(20))"]
+        environment = {
+            **os.environ,
+            "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+            "PYTHONPATH": f"{tmp_path}:{Path.cwd()}",
+        }
+        done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, "43\n"), done.stderr
+    assert len(list((tmp_path / "cache").rglob("calls.summed*.nbi"))) == 1
+
+
 @pytest.mark.costly
 def test_a_changed_cipher_is_compiled_anew_where_it_is_used(tmp_path):
     root = Path(scanner.__file__).parents[1]
