@@ -240,15 +240,15 @@ def _read(option: str, paths: Sequence[Path]) -> "pl.DataFrame":
     frames = []
     for path in paths:
         try:
-            there = pl.scan_parquet(path)
-            types = there.collect_schema()
+            table = pl.scan_parquet(path)
+            types = table.collect_schema()
             if "text" not in types:
                 raise Refused(f"{option} {path}: no column `text`; its columns are {', '.join(types)}")
             names = ["text", *(name for name in COLUMNS if name in types)]
             for name in names:
                 if types[name].is_nested() or (name == "text" and types[name].is_numeric()):
                     raise Refused(f"{option} {path}: column `{name}` is {types[name]}; texts are needed")
-            frame = there.select(pl.col(names).cast(pl.String)).collect()
+            frame = table.select(pl.col(names).cast(pl.String)).collect()
         except (pl.exceptions.PolarsError, OSError) as error:
             why = str(error).partition("\n")[0]
             raise Refused(f"{option} {path}: cannot be read as Parquet with UTF-8 texts ({why})") from None

@@ -23,7 +23,7 @@ from scanner.input.shards import cut
 from scanner.storage.locations import filesystem_of
 from scanner.text import Tokenizer, load_tokenizer
 from scanner.watermark import Tokens
-from scanner.watermark.positions import places
+from scanner.watermark.positions import consecutive_positions
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def cut_documents(tokens: Tokens, documents: NDArray[np.int64], length: int | No
     """Chosen documents of a part, each cut to at most so many tokens (None: whole)."""
     begins, ends = tokens.offsets[documents], tokens.offsets[documents + 1]
     lengths = ends - begins if length is None else np.minimum(ends - begins, length)
-    within = places(begins, lengths)
+    within = consecutive_positions(begins, lengths)
     return Tokens(tokens.ids[within.index], within.offsets)
 
 

@@ -108,7 +108,7 @@ def fit_gpus(share: float, workers: int, field: str) -> tuple[int, str]:
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     gpus = [node["Resources"].get("GPU", 0.0) for node in nodes if node["Alive"]]
     # shares of several GPUs are not put together
-    fit = sum(int(there) * int(1 / share + 1e-9) if share < 1 else int(there / share) for there in gpus)
+    fit = sum(int(count) * int(1 / share + 1e-9) if share < 1 else int(count / share) for count in gpus)
     return min(workers, fit), f"{field} = {share:g}: the cluster has {sum(gpus):g} GPUs, too few for one worker"
 
 

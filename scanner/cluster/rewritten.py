@@ -136,10 +136,10 @@ def leave_out_rewritten(
         Refused: rows were scanned in another file by another rule, and no p-value pays for a second look.
     """
     moved = [shard for shard in shards if shard.file.entry is not None and shard.file.entry.parents]
-    there = live - {shard.file.path for shard in moved}
-    origins, scanned = _origins(plan, moved, there, [plan.tests_sha256])
+    unmoved = live - {shard.file.path for shard in moved}
+    origins, scanned = _origins(plan, moved, unmoved, [plan.tests_sha256])
     rules = other_rules(plan) if moved else {}
-    _, otherwise = _origins(plan, moved, there, [*rules])
+    _, otherwise = _origins(plan, moved, unmoved, [*rules])
     found = read_all(plan, moved) if len(scanned) or len(otherwise) else []
     for (tests_sha256,), ranges in otherwise.partition_by("tests_sha256", as_dict=True).items():
         again = _old_rows(moved, found, _counted(plan, ranges))
@@ -166,16 +166,16 @@ def leave_out_rewritten(
 
 
 def _origins(
-    plan: Plan, moved: Sequence[Shard], there: frozenset[str], tests: Collection[str]
+    plan: Plan, moved: Sequence[Shard], unmoved: frozenset[str], tests: Collection[str]
 ) -> tuple[dict[str, set[str]], pl.DataFrame]:
     """The files that rows of each file may have been scanned in, itself among them, and these files' ranges.
 
-    there: files of the input whose rows stand in them still; tests: digests of the tests of ranges.
+    unmoved: files of the input whose rows stand in them still; tests: digests of the tests of ranges.
     """
     files = {shard.file.path: shard.file.entry for shard in moved}
-    origins = {path: {path} | entry.parents - there for path, entry in files.items() if entry}
+    origins = {path: {path} | entry.parents - unmoved for path, entry in files.items() if entry}
     scanned = _scanned(plan, frozenset().union(*origins.values()), tests)
     earlier = scanned.drop_nulls("moved_from").explode("moved_from").select("path", "moved_from").unique()
     for known in origins.values():
-        known |= set(earlier.filter(pl.col("path").is_in(sorted(known)))["moved_from"]) - there
+        known |= set(earlier.filter(pl.col("path").is_in(sorted(known)))["moved_from"]) - unmoved
     return origins, _scanned(plan, frozenset().union(*origins.values()), tests) if len(earlier) else scanned

@@ -225,8 +225,8 @@ class _Input:
 
     def done(self) -> CheckFinding:
         """How much is committed, and how much is left. Raises Refused where that is older than nights are kept."""
-        there = results.exist(self._plan.results)
-        found = work_left(self._plan, self._inspected) if there else without(self._inspected, ())
+        scanned = results.exist(self._plan.results)
+        found = work_left(self._plan, self._inspected) if scanned else without(self._inspected, ())
         self.work = work = without_expired(self._plan, found, refuse=True)
         says = [f"{work.skipped:,} of {_count(work.shards, 'shard')}; {_count(work.documents, 'document')} left"]
         by_one_key = {

@@ -163,14 +163,14 @@ class WeighingWorker(Worker):
             limit_memory(self._more_memory, more=True)
         return ""
 
-    def _witness(self, origin: Origin, piece: Piece) -> PieceDecoys | None:
+    def _observer(self, origin: Origin, piece: Piece) -> PieceDecoys | None:
         return WeighedDecoys(self._decoys, origin, piece.start) if self._decoys else None
 
     def _take(
         self,
         documents: pa.RecordBatch,
         origin: Origin,
-        witness: PieceDecoys | None,
+        observer: PieceDecoys | None,
         known: FileKnowledge,
         batches: dict[str, list[pa.RecordBatch]],
     ) -> None:
@@ -190,7 +190,7 @@ class WeighingWorker(Worker):
             steps_of = dict(zip(each, self._text_reader.surprise(each), strict=True))
             self._levels.put(each, [*steps_of.values()])
             few = documents.take(pa.array(some))
-            result = self._detector.score_batch(few, origin, witness, known)
+            result = self._detector.score_batch(few, origin, observer, known)
             verdicts = _as_weighed(with_canaries(result.verdicts, self._plan.canaries_made))
             batches["verdicts"].append(verdicts)
             batches["lengths"].append(result.lengths)

@@ -69,9 +69,9 @@ def done_under_others(
     for run in _runs(plan, recorded):
         under = {shard_id(shard.file, shard.rows, run.decides): shard for shard in shards}
         tried = [Shard(name, shard.file, shard.rows, keys=run.key_ids) for name, shard in under.items()]
-        there = done(tried)
+        committed = done(tried)
         for one in tried:
-            if one.shard_id in there:
+            if one.shard_id in committed:
                 before.setdefault(under[one.shard_id].shard_id, []).append(one)
     return {
         shard.shard_id: _also_done(plan, shard, before[shard.shard_id]) for shard in shards if shard.shard_id in before

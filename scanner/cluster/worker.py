@@ -294,7 +294,7 @@ class Worker:
         batches = rows.batches
         unread: list[pa.RecordBatch] = []  # documents with a value that was not read
         text_bytes, before_it = 0, (self._detector.tokenising, self._detector.proving)
-        witness = self._witness(origin, piece)
+        observer = self._observer(origin, piece)
         for batch in self._reader.read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
             clock.lap("read")
             if isinstance(batch, Unreadable):
@@ -307,12 +307,12 @@ class Worker:
             unread.append(batch.select(["row"]).filter(batch["unread"]))
             for documents in _single(batch) if piece.one_by_one else self._cut(batch):
                 yield from self._busy(documents, before - piece.start, single=piece.one_by_one)
-                self._take(documents, origin, witness, known, batches)
+                self._take(documents, origin, observer, known, batches)
             if piece.one_by_one and len(batch):  # what is read or written next is no document's fault
                 behind = before - piece.start + batch["row"][-1].as_py() + 1
                 yield Busy(self._plan.config.cluster.stall_seconds + SIGNS_APART, behind)
             clock.lap("score")
-        batches["audit_counts"] += witness.rows() if witness else []
+        batches["audit_counts"] += observer.rows() if observer else []
         odd = self._odd_times(batches["verdicts"], known.written) + DocumentCounts(
             values_not_read=sum(map(len, unread))
         )
@@ -322,7 +322,7 @@ class Worker:
         clock.within_score("prove", self._detector.proving - before_it[1])
         return rows
 
-    def _witness(self, origin: Origin, piece: Piece) -> PieceDecoys | None:
+    def _observer(self, origin: Origin, piece: Piece) -> PieceDecoys | None:
         """Scores documents of a piece under decoys; None: no decoys are scored."""
         return PieceDecoys(self._decoys, origin, piece.start, self._detector) if self._decoys else None
 
@@ -330,12 +330,12 @@ class Worker:
         self,
         documents: pa.RecordBatch,
         origin: Origin,
-        witness: PieceDecoys | None,
+        observer: PieceDecoys | None,
         known: FileKnowledge,
         batches: dict[str, list[pa.RecordBatch]],
     ) -> None:
         """Score documents, and append their rows to the batches of each table."""
-        result = self._detector.score_batch(documents, origin, witness, known)
+        result = self._detector.score_batch(documents, origin, observer, known)
         batches["verdicts"].append(with_canaries(result.verdicts, self._plan.canaries_made))
         batches["lengths"].append(result.lengths)
         batches["quarantine"].append(result.quarantine)

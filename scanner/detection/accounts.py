@@ -22,11 +22,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from scanner.detection.attribution import (
-    Choice,
     KeyUnderTest,
+    NameColumns,
     NamedMessage,
-    Names,
     NamesUsers,
+    TextOutcomes,
     UserOfMessage,
     entries_of,
     users_at,
@@ -38,7 +38,7 @@ from scanner.text.quoting import unquoted_words
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.accounts import by_post, log10_evidence, pooled_positions
 from scanner.watermark.positions import PositionRule, reach_of
-from scanner.watermark.rule import Found, corrected, long_enough, search
+from scanner.watermark.rule import KeyFindings, corrected, long_enough, search
 from schemas.tables import ACCOUNT_POSTS, ACCOUNTS
 from schemas.words import Naming
 
@@ -151,15 +151,15 @@ class AccountPositions(NamedTuple):
 class AccountFindings(NamedTuple):
     """Findings of K keys on A accounts. log10_e: of each key, float64[A, C]; under_keys: what was scored."""
 
-    choice: Choice
+    outcomes: TextOutcomes
     log10_e: list[NDArray[np.float64]]
     under_keys: Sequence[AccountPositions]
 
 
-class AccountWitness(Protocol):
+class AccountObserver(Protocol):
     """Sees the accounts that are scored; scanner.audit.in_every_scan.decoys.AccountDecoys is one."""
 
-    def see(self, posts: Posts, under_keys: Sequence[AccountPositions]) -> None:
+    def observe(self, posts: Posts, under_keys: Sequence[AccountPositions]) -> None:
         """Take some accounts, with the data of each key."""
 
 
@@ -198,7 +198,7 @@ class AccountJudge:
         known = {test.key.key_id for test in self._keys}
         self._first_looks = known if first_looks is None else known.intersection(first_looks)
 
-    def judge(self, posts: Posts, began: datetime, witness: AccountWitness | None = None) -> list[dict[str, Any]]:
+    def judge(self, posts: Posts, began: datetime, observer: AccountObserver | None = None) -> list[dict[str, Any]]:
         """Rows of ACCOUNTS for marked accounts, without the columns that the scan fills.
 
         An account that quotes others is flagged as any, and is named for nobody whom its own words do not name too.
@@ -206,30 +206,30 @@ class AccountJudge:
         Args:
             posts: posts of some accounts.
             began: when the scan began, for posts without a time.
-            witness: sees the accounts that are scored.
+            observer: is shown the accounts that are scored.
         """
         under_keys = self._under_keys(posts)
-        if witness is not None:
-            witness.see(posts, under_keys)
+        if observer is not None:
+            observer.observe(posts, under_keys)
         if not under_keys:
             return []
         of_all = self._findings(posts, under_keys)
-        marked, last = np.flatnonzero(of_all.choice.decided.flagged).tolist(), _last(posts)
+        marked, last = np.flatnonzero(of_all.outcomes.decided.flagged).tolist(), _last(posts)
         unquoted = self._unquoted(posts.select_accounts([posts.account_ids[i] for i in marked]))
-        names = Names.of_nobody(of_all.choice.decided.naming)
+        names = NameColumns.of_nobody(of_all.outcomes.decided.naming)
         rows = []
         for i in marked:
             user_of = users_at(self._keys, self._holders, last[i] or began)
             findings, j, unquoted_scored = unquoted.get(posts.account_ids[i], (of_all, i, None))
             names.naming[i], entries = _named(of_all, i, findings, j, user_of)
             if entries:
-                names.put(i, entries, last[i], began)
+                names.name_users(i, entries, last[i], began)
             key, candidate = self._best(of_all, i, entries)
             nameless = names.naming[i] in (Naming.UNDECIDED, Naming.QUOTED)
             scored = int(under_keys[key].positions.scored[i])
             rows.append(
                 self._row(posts, i, under_keys[key], names)
-                | _figures(of_all.choice.found[key], i, candidate, nameless=nameless)
+                | _figures(of_all.outcomes.found[key], i, candidate, nameless=nameless)
                 | {"log10_e": float(of_all.log10_e[key][i, candidate]), "tests": self._corrections[key]}
                 | {
                     "quoted_share": 0.0
@@ -249,7 +249,7 @@ class AccountJudge:
             for under_key, correction in zip(under_keys, self._corrections, strict=True)
         ]
         found, log10_e = [findings for findings, _ in each], [evidence for _, evidence in each]
-        return AccountFindings(Choice.as_written(found, self._rules.rates), log10_e, under_keys)
+        return AccountFindings(TextOutcomes.as_written(found, self._rules.rates), log10_e, under_keys)
 
     def _unquoted(self, posts: Posts) -> dict[str, tuple["AccountFindings", int, list[int]]]:
         """A look at the own words alone of the accounts that quote, by account: it, their place, scored tokens by key.
@@ -271,9 +271,9 @@ class AccountJudge:
     def _best(self, of_all: "AccountFindings", account: int, entries: Sequence[NamedMessage]) -> tuple[int, int]:
         """Key and candidate of the row: of the first who is named, else of the smallest p."""
         if not entries:
-            return int(of_all.choice.decided.key[account]), int(of_all.choice.decided.candidate[account])
+            return int(of_all.outcomes.decided.key[account]), int(of_all.outcomes.decided.candidate[account])
         key = next(i for i, test in enumerate(self._keys) if test.key.key_id == entries[0].key_id)
-        return key, int(np.flatnonzero(of_all.choice.found[key].message[account] == entries[0].message)[0])
+        return key, int(np.flatnonzero(of_all.outcomes.found[key].message[account] == entries[0].message)[0])
 
     def _under_keys(self, posts: Posts) -> list[AccountPositions]:
         tokens = {name: tokenizer.encode(posts.texts) for name, tokenizer in self._tokenizers.items()}
@@ -299,7 +299,9 @@ class AccountJudge:
                 of_posts = common.without(tokens, of_posts, np.array([each == sha256 for each in posts.filters]))
         return Positions(of_posts.index, of_posts.offsets[posts.begins])
 
-    def _score(self, under_key: AccountPositions, correction: float, posts: Posts) -> tuple[Found, NDArray[np.float64]]:
+    def _score(
+        self, under_key: AccountPositions, correction: float, posts: Posts
+    ) -> tuple[KeyFindings, NDArray[np.float64]]:
         """A key's findings for all accounts, and log10 of the evidence for each of its candidates: float64[A, C]."""
         mark, messages = under_key.test.watermark, under_key.test.key.messages
         accounts, kept = long_enough(under_key.positions, self._rules.min_scored)
@@ -311,12 +313,14 @@ class AccountJudge:
             if (found.message[:, c] >= 0).any():
                 log10_e[:, c] = evidence_for(mark, under_key, posts, np.maximum(found.message[:, c], 0))
         by_evidence = corrected(-log10_e, messages, correction * HALVES)
-        there = found.message >= 0
-        by_score = found.log10_p_global if under_key.test.key.key_id in self._first_looks else np.zeros(there.shape)
-        both = np.where(there, np.fmin(by_score, by_evidence), np.nan)
+        has_message = found.message >= 0
+        by_score = (
+            found.log10_p_global if under_key.test.key.key_id in self._first_looks else np.zeros(has_message.shape)
+        )
+        both = np.where(has_message, np.fmin(by_score, by_evidence), np.nan)
         return found._replace(log10_p_global=both), log10_e
 
-    def _row(self, posts: Posts, account: int, under_key: AccountPositions, names: Names) -> dict[str, Any]:
+    def _row(self, posts: Posts, account: int, under_key: AccountPositions, names: NameColumns) -> dict[str, Any]:
         of_account = slice(posts.begins[account], posts.begins[account + 1])
         times = [time for time in posts.times[of_account] if time is not None]
         offsets = under_key.posts.offsets[posts.begins]
@@ -372,18 +376,18 @@ def _named(
     Returns:
         The naming, which the first entry's takes the place of, and the entries of smallest p first.
     """
-    if not unquoted.choice.decided.flagged[of_unquoted]:
+    if not unquoted.outcomes.decided.flagged[of_unquoted]:
         return Naming.QUOTED, []
-    naming = Naming(unquoted.choice.decided.naming[of_unquoted])
-    on_own = unquoted.choice.entries(of_unquoted, naming, user_of)
+    naming = Naming(unquoted.outcomes.decided.naming[of_unquoted])
+    on_own = unquoted.outcomes.entries(of_unquoted, naming, user_of)
     if not on_own:
         return naming, []
-    entries = entries_of(of_all.choice.found, of_all.choice.passing, account, (-1, -1), user_of)
+    entries = entries_of(of_all.outcomes.found, of_all.outcomes.passing, account, (-1, -1), user_of)
     named = {(entry.key_id, entry.message) for entry in on_own}
     return Naming.UNDECIDED, [entry for entry in entries if (entry.key_id, entry.message) in named]
 
 
-def _figures(findings: Found, account: int, candidate: int, *, nameless: bool) -> dict[str, Any]:
+def _figures(findings: KeyFindings, account: int, candidate: int, *, nameless: bool) -> dict[str, Any]:
     at = account, candidate
     return {
         "message": None if nameless else int(findings.message[at]),

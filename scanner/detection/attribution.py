@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scanner.input.files import InputFile
 from scanner.registry import NamedUser
 from scanner.watermark import Positions, Tokens, Watermark
-from scanner.watermark.rule import Decision, Found, decide, replace_findings
+from scanner.watermark.rule import Decision, KeyFindings, decide, replace_findings
 from scanner.watermark.span_search import Parts, Span
 from schemas.registry import MasterKey
 from schemas.words import Naming
@@ -79,7 +79,7 @@ class KeyScores(NamedTuple):
         """Which documents of the batch have parts that are tested: bool[all]."""
         parted = np.zeros(len(self.tokens.offsets) - 1, np.bool_)
         if self.parts is not None:
-            parted[self.documents] = self.parts.there(self.positions.scored)
+            parted[self.documents] = self.parts.exist_in(self.positions.scored)
         return parted
 
 
@@ -96,10 +96,10 @@ class BatchResult(NamedTuple):
     spans: pa.RecordBatch
 
 
-class Witness(Protocol):
+class ScoreObserver(Protocol):
     """Is shown the scores while they are made; scanner.audit.in_every_scan.decoys.PieceDecoys is one."""
 
-    def see(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
+    def observe(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
         """Take a batch: SHA-256 of its texts, the scores of each key, and the texts as they were read, by place."""
 
 
@@ -187,7 +187,7 @@ class NamedMessage(NamedTuple):
         return ids | {"user_id": self.user.user_id, "naming": self.user.naming}
 
 
-class Names(NamedTuple):
+class NameColumns(NamedTuple):
     """Columns of VERDICTS of D documents, object[D] each."""
 
     naming: NDArray[np.object_]
@@ -198,7 +198,7 @@ class Names(NamedTuple):
     named_again: NDArray[np.object_]
 
     @classmethod
-    def of_nobody(cls, naming: NDArray[np.object_]) -> "Names":
+    def of_nobody(cls, naming: NDArray[np.object_]) -> "NameColumns":
         """Columns before anybody is named."""
         return cls(naming.copy(), *(np.full(len(naming), None) for _ in cls._fields[1:]))
 
@@ -207,7 +207,9 @@ class Names(NamedTuple):
         """Columns of the first document."""
         return {column: values[0] for column, values in self._asdict().items()}
 
-    def put(self, document: int, entries: Sequence[NamedMessage], existed_by: datetime | None, began: datetime) -> None:
+    def name_users(
+        self, document: int, entries: Sequence[NamedMessage], existed_by: datetime | None, began: datetime
+    ) -> None:
         """Name users for a document.
 
         Args:
@@ -224,13 +226,15 @@ class Names(NamedTuple):
 
 
 def each_user_once(
-    entries: Iterable[NamedMessage], once: Iterable[dict[str, Any]] = (), again: Iterable[dict[str, Any]] = ()
+    entries: Iterable[NamedMessage],
+    first_before: Iterable[dict[str, Any]] = (),
+    further_before: Iterable[dict[str, Any]] = (),
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
     """`named` and `named_again` of VERDICTS: the first entry of each user, and further ones; None: there are none.
 
-    once, again: entries as they stood before.
+    first_before, further_before: entries as they stood before.
     """
-    first, further = [*once], [*again]
+    first, further = [*first_before], [*further_before]
     users = {row["user_id"] for row in first}
     for entry in entries:
         user = entry.user.user_id  # two messages that name nobody need not be of one user
@@ -239,26 +243,28 @@ def each_user_once(
     return first, further or None
 
 
-class Choice(NamedTuple):
+class TextOutcomes(NamedTuple):
     """The text of each of D documents that counts: as it stands or normalised, what keys found in it, the decision.
 
     passing: candidates of each key that pass, bool[D, C]; conflicting: bool[D], another message passes in the other
     text, so that nobody is named.
     """
 
-    found: Sequence[Found]
+    found: Sequence[KeyFindings]
     decided: Decision
     passing: Sequence[NDArray[np.bool_]]
     normalised: NDArray[np.bool_]
     conflicting: NDArray[np.bool_]
 
     @classmethod
-    def as_written(cls, found: Sequence[Found], rates: tuple[float, float]) -> "Choice":
+    def as_written(cls, found: Sequence[KeyFindings], rates: tuple[float, float]) -> "TextOutcomes":
         """The texts as they stand; rates: at or below which p a text is flagged, and its user named."""
         nowhere = np.zeros(len(found[0].scored), np.bool_)
         return cls(found, decide(found, *rates), [findings.passing(rates[0]) for findings in found], nowhere, nowhere)
 
-    def or_normalised(self, others: Sequence[Found], rows: NDArray[np.int64], rates: tuple[float, float]) -> "Choice":
+    def or_normalised(
+        self, others: Sequence[KeyFindings], rows: NDArray[np.int64], rates: tuple[float, float]
+    ) -> "TextOutcomes":
         """For each document the text that has the smaller p.
 
         A key whose p is proven by no law says nothing about normalised texts: its rank counts one look.
@@ -271,7 +277,7 @@ class Choice(NamedTuple):
         proven = [findings if findings.basis.proven else findings.of_nothing() for findings in others]
         smaller = _smallest(proven) < _smallest(self.found)[rows]
         found = [replace_findings(first, other, rows, smaller) for first, other in zip(self.found, proven, strict=True)]
-        decided, second = decide(found, *rates), Choice.as_written(proven, rates)
+        decided, second = decide(found, *rates), TextOutcomes.as_written(proven, rates)
         normalised, conflicting = self.normalised.copy(), self.conflicting.copy()
         normalised[rows] = smaller
         for place, row in enumerate(rows.tolist()):
@@ -280,7 +286,7 @@ class Choice(NamedTuple):
         ambiguous = conflicting & (decided.naming == Naming.NAMED)
         naming = np.where(ambiguous, Naming.AMBIGUOUS, decided.naming)
         passing = [findings.passing(rates[0]) for findings in found]
-        return Choice(found, decided._replace(naming=naming), passing, normalised, conflicting)
+        return TextOutcomes(found, decided._replace(naming=naming), passing, normalised, conflicting)
 
     def messages(self, document: int) -> set[tuple[int, int]]:
         """Keys, by their place, and messages of a document that pass."""
@@ -312,7 +318,7 @@ class Choice(NamedTuple):
         return entries if of_one_user(entries) else []
 
 
-def _smallest(found: Sequence[Found]) -> NDArray[np.float64]:
+def _smallest(found: Sequence[KeyFindings]) -> NDArray[np.float64]:
     """The smallest corrected p of D documents under any key, as log10; infinite where there is none: float64[D]."""
     p = np.stack([np.where(findings.message[:, 0] >= 0, findings.log10_p_global[:, 0], np.nan) for findings in found])
     return np.asarray(np.where(np.isnan(p), np.inf, p).min(axis=0), np.float64)
@@ -323,7 +329,7 @@ UserOfMessage = Callable[[int, int], tuple[str, NamedUser]]
 
 
 def entries_of(
-    found: Sequence[Found],
+    found: Sequence[KeyFindings],
     chosen: Sequence[NDArray[np.bool_]],
     document: int,
     best: tuple[int, int],

@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 
 from scanner.detection.attribution import (
     BatchResult,
-    Choice,
     FileKnowledge,
     KeyScores,
     KeyUnderTest,
-    Names,
+    NameColumns,
     NamesUsers,
     Origin,
+    ScoreObserver,
+    TextOutcomes,
     UserOfMessage,
-    Witness,
     users_at,
 )
 from scanner.detection.proving import Prover
@@ -45,7 +45,7 @@ from scanner.watermark import Positions, Tokens, Watermark, join_batches
 from scanner.watermark.format import ScoresParts
 from scanner.watermark.formats import format_of
 from scanner.watermark.positions import PositionRule, reach_of
-from scanner.watermark.rule import Found, long_enough, most_ranked, ranked, search
+from scanner.watermark.rule import KeyFindings, long_enough, most_ranked, ranked, search
 from scanner.watermark.span_search import Limit, Parts, Segments, joined_segments, of_positions, search_parts
 from schemas.tables import QUARANTINE, SPANS, VERDICTS
 from schemas.words import Naming, Proof
@@ -192,10 +192,10 @@ class Detector:
         self,
         documents: pa.RecordBatch,
         origin: Origin,
-        witness: Witness | None = None,
+        observer: ScoreObserver | None = None,
         known: FileKnowledge | None = None,
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Score a batch of schemas.tables.DOCUMENTS, and show it to a witness.
+        """Score a batch of schemas.tables.DOCUMENTS, and show it to an observer.
 
         known: what is known of their file; None: nothing, and the scan begins now.
 
@@ -203,14 +203,14 @@ class Detector:
             (VERDICTS, QUARANTINE): together one row for every document, each in the order of the batch. Verdicts are
             exact, without text_id and p_class: scanner.detection.rows makes of them what tables hold.
         """
-        result = self.score_batch(documents, origin, witness, known)
+        result = self.score_batch(documents, origin, observer, known)
         return result.verdicts, result.quarantine
 
     def score_batch(
         self,
         documents: pa.RecordBatch,
         origin: Origin,
-        witness: Witness | None = None,
+        observer: ScoreObserver | None = None,
         known: FileKnowledge | None = None,
     ) -> BatchResult:
         """As `detect`, with lengths of texts that show nothing of scores."""
@@ -228,20 +228,20 @@ class Detector:
             return read_text(stored[rows[place]].as_py())[0] or ""
 
         found, scores, whole_is_enough = self._score(texts.tokens, texts.segments, texts.differing)
-        if witness is not None:
-            witness.see(kept["text_sha256"].to_pylist(), scores, stored_text)
-        choice = Choice.as_written(found, rates)
+        if observer is not None:
+            observer.observe(kept["text_sha256"].to_pylist(), scores, stored_text)
+        outcomes = TextOutcomes.as_written(found, rates)
         if len(texts.differing):
             others = self._score(texts.normalised, {}, texts.differing, as_written=scores)[0]
-            choice = choice.or_normalised(others, texts.differing, rates)
+            outcomes = outcomes.or_normalised(others, texts.differing, rates)
         known = known or FileKnowledge(now, {}, None, None)
         batch = ScoredBatch(scores, kept, stored_text, known, self._users_at, self._prover)
         as_written = self._lengths(texts.tokens)
-        lengths = self._lengths_of_choice(as_written, texts, choice.normalised)
-        verdicts = verdict_columns(self._keys, lengths, choice, kept["reason"], whole_is_enough)
-        proved = self._proved(choice, lengths, stored_text, salt)
-        columns = verdicts | proved | {"sketch": self._sketches(texts, choice)}
-        table = table_of(VERDICTS, kept, origin, now, columns | self._named(columns["naming"], choice, batch))
+        lengths = self._lengths_of_outcomes(as_written, texts, outcomes.normalised)
+        verdicts = verdict_columns(self._keys, lengths, outcomes, kept["reason"], whole_is_enough)
+        proved = self._proved(outcomes, lengths, stored_text, salt)
+        columns = verdicts | proved | {"sketch": self._sketches(texts, outcomes)}
+        table = table_of(VERDICTS, kept, origin, now, columns | self._named(columns["naming"], outcomes, batch))
         with_units, spans = self._with_spans(table, batch, salt)
         plain = plain_lengths(kept["row"], as_written, found)
         return BatchResult(with_units, table_of(QUARANTINE, refused, origin, now, {}), plain, spans)
@@ -283,7 +283,7 @@ class Detector:
         ]
         return with_spans(verdicts, document_spans, keys, batch, self._rules.rates[1], salt)
 
-    def compile(self, witness: Witness | None = None) -> None:
+    def compile(self, observer: ScoreObserver | None = None) -> None:
         """Score random tokens as those of a text and of one too short, so that documents find every kernel compiled.
 
         It scores tokens, not texts, since a tokenizer judges its backend by the first texts that it sees.
@@ -300,8 +300,8 @@ class Detector:
                 blank = pa.array([b" ", b" "], pa.large_binary())
                 segments = segments_of_stored(blank, {name: tokens}, {name: self._token_offsets[name]})[name]
             scores.append(self._score_key(test, of_spans, tokens, positions, segments, np.zeros(2, np.bool_))[1])
-        if witness is not None:
-            witness.see([bytes(32), b"1" * 32], scores, lambda _: "")
+        if observer is not None:
+            observer.observe([bytes(32), b"1" * 32], scores, lambda _: "")
         normalise("a text")  # a proof looks whether a text is its own normal form
 
     def _tokenise(self, texts: Sequence[str]) -> dict[str, Tokens]:
@@ -317,7 +317,7 @@ class Detector:
         segments: Mapping[str, Segments],
         differing: NDArray[np.int64],
         as_written: Sequence[KeyScores] = (),
-    ) -> tuple[list[Found], list[KeyScores], NDArray[np.bool_]]:
+    ) -> tuple[list[KeyFindings], list[KeyScores], NDArray[np.bool_]]:
         """Findings of each key in D texts, and bool[D]: which are long enough for a key if no n-gram is left out.
 
         The texts are given by their tokens and segments. differing: places of texts that are others when normalised;
@@ -343,7 +343,7 @@ class Detector:
         """Tokens of D texts under each key: int64[K, D]."""
         return np.stack([np.diff(tokens[test.key.tokenizer.sha256].offsets) for test in self._keys])
 
-    def _lengths_of_choice(
+    def _lengths_of_outcomes(
         self, as_written: NDArray[np.int64], texts: TokenisedTexts, normalised: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
         """Tokens under each key of the texts that count: int64[K, D]."""
@@ -354,16 +354,18 @@ class Detector:
         return lengths
 
     def _proved(
-        self, choice: Choice, lengths: NDArray[np.int64], stored_text: Callable[[int], str], salt: bytes
+        self, outcomes: TextOutcomes, lengths: NDArray[np.int64], stored_text: Callable[[int], str], salt: bytes
     ) -> dict[str, NDArray[np.object_]]:
         """Columns of VERDICTS with the proofs of flags, and the naming by them; nothing where no flag is proved."""
-        if self._prover is None or not choice.decided.flagged.any():
+        if self._prover is None or not outcomes.decided.flagged.any():
             return {}
 
         began = time.perf_counter()
-        proof = self._prover.prove(stored_text, list(lengths), choice.found, choice.decided, salt, choice.normalised)
+        proof = self._prover.prove(
+            stored_text, list(lengths), outcomes.found, outcomes.decided, salt, outcomes.normalised
+        )
         self.proving += time.perf_counter() - began
-        return {"proof": proof, "naming": np.where(proof == Proof.DIFFERS, Naming.UNPROVED, choice.decided.naming)}
+        return {"proof": proof, "naming": np.where(proof == Proof.DIFFERS, Naming.UNPROVED, outcomes.decided.naming)}
 
     def _score_key(
         self,
@@ -374,7 +376,7 @@ class Detector:
         segments: Segments | None,
         differs: NDArray[np.bool_],
         parted: NDArray[np.bool_] | None = None,
-    ) -> tuple[Found, KeyScores]:
+    ) -> tuple[KeyFindings, KeyScores]:
         """Findings of one key in D texts.
 
         Args:
@@ -404,22 +406,24 @@ class Detector:
         found = ranked(found, mark, tokens, kept, messages, self._ranked_rate, most)
         return found.among(documents, positions.scored, corrections), scores
 
-    def _named(self, naming: NDArray[np.object_], choice: Choice, batch: ScoredBatch) -> dict[str, NDArray[np.object_]]:
+    def _named(
+        self, naming: NDArray[np.object_], outcomes: TextOutcomes, batch: ScoredBatch
+    ) -> dict[str, NDArray[np.object_]]:
         """Columns of VERDICTS with the users of the messages that the rule names, or the one user of all that pass."""
-        names = Names.of_nobody(naming)
-        for i in np.flatnonzero(choice.decided.flagged).tolist():
+        names = NameColumns.of_nobody(naming)
+        for i in np.flatnonzero(outcomes.decided.flagged).tolist():
             existed = batch.existed_by(i)
-            entries = choice.entries(i, naming[i], batch.user_of(existed))
+            entries = outcomes.entries(i, naming[i], batch.user_of(existed))
             if entries:
-                names.put(i, entries, existed, batch.known.began)
+                names.name_users(i, entries, existed, batch.known.began)
         return names._asdict()
 
-    def _sketches(self, texts: TokenisedTexts, choice: Choice) -> NDArray[np.object_]:
+    def _sketches(self, texts: TokenisedTexts, outcomes: TextOutcomes) -> NDArray[np.object_]:
         """Sketches of the flagged texts among D, as they were scored: object[D]; None for others."""
-        decided, sketches = choice.decided, np.full(len(choice.normalised), None, object)
+        decided, sketches = outcomes.decided, np.full(len(outcomes.normalised), None, object)
         of_differing = {int(row): place for place, row in enumerate(texts.differing)}
         for row in np.flatnonzero(decided.flagged).tolist():
-            test, normalised = self._keys[decided.key[row]], choice.normalised[row]
+            test, normalised = self._keys[decided.key[row]], outcomes.normalised[row]
             tokens = (texts.normalised if normalised else texts.tokens)[test.key.tokenizer.sha256]
             place = of_differing[row] if normalised else row
             ids = tokens.ids[tokens.offsets[place] : tokens.offsets[place + 1]]

@@ -22,7 +22,7 @@ from scanner.text.quoting import segments_of
 from scanner.watermark.format import ProofPath as SlowPath
 from scanner.watermark.format import ProvesParts, ProvesUserEvidence
 from scanner.watermark.positions import CommonNgrams
-from scanner.watermark.rule import LEAST_RANK, Decision, Found
+from scanner.watermark.rule import LEAST_RANK, Decision, KeyFindings
 from scanner.watermark.span_search import Span
 from scanner.watermark.stacks.shared import Held
 from schemas.config import Dedup
@@ -172,7 +172,7 @@ class Claim(NamedTuple):
     """A key's claim about a candidate.
 
     log10_p_global: None where a decoy's score raised it; log10_p_own: None where names need nothing besides;
-    passes_rank: as in Found; named: whether it is to be named.
+    passes_rank: as in KeyFindings; named: whether it is to be named.
     """
 
     message: int
@@ -232,7 +232,7 @@ class Prover:
         self,
         text_of: Callable[[int], str],
         tokens: Sequence[NDArray[np.int64]],
-        found: Sequence[Found],
+        found: Sequence[KeyFindings],
         decided: Decision,
         salt: bytes,
         normalised: NDArray[np.bool_],
@@ -292,7 +292,7 @@ class Prover:
         data = salt + hashlib.sha256(text.encode()).digest()
         return hashlib.blake2b(data, key=self._draw.value, digest_size=16, person=b"proof-draw-v1").digest()
 
-    def _holds(self, flag: Flag, sizes: Sequence[int], found: Sequence[Found], decided: Decision) -> bool:
+    def _holds(self, flag: Flag, sizes: Sequence[int], found: Sequence[KeyFindings], decided: Decision) -> bool:
         """Whether every claim of the verdict is confirmed, and the rule gives the same naming."""
         recomputed: list[RecomputedClaim] = []
         for number, findings in enumerate(found):
@@ -356,7 +356,7 @@ class Prover:
     def _user_evidence(
         self, path: SlowPath, single: tuple[int, list[float], int] | None, messages: int, correction: float
     ) -> list[float | None]:
-        """log10 p of what each message shares with no other, corrected as in `Found`; None: nothing more is asked.
+        """log10 p of what each message shares with no other, corrected as in `KeyFindings`; None: nothing is asked.
 
         single: as ProvesUserEvidence gives it for so many messages.
         """
@@ -395,7 +395,9 @@ class Prover:
         return whole <= self._log10_rate and claim.passes_rank
 
 
-def claims_of(findings: Found, named: NDArray[np.bool_], place: int, log10_rate: float, *, second: bool) -> list[Claim]:
+def claims_of(
+    findings: KeyFindings, named: NDArray[np.bool_], place: int, log10_rate: float, *, second: bool
+) -> list[Claim]:
     """A key's claims about a document: on the candidates that pass and, if `second`, on the best two in any case.
 
     named: which of its candidates are named, bool[C].

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import Choice, KeyUnderTest, Origin, log10_reach
-from scanner.watermark.rule import Found, corrected
+from scanner.detection.attribution import KeyUnderTest, Origin, TextOutcomes, log10_reach
+from scanner.watermark.rule import KeyFindings, corrected
 from schemas.registry import Canary
 from schemas.tables import DECADES, FLAGS, SPANS, VERDICTS
 from schemas.words import Naming
@@ -27,17 +27,17 @@ from schemas.words import Naming
 def verdict_columns(
     keys: Sequence[KeyUnderTest],
     lengths: NDArray[np.int64],
-    choice: Choice,
+    outcomes: TextOutcomes,
     reason: pa.Array,
     whole_is_enough: NDArray[np.bool_],
 ) -> dict[str, Any]:
     """Columns of VERDICTS on D texts, except for who had a message; `named`: somebody is named (`decide`).
 
-    keys: the keys under test; lengths: in tokens under each key, int64[K, D]; choice: the texts that count, and what
+    keys: the keys under test; lengths: in tokens under each key, int64[K, D]; outcomes: the texts that count, and what
     keys found in them; reason: why only a part was scored; whole_is_enough: bool[D], texts that are long enough for a
     key if nothing is left out.
     """
-    found, decided, normalised = choice.found, choice.decided, choice.normalised
+    found, decided, normalised = outcomes.found, outcomes.decided, outcomes.normalised
     chosen, naming, rows = decided.key, decided.naming, np.arange(len(decided.key))
     runner_up = np.where(decided.candidate == 0, 1, 0)
 
@@ -98,7 +98,7 @@ def verdict_columns(
     }
 
 
-def plain_lengths(rows: pa.Array, lengths: NDArray[np.int64], found: Sequence[Found]) -> pa.RecordBatch:
+def plain_lengths(rows: pa.Array, lengths: NDArray[np.int64], found: Sequence[KeyFindings]) -> pa.RecordBatch:
     """`lengths` of Looked, of D rows and their tokens under K keys, int64[K, D]."""
     first = np.argmax(np.stack([findings.message[:, 0] >= 0 for findings in found]), axis=0)
     scored = np.stack([findings.scored for findings in found])

@@ -20,8 +20,8 @@ from scanner.detection.attribution import (
     DocumentSpan,
     FileKnowledge,
     KeyScores,
+    NameColumns,
     NamedMessage,
-    Names,
     UserOfMessage,
     each_user_once,
 )
@@ -241,7 +241,9 @@ def with_spans(
         entries = [_entry(one, user_of) for one in findings if of_message.get(_message(one)) is one]
         differing = next((one for one in findings if one.proof == Proof.DIFFERS), None)
         if differing and verdict["flagged"]:
-            changed[place] = Names.of_nobody(np.array([Naming.UNPROVED], object)).first_row | {"proof": Proof.DIFFERS}
+            changed[place] = NameColumns.of_nobody(np.array([Naming.UNPROVED], object)).first_row | {
+                "proof": Proof.DIFFERS
+            }
         elif verdict["named"] is not None:
             changed[place] = _beside(verdict, entries)
         elif entries or not verdict["flagged"]:
@@ -341,9 +343,9 @@ def _replaced_spans(
     No second best is stated: other spans have rows of their own.
     """
     span, place = best.document_span.span, best.document_span.document
-    names = Names.of_nobody(np.array([best.naming], object))
+    names = NameColumns.of_nobody(np.array([best.naming], object))
     if entries:
-        names.put(0, entries, existed_by, batch.known.began)
+        names.name_users(0, entries, existed_by, batch.known.began)
     tokens, scored = batch.lengths(place, best.document_span.key)
     return {
         **names.first_row,

@@ -380,12 +380,12 @@ def table(
 ) -> dict[str, Any]:
     """A section as a table, a line a row; columns: measure, which texts, words above; empty ones are left out."""
     known = {(cell.row, cell.measure, cell.among): cell for cell in cells if cell.part == part}
-    there = [column for column in columns if any(key[1:] == column[:2] for key in known)]
+    known_columns = [column for column in columns if any(key[1:] == column[:2] for key in known)]
     lines = [
-        (printable(row, LONGEST_ROW), [in_words(known.get((row, *column[:2]))) for column in there])
+        (printable(row, LONGEST_ROW), [in_words(known.get((row, *column[:2]))) for column in known_columns])
         for row in dict.fromkeys(row for row, *_ in known)
     ]
-    return {"heading": heading, "heads": [words for *_, words in there], "lines": lines}
+    return {"heading": heading, "heads": [words for *_, words in known_columns], "lines": lines}
 
 
 def page(about: Mapping[str, Any], cells: Sequence[ErrorCell]) -> str:

@@ -26,7 +26,7 @@ from scanner.text import Tokenizer
 from scanner.watermark import Dedup, Tokens, Watermark, select_documents
 from scanner.watermark.format import Basis
 from scanner.watermark.native.version2_marks import Version2Mark
-from scanner.watermark.rule import Found, corrected, decide, found_of, log10_p_of
+from scanner.watermark.rule import KeyFindings, corrected, decide, findings_of, log10_p_of
 from scanner.watermark.rule import search as search_key
 from schemas.evaluation import FIGURES
 from schemas.words import Naming
@@ -264,7 +264,7 @@ def search_groups(
     """
     positions = mark.rule.positions(tokens, DEDUP)
     enough = positions.scored >= min_scored
-    searched = found_of(mark, mark.search_groups(tokens, positions, groups), positions.scored, groups**2)
+    searched = findings_of(mark, mark.search_groups(tokens, positions, groups), positions.scored, groups**2)
     both = np.nan_to_num(np.maximum(searched.log10_p_global, searched.log10_p_own))  # a name needs both
     mine = searched.message == own_message[:, None]
     log10_p = log10_p_of(mark.law, mark.score(tokens, positions, own_message), positions.scored)
@@ -302,7 +302,7 @@ def name(
         return NamedShares(found, wrong, flagged & ~found & ~wrong)
     log10_p = np.stack([searched.own_p, searched.first, searched.second], axis=1)
     nothing = np.zeros(log10_p.shape)
-    found = Found(
+    found = KeyFindings(
         scored=searched.scored,
         correction=np.ones(searched.scored.shape),
         message=np.broadcast_to(np.arange(3), log10_p.shape),  # in the order of Search, since the rule needs no numbers

@@ -215,9 +215,8 @@ def _posts(explainer: Explainer, row: Mapping[str, Any]) -> tuple[list[dict[str,
     if len(kept) >= row["posts"]:
         return kept, None
 
-    there = scanned_posts(explainer.results, row["account_id"], dates)
     read = []
-    for post in there.iter_rows(named=True):
+    for post in scanned_posts(explainer.results, row["account_id"], dates).iter_rows(named=True):
         with contextlib.suppress(Refused):
             read.append(post | {"text": explainer.stored_text(FlagCase(post, None))[:MOST_BYTES]})
     best = max(kept, read, key=len)
@@ -236,12 +235,13 @@ def _weighed(
     judge = _judge(explainer, row, scan)
     of_all = judge.findings(posts)
     unquoted = judge.findings(posts._replace(texts=[unquoted_words(text) for text in texts]))
-    best, message = of_all.choice, row["message"]
+    best, message = of_all.outcomes, row["message"]
     if message is None:
         message = int(best.found[0].message[0, best.decided.candidate[0]])
     scored, levels = _levels(of_all, message)
     _, unquoted_levels = _levels(unquoted, message)
-    p, p_unquoted = (float(one.found[0].log10_p_global[0, one.decided.candidate[0]]) for one in (best, unquoted.choice))
+    both = best, unquoted.outcomes
+    p, p_unquoted = (float(one.found[0].log10_p_global[0, one.decided.candidate[0]]) for one in both)
     return p, p_unquoted, list(zip(scored.tolist(), levels, unquoted_levels, strict=True))
 
 

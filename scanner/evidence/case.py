@@ -477,17 +477,17 @@ def copied_of(
     length = max(reach + 1, RUN)
     ends = set(scored.tolist())
     flagged_runs = [run for end, run in enumerate(_runs(ids, length), length - 1) if end in ends]
-    there, holding = np.zeros(len(flagged_runs), bool), list[tuple[int, EarlierPost]]()
+    copied, holding = np.zeros(len(flagged_runs), bool), list[tuple[int, EarlierPost]]()
     for post in posts:
         runs = set(_runs(post.ids, length))
         shared = np.array([run in runs for run in flagged_runs], bool)
-        there |= shared
+        copied |= shared
         holding += [(int(shared.sum()), post)] if shared.any() else []
     if not holding:
         return CopiedShare(0.0, 0, 0)
     _, most = max(holding, key=lambda one: one[0])  # of equal ones the first, which is the most alike
     accounts = {post.account_id for _, post in holding}
-    return CopiedShare(float(there.mean()), len(holding), len(accounts), most.path, most.row)
+    return CopiedShare(float(copied.mean()), len(holding), len(accounts), most.path, most.row)
 
 
 def _runs(ids: NDArray[np.uint32], length: int) -> list[bytes]:

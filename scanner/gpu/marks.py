@@ -26,7 +26,7 @@ from scanner.watermark.native.keyed import GreenListMark
 from scanner.watermark.native.known_answers import method_of
 from scanner.watermark.native.streams import RunRequest, ScoredSteps
 from scanner.watermark.native.version2_marks import Version2Mark
-from scanner.watermark.positions import places
+from scanner.watermark.positions import consecutive_positions
 from scanner.watermark.rule import candidates
 
 
@@ -58,7 +58,7 @@ def _gumbel_runs(
 
     def exact(of_runs: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.float64]:
         """Published scores of pairs, by the CPU: their draws in one run, summed in order."""
-        at = places(begins[of_runs], lengths[of_runs])
+        at = consecutive_positions(begins[of_runs], lengths[of_runs])
         read = np.repeat(request.first[of_runs] + numbers, lengths[of_runs])
         tokens = steps.ids[at.index].astype(np.int64)
         return sum_scores(draws_of_numbers(mark.sub_keys.chacha, tokens, steps.nonces[at.index], read), at.offsets)

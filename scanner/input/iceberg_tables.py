@@ -321,7 +321,7 @@ def _positions(io: "FileIO", deletes: "DataFile") -> Iterator[tuple[str, NDArray
         raise Refused(f"input.paths: delete file {printable(deletes.file_path)} is no Parquet and no Puffin")
 
 
-def _refuse_other_number(deletes: "DataFile", there: int, stated: int) -> None:
+def _refuse_other_number(deletes: "DataFile", taken_away: int, stated: int) -> None:
     """Raise ValueError for a delete file that lacks rows: they would be read although they were deleted."""
-    if there != stated:
-        raise ValueError(f"{deletes.file_path} takes {there:,} rows away, where the table says {stated:,}")
+    if taken_away != stated:
+        raise ValueError(f"{deletes.file_path} takes {taken_away:,} rows away, where the table says {stated:,}")

@@ -41,10 +41,11 @@ def pin_tokenizer(folder: Path, given: str) -> PinnedTokenizer:
     Raises:
         TokenizerError: it cannot be read, is two files, or no tokenizer.json.
     """
-    here, there = Path(given), folder / given
-    if here.is_file() and there.is_file() and not here.samefile(there):
-        raise TokenizerError(f"tokenizer {given} is two files, {here.absolute()} and {there}; give an absolute path")
-    path = here if here.is_file() else there
+    in_current, in_registry = Path(given), folder / given
+    if in_current.is_file() and in_registry.is_file() and not in_current.samefile(in_registry):
+        both = f"{in_current.absolute()} and {in_registry}"
+        raise TokenizerError(f"tokenizer {given} is two files, {both}; give an absolute path")
+    path = in_current if in_current.is_file() else in_registry
     try:
         raw = read_named(path, MOST_TOKENIZER)
     except OSError as error:
@@ -69,7 +70,7 @@ def pin_tokenizer(folder: Path, given: str) -> PinnedTokenizer:
             "characters, or a [ without its ]), so that some texts may take ages; write it without a repetition in a "
             "repetition"
         )
-    if path is here:
+    if path is in_current:
         given = os.path.abspath(path)
         if Path(given).is_relative_to(os.path.abspath(folder)):
             given = os.path.relpath(given, os.path.abspath(folder))

@@ -173,8 +173,8 @@ def lacking_accounts(results: str, of_night: Sequence[Mapping[str, Any]]) -> str
 
     if not found or ask(results, dropped):
         return None
-    there = DeltaTable.is_deltatable(table_uri(results, "accounts"))
-    held = count_marked(results, list(found)) if there else {}
+    exists = DeltaTable.is_deltatable(table_uri(results, "accounts"))
+    held = count_marked(results, list(found)) if exists else {}
     gone = sum(max(number - held.get(unit, 0), 0) for unit, number in found.items())
     return (
         f"{gone:,} marked accounts that its scans found are gone: somebody changed the table `accounts`"

@@ -270,14 +270,14 @@ def filter_of(results: str, config: ScanConfig, night: date, secret: bytes) -> N
     Raises:
         Refused: a table cannot be read, or the night's filter was changed.
     """
-    key, there = hash_key(secret), _rows(results, pl.col("night") == night.isoformat())
-    _refuse_another_secret(there, key)
-    if there and _sha256(there, key) != there[0]["filter_sha256"]:
+    key, rows = hash_key(secret), _rows(results, pl.col("night") == night.isoformat())
+    _refuse_another_secret(rows, key)
+    if rows and _sha256(rows, key) != rows[0]["filter_sha256"]:
         raise Refused(
             f"results: the filter of {night} in table {table_uri(results, FILTERS_TABLE)} is not the one that its "
             "digest names: a row was changed, added or taken out; restore the table, from a backup or an older version"
         )
-    return NightFilter(tuple(there or _filter_rows(results, config, night, key)), key)
+    return NightFilter(tuple(rows or _filter_rows(results, config, night, key)), key)
 
 
 def filter_of_config(config_file: Path, night: date) -> NightFilter | None:
@@ -316,10 +316,10 @@ def _supported(plan: Plan, found: NightFilter) -> tuple[tuple[MasterKey, ...], t
 
 def _refuse_another(results: str, night: date, sha256: str) -> None:
     """Refuse to make a night's filter anew where it comes out otherwise than the one that scans of it had."""
-    there = used(results, night)
-    if there and sha256 not in there:
+    digests = used(results, night)
+    if digests and sha256 not in digests:
         raise Refused(
-            f"results: scans of {night} left n-grams out by the filter {', '.join(sorted(there))}, which table "
+            f"results: scans of {night} left n-grams out by the filter {', '.join(sorted(digests))}, which table "
             f"{table_uri(results, FILTERS_TABLE)} lacks, and what is left of table {SKETCHES_TABLE} makes another; "
             "restore one of the two, from a backup or an older version of it"
         )

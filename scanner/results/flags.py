@@ -136,10 +136,10 @@ def flags_at(results: str, rate: float, wanted: WantedFlags, documents: pl.DataF
     numbered = documents.select("path", "row").with_row_index("number").lazy()
     among = pl.col("path").is_in(documents["path"].unique().implode())
 
-    def there() -> pl.DataFrame:
+    def newest_flags() -> pl.DataFrame:
         return found_flags(results, rate, wanted).filter(among).join(numbered, on=["path", "row"]).collect()
 
-    return ask(results, there).sort("number").drop("number", "again").to_dicts()
+    return ask(results, newest_flags).sort("number").drop("number", "again").to_dicts()
 
 
 def counts_of_scans(results: str, rate: float, canaries: Collection[Canary] | None) -> dict[str, FlagCount]:

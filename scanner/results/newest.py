@@ -110,8 +110,8 @@ def drop_runs(tables: Tables, runs: Iterable[tuple[str, str]]) -> None:
 def _settle(tables: Tables, name: str, winners: Mapping[str, int]) -> None:
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
         table, kept = tables.now(name)
-        there = kept.versions(winners)
-        wrong = {shard: winners[shard] for shard, number in there.items() if winners[shard] != number}
+        numbers = kept.versions(winners)
+        wrong = {shard: winners[shard] for shard, number in numbers.items() if winners[shard] != number}
         if not wrong:
             return
 
@@ -221,15 +221,15 @@ def _standing(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> tuple[pl.Laz
     rescanned = pl.concat([_rescanned(ranges), kept]).unique()
     of_shard = ranges.select(*_OF_RANGE, own_file="file", own_at="scanned_at")
     some_row = rows.filter(wanted).join(rescanned, on="path", how="semi").select(_DOCUMENT).unique()
-    again = rows.join(some_row, on=_DOCUMENT, how="semi").join(of_shard, on=_OF_RANGE, how="left")
-    later = _later(again, ranges, read_whole(results, "quarantine"))
+    rescanned_rows = rows.join(some_row, on=_DOCUMENT, how="semi").join(of_shard, on=_OF_RANGE, how="left")
+    later = _later(rescanned_rows, ranges, read_whole(results, "quarantine"))
     newest_file = pl.col("other_file").sort_by("other_scanned_at", "other_scan_id").last()
     of_newest = (pl.col("other_file") == newest_file).fill_null(value=True)
     of_scan = pl.col("keys").str.strip_suffix(OF_PASS)
     same_keys = (of_newest & ((pl.col("other_keys") == pl.col("keys")) | (pl.col("other_keys") == of_scan))).any()
     hides = same_keys | (newest_file != pl.col("own_file").first())
     hidden = later.group_by(*_OF_SHARD, *_DOCUMENT).agg(hides=hides).filter("hides")
-    current = again.join(hidden, on=[*_OF_SHARD, *_DOCUMENT], how="anti")
+    current = rescanned_rows.join(hidden, on=[*_OF_SHARD, *_DOCUMENT], how="anti")
     return rows.filter(wanted).join(rescanned, on="path", how="anti"), current
 
 
@@ -278,9 +278,9 @@ def _later(rows: pl.LazyFrame, ranges: pl.LazyFrame, quarantine: pl.LazyFrame) -
 def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     """Rows of `verdicts` that stand, one a document. Raises as `shards` does."""
     ranges = shards(results)
-    again = _rescanned(ranges)
+    paths = _rescanned(ranges)
     of_range = ranges.select(*_OF_RANGE, "keys", "file", own_at="scanned_at")
-    twice = rows.join(again, on="path", how="semi").join(of_range, on=_OF_RANGE, how="left")
+    twice = rows.join(paths, on="path", how="semi").join(of_range, on=_OF_RANGE, how="left")
     exact_flags = flags(results).select(*_ROW, "log10_p_global", *NAMED_LISTS)
     twice = twice.join(exact_flags, on=_ROW, how="left", suffix="_exact")
     twice = twice.with_columns(pl.coalesce(f"{name}_exact", name).alias(name) for name in NAMED_LISTS)
@@ -288,7 +288,7 @@ def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     same_file = (pl.col("file") == pl.col("file").last().over(_DOCUMENT)).fill_null(value=True)
     newest = by_age.filter(same_file).unique([*_DOCUMENT, "keys"], keep="last", maintain_order=True)
     best = _best(newest, pl.coalesce("log10_p_global_exact", largest_p())).with_columns(map(_published, NAMED_LISTS))
-    return pl.concat([rows.join(again, on="path", how="anti"), best.select(SCHEMAS["verdicts"].names)])
+    return pl.concat([rows.join(paths, on="path", how="anti"), best.select(SCHEMAS["verdicts"].names)])
 
 
 def _published(name: str) -> pl.Expr:
@@ -331,14 +331,14 @@ def _best(rows: pl.LazyFrame, p: pl.Expr) -> pl.LazyFrame:
         .group_by(_DOCUMENT, maintain_order=True)
         .agg(rest, pl.col("each").list.explode(keep_nulls=False, empty_as_null=False))
     )
-    once, again = (pl.col("each").list.eval(_entries(again=again)) for again in (False, True))
+    first, further = (pl.col("each").list.eval(_entries(further=further)) for further in (False, True))
     return best.with_columns(
         pl.when(names.list.len() > 0).then(names).alias(column)
-        for column, names in zip(NAMED_LISTS, (once, again), strict=True)
+        for column, names in zip(NAMED_LISTS, (first, further), strict=True)
     )
 
 
-def _entries(*, again: bool) -> pl.Expr:
+def _entries(*, further: bool) -> pl.Expr:
     """Entries of NAMED, which may come twice: the smallest p of every user, or all others."""
     entry = (
         pl.element().drop_nulls().sort_by(pl.element().drop_nulls().struct.field("log10_p_global"), maintain_order=True)
@@ -347,7 +347,7 @@ def _entries(*, again: bool) -> pl.Expr:
     entry = entry.filter(message.is_first_distinct())
     user = entry.struct.field("user_id")
     first = user.is_null() | user.is_first_distinct()
-    return entry.filter(~first if again else first)
+    return entry.filter(~first if further else first)
 
 
 def _rescanned(ranges: pl.LazyFrame) -> pl.LazyFrame:

@@ -228,11 +228,11 @@ def refuse_mixed(results: str, *, trial: bool) -> None:
     Raises:
         Refused: the folder holds the other kind.
     """
-    there = of_trial(results)
-    if there is not None and there != trial:
+    kind = of_trial(results)
+    if kind is not None and kind != trial:
         kinds = ("results of real keys", "results of a trial")
         raise Refused(
-            f"results: {results} holds {kinds[there]}, and this registry gives {kinds[trial]}; name another folder in "
+            f"results: {results} holds {kinds[kind]}, and this registry gives {kinds[trial]}; name another folder in "
             "`results`"
         )
 
@@ -252,11 +252,11 @@ def _state(uri: str, name: str) -> Ready:
 
 def _refuse_unwritable(folder: Path) -> None:
     """Refuse a folder, or the nearest existing one above it, in which nothing can be made."""
-    there = next(above for above in (folder, *folder.parents) if above.exists())
-    if not there.is_dir():
-        raise Refused(f"results: {there} is no folder; name another folder in `results`")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise Refused(f"results: nothing can be written in {there}; change who may, or name another in `results`")
+    nearest = next(above for above in (folder, *folder.parents) if above.exists())
+    if not nearest.is_dir():
+        raise Refused(f"results: {nearest} is no folder; name another folder in `results`")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise Refused(f"results: nothing can be written in {nearest}; change who may, or name another in `results`")
 
 
 MOST_TOLD = 3

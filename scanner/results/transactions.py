@@ -239,10 +239,10 @@ def commit(results: str | Tables, name: str, entries: Sequence[TableEntry], run:
     tables, ours = kept_tables(results), set[str]()
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
         table, kept = tables.now(name)
-        there = kept.versions(transaction for entry in entries for transaction in entry.transactions)
-        ours = {transaction for transaction, by in there.items() if by == run}
+        versions = kept.versions(transaction for entry in entries for transaction in entry.transactions)
+        ours = {transaction for transaction, by in versions.items() if by == run}
         missing = [
-            _less(tables.results, name, entry, there) for entry in entries if set(entry.transactions) - set(there)
+            _less(tables.results, name, entry, versions) for entry in entries if set(entry.transactions) - set(versions)
         ]
         if not missing:
             break
@@ -254,9 +254,9 @@ def commit(results: str | Tables, name: str, entries: Sequence[TableEntry], run:
     return ours
 
 
-def _less(results: str, name: str, entry: TableEntry, there: Collection[str]) -> TableEntry:
+def _less(results: str, name: str, entry: TableEntry, committed: Collection[str]) -> TableEntry:
     """An entry without the transactions that the table has, the rest of its rows written anew where it has some."""
-    first, *others = (transaction for transaction in entry.transactions if transaction not in there)
+    first, *others = (transaction for transaction in entry.transactions if transaction not in committed)
     if len(others) == len(entry.others):
         return entry
     filesystem, folder = filesystem_of(table_uri(results, name))

@@ -80,7 +80,7 @@ def make_format(name: str, parameters: Mapping[str, Any]) -> Format:
 TOLERANCE = 1e-9
 
 
-_OF_MAKERS: tuple[tuple[str, Callable[[Case], bool]], ...] = (
+_FIELDS_OF_GROUPS: tuple[tuple[str, Callable[[Case], bool]], ...] = (
     ("vllm_gumbel", lambda case: case.get("algorithm") == "gumbel"),
     ("vllm_dual_key", lambda case: case.get("algorithm") == "dual_key_gumbel"),
     ("vllm_words", lambda case: {"contexts", "words"} <= case.keys() and "stream" not in case),
@@ -137,7 +137,7 @@ def check(text: str) -> list[GroupResult]:
         raise ValueError(f"is not JSON: {error}") from None
     not_read = 0
     if isinstance(groups, dict) and isinstance(groups.get("cases"), list):
-        groups, not_read = _of_makers(groups["cases"], groups.get("sequences"))
+        groups, not_read = _grouped_cases(groups["cases"], groups.get("sequences"))
     if not isinstance(groups, dict) or not all(isinstance(cases, list) for cases in groups.values()):
         raise ValueError("is not an object of groups, each a list of cases, nor one with a list `cases`")
     known = {name: compare for entry in FORMATS.values() for name, compare in entry.answers.groups.items()}
@@ -150,7 +150,7 @@ def check(text: str) -> list[GroupResult]:
     return [*results, GroupResult(NOT_READ, 0, [], not_read)] if not_read else results
 
 
-def _of_makers(cases: list[Any], sequences: object) -> tuple[dict[str, list[Case]], int]:
+def _grouped_cases(cases: list[Any], sequences: object) -> tuple[dict[str, list[Case]], int]:
     """The groups of a list of cases, and how many cases belong to none."""
     groups: dict[str, list[Case]] = {}
     not_read = 0
@@ -163,7 +163,7 @@ def _of_makers(cases: list[Any], sequences: object) -> tuple[dict[str, list[Case
         fields = {name: value for part in parts if isinstance(part, dict) for name, value in part.items()}
         if "tokens" not in fields and isinstance(sequences, dict) and fields.get("sequence") in sequences:
             fields["tokens"] = sequences[fields["sequence"]]["tokens"]
-        belongs = [group for group, has in _OF_MAKERS if has(fields)]
+        belongs = [group for group, has in _FIELDS_OF_GROUPS if has(fields)]
         for group in belongs:
             kept = {name: value for name, value in fields.items() if name not in _OF_ONE_KEY.get(group, ())}
             groups.setdefault(group, []).append(kept)

@@ -132,12 +132,12 @@ def spread_out(positions: Positions, most: int) -> Positions:
     """At most so many positions of each document, evenly spaced and in order."""
     scored = positions.scored
     kept = np.minimum(scored, most)
-    numbers = places(np.zeros(len(kept), np.int64), kept)
+    numbers = consecutive_positions(np.zeros(len(kept), np.int64), kept)
     within = numbers.index * np.repeat(scored, kept) // np.repeat(kept, kept)
     return Positions(positions.index[np.repeat(positions.offsets[:-1], kept) + within], numbers.offsets)
 
 
-def places(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> Positions:
+def consecutive_positions(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> Positions:
     """Places in a batch: runs from each beginning, int64[D], of the given lengths, int64[D]."""
     offsets = np.zeros(len(begins) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -203,7 +203,7 @@ def scored_positions(tokens: Tokens, window: int, dedup: Dedup) -> Positions:
     if dedup not in ("ngram", "context", "none"):
         raise ValueError(f"dedup {dedup!r} is unknown; allowed: ngram, context, none")
     if dedup == "none":
-        return places(tokens.offsets[:-1] + window, np.maximum(np.diff(tokens.offsets) - window, 0))
+        return consecutive_positions(tokens.offsets[:-1] + window, np.maximum(np.diff(tokens.offsets) - window, 0))
     width = window + 1 if dedup == "ngram" else window
     return Positions(*_first_occurrences(tokens.ids, tokens.offsets, window, width, _PLACE_KEY, _table(tokens)))
 

@@ -28,7 +28,7 @@ LEAST_RANK = 1.0 / (DECOYS + 1)
 """Rank of a key that beat all decoys."""
 
 
-class Found(NamedTuple):
+class KeyFindings(NamedTuple):
     """What one key says of D documents, C candidates of each, best first.
 
     scored: int64[D]; correction: K of each document, float64[D]; message: int64[D, C], −1: there is none, or the
@@ -58,12 +58,12 @@ class Found(NamedTuple):
         """Candidates whose corrected p is at most a rate, and whose rank passes: bool[D, C]."""
         return passes(self.log10_p_global, rate) & self.passes_rank
 
-    def of_nothing(self) -> "Found":
+    def of_nothing(self) -> "KeyFindings":
         """The same without a message or a p-value for all keys."""
         void = np.full_like(self.log10_p_global, np.nan)
         return self._replace(message=np.full_like(self.message, -1), log10_p_global=void)
 
-    def among(self, documents: NDArray[np.int64], scored: NDArray[np.int64], correction: ArrayLike) -> "Found":
+    def among(self, documents: NDArray[np.int64], scored: NDArray[np.int64], correction: ArrayLike) -> "KeyFindings":
         """The same findings for all documents of a batch: values for `documents`, int64[d], none for the others.
 
         Args:
@@ -79,12 +79,12 @@ class Found(NamedTuple):
 
         return self._each(spread)._replace(scored=scored, correction=np.full(len(scored), correction, np.float64))
 
-    def of_width(self, candidates: int) -> "Found":
+    def of_width(self, candidates: int) -> "KeyFindings":
         """The same with room for so many candidates of each document, C or more."""
         more = ((0, 0), (0, candidates - self.message.shape[1]))
         return self._each(lambda values, fill: np.pad(values, more, constant_values=fill))
 
-    def _each(self, change: Callable[[NDArray[Any], float], NDArray[Any]]) -> "Found":
+    def _each(self, change: Callable[[NDArray[Any], float], NDArray[Any]]) -> "KeyFindings":
         """The same with what has a value a candidate changed; beside it stands what means that there is none."""
         return self._replace(
             message=change(self.message, -1),
@@ -157,11 +157,13 @@ def candidates(mark: Watermark, tokens: Tokens, positions: Positions, messages: 
     if messages != 1:
         raise ValueError(f"{mark.label}: cannot be searched for {messages} messages; a key of it has 1")
     score = mark.score(tokens, positions, 0)
-    alone = np.broadcast_to(np.array([0, -1]), (len(score), 2))
-    return Candidates(alone, np.stack([score, np.zeros_like(score)], axis=1))
+    only_message = np.broadcast_to(np.array([0, -1]), (len(score), 2))
+    return Candidates(only_message, np.stack([score, np.zeros_like(score)], axis=1))
 
 
-def search(mark: Watermark, tokens: Tokens, positions: Positions, messages: int, correction: ArrayLike = 1) -> Found:
+def search(
+    mark: Watermark, tokens: Tokens, positions: Positions, messages: int, correction: ArrayLike = 1
+) -> KeyFindings:
     """Search documents for the messages of a key.
 
     Args:
@@ -171,12 +173,12 @@ def search(mark: Watermark, tokens: Tokens, positions: Positions, messages: int,
         messages: M.
         correction: K, of all or of each document.
     """
-    return found_of(mark, candidates(mark, tokens, positions, messages), positions.scored, messages, correction)
+    return findings_of(mark, candidates(mark, tokens, positions, messages), positions.scored, messages, correction)
 
 
-def found_of(
+def findings_of(
     mark: Watermark, best: Candidates, scored: NDArray[np.int64], messages: int, correction: ArrayLike = 1
-) -> Found:
+) -> KeyFindings:
     """What candidates of D documents say: the p-values of their scores.
 
     Args:
@@ -187,13 +189,13 @@ def found_of(
         correction: K, of all or of each document.
     """
     each = np.full(len(scored), correction, np.float64)
-    there = best.message >= 0
-    log10_p = np.where(there, log10_p_of(mark.law, best.score, scored[:, None]), np.nan)
-    log10_p_own = np.where(there, -np.inf, np.nan)
+    has_message = best.message >= 0
+    log10_p = np.where(has_message, log10_p_of(mark.law, best.score, scored[:, None]), np.nan)
+    log10_p_own = np.where(has_message, -np.inf, np.nan)
     if best.user_evidence is not None:
         log10_own = log10_p_of(mark.law, best.user_evidence.score, best.user_evidence.scored[:, None])
-        log10_p_own = np.where(there, corrected(log10_own, best.user_evidence.messages, each[:, None]), np.nan)
-    return Found(
+        log10_p_own = np.where(has_message, corrected(log10_own, best.user_evidence.messages, each[:, None]), np.nan)
+    return KeyFindings(
         scored=scored,
         correction=each,
         message=best.message,
@@ -207,7 +209,9 @@ def found_of(
     )
 
 
-def replace_findings(found: Found, other: Found, documents: NDArray[np.int64], replacing: NDArray[np.bool_]) -> Found:
+def replace_findings(
+    found: KeyFindings, other: KeyFindings, documents: NDArray[np.int64], replacing: NDArray[np.bool_]
+) -> KeyFindings:
     """What a key found in D texts, with the findings of other texts in place of some documents'.
 
     Args:
@@ -236,7 +240,7 @@ def replace_findings(found: Found, other: Found, documents: NDArray[np.int64], r
     )
 
 
-def choose(found: Sequence[Found]) -> NDArray[np.int64]:
+def choose(found: Sequence[KeyFindings]) -> NDArray[np.int64]:
     """Key that gives each document its verdict: int64[D].
 
     The smallest corrected p among the keys that scored it, ties to the first, and any p before none. When no key scored
@@ -249,7 +253,7 @@ def choose(found: Sequence[Found]) -> NDArray[np.int64]:
     return np.where(scoring.any(axis=0), smallest, most)
 
 
-def decide(found: Sequence[Found], false_positive_rate: float, misnaming_rate: float | None = None) -> Decision:
+def decide(found: Sequence[KeyFindings], false_positive_rate: float, misnaming_rate: float | None = None) -> Decision:
     """From what each key found to one decision a document.
 
     Args:
@@ -260,10 +264,10 @@ def decide(found: Sequence[Found], false_positive_rate: float, misnaming_rate: f
     misnaming_rate = false_positive_rate if misnaming_rate is None else misnaming_rate
     passed = [under_key.passing(false_positive_rate) for under_key in found]
     count = np.sum([of_key.sum(axis=1) for of_key in passed], axis=0)
-    alone = (count == 1)[:, None]
+    is_single = (count == 1)[:, None]
     passed_own = [passes(under_key.log10_p_own, misnaming_rate) for under_key in found]
     named = [
-        of_key & (own_passes if under_key.independent else alone) & (not under_key.basis.assumed)
+        of_key & (own_passes if under_key.independent else is_single) & (not under_key.basis.assumed)
         for under_key, of_key, own_passes in zip(found, passed, passed_own, strict=True)
     ]
     shared, proven = (
@@ -286,7 +290,7 @@ def decide(found: Sequence[Found], false_positive_rate: float, misnaming_rate: f
 
 
 def _best_named(
-    found: Sequence[Found], named: Sequence[NDArray[np.bool_]]
+    found: Sequence[KeyFindings], named: Sequence[NDArray[np.bool_]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Key and candidate of each verdict: who is named by the smallest p, or whoever is best where nobody is."""
     first = [of_key.argmax(axis=1) for of_key in named]  # candidates come best first
@@ -317,14 +321,14 @@ def most_ranked(seconds: float) -> int:
 
 
 def ranked(
-    found: Found,
+    found: KeyFindings,
     mark: Watermark,
     tokens: Tokens,
     positions: Positions,
     messages: int,
     false_positive_rate: float,
     most: int = MOST,
-) -> Found:
+) -> KeyFindings:
     """What a key found, with its rank where it would be flagged; where the law is proven, no rank is computed.
 
     In a long text `most` evenly spaced positions are ranked: the key and the decoys meet the same ones. The p-value for

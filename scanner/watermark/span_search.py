@@ -23,7 +23,7 @@ from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law, least_score
 from scanner.watermark.positions import Positions, Tokens, select_positions
 from scanner.watermark.pvalues import log10_any_of
-from scanner.watermark.rule import Found, candidates, corrected, found_of, log10_p_of, passes, search
+from scanner.watermark.rule import KeyFindings, candidates, corrected, findings_of, log10_p_of, passes, search
 from scanner.watermark.spans import (
     LENGTHS,
     SHORTEST,
@@ -96,11 +96,11 @@ class Parts(NamedTuple):
         by_windows = looks(scored) if self.windows else np.minimum(scored, 1)
         return by_windows + self.segments.many
 
-    def there(self, scored: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def exist_in(self, scored: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether documents with so many scored positions, int64[D], have parts besides the whole: bool[D]."""
         return self.looks(scored) > 1
 
-    def places(self, document: int, scored: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def ranges_of(self, document: int, scored: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """All parts of a document of so many scored positions: int64[L, 2], first position and that after the last.
 
         The second result is the number of each part's segment in its text, int64[L], −1: none. Segments come before
@@ -242,9 +242,9 @@ def passing_spans(
     kept, parts = select_positions(among.positions, documents), among.parts.of_documents(documents)
     found = []
     # a document without parts has no share for them: it is tested as a whole alone
-    for pair in np.flatnonzero(parts.there(kept.scored) & _may_pass(among, kept, parts, sums)).tolist():
+    for pair in np.flatnonzero(parts.exist_in(kept.scored) & _may_pass(among, kept, parts, sums)).tolist():
         pair_sums = sums[kept.offsets[pair] + pair : kept.offsets[pair + 1] + pair + 1]
-        where, number = parts.places(pair, len(pair_sums) - 1)
+        where, number = parts.ranges_of(pair, len(pair_sums) - 1)
         chosen = _apart(pair_sums, where, among)
         if len(chosen):
             found += _spans(among, int(documents[pair]), int(messages[pair]), where[chosen], number[chosen])
@@ -301,7 +301,7 @@ def _spans(
 ) -> list[Span]:
     """Spans of the chosen parts, with scores by `score`: a difference of sums may be off in its last bits.
 
-    chosen: int64[C, 2], number: int64[C], as of Parts.places.
+    chosen: int64[C, 2], number: int64[C], as of Parts.ranges_of.
     """
     mark, tokens, positions, parts, limit, independent = among
     first = positions.offsets[document]
@@ -348,7 +348,7 @@ def spans_of(
     tokens: Tokens,
     positions: Positions,
     limit: Limit,
-    whole: Found,
+    whole: KeyFindings,
     sums: NDArray[np.float64] | None = None,
     parts: Parts | None = None,
 ) -> list[Span]:
@@ -399,7 +399,7 @@ def search_parts(
     keys: ArrayLike,
     limit: Limit,
     parts: Parts | None = None,
-) -> tuple[Found, list[Span]]:
+) -> tuple[KeyFindings, list[Span]]:
     """Result of a search of D documents (scanner.watermark.rule.search), and their spans.
 
     For one message the windows' sums give the documents' scores too, so that no draw is computed twice.
@@ -417,12 +417,12 @@ def search_parts(
         found = search(mark, tokens, positions, messages, keys)
         return found, spans_of(mark, tokens, positions, limit, found, parts=parts)
     sums = running_sums(mark.terms(tokens, positions, 0), positions.offsets)
-    found = found_of(mark, mark.single_message(totals(sums, positions)), positions.scored, 1, keys)
+    found = findings_of(mark, mark.single_message(totals(sums, positions)), positions.scored, 1, keys)
     return found, spans_of(mark, tokens, positions, limit, found, sums, parts)
 
 
 def promising(
-    mark: Watermark, tokens: Tokens, positions: Positions, limit: Limit, whole: Found, parts: Parts
+    mark: Watermark, tokens: Tokens, positions: Positions, limit: Limit, whole: KeyFindings, parts: Parts
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Documents and messages that stand out in some part: int64[Q] each, every pair once, in order.
 
@@ -463,8 +463,8 @@ def _in_windows(
     of_these = select_positions(positions, documents)
     first, begin, end = coarse_of(of_these, least)
     window, message = mark.in_windows(tokens, of_these, (first, begin, end), messages, PROMISING)
-    there = ranges(of_these, begin[window], end[window])
-    log10_p = log10_p_of(mark.law, mark.score(tokens, there, message), there.scored)
+    windows_positions = ranges(of_these, begin[window], end[window])
+    log10_p = log10_p_of(mark.law, mark.score(tokens, windows_positions, message), windows_positions.scored)
     pairs = _Pairs(documents[np.searchsorted(first, window, side="right") - 1], message, log10_p)
     return pairs.among(log10_p <= math.log10(PROMISING) - math.log10(messages))
 

@@ -111,7 +111,7 @@ def test_evidence_of_posts_that_count_twice_raises_the_alarm(tmp_path, monkeypat
         positions = pooled_positions(test.watermark.rule, 4, tokens, begins, "ngram")
         nights = np.tile(np.arange(posts_each) // 2, 100)
         posts = Posts([], begins, nights, [f"account {few + i}" for i in range(100)], [])
-        decoys.see(posts, [AccountPositions(test, tokens, positions)])
+        decoys.observe(posts, [AccountPositions(test, tokens, positions)])
     audit = judged(plan, decoys)
     assert wrong(audit) == ({"decoy_evidence"} if times == 2 else set())
     assert (audit.state == AuditState.ALARM) == (times == 2)

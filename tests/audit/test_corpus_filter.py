@@ -18,7 +18,7 @@ from scanner.cluster.corpus import Encoding, make_scratch
 from scanner.registry import load_registry, new_key
 from scanner.text import sha256_file
 from scanner.watermark import GreenList, Tokens, batch_tokens, join_batches, positions, scored_positions
-from scanner.watermark.positions import places
+from scanner.watermark.positions import consecutive_positions
 from tests.audit.conftest import DEMO
 
 CONFIG = """\
@@ -73,7 +73,10 @@ def test_no_text_is_scored_without_what_its_own_half_taught(tmp_path):
     found = learn_filter(encoding, 2, lessons([digests], [np.arange(200)], 10**6), b"1", 1024, 16)
     assert (found.about.texts, found.about.learnt) == (16, np.bincount(half).min())
     one = batch_tokens([[9] * 5 + template])
-    stays = [found.against(of).without(one, places(np.array([0]), np.array([35]))).scored[0] for of in range(HALVES)]
+    stays = [
+        found.against(of).without(one, consecutive_positions(np.array([0]), np.array([35]))).scored[0]
+        for of in range(HALVES)
+    ]
     assert stays == [7, 35]  # the first half has no template, and the second taught it
     again = learn_filter(encoding, 2, lessons([digests], [np.arange(200)], 10**6), b"1", 1024, 16)
     assert again.about == found.about
@@ -83,7 +86,11 @@ def test_no_text_is_scored_without_what_its_own_half_taught(tmp_path):
 def test_a_corpus_teaches_no_text_that_a_scan_learns_nothing_from():
     lengths = [np.array([18, 17, 400, 2]), np.array([], np.int64), np.array([17, 18])]
     distinct = [np.array([0, 1, 3]), np.array([], np.int64), np.array([0, 1])]
-    assert [places.tolist() for places in teaching(distinct, lengths, 2, 16)] == [[0], [], [1]]
+    assert [places.tolist() for places in teaching(distinct, lengths, 2, 16)] == [
+        [0],
+        [],
+        [1],
+    ]
 
 
 def unlucky(signature: Tokens) -> bytes:

@@ -77,7 +77,7 @@ def test_counts_are_those_of_scoring_each_text_alone(tmp_path, human_texts):
     seen: list[KeyScores] = []
 
     class Keep:
-        def see(self, digests, batch, _text_of) -> None:
+        def observe(self, digests, batch, _text_of) -> None:
             seen.extend(batch)
             self.digests = digests
 

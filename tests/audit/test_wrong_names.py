@@ -47,9 +47,9 @@ def test_it_holds(case):
 @pytest.mark.seconds
 @pytest.mark.parametrize("how", FORMATS, ids=lambda how: how.name)
 def test_without_rule_2_strangers_are_named_for_text_that_fits_their_group(how, monkeypatch):
-    found_of = wrong_names.search
+    findings_of = wrong_names.search
     monkeypatch.setattr(
-        wrong_names, "search", lambda *a: (said := found_of(*a))._replace(log10_p_own=np.full_like(said.log10_p, -9))
+        wrong_names, "search", lambda *a: (said := findings_of(*a))._replace(log10_p_own=np.full_like(said.log10_p, -9))
     )
     assert judged(NamesCase(how, GROUPS, NameQuestion.GROUP, 200)) == "too small"
 

@@ -25,7 +25,7 @@ from scanner.registry import find_key, load_registry, open_key
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Positions, Tokens, Watermark, select_positions
 from scanner.watermark.formats import make_format
-from scanner.watermark.positions import MOST_NGRAMS, CommonNgrams, Sketch, hash_key, places, reach_of
+from scanner.watermark.positions import MOST_NGRAMS, CommonNgrams, Sketch, consecutive_positions, hash_key, reach_of
 from scanner.watermark.rule import log10_p_best
 from tests.bench.spans import opened, sample
 
@@ -56,7 +56,7 @@ def halves(corpus: Path, *, by_texts: bool, most: int) -> tuple[Half, Half]:
         texts = rows["text"].filter(pl.Series(side) == number).sample(fraction=1.0, shuffle=True, seed=1)[:limit]
         of_half = texts.to_list()
         whole = tokenizer.encode(of_half)
-        cut = places(whole.offsets[:-1], np.minimum(np.diff(whole.offsets), LONGEST))
+        cut = consecutive_positions(whole.offsets[:-1], np.minimum(np.diff(whole.offsets), LONGEST))
         bits = np.array([digest(text)[1] % 64 for text in of_half], np.uint8)
         found.append(Half(Tokens(whole.ids[cut.index], cut.offsets), bits))
     return found[0], found[1]
@@ -133,7 +133,7 @@ def power(earlier: Half, written: Written, texts: int, rate: float) -> Iterator[
     common = filter_of(earlier, reach_of(mark.rule), texts)
     for length in (60, 100, LONGEST):
         whole = tokenizer.encode(written.texts)
-        cut = places(whole.offsets[:-1], np.minimum(np.diff(whole.offsets), length))
+        cut = consecutive_positions(whole.offsets[:-1], np.minimum(np.diff(whole.offsets), length))
         tokens = Tokens(whole.ids[cut.index], cut.offsets)
         positions = mark.rule.positions(tokens, "ngram")
         kept = common.without(tokens, positions)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.watermark.laws import Binomial, Law
-from scanner.watermark.positions import places
+from scanner.watermark.positions import consecutive_positions
 from scanner.watermark.rule import corrected, log10_p_of
 from scanner.watermark.spans import log10_in_document, looks, running_sums, windows
 
@@ -62,7 +62,7 @@ def power(
     where = windows(scored)
     for _ in range(documents):
         one = mixed(law, runs, marked, scored, random)
-        sums = running_sums(one.draws, places(np.zeros(1, np.int64), np.array([scored])).offsets)
+        sums = running_sums(one.draws, consecutive_positions(np.zeros(1, np.int64), np.array([scored])).offsets)
         of_whole = float(log10_p_of(law, sums[-1], scored))
         least = log10_p_of(law, sums[where[:, 1]] - sums[where[:, 0]], where[:, 1] - where[:, 0]).min()
         in_document = log10_in_document(least, looks(scored), 100_000)

@@ -56,9 +56,9 @@ OVERLAPS = 4000
 
 
 class Kept:
-    """Witness that keeps the scores of a batch, and holder of nothing."""
+    """Observer that keeps the scores of a batch, and holder of nothing."""
 
-    def see(self, digests: Sequence[bytes], seen: Sequence[KeyScores], text_of: object) -> None:
+    def observe(self, digests: Sequence[bytes], seen: Sequence[KeyScores], text_of: object) -> None:
         self.seen = seen
 
     def naming(self, key_id: str, message: int, at: object) -> NamedUser:
@@ -89,7 +89,7 @@ def ceiling(plan: Plan, texts: Sequence[str], seen: Sequence[KeyScores]) -> NDAr
                 whole = found(scored, tests[variant, d], 1)
                 total[:2, d], total[2:, d] = total[:2, d] + whole, total[2:, d] + whole
             if parted[d] and of_key.parts is not None and spans is not None:
-                where, _ = of_key.parts.places(place, scored)
+                where, _ = of_key.parts.ranges_of(place, scored)
                 lengths, count = np.unique(where[:, 1] - where[:, 0], return_counts=True)
                 total[:2, d] += sum(c * found(t, spans, len(where)) for t, c in zip(lengths, count, strict=True))
     return total
@@ -112,14 +112,14 @@ def measure(name: str, texts: Sequence[str], options: argparse.Namespace) -> Non
         config = make_scan(at, DEMO / "tokenizer.json", keys, 1, [at / "in.parquet"], (1.0, 0.0, 1.0), **form)
         config.write_text(config.read_text() + ALL_LOOKS)
         plan = make_plan(config)
-        detector, decisions, witness = open_detector(plan), Decisions(bytes(32), plan), Kept()
+        detector, decisions, observer = open_detector(plan), Decisions(bytes(32), plan), Kept()
         began, log10_p, of_wholes, ceilings, scored = time.process_time(), [], [], [], 0
         for begin in range(0, len(texts), TOGETHER):
             some = texts[begin : begin + TOGETHER]
             documents = [{"row": row, "text": text.encode()} for row, text in enumerate(some)]
             batch = pa.RecordBatch.from_pylist(documents, DOCUMENTS)
             marks = decisions.marks(b"%s %d %d" % (name.encode(), options.seed, begin))
-            looked = detector.under(marks, witness, LOOKED_FOR).score_batch(batch, Origin("", "", ""), witness)
+            looked = detector.under(marks, observer, LOOKED_FOR).score_batch(batch, Origin("", "", ""), observer)
             p = np.zeros(len(some))
             for rows in (looked.verdicts, looked.spans):
                 values = rows["log10_p_global"].to_numpy(zero_copy_only=False).astype(np.float64)
@@ -127,9 +127,9 @@ def measure(name: str, texts: Sequence[str], options: argparse.Namespace) -> Non
                 if rows is looked.verdicts:
                     of_wholes.append(p.copy())
             log10_p.append(p)
-            scored += len({d for of_key in witness.seen for d in of_key.documents.tolist()})
+            scored += len({d for of_key in observer.seen for d in of_key.documents.tolist()})
             if len(ceilings) * TOGETHER < options.ceiling:
-                ceilings.append(ceiling(plan, some, witness.seen))
+                ceilings.append(ceiling(plan, some, observer.seen))
         spent = (time.process_time() - began) / len(texts)
     most = np.concatenate(ceilings, axis=1)
     print(f"{name}: {scored:,} texts long enough, {spent * 1e3:.1f} ms each; ceiling by {most.shape[1]}")

@@ -96,11 +96,11 @@ def measure(name: str, texts: Sequence[str], steps: Sequence[NDArray[np.uint8]],
             marks: dict[str, Watermark] = decisions.marks(b"%s %d %d" % (name.encode(), options.seed, begin))
             p, scores = np.zeros(len(some)), list[Sequence[KeyScores]]()
             for detector in detectors:
-                witness = Kept()
-                rows = detector.under(marks, witness, LOOKED_FOR).score_batch(batch, Origin("", "", ""), witness)
+                observer = Kept()
+                rows = detector.under(marks, observer, LOOKED_FOR).score_batch(batch, Origin("", "", ""), observer)
                 values = rows.verdicts["log10_p_global"].to_numpy(zero_copy_only=False).astype(np.float64)
                 np.fmin.at(p, rows.verdicts["row"].to_numpy(), values)
-                scores.append(witness.seen)
+                scores.append(observer.seen)
             log10_p.append(p)
             if counted < options.ceiling:
                 most, counted = most + ceiling(scores, levels, corrections), counted + len(some)

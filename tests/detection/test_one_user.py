@@ -7,13 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.detection.attribution import Choice, NamedMessage, Names, Origin, of_one_user
+from scanner.detection.attribution import NameColumns, NamedMessage, Origin, TextOutcomes, of_one_user
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
 from scanner.registry import Holders, NamedUser, new_key, restore_users
 from scanner.watermark.format import Basis
-from scanner.watermark.rule import Found
+from scanner.watermark.rule import KeyFindings
 from schemas.tables import DOCUMENTS, USER_EVENTS
 from tests.support.opened import opened
 from tests.support.two_keys import TOKENIZER, words_of_one_token
@@ -131,7 +131,7 @@ NOBODY = NamedUser("unallocated", None, None)
 
 
 @pytest.mark.parametrize(
-    ("who", "one", "once", "again"),
+    ("who", "one", "first_before", "again"),
     [
         ([ALICE, ALICE], True, 1, 1),
         ([ALICE, ALICE._replace(user_id="bob"), ALICE], False, 2, 1),
@@ -140,12 +140,12 @@ NOBODY = NamedUser("unallocated", None, None)
         ([NamedUser("removed", None, GIVEN)] * 2, False, 2, 0),
     ],
 )
-def test_who_stands_once(who, one, once, again):
+def test_who_stands_once(who, one, first_before, again):
     entries = [NamedMessage(f"k{i}", i, -9.0 + i, each) for i, each in enumerate(who)]
     assert of_one_user(entries) == one
-    names = Names.of_nobody(np.array(["ambiguous", "none"], object))
-    names.put(0, entries, None, GIVEN_LATER)
-    assert [entry["key_id"] for entry in names.named[0]] == [f"k{i}" for i in range(len(who))][:once]
+    names = NameColumns.of_nobody(np.array(["ambiguous", "none"], object))
+    names.name_users(0, entries, None, GIVEN_LATER)
+    assert [entry["key_id"] for entry in names.named[0]] == [f"k{i}" for i in range(len(who))][:first_before]
     assert len(names.named_again[0] or []) == again
     assert names.naming.tolist() == [who[0].naming, "none"]
     assert names.named[1] is None
@@ -153,7 +153,7 @@ def test_who_stands_once(who, one, once, again):
 
 def test_nobody_is_looked_for_where_another_text_or_an_assumed_law_says_otherwise():
     p = np.full((4, 2), [-9.0, 0.0])
-    proven = Found(
+    proven = KeyFindings(
         np.zeros(4, np.int64),
         np.ones(4),
         np.zeros((4, 2), np.int64),
@@ -165,12 +165,12 @@ def test_nobody_is_looked_for_where_another_text_or_an_assumed_law_says_otherwis
     proven = proven._replace(log10_p_global=p)
     assumed = proven._replace(basis=Basis(256, assumed=True), p_rank=np.full((4, 2), 0.001))
     assumed = assumed._replace(log10_p_global=np.where(np.arange(4)[:, None] == 3, p, 0.0))
-    choice = Choice.as_written([proven, assumed], (1e-6, 1e-6))
-    choice = choice._replace(conflicting=np.array([False, True, True, False]))
+    outcomes = TextOutcomes.as_written([proven, assumed], (1e-6, 1e-6))
+    outcomes = outcomes._replace(conflicting=np.array([False, True, True, False]))
     named = [np.full((4, 2), [True, False]), np.zeros((4, 2), np.bool_)]
-    choice = choice._replace(decided=choice.decided._replace(named=named))
+    outcomes = outcomes._replace(decided=outcomes.decided._replace(named=named))
     naming = ["ambiguous", "ambiguous", "named", "ambiguous"]
-    assert [bool(choice.entries(i, each, lambda *_: ("k", ALICE))) for i, each in enumerate(naming)] == [
+    assert [bool(outcomes.entries(i, each, lambda *_: ("k", ALICE))) for i, each in enumerate(naming)] == [
         True,
         False,
         True,

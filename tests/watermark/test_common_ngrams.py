@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scanner.watermark import Positions, batch_tokens
-from scanner.watermark.positions import CommonNgrams, Sketch, hash_key, least_bits, places
+from scanner.watermark.positions import CommonNgrams, Sketch, consecutive_positions, hash_key, least_bits
 from scanner.watermark.proof import common_places
 
 KEY = hash_key(b"a secret of 16 b")
@@ -30,7 +30,7 @@ def learnt(documents: list[list[int]], bits: np.ndarray, reach: int) -> Sketch:
 def filtered(sketch: Sketch, documents: list[list[int]], texts: int = 16) -> list[list[int]]:
     """Places within each document that stay, of all places."""
     tokens = batch_tokens(documents)
-    all_of_them = places(tokens.offsets[:-1], np.diff(tokens.offsets))
+    all_of_them = consecutive_positions(tokens.offsets[:-1], np.diff(tokens.offsets))
     kept = CommonNgrams(sketch.reach, KEY, sketch.common(texts)).without(tokens, all_of_them)
     parts = np.split(kept.index, kept.offsets[1:-1])
     return [(part - begin).tolist() for part, begin in zip(parts, tokens.offsets[:-1], strict=True)]
@@ -103,5 +103,5 @@ def test_other_secrets_hash_otherwise():
     sketch = learnt(texts, np.arange(40), 2)
     other = CommonNgrams(2, hash_key(b"another secret.."), sketch.common(16))
     tokens = batch_tokens(texts)
-    all_of_them = places(tokens.offsets[:-1], np.diff(tokens.offsets))
+    all_of_them = consecutive_positions(tokens.offsets[:-1], np.diff(tokens.offsets))
     assert np.array_equal(other.without(tokens, all_of_them).index, all_of_them.index)

@@ -9,17 +9,17 @@ from scanner.watermark.format import Basis, Candidates, UserEvidence
 from scanner.watermark.laws import Floored, Gamma
 from scanner.watermark.positions import Positions, Tokens
 from scanner.watermark.pvalues import log10_any_of
-from scanner.watermark.rule import Found, choose, corrected, decide, long_enough, passes, search
+from scanner.watermark.rule import KeyFindings, choose, corrected, decide, long_enough, passes, search
 from tests.watermark.pairs import batch_tokens
 
 RATE = 1e-6
 NAN = math.nan
 
 
-def found(*keys: tuple[float, float], independent: bool = False, assumed: bool = False) -> list[Found]:
+def found(*keys: tuple[float, float], independent: bool = False, assumed: bool = False) -> list[KeyFindings]:
     """One document: the corrected log10 p of the best and the second message under each key; NaN: not scored."""
     return [
-        Found(
+        KeyFindings(
             scored=np.array([10 + k]),
             correction=np.ones(1),
             message=np.array([[-1 if math.isnan(best) else 3, -1 if math.isnan(second) else 5]]),

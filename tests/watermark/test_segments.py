@@ -90,7 +90,7 @@ def test_the_best_part_is_that_of_a_plain_search(name):
         least = least_of_parts(mark.law, sums, positions, parts)
         counted = []
         for d, scored in enumerate(positions.scored.tolist()):
-            where, _ = parts.places(d, scored)
+            where, _ = parts.ranges_of(d, scored)
             terms = mark.terms(tokens, select_positions(positions, [d]), 5)
             scores = [math.fsum(terms[begin:end]) for begin, end in where.tolist()]
             assert least[d] == pytest.approx(mark.law.log10_p(scores, where[:, 1] - where[:, 0]).min(), rel=1e-9)

@@ -97,10 +97,10 @@ class _DecoyHolders:
         return NamedUser(Naming.UNALLOCATED, None, None)
 
 
-class _ScoreWitness:
-    """Witness that keeps the scores of a batch."""
+class _KeptScores:
+    """Observer that keeps the scores of a batch."""
 
-    def see(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
+    def observe(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
         """Keep the scores of each key."""
         del digests, text_of
         self.scores = scores
@@ -164,7 +164,7 @@ class Decisions:
         documents = pa.RecordBatch.from_pylist(
             [{"row": row, "text": text.encode()} for row, text in enumerate(texts.values())], DOCUMENTS
         )
-        scored = _ScoreWitness()
+        scored = _KeptScores()
         result = detector.under(self.marks(seed), _DecoyHolders(), THRESHOLDS[0]).score_batch(
             documents, Origin("", "", ""), scored
         )

@@ -115,7 +115,7 @@ class PieceDecoys(HitCounts):
         self._detector, self._decided = detector, set[bytes]()
         self._undecided: dict[bytes, str] = {}
 
-    def see(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
+    def observe(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
         """Score the drawn documents of a batch.
 
         Args:
@@ -372,7 +372,7 @@ class Rehearsal(PieceDecoys):
     def __init__(self, decoys: Decoys) -> None:
         super().__init__(decoys, Origin("", "", ""), 0)
 
-    def see(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
+    def observe(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
         """Score all texts under every kind of key, as some text of the scan will be."""
         seeds, every = dict(enumerate(digests)), np.full(len(digests), self._decoys.draws_all)
         for number in range(len(self._decoys.one)):
@@ -392,7 +392,7 @@ class AccountDecoys(HitCounts):
         super().__init__(decoys, origin)
         self._piece = f"accounts;{unit};".encode()
 
-    def see(self, posts: Posts, under_keys: Sequence[AccountPositions]) -> None:
+    def observe(self, posts: Posts, under_keys: Sequence[AccountPositions]) -> None:
         """Score those accounts that are drawn."""
         digests = [hashlib.sha256(name.encode()).digest() for name in posts.account_ids]
         drawn = [(account, kind) for account, kind, _ in self._decoys.drawn(self._piece, digests)]

@@ -67,10 +67,10 @@ def _searches(case: Case) -> Pairs:
     tokens = batch_tokens([case["tokens"]])
     positions = scored_positions(tokens, case["window"], case["dedup"])
     found = search(mark, tokens, positions, mark.groups**2)
-    there = found.message[0] >= 0
+    has_message = found.message[0] >= 0
     yield "scored", case["scored"], int(positions.scored[0])
     yield "scored_group", case["scored_group"], int(mark.group_steps(tokens, positions).sum())
-    yield "messages", [one["message"] for one in case["candidates"]], found.message[0][there].tolist()
+    yield "messages", [one["message"] for one in case["candidates"]], found.message[0][has_message].tolist()
     for i, one in enumerate(case["candidates"]):
         of_group = mark.parts(tokens, positions, one["message"])[0][0]
         yield f"score of candidate {i}", float(one["score"]), float(found.score[0, i])

@@ -21,7 +21,7 @@ from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
 from scanner.watermark.native.gumbel_runs import BITS, MOST_OF_A_TERM
 from scanner.watermark.native.keyed import below
 from scanner.watermark.native.streams import ScoredSteps, begin_run, in_two, is_group_step, log2, steps_of
-from scanner.watermark.positions import Positions, Tokens, places
+from scanner.watermark.positions import Positions, Tokens, consecutive_positions
 
 GROUPS_BY_CHANCE = 0.1
 """Users of a group are searched in a window where one of its groups is so good by chance so seldom, or less."""
@@ -80,7 +80,7 @@ def standing_out(
     whose = np.searchsorted(first, kept, side="right") - 1
     best = _best_of_each(whose * key.groups + group[kept], log10_p[kept])
     kept, whose = kept[best], whose[best]
-    of_user = places((begin - begins)[kept], (end - begin - ends + begins)[kept])
+    of_user = consecutive_positions((begin - begins)[kept], (end - begin - ends + begins)[kept])
     steps = ScoredSteps(users.ids[of_user.index], users.nonces[of_user.index], of_user.offsets, users.whose[whose])
     return kept, group[kept] * key.groups + key.best_of_group(steps, group[kept])
 

@@ -255,8 +255,8 @@ class SynthIdProof:
             law = np.zeros(weight * (len(log_law) - 1) + 1)
             law[:: max(weight, 1)] = np.exp(power - total)
             sums = np.clip(fftconvolve(sums, law), 0.0, None)
-            there = np.flatnonzero(sums > 1e-19 * sums.max())
-            begin, sums = begin + int(there[0]), sums[there[0] : there[-1] + 1]
+            kept = np.flatnonzero(sums > 1e-19 * sums.max())
+            begin, sums = begin + int(kept[0]), sums[kept[0] : kept[-1] + 1]
         over = np.arange(len(sums)) + begin - score
         enough = over >= 0
         return float(tilt * score - log_scale - math.log((sums[enough] * np.exp(-tilt * over[enough])).sum()))

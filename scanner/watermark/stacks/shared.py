@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from scanner.watermark.format import Basis, Format, Watermark
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law
-from scanner.watermark.positions import TABLE_FACTOR, Dedup, PositionRule, Positions, Tokens, places
+from scanner.watermark.positions import TABLE_FACTOR, Dedup, PositionRule, Positions, Tokens, consecutive_positions
 
 Secret = TypeVar("Secret")
 
@@ -161,7 +161,7 @@ def seeded_positions(tokens: Tokens, seeds: NDArray[np.uint32], skip: int, dedup
         dedup: which repeats are left out.
     """
     if dedup == "none":
-        return places(tokens.offsets[:-1] + skip, np.maximum(np.diff(tokens.offsets) - skip, 0))
+        return consecutive_positions(tokens.offsets[:-1] + skip, np.maximum(np.diff(tokens.offsets) - skip, 0))
     longest = int(np.diff(tokens.offsets).max(initial=1))
     table = np.full(1 << (TABLE_FACTOR * longest - 1).bit_length(), -1, np.int64)
     return Positions(*_first_of_each(tokens.ids, tokens.offsets, seeds, skip, dedup == "ngram", _FACTOR, table))
