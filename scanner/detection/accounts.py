@@ -382,7 +382,7 @@ def _named(
     on_own = unquoted.outcomes.entries(of_unquoted, naming, user_of)
     if not on_own:
         return naming, []
-    entries = entries_of(of_all.outcomes.found, of_all.outcomes.passing, account, (-1, -1), user_of)
+    entries = entries_of(of_all.outcomes.found, of_all.outcomes.decided.passing, account, (-1, -1), user_of)
     named = {(entry.key_id, entry.message) for entry in on_own}
     return Naming.UNDECIDED, [entry for entry in entries if (entry.key_id, entry.message) in named]
 

@@ -246,13 +246,11 @@ def each_user_once(
 class TextOutcomes(NamedTuple):
     """The text of each of D documents that counts: as it stands or normalised, what keys found in it, the decision.
 
-    passing: candidates of each key that pass, bool[D, C]; conflicting: bool[D], another message passes in the other
-    text, so that nobody is named.
+    conflicting: bool[D], another message passes in the other text, so that nobody is named.
     """
 
     found: Sequence[KeyFindings]
     decided: Decision
-    passing: Sequence[NDArray[np.bool_]]
     normalised: NDArray[np.bool_]
     conflicting: NDArray[np.bool_]
 
@@ -260,7 +258,7 @@ class TextOutcomes(NamedTuple):
     def as_written(cls, found: Sequence[KeyFindings], rates: tuple[float, float]) -> "TextOutcomes":
         """The texts as they stand; rates: at or below which p a text is flagged, and its user named."""
         nowhere = np.zeros(len(found[0].scored), np.bool_)
-        return cls(found, decide(found, *rates), [findings.passing(rates[0]) for findings in found], nowhere, nowhere)
+        return cls(found, decide(found, *rates), nowhere, nowhere)
 
     def or_normalised(
         self, others: Sequence[KeyFindings], rows: NDArray[np.int64], rates: tuple[float, float]
@@ -285,14 +283,13 @@ class TextOutcomes(NamedTuple):
                 conflicting[row] = len(self.messages(row) | second.messages(place)) > 1
         ambiguous = conflicting & (decided.naming == Naming.NAMED)
         naming = np.where(ambiguous, Naming.AMBIGUOUS, decided.naming)
-        passing = [findings.passing(rates[0]) for findings in found]
-        return TextOutcomes(found, decided._replace(naming=naming), passing, normalised, conflicting)
+        return TextOutcomes(found, decided._replace(naming=naming), normalised, conflicting)
 
     def messages(self, document: int) -> set[tuple[int, int]]:
         """Keys, by their place, and messages of a document that pass."""
         return {
             (key, int(findings.message[document, c]))
-            for key, (findings, passing) in enumerate(zip(self.found, self.passing, strict=True))
+            for key, (findings, passing) in enumerate(zip(self.found, self.decided.passing, strict=True))
             for c in np.flatnonzero(passing[document])
         }
 
@@ -311,10 +308,10 @@ class TextOutcomes(NamedTuple):
             return entries_of(self.found, self.decided.named, document, best, user_of)
         if naming != Naming.AMBIGUOUS or self.conflicting[document]:
             return []
-        each = zip(self.found, self.passing, strict=True)
+        each = zip(self.found, self.decided.passing, strict=True)
         if any(findings.basis.assumed and of_key[document].any() for findings, of_key in each):
             return []
-        entries = entries_of(self.found, self.passing, document, best, user_of)
+        entries = entries_of(self.found, self.decided.passing, document, best, user_of)
         return entries if of_one_user(entries) else []
 
 

@@ -47,6 +47,7 @@ from scanner.watermark.formats import format_of
 from scanner.watermark.positions import PositionRule, reach_of
 from scanner.watermark.rule import KeyFindings, long_enough, most_ranked, ranked, search
 from scanner.watermark.span_search import Limit, Parts, Segments, joined_segments, of_positions, search_parts
+from schemas.registry import MasterKey
 from schemas.tables import QUARANTINE, SPANS, VERDICTS
 from schemas.words import Naming, Proof
 
@@ -161,6 +162,27 @@ MOST_COMPILED_WITH = 2**16
 """Most tokens that are scored to compile kernels. If min_scored is larger, none are scored, which compiles the same."""
 
 
+class KeyTerms(NamedTuple):
+    """Numbers of a key that are fixed before any text.
+
+    of_texts: K of whole texts by variant, whether their normal form differs and whether parts are tested,
+    float64[variants, 2, 2]; of_spans: K of spans, None: they are not tested; most_ranked: scored positions of the
+    longest text that is ranked.
+    """
+
+    of_texts: NDArray[np.float64]
+    of_spans: float | None
+    most_ranked: int
+
+    @classmethod
+    def of(cls, key: MasterKey, rules: Rules) -> "KeyTerms":
+        """The numbers of a key under the rules of a scan."""
+        weights, tested = rules.weights, rules.keys_tested
+        of_texts = weights.corrections(key, tested, *np.indices((2, 2)))
+        most = most_ranked(format_of(key).seconds(key.messages))
+        return cls(of_texts, weights.correction_of_spans(key, tested), most)
+
+
 class Detector:
     """Scores documents under a fixed list of keys.
 
@@ -178,9 +200,7 @@ class Detector:
         self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in self._keys}
         self._holders, self._rules, self._prover = holders, rules, prover
         self._ranked_rate = rules.false_positive_rate
-        self._corrections_of_spans = [
-            rules.weights.correction_of_spans(test.key, rules.keys_tested) for test in self._keys
-        ]
+        self._terms = [KeyTerms.of(test.key, rules) for test in self._keys]
         self._token_offsets = (
             {name: TokenOffsets(tokenizer.reference) for name, tokenizer in self._tokenizers.items()}
             if rules.weights.segments
@@ -262,7 +282,7 @@ class Detector:
             dataclasses.replace(test, watermark=test.to_device(marks[test.key.key_id]))
             for test in (self._keys[place] for place in places)
         )
-        other._corrections_of_spans = [self._corrections_of_spans[place] for place in places]
+        other._terms = [self._terms[place] for place in places]
         other._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in other._keys}
         if self._token_offsets is not None:
             other._token_offsets = {name: self._token_offsets[name] for name in other._tokenizers}
@@ -278,8 +298,8 @@ class Detector:
         if not document_spans:
             return verdicts, pa.RecordBatch.from_pylist([], SPANS)
         keys = [
-            SpanKey(test.key, test.tokenizer.reference, of_spans or math.nan, str(test.watermark.basis))
-            for test, of_spans in zip(self._keys, self._corrections_of_spans, strict=True)
+            SpanKey(test.key, test.tokenizer.reference, terms.of_spans or math.nan, str(test.watermark.basis))
+            for test, terms in zip(self._keys, self._terms, strict=True)
         ]
         return with_spans(verdicts, document_spans, keys, batch, self._rules.rates[1], salt)
 
@@ -289,7 +309,7 @@ class Detector:
         It scores tokens, not texts, since a tokenizer judges its backend by the first texts that it sees.
         """
         scores = []
-        for test, of_spans in zip(self._keys, self._corrections_of_spans, strict=True):
+        for test, terms in zip(self._keys, self._terms, strict=True):
             length = min(2 * self._rules.min_scored, MOST_COMPILED_WITH) + test.watermark.rule.context
             ids = np.random.default_rng(0).integers(test.tokenizer.vocab_size, size=length + 1, dtype=np.uint32)
             tokens = Tokens(ids, np.array([0, length, length + 1], np.int64))
@@ -299,7 +319,7 @@ class Detector:
             if self._token_offsets is not None:
                 blank = pa.array([b" ", b" "], pa.large_binary())
                 segments = segments_of_stored(blank, {name: tokens}, {name: self._token_offsets[name]})[name]
-            scores.append(self._score_key(test, of_spans, tokens, positions, segments, np.zeros(2, np.bool_))[1])
+            scores.append(self._score_key(test, terms, tokens, positions, segments, np.zeros(2, np.bool_))[1])
         if observer is not None:
             observer.observe([bytes(32), b"1" * 32], scores, lambda _: "")
         normalise("a text")  # a proof looks whether a text is its own normal form
@@ -326,7 +346,7 @@ class Detector:
         positions: dict[tuple[str, PositionRule], Positions] = {}
         found, scores, enough = [], [], np.zeros(len(next(iter(tokens.values())).offsets) - 1, np.bool_)
         differs = np.isin(np.arange(len(enough)), differing) | bool(as_written)
-        for place, (test, of_spans) in enumerate(zip(self._keys, self._corrections_of_spans, strict=True)):
+        for place, (test, terms) in enumerate(zip(self._keys, self._terms, strict=True)):
             name, rule = test.key.tokenizer.sha256, test.watermark.rule
             if (name, rule) not in positions:
                 whole = rule.positions(tokens[name], self._rules.dedup)
@@ -334,7 +354,8 @@ class Detector:
                 positions[name, rule] = self._rules.without.left_of(whole, name, rule, tokens[name])
             parted = as_written[place].parted[differing] if as_written else None
             of_texts = tokens[name], positions[name, rule], segments.get(name)
-            findings, of_key = self._score_key(test, None if as_written else of_spans, *of_texts, differs, parted)
+            of_look = terms._replace(of_spans=None) if as_written else terms
+            findings, of_key = self._score_key(test, of_look, *of_texts, differs, parted)
             found.append(findings)
             scores.append(of_key)
         return found, scores, enough
@@ -370,7 +391,7 @@ class Detector:
     def _score_key(
         self,
         test: KeyUnderTest,
-        of_spans: float | None,
+        terms: KeyTerms,
         tokens: Tokens,
         positions: Positions,
         segments: Segments | None,
@@ -381,7 +402,7 @@ class Detector:
 
         Args:
             test: the key.
-            of_spans: K of spans; None: not tested.
+            terms: of the key; without K of spans, these are not tested.
             tokens: of the texts.
             positions: of the texts.
             segments: of the texts, by their tokens.
@@ -391,19 +412,18 @@ class Detector:
         documents, kept = long_enough(positions, self._rules.min_scored)
         mark, messages = test.watermark, test.key.messages
         scores = KeyScores(test, tokens, kept, documents)
-        if of_spans is not None and isinstance(mark, ScoresParts) and mark.law is not None:
+        if terms.of_spans is not None and isinstance(mark, ScoresParts) and mark.law is not None:
             at = Segments.none(len(documents)) if segments is None else of_positions(segments, tokens, kept, documents)
             scores = scores._replace(parts=Parts(self._rules.weights.windows, at))
         variant, parted = (0, scores.parted) if parted is None else (1, parted)
-        corrections = self._rules.weights.corrections(test.key, self._rules.keys_tested, differs, parted)[variant]
-        if of_spans is None or scores.parts is None:
+        corrections = terms.of_texts[variant, differs.astype(np.intp), parted.astype(np.intp)]
+        if terms.of_spans is None or scores.parts is None:
             found = search(mark, tokens, kept, messages, corrections[documents])
         else:
-            limit = Limit(self._rules.false_positive_rate, messages, of_spans)
+            limit = Limit(self._rules.false_positive_rate, messages, terms.of_spans)
             found, spans = search_parts(mark, tokens, kept, messages, corrections[documents], limit, scores.parts)
             scores = scores._replace(spans=spans)
-        most = most_ranked(format_of(test.key).seconds(messages))
-        found = ranked(found, mark, tokens, kept, messages, self._ranked_rate, most)
+        found = ranked(found, mark, tokens, kept, messages, self._ranked_rate, terms.most_ranked)
         return found.among(documents, positions.scored, corrections), scores
 
     def _named(

@@ -47,7 +47,7 @@ class Filter(NamedTuple):
 
     def left_of(self, positions: Positions, tokenizer: str, rule: PositionRule, tokens: Tokens) -> Positions:
         """Those of a rule's positions in a batch whose n-gram is not common."""
-        common = self.of(tokenizer, rule)
+        common = self.of(tokenizer, rule) if self.common else None
         return positions if common is None else common.without(tokens, positions)
 
 

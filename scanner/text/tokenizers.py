@@ -322,14 +322,28 @@ class FastTokenizer:
     def _encode(self, texts: Sequence[str]) -> Tokens:
         """Tokenise texts. The reference reads texts that the backend refuses, as for a byte not in the vocabulary."""
         try:
-            ids, offsets = self._inner.encode_batch_flat(list(texts), False, True)
+            return self._by_backend(texts)
         except BaseException as error:
             _end_if_required(error)
-            if len(texts) == 1:
-                return self.reference.encode(texts)
-            half = len(texts) // 2
-            return join_batches([self._encode(texts[:half]), self._encode(texts[half:])])
+            return join_batches(list(self._halves(texts)))
+
+    def _by_backend(self, texts: Sequence[str]) -> Tokens:
+        ids, offsets = self._inner.encode_batch_flat(list(texts), False, True)
         return Tokens(_array(ids, np.uint32), _array(offsets, np.int64))
+
+    def _halves(self, texts: Sequence[str]) -> Iterator[Tokens]:
+        """Tokens of texts of which the backend refuses some, by halves, down to a text that the reference reads."""
+        if len(texts) == 1:
+            yield self.reference.encode(texts)
+            return
+        for half in (texts[: len(texts) // 2], texts[len(texts) // 2 :]):
+            try:
+                tokens = self._by_backend(half)
+            except BaseException as error:
+                _end_if_required(error)
+                yield from self._halves(half)
+            else:
+                yield tokens
 
     def _compare(self, texts: Sequence[str]) -> None:
         expected, found = self.reference.encode(texts), self._encode(texts)

@@ -100,14 +100,16 @@ class Decision(NamedTuple):
     """What all keys together say of D documents.
 
     key: int64[D], which gives the verdict, and candidate: int64[D], of it: the named one of smallest corrected p, the
-    best of all where nobody is; flagged: bool[D]; named: of each key bool[D, C], candidates to be named;
-    naming: object[D], of a flagged document `named`, or why nobody is: `ambiguous` (several messages pass, and one
-    mark raises the scores of others), `undecided` (none passes by what it shares with no other), `assumed`; or `none`.
+    best of all where nobody is; flagged: bool[D]; passing and named: of each key bool[D, C], candidates that pass, and
+    those to be named; naming: object[D], of a flagged document `named`, or why nobody is: `ambiguous` (several messages
+    pass, and one mark raises the scores of others), `undecided` (none passes by what it shares with no other),
+    `assumed`; or `none`.
     """
 
     key: NDArray[np.int64]
     candidate: NDArray[np.int64]
     flagged: NDArray[np.bool_]
+    passing: list[NDArray[np.bool_]]
     named: list[NDArray[np.bool_]]
     naming: NDArray[np.object_]
 
@@ -286,7 +288,7 @@ def decide(found: Sequence[KeyFindings], false_positive_rate: float, misnaming_r
     # the best of such a key passes with its group alone, so it may be a stranger, whatever passes under other keys
     independent = np.array([under_key.independent for under_key in found])
     naming[(naming == Naming.AMBIGUOUS) & independent[key]] = Naming.UNDECIDED
-    return Decision(key, candidate, count > 0, named, naming)
+    return Decision(key, candidate, count > 0, passed, named, naming)
 
 
 def _best_named(
