@@ -37,7 +37,7 @@ from scanner.detection.rules import Rules
 from scanner.detection.sketches import sketch
 from scanner.detection.spans import ScoredBatch, SpanKey, located_spans, with_spans
 from scanner.input.documents import decode_text, read_text
-from scanner.input.manifests import without_manifests
+from scanner.printable import without_manifests
 from scanner.text import TokenOffsets
 from scanner.text.normal_form import normal_forms, normalise
 from scanner.text.quoting import Utf8, segments_of_texts

@@ -18,8 +18,7 @@ import numpy as np
 import tokenizers
 
 from scanner.errors import TokenizerError
-from scanner.input.manifests import with_manifest
-from scanner.printable import BLANKS, UNSEEN
+from scanner.printable import BLANKS, UNSEEN, with_manifest
 
 EVERY = (
     "substitute:0.3",

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from scanner.errors import FileFault
 from scanner.input.columns import Columns, documents_of, is_text, lengths, plain_type, readable
 from scanner.input.files import InputFile
-from scanner.input.manifests import without_manifests
 from scanner.input.shards import bytes_of, footer_of, in_words, leaves, open_footer, range_of
+from scanner.printable import without_manifests
 
 _BUFFER_BYTES = 4 * 2**20
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from jobs.demo.demo_keys import TOKENIZER
 from scanner.errors import TokenizerError
 from scanner.evaluation.attacks import EVERY, HOMOGLYPHS, Tools, attack, attacked, followers, imitated, new_share
-from scanner.input.manifests import without_manifests
+from scanner.printable import without_manifests
 from schemas.evaluation import RobustnessConfig
 from tests.watermark.strategies import few
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scanner.detection.detector import read_texts
 from scanner.input.documents import decode_text, read_text
-from scanner.input.manifests import without_manifests
+from scanner.printable import without_manifests
 from scanner.text import load_tokenizer, sha256_file
 from tests.support.two_keys import TOKENIZER
 
