@@ -115,7 +115,7 @@ class CommitLog:
                 name, at = self._named(action["add"]["path"]), moment(action["add"]["modificationTime"])
                 vector = action["add"].get("deletionVector")
                 if vector is not None:
-                    vectors[name] = vector["cardinality"]
+                    vectors[name] = int(vector["cardinality"])  # deltalake reads "1" too
                 if kept is None or name in kept:
                     commit.adds[name] = at
             elif "remove" in action:

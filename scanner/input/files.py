@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 from urllib.parse import quote, urlsplit
 
 import numpy as np
@@ -36,6 +36,9 @@ from scanner.input.tables import (
     values_of_path,
 )
 from scanner.storage.locations import ask_many_at_once, filesystem_of, is_uri, refuse_password
+
+if TYPE_CHECKING:
+    from scanner.input.table_files import TableFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +274,7 @@ def _files_of_table(named: str, folders: TableFolders, reading: TableReading) ->
 
         with _faults_of(named):  # a store may not answer
             files = read_iceberg(named, reading)
-            for root in {_root(file.path) for file in files}:
+            for root in set(map(_root, files.paths())):
                 filesystem_of(root)
             return _FilesOfTable(files, None)
     location = named.removeprefix(DELTA)
@@ -307,7 +310,7 @@ class _FilesOfTable(Sequence[InputFile]):
         location: whose folder they lie in, None: the root of the store of each.
     """
 
-    def __init__(self, files: Sequence[TableFile], location: str | None) -> None:
+    def __init__(self, files: "TableFiles", location: str | None) -> None:
         self._files, self._location = files, location
 
     def __len__(self) -> int:
@@ -327,7 +330,7 @@ class _FilesOfTable(Sequence[InputFile]):
 
     def local_paths(self) -> Iterator[str]:
         """Paths of files of this machine."""
-        return (file.path for file in self._files if not is_uri(file.path))
+        return (path for path in self._files.paths() if not is_uri(path))
 
     def _input_file(self, file: TableFile) -> InputFile:
         location = _root(file.path) if self._location is None else self._location

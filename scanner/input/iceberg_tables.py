@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.input.shards import MAX_ROWS, MOST_SHARDS
+from scanner.input.table_files import TableFiles
 from scanner.input.tables import (
     ICEBERG,
     Commit,
@@ -46,7 +47,7 @@ _SHORTEST_SECRET = 4  # characters of a part of a URI; shorter ones are words of
 _INSTALL = "install brickscan[iceberg] to read Iceberg tables"
 
 
-def read_iceberg(named: str, reading: TableReading) -> list[TableFile]:
+def read_iceberg(named: str, reading: TableReading) -> TableFiles:
     """The data files of an Iceberg table at one snapshot.
 
     Args:
@@ -68,7 +69,7 @@ def read_iceberg(named: str, reading: TableReading) -> list[TableFile]:
         _refuse_used_names(named, table)
         snapshot = _snapshot(named, table, reading)
         if snapshot is None:
-            return []
+            return TableFiles([])
         scan = table.scan(row_filter=_rows(reading.where), snapshot_id=snapshot.snapshot_id)
         tasks = list(scan.plan_files())
         origins = origins_of(_commits(table, snapshot), _UNKNOWN)
@@ -95,7 +96,7 @@ def read_iceberg(named: str, reading: TableReading) -> list[TableFile]:
         parents = origin.parents | {named_path} if path in deleted else origin.parents
         entry = LogEntry(read, _values(table, task.file), deleted.get(path, b""), parents, origin.since)
         files.append(TableFile(named_path, task.file.file_size_in_bytes, 0, entry))
-    return sorted(files, key=lambda file: file.path)
+    return TableFiles(files)
 
 
 def _in_a_line(error: Exception, named: str) -> str:

@@ -78,7 +78,7 @@ def test_a_log_read_in_blocks_is_the_log_read_whole(tmp_path, monkeypatch, block
 
 
 def test_stated_rows_of_vectors_are_those_of_the_newest_entries(tmp_path):
-    def add(path: str, rows: int | None) -> dict[str, Any]:
+    def add(path: str, rows: int | str | None) -> dict[str, Any]:
         vector = None if rows is None else {"cardinality": rows}
         return {"add": {"path": path, "modificationTime": 1, "deletionVector": vector}}
 
@@ -90,7 +90,7 @@ def test_stated_rows_of_vectors_are_those_of_the_newest_entries(tmp_path):
             [add("a", 1), add("b", None), add("c", 7)],
             [add("a", 2), remove("a"), remove("b"), add("b", 3)],
             [remove("./b"), add("b", None)],
-            [add("d", 5)],
+            [add("d", "5")],
         ]
     ):
         (tmp_path / f"{number:020d}.json").write_text("\n".join(map(json.dumps, actions)))

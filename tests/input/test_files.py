@@ -8,6 +8,7 @@ import pytest
 from scanner.errors import FileFault, Refused
 from scanner.input import delta_tables, files
 from scanner.input.files import InputFile, list_files, resolve
+from scanner.input.table_files import TableFiles
 from tests.support.slow_store import SlowStore
 
 DATE = datetime.date(2026, 8, 31)
@@ -119,7 +120,7 @@ def test_a_table_is_refused_at_above_and_below_a_path(tmp_path, monkeypatch, pla
     touch(table / LOGS[kind])
     refusal = rf"lake/table' is the folder of an? {kind} table, and files of it may hold rows"
     if (kind, where) == ("Delta", "lake/table"):
-        monkeypatch.setattr(delta_tables, "read_delta", lambda location, reading: [])
+        monkeypatch.setattr(delta_tables, "read_delta", lambda location, reading: TableFiles([]))
         assert listed(f"{place}/{where}") == []
         return
     with pytest.raises(Refused, match=refusal):

@@ -25,6 +25,7 @@ def test_columns_give_the_files_back_sorted_and_each_once():
             assert found == wanted
             assert (found.entry.parents, found.entry.since) == (wanted.entry.parents, wanted.entry.since)
             assert found.entry.snapshot == snapshot
+        assert [*files.paths()] == [file.path for file in expected]
         assert files[-1] == expected[-1]
         assert files[1:9] == expected[1:9]
         assert files[::-7] == expected[::-7]
