@@ -149,6 +149,8 @@ SHARDS = pa.schema(
         pa.field("tests_sha256", pa.string()),  # digest of everything but the file that decided its verdicts
         pa.field("since", TIME),  # since when a row of its file can have been in its table; null: it is in no table
         pa.field("moved_from", pa.list_(pa.string())),  # files in which its file's rows were scanned
+        pa.field("dedup", pa.string()),  # as in SCANS, also of scans that were killed; null: written before this column
+        pa.field("min_scored", pa.int64()),  # as dedup
     ]
 )
 """One row per range of rows of a file that a scan finished: its counts, and which rows of VERDICTS are the newest."""

@@ -270,6 +270,8 @@ class Committer:
             "tests_sha256": (self._plan.under(shard.keys) if shard.keys else self._plan).tests_sha256,
             "since": None if shard.file.entry is None else written(shard.file),
             "moved_from": shard.file.moved_from or None,
+            "dedup": self._plan.config.dedup,
+            "min_scored": self._plan.config.min_scored,
         }
 
     def _write_lost(self, finished: FinishedShard) -> Files:

@@ -29,7 +29,7 @@ from scanner.printable import printable
 from scanner.results import quarantine
 from scanner.results.filters import fixed, used
 from scanner.results.newest import sets_of_keys, settle
-from scanner.results.queries import scans
+from scanner.results.queries import rules_ever
 from scanner.results.retention import cutoff, done_in_frozen_nights
 from scanner.results.scan_list import MOST_TOLD, NOTHING_READ, Reason, WholeInput, in_words, reasons, whole_input
 from scanner.results.transactions import Tables, committed
@@ -296,8 +296,7 @@ def _look_back(plan: Plan, inspected: InspectedInput) -> tuple[ScanWork, set[str
 
 def _rules(plan: Plan) -> list[tuple[str, int, str | None]]:
     """Rules of scans that may have had the same texts: of their night, with its filter or with none."""
-    stated = {*scans(plan.results).select("dedup", "min_scored").unique().collect().rows()}
-    stated.add((plan.config.dedup, plan.config.min_scored))  # a killed scan stated nothing
+    stated = {*rules_ever(plan.results), (plan.config.dedup, plan.config.min_scored)}
     of_night = set() if plan.date is None else {fixed(plan.results, plan.date), *used(plan.results, plan.date)}
     return [(*rule, sha256) for rule in stated for sha256 in {None, *of_night}]
 

@@ -11,7 +11,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from scanner.errors import ScanFailed
-from scanner.results.newest import EVERY, exact, flags, newest_flags, newest_verdicts, shards
+from scanner.results.newest import EVERY, exact, flags, newest_flags, newest_verdicts, ranges_ever, shards
 from scanner.results.newest import current_flags as of_every_set_of_keys
 from scanner.results.transactions import faults_named, read_whole
 from scanner.storage.delta import open_table, table_uri
@@ -249,6 +249,12 @@ def quarantine(results: str) -> pl.LazyFrame:
 def scans(results: str) -> pl.LazyFrame:
     """All scans, oldest first, as in schemas.tables.SCANS. Raises as `verdicts` does."""
     return read_whole(results, "scans").sort("started_at")
+
+
+def rules_ever(results: str) -> set[tuple[str, int]]:
+    """Dedup and min_scored of all scans, and of shards of scans that were killed. Raises as `verdicts` does."""
+    stated = (table.select("dedup", "min_scored").unique() for table in (scans(results), ranges_ever(results)))
+    return {*pl.concat(stated).drop_nulls().collect(engine="streaming").iter_rows()}
 
 
 def of_trial(results: str) -> bool | None:

@@ -166,7 +166,9 @@ def simulated(
         module.time = clock  # type: ignore[attr-defined]
     pool.ray = ray  # type: ignore[attr-defined]
     open_tables(folder)
-    plan: Any = SimpleNamespace(results=folder, decides="", key_set="keys", tests_sha256="tests", date=None)
+    config = SimpleNamespace(dedup="ngram", min_scored=16)
+    of_tests = {"decides": "", "key_set": "keys", "tests_sha256": "tests"}
+    plan: Any = SimpleNamespace(results=folder, date=None, config=config, **of_tests)
     committer = commits.Committer(plan, f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{driver:08x}")
     pace = PiecePace(messages * SECONDS_A_MESSAGE)
     used, committing, flushes = pool.Pool(lambda: Actor(ray), workers, 300.0, pace=pace), 0.0, 0

@@ -15,6 +15,7 @@ from scanner.input.shards import key_set
 from scanner.registry import add_users, load_registry, make_canaries, new_key
 from tests.fixed import fix_secrets
 from tests.support.command_line import call
+from tests.support.table_histories import scan_here
 from tests.support.two_keys import TOKENIZER, marked_text, message_of
 
 pytestmark = pytest.mark.usefixtures("without_ray")
@@ -164,6 +165,22 @@ def test_a_second_rule_for_what_was_scanned_is_refused(night, own_registry, scan
     for name in ("a", "b"):
         (night.input / f"{name}.parquet").unlink()
     night.write("c", [plain(40, 99)])
+    assert night.scan().totals.counts.documents == 1
+
+
+@pytest.mark.parametrize("rule", ["min_scored = 17", 'dedup = "context"'])
+def test_a_second_rule_after_a_scan_that_was_killed_is_refused(night, own_registry, plain, rule):
+    """Its committed shards say by which rule it went; it left no row in `scans`."""
+    for name in ("a", "b"):
+        night.write(name, [plain(40, ord(name))])
+    scan_here(night, 0, shards=1)
+    assert not len(results.scans(night.results).collect())
+    before = night.verdicts()
+    night.configure(more=rule)
+    with pytest.raises(Refused, match=r"a\.parquet was scanned with dedup = 'ngram', min_scored = 16"):
+        night.scan()
+    assert night.verdicts().equals(before)
+    night.configure()
     assert night.scan().totals.counts.documents == 1
 
 
