@@ -51,7 +51,7 @@ CASES: dict[str, tuple[int, dict[str, Any], str]] = {
     "SynthID's table": (1, ONE_MESSAGE | SYNTHID, ""),
 }
 PARTS: tuple[tuple[Any, str, str], ...] = (
-    (PieceDecoys, "see", "drawing"),
+    (PieceDecoys, "observe", "drawing"),
     (PieceDecoys, "_score_one", "one message"),
     (PieceDecoys, "_score_shadows", "shadows"),
     (PieceDecoys, "_rank_held", "ranks"),

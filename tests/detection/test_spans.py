@@ -146,7 +146,7 @@ def test_a_marked_quotation_is_one_look_that_fits(look, users, marked, plain):
 @pytest.mark.seconds
 def test_segments_that_are_not_charged_are_proved_by_nothing(look, users, marked, plain, monkeypatch):
     monkeypatch.setattr(Parts, "looks", lambda self, scored: np.ones_like(scored))
-    monkeypatch.setattr(Parts, "there", lambda self, scored: scored > 0)
+    monkeypatch.setattr(Parts, "exist_in", lambda self, scored: scored > 0)
     quotation = "".join(f"> {marked(users['alice'], 40, seed)}\n" for seed in range(3))
     looked = look([f"{plain(300, 10)}\n{quotation}"], SEGMENTS._replace(windows=False))
     assert looked.spans["proof"].to_pylist() == ["differs"]
