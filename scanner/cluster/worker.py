@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan.controls import reserved_texts
 from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
@@ -38,6 +39,7 @@ from scanner.results.transactions import write_file
 from scanner.scan_plan import Plan
 from scanner.watermark.formats import format_of
 from scanner.watermark.rule import DECOYS, SECONDS
+from scanner.watermark.span_search import FEW_SEARCHES, LONGEST_AT_ONCE, MOST_SEARCHES
 from schemas.tables import FLAG_TEXTS, QUARANTINE
 from schemas.words import Proof
 
@@ -159,14 +161,19 @@ def without(void: Unreadable, batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(pc.or_(pc.less(batch["row"], void.start), pc.greater_equal(batch["row"], void.stop)))
 
 
-def parts_of(batch: pa.RecordBatch, text_bytes: int) -> list[pa.RecordBatch]:
-    """A batch cut after each document that brings the texts since the last cut to so many bytes."""
-    ends = np.cumsum(pc.fill_null(pc.binary_length(batch["text"]), 0).to_numpy(zero_copy_only=False))
+def parts_of(batch: pa.RecordBatch, costs: NDArray[np.generic], most: float) -> list[pa.RecordBatch]:
+    """A batch cut after each document that brings the costs since the last cut to `most`; costs: of each, [D]."""
+    ends = np.cumsum(costs)
     bounds = [0]
     while bounds[-1] < len(batch):
         before = ends[bounds[-1] - 1] if bounds[-1] else 0
-        bounds.append(min(int(np.searchsorted(ends, before + text_bytes)) + 1, len(batch)))
+        bounds.append(min(int(np.searchsorted(ends, before + most)) + 1, len(batch)))
     return [batch.slice(begin, end - begin) for begin, end in pairwise(bounds)]
+
+
+def sizes_of(texts: pa.LargeBinaryArray) -> NDArray[np.int64]:
+    """Bytes of stored texts, int64[D]."""
+    return np.asarray(pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False), np.int64)
 
 
 BETWEEN_SIGNS = 60.0
@@ -395,6 +402,19 @@ class Worker:
         return seconds_a_byte(self._plan)
 
     @cached_property
+    def _share_of_short(self) -> float:
+        """Seconds of scoring a byte of a text of LONGEST_AT_ONCE bytes at most, over those of a longer one."""
+        if self._plan.weights.span is None:
+            return 1.0
+        return FEW_SEARCHES / MOST_SEARCHES if self._detector.searches_windows else 1.0
+
+    def _seconds_of(self, documents: pa.RecordBatch) -> NDArray[np.float64]:
+        """Seconds of scoring each document, generously: float64[D]."""
+        sizes = sizes_of(documents.column("text"))
+        short = np.where(sizes <= LONGEST_AT_ONCE, self._share_of_short, 1.0)
+        return np.asarray((sizes + 8) * short * self._seconds_a_byte, np.float64)  # one without a text takes some too
+
+    @cached_property
     def _seconds_a_proof(self) -> float:
         """Seconds of proving a token, under all keys; plain Python takes thirty times the format's seconds."""
         return sum(max(SECONDS_A_TOKEN, 30.0 * format_of(key).seconds(1)) for key in self._plan.keys)
@@ -409,12 +429,12 @@ class Worker:
         """A batch cut into parts of so many seconds each, by its texts' sizes alone; uncut on a device."""
         if self._device[0] is not None:
             return [batch] if len(batch) else []
-        return parts_of(batch, max(int(BETWEEN_SIGNS / self._seconds_a_byte), LEAST_TEXT_BYTES))
+        return parts_of(batch, self._seconds_of(batch), max(BETWEEN_SIGNS, LEAST_TEXT_BYTES * self._seconds_a_byte))
 
     def _busy(self, documents: pa.RecordBatch, before: int, *, single: bool) -> Iterator[Busy]:
         """A sign of life before documents are scored, where one is due, as before each that is scored alone."""
         text_bytes = documents.column("text").nbytes
-        scoring = text_bytes * self._seconds_a_byte
+        scoring = float(self._seconds_of(documents).sum())
         proving = min(text_bytes, MOST_TOKENS) * self._seconds_a_proof
         ranking = sum(min(DECOYS * text_bytes * each, SECONDS * len(documents)) for each in self._seconds_ranked)
         expected, now = scoring + proving + ranking, time.monotonic()

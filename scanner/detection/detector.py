@@ -42,7 +42,7 @@ from scanner.text import TokenOffsets
 from scanner.text.normal_form import normal_forms, normalise
 from scanner.text.quoting import Utf8, segments_of_texts
 from scanner.watermark import Positions, Tokens, Watermark, join_batches
-from scanner.watermark.format import ScoresParts
+from scanner.watermark.format import ScoresParts, SearchesWindows
 from scanner.watermark.formats import format_of
 from scanner.watermark.positions import PositionRule, reach_of
 from scanner.watermark.rule import KeyFindings, long_enough, most_ranked, ranked, search
@@ -207,6 +207,11 @@ class Detector:
             else None
         )
         self.tokenising = self.proving = 0.0  # wall seconds so far
+
+    @property
+    def searches_windows(self) -> bool:
+        """Whether every key looks for messages in all windows of a document at once."""
+        return all(isinstance(test.watermark, SearchesWindows) for test in self._keys)
 
     def detect(
         self,

@@ -81,6 +81,8 @@ class KeyFindings(NamedTuple):
 
     def of_width(self, candidates: int) -> "KeyFindings":
         """The same with room for so many candidates of each document, C or more."""
+        if candidates == self.message.shape[1]:
+            return self
         more = ((0, 0), (0, candidates - self.message.shape[1]))
         return self._each(lambda values, fill: np.pad(values, more, constant_values=fill))
 

@@ -336,6 +336,9 @@ MOST_SEARCHES = 40
 """Most searches of the documents in a search for spans: two at each of 18 scales, one of segments, and a few more.
 """
 
+FEW_SEARCHES = 16
+"""Most searches of documents whose windows are searched all at once, generously: such documents take four."""
+
 LONGEST_AT_ONCE = 2**16
 """Most positions of documents whose windows are searched all at once, where the mark can; more take memory."""
 

@@ -9,10 +9,12 @@ from polars.testing import assert_frame_equal
 from scanner.cluster import worker
 from scanner.cluster.pieces import Busy, Piece, Report
 from scanner.cluster.work import inspect_input
-from scanner.cluster.worker import Worker, parts_of
+from scanner.cluster.worker import Worker, parts_of, sizes_of
+from scanner.detection.detector import Detector
 from scanner.input.files import list_files
 from scanner.results.transactions import open_tables
 from scanner.storage.delta import table_uri
+from scanner.watermark.span_search import FEW_SEARCHES, LONGEST_AT_ONCE, MOST_SEARCHES
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -30,7 +32,22 @@ def test_a_batch_is_cut_where_its_texts_come_to_so_many_bytes(seed):
             part, size = [], 0
     wanted += [part] if part else []
     batch = pa.RecordBatch.from_pydict({"text": pa.array(texts, pa.large_binary()), "row": range(len(texts))})
-    assert [found["row"].to_pylist() for found in parts_of(batch, most)] == wanted
+    assert [found["row"].to_pylist() for found in parts_of(batch, sizes_of(batch["text"]), most)] == wanted
+
+
+def test_only_texts_whose_windows_are_searched_at_once_are_priced_for_few_searches(night, plain, monkeypatch):
+    """A window costs a search of its own in longer texts, and under marks of version 1, which search none at once."""
+    texts = [b"x" * LONGEST_AT_ONCE, b"x" * (LONGEST_AT_ONCE + 1), None]
+    documents = pa.RecordBatch.from_pydict({"text": pa.array(texts, pa.large_binary())})
+    night.write("a", [plain(30, 1)])
+    bare = Worker(night.plan(), "scan")
+    sizes = np.array([LONGEST_AT_ONCE + 8, LONGEST_AT_ONCE + 9, 8])
+    np.testing.assert_allclose(bare._seconds_of(documents), bare._seconds_a_byte * sizes)
+    night.configure(more="[spans]\nwindows = true")
+    for at_once, searches in ((True, FEW_SEARCHES), (False, MOST_SEARCHES)):
+        monkeypatch.setattr(Detector, "searches_windows", at_once)
+        wanted = bare._seconds_a_byte * sizes * [searches, MOST_SEARCHES, searches]
+        np.testing.assert_allclose(Worker(night.plan(), "scan")._seconds_of(documents), wanted)
 
 
 def scanned(

@@ -71,6 +71,15 @@ def test_texts_are_read_as_the_times_that_they_write(zone, shown):
     assert (day.at, day.latest) == (same.at, same.latest)
 
 
+@given(st.lists(st.sampled_from(["2026-08-31", "2026-08-31T12:00Z", "2026-08-31 12:00", "soon", " ", "", None])))
+def test_texts_are_the_same_times_however_often_they_stand_there(words):
+    found, zone = times(pa.array(words, pa.string()), "Asia/Tokyo"), "Asia/Tokyo"
+    each = [times(pa.array([word], pa.string()), zone) for word in words]
+    assert found.at.to_pylist() == [one.at[0].as_py() for one in each]
+    assert found.latest.to_pylist() == [one.latest[0].as_py() for one in each]
+    assert found.unread.tolist() == [bool(one.unread[0]) for one in each]
+
+
 def test_texts_that_are_no_times_are_null_and_told_apart_from_blank_ones():
     words = [
         "yesterday",
