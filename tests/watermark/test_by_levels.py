@@ -7,29 +7,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from scanner.watermark import Tokens, batch_tokens
 from scanner.watermark.by_levels import ByLevels, ByLevelsProof, lacks_for_levels
 from scanner.watermark.formats import make_format
 from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels
 from scanner.watermark.native.gumbel_runs import level_sums
 from scanner.watermark.native.level_runs import LONGEST, largest_sums
 from scanner.watermark.rule import corrected, search
+from tests.watermark.random_levels import levels_of, texts
 
 FORMS: dict[str, dict[str, Any]] = {
     "greenlist-v2": {"window": 3, "gamma": "1/4"},
     "gumbel-v2": {"window": 3},
 }
 VALUES = np.arange(LEVELS + 1)
-
-
-def levels_of(tokens: Tokens) -> NDArray[np.uint8]:
-    """Any function of the tokens; most of them are foregone."""
-    return np.minimum(tokens.ids * np.uint32(2654435761) >> np.uint32(28), LEVELS).astype(np.uint8) % (LEVELS + 1)
-
-
-def texts(number: int, length: int, seed: int = 0) -> Tokens:
-    rng = np.random.default_rng(seed)
-    return batch_tokens([rng.integers(0, 5000, length).astype(np.uint32) for _ in range(number)])
 
 
 def plain_log10_p(method: str, terms: NDArray[np.float64], levels: NDArray[np.uint8]) -> float:

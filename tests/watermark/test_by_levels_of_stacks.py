@@ -17,8 +17,8 @@ from scanner.watermark.native.version2_marks import Version2Gumbel
 from scanner.watermark.rule import LEAST_RANK, decide, ranked, search
 from scanner.watermark.stacks.sglang.user_keys import SglangUsers, user_key
 from tests.watermark.mpmath_oracle import gumbel_tail
+from tests.watermark.random_levels import levels_of, texts
 from tests.watermark.sglang import reference as sglang
-from tests.watermark.test_by_levels import levels_of, texts
 from tests.watermark.vllm import reference as vllm
 
 pytestmark = pytest.mark.seconds
