@@ -81,9 +81,11 @@ def read_delta(location: str, reading: TableReading) -> TableFiles:
 def _read(location: str, reading: TableReading) -> Iterator[TableFile]:
     """As `read_delta`, one file after the other, since there may be a million."""
 
+    folder = location.rstrip("/")
+
     def named(path: str) -> str:
         """A path in the log as results show it, whatever characters its writer escaped."""
-        return f"{location.rstrip('/')}/{posixpath.normpath(unquote(path))}"
+        return f"{folder}/{posixpath.normpath(unquote(path) if '%' in path else path)}"
 
     _refuse_special_files(location)
     try:

@@ -333,10 +333,11 @@ class _FilesOfTable(Sequence[InputFile]):
         return (path for path in self._files.paths() if not is_uri(path))
 
     def _input_file(self, file: TableFile) -> InputFile:
-        location = _root(file.path) if self._location is None else self._location
-        below = file.path[len(location.rstrip("/")) :]
-        inner = file.path if "://" not in location else filesystem_of(location)[1].rstrip("/") + below
-        return InputFile(_printable(file.path), location, inner, file.size, file.modified, file.entry)
+        path, inner = file.path, file.path
+        location = _root(path) if self._location is None else self._location
+        if "://" in location:
+            inner = filesystem_of(location)[1].rstrip("/") + path[len(location.rstrip("/")) :]
+        return InputFile(path, location, inner, file.size, file.modified, file.entry)
 
 
 def _root(path: str) -> str:

@@ -18,7 +18,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice, repeat
+from itertools import repeat
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
@@ -106,10 +106,10 @@ class Inspector:
         Raises:
             ScanFailed: no process can be started.
         """
-        at_once = REQUESTS_AT_ONCE if any(is_uri(file.location) for file in files) else _THREADS
-        together = min(_TOGETHER, -(-len(files) // at_once)) or 1
-        rest = iter(files)  # a table's files cost less in a row than by their places
-        parts = [[*islice(rest, together)] for _ in range(0, len(files), together)]
+        listed = [*files]  # a table's files become objects here, once
+        at_once = REQUESTS_AT_ONCE if any(is_uri(file.location) for file in listed) else _THREADS
+        together = min(_TOGETHER, -(-len(listed) // at_once)) or 1
+        parts = [listed[begin : begin + together] for begin in range(0, len(listed), together)]
         threads = ThreadPoolExecutor(at_once)
         try:
             for part, answers in zip(parts, threads.map(self._inspect, parts, repeat(columns)), strict=True):

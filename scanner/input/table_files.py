@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from scanner.input.tables import LogEntry, TableFile, Values
 
-_TOGETHER = 10_000  # files that are objects at a time
+_TOGETHER = 1_000  # files that are objects at a time
 
 
 class TableFiles(Sequence[TableFile]):
