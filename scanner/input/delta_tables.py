@@ -80,7 +80,6 @@ def read_delta(location: str, reading: TableReading) -> TableFiles:
 
 def _read(location: str, reading: TableReading) -> Iterator[TableFile]:
     """As `read_delta`, one file after the other, since there may be a million."""
-
     folder = location.rstrip("/")
 
     def named(path: str) -> str:
