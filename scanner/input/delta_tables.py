@@ -98,19 +98,21 @@ def _read(location: str, reading: TableReading) -> Iterator[TableFile]:
         raise ScanFailed(f"input.paths: Delta table {location!r} cannot be read: {in_a_line(error)}") from None
     snapshot = Snapshot(location, "Delta", version.number)
     unknown = FileOrigin(frozenset(), 0 if version.log.whole else version.created)
+    entry = LogEntry(snapshot, ())
     for path, size, modified, *of_partitions in _rows(_wanted(location, version.actions, reading.where)):
+        name = named(path)
         if "://" in path or path.startswith("/") or ".." in unquote(path).split("/"):
             raise Refused(
                 f"input.paths: Delta table {location!r} names files of another folder, as a shallow clone does, such "
                 f"as {printable(path)!r}; name the table that it was cloned from"
             )
-        name = named(path)
         if name in removed:
             continue
-        values = (None if value is None else str(value) for value in of_partitions)
+        values = tuple(None if value is None else str(value) for value in of_partitions)
         parents, since = origins.get(name, unknown)
-        partitions = tuple(zip(version.partitions, values, strict=True))
-        entry = LogEntry(snapshot, partitions, deleted.get(name, b""), parents, since)
+        fields = (tuple(zip(version.partitions, values, strict=True)), deleted.get(name, b""), parents, since)
+        if fields != (entry.values, entry.deleted, entry.parents, entry.since):  # of most files in a row they are equal
+            entry = LogEntry(snapshot, *fields)
         yield TableFile(name, size, moment(modified), entry)
 
 

@@ -68,8 +68,5 @@ class TableFiles(Sequence[TableFile]):
 
     def _files(self, indices: Sequence[int]) -> list[TableFile]:
         paths = self._paths.take(pa.array(indices, pa.int64())).to_pylist()
-        numbers = self._numbers[np.array(indices, np.int64)].tolist()
-        return [
-            TableFile(path, size, modified, self._entries[entry])
-            for path, (size, modified, entry) in zip(paths, numbers, strict=True)
-        ]
+        sizes, times, entries = self._numbers[np.array(indices, np.int64)].T.tolist()
+        return [*map(TableFile, paths, sizes, times, map(self._entries.__getitem__, entries))]
