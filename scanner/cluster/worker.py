@@ -167,7 +167,8 @@ def parts_of(batch: pa.RecordBatch, costs: NDArray[np.generic], most: float) -> 
     bounds = [0]
     while bounds[-1] < len(batch):
         before = ends[bounds[-1] - 1] if bounds[-1] else 0
-        bounds.append(min(int(np.searchsorted(ends, before + most)) + 1, len(batch)))
+        end = int(np.searchsorted(ends, before + most)) + 1
+        bounds.append(min(max(end, bounds[-1] + 1), len(batch)))  # a sum may be too large for `most` to change it
     return [batch.slice(begin, end - begin) for begin, end in pairwise(bounds)]
 
 

@@ -36,7 +36,8 @@ what double precision loses.
 
 _ROUNDING_OF_A_STEP = 2.0**-52
 """The same for each step of the series of exponential sums, in which that is what adds up: twice what double precision
-loses in a step's (values + 8) operations.
+loses in a step's (values + 8) operations. And for each token and each unit of x of Q(n, x), whose logarithm is a
+difference of terms of that size.
 """
 
 _LARGE = 1e100  # a running product is scaled beyond it, and below its inverse
@@ -90,12 +91,12 @@ def _each_gumbel(s: NDArray[np.float64], n: NDArray[np.float64], values: NDArray
 @kernel
 def _log_gumbel_tail(s: float, n: NDArray[np.float64], values: NDArray[np.float64]) -> float:
     """ln P(Σ v·x ≥ s), s > 0, all n and v above 0."""
-    base = values.min()
+    base = float(values.min())
     x, failure = s / base, 1.0 - base / values
-    first = n.sum()
+    first = float(n.sum())
     log_chance, log_tail = float((n * np.log(base / values)).sum()), _log_upper_gamma(first, x)
     log_scale = log_chance + log_tail
-    rounding = _ROUNDING * (4.0 - log_chance - log_tail)
+    rounding = _ROUNDING * (4.0 - log_chance - log_tail) + _ROUNDING_OF_A_STEP * (first + x)
     # in units of the first term: `chance` of N, `tail` of Q, `step` by which Q grows, `of_values` the sums over j
     chance, tail, step = 1.0, 1.0, math.exp(_log_poisson(first, x) - log_tail)
     of_values = np.zeros(len(n))

@@ -80,6 +80,26 @@ def test_one_level_has_the_law_of_the_plain_sum(tokens: int, level: int) -> None
         assert found == pytest.approx(plain, rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.parametrize("tokens", [50, 1_000, 4_000])
+def test_gumbel_at_one_level_is_never_too_small(tokens: int) -> None:
+    for level in (1, 3, 7):
+        scores = level * (tokens + np.sqrt(tokens) * np.arange(2.0, 8.0, 0.4))
+        counts = np.tile(tokens * (level == VALUES), (len(scores), 1))
+        for score, log10_p in zip(scores, log10_gumbel_levels(scores, counts, VALUES), strict=True):
+            with mp.workdps(50):
+                exact = mp.log10(series_tail(tokens, mp.mpf(score) / level))
+                assert exact <= log10_p <= exact + 1e-9
+
+
+def series_tail(tokens: int, x: mp.mpf) -> mp.mpf:
+    """P(a sum of exponentials of mean 1 ≥ x) = e^−x Σ x^k/k!, k below their number."""
+    term = total = mp.exp(-x)
+    for k in range(1, tokens):
+        term *= x / k
+        total += term
+    return total
+
+
 @pytest.mark.costly
 def test_tails_fall_smoothly_however_long_the_text() -> None:
     """In a text of 20,000 tokens, between scores of p = 1 and p = 10^-5000: no digit is lost at any scale."""
@@ -97,7 +117,6 @@ def test_tails_fall_smoothly_however_long_the_text() -> None:
         assert log10_p[-1] < -3000.0
 
 
-@pytest.mark.seconds
 def long_gumbel_tail(score: float, counts: list[int], values: list[float]) -> mp.mpf:
     """The series of the law in 60 digits: exponentials of the least mean, so many of them."""
     with mp.workdps(60):
