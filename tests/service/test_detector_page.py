@@ -39,8 +39,8 @@ def test_a_text_is_asked_about_by_keyboard_without_scripts(browser, server, mark
     assert page.evaluate("document.activeElement.id") == "file"
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    page.get_by_role("heading", name="KeyFindings").wait_for()
-    assert page.title().startswith("KeyFindings")
+    page.get_by_role("heading", name="Found").wait_for()
+    assert page.title().startswith("Found")
     assert faults(page) == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     with page.expect_download() as download:
@@ -49,7 +49,7 @@ def test_a_text_is_asked_about_by_keyboard_without_scripts(browser, server, mark
     assert json.loads(report["statement"])["result"] == "found"
     page.emulate_media(media="print")
     assert not page.locator("form").is_visible()
-    assert page.get_by_role("heading", name="KeyFindings").is_visible()
+    assert page.get_by_role("heading", name="Found").is_visible()
     plain_page.close()
     without = opened(browser, java_script_enabled=False)
     page = without.new_page()
