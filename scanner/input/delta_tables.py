@@ -159,9 +159,7 @@ def _deleted(
     vectors: dict[str, VectorRows] = {}
     for uri, rows in found.rows.items():
         name = named(uri.removeprefix(version.uri))
-        if name not in vectors or rows.number == stated.get(
-            name
-        ):  # of an older vector, by another spelling, it is less
+        if name not in vectors or rows.number == stated.get(name):  # an older vector, by another spelling, has fewer
             vectors[name] = rows
     unmatched = set(vectors)
     for path in chain.from_iterable(_rows(version.actions.select(["path"]))):

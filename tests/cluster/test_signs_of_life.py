@@ -35,6 +35,13 @@ def test_a_batch_is_cut_where_its_texts_come_to_so_many_bytes(seed):
     assert [found["row"].to_pylist() for found in parts_of(batch, sizes_of(batch["text"]), most)] == wanted
 
 
+def test_costs_beside_which_most_is_nothing_end_a_cut_too():
+    """The sum of the costs no longer changes by `most`, so that only the count of documents goes on."""
+    batch = pa.RecordBatch.from_pydict({"row": range(3)})
+    found = parts_of(batch, np.array([1e300, 1.0, 1.0]), 1e-6)
+    assert [part["row"].to_pylist() for part in found] == [[0], [1], [2]]
+
+
 def test_only_texts_whose_windows_are_searched_at_once_are_priced_for_few_searches(night, plain, monkeypatch):
     """A window costs a search of its own in longer texts, and under marks of version 1, which search none at once."""
     texts = [b"x" * LONGEST_AT_ONCE, b"x" * (LONGEST_AT_ONCE + 1), None]
