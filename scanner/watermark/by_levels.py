@@ -30,7 +30,7 @@ from scanner.watermark.format import (
     UserEvidence,
     Watermark,
 )
-from scanner.watermark.laws import ONE_KEY, Binomial, Floored, Gamma, KeyWeights, Law, SeveralWeights, Surprise
+from scanner.watermark.laws import Binomial, Floored, Gamma, Law, SeveralWeights, Surprise
 from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels
 from scanner.watermark.native import level_runs
 from scanner.watermark.native.level_runs import LevelSteps
@@ -52,6 +52,12 @@ LevelTail = Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.float6
 """Function that gives log10 p of sums, float64[D, K] of K keys, over tokens of which so many have each level,
 [D, LEVELS + 1].
 """
+
+KeyWeights = tuple[tuple[tuple[float, ...], float], ...]
+"""Weights of a mark's keys by which its sums are added up, and the share of the error of each choice."""
+
+ONE_KEY: KeyWeights = (((1.0,), 1.0),)
+"""A mark of one key, whose sum counts as it is."""
 
 
 @runtime_checkable

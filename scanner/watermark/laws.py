@@ -173,13 +173,6 @@ class _MinusLogP:
         return out
 
 
-KeyWeights = tuple[tuple[tuple[float, ...], float], ...]
-"""Weights of a mark's keys by which its sums are added up, and the share of the error of each choice."""
-
-ONE_KEY: KeyWeights = (((1.0,), 1.0),)
-"""A mark of one sum, which counts as it is."""
-
-
 @dataclass(frozen=True)
 class SeveralWeights(_MinusLogP):
     """−ln of the smallest p of (1−a)·X + a·Y over several weights a, each p over the share of its weight.

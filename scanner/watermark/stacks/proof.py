@@ -17,9 +17,15 @@ from scipy.signal import fftconvolve  # type: ignore[import-untyped]
 from scipy.special import logsumexp  # type: ignore[import-untyped]
 from scipy.stats import norm  # type: ignore[import-untyped]
 
-from scanner.watermark.laws import ONE_KEY, KeyWeights
 from scanner.watermark.proof import counted, floored, log10_binomial, log10_gamma, log10_two_gammas
 from scanner.watermark.stacks.shared import Held
+
+# stands in scanner.watermark.by_levels too: a proof takes nothing from what scores
+KeyWeights = tuple[tuple[tuple[float, ...], float], ...]
+"""Weights of a mark's keys by which its sums are added up, and the share of the error of each choice."""
+
+ONE_SUM: KeyWeights = (((1.0,), 1.0),)
+"""Weights of a mark that has one sum."""
 
 _64 = 2**64
 _MOD = 2**64 - 1
@@ -344,7 +350,7 @@ class VllmProof:
     def weights(self) -> KeyWeights:
         """See scanner.watermark.by_levels.ProvesTermsOfKeys: of two keys the weight and 1/2, over 0.8 and 0.2."""
         if self._weight is None:
-            return ONE_KEY
+            return ONE_SUM
         each = [(0.5, 1.0)] if self._weight == 0.5 else [(self._weight, 0.8), (0.5, 0.2)]
         return tuple(((1.0 - of_second, of_second), share) for of_second, share in each)
 
@@ -434,7 +440,7 @@ class SglangProof:
     @property
     def weights(self) -> KeyWeights:
         """See scanner.watermark.by_levels.ProvesTermsOfKeys: one sum, of the key that a coin names."""
-        return ONE_KEY
+        return ONE_SUM
 
     def terms_of_keys(
         self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
