@@ -18,7 +18,7 @@ _COMMANDS = {
     "keys": ("jobs.keys:keys", "Make, list, retire and admit master keys."),
     "formats": ("jobs.formats:formats", "List the watermarks that a registry may hold keys of."),
     "users": ("jobs.users:users", "Give users messages of the keys, list, find and remove them."),
-    "canaries": ("jobs.canaries:canaries", "Make prompts for users whose texts every scan must find."),
+    "canaries": ("jobs.init:canaries", "Make prompts for users whose texts every scan must find."),
     "scan": ("jobs.scan:scan", "Scan files that are not scanned yet, and add verdicts."),
     "flagged": ("jobs.flagged:flagged", "List flagged documents, and whom each was marked for."),
     "accounts": ("jobs.nights:accounts", "List accounts whose posts together are marked."),

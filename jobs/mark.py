@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.cli import when_interrupted
-from jobs.options import NamedPath
+from jobs.options import NamedPath, refuse_output
 from jobs.text import columns, complain, tell
 from scanner.errors import Refused, TokenizerError, in_a_line
 from scanner.input.named_files import open_parquet
@@ -274,12 +274,7 @@ def mark(
             f"--key {key_id}: is active from {key.active_from or 'the start'} until "
             f"{key.active_until or 'it is retired'} and marks nothing at other times; name another"
         )
-    if out.suffix != ".parquet":
-        raise Refused(f"--out {out}: Parquet is written, so the name must end in .parquet")
-    if out.exists():
-        raise Refused(f"--out {out}: exists already; name a file that does not")
-    if not out.absolute().parent.is_dir():
-        raise Refused(f"--out {out}: there is no folder {out.parent}; make it first")
+    refuse_output(out)
     texts, users = read_prompt_list(prompts)
     if user_ids or messages or users is None:
         turns = list(islice(cycle(recipients(registry, key, user_ids, messages)), len(texts)))

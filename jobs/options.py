@@ -22,7 +22,7 @@ from scanner.storage.locations import absolute, is_uri, refuse_password, refuse_
 from schemas.registry import MOST_NUMBERS
 
 if TYPE_CHECKING:
-    from scanner.input.driver_share import DriverShare
+    from scanner.input.shards import DriverShare
     from schemas.registry import Canary
 
 
@@ -148,7 +148,7 @@ class PartOfInput(click.ParamType["DriverShare"]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> "DriverShare":
         """Read its number and how many parts there are."""
-        from scanner.input.driver_share import DriverShare
+        from scanner.input.shards import DriverShare
 
         try:
             return DriverShare.read(str(value))
@@ -281,6 +281,16 @@ held_by_option = click.option(
 )
 DATE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 """Kind of argument: a date, or a minute, in UTC."""
+
+
+def refuse_output(out: Path) -> None:
+    """Raise Refused for a file of `--out` that cannot be written anew as Parquet."""
+    if out.suffix != ".parquet":
+        raise Refused(f"--out {out}: Parquet is written, so the name must end in .parquet")
+    if out.exists():
+        raise Refused(f"--out {out}: exists already; name a file that does not")
+    if not out.absolute().parent.is_dir():
+        raise Refused(f"--out {out}: there is no folder {out.parent}; make it first")
 
 
 def sure(what: Sequence[str], yes: bool, dry_run: bool) -> bool:

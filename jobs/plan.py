@@ -118,7 +118,7 @@ def bench(quick: bool, users: tuple[float, ...], tokenizer: Path | None, figures
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from jobs.demo.demo_keys import HERE, TOKENIZER
+    from jobs.demo import HERE, TOKENIZER
     from scanner.cluster.night_price import GROUPED, measure
 
     for number in users:

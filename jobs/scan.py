@@ -22,7 +22,7 @@ from scanner.interrupts import interrupts_noted
 if TYPE_CHECKING:
     from scanner.audit.in_every_scan.scan_audit import ScanAudit
     from scanner.cluster import ScanOutcome
-    from scanner.input.driver_share import DriverShare
+    from scanner.input.shards import DriverShare
     from scanner.scan_plan import Plan
 
 

@@ -287,7 +287,7 @@ FLAG_READINGS = pa.schema(
         pa.field("text_sha256", pa.binary(), nullable=False),  # as in VERDICTS
         pa.field("user_ids", pa.list_(pa.string()), nullable=False),  # whom the flag names; erasing one takes the row
         pa.field("reader_sha256", pa.string(), nullable=False),  # of the model's files and precision, as in SCANS
-        # a byte a character: how much it surprised the model, in sixteenths of −ln p (scanner.text.surprise)
+        # a byte a character: how much it surprised the model, in sixteenths of −ln p (scanner.watermark.level_laws)
         pa.field("surprise", pa.large_binary(), nullable=False),
         pa.field("scanned_at", TIME, nullable=False),
     ]

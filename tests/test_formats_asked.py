@@ -25,7 +25,7 @@ FORMATS_AND_TABLES = {
     "scanner/audit/calibration/calibration_plan.py": "the paper's experiment of p-values, likewise",
     "jobs/evaluate.py": "likewise",
     "jobs/keys.py": "the method of a new key that names none",
-    "jobs/demo/demo_keys.py": "the demo's keys",
+    "jobs/demo/__init__.py": "the demo's keys",
     "scanner/evidence/check_claim.py": "a script for third parties, which stands alone and reads labels",
 }
 """Places that may ask which format a key has, and their reasons."""

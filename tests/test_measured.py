@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from scipy import stats
 
-from jobs.demo.demo_keys import HERE, make_registry
+from jobs.demo import HERE, make_registry
 from jobs.plan import plan
 from scanner.detection.detector import Detector
 from scanner.detection.one_text import NOWHERE, ScannedKey, strengths_of

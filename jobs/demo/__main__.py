@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from jobs.cli import run
-from jobs.demo.demo_keys import CANARY_USERS, HERE, KEYS, make_registry
+from jobs.demo import CANARY_USERS, HERE, KEYS, make_registry
 from jobs.demo.make_sample import REPLIES, write_replies
 from jobs.scan import scan
 from scanner import results

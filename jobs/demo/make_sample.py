@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from jobs.demo.demo_keys import (
+from jobs.demo import (
     CANARY_POWER,
     CANARY_USERS,
     HERE,

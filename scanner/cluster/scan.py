@@ -49,9 +49,8 @@ from scanner.detection.attribution import Sightings
 from scanner.detection.open_plan import check_plan
 from scanner.detection.weighing import weighing_of
 from scanner.errors import Refused
-from scanner.input.driver_share import DriverShare
 from scanner.input.files import InputFile, list_files
-from scanner.input.shards import Shard
+from scanner.input.shards import DriverShare, Shard
 from scanner.input.tables import Snapshot
 from scanner.interrupts import Terminated, interrupts_held, interrupts_noted, sigterm_interrupts
 from scanner.registry import NO_RECORD, head_of

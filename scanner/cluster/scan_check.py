@@ -26,9 +26,9 @@ from scanner.cluster.work import (
 from scanner.detection.open_plan import check_secrets, check_tokenizers, check_users
 from scanner.detection.weighing import reading_of, weighing_of
 from scanner.errors import FileFault, Refused, ScanFailed
-from scanner.input.driver_share import DriverShare
 from scanner.input.files import list_files
 from scanner.input.named_files import ColumnDescription, describe
+from scanner.input.shards import DriverShare
 from scanner.registry import open_key
 from scanner.results.filters import with_filter
 from scanner.results.scan_list import readiness
@@ -89,8 +89,8 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
     check_tokenizers(plan)
     pinned = len({key.tokenizer.sha256 for key in plan.keys})
     yield CheckFinding("tokenizers", (f"{pinned:,}, as pinned",), {"pinned": pinned})
-    ready = readiness(plan.results)
-    yield CheckFinding("results", (f"{plan.results}: {_READY[ready]}",), {"folder": plan.results, "tables": ready})
+    state = readiness(plan.results)
+    yield CheckFinding("results", (f"{plan.results}: {state}",), {"folder": plan.results, "tables": state})
     workers, memory, joined = _workers(plan)
     if joined:
         yield CheckFinding("cluster", (f"reached; {_count(workers, 'worker')}",), {"workers": workers})
@@ -102,12 +102,6 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
     yield from _costs(plan, listed.work, workers, memory)
     if weighing is not None:
         yield _model(replace(weighing, filter_sha256=plan.filter_sha256), listed.work)
-
-
-_READY = {
-    "new": "new",
-    "there": "there",
-}
 
 
 def _corrected(plan: Plan) -> str:

@@ -23,10 +23,10 @@ from scanner.errors import Refused
 from scanner.printable import printable
 from scanner.scan_plan import Plan
 from scanner.text import Tokenizer
-from scanner.text.surprise import MOST_CHARACTERS, levels_of
 from scanner.watermark import Tokens, Watermark
 from scanner.watermark.by_levels import ByLevels, LevelsOf
 from scanner.watermark.formats import can_be_weighed
+from scanner.watermark.level_laws import MOST_CHARACTERS, levels_of
 from scanner.watermark.rule import long_enough, passes, search
 from schemas.config import ReaderDtype, WeightsByConfig
 

@@ -279,7 +279,7 @@ class KeptTexts:
 
 
 def surprise_of(results: str, row: Mapping[str, Any]) -> NDArray[np.uint8]:
-    """How much each character of a flag's text surprised the model that read it (scanner.text.surprise): uint8[C].
+    """Steps of surprise of each character of a flag's text (scanner.watermark.level_laws), uint8[C].
 
     Raises:
         Refused: it is not on record any more.

@@ -21,10 +21,9 @@ import polars as pl
 from scanner.audit.statistics.audit_rows import holds_down_to, refuse_impossible_audits
 from scanner.errors import Refused
 from scanner.evidence.accounts import account_page, explain_account, line_of_account, record_of_account
-from scanner.evidence.advice import Precision, precision
 from scanner.evidence.case import FlagCase
 from scanner.evidence.explainer import Explainer
-from scanner.evidence.page import bars_chart, environment, page, rates_chart, write_private
+from scanner.evidence.page import Precision, bars_chart, environment, page, precision, rates_chart, write_private
 from scanner.evidence.sentences import WHY_NOBODY, record_of
 from scanner.printable import one_in, printable
 from scanner.results import audits, current_decisions, flagged, scans

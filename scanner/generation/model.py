@@ -27,7 +27,7 @@ from scanner.errors import Refused, TokenizerError
 from scanner.generation.processor import check_sampling, sampling_weights
 from scanner.storage.locations import MOST_TOKENIZER, read_named
 from scanner.text import HuggingFaceTokenizer
-from scanner.text.surprise import MOST_CHARACTERS, of_characters
+from scanner.watermark.level_laws import MOST_CHARACTERS, of_characters
 from schemas.config import ReaderDtype
 
 
@@ -303,7 +303,7 @@ class TextReader:
             raise Refused(f"model {str(folder)!r}: gives no probabilities in {dtype}; name another one, or float32")
 
     def surprise(self, texts: Sequence[str]) -> list[NDArray[np.uint8]]:
-        """Steps of surprise (scanner.text.surprise) of the first MOST_CHARACTERS of each text, uint8 of so many."""
+        """Steps of surprise of each text's first MOST_CHARACTERS (scanner.watermark.level_laws), uint8 of so many."""
         texts = [text[:MOST_CHARACTERS] for text in texts]
         tokens = self._tokenizer.encode(texts)
         log_p = token_log_probabilities(self._model, np.split(tokens.ids, tokens.offsets[1:-1]))

@@ -5,11 +5,13 @@ the exceptions that C++ throws there. So `row_groups` is called in the processes
 readers ask only about columns that were asked about there.
 
 Cutting is a function of a file's Parquet metadata alone, so that a rerun, with whatever configuration and on whatever
-cluster, meets the same shards and can leave out those that are committed.
+cluster, meets the same shards and can leave out those that are committed. Where several drivers share a night, a hash
+of a file's path says whose it is.
 """
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -354,3 +356,36 @@ def _canonical(value: object) -> str:
 
 def _digest(value: object) -> str:
     return hashlib.sha256(_canonical(value).encode()).hexdigest()
+
+
+class DriverShare(NamedTuple):
+    """A driver's share of the input, one of several parts, written `number/of`; numbers begin at 1.
+
+    A file's path alone decides its part. So parts are disjoint and together hold all files, also where drivers list the
+    input at different times. Parts of many files hold about equal bytes.
+    """
+
+    number: int
+    of: int
+
+    @classmethod
+    def read(cls, text: str) -> "DriverShare":
+        """A part as people write it, such as `1/3`.
+
+        Raises:
+            ValueError: the text names no part.
+        """
+        if not re.fullmatch("[0-9]{1,6}/[0-9]{1,6}", text):
+            raise ValueError(f"{text!r} names no part; write its number and how many parts there are, as in 1/3")
+        number, of = map(int, text.split("/"))
+        if not 1 <= number <= of:
+            raise ValueError(f"{text!r} names no part; the number is 1 to {of}, as in 1/{max(of, 1)}")
+        return cls(number, of)
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def holds(self, file: InputFile) -> bool:
+        """Whether a file belongs to this part."""
+        hashed = int.from_bytes(hashlib.sha256(file.path.encode()).digest()[:8])
+        return hashed % self.of == self.number - 1

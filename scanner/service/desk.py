@@ -11,10 +11,10 @@ import polars as pl
 
 from scanner.errors import Refused
 from scanner.evidence.accounts import AccountExplanation, AccountLine, explain_account, line_of_account, marked_accounts
-from scanner.evidence.advice import Advice, Precision, advise, others_can_mark, precision, version_of
 from scanner.evidence.case import FlagCase, earlier_of_others, find_case
 from scanner.evidence.explainer import Explainer, Glance
 from scanner.evidence.explanation import Explanation
+from scanner.evidence.page import Advice, Precision, advise, others_can_mark, precision, version_of
 from scanner.evidence.site import Line, line_of
 from scanner.printable import printable
 from scanner.results import current_decisions

@@ -37,9 +37,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scanner.errors import BrickscanError, Refused
 from scanner.evidence.accounts import NO_DECISION, about_account
-from scanner.evidence.advice import RULES
 from scanner.evidence.explainer import Explainer
-from scanner.evidence.page import about, environment, visible
+from scanner.evidence.page import RULES, about, environment, visible
 from scanner.printable import printable, safe
 from scanner.results.decision_log import LONGEST_NAME, LONGEST_NOTE, NewDecision, new_id, recorded
 from scanner.results.flags import IN_NEED

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from jobs.demo.demo_keys import TOKENIZER, make_registry
+from jobs.demo import TOKENIZER, make_registry
 from scanner.cluster.passes import ACCOUNTS_TABLE, AccountUnit, AccountWorker
 from scanner.detection.accounts import by_account
 from scanner.detection.rows import TextIds

@@ -24,7 +24,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import stats
 
-from jobs.demo.demo_keys import TOKENIZER
+from jobs.demo import TOKENIZER
 from scanner.audit.in_every_scan.decoys import PieceDecoys
 from scanner.cluster import worker as of_worker
 from scanner.cluster.pieces import Piece

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy import stats
 
-from jobs.demo.demo_keys import HERE, make_registry
+from jobs.demo import HERE, make_registry
 from scanner.detection.attribution import Origin
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from jobs.demo.demo_keys import TOKENIZER
+from jobs.demo import TOKENIZER
 from scanner.audit.statistics.judgement import chances
 from scanner.registry import find_key, load_registry, open_key
 from scanner.text import load_tokenizer, sha256_file

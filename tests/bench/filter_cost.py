@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.demo.demo_keys import TOKENIZER
+from jobs.demo import TOKENIZER
 from scanner.cluster.pieces import Piece
 from scanner.cluster.work import inspect_input
 from scanner.cluster.worker import Worker

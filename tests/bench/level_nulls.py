@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 from scipy import special
 
 from scanner.text import HuggingFaceTokenizer
-from scanner.text.surprise import levels_of
 from scanner.watermark import Tokens
 from scanner.watermark.by_levels import ByLevels, LevelTail, TermsOfKeys, tail_of
 from scanner.watermark.formats import make_format
 from scanner.watermark.laws import Binomial, Gamma, Law, least_score
-from scanner.watermark.level_laws import LEVELS
+from scanner.watermark.level_laws import LEVELS, levels_of
 from scanner.watermark.positions import Positions
 from scanner.watermark.rule import search
 from tests.bench.weights import Ngrams

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from jobs.demo.demo_keys import HERE, TOKENIZER, make_registry
+from jobs.demo import HERE, TOKENIZER, make_registry
 from jobs.demo.from_packages import MODEL
 from scanner.power import Aim, GumbelEntropy, tokens_needed
 from scanner.registry import find_key, load_registry, open_key

@@ -4,7 +4,7 @@ Found: posts of 20 tokens, cut from what the demo's model wrote for one user. A 
 people wrote the others. All keys of the demo are tested with all their messages, at 1e-6. A name is wrong where it is
 not that user's message. The demo's sample has some 20 posts a user. For larger accounts `brickscan mark` writes texts:
 
-    python -c "from pathlib import Path; from jobs.demo.demo_keys import *; make_registry(Path('registry'))"
+    python -c "from pathlib import Path; from jobs.demo import *; make_registry(Path('registry'))"
     brickscan mark --registry registry --key demo-gumbel --user user-01 --model .model/smollm2-135m-instruct \\
         --prompts jobs/demo/prompts.txt --max-new-tokens 400 --out gumbel-01.parquet
     python -m tests.bench.real_accounts --marked gumbel-01.parquet --found 5 20 100 1000
@@ -28,7 +28,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from jobs.demo.demo_keys import KEYS, TOKENIZER, make_registry
+from jobs.demo import KEYS, TOKENIZER, make_registry
 from scanner.audit.in_every_scan.decoy_keys import Decoys
 from scanner.audit.in_every_scan.decoys import AccountDecoys
 from scanner.detection.accounts import HALVES, AccountJudge, Posts

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from jobs.demo.demo_keys import KEYS, MESSAGES, SECRETS, TOKENIZER
+from jobs.demo import KEYS, MESSAGES, SECRETS, TOKENIZER
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker

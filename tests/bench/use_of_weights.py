@@ -27,12 +27,11 @@ from scanner.detection.rules import NO_FILTER
 from scanner.detection.weighing import TextLevels
 from scanner.scan_plan import make_plan
 from scanner.text import HuggingFaceTokenizer
-from scanner.text.surprise import of_characters
 from scanner.watermark import Watermark
 from scanner.watermark.by_levels import tail_of
 from scanner.watermark.formats import format_of
 from scanner.watermark.laws import Binomial
-from scanner.watermark.level_laws import LEVELS
+from scanner.watermark.level_laws import LEVELS, of_characters
 from schemas.tables import DOCUMENTS
 from tests.bench.configured import FOR_USERS, ONE_MESSAGE, VERSION_2, make_scan
 from tests.bench.level_nulls import learnt_ngrams, needed_by_levels

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.demo.demo_keys import TOKENIZER
+from jobs.demo import TOKENIZER
 from scanner.cluster.pieces import Piece
 from scanner.cluster.work import inspect_input
 from scanner.cluster.worker import Worker

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from scanner.generation import TextReader
 from scanner.text import HuggingFaceTokenizer
-from scanner.text.surprise import levels_of
 from scanner.watermark import Tokens
 from scanner.watermark.by_levels import ByLevels
 from scanner.watermark.formats import make_format
+from scanner.watermark.level_laws import levels_of
 from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import log10_p_of
 

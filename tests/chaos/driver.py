@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from jobs.cli import run
 from jobs.summary import summary
 from scanner.cluster import Worker, commits, run_scan, todo
-from scanner.input.driver_share import DriverShare
+from scanner.input.shards import DriverShare
 from scanner.results import retention, upkeep
 from scanner.scan_plan import make_plan
 from scanner.storage.locations import is_uri

@@ -10,8 +10,8 @@ import pytest
 from scanner import results
 from scanner.cluster import ScanOutcome, commits, run_scan
 from scanner.errors import Refused
-from scanner.input.driver_share import DriverShare
 from scanner.input.files import InputFile
+from scanner.input.shards import DriverShare
 from scanner.registry import make_canaries
 from tests.support.command_line import call
 from tests.support.rows import same

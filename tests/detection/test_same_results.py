@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.demo.demo_keys import SECRETS, TOKENIZER
+from jobs.demo import SECRETS, TOKENIZER
 from scanner.detection.attribution import KeyUnderTest, Origin
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover

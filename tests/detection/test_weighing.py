@@ -12,8 +12,8 @@ from scanner.detection.weighing import TextLevels, reader_sha256, weighing_of, w
 from scanner.errors import Refused
 from scanner.registry import new_key
 from scanner.scan_plan import Weights, make_plan
-from scanner.text.surprise import levels_of
 from scanner.watermark import Tokens
+from scanner.watermark.level_laws import levels_of
 from scanner.watermark.rule import log10_p_of
 from schemas.config import WeightsByConfig
 from tests.fixed import fix_secrets

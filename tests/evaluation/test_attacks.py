@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from jobs.demo.demo_keys import TOKENIZER
+from jobs.demo import TOKENIZER
 from scanner.errors import TokenizerError
 from scanner.evaluation.attacks import EVERY, HOMOGLYPHS, Tools, attack, attacked, followers, imitated, new_share
 from scanner.printable import without_manifests

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer
 
-from jobs.demo.demo_keys import TOKENIZER
+from jobs.demo import TOKENIZER
 from scanner.detection.attribution import KeyUnderTest, Origin
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules

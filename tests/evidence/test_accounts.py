@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.demo.demo_keys import make_registry
+from jobs.demo import make_registry
 from scanner.evidence.accounts import explain_account
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.site import night_of

@@ -10,10 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jobs.evidence import _MARKS, _marked_lines
-from scanner.evidence.advice import RULES, advise, in_short
 from scanner.evidence.case import CopiedShare, FlagCase, GroupCounts
 from scanner.evidence.explanation import Explanation, PartFinding, ScoreRun, TextEvidence
-from scanner.evidence.page import MOST_CHARACTERS, page, segments, visible
+from scanner.evidence.page import MOST_CHARACTERS, RULES, advise, in_short, page, segments, visible
 from scanner.evidence.registry_check import RegistryCheck
 from scanner.printable import combines
 from scanner.text.quoting import parts_of

@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from jobs.demo import HERE
 from jobs.demo.__main__ import compare
-from jobs.demo.demo_keys import HERE
 from jobs.demo.make_sample import REPLIES
 
 

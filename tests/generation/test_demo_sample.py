@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from jobs.demo import HERE, KEYS, TOKENIZER, make_registry
 from jobs.demo.__main__ import CANARY_TEXTS
-from jobs.demo.demo_keys import HERE, KEYS, TOKENIZER, make_registry
 from jobs.demo.make_sample import BAD_ROWS, string_column
 from scanner.registry import list_users, load_registry, open_key
 from scanner.text import load_tokenizer

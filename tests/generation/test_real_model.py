@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs.demo.demo_keys import TOKENIZER
+from jobs.demo import TOKENIZER
 from jobs.demo.from_packages import MODEL
 from scanner.generation import LocalModel, Sampling, complete, load_model
 from scanner.text import load_tokenizer

@@ -13,7 +13,7 @@ from scanner.errors import Refused
 from scanner.generation import LocalModel, TextReader
 from scanner.generation import model as reading
 from scanner.generation.model import FIRST
-from scanner.text.surprise import STEPS
+from scanner.watermark.level_laws import STEPS
 
 ROOT = Path(__file__).parents[2]
 TEXTS = ["w3 w4 w50 w9 w9 w12", "w7", "", " ".join(f"w{3 + i * i % 90}" for i in range(60))]

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from scanner.input.driver_share import DriverShare
 from scanner.input.files import InputFile
+from scanner.input.shards import DriverShare
 
 
 def files(count: int) -> list[InputFile]:

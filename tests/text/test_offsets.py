@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.demo.demo_keys import TOKENIZER
+from jobs.demo import TOKENIZER
 from scanner.text import HuggingFaceTokenizer, TokenOffsets
 from scanner.text.quoting import Utf8, lengths_of
 from scanner.text.tokenizers import golden_strings

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from jobs.demo.demo_keys import HERE
+from jobs.demo import HERE
 from jobs.demo.from_packages import MODEL
 from scanner.generation import GreenListProcessor, GumbelProcessor, LocalModel, load_model
 from scanner.generation.processor import RowsProcessor, sampling_weights

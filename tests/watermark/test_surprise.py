@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.text.surprise import STEPS, levels_of, of_characters
-from scanner.watermark.level_laws import LEVELS
+from scanner.watermark.level_laws import LEVELS, STEPS, levels_of, of_characters
 
 
 @st.composite
