@@ -203,8 +203,8 @@ class Server:
         lifespan: Literal["on", "off"] = "off",
     ) -> None:
         try:
-            family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            self._socket = _Listening(family, kind)
+            family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self._socket = _Listening(family, kind, protocol)  # asyncio sends at once on sockets that say TCP alone
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind(place)
             self._socket.listen()  # connections wait from now on, so that the address works before the app runs

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from scanner.service import serving
-from scanner.service.serving import Server
+from scanner.service.serving import Connection, Server
 from tests.support.reviewing import running
 
 LARGE = 2**23
@@ -58,6 +58,18 @@ def test_idle_connections_give_way(server, begun):
             assert status(server, HEAD + b"Connection: close\r\n\r\n") == 200
         with suppress(ConnectionResetError):
             assert idle[0].recv(1) == b""  # the oldest ended
+
+
+def test_answers_on_a_kept_connection_wait_for_no_acknowledgement(monkeypatch, server):
+    """The body of an answer waited 40 ms until the client had acknowledged its head, from the second answer on."""
+    made = list[asyncio.Transport]()
+    begin = Connection.connection_made
+    monkeypatch.setattr(
+        Connection, "connection_made", lambda self, transport: (made.append(transport), begin(self, transport))[1]
+    )
+    with connected(server, HEAD + b"\r\n") as connection:
+        assert connection.recv(15) == b"HTTP/1.1 200 OK"
+        assert made[0].get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_first_request_gives_way_after_connections_that_had_an_answer(server):
