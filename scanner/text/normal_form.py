@@ -37,22 +37,27 @@ LINES_OF_CODE = 10
 _ROUNDS = 4
 """Most rounds of taking off; a second one is for what the first uncovered, such as a word of one script in capitals."""
 
-_DOUBLED = re.compile(r"(?<=\S)(?:\t[ \t]*+| [ \t]++)(?=\S)")
-"""Tabs and doubled blanks, except at the beginning of a line, where they indent."""
+_DOUBLED = re.compile(r"[ \t](?<=\S.)(?:(?<=\t)|(?=[ \t]))[ \t]*+(?=\S)")
+"""Tabs and doubled blanks, except at the beginning of a line, where they indent.
+
+This and `_WIDE` look back behind their first character, since `re` looks for a class of characters fast.
+"""
 
 _TRAILING = re.compile(r"(?<=\S)[ \t]++(?=\n)")
 _WORD = re.compile(r"[^\W\d_]+")
 _WIDE = re.compile(
-    "(?<=[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a])[\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff5e]"
+    "[\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff5e](?<=[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a].)"
 )
 """Full-width signs after full-width letters or digits; others are those of Chinese and Japanese texts."""
 
 _SENTENCE = re.compile(  # every run of blanks is read once, so that time goes by the length
-    r"(?:\A\s*+|[.!?…]['\"”’)\]]*+\s++|(?<!\s)[^\S\n]*+\n\s*+)['\"“‘(\[]*+[^\W\d_]|\bi\b"
+    r"[.!?…\ni](?:(?<=[.!?…])['\"”’)\]]*+\s++['\"“‘(\[]*+[^\W\d_]|(?<=\n)\s*+(?:['\"“‘(\[]*+[^\W\d_])?|(?<=\bi)\b)"
 )
-"""Beginning of a sentence up to its first letter; and the English I."""
+"""Beginning of a sentence up to its first letter, if a line end stands before the text; blank lines; the English I."""
 
 _PLAIN = str.maketrans(dict(STYLED))
+_MAY_BE_STYLED = re.compile("[{}\U00010000-\U0010ffff]".format("".join(filter("\U00010000".__gt__, STYLED))))
+"""Letters of STYLED and all characters beyond 16 bits, with each of which `re` would compare every other."""
 _FOREIGN: Mapping[str, Script] = {
     letter: script
     for script, blocks in SCRIPTS.items()
@@ -83,6 +88,9 @@ _BLOCKS_OF_SIGNS = (
 _KINDS_OF_HIDDEN = (characters.UNSEEN, characters.CONTROLS, characters.BLANKS, characters.LINES)
 _HIDES = re.compile("|".join((*(kind.pattern for kind in _KINDS_OF_HIDDEN), "[\r\u0085\u2028\u2029]")))
 """Characters that are left out, or stand for a blank or a line end: `re` makes one class of them, which is fast."""
+
+_HIDES_IN_ASCII = re.compile(f"[{re.escape(''.join(filter(_HIDES.match, map(chr, range(128)))))}]")
+"""The same, in a text of ASCII characters."""
 
 
 def normalise(text: str) -> str:
@@ -173,15 +181,17 @@ def _utf8(texts: Sequence[str]) -> Utf8:
 
 def _of_plain_characters(text: str) -> str:
     """The text with the usual characters for others that look the same, or that show nothing."""
-    if _HIDES.search(text):
+    if (_HIDES_IN_ASCII if text.isascii() else _HIDES).search(text):
         text = characters.BLANKS.sub(" ", characters.CONTROLS.sub("", characters.LINE_ENDS.sub("\n", text)))
         text = characters.LINES.sub("", characters.UNSEEN.sub("", text))
     if text.isascii():
         return text
     text = _WIDE.sub(lambda sign: chr(ord(sign[0]) - 0xFEE0), text)
-    if not STYLED.keys().isdisjoint(text):
+    if _MAY_BE_STYLED.search(text):
         text = text.translate(_PLAIN)
-    return composed(_words_of_one_script(composed(text)))
+    one = composed(text)
+    of_one_script = _words_of_one_script(one)
+    return text if text == one == of_one_script else composed(of_one_script)
 
 
 def _in_lines_and_sentences(texts: Sequence[str]) -> list[str]:
@@ -192,14 +202,15 @@ def _in_lines_and_sentences(texts: Sequence[str]) -> list[str]:
         " ".join(text.split()) if short else text for text, short in zip(texts, in_short_lines(counts), strict=True)
     ]
     return [
-        _SENTENCE.sub(_with_capital, text.lower()) if capitals else text
+        _SENTENCE.sub(_with_capital, "\n" + text.lower())[1:] if capitals else text
         for text, capitals in zip(texts, in_capitals(counts), strict=True)
     ]
 
 
 def _with_single_blanks(text: str) -> str:
-    hidden = "\t" in text or "  " in text or " \n" in text
-    return _TRAILING.sub("", _DOUBLED.sub(" ", text)) if hidden else text
+    if "\t" in text or "  " in text:
+        text = _DOUBLED.sub(" ", text)
+    return _TRAILING.sub("", text) if " \n" in text or "\t\n" in text else text
 
 
 def _with_capital(begin: re.Match[str]) -> str:

@@ -24,6 +24,7 @@ from scanner.printable import (
     LOOK_ALIKES,
     MOST_COMBINING,
     SCRIPTS,
+    STYLED,
     UNSEEN,
     composed,
     skeleton,
@@ -203,18 +204,28 @@ def utf8(texts: list[str]) -> Utf8:
     return Utf8(np.frombuffer(b"".join(stored), np.uint8), np.cumsum([0, *map(len, stored)]))
 
 
+_PLAIN_DOUBLED = re.compile(r"(?<=\S)(?:\t[ \t]*+| [ \t]++)(?=\S)")
+_PLAIN_WIDE = re.compile("(?<=[０-９Ａ-Ｚａ-ｚ])[！-／：-＠［-｀｛-～]")
+_PLAIN_SENTENCE = re.compile(r"(?:\A\s*+|[.!?…]['\"”’)\]]*+\s++|(?<!\s)[^\S\n]*+\n\s*+)['\"“‘(\[]*+[^\W\d_]|\bi\b")
+
+
+def plain_characters(text: str) -> str:
+    text = UNSEEN.sub("", BLANKS.sub(" ", CONTROLS.sub("", LINE_ENDS.sub("\n", text))))
+    text = _PLAIN_WIDE.sub(lambda sign: chr(ord(sign[0]) - 0xFEE0), LINES.sub("", text))
+    return composed(normal_form._words_of_one_script(composed(text.translate(str.maketrans(dict(STYLED))))))
+
+
 def plain_form(text: str) -> str:
     """The normal form of one text, counted anew after each change, and looked through for all that hides in it."""
     text = without_transport(text)
     counts = counts_of(utf8([text]))
     changed = counts.changes[0] and counts.changes[0] * normal_form.LEAST_CHANGES >= len(text)
     for _ in range(normal_form._ROUNDS if changed or in_capitals(counts)[0] or in_short_lines(counts)[0] else 0):
-        text = UNSEEN.sub("", BLANKS.sub(" ", CONTROLS.sub("", LINE_ENDS.sub("\n", text))))
-        text = normal_form._TRAILING.sub("", normal_form._DOUBLED.sub(" ", normal_form._of_plain_characters(text)))
+        text = normal_form._TRAILING.sub("", _PLAIN_DOUBLED.sub(" ", plain_characters(text)))
         if in_short_lines(counts_of(utf8([text])))[0]:
             text = " ".join(text.split())
         if in_capitals(counts_of(utf8([text])))[0]:
-            text = normal_form._SENTENCE.sub(normal_form._with_capital, text.lower())
+            text = _PLAIN_SENTENCE.sub(normal_form._with_capital, text.lower())
     return text
 
 
@@ -233,6 +244,14 @@ _WORDS = (
     "&amp;",
     "\x0b",
     "\x1c",
+    "i",
+    'I?"',
+    "’(ß",
+    "5_",
+    "ＡＢ！３。",
+    "𝐁𝟐ᴀ",
+    "e\u0301\u0344",
+    "\u0332",
 )
 _WRITTEN = st.lists(st.sampled_from([*_WORDS, " ", " ", "\n", "\n"]), max_size=60).map("".join)
 
