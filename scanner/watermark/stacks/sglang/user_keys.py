@@ -143,6 +143,9 @@ def best_two(
     about, of_level = np.empty(len(states)), np.empty(len(states))
     for d in range(documents):
         mine = slice(offsets[d], offsets[d + 1])
+        if not levels[mine].any():  # all messages are as good
+            message[d, : len(states)] = np.arange(min(2, len(states)))
+            continue
         about[:] = 0.0
         for level in range(1, LEVELS + 1):
             there = levels[mine] == level
