@@ -19,6 +19,7 @@ from scanner.detection.rules import Rules, plainly_left_out
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.normal_form import normalise
 from scanner.text.quoting import segments_of
+from scanner.watermark.by_levels import BoundsRounding
 from scanner.watermark.format import ProofPath as SlowPath
 from scanner.watermark.format import ProvesParts, ProvesUserEvidence
 from scanner.watermark.positions import CommonNgrams
@@ -332,15 +333,19 @@ class Prover:
         scored, scores = path.scores(ids, messages, self._dedup, left_out)
         if (len(ids), scored) != sizes:
             return None
-        recomputed = []
+        recomputed, room = [], path.rounding(scored) if isinstance(path, BoundsRounding) else 0.0
         single = (
             path.user_evidence(ids, messages, self._dedup, left_out) if isinstance(path, ProvesUserEvidence) else None
         )
         for claim, score, user_evidence in zip(
             claims, scores, self._user_evidence(path, single, len(messages), correction), strict=True
         ):
-            passes = self._passes(claim, path.log10_p(claim.score, scored), (key.messages, correction), score)
-            if passes is None or not same(claim.log10_p_own, user_evidence):
+            passes = self._passes(claim, path.log10_p(claim.score, scored), (key.messages, correction))
+            if (
+                passes is None
+                or not nearly_equal(claim.score, score, room)
+                or not same(claim.log10_p_own, user_evidence, room)
+            ):
                 return None
             recomputed.append(RecomputedClaim(number, claim, passes, self._passes_user_evidence(claim, user_evidence)))
         return recomputed
@@ -373,22 +378,19 @@ class Prover:
         rounding_decides = nearly_equal(user_evidence, self._log10_misnaming)
         return (claim.log10_p_own if rounding_decides else user_evidence) <= self._log10_misnaming
 
-    def _passes(self, claim: Claim, log10_p: float, tests: tuple[int, float], score: float) -> bool | None:
-        """Whether a candidate passes; None where its score, or one of its p-values, differs from the claim.
+    def _passes(self, claim: Claim, log10_p: float, tests: tuple[int, float]) -> bool | None:
+        """Whether a candidate passes; None where one of its p-values differs from the claim.
 
         Args:
             claim: the claim about the candidate.
             log10_p: of the claimed score, so that rounding of scores does not count twice.
             tests: M and K of SPEC §3.
-            score: computed again.
         """
         from scanner.watermark.proof import log10_any_of  # flags alone need mpmath
 
         whole = log10_any_of(log10_any_of(log10_p, tests[0]), tests[1])
         stated = whole if claim.log10_p_global is None else claim.log10_p_global
-        if not (
-            nearly_equal(claim.score, score) and nearly_equal(claim.log10_p, log10_p) and nearly_equal(stated, whole)
-        ):
+        if not (nearly_equal(claim.log10_p, log10_p) and nearly_equal(stated, whole)):
             return None
         if nearly_equal(whole, self._log10_rate):  # rounding decides, either way
             return claim.passes
@@ -424,14 +426,14 @@ promised, a hundred times as much is allowed.
 """
 
 
-def same(a: float | None, b: float | None) -> bool:
-    """Whether two numbers are alike, or both are missing."""
-    return a is b if a is None or b is None else nearly_equal(a, b)
+def same(a: float | None, b: float | None, room: float = 0.0) -> bool:
+    """Whether two numbers are alike, or both are missing; room: as of `nearly_equal`."""
+    return a is b if a is None or b is None else nearly_equal(a, b, room)
 
 
-def nearly_equal(a: float, b: float) -> bool:
-    """Whether two numbers are the same up to ROUNDING; an infinite one is like itself alone."""
+def nearly_equal(a: float, b: float, room: float = 0.0) -> bool:
+    """Whether two numbers are the same up to ROUNDING and so much room; an infinite one is like itself alone."""
     if not (math.isfinite(a) and math.isfinite(b)):
         return a == b
     size = max(1.0, abs(a), abs(b))
-    return abs(a - b) <= (ROUNDING if min(a, b) >= -300.0 else 100.0 * ROUNDING) * size
+    return abs(a - b) <= (ROUNDING if min(a, b) >= -300.0 else 100.0 * ROUNDING) * size + room

@@ -46,7 +46,7 @@ from scanner.results.sightings import EarlierKnowledge, known_before
 from scanner.scan_plan import Weights, read_config, recorded_correction, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
-from scanner.watermark.by_levels import ByLevelsProof
+from scanner.watermark.by_levels import BoundsRounding, ByLevelsProof
 from scanner.watermark.format import ProofPath, Proves
 from scanner.watermark.formats import can_be_weighed, format_of
 from schemas.config import ScanConfig
@@ -133,12 +133,18 @@ def replay(config_file: Path, document: str) -> Replay:
     without = filter_of(results, folder, registry, case)
     steps = surprise_of(results, case.row) if case.row["unit"] == WEIGHED else None
     replayed = dict(_detected(config, folder, keys, case, found.text, without, steps))
-    replayed |= _by_slow_path(folder, registry, case, found.text, without, steps)
+    slowly, room = _by_slow_path(folder, registry, case, found.text, without, steps)
+    replayed |= slowly
     of_file = [name for name, kind in OF_FILE.items() if columns.names[kind] is not None and found.row is not None]
     replayed |= {name: (found.row or {})[name] for name in of_file}
     (check,) = held_against(folder, results, [case.row])
     why = f"the row says otherwise than the registry: {check.sentence}" if check.agrees is False else _CHANGED
-    fields = [_compare(name, case.row, replayed, why) for name in (*of_file, *FIELDS) if name in case.row]
+    rooms = {"score": room, "log10_p": room}
+    fields = [
+        _compare(name, case.row, replayed, why, rooms.get(name, 0.0))
+        for name in (*of_file, *FIELDS)
+        if name in case.row
+    ]
     if found.row is not None and case.row["message"] is not None and case.row["naming"] not in NOBODY_ASKED_FOR:
         before = ask(results, lambda: known_before(results, case.row, (case.scan or {})["started_at"]))
         fields.append(_existed(case, before, found.row["created_at_latest"]))
@@ -253,8 +259,8 @@ def _by_slow_path(
     raw: bytes,
     without: Filter,
     steps: NDArray[np.uint8] | None,
-) -> dict[str, Any]:
-    """Score and p-value of the verdict's message, where its format has a slow path.
+) -> tuple[dict[str, Any], float]:
+    """Score and p-value of the verdict's message, where its format has a slow path, and how much rounding they have.
 
     Score and p-value of a part of the text are proved as the part is found again (scanner.detection.proving).
     """
@@ -262,7 +268,7 @@ def _by_slow_path(
     key = find_key(registry, row["key_id"])
     form = format_of(key)
     if row["message"] is None or row["unit"] not in (None, WEIGHED) or not isinstance(form, Proves):
-        return {}
+        return {}, 0.0
     (test,) = open_keys(folder, [key], fast=False)
     text = read_text(raw)[0] or ""
     ids = test.tokenizer.reference.encode([normalise(text) if row["variant"] is not None else text]).ids
@@ -273,15 +279,18 @@ def _by_slow_path(
     left_out = plainly_left_out(without.of(key.tokenizer.sha256, test.watermark.rule), ids)
     scored, (score,) = path.scores(ids, [row["message"]], (case.scan or {})["dedup"], left_out)
     log10_p = max(path.log10_p(score, scored), log10_reach(test))
-    return {"tokens": len(ids), "scored": scored, "score": score, "log10_p": log10_p}
+    room = path.rounding(scored) if isinstance(path, BoundsRounding) else 0.0
+    return {"tokens": len(ids), "scored": scored, "score": score, "log10_p": log10_p}, room
 
 
-def _compare(name: str, row: Mapping[str, Any], replayed: Mapping[str, Any], of_users: str) -> FieldComparison:
+def _compare(
+    name: str, row: Mapping[str, Any], replayed: Mapping[str, Any], of_users: str, room: float
+) -> FieldComparison:
     recorded, found = row[name], replayed[name]
     if name == "named":
         recorded, found = _who(recorded), _who(found)
     if isinstance(recorded, float) and isinstance(found, float) and math.isfinite(recorded) and math.isfinite(found):
-        return FieldComparison(name, recorded, found, nearly_equal(recorded, found))
+        return FieldComparison(name, recorded, found, nearly_equal(recorded, found, room))
     equal = recorded == found
     why = None
     if not equal and name in OF_USERS:

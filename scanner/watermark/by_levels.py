@@ -31,7 +31,7 @@ from scanner.watermark.format import (
     Watermark,
 )
 from scanner.watermark.laws import Binomial, Floored, Gamma, Law, SeveralWeights, Surprise
-from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels
+from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels, most_added
 from scanner.watermark.native import level_runs
 from scanner.watermark.native.level_runs import LevelSteps
 from scanner.watermark.native.secret import rule_of
@@ -109,6 +109,14 @@ class ProvesTermsOfKeys(Protocol):
 
         Arguments as of `ProofPath.scores`.
         """
+
+
+@runtime_checkable
+class BoundsRounding(Protocol):
+    """A `ProofPath` of scores that rounding leaves further from the exact ones than by a share of 1e-9."""
+
+    def rounding(self, scored: int) -> float:
+        """By how much a score of so many positions may differ from the exact one, beside that share."""
 
 
 _ROOM = 1e-9  # slack in log10 p, so that rounding decides nothing
@@ -405,6 +413,16 @@ class ByLevelsProof:
         log10_p = -score / math.log(10.0) if scored else 0.0
         return log10_p if self._bits is None else floored(log10_p, self._bits)
 
+    def rounding(self, scored: int) -> float:
+        """See BoundsRounding: what the law adds to ln p."""
+        weights = [of_keys for of_keys, _ in self._key_weights]
+        least = min(weight for of_keys in weights for weight in of_keys if weight)
+        return most_added(scored, len(weights[0]), least)
+
+    @property
+    def _key_weights(self) -> KeyWeights:
+        return self._path.weights if isinstance(self._path, ProvesTermsOfKeys) else ONE_KEY
+
     def _levels(self, tokens: NDArray[np.uint32]) -> NDArray[np.int64]:
         return self._levels_of(Tokens(tokens, np.array([0, len(tokens)], np.int64))).astype(np.int64)
 
@@ -415,7 +433,7 @@ class ByLevelsProof:
         sums = [math.fsum((levels * of_key).tolist()) for of_key in terms]
         counts = np.bincount(levels, minlength=LEVELS + 1).tolist()
         found = [0.0]
-        for weights, share in self._path.weights if isinstance(self._path, ProvesTermsOfKeys) else ONE_KEY:
+        for weights, share in self._key_weights:
             total = math.fsum(weight * of_key for weight, of_key in zip(weights, sums, strict=True))
             values = [weight * level for weight in weights for level in range(LEVELS + 1)]
             found.append(math.log(share) - ln_tail(total, counts * len(weights), self._gamma, values))

@@ -2,23 +2,29 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from scanner.detection.one_text import ScannedKey
+from scanner.detection.proving import LONGEST, ProvedKey, Prover, nearly_equal
 from scanner.detection.rules import Rules
 from scanner.detection.weighing import TextLevels, reader_sha256, weighing_of, worth_reading
 from scanner.errors import Refused
 from scanner.registry import new_key
 from scanner.scan_plan import Weights, make_plan
 from scanner.watermark import Tokens
-from scanner.watermark.level_laws import levels_of
-from scanner.watermark.rule import log10_p_of
+from scanner.watermark.by_levels import ByLevels, ByLevelsProof
+from scanner.watermark.formats import make_format
+from scanner.watermark.level_laws import LEVELS, levels_of
+from scanner.watermark.rule import LEAST_RANK, KeyFindings, decide, log10_p_of, search
 from schemas.config import WeightsByConfig
+from schemas.words import Proof
 from tests.fixed import fix_secrets
 from tests.support.night import Night
-from tests.support.opened import opened
+from tests.support.opened import demo_tokenizer, opened
 from tests.support.two_keys import TOKENIZER
 
 
@@ -155,3 +161,37 @@ def test_levels_are_those_of_the_text_that_was_put_and_nothing_for_others(tmp_pa
         assert part.tolist() == levels_of(steps[place], test.tokenizer.reference.begins(texts[place])).tolist()
     assert not parts[1].any()
     assert levels.of("another tokenizer")(Tokens(np.zeros(3, np.uint32), np.array([0, 3]))).tolist() == [0, 0, 0]
+
+
+@pytest.mark.costly
+def test_a_long_text_of_two_keys_at_the_threshold_is_proved() -> None:
+    """The law of two keys of vLLM adds some 4e-8 to ln p for rounding, more than 1e-9 of ln p at this threshold."""
+    form: Any = make_format("vllm-dual-key", {"alpha": 0.1})
+    secret = form.draw_key(bytes([4]) * 32)
+    mark, tokenizer = form.open(secret), demo_tokenizer().reference
+    letters = np.random.default_rng(3).integers(ord("a"), ord("z") + 1, (30_000, 5)).astype(np.uint8)
+    text = " ".join(word.tobytes().decode() for word in letters)[:115_000]
+    tokens = demo_tokenizer().encode([text])
+    assert 50_000 < len(tokens.ids) <= LONGEST
+
+    def of_tokens(tokens: Tokens) -> NDArray[np.uint8]:
+        return np.where(tokens.ids % 100 == 1, 1, LEVELS).astype(np.uint8)
+
+    positions = mark.rule.positions(tokens, "ngram")
+    found = search(ByLevels(mark, of_tokens), tokens, positions, 1)
+    found = found._replace(p_rank=np.full(found.message.shape, LEAST_RANK))
+    path = ByLevelsProof(form.proof(secret), of_tokens, form)
+    _, (score,) = path.scores(tokens.ids, [0], "ngram")
+    assert not nearly_equal(score, found.score[0, 0])  # else this text shows nothing
+    rate = 1.0001 * 10.0 ** found.log10_p_global[0, 0]
+
+    def proof_of(found: KeyFindings) -> list[Proof]:
+        prover = Prover([ProvedKey(path, tokenizer, 1, np.ones((1, 2, 2)))], bytes(16), Rules(rate, 1))
+        decided = decide([found], rate)
+        each = prover.prove(lambda _: text, [np.array([len(tokens.ids)])], [found], decided, b"", np.zeros(1, np.bool_))
+        return [Proof(one) for one in each]
+
+    assert proof_of(found) == [Proof.PROVED]
+    larger = found.score + 2e-7
+    log10_p = -larger / np.log(10.0)
+    assert proof_of(found._replace(score=larger, log10_p=log10_p, log10_p_global=log10_p)) == [Proof.DIFFERS]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scanner.watermark import log10_greenlist, log10_gumbel
-from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels
+from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels, most_added
 from scanner.watermark.proof import ln_tail
 from tests.watermark.mpmath_oracle import gumbel_tail
 
@@ -174,6 +174,23 @@ def test_the_slow_path_of_proofs_agrees(tokens: int) -> None:
             found = log10_greenlist_levels([green], [counts], VALUES, Fraction(1, 4))[0]
             slow = ln_tail(green, counts.tolist(), Fraction(1, 4)) / np.log(10.0)
             assert found == pytest.approx(slow, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("weights", [(1.0,), (0.9, 0.1), (0.51, 0.49), (0.5, 0.5)])
+@pytest.mark.parametrize("tokens", [3, 2_000, 65_536])
+def test_what_is_added_for_rounding_is_bounded(weights: tuple[float, ...], tokens: int) -> None:
+    """The slow path adds nothing. One low level among high ones makes the longest series."""
+    alike, one_low, spread = np.zeros(9, np.int64), np.zeros(9, np.int64), np.random.default_rng(1)
+    alike[8], one_low[[1, 8]] = tokens, (1, tokens - 1)
+    room, values = most_added(tokens, len(weights), min(weights)), np.outer(weights, VALUES).ravel()
+    for of_levels in (alike, one_low, spread.multinomial(tokens, np.full(9, 1 / 9))):
+        counts = np.tile(of_levels, len(weights))
+        for deviations in (0.5, 3.0, 6.0, 20.0):
+            score = float(counts @ values + deviations * np.sqrt(counts @ values**2))
+            stated = -np.log(10.0) * log10_gumbel_levels([score], [counts], values)[0]
+            exact = -ln_tail(score, counts.tolist(), None, values.tolist())
+            assert -1e-9 * max(1.0, exact) <= exact - stated <= room + 1e-9 * max(1.0, exact)
 
 
 def test_sums_that_cannot_be() -> None:
