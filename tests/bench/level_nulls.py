@@ -27,7 +27,7 @@ from scanner.watermark.laws import Binomial, Gamma, Law, least_score
 from scanner.watermark.level_laws import LEVELS, levels_of
 from scanner.watermark.positions import Positions
 from scanner.watermark.rule import search
-from tests.bench.weights import Ngrams
+from tests.bench.proxies import Ngrams
 
 FORMS: dict[str, dict[str, Any]] = {
     "gumbel-v2": {"window": 4},

@@ -9,6 +9,7 @@ core; the tables stand in docs/concepts/weighted-evidence.md.
 
 import argparse
 import functools
+import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -25,10 +26,11 @@ from scanner.audit.statistics.judgement import binomial_limits
 from scanner.evaluation.attacks import Tools, substitute
 from scanner.generation import LocalModel, Sampling, complete, load_model
 from scanner.watermark import Watermark, batch_tokens
-from scanner.watermark.format import ScoresParts
 from scanner.watermark.formats import make_format
 from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels
+from tests.bench.level_nulls import STACKS, terms_of
 from tests.bench.prompts import PROMPTS, TELLERS, THINGS
+from tests.bench.proxies import Proxies
 
 METHODS = ("gumbel", "greenlist")
 TEMPERATURES = (0.3, 0.6, 1.0)
@@ -43,21 +45,26 @@ Floats = NDArray[np.float64]
 
 
 class Cell(NamedTuple):
-    """Answers that are written alike. single: many answers, each under a key of its own and looked at by itself."""
+    """Answers that are written alike.
+
+    single: many answers, each under a key of its own and looked at by itself; first: number of the first of them.
+    """
 
     method: str
     temperature: float
     kind: str
     single: int = 0
+    first: int = 0
 
     @property
     def name(self) -> str:
         """Begin of the names of its files."""
-        return f"{'single-' if self.single else ''}{self.method}-{self.temperature:g}-{self.kind}"
+        sample = f"-{self.first}" if self.first else ""
+        return f"{'single-' if self.single else ''}{self.method}-{self.temperature:g}-{self.kind}{sample}"
 
     def mark(self, number: int) -> Watermark:
         """The mark of an answer, by its number."""
-        return mark_of(self.method, b" %d" % number if self.single else b"")
+        return mark_of(self.method, b" %d" % (self.first + number) if self.single else b"")
 
     def write(self, model: LocalModel) -> list[str]:
         """The texts of its answers."""
@@ -67,181 +74,63 @@ class Cell(NamedTuple):
         for begin in range(0, self.single or TEXTS, 64):
             some = range(begin, min(begin + 64, self.single or TEXTS))
             marks = [self.mark(number) for number in some]
-            found += complete(model, prompts[begin : some.stop], sampling, 1, marks, [0] * len(some))
+            of_some = [prompts[(self.first + number) % len(prompts)] for number in some]
+            found += complete(model, of_some, sampling, 1, marks, [0] * len(some))
         return [text.text for text in found]
 
 
+SAMPLES = {
+    "the first 512": (Cell("gumbel", 0.3, "prose", single=512),),
+    "the second 512": tuple(Cell("gumbel", 0.3, "prose", 128, first) for first in range(512, 1024, 128)),
+    "ordinary text": (Cell("gumbel", 1.0, "prose", single=128),),
+} | {
+    f"{stack} at {temperature:g}": (Cell(stack, temperature, "prose", single=128),)
+    for stack, temperature in itertools.product(STACKS, (0.3, 0.6))
+}
+"""Single answers that are counted together."""
+
 CELLS = (
-    *(Cell("gumbel", temperature, "prose", single=number) for temperature, number in ((0.3, 512), (1.0, 128))),
+    *itertools.chain.from_iterable(SAMPLES.values()),
     *itertools.starmap(Cell, itertools.product(METHODS, TEMPERATURES, KINDS)),
 )
 
 
 def mark_of(method: str, number: bytes = b"") -> Watermark:
     """The mark of all texts of a method, or of one answer: one user."""
+    secret = b"tests.bench.weights " + method.encode() + number
+    if method in STACKS:
+        form: Any = make_format(method, {})
+        mark: Watermark = form.open(form.draw_key(hashlib.sha256(secret).digest()))
+        return mark
     parameters: dict[str, Any] = {"window": 4} | ({"gamma": "1/4"} if method == "greenlist" else {})
-    return make_format(method, parameters).open(b"tests.bench.weights " + method.encode() + number)
+    return make_format(method, parameters).open(secret)
 
 
-def write(folder: Path, model: LocalModel) -> None:
-    """Write every cell's texts that are not there yet."""
+def write(folder: Path, model: LocalModel, cells: Sequence[Cell]) -> None:
+    """Write the texts of cells that are not there yet."""
     folder.mkdir(parents=True, exist_ok=True)
-    for cell in CELLS:
+    for cell in cells:
         file = folder / f"{cell.name}.json"
         if not file.exists():
             file.write_text(json.dumps(cell.write(model)))
             print(file.name, flush=True)
 
 
-class Ngrams:
-    """Probabilities of tokens from counts of n-grams, each length backed off to the next shorter one.
-
-    Args:
-        texts: token ids of texts that nobody marked.
-        longest: n.
-    """
-
-    def __init__(self, texts: Sequence[Sequence[int]], longest: int = 4) -> None:
-        ids = np.fromiter(itertools.chain.from_iterable((*text, 2**32 - 1) for text in texts), np.uint64)
-        self._counts = [np.unique(self._hashes(ids, n), return_counts=True) for n in range(longest + 1)]
-
-    @staticmethod
-    def _hashes(ids: NDArray[np.uint64], n: int) -> NDArray[np.uint64]:
-        """A hash of the n tokens that end at each place; shorter at the beginning."""
-        value = np.zeros(len(ids), np.uint64)
-        for back in range(n):
-            shifted = np.concatenate([np.full(min(back, len(ids)), 2**32 - 2, np.uint64), ids[: len(ids) - back]])
-            value = (value * np.uint64(0x9E3779B97F4A7C15)) ^ (shifted + np.uint64(1))
-            value = (value ^ (value >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-        return value
-
-    def _count(self, n: int, hashes: NDArray[np.uint64]) -> Floats:
-        known, counts = self._counts[n]
-        at = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
-        return np.where(known[at] == hashes, counts[at].astype(np.float64), 0.0)
-
-    def probabilities(self, text: Sequence[int]) -> Floats:
-        """p̂ of each token, float64[T]."""
-        ids = np.array(text, np.uint64)
-        p = np.full(len(ids), 1e-5)
-        before = np.concatenate([np.full(1, 2**32 - 1, np.uint64), ids[:-1]])
-        for n in range(1, len(self._counts)):
-            whole, context = self._count(n, self._hashes(ids, n)), self._count(n - 1, self._hashes(before, n - 1))
-            p = (whole + 2.0 * p) / (context + 2.0)
-        return np.minimum(p, 1.0)
-
-
-class Proxies:
-    """Everything that gives p̂ of each token of a text, by name.
-
-    Args:
-        model: the model that wrote the texts.
-        corpus: texts that nobody marked; none: only what the writer's own logits give, in half the time.
-        tools: its tokenizer, and another one for n-grams of its tokens.
-    """
-
-    def __init__(self, model: LocalModel, corpus: Sequence[str], tools: Tools) -> None:
-        self._model, self._tools, self._tables = model, tools, dict[str, Ngrams]()
-        if not corpus:
-            return
-        ids = [tools.ids(text) for text in corpus]
-        self._tables = {"n-grams of 4 M tokens": Ngrams(ids), "n-grams of 0.5 M tokens": Ngrams(ids[: len(ids) // 8])}
-        assert tools.other is not None
-        other = [tools.other.encode(text, add_special_tokens=False).ids for text in corpus]
-        self._other = Ngrams(other)
-        self._by_place = self._places(ids[: len(ids) // 8])
-
-    def of(self, text: str) -> dict[str, Floats]:
-        """p̂ of each token by each proxy: float64[T]."""
-        ids = self._tools.ids(text)
-        found = {name: table.probabilities(ids) for name, table in self._tables.items()}
-        if found:
-            found["n-grams of another tokenizer"] = self._through_characters(text)
-            found["a table by place in the word"] = self._by_place[self._place_in_word(ids)]
-        for dropped, name in ((0, "the writer"), (10, "10 of 30 layers left out"))[: 1 + bool(found)]:
-            logits = self._logits(ids, dropped)
-            found[name] = _probabilities(logits, ids)
-            if not dropped:
-                found["the writer at temperature 2"] = _probabilities(logits / 2.0, ids)
-                noise = np.random.default_rng(ids).standard_normal(logits.shape, np.float32)
-                found |= {
-                    f"the writer, logits with noise of {size}": _probabilities(logits + size * noise, ids)
-                    for size in (1, 2)
-                }
-        return found
-
-    def _logits(self, ids: Sequence[int], dropped: int) -> NDArray[np.float32]:
-        """Logits for each token from those before it, [T, |V|]; the first one's are zero."""
-        import torch
-
-        inner = self._model.model.model
-        layers = inner.layers
-        out = np.zeros((len(ids), self._model.model.config.vocab_size), np.float32)
-        gone = {round(2 + i * (len(layers) - 4) / dropped) for i in range(dropped)} if dropped else set()
-        inner.layers = torch.nn.ModuleList(layer for i, layer in enumerate(layers) if i not in gone)
-        inner.config.num_hidden_layers = len(inner.layers)
-        try:
-            with torch.inference_mode():
-                seen = self._model.model(input_ids=torch.tensor([ids[:-1]]), use_cache=False)
-                out[1:] = seen.logits[0].float().numpy()
-        finally:
-            inner.layers, inner.config.num_hidden_layers = layers, len(layers)
-        return out
-
-    def _through_characters(self, text: str) -> Floats:
-        """Surprise by the other tokenizer's n-grams, shared out evenly over characters and summed over our tokens."""
-        assert self._tools.other is not None
-        encoded = self._tools.other.encode(text, add_special_tokens=False)
-        surprise = np.zeros(len(text) + 1)
-        for (begin, end), p in zip(encoded.offsets, self._other.probabilities(encoded.ids), strict=True):
-            surprise[begin:end] += -np.log(p) / max(end - begin, 1)
-        total = np.concatenate([[0.0], np.cumsum(surprise)])
-        ours = self._tools.tokenizer.encode(text, add_special_tokens=False)
-        return np.array([np.exp(total[begin] - total[end]) for begin, end in ours.offsets])
-
-    def _place_in_word(self, ids: Sequence[int]) -> NDArray[np.int64]:
-        """How many tokens of its word stand before each: 0 to 4."""
-        places, place = [], 0
-        for token in ids:
-            begins = not (self._tools.tokenizer.id_to_token(token) or "").isalpha()
-            place = 0 if begins else min(place + 1, 4)
-            places.append(place)
-        return np.array(places)
-
-    def _places(self, texts: Sequence[Sequence[int]]) -> Floats:
-        """Mean p̂ at each place in a word by the n-grams of the other texts: float64[5]."""
-        table = Ngrams(texts[: len(texts) // 2])
-        sums, counts = np.zeros(5), np.zeros(5)
-        for text in texts[len(texts) // 2 :]:
-            place = self._place_in_word(text)
-            sums += np.bincount(place, table.probabilities(text), 5)
-            counts += np.bincount(place, minlength=5)
-        return sums / np.maximum(counts, 1.0)
-
-
-def _probabilities(logits: NDArray[np.float32], ids: Sequence[int]) -> Floats:
-    import torch
-
-    of_token = logits[np.arange(len(ids)), ids].astype(np.float64)
-    return np.exp(of_token - torch.logsumexp(torch.from_numpy(logits), 1).numpy().astype(np.float64))
-
-
-def weigh(folder: Path, model: LocalModel, tools: Tools) -> None:
-    """Keep p̂ and draws of every text, unedited and edited, that are not there yet."""
+def weigh(folder: Path, model: LocalModel, tools: Tools, cells: Sequence[Cell]) -> None:
+    """Keep p̂ and draws of every text of cells, unedited and edited, that are not there yet."""
     proxies = Proxies(model, tools.human, tools)
-    for cell, edit in itertools.product(CELLS, EDITS):
+    for cell, edit in itertools.product(cells, EDITS):
         file, target = folder / f"{cell.name}.json", folder / f"{cell.name}-{edit:g}.npz"
         if target.exists() or not file.exists() or (cell.single and edit):
             continue
         kept: dict[str, NDArray[Any]] = {}
         for number, written in enumerate(json.loads(file.read_text())):
-            mark = cell.mark(number)
-            assert isinstance(mark, ScoresParts)
+            mark: Any = cell.mark(number)
             text = substitute(written, edit, np.random.default_rng(number), tools) if edit else written
             ids = tools.ids(text)
             tokens = batch_tokens([ids])
             positions = mark.rule.positions(tokens, "ngram")
-            kept |= {f"{number}/terms": mark.terms(tokens, positions, 0), f"{number}/index": positions.index}
+            kept |= {f"{number}/terms": terms_of(mark, tokens, positions), f"{number}/index": positions.index}
             kept |= {f"{number}/{name}": p[positions.index] for name, p in proxies.of(text).items()}
         np.savez_compressed(target, **kept)
         print(target.name, flush=True)
@@ -287,7 +176,7 @@ def by_levels(method: str, texts: Sequence["Text"], weights: Sequence[Floats]) -
 
     def log10_p(times: float) -> float:
         of_all = np.rint(times * counts)[None]
-        if method == "gumbel":
+        if method != "greenlist":
             return float(log10_gumbel_levels([times * score], of_all, values)[0])
         return float(log10_greenlist_levels([np.rint(times * score)], of_all, values, Fraction(1, 4))[0])
 
@@ -435,11 +324,11 @@ def _print_cell(cell: str, method: str, texts: Sequence[Text], rate: float) -> N
 
 def found(folder: Path) -> None:
     """Print how many single answers each look flags at 1e-6 by their first tokens, beside the sum."""
-    for cell in CELLS:
-        file = folder / f"{cell.name}-0.npz"
-        texts = [*texts_of(file)] if file.exists() else []
+    for name, cells in (SAMPLES | {"both 512": SAMPLES["the first 512"] + SAMPLES["the second 512"]}).items():
+        files = [folder / f"{cell.name}-0.npz" for cell in cells]
+        texts = [text for file in files for text in texts_of(file)] if all(file.exists() for file in files) else []
         for longest in LENGTHS if texts else ():
-            _print_found(f"{cell.name} {longest} tokens", cell.method, [text.begin(longest) for text in texts])
+            _print_found(f"{name}, {longest} tokens", cells[0].method, [text.begin(longest) for text in texts])
 
 
 def _print_found(cell: str, method: str, texts: Sequence[Text]) -> None:
@@ -467,14 +356,16 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", type=Path)
     parser.add_argument("--corpus", type=Path, help="human.parquet, for n-grams")
+    parser.add_argument("--cells", default="", help="those whose names hold this")
     parser.add_argument("--other", type=Path, help="another tokenizer.json")
     options = parser.parse_args()
     if options.step in ("table", "found"):
         (table if options.step == "table" else found)(options.folder)
         return
+    cells = [cell for cell in CELLS if options.cells in cell.name]
     model = load_model(options.model, dtype="bfloat16")  # as servers have it, in a third of the time
     if options.step == "write":
-        write(options.folder, model)
+        write(options.folder, model, cells)
         return
     tools = Tools.load(options.model / "tokenizer.json", options.other)
     texts, size = [], 0
@@ -483,7 +374,7 @@ def main() -> None:
             if size < 4e6:
                 texts.append(text)
                 size += len(tools.ids(text))
-    weigh(options.folder, model, Tools(tools.tokenizer, tools.other, texts))
+    weigh(options.folder, model, Tools(tools.tokenizer, tools.other, texts), cells)
 
 
 if __name__ == "__main__":
