@@ -206,11 +206,11 @@ class WeighingWorker(Worker):
     def _counts(self, rows: Rows, text_bytes: int, path: str) -> DocumentCounts:
         """As Worker. Flags of rows that were flagged before are no more flags."""
         counts, undecided = super()._counts(rows, text_bytes, path), self._flagged.get(path, NO_ROWS).undecided
-        again = sum(
+        flagged_before = sum(
             pc.and_(batch["flagged"], pc.is_in(batch["row"], pa.array(undecided, pa.int64()))).true_count
             for batch in rows.batches["verdicts"]
         )
-        return replace(counts, flagged=counts.flagged - again)
+        return replace(counts, flagged=counts.flagged - flagged_before)
 
     def _write(self, rows: Rows) -> Files:
         """Write flags, what belongs to them, and decoys: all other rows were written before."""

@@ -90,15 +90,15 @@ def _runs_on(mark: Version2Mark, device: torch.device) -> Version2Mark:
 
     def best_of_runs(steps: ScoredSteps, request: RunRequest) -> BestOfThese:
         scored = steps.scored[request.documents]
-        there = (scored > 0) & (scored <= search.longest)
-        if there.all():
+        fits = (scored > 0) & (scored <= search.longest)
+        if fits.all():
             batch = Batch.put(keys.chacha, steps.ids, steps.nonces, steps.offsets, device)
             return search.best_of_runs(mark, batch, steps, request)
-        numbers, scores = mark.best_of_runs(steps, _some(request, ~there))
-        out = np.empty((len(there), request.most), np.int64), np.empty((len(there), request.most), scores.dtype)
-        out[0][~there], out[1][~there] = numbers, scores
-        if there.any():
-            out[0][there], out[1][there] = best_of_runs(steps, _some(request, there))
+        numbers, scores = mark.best_of_runs(steps, _some(request, ~fits))
+        out = np.empty((len(fits), request.most), np.int64), np.empty((len(fits), request.most), scores.dtype)
+        out[0][~fits], out[1][~fits] = numbers, scores
+        if fits.any():
+            out[0][fits], out[1][fits] = best_of_runs(steps, _some(request, fits))
         return out
 
     return mark.searched_by(best_of_runs, f"on {device}")
@@ -156,9 +156,9 @@ def _search(case: Case, device: torch.device) -> bool:
     """The candidates, best first, and their scores."""
     mark, tokens = on_device(method_of(case), device), batch_tokens([case["tokens"]])
     found = candidates(mark, tokens, mark.rule.positions(tokens, case["dedup"]), case["groups"] ** 2)
-    there = found.message[0] >= 0
-    found_there = list(zip(found.message[0][there].tolist(), found.score[0][there].tolist(), strict=True))
+    is_candidate = found.message[0] >= 0
+    best = list(zip(found.message[0][is_candidate].tolist(), found.score[0][is_candidate].tolist(), strict=True))
     wanted = [(one["message"], one["score"]) for one in case["candidates"]]
-    return len(found_there) == len(wanted) and all(
-        a == b and math.isclose(x, y, rel_tol=1e-9) for (a, x), (b, y) in zip(found_there, wanted, strict=True)
+    return len(best) == len(wanted) and all(
+        a == b and math.isclose(x, y, rel_tol=1e-9) for (a, x), (b, y) in zip(best, wanted, strict=True)
     )

@@ -160,8 +160,8 @@ class _Search(NamedTuple):
         documents, first = np.array(rows, np.int64).reshape(-1, 2).T
         best = iter(self.best_of_runs(documents, first * MOST_NUMBERS, users, 1)[0][:, 0].tolist() if rows else ())
         return [
-            [group * users + (next(best) if there else 0) for group in of]
-            for of, there in zip(groups, scored.tolist(), strict=True)
+            [group * users + (next(best) if has_steps else 0) for group in of]
+            for of, has_steps in zip(groups, scored.tolist(), strict=True)
         ]
 
     def _rare(self, count: int, least: int, most: int) -> list[list[int]]:
@@ -308,8 +308,8 @@ class ByLevels:
         message = np.array([one + [-1] * (width - len(one)) for one in found], np.int64).reshape(-1, width)
         of_users = np.where(is_group_step(nonces), 0, levels)
         score, of_user = self._scores(tokens, positions, message, levels, of_users)
-        there = message >= 0
-        order = np.lexsort((message, np.where(there, -score, np.inf)), axis=1)
+        is_candidate = message >= 0
+        order = np.lexsort((message, np.where(is_candidate, -score, np.inf)), axis=1)
         message = np.take_along_axis(message, order, axis=1)
         score, of_user = (np.take_along_axis(a, order, axis=1) for a in (score, of_user))
         if mark.groups is None:
@@ -342,14 +342,14 @@ class ByLevels:
         """Scores of candidates, int64[D, C], by each of several levels of the positions; 0 where there is none."""
         scores = [np.zeros(message.shape) for _ in each]
         for place in range(int((message >= 0).sum(axis=1).max(initial=0))):
-            there = message[:, place] >= 0
+            documents = message[:, place] >= 0
             terms = self._terms(tokens, positions, np.maximum(message[:, place], 0))
             for score, levels in zip(scores, each, strict=True):
-                score[there, place] = self._surprise(_sums(terms, levels.astype(np.int64), positions), there)
+                score[documents, place] = self._surprise(_sums(terms, levels.astype(np.int64), positions), documents)
         return scores
 
-    def _surprise(self, summed: _Sums, there: NDArray[np.bool_]) -> NDArray[np.float64]:
-        log10_p = self._tail(summed.sums[there], summed.counts[there])
+    def _surprise(self, summed: _Sums, documents: NDArray[np.bool_]) -> NDArray[np.float64]:
+        log10_p = self._tail(summed.sums[documents], summed.counts[documents])
         return np.asarray(np.maximum(-LN10 * log10_p, 0.0), np.float64)
 
 

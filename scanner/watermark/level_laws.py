@@ -101,9 +101,9 @@ def most_added(scored: int, keys: int, least_weight: float) -> float:
 def _each_gumbel(s: NDArray[np.float64], n: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
     out = np.zeros(len(s))
     for i in range(len(s)):
-        there = (n[i] > 0.0) & (values > 0.0)
-        if there.any() and s[i] > 0.0:
-            out[i] = min(_log_gumbel_tail(s[i], n[i][there], values[there]) / LN10, 0.0)
+        counting = (n[i] > 0.0) & (values > 0.0)
+        if counting.any() and s[i] > 0.0:
+            out[i] = min(_log_gumbel_tail(s[i], n[i][counting], values[counting]) / LN10, 0.0)
     return out
 
 
@@ -151,9 +151,9 @@ def _each_greenlist(
 ) -> NDArray[np.float64]:
     out = np.zeros(len(s))
     for i in range(len(s)):
-        there = (n[i] > 0.0) & (values > 0)
-        if there.any() and s[i] > 0.0:
-            out[i] = min(_log_greenlist_tail(s[i], n[i][there], values[there], gamma) / LN10, 0.0)
+        counting = (n[i] > 0.0) & (values > 0)
+        if counting.any() and s[i] > 0.0:
+            out[i] = min(_log_greenlist_tail(s[i], n[i][counting], values[counting], gamma) / LN10, 0.0)
     return out
 
 

@@ -215,8 +215,8 @@ def ln_tail(
     gamma: chance that an x is 1; None: each x is exponential, of mean 1. 0 where no token counts. values_of: 0 or more,
     whole numbers where there is a gamma; None: each its own place.
     """
-    there = [(v, n) for v, n in zip(values_of or range(len(counts)), counts, strict=True) if v and n]
-    values, n = np.array(there, np.float64).reshape(-1, 2).T
+    counting = [(v, n) for v, n in zip(values_of or range(len(counts)), counts, strict=True) if v and n]
+    values, n = np.array(counting, np.float64).reshape(-1, 2).T
     if not len(n) or score <= 0.0:
         return 0.0
     return _ln_exponential(score, values, n) if gamma is None else _ln_binary(round(score), values, n, float(gamma))

@@ -128,19 +128,19 @@ def _add_steps(
         here = min(side, blocks - tile)
         sums[:] = 0
         for level in range(1, LEVELS + 1):
-            there = 0
+            filled = 0
             for p in range(len(ids)):
                 if levels[p] == level:
                     _blocks_of_step(ids[p], nonces[p], (first >> per_block) + tile, per_block, side, inputs)
                     chacha8_lanes(key, inputs, here, block)
                     for k in range(height):
-                        below(n, bits, height * CHUNK, block[k * CHUNK :], rows[there, k * side : (k + 1) * side])
-                    there += 1
-                    if there == ROWS:
+                        below(n, bits, height * CHUNK, block[k * CHUNK :], rows[filled, k * side : (k + 1) * side])
+                    filled += 1
+                    if filled == ROWS:
                         _add_times(rows, level, sums, carry)
-                        there = 0
-            if there:
-                rows[there:] = 0
+                        filled = 0
+            if filled:
+                rows[filled:] = 0
                 _add_times(rows, level, sums, carry)
         for plane in range(len(counters)):
             for lane in range(here):

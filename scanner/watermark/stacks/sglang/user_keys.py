@@ -148,9 +148,9 @@ def best_two(
             continue
         about[:] = 0.0
         for level in range(1, LEVELS + 1):
-            there = levels[mine] == level
-            if there.any():
-                scores_under(states, seeds[mine][there], tokens[mine][there], of_level)
+            at_level = levels[mine] == level
+            if at_level.any():
+                scores_under(states, seeds[mine][at_level], tokens[mine][at_level], of_level)
                 about += level * of_level
         first, second = -1.0, -1.0
         for m in range(len(about)):

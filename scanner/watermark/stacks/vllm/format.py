@@ -88,8 +88,8 @@ class ResponsePositions:
     def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
         """See PositionRule; −1 for each token that is missing."""
         begin = int(tokens.offsets[np.searchsorted(tokens.offsets, place, side="right") - 1])
-        there = tokens.ids[max(begin, place - self.width) : place + 1].tolist()
-        return (-1,) * (self.width + 1 - len(there)) + tuple(there)
+        window = tokens.ids[max(begin, place - self.width) : place + 1].tolist()
+        return (-1,) * (self.width + 1 - len(window)) + tuple(window)
 
 
 class Vllm(OpenedFormat):
