@@ -8,7 +8,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import pairwise
@@ -79,17 +79,19 @@ def write_rows(plan: Plan, rows: Rows, ids: TextIds) -> Files:
     Raises:
         ScanFailed: a file cannot be written.
     """
-    batches, canaries = rows.batches, plan.canary_accounts
+    batches = rows.batches
     exact = [with_ids(batch, ids) for batch in batches["verdicts"]]
-    reserved = reserved_texts(exact, plan.keys, plan.config.dedup, ids, canaries)
     tables = {
         "verdicts": [for_everybody(batch, of_it) for batch, of_it in zip(exact, batches["lengths"], strict=True)],
-        "quarantine": batches["quarantine"],
-        "audit_counts": [*batches["audit_counts"], *reserved],
         "flags": [flagged_rows(batch, plan.key_set) for batch in exact if batch["flagged"].true_count],
-        "flag_texts": batches["flag_texts"],
         "spans": [span_rows(batch, plan.key_set) for batch in batches["spans"]],
         "account_posts": by_account(batches["account_posts"]),
+        "quarantine": batches["quarantine"],
+        "flag_texts": batches["flag_texts"],
+        "audit_counts": [
+            *batches["audit_counts"],
+            *reserved_texts(exact, plan.keys, plan.config.dedup, ids, plan.canary_accounts),
+        ],
     }
     files = {table: write_file(plan.results, table, batches) for table, batches in tables.items()}
     return {table: (file,) for table, file in files.items() if file}
@@ -131,14 +133,11 @@ def counts_of(rows: Rows, text_bytes: int) -> DocumentCounts:
         unproved=_count(verdicts, "proof", Proof.DIFFERS),
         not_offered=_count(verdicts, "proof", Proof.NOT_OFFERED),
         text_bytes=text_bytes,
-        tokens=sum(map(_tokens, verdicts, rows.batches["lengths"])),
+        tokens=sum(  # as the verdicts show them to everybody
+            pc.sum(pc.if_else(exact["flagged"], exact["tokens"], of_it["tokens"]), min_count=0).as_py()
+            for exact, of_it in zip(verdicts, rows.batches["lengths"], strict=True)
+        ),
     )
-
-
-def _tokens(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> int:
-    """Tokens of the texts of some verdicts, as the verdicts show them to everybody."""
-    tokens = pc.if_else(exact["flagged"], exact["tokens"], lengths["tokens"])
-    return int(pc.sum(tokens, min_count=0).as_py())
 
 
 def _count(verdicts: list[pa.RecordBatch], column: str, value: str) -> int:
@@ -251,10 +250,16 @@ class Worker:
             ScanFailed: results cannot be written.
             MemoryError: it needs more than this process may take.
         """
+        clock = _Clock()
         try:
-            yield from self._scan(piece)
+            rows = yield from self._score(piece, clock)
         except FileFault as fault:
             yield Report(fault=fault, peak_memory=peak_memory())
+            return
+        files = self._write(rows)
+        clock.lap("write")
+        aside = tuple(rows.set_aside)
+        yield Report(files, rows.counts, peak_memory=peak_memory(), seconds=clock.spent(), set_aside=aside)
 
     def scan_pack(self, shards: Sequence[Shard]) -> Iterator[Busy | PackReport]:
         """Read and score shards whole, and write them together. Raises as `scan`."""
@@ -280,14 +285,6 @@ class Worker:
         """Whose the document of a single row is, which cannot be scored."""
         yield identify(piece.shard.file, self._plan.columns, piece.start)
 
-    def _scan(self, piece: Piece) -> Iterator[Busy | Report]:
-        clock = _Clock()
-        rows = yield from self._score(piece, clock)
-        files = self._write(rows)
-        clock.lap("write")
-        aside = tuple(rows.set_aside)
-        yield Report(files, rows.counts, peak_memory=peak_memory(), seconds=clock.spent(), set_aside=aside)
-
     def _score(self, piece: Piece, clock: "_Clock", before: int = 0) -> Generator[Busy, None, Rows]:
         """Read and score a piece, with signs of life on the way; so many rows before it are done.
 
@@ -295,14 +292,14 @@ class Worker:
             FileFault: its file cannot be read; and as `scan`.
         """
         origin = Origin(self._scan_id, piece.shard.shard_id, piece.shard.file.path)
-        known = FileKnowledge(
-            self._earlier.began, self._earlier.texts, piece.shard.first_scanned, written(piece.shard.file)
-        )
         rows = Rows()
         batches = rows.batches
         unread: list[pa.RecordBatch] = []  # documents with a value that was not read
         text_bytes, before_it = 0, (self._detector.tokenising, self._detector.proving)
         observer = self._observer(origin, piece)
+        known = FileKnowledge(
+            self._earlier.began, self._earlier.texts, piece.shard.first_scanned, written(piece.shard.file)
+        )
         for batch in self._reader.read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
             clock.lap("read")
             if isinstance(batch, Unreadable):
@@ -313,7 +310,8 @@ class Worker:
             rows.set_aside += large
             text_bytes += batch.column("text").nbytes
             unread.append(batch.select(["row"]).filter(batch["unread"]))
-            for documents in _single(batch) if piece.one_by_one else self._cut(batch):
+            single = [batch.slice(row, 1) for row in range(len(batch))] if piece.one_by_one else None
+            for documents in self._cut(batch) if single is None else single:
                 yield from self._busy(documents, before - piece.start, single=piece.one_by_one)
                 self._take(documents, origin, observer, known, batches)
             if piece.one_by_one and len(batch):  # what is read or written next is no document's fault
@@ -321,9 +319,7 @@ class Worker:
                 yield Busy(self._plan.config.cluster.stall_seconds + SIGNS_APART, behind)
             clock.lap("score")
         batches["audit_counts"] += observer.rows() if observer else []
-        odd = self._odd_times(batches["verdicts"], known.written) + DocumentCounts(
-            values_not_read=sum(map(len, unread))
-        )
+        odd = replace(self._odd_times(batches["verdicts"], known.written), values_not_read=sum(map(len, unread)))
         rows.counts = self._counts(rows, text_bytes, piece.shard.file.path) + odd
         clock.lap("score")
         clock.within_score("tokenise", self._detector.tokenising - before_it[0])
@@ -389,13 +385,12 @@ class Worker:
 
     def _odd_times(self, verdicts: list[pa.RecordBatch], written: datetime | None) -> DocumentCounts:
         """Times that cannot be right, or that show a flag to be false."""
-        marked_since = {key.key_id: key.marked_since() for key in self._plan.keys}
-        future = older = 0
+        keys, future, older = {key.key_id: key for key in self._plan.keys}, 0, 0
         for batch in verdicts:
             times = batch["created_at"] if written is None else pc.fill_null(batch["created_at"], written)
             future += pc.sum(pc.greater(times, batch["scanned_at"]), min_count=0).as_py()
             dated = batch.filter(pc.is_valid(batch["first_seen_at"])).select(["first_seen_at", "key_id"])
-            older += sum(row["first_seen_at"] < marked_since[row["key_id"]] for row in dated.to_pylist())
+            older += sum(row["first_seen_at"] < keys[row["key_id"]].marked_since() for row in dated.to_pylist())
         return DocumentCounts(in_future=future, older_than_key=older)
 
     @cached_property
@@ -444,10 +439,6 @@ class Worker:
             seconds = self._plan.config.cluster.stall_seconds + SIGNS_APART + expected
             first = documents["row"][0].as_py()
             yield Busy(seconds, before + first, first if single else None)
-
-
-def _single(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    return [batch.slice(row, 1) for row in range(len(batch))]
 
 
 class _Clock:

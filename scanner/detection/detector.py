@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -28,11 +29,10 @@ from scanner.detection.attribution import (
     Origin,
     ScoreObserver,
     TextOutcomes,
-    UserOfMessage,
     users_at,
 )
 from scanner.detection.proving import Prover
-from scanner.detection.rows import columns_of_faults, plain_lengths, table_of, verdict_columns
+from scanner.detection.rows import plain_lengths, table_of, verdict_columns
 from scanner.detection.rules import Rules
 from scanner.detection.sketches import sketch
 from scanner.detection.spans import ScoredBatch, SpanKey, located_spans, with_spans
@@ -260,7 +260,9 @@ class Detector:
             others = self._score(texts.normalised, {}, texts.differing, as_written=scores)[0]
             outcomes = outcomes.or_normalised(others, texts.differing, rates)
         known = known or FileKnowledge(now, {}, None, None)
-        batch = ScoredBatch(scores, kept, stored_text, known, self._users_at, self._prover)
+        batch = ScoredBatch(
+            scores, kept, stored_text, known, partial(users_at, self._keys, self._holders), self._prover
+        )
         as_written = self._lengths(texts.tokens)
         lengths = self._lengths_of_outcomes(as_written, texts, outcomes.normalised)
         verdicts = verdict_columns(self._keys, lengths, outcomes, kept["reason"], whole_is_enough)
@@ -455,14 +457,14 @@ class Detector:
             sketches[row] = sketch(ids, reach_of(test.watermark.rule))
         return sketches
 
-    def _users_at(self, at: datetime) -> UserOfMessage:
-        """Key id and named user, by place of the key and message, for a document that existed at `at`."""
-        return users_at(self._keys, self._holders, at)
-
 
 def _by_readable(documents: pa.RecordBatch, texts: TokenisedTexts) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """Documents that can be read and others, with digests and faults in place of their texts, which stay uncopied."""
-    faults = columns_of_faults(texts.faults, len(documents))
+    fault_of_row = [texts.faults.get(row, (None, None)) for row in range(len(documents))]
+    faults = {
+        name: pa.array([fault[place] for fault in fault_of_row], pa.string())
+        for place, name in enumerate(("reason", "detail"))
+    }
     rest = {name: documents[name] for name in documents.schema.names if name != "text"}
     manifests = pa.array(np.full(len(documents), "c2pa"), pa.string(), mask=~texts.manifests)
     of_texts = {"text_sha256": pa.array(texts.digests, pa.binary()), "manifest": manifests}

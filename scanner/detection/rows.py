@@ -7,7 +7,7 @@ texts leave. A public digest of a short post would show whether a guessed post w
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -104,17 +104,6 @@ def plain_lengths(rows: pa.Array, lengths: NDArray[np.int64], found: Sequence[Ke
     scored = np.stack([findings.scored for findings in found])
     at = first, np.arange(len(first))
     return pa.RecordBatch.from_pydict({"row": rows, "tokens": lengths[at], "scored": scored[at]})
-
-
-def columns_of_faults(faults: Mapping[int, tuple[str, str]], documents: int) -> dict[str, pa.Array]:
-    """Reason and detail of D documents, by column; null where there is no fault."""
-    if not faults:
-        return dict.fromkeys(("reason", "detail"), pa.nulls(documents, pa.string()))
-    fault_of_row = [faults.get(row, (None, None)) for row in range(documents)]
-    return {
-        name: pa.array(of_all, pa.string())
-        for name, of_all in zip(("reason", "detail"), zip(*fault_of_row, strict=True), strict=True)
-    }
 
 
 def table_of(

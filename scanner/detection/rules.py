@@ -110,10 +110,13 @@ class Learner:
 
     def learn(self, stored: pa.LargeBinaryArray, accounts: pa.StringArray) -> None:
         """Learn those of some stored texts that are drawn; accounts: of each text, null where nobody knows."""
+        limit = self._share * 2.0**64
         drawn = [
             (text[:MOST_CHARACTERS], self._bit(raw, account), digest)
             for raw, account in zip(stored.to_pylist(), accounts.to_pylist(), strict=True)
-            if raw is not None and self._is_drawn(digest := self._ids.for_filter(raw)) and (text := read_text(raw)[0])
+            if raw is not None
+            and int.from_bytes((digest := self._ids.for_filter(raw))[:8], "little") < limit
+            and (text := read_text(raw)[0])
         ]
         if not drawn or self.full:
             return
@@ -124,9 +127,6 @@ class Learner:
             sketch.learn(self.key, _texts_of(tokens[name], enough), bits[enough])
             self._taught[place].update(digest for (_, _, digest), so in zip(drawn, enough, strict=True) if so)
         self.ngrams += max(len(of_one.ids) for of_one in tokens.values())
-
-    def _is_drawn(self, digest: bytes) -> bool:
-        return int.from_bytes(digest[:8], "little") < self._share * 2.0**64
 
     def _bit(self, raw: bytes, account: str | None) -> int:
         """The bit that a text sets: its account's, or its own where the input has none."""

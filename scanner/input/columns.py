@@ -6,7 +6,6 @@ read into UTC. A time that cannot be read is null, and costs its document nothin
 
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
-from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -61,11 +60,10 @@ def times(array: pa.Array, zone: str) -> Times:
     if pa.types.is_timestamp(array.type):
         at = _in_utc(_within_years(array), "UTC" if array.type.tz is not None else zone, "earliest")
         return Times(at, at, all_read)
-    return _of_texts(array, zone) if _is_bytes(array.type) else _of_numbers(array)
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+    kind = array.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return _of_numbers(array)
+    return _of_texts(array, zone)
 
 
 def _of_numbers(array: pa.Array) -> Times:
@@ -283,8 +281,8 @@ def documents_of(
     columns: Columns,
     first: int,
     *,
-    all_read: bool = True,
-    partitions: Mapping[str, str | None] = MappingProxyType({}),
+    all_read: bool,
+    partitions: Mapping[str, str | None],
 ) -> pa.RecordBatch:
     """Rows of DOCUMENTS made of rows of a file, the first of which is row `first`.
 

@@ -3,6 +3,7 @@
 Read with pyarrow, since texts may be invalid UTF-8. Batches are small, because a text of 10 MB may stand in any row.
 """
 
+import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -24,7 +25,8 @@ class FileSource(NamedTuple):
     """A file that is read: by `decoded` as values, by `once` as dictionaries.
 
     columns: the columns asked for; readable: those that are read; names, numbers: the names and numbers of these;
-    values: of columns that may stand beside the file.
+    partitions: values that stand beside the file, by what the column holds; all_read: whether all columns that were
+    asked for are read, or stand beside the file.
     """
 
     file: InputFile
@@ -35,26 +37,8 @@ class FileSource(NamedTuple):
     readable: Columns
     names: list[str]
     numbers: list[int]
-    values: Mapping[str, str | None]
-
-    @property
-    def all_read(self) -> bool:
-        """Whether all columns that were asked for are read, or stand beside the file."""
-        read, columns = self.readable.names, self.columns.names
-        return all(read[role] == name or name in self.values for role, name in columns.items())
-
-    def documents_of(self, batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
-        """Rows of DOCUMENTS made of rows of the file, the first of which is row `row`."""
-        partitions = {
-            role: self.values[name]
-            for role, name in self.columns.names.items()
-            if name is not None and name in self.values and self.readable.names[role] is None
-        }
-        return documents_of(batch, self.readable, row, all_read=self.all_read, partitions=partitions)
-
-    def close(self) -> None:
-        """Close the file."""
-        self.opened.close()
+    partitions: Mapping[str, str | None]
+    all_read: bool
 
     def check_bytes(self, group: int) -> None:
         """Raise FileFault when the file changed, or its bytes cannot be read.
@@ -79,31 +63,33 @@ def open_source(file: InputFile, columns: Columns) -> FileSource:
     Raises:
         FileFault: it is gone, is another one than was listed, or its bytes cannot be read.
     """
-    opened = file.open()
-    try:
-        return _source(file, columns, opened)
-    except BaseException:
-        opened.close()
-        raise
-
-
-def _source(file: InputFile, columns: Columns, opened: pa.NativeFile) -> FileSource:
-    footer = footer_of(opened)
-    try:
-        plain = open_footer(footer)
-        metadata, found = plain.metadata, readable(plain.schema_arrow, columns)
-        names = [name for name in dict.fromkeys(found.names.values()) if name is not None]
-        options = {"metadata": metadata, "buffer_size": _BUFFER_BYTES, "pre_buffer": False}
-        options["page_checksum_verification"] = True  # for pages that have a checksum
-        decoded = pq.ParquetFile(opened, **options)
-        once = pq.ParquetFile(opened, read_dictionary=names, **options)
-        numbers = leaves(metadata.schema, names)
-        return FileSource(file, columns, opened, decoded, once, found, names, numbers, file.values)
-    except MemoryError:  # no fault of the file
-        raise
-    except Exception as error:  # it was readable when the shard was cut
-        file.check_unchanged()
-        raise FileFault("io_error", f"the footer cannot be read any more: {in_words(error)}") from None
+    with contextlib.ExitStack() as closing:
+        opened = closing.enter_context(file.open())
+        footer = footer_of(opened)
+        try:
+            plain = open_footer(footer)
+            metadata, found = plain.metadata, readable(plain.schema_arrow, columns)
+            read, beside = found.names, file.values
+            names = [name for name in dict.fromkeys(read.values()) if name is not None]
+            options = {"metadata": metadata, "buffer_size": _BUFFER_BYTES, "pre_buffer": False}
+            options["page_checksum_verification"] = True  # for pages that have a checksum
+            decoded = pq.ParquetFile(opened, **options)
+            once = pq.ParquetFile(opened, read_dictionary=names, **options)
+            numbers = leaves(metadata.schema, names)
+        except MemoryError:  # no fault of the file
+            raise
+        except Exception as error:  # it was readable when the shard was cut
+            file.check_unchanged()
+            raise FileFault("io_error", f"the footer cannot be read any more: {in_words(error)}") from None
+        configured = columns.names.items()
+        partitions = {
+            role: beside[name]
+            for role, name in configured
+            if name is not None and name in beside and read[role] is None
+        }
+        all_read = all(read[role] == name or name in beside for role, name in configured)
+        closing.pop_all()  # the caller closes it
+    return FileSource(file, columns, opened, decoded, once, found, names, numbers, partitions, all_read)
 
 
 __all__ = ["Columns", "Reader", "Unreadable", "read", "read_text"]
@@ -160,7 +146,7 @@ class Reader:
         """Close the file that is kept open."""
         kept, self._kept = self._kept, None
         if kept is not None:
-            kept.source.close()
+            kept.source.opened.close()
 
     def read(self, file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[pa.RecordBatch | Unreadable]:
         """Read rows start … stop−1, in order: batches of DOCUMENTS, each of about BATCH_TEXT_BYTES of text.
@@ -210,12 +196,14 @@ class Reader:
                         yield part._replace(detail=f"row group {number} is corrupt: {part.detail}")
                     else:
                         for row, few in _split(*part, source.names):
-                            yield source.documents_of(few, row)
+                            yield documents_of(
+                                few, source.readable, row, all_read=source.all_read, partitions=source.partitions
+                            )
             if group is not None and group.stop > stop:
                 self._kept = group
         finally:
             if self._kept is not group or group is None:
-                source.close()
+                source.opened.close()
 
     def _group_or_source(self, file: InputFile, columns: Columns) -> tuple["_Group | None", FileSource]:
         """The row group or source kept of this file, or the file newly opened."""
@@ -224,7 +212,7 @@ class Reader:
         if kept is not None and (kept.source.file, kept.source.columns) == (file, columns):
             return kept, kept.source
         if kept is not None:
-            kept.source.close()
+            kept.source.opened.close()
         return None, open_source(file, columns)
 
 

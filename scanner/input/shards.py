@@ -55,7 +55,8 @@ def read_footer(file: InputFile) -> pa.Buffer:
         if opened.size() != file.size:
             file.check_unchanged()
         end = _end_of(opened)
-        if _head_of(opened, end) != _MAGIC:  # the first bytes are not shown: they may be a secret
+        head = end[: len(_MAGIC)] if len(end) == opened.size() else _bytes(opened, 0, len(_MAGIC))
+        if head != _MAGIC:  # the first bytes are not shown: they may be a secret
             what = f"a Parquet file begins with {_MAGIC!r}, this one of {opened.size()} bytes does not"
             raise FileFault("not_parquet", what)
         return _footer(opened, end)
@@ -70,10 +71,6 @@ def _end_of(opened: pa.NativeFile) -> bytes:
     """A file's last bytes. A small file is read whole, so that its beginning needs no request of its own."""
     size = min(opened.size(), _READ_AT_ONCE)
     return _bytes(opened, opened.size() - size, size)
-
-
-def _head_of(opened: pa.NativeFile, end: bytes) -> bytes:
-    return end[: len(_MAGIC)] if len(end) == opened.size() else _bytes(opened, 0, len(_MAGIC))
 
 
 def _bytes(opened: pa.NativeFile, begin: int, size: int) -> bytes:

@@ -129,7 +129,8 @@ class PieceDecoys(HitCounts):
             if digests[d] not in self._known:
                 self._known.add(digests[d])
                 seeds[d], kinds[d], every[d] = self._decoys.seed(self._piece, digests[d]), kind, all_messages
-        self._score(scores, seeds, kinds, every, text_of)
+        if seeds:
+            self._score(scores, seeds, kinds, every, text_of)
         if self._detector is not None and self._decoys.decisions:
             for d in self._decoys.decisions.drawn(self._piece, digests).tolist():
                 if digests[d] not in self._decided:
