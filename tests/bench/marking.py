@@ -28,8 +28,8 @@ GUMBEL = Gumbel(SECRET, WINDOW), Version2Gumbel(SECRET, WINDOW, GROUPS)
 
 
 def beside_unmarked(options: Namespace) -> Iterator[Comparison]:
-    from jobs.demo.from_packages import MODEL
     from scanner.generation import Sampling, complete, load_model
+    from tests.support.from_packages import MODEL
 
     if not Path(MODEL).exists():
         print("row 8 is left out: run `make model` first")

@@ -25,12 +25,12 @@ import numpy as np
 import polars as pl
 
 from jobs.demo import HERE, TOKENIZER, make_registry
-from jobs.demo.from_packages import MODEL
 from scanner.power import Aim, GumbelEntropy, tokens_needed
 from scanner.registry import find_key, load_registry, open_key
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import batch_tokens
 from tests.bench.paper_page import reported, tokens_table, write_page
+from tests.support.from_packages import MODEL
 
 ROOT = Path(__file__).parents[2]
 TASKS = MODEL.absolute().parent / "tasks"

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from jobs.demo.tasks import check_code
+from tests.support.tasks import check_code
 
 
 @pytest.mark.seconds  # the test starts a process

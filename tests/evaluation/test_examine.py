@@ -10,13 +10,13 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from jobs.cli import run
-from jobs.demo.from_packages import make_tasks
-from jobs.demo.tasks.check_code import process_results
 from jobs.evaluate import evaluate
 from scanner.errors import Refused
 from scanner.evaluation.plan import Exam, exams
 from scanner.watermark import batch_tokens, scored_positions
 from schemas.evaluation import EvaluationConfig, UtilityConfig
+from tests.support.from_packages import make_tasks
+from tests.support.tasks.check_code import process_results
 
 pytestmark = [pytest.mark.utility, pytest.mark.filterwarnings("default")]  # warnings of packages that are not ours
 

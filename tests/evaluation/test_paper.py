@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from jobs.demo.from_packages import MODEL
 from tests.bench.paper import STEPS, main, publish
 from tests.bench.paper_page import _compared, _directions, limits, write_page
+from tests.support.from_packages import MODEL
 
 ROW = {"method": "gumbel", "window": 4, "test": "z", "dedup": "none", "threshold": 1e-5, "tests": 1000, "clusters": 10}
 COUNTED = {"hits": 7, "expected": 0.5, "design_effect": 1.0}

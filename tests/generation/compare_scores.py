@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from jobs.demo.from_packages import MODEL
 from scanner.generation import LocalModel, Sampling, complete, load_model, token_log_probabilities
 from scanner.watermark import Gumbel, LogGumbel, Positions, Tokens, batch_tokens, scored_positions
 from tests.generation.neyman_pearson import neyman_pearson
+from tests.support.from_packages import MODEL
 
 PROMPTS = (Path(__file__).parents[2] / "jobs" / "demo" / "prompts.txt").read_text(encoding="utf-8").splitlines()
 SECRET = hashlib.sha256(b"compare scores").digest()

@@ -8,8 +8,7 @@ import polars as pl
 import pytest
 
 from jobs.demo import HERE
-from jobs.demo.__main__ import compare
-from jobs.demo.make_sample import REPLIES
+from jobs.demo.__main__ import REPLIES, compare
 
 
 @pytest.mark.long

@@ -11,10 +11,10 @@ import pytest
 
 from jobs.demo import HERE, KEYS, TOKENIZER, make_registry
 from jobs.demo.__main__ import CANARY_TEXTS
-from jobs.demo.make_sample import BAD_ROWS, string_column
 from scanner.registry import list_users, load_registry, open_key
 from scanner.text import load_tokenizer
 from schemas.registry import RESERVED_EVERY
+from tests.support.make_sample import BAD_ROWS, string_column
 
 SAMPLES = sorted(HERE.glob("sample-*.parquet"))
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from jobs.demo import TOKENIZER
-from jobs.demo.from_packages import MODEL
 from scanner.generation import LocalModel, Sampling, complete, load_model
 from scanner.text import load_tokenizer
 from scanner.watermark import GreenList, Gumbel, Watermark, scored_positions
 from tests.generation import compare_scores
+from tests.support.from_packages import MODEL
 
 pytestmark = pytest.mark.model
 

