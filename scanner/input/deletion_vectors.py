@@ -4,6 +4,7 @@ A vector of 40 bytes may claim more rows than memory holds; deltalake makes a li
 """
 
 import base64
+import io
 import json
 import os
 import posixpath
@@ -22,6 +23,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from scanner.errors import ScanFailed, in_a_line
+from scanner.input.delta_log import actions_of
 from scanner.input.inspector import MEMORY, limit_memory
 from scanner.input.tables import LOG_OF_DELTA, pack_rows
 from scanner.storage.locations import filesystem_of
@@ -150,11 +152,11 @@ def _actions(filesystem: fs.FileSystem, path: str) -> tuple[dict[str, int], list
     """Stated rows of vectors by paths of files, and other files, that a file of a checkpoint names."""
     with filesystem.open_input_file(path) as file:
         if path.endswith(".json"):
-            actions = [json.loads(line) for line in file.read().splitlines()]
+            actions = [*actions_of(io.BufferedReader(file), b"add", b"sidecar")]
             adds = [action["add"] for action in actions if "add" in action]
             vectors = {add["path"]: add["deletionVector"] for add in adds if add.get("deletionVector") is not None}
             sidecars = [action["sidecar"]["path"] for action in actions if "sidecar" in action]
-            return {path: vector["cardinality"] for path, vector in vectors.items()}, sidecars
+            return {path: int(vector["cardinality"]) for path, vector in vectors.items()}, sidecars
         parquet = pq.ParquetFile(file)
         leaves = {parquet.schema.column(i).path for i in range(len(parquet.schema))}
         stated, others = dict[str, int](), list[str]()

@@ -1,27 +1,51 @@
 """Commits of a Delta table's log, read line by line: one commit may name a million files."""
 
 import io
-import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from pyarrow import fs
 
 from scanner.input.tables import Commit
-from scanner.storage.locations import REQUESTS_AT_ONCE
+from scanner.storage.locations import REQUESTS_AT_ONCE, parse_json
 
-_COMMIT, _VECTOR = re.compile(r"([0-9]{20})\.json"), re.compile(rb'"deletionVector"\s*:\s*\{')
+_COMMIT, _VECTOR = re.compile(r"([0-9]{20})\.json"), re.compile(rb'"deletionVector"(?!\s*:\s*null)')
 _ESCAPE = b"\\u"  # with which a writer may spell names of fields too
-_MILLISECOND, _LAST_MOMENT = 10**6, 2**63 - 1  # nanoseconds, and since 1970
+_MILLISECOND = 10**6  # nanoseconds
+_LAST_MILLISECOND = (2**63 - 1) // _MILLISECOND  # since 1970
 _BLOCK = 2**20  # bytes of a commit that are held at a time, by each of REQUESTS_AT_ONCE threads
 
 
 def moment(milliseconds: int) -> int:
     """A time of a log in nanoseconds since 1970, within what a time can be."""
-    return min(max(milliseconds * _MILLISECOND, 0), _LAST_MOMENT)
+    return min(max(milliseconds, 0), _LAST_MILLISECOND) * _MILLISECOND
+
+
+def moments(milliseconds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """As `moment`, of many times."""
+    return np.clip(milliseconds, 0, _LAST_MILLISECOND) * _MILLISECOND
+
+
+def actions_of(lines: Iterable[bytes], *names: bytes) -> Iterator[dict[str, Any]]:
+    """Actions of the lines that may have one of some names, without nulls, which some writers give all other names.
+
+    Raises:
+        ValueError: such a line is no JSON object; other readers take one of several lines, and several of one line.
+    """
+    for line in lines:
+        if _ESCAPE in line or any(b'"%b"' % name in line for name in names):
+            try:
+                action = parse_json(line)
+            except ValueError as error:
+                raise ValueError(f"a line of its log is no JSON object, as the protocol has it: {error}") from None
+            if not isinstance(action, dict):
+                raise ValueError("a line of its log is no JSON object, as the protocol has it")
+            yield {name: fields for name, fields in action.items() if fields is not None}
 
 
 class CommitLog:
@@ -84,12 +108,12 @@ class CommitLog:
         with self._opened(path) as lines:
             for line in lines:
                 if _ESCAPE in line:
-                    action = json.loads(line)
-                    removes = removes or "remove" in action
-                    vectors = vectors or ("add" in action and action["add"].get("deletionVector") is not None)
+                    for action in actions_of([line]):
+                        removes = removes or "remove" in action
+                        vectors = vectors or action.get("add", {}).get("deletionVector") is not None
                 else:
                     removes = removes or b'"remove"' in line
-                    vectors = vectors or _VECTOR.search(line) is not None
+                    vectors = vectors or (b'"deletionVector"' in line and _VECTOR.search(line) is not None)
             if not removes and not vectors:
                 return Commit({}, [])
             lines.seek(0)  # costs nothing in a commit of one block
@@ -107,12 +131,9 @@ class CommitLog:
     def _parsed(self, path: str, lines: io.BufferedReader, kept: Collection[str] | None) -> Commit:
         """The commit of a path, by its lines; notes its vectors. kept: files that it may add, None: all."""
         commit, vectors = Commit({}, []), dict[str, int]()
-        for line in lines:
-            if b'"add"' not in line and b'"remove"' not in line and _ESCAPE not in line:
-                continue
-            action: dict[str, Any] = json.loads(line)
+        for action in actions_of(lines, b"add", b"remove"):
             if "add" in action:
-                name, at = self._named(action["add"]["path"]), moment(action["add"]["modificationTime"])
+                name, at = self._named(action["add"]["path"]), moment(int(action["add"]["modificationTime"]))
                 vector = action["add"].get("deletionVector")
                 if vector is not None:
                     vectors[name] = int(vector["cardinality"])  # deltalake reads "1" too

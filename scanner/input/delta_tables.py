@@ -7,31 +7,32 @@ rewritten rows. So each file knows the files that went into it, as far back as t
 """
 
 import datetime
-import json
+import io
 import os
 import posixpath
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, cast
 from urllib.parse import unquote
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.input.deletion_vectors import VectorRows, read_deletion_vectors
-from scanner.input.delta_log import CommitLog, moment
-from scanner.input.table_files import TableFiles
+from scanner.input.delta_log import CommitLog, actions_of, moments
+from scanner.input.table_files import FileColumns, TableFiles
 from scanner.input.tables import (
     LOG_OF_DELTA,
     Commit,
     FileOrigin,
     LogEntry,
     Snapshot,
-    TableFile,
     TableReading,
     origins_of,
 )
@@ -44,6 +45,11 @@ _OF_FORMS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """Errors that a log raises which is no log: deltalake reads it by other means, and may find nothing wrong."""
 _READER_FEATURES = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 """Features of the Delta protocol that readers must know, and that are read here."""
+_UNUSUAL = r"%|:/|//|(^|/)\.|^/|/$|^$"
+"""Paths that may be written in another way, or lead out of a folder: others are what they seem."""
+_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/|.*://", re.DOTALL)
+"""Paths and URIs of another folder; Spark writes file:/tmp too."""
+_TOGETHER = 10_000  # files that are read at a time
 
 
 class _Version(NamedTuple):
@@ -78,13 +84,13 @@ def read_delta(location: str, reading: TableReading) -> TableFiles:
     return TableFiles(_read(location, reading))
 
 
-def _read(location: str, reading: TableReading) -> Iterator[TableFile]:
-    """As `read_delta`, one file after the other, since there may be a million."""
+def _read(location: str, reading: TableReading) -> Iterator[FileColumns]:
+    """As `read_delta`, some files after the other, since there may be a million."""
     folder = location.rstrip("/")
 
     def named(path: str) -> str:
         """A path in the log as results show it, whatever characters its writer escaped."""
-        return f"{folder}/{posixpath.normpath(unquote(path) if '%' in path else path)}"
+        return f"{folder}/{posixpath.normpath(_decoded(path) if '%' in path else path)}"
 
     _refuse_special_files(location)
     try:
@@ -96,24 +102,63 @@ def _read(location: str, reading: TableReading) -> Iterator[TableFile]:
         deleted = _deleted(location, version, commits, removed, named) if with_vectors else {}
     except (DeltaError, OSError, pa.ArrowException, *_OF_FORMS) as error:
         raise ScanFailed(f"input.paths: Delta table {location!r} cannot be read: {in_a_line(error)}") from None
-    snapshot = Snapshot(location, "Delta", version.number)
     unknown = FileOrigin(frozenset(), 0 if version.log.whole else version.created)
-    entry = LogEntry(snapshot, ())
-    for path, size, modified, *of_partitions in _rows(_wanted(location, version.actions, reading.where)):
-        name = named(path)
-        if "://" in path or path.startswith("/") or ".." in unquote(path).split("/"):
+    entry = LogEntry(Snapshot(location, "Delta", version.number), (), b"", *unknown)
+    for rows in _wanted(location, version.actions, reading.where).to_batches(max_chunksize=_TOGETHER):
+        names = _names(location, rows["path"], named)
+        if removed:
+            kept = pa.array([name not in removed for name in names.to_pylist()], pa.bool_())
+            rows, names = rows.filter(kept), names.filter(kept)
+        entries = [entry] * len(rows)
+        if version.partitions or origins or deleted:
+            entries = [*_entries(version.partitions, rows, names, entry, origins, deleted)]
+        times = moments(rows["modification_time"].to_numpy())
+        yield FileColumns(names, rows["size_bytes"].to_numpy(), times, entries)
+
+
+def _names(location: str, paths: pa.Array, named: Callable[[str], str]) -> pa.LargeStringArray:
+    """Paths in a log as `named` gives them. Raises Refused for one that leads out of the table's folder."""
+    paths = paths.cast(pa.large_string())
+    if not pc.any(pc.match_substring_regex(paths, _UNUSUAL)).as_py():
+        folder, slash = (pa.scalar(text, pa.large_string()) for text in (location.rstrip("/"), "/"))
+        return pc.binary_join_element_wise(folder, paths, slash)
+    for path in paths.to_pylist():
+        if _ABSOLUTE.match(path) or ".." in _decoded(path).split("/"):
             raise Refused(
                 f"input.paths: Delta table {location!r} names files of another folder, as a shallow clone does, such "
                 f"as {printable(path)!r}; name the table that it was cloned from"
             )
-        if name in removed:
-            continue
+        if _decoded(path) != unquote(path):
+            raise Refused(
+                f"input.paths: Delta table {location!r} names a file by what is no UTF-8, {printable(path)!r}; rewrite "
+                "it at the source under another name"
+            )
+    return pa.array(map(named, paths.to_pylist()), pa.large_string())
+
+
+def _decoded(path: str) -> str:
+    """A path without its escapes; bytes that are no UTF-8 stay apart, lest two files become one."""
+    return unquote(path, errors="backslashreplace")
+
+
+def _entries(
+    partitions: Sequence[str],
+    rows: pa.RecordBatch,
+    names: pa.LargeStringArray,
+    entry: LogEntry,
+    origins: Mapping[str, FileOrigin],
+    deleted: Mapping[str, bytes],
+) -> Iterator[LogEntry]:
+    """Entries of rows of actions. entry: of a file without all of these, and whose origin is unknown."""
+    unknown = FileOrigin(entry.parents, entry.since)
+    columns = [names, *rows.columns[3:]]
+    for name, *of_partitions in zip(*(column.to_pylist() for column in columns), strict=True):
         values = tuple(None if value is None else str(value) for value in of_partitions)
-        parents, since = origins.get(name, unknown)
-        fields = (tuple(zip(version.partitions, values, strict=True)), deleted.get(name, b""), parents, since)
+        origin = origins.get(name, unknown)
+        fields = (tuple(zip(partitions, values, strict=True)), deleted.get(name, b""), *origin)
         if fields != (entry.values, entry.deleted, entry.parents, entry.since):  # of most files in a row they are equal
-            entry = LogEntry(snapshot, *fields)
-        yield TableFile(name, size, moment(modified), entry)
+            entry = LogEntry(entry.snapshot, *fields)
+        yield entry
 
 
 def _refuse_special_files(location: str) -> None:
@@ -194,7 +239,7 @@ def _removed(commits: Iterable[Commit]) -> set[str]:
 
 
 def _rows(actions: pa.Table) -> Iterator[tuple[Any, ...]]:
-    for batch in actions.to_batches(max_chunksize=10_000):
+    for batch in actions.to_batches(max_chunksize=_TOGETHER):
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
@@ -230,9 +275,9 @@ def _refuse_later(location: str, version: int, at: datetime.datetime) -> None:
     file = filesystem.get_file_info(posixpath.join(inner, LOG_OF_DELTA, f"{version:020d}.json"))
     if file.type != fs.FileType.File:  # the log has a checkpoint of it alone
         return
-    with filesystem.open_input_stream(file.path, compression=None) as opened:
-        infos = [json.loads(line).get("commitInfo") or {} for line in opened.read().splitlines()]
-    times = [file.mtime_ns // _MILLISECOND, *(info["timestamp"] for info in infos if "timestamp" in info)]
+    with filesystem.open_input_file(file.path) as opened:
+        infos = [action.get("commitInfo", {}) for action in actions_of(io.BufferedReader(opened), b"commitInfo")]
+    times = [file.mtime_ns // _MILLISECOND, *(int(info["timestamp"]) for info in infos if "timestamp" in info)]
     if min(times) > at.timestamp() * 1000:
         raise Refused(
             f"input.paths: Delta table {location!r} had no version at {at}: the oldest that it has is younger"

@@ -61,6 +61,10 @@ class InputFile:
     rewritten: bytes = b""
     moved_from: tuple[str, ...] = ()
 
+    def __hash__(self) -> int:
+        """Its path's, which is computed once: a look of `--follow` finds each file among those of the last one."""
+        return hash(self.path)
+
     @property
     def values(self) -> Mapping[str, str | None]:
         """Values of columns that may stand beside the file: in the log of its table, else in the names of folders."""
@@ -330,7 +334,9 @@ class _FilesOfTable(Sequence[InputFile]):
 
     def local_paths(self) -> Iterator[str]:
         """Paths of files of this machine."""
-        return (path for path in self._files.paths() if not is_uri(path))
+        if self._location is None:
+            return (path for path in self._files.paths() if not is_uri(path))
+        return iter(()) if is_uri(self._location) else self._files.paths()
 
     def _input_file(self, file: TableFile) -> InputFile:
         path, inner = file.path, file.path

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.input.shards import MAX_ROWS, MOST_SHARDS
-from scanner.input.table_files import TableFiles
+from scanner.input.table_files import TableFiles, columns_of
 from scanner.input.tables import (
     ICEBERG,
     Commit,
@@ -96,7 +96,7 @@ def read_iceberg(named: str, reading: TableReading) -> TableFiles:
         parents = origin.parents | {named_path} if path in deleted else origin.parents
         entry = LogEntry(read, _values(table, task.file), deleted.get(path, b""), parents, origin.since)
         files.append(TableFile(named_path, task.file.file_size_in_bytes, 0, entry))
-    return TableFiles(files)
+    return TableFiles(columns_of(files))
 
 
 def _in_a_line(error: Exception, named: str) -> str:

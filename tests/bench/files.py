@@ -4,7 +4,8 @@ Files have ten rows, a thousand files a folder. They are on this disk, or in a s
 Measured are listing, one more look of `--follow` at files that are done, and inspecting. CPU seconds are the driver's,
 without the processes that read footers; beside them stand seconds by the clock. The same files are then named by a
 Delta table's log, and read as a table. `--log 1e6` measures the memory that listing a table of so many files takes,
-over that of opening it by deltalake alone; the files themselves are not there.
+over that of opening it by deltalake alone; the files themselves are not there. `--pairs 31` plans the files of a table
+and of its folder in turn, so many times each, and prints the median of the pairs' ratios with its interval.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
@@ -30,6 +32,8 @@ from tests.support.slow_store import SlowStore
 
 A_FOLDER = 1000
 REQUEST_SECONDS = 0.03
+RESAMPLES = 10_000
+TABLE, LOOSE = range(2)
 COLUMNS = Columns("text", None, None, None)
 
 Answer = TypeVar("Answer")
@@ -39,6 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.files", description=__doc__)
     parser.add_argument("--files", type=float, nargs="+", default=[1e3, 1e4, 1e5])
     parser.add_argument("--log", type=float, nargs="+", default=[])
+    parser.add_argument("--pairs", type=int, default=0)
     options = parser.parse_args()
     for count in map(int, options.log):
         with tempfile.TemporaryDirectory() as folder:
@@ -46,6 +51,11 @@ def main() -> None:
         shown = ", ".join(f"{name} {peak:.2f} GiB" for name, peak in peaks.items())
         ratio = peaks["brickscan"] / peaks["deltalake"]
         print(f"{count:8,} files of a table: {shown}, ratio {ratio:.2f}", flush=True)
+    if options.pairs:
+        for count in map(int, options.files):
+            with tempfile.TemporaryDirectory() as folder:
+                compare(Path(folder), count, options.pairs)
+        return
     print(f"{'files':>8} {'where':6} {'what':28} {'CPU s':>7} {'s':>7}")
     for count in map(int, options.files):
         with tempfile.TemporaryDirectory() as folder:
@@ -123,6 +133,36 @@ def measure(count: int, where: str, folder: str) -> None:
         answers = timed("inspecting", lambda: list(inspector.inspect_all(files, COLUMNS)))
         assert all(isinstance(answer, list) for _, answer in answers)
         look(files, folder, inspector, timed)
+
+
+def compare(folder: Path, count: int, pairs: int) -> None:
+    """Plan a table and the same files in a folder in turn: medians of the driver's CPU seconds, and of their ratio."""
+    write(folder, count)
+    log(folder, count, (folder / "_one").stat().st_size)
+    names = {TABLE: folder / "_delta_log", LOOSE: folder / "_log"}
+    name = names[TABLE]
+    seconds = np.empty((pairs, 2))
+    with Inspector() as inspector:
+        for pair in range(-1, pairs):  # the first one, which imports, does not count
+            for way in (TABLE, LOOSE) if pair % 2 else (LOOSE, TABLE):
+                name = name.rename(names[way])
+                seconds[pair, way] = planning(folder, count, inspector)
+    ratios = seconds[:, TABLE] / seconds[:, LOOSE]
+    drawn = np.random.default_rng(0).choice(ratios, (RESAMPLES, pairs))
+    low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
+    table, loose = np.median(seconds, axis=0)
+    shown = f"table {table:.3f} CPU s, folder {loose:.3f}, ratio {np.median(ratios):.3f}"
+    print(f"{count:8,} files planned, n {pairs} pairs: {shown} (95 % interval {low:.3f} to {high:.3f})")
+
+
+def planning(folder: Path, count: int, inspector: Inspector) -> float:
+    """CPU seconds of this process that listing and inspecting take."""
+    began = time.process_time()
+    answers = [*inspector.inspect_all(list_files([str(folder)]), COLUMNS)]
+    seconds = time.process_time() - began
+    assert len(answers) == count
+    assert all(isinstance(answer, list) for _, answer in answers)
+    return seconds
 
 
 def look(files: list[InputFile], folder: str, inspector: Inspector, timed: Callable[..., object]) -> None:

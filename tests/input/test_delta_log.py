@@ -1,18 +1,25 @@
 """Commits of a Delta table's log, read in blocks, against a plain reading of whole files."""
 
+import datetime
 import json
+import os
 import posixpath
 import random
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyarrow import fs
 
-from scanner.input import delta_log
-from scanner.input.delta_log import CommitLog
-from scanner.input.tables import Commit
+from scanner.errors import Refused, ScanFailed, in_a_line
+from scanner.input import delta_log, delta_tables
+from scanner.input.delta_log import CommitLog, moment, moments
+from scanner.input.files import list_files
+from scanner.input.tables import Commit, TableReading
 
 
 def spelled(action: dict[str, Any], rng: random.Random) -> str:
@@ -103,3 +110,137 @@ def test_stated_rows_of_vectors_are_those_of_the_newest_entries(tmp_path):
     ]:
         log = CommitLog(fs.LocalFileSystem(), str(tmp_path), version, named)
         assert log.stated_rows(log.commits(), checkpoint, before) == expected
+
+
+def add(path: str, **fields: object) -> dict[str, Any]:
+    plain = {"path": path, "partitionValues": {}, "size": 9, "modificationTime": 1000, "dataChange": True}
+    return {"add": plain | fields}
+
+
+def remove(path: str) -> dict[str, Any]:
+    return {"remove": {"path": path, "dataChange": True, "deletionTimestamp": 1}}
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    """A table with one file, and a name for the next commit."""
+    write_deltalake(tmp_path / "table", pa.table({"text": ["a"]}))
+    return tmp_path / "table"
+
+
+def commit(table: Path, *lines: dict[str, Any] | str) -> None:
+    log = table / "_delta_log"
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    (log / f"{len([*log.glob('*.json')]):020d}.json").write_text("\n".join(texts) + "\n")
+
+
+def listed(table: Path) -> set[str]:
+    return {file.path.removeprefix(f"{table}/") for file in list_files([str(table)])}
+
+
+VECTOR = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "sizeInBytes": 1, "cardinality": 1}
+NULLS = dict.fromkeys(["add", "remove", "txn", "metaData"])
+
+
+@pytest.mark.parametrize("application", ["plain", "ü"])  # written as an escape
+def test_actions_with_nulls_for_all_others_are_read_as_deltalake_reads_them(table, application):
+    """Some writers give every line all fields."""
+    commit(table, NULLS | add("b.parquet"), NULLS | add("c.parquet"))
+    commit(table, NULLS | remove("b.parquet"), json.dumps(NULLS | {"txn": {"appId": application, "version": 1}}))
+    (first, *_) = [action["add"]["path"] for action in actions(table, 0) if "add" in action]
+    assert listed(table) == {first, "c.parquet"} == {os.path.basename(uri) for uri in DeltaTable(table).file_uris()}
+
+
+def actions(table: Path, number: int) -> list[dict[str, Any]]:
+    return [*map(json.loads, (table / "_delta_log" / f"{number:020d}.json").read_text().splitlines())]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [json.dumps(add("b.parquet")) + json.dumps(remove("c.parquet"))],
+        json.dumps(remove("c.parquet"), indent=1).splitlines(),
+        json.dumps(add("b.parquet", deletionVector=VECTOR), indent=1).replace(": {", ":\n{").splitlines(),
+        ['{"remove": {"path": "c.parquet", "dataChange": true,}}'],
+    ],
+)
+def test_a_line_that_is_no_object_ends_in_a_sentence(table, lines):
+    """deltalake reads some of these; read by lines, they would lose a removal or deleted rows."""
+    commit(table, *lines)
+    with pytest.raises(ScanFailed, match="a line of its log is no JSON object, as the protocol has it"):
+        list_files([str(table)])
+
+
+@pytest.mark.parametrize("time", ["123000", 123e3])
+def test_a_time_is_read_in_each_spelling_that_deltalake_reads(table, time):
+    commit(table, add("b.parquet", modificationTime=time))
+    commit(table, remove("b.parquet"), add("c.parquet", modificationTime=124000))
+    (file,) = [file for file in list_files([str(table)]) if file.path.endswith("/c.parquet")]
+    assert file.entry is not None
+    assert repr(file.entry.since) == repr(123000 * 10**6)
+    assert file.entry.parents == {f"{table}/b.parquet"}
+
+
+def test_names_that_are_no_utf8_are_refused_and_not_mixed_up(table):
+    """They became one file, and the other one was lost."""
+    commit(table, add("x%FFy.parquet"), add("x%FEy.parquet"))
+    with pytest.raises(Refused, match=r"names a file by what is no UTF-8, 'x%F[EF]y.parquet'"):
+        list_files([str(table)])
+    commit(table, remove("x%FFy.parquet"))
+    with pytest.raises(Refused, match=r"names a file by what is no UTF-8, 'x%FEy.parquet'"):
+        list_files([str(table)])
+    commit(table, remove("x%FEy.parquet"), add("z.parquet"))
+    assert "z.parquet" in listed(table)
+
+
+@pytest.mark.parametrize("path", ["file:/tmp/posts.parquet", "dbfs:/mnt/posts.parquet", "s3://bucket/posts.parquet"])
+def test_files_of_a_shallow_clone_are_refused(table, path):
+    """Spark writes URIs of a disk with one slash."""
+    commit(table, add(path))
+    with pytest.raises(Refused, match="names files of another folder, as a shallow clone does"):
+        list_files([str(table)])
+
+
+def test_paths_are_read_together_as_one_by_one():
+    rng = random.Random(0)
+    parts = ["a", "b c", "ü", "/", ".", "..", "//", "%2F", "%2e", "%C3%BC", "%ff", ":", "://", "x=1", "\n"]
+    refused = 0
+    for _ in range(20_000):
+        path = "".join(rng.choices(parts, k=rng.randint(1, 5)))
+        plain = unquote(path)
+        scheme = path.partition(":/")[0]
+        leads_out = "://" in path or path.startswith("/") or ".." in plain.split("/") or "\ufffd" in plain
+        leads_out = leads_out or (":/" in path and "/" not in scheme and scheme.isascii() and scheme.isalpha())
+        try:
+            (found,) = delta_tables._names("/lake/", pa.array(["q", path]), lambda p: f"/lake/{named(p)}")[
+                1:
+            ].to_pylist()
+        except Refused:
+            refused += 1
+            assert leads_out, path
+        else:
+            assert not leads_out, path
+            assert found == f"/lake/{posixpath.normpath(plain)}"
+    assert 2_000 < refused < 18_000
+
+
+def test_times_are_read_together_as_one_by_one():
+    times = [-(2**63), -1, 0, 1, 10**12, 2**63 // 10**6, 2**63 // 10**6 + 1, 2**63 - 1]
+    found = moments(np.array(times, np.int64)).tolist()
+    assert found == [moment(time) for time in times]
+    assert all(0 <= time < 2**63 for time in found)
+    assert found[3:5] == [10**6, 10**18]
+
+
+def test_a_commit_with_blank_lines_is_read_at_a_time(table):
+    first = table / "_delta_log" / f"{0:020d}.json"
+    first.write_text("\n" + first.read_text() + "\n\n")
+    after = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+    assert len(list_files([str(table)], reading=TableReading(timestamp=after))) == 1
+    with pytest.raises(Refused, match="had no version at"):
+        list_files([str(table)], reading=TableReading(timestamp=datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC)))
+
+
+def test_an_error_shows_no_trace():
+    assert in_a_line(ValueError("Kernel error: no\n   0: <unknown>\n   1: <unknown>")) == "Kernel error: no"
+    assert in_a_line(ValueError("a\n\n0 rows")) == "a 0 rows"

@@ -2,7 +2,7 @@
 
 import random
 
-from scanner.input.table_files import TableFiles
+from scanner.input.table_files import TableFiles, columns_of
 from scanner.input.tables import LogEntry, Snapshot, TableFile
 
 
@@ -19,7 +19,7 @@ def test_columns_give_the_files_back_sorted_and_each_once():
             plain.append(TableFile(name, rng.randrange(2**62), rng.choice([0, 2**63 - 1]), entry))
         first = {file.path: file for file in reversed(plain)}
         expected = sorted(first.values(), key=lambda file: file.path)
-        files = TableFiles(iter(plain))
+        files = TableFiles(columns_of(iter(plain)))
         assert len(files) == len(expected)
         for found, wanted in zip(files, expected, strict=True):
             assert found == wanted
