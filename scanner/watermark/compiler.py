@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+import llvmlite.binding as llvm  # type: ignore[import-untyped]
 import numba
 import numpy as np
 from numba.core import config as _config
@@ -192,6 +193,19 @@ def _plain(part: object, docstring: str | None = None) -> object:
     return sorted(map(repr, part)) if isinstance(part, frozenset) else (type(part).__name__, repr(part))
 
 
+def _keep_as_bitcode(library: Any) -> None:  # noqa: ANN401 - numba has no types
+    """Keep the module of a kernel from the cache as bytes, which take a tenth of its memory: only compilers read it."""
+    bitcode, linked = library._shared_module.as_bitcode(), library._get_module_for_linking
+    library._shared_module = None
+
+    def parse_and_link() -> object:
+        if library._shared_module is None:
+            library._shared_module = llvm.parse_bitcode(bitcode)
+        return linked()
+
+    library._get_module_for_linking = parse_and_link
+
+
 def compile_function(function: Callable[..., Any], inline: Inline) -> Callable[..., Any]:
     """Compile for this machine at the first call, once among all processes that share the cache.
 
@@ -209,9 +223,12 @@ def compile_function(function: Callable[..., Any], inline: Inline) -> Callable[.
 
     def load(signature: object, context: object) -> object:
         try:
-            return load_overload(signature, context)
+            loaded = load_overload(signature, context)
         except ImportError:  # a kernel that it calls stood in a module that is gone since: its code is the same
             return None
+        if loaded is not None:
+            _keep_as_bitcode(loaded.library)
+        return loaded
 
     compiled._cache.load_overload = load
     # looks into the cache first: once another process has compiled, it is found there

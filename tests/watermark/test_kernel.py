@@ -121,6 +121,25 @@ def test_a_kernel_is_compiled_anew_where_one_that_it_calls_has_moved(tmp_path):
 
 
 @pytest.mark.costly
+def test_a_kernel_is_compiled_with_one_from_the_cache(tmp_path):
+    """The module of a kernel from the cache lies as bytes until a kernel that calls it is compiled."""
+    (tmp_path / "called.py").write_text(CALLED)
+    (tmp_path / "calls.py").write_text(CALLS.replace("MODULE", "called"))
+    for code, wanted in (
+        ("from called import doubled; print(doubled(20))", "42\n"),
+        ("from called import doubled; import calls; print(doubled(20), calls.summed(20))", "42 43\n"),
+    ):
+        environment = {
+            **os.environ,
+            "NUMBA_CACHE_DIR": f"{tmp_path / 'cache'}",
+            "PYTHONPATH": f"{tmp_path}:{Path.cwd()}",
+        }
+        call = [sys.executable, "-c", code]
+        done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, wanted), done.stderr
+
+
+@pytest.mark.costly
 def test_a_changed_cipher_is_compiled_anew_where_it_is_used(tmp_path):
     root = Path(scanner.__file__).parents[1]
     for package in ("schemas", "scanner/watermark"):
