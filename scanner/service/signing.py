@@ -119,7 +119,7 @@ class Signer:
     """
 
     def __init__(self, state: Path) -> None:
-        self._state, self._read = state, (0, 0)
+        self._state, self._file, self._read = state, f"{state}/{_FILE}", (0, 0)
         self._now: tuple[SigningKey, Callable[[bytes], bytes]] | None = None
 
     def sign(self, state: Callable[[str], Statement]) -> SignedReport:
@@ -136,7 +136,7 @@ class Signer:
         return SignedReport(statement=text, signature=base64.b64encode(sign(text.encode())).decode())
 
     def _key(self) -> tuple[SigningKey, Callable[[bytes], bytes]]:
-        changed = _changed(self._state / _FILE)
+        changed = _changed(self._file)
         if self._now is None or changed != self._read:
             current = [key for key in signing_keys(self._state) if key.signs_until is None]
             if not current:
@@ -151,10 +151,10 @@ class Signer:
         return self._now
 
 
-def _changed(path: Path) -> tuple[int, int]:
+def _changed(path: str) -> tuple[int, int]:
     """Values that change with a file."""
     try:
-        found = path.stat()
+        found = os.stat(path)
     except OSError:
         return 0, 0
     return found.st_ino, found.st_mtime_ns
