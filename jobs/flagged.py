@@ -44,7 +44,7 @@ NOBODY: Mapping[Naming, str] = {
     Naming.RESERVED: "the message is reserved: a false accusation",
     Naming.REMOVED: "the user was removed",
     Naming.AMBIGUOUS: "several messages pass",
-    Naming.UNPROVED: "computed again, the flag came out differently",
+    Naming.UNPROVED: "computed again, it came out differently",
     Naming.UNDECIDED: "the evidence for one user alone is too weak",
     Naming.QUOTED: "without the lines that it quotes, its own words name nobody",
     Naming.ASSUMED: "the p-value holds only as far as a hash behaves",
@@ -66,12 +66,7 @@ def marked_for(row: Mapping[str, Any]) -> str:
         Naming.RESERVED: f"message {row['message']}, which is reserved: a false accusation",
         Naming.REMOVED: f"message {row['message']}, of a removed user",
         Naming.AMBIGUOUS: "several messages",
-        Naming.UNPROVED: "nobody: computed again, it came out differently",
-        Naming.UNDECIDED: "nobody: the evidence for one user alone is too weak",
-        Naming.QUOTED: "nobody: without the lines that it quotes, its own words name nobody",
-        Naming.ASSUMED: "nobody: the p-value holds only as far as a hash behaves",
-        Naming.CONTRADICTED: "nobody: the row and the registry say different things",
-    }[row["naming"]]
+    }.get(row["naming"]) or f"nobody: {NOBODY[row['naming']]}"
 
 
 def user_or_nobody(row: Mapping[str, Any]) -> str:

@@ -72,7 +72,7 @@ def init(
     config, registry = folder / "scan.toml", folder / "registry"
     if config.exists():
         raise Refused(f"{config}: is there already; name another --folder, or go on with what is there")
-    keys = _keys_there(registry, tokenizer, key_id, trial)
+    keys = _existing_keys(registry, tokenizer, key_id, trial)
     found = sample_of(sample)
     guess, path = guess_columns(found), found.table or input_path(sample)
     of_iceberg = path.startswith(ICEBERG)
@@ -117,7 +117,7 @@ def init(
     )
 
 
-def _keys_there(registry: Path, tokenizer: str | None, key_id: str | None, trial: bool) -> list[str]:
+def _existing_keys(registry: Path, tokenizer: str | None, key_id: str | None, trial: bool) -> list[str]:
     """Ids of the keys of a registry that is there; none where one is to be made.
 
     Raises:

@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from jobs.calibrate import admit, audit_secret, publish_, verify
-from jobs.options import DATE, Folder, NamedPath, dry_run_option, held_by_option, sure, time_of, yes_option
+from jobs.options import DATE, Folder, NamedPath, dry_run_option, groups_of, held_by_option, sure, time_of, yes_option
 from jobs.text import complain, counted, tell, wrapped
 from scanner.errors import Refused
 from scanner.printable import printable
@@ -151,8 +151,6 @@ def new(
 
 def _messages(version: int, users: float | None, messages: int | None, window: int | None) -> tuple[int | None, int]:
     """Groups and messages of a new key; without a window there are no groups."""
-    from scanner.watermark.native.format import groups_for, users_of
-
     if users is not None and (messages is not None or version == 1):
         raise Refused("--users makes a key of version 2 with groups; leave out --messages and --version 1")
     if version == 1:
@@ -164,11 +162,7 @@ def _messages(version: int, users: float | None, messages: int | None, window: i
         )
     if messages is not None or (users is None and window == 0):
         return None, MOST_NUMBERS if messages is None else messages
-    users = USERS if users is None else users
-    most = users_of(MOST_NUMBERS)
-    if not 1 <= users <= most:
-        raise Refused(f"--users {users:g} is not allowed; a key has 1 to {most:,.0f}")
-    groups = groups_for(users)
+    groups = groups_of(USERS if users is None else users)
     return groups, groups**2
 
 

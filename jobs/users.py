@@ -275,8 +275,8 @@ def _add(
     if bool(user_ids) == (file is not None):
         raise click.UsageError("Name the users, or give --file; one of the two.")
     names = _column(file, column).to_list() if file is not None else list(user_ids)
-    warnings_of_names = _alike(registry, names)  # first, since it refuses what is no id
-    warnings = [*_returned(registry, names), *_blank_edges(names), *_unseen(names), *warnings_of_names]
+    warnings_of_names = _look_alikes(registry, names)  # first, since it refuses what is no id
+    warnings = [*_returned(registry, names), *_blank_edges(names), *_invisible(names), *warnings_of_names]
     complain(*warnings[:WARNED])
     if len(warnings) > WARNED:
         complain(f"and {len(warnings) - WARNED:,} more such users")
@@ -307,7 +307,7 @@ def _blank_edges(names: Sequence[str | None]) -> list[str]:
     ]
 
 
-def _unseen(names: Sequence[str | None]) -> list[str]:
+def _invisible(names: Sequence[str | None]) -> list[str]:
     """A warning for each id with a character that no list shows as it is."""
     return [
         f"user {name!r} has characters that cannot be seen or that steer terminals; lists show {safe(name)}"
@@ -316,7 +316,7 @@ def _unseen(names: Sequence[str | None]) -> list[str]:
     ]
 
 
-def _alike(registry: Path | str, names: Sequence[str | None]) -> list[str]:
+def _look_alikes(registry: Path | str, names: Sequence[str | None]) -> list[str]:
     """A warning for each id that looks like another one."""
     return [
         f"user {name!r} looks like user {other!r}; they are two users" for name, other in look_alikes(registry, names)

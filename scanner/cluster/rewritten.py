@@ -142,9 +142,9 @@ def leave_out_rewritten(
     _, otherwise = _origins(plan, moved, unmoved, [*rules])
     found = read_all(plan, moved) if len(scanned) or len(otherwise) else []
     for (tests_sha256,), ranges in otherwise.partition_by("tests_sha256", as_dict=True).items():
-        again = _old_rows(moved, found, _counted(plan, ranges))
+        of_other_rule = _old_rows(moved, found, _counted(plan, ranges))
         for shard in moved:
-            if shard.shard_id in again:
+            if shard.shard_id in of_other_rule:
                 rule = rules[str(tests_sha256)]
                 raise SecondRule(plan, f"rows that a commit wrote into {shard.file.path} were scanned with {rule}")
     old = _old_rows(moved, found, _counted(plan, scanned)) if len(scanned) else {}

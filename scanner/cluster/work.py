@@ -279,9 +279,9 @@ def _look_back(plan: Plan, inspected: InspectedInput) -> tuple[ScanWork, set[str
     logged = committed(tables, "verdicts", inspected.ids)
 
     def done(shards: Sequence[Shard]) -> set[str]:
-        here = committed(tables, "verdicts", [shard.shard_id for shard in shards])
-        logged.update(here)
-        return here | done_in_frozen_nights(tables, [shard for shard in shards if shard.shard_id not in here])
+        of_log = committed(tables, "verdicts", [shard.shard_id for shard in shards])
+        logged.update(of_log)
+        return of_log | done_in_frozen_nights(tables, [shard for shard in shards if shard.shard_id not in of_log])
 
     whole = logged | done_in_frozen_nights(tables, [one for one in inspected.shards if one.shard_id not in logged])
     others: dict[str, DoneUnderKeys] = {}

@@ -52,12 +52,6 @@ def verdict_columns(
     reach = np.array([log10_reach(test) for test in keys], np.float64)[chosen]
     reach_global, whole = corrected(reach, 1, tested), np.ceil(tested)
 
-    def p_values(log10_p: NDArray[np.float64]) -> pa.Array:
-        return _p_values(np.maximum(log10_p, reach))
-
-    def p_values_global(log10_p: NDArray[np.float64]) -> pa.Array:
-        return _p_values(np.maximum(log10_p, reach_global))
-
     message = of_candidate(findings.message for findings in found)
     scored = message >= 0
     return {
@@ -75,13 +69,13 @@ def verdict_columns(
         "proof": np.full(len(chosen), None, object),
         "score": of_candidate(findings.score for findings in found),
         # p = 1 for texts that are not scored
-        "log10_p": p_values(np.where(scored, of_candidate(findings.log10_p for findings in found), 0.0)),
-        "log10_p_global": p_values_global(
-            np.where(scored, of_candidate(findings.log10_p_global for findings in found), 0.0)
+        "log10_p": _p_values(np.where(scored, of_candidate(findings.log10_p for findings in found), 0.0), reach),
+        "log10_p_global": _p_values(
+            np.where(scored, of_candidate(findings.log10_p_global for findings in found), 0.0), reach_global
         ),
-        "runner_up_log10_p": p_values(of_chosen(findings.log10_p[rows, runner_up] for findings in found)),
-        "runner_up_log10_p_global": p_values_global(
-            of_chosen(findings.log10_p_global[rows, runner_up] for findings in found)
+        "runner_up_log10_p": _p_values(of_chosen(findings.log10_p[rows, runner_up] for findings in found), reach),
+        "runner_up_log10_p_global": _p_values(
+            of_chosen(findings.log10_p_global[rows, runner_up] for findings in found), reach_global
         ),
         "messages_tested": np.array([test.key.messages for test in keys])[chosen],
         "keys_tested": whole.astype(np.int64),
@@ -123,9 +117,9 @@ def table_of(
     return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
 
 
-def _p_values(log10_p: NDArray[np.float64]) -> pa.Array:
-    """p-values as tables have them: null where there is none."""
-    return pa.array(log10_p, mask=np.isnan(log10_p))
+def _p_values(log10_p: NDArray[np.float64], reach: NDArray[np.float64] | float = -np.inf) -> pa.Array:
+    """p-values as tables have them: null where there is none, and none smaller than a key's reach."""
+    return pa.array(np.maximum(log10_p, reach), mask=np.isnan(log10_p))
 
 
 EXACT = (

@@ -99,10 +99,10 @@ def robustness_png(figures: Sequence[Figure]) -> bytes | None:
     for ax, method in zip(axes, STRENGTHS, strict=True):
         mine = [row for row in rows if name_of(row["method"]) == method]
         for i, window in enumerate(sorted({row["window"] for row in mine})):
-            here = [row for row in mine if row["window"] == window]
+            of_window = [row for row in mine if row["window"] == window]
             for attack, line in ((None, "-"), (_PAPERS_ATTACK, ":")):
-                flagged = _by_strength(here, "flagged", attack)
-                across = _by_strength(here, "similarity" if similar else "flagged", None)
+                flagged = _by_strength(of_window, "flagged", attack)
+                across = _by_strength(of_window, "similarity" if similar else "flagged", None)
                 at = [key for key in flagged if key in across]
                 x = [across[key]["value"] if similar else key for key in at]
                 label = f"h = {window}" + ("" if attack is None else ", 30 % replaced")
@@ -244,7 +244,7 @@ def _table_2(window: int, cells: dict[tuple[str, float], list[Figure]]) -> list[
         found = [one(cell, measure=measure, attack=attack) for cell in cells.values()]
         if any(found):
             theirs = (robustness(*key, window, measure, attack) for key in cells)
-            lines += [[name, *map(show, found)], ["*in the paper*", *map(_beside, theirs)]]
+            lines += [[name, *map(show, found)], ["*in the paper*", *map(_in_paper, theirs)]]
     for name, measure in (("scored tokens", "scored"), ("written tokens", "tokens")):
         lines.append([name, *(show(one(cell, measure=measure), 0) for cell in cells.values())])
     return lines
@@ -264,7 +264,7 @@ def _identification(rows: Sequence[Figure]) -> list[str]:
                 cells = [in_words(one(mine, measure=measure, messages=count)) for count in counts]
                 lines.append([f"{rate:g}", FORMATS[method].title, measure, *cells])
             theirs = (identification(method, count, rate) for count in counts)
-            lines.append(["", "", "*found, in the paper*", *map(_beside, theirs)])
+            lines.append(["", "", "*found, in the paper*", *map(_in_paper, theirs)])
     parts = ["## Identification (the paper's Table 3)", _NAMING, table(lines)]
     parts += [_clusters(_where(every, measure="flagged")), *_long(rows, methods, counts, rates)]
     for method in methods:
@@ -296,10 +296,10 @@ def _by_length(rows: Sequence[Figure], rate: float, counts: Sequence[int]) -> st
     named = [f"found, M = {count:,}" for count in counts]
     lines = [["scored tokens", "texts", f"flagged at {FLAG_RATE:g}, M = 1", *named, "wrong, most of any M"]]
     for least, most in LENGTHS:
-        here = [row for row in rows if (row["least_scored"], row["most_scored"]) == (least, most)]
-        flagged = _where(here, measure="flagged")[0]
-        found = [one(here, measure="found", false_positive_rate=rate, messages=count) for count in counts]
-        wrong = max(row["hits"] for row in _where(here, measure="wrong", false_positive_rate=rate))
+        of_length = [row for row in rows if (row["least_scored"], row["most_scored"]) == (least, most)]
+        flagged = _where(of_length, measure="flagged")[0]
+        found = [one(of_length, measure="found", false_positive_rate=rate, messages=count) for count in counts]
+        wrong = max(row["hits"] for row in _where(of_length, measure="wrong", false_positive_rate=rate))
         label = "all" if least is None else f"{least} or more" if most is None else f"{least} to {most}"
         lines.append([label, str(flagged["n"]), show(flagged), *map(show, found), str(wrong)])
     return table(lines)
@@ -313,7 +313,7 @@ def _utility(rows: Sequence[Figure]) -> list[str]:
         p = "" if row["p_value"] is None else f"{row['p_value']:.2g}"
         name = "not marked" if row["method"] is None else FORMATS[row["method"]].title
         window = "" if row["window"] is None else str(row["window"])
-        theirs = _beside(utility(row["task"], row["method"], row["window"]), 3)
+        theirs = _in_paper(utility(row["task"], row["method"], row["window"]), 3)
         lines.append([row["task"], str(row["n"]), name, window, decoding, show(row, 3), p, theirs])
     return [*parts, table(lines)]
 
@@ -361,7 +361,7 @@ def _cells(rows: Sequence[Figure]) -> dict[tuple[str, float], list[Figure]]:
     return {key: [row for row in rows if (row["method"], strength(row)) == key] for key in ordered}
 
 
-def _beside(value: float | None, digits: int = 2) -> str:
+def _in_paper(value: float | None, digits: int = 2) -> str:
     return "" if value is None else f"*{value:.{digits}f}*"
 
 

@@ -28,10 +28,10 @@ from scanner.evidence.sentences import DOES_NOT_SAY, WHY_NOBODY, name
 from scanner.input.documents import read_text
 from scanner.printable import one_in, printable, safe
 from scanner.registry import NamedUser
-from scanner.results import accounts, scans
+from scanner.results import accounts
 from scanner.results.account_posts import impossible_posts, kept_posts, posts_of_one_scan, scanned_posts, window_of
 from scanner.results.queries import ask, with_audit
-from scanner.results.scan_list import refuse_impossible_scans
+from scanner.results.scan_list import recorded_scan
 from scanner.storage.delta import table_uri
 from scanner.text.quoting import TextPart, parts_of, unquoted_words
 from scanner.watermark.accounts import by_post
@@ -128,7 +128,7 @@ def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], check: Reg
     if row["naming"] != Naming.NAMED or check.agrees is False:
         return check
     try:
-        scan = _scan_of(explainer, row)
+        scan = recorded_scan(explainer.results, row["scan_id"])
         read, _ = _posts(explainer, row)
         by_then = [post for post in read if post["scan_id"] <= row["scan_id"]]
         read = by_then if len(by_then) >= row["posts"] else read  # a later scan of its window may have read more
@@ -182,7 +182,7 @@ def explain_account(explainer: Explainer, account_id: str, night: date | None = 
 
 
 def _explained(explainer: Explainer, row: Mapping[str, Any], check: RegistryCheck) -> AccountExplanation:
-    scan = _scan_of(explainer, row)
+    scan = recorded_scan(explainer.results, row["scan_id"])
     read, no_posts = _posts(explainer, row)
     texts = [read_text(post["text"])[0] or "" for post in read]
     p = p_unquoted = not_weighed = None
@@ -243,13 +243,6 @@ def _weighed(
     both = best, unquoted.outcomes
     p, p_unquoted = (float(one.found[0].log10_p_global[0, one.decided.candidate[0]]) for one in both)
     return p, p_unquoted, list(zip(scored.tolist(), levels, unquoted_levels, strict=True))
-
-
-def _scan_of(explainer: Explainer, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The row of SCANS of an account's scan; None: it did not end."""
-    of_scan = ask(explainer.results, lambda: scans(explainer.results).filter(scan_id=row["scan_id"]).collect())
-    refuse_impossible_scans(of_scan.to_dicts())
-    return of_scan.row(0, named=True) if len(of_scan) else None
 
 
 def _of_account(row: Mapping[str, Any], read: Sequence[Mapping[str, Any]], texts: list[str]) -> Posts:

@@ -35,13 +35,13 @@ from scanner.input.inspector import Inspector
 from scanner.input.shards import MAX_ROWS, key_set
 from scanner.printable import printable
 from scanner.registry import read_secret
-from scanner.results import flagged, scans
+from scanner.results import flagged
 from scanner.results.false_discoveries import OF, pieces, sizes_of
 from scanner.results.filters import open_filter
 from scanner.results.flags import WantedFlags, sums
 from scanner.results.newest import ranges_ever
 from scanner.results.queries import ask, current_flags, verdicts
-from scanner.results.scan_list import refuse_impossible_scans
+from scanner.results.scan_list import recorded_scan
 from scanner.results.transactions import read_whole
 from scanner.storage.delta import table_uri
 from schemas.registry import MAX_MESSAGES, Registry
@@ -89,9 +89,8 @@ def find_case(results: str, rate: float, document: str) -> FlagCase:
         raise Refused(f"document {document!r}: {len(rows)} flagged documents have this id; choose one: {where}")
     row = rows.row(0, named=True)
     refuse_impossible(row)
-    of_scan = ask(results, lambda: scans(results).filter(pl.col("scan_id") == row["scan_id"]).collect())
-    refuse_impossible_scans(of_scan.to_dicts())
-    return FlagCase(row, _under_its_keys(results, row, of_scan.row(0, named=True)) if len(of_scan) else None)
+    scan = recorded_scan(results, row["scan_id"])
+    return FlagCase(row, scan and _under_its_keys(results, row, scan))
 
 
 def refuse_impossible(row: Mapping[str, Any]) -> None:

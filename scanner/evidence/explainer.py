@@ -245,7 +245,7 @@ class Explainer:
                 of_message=of_message,
                 of_account=None if case.row["account_id"] is None else of_account,
                 of_text=of_text,
-                alike=near.get(tuple(case.row[name] for name in OF)),
+                near_duplicates=near.get(tuple(case.row[name] for name in OF)),
                 expected=None if read is None else read * 10.0 ** log10_p_shown(case.row),
                 false_flags=None if read is None else read * stated,
                 spans=[with_registry_names(part, check) for part in parts] if check.agrees is False else parts,

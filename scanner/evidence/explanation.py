@@ -126,20 +126,20 @@ def weigh(
     """
     ids, offsets = tokenizer.encode_with_offsets(text)
     tokens = Tokens(ids, np.array([0, len(ids)], np.int64))
-    once = mark.rule.positions(tokens, omissions.dedup)
-    positions = once if omissions.common is None else omissions.common.without(tokens, once)
+    distinct = mark.rule.positions(tokens, omissions.dedup)
+    positions = distinct if omissions.common is None else omissions.common.without(tokens, distinct)
     all_positions = mark.rule.positions(tokens, "none")
     score = mark.score(tokens, positions, message)
     return TextEvidence(
         len(ids),
         int(positions.scored[0]),
-        int(all_positions.scored[0] - once.scored[0]),
+        int(all_positions.scored[0] - distinct.scored[0]),
         len(ids) - int(all_positions.scored[0]),
         float(score[0]),
         _runs(mark, tokens, positions.index, offsets, message, run),
         _findings(mark, tokens, positions.index, offsets, message, messages, parts),
         _user_evidence(mark, tokens, positions, message),
-        int(once.scored[0] - positions.scored[0]),
+        int(distinct.scored[0] - positions.scored[0]),
         float(log10_p_of(mark.law, score, positions.scored)[0]),
     )
 
@@ -238,7 +238,7 @@ class Explanation:
     scored, None where it cannot be shown, for the reason `no_text`; not_from_file: why it is the one that the scan
     kept; parts of the text; weighed: how it speaks for the verdict's message, None for the reason `not_weighed`;
     of_user: flags that name the flag's own user, None where nobody is named; of_message, of_account, of_text: flags
-    with the same message, account and text; alike: flags with this text or near-duplicates, one piece of evidence,
+    with the same message, account and text; near_duplicates: flags of one piece of evidence with this,
     None: too many to tell; expected: N·p, how many texts of its scan chance alone brings to this p-value at most;
     false_flags: how many flags of its scan chance alone makes at most; None: the scan did not end. spans: its marked
     parts, rows of schemas.tables.SPANS in the order in which they stand. copied: what it shares with earlier
@@ -260,7 +260,7 @@ class Explanation:
     of_message: GroupCounts
     of_account: GroupCounts | None
     of_text: GroupCounts
-    alike: GroupCounts | None
+    near_duplicates: GroupCounts | None
     expected: float | None
     false_flags: float | None
     spans: Sequence[Mapping[str, Any]] = ()

@@ -226,9 +226,11 @@ def _others(explained: Explanation) -> str:
     others = explained.of_text[0] - 1
     copies = f"{others:,} other flagged document{'s' * (others != 1)}" if others else "no other flagged document"
     counts = [f"{copies} with this very text"]
-    if explained.alike is not None and explained.alike.texts > 1:
+    if explained.near_duplicates is not None and explained.near_duplicates.texts > 1:
         counts.append(
-            counted(explained.alike, "with this text or near-duplicates of it, one piece of evidence together")
+            counted(
+                explained.near_duplicates, "with this text or near-duplicates of it, one piece of evidence together"
+            )
         )
     if explained.of_user is not None:
         counts.insert(0, counted(explained.of_user, f"marked for user {name(explained.row['user_id'])}, under any key"))

@@ -22,7 +22,7 @@ _BUFFER_BYTES = 4 * 2**20
 
 
 class FileSource(NamedTuple):
-    """A file that is read: by `decoded` as values, by `once` as dictionaries.
+    """A file that is read: by `as_values` and by `as_dictionaries`.
 
     columns: the columns asked for; readable: those that are read; names, numbers: the names and numbers of these;
     partitions: values that stand beside the file, by what the column holds; all_read: whether all columns that were
@@ -32,8 +32,8 @@ class FileSource(NamedTuple):
     file: InputFile
     columns: Columns
     opened: pa.NativeFile
-    decoded: pq.ParquetFile
-    once: pq.ParquetFile
+    as_values: pq.ParquetFile
+    as_dictionaries: pq.ParquetFile
     readable: Columns
     names: list[str]
     numbers: list[int]
@@ -46,7 +46,7 @@ class FileSource(NamedTuple):
         If neither is so, the content is at fault.
         """
         self.file.check_unchanged()
-        metadata = self.decoded.metadata.row_group(group)
+        metadata = self.as_values.metadata.row_group(group)
         ranges = [range_of(metadata.column(number)) for number in self.numbers]
         try:
             with self.file.open() as opened:
@@ -69,12 +69,12 @@ def open_source(file: InputFile, columns: Columns) -> FileSource:
         try:
             plain = open_footer(footer)
             metadata, found = plain.metadata, readable(plain.schema_arrow, columns)
-            read, beside = found.names, file.values
+            read, of_path = found.names, file.values
             names = [name for name in dict.fromkeys(read.values()) if name is not None]
             options = {"metadata": metadata, "buffer_size": _BUFFER_BYTES, "pre_buffer": False}
             options["page_checksum_verification"] = True  # for pages that have a checksum
-            decoded = pq.ParquetFile(opened, **options)
-            once = pq.ParquetFile(opened, read_dictionary=names, **options)
+            as_values = pq.ParquetFile(opened, **options)
+            as_dictionaries = pq.ParquetFile(opened, read_dictionary=names, **options)
             numbers = leaves(metadata.schema, names)
         except MemoryError:  # no fault of the file
             raise
@@ -83,13 +83,13 @@ def open_source(file: InputFile, columns: Columns) -> FileSource:
             raise FileFault("io_error", f"the footer cannot be read any more: {in_words(error)}") from None
         configured = columns.names.items()
         partitions = {
-            role: beside[name]
+            role: of_path[name]
             for role, name in configured
-            if name is not None and name in beside and read[role] is None
+            if name is not None and name in of_path and read[role] is None
         }
-        all_read = all(read[role] == name or name in beside for role, name in configured)
+        all_read = all(read[role] == name or name in of_path for role, name in configured)
         closing.pop_all()  # the caller closes it
-    return FileSource(file, columns, opened, decoded, once, found, names, numbers, partitions, all_read)
+    return FileSource(file, columns, opened, as_values, as_dictionaries, found, names, numbers, partitions, all_read)
 
 
 __all__ = ["Columns", "Reader", "Unreadable", "read", "read_text"]
@@ -188,7 +188,7 @@ class Reader:
     ) -> Iterator[pa.RecordBatch | Unreadable]:
         group, source = self._group_or_source(file, columns)
         try:
-            for number, first, rows in _ranges(source.decoded.metadata, start, stop):
+            for number, first, rows in _ranges(source.as_values.metadata, start, stop):
                 if group is None or not group.goes_on(number, rows):
                     group = _Group(source, number, first, len(rows))
                 for part in group.read(rows):
@@ -234,10 +234,11 @@ def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
 def _reader(source: FileSource, group: int) -> tuple[pq.ParquetFile, int]:
     """Which of two readers a row group needs, and the most rows at a time, so that they fit LARGEST_READ.
 
-    No value is longer than all bytes of its column, but one that is stored once may stand in every row. `once` holds it
-    once in memory too; but it collects all values that it read of a row group, which takes time in a large one.
+    No value is longer than all bytes of its column, but one that is stored once may stand in every row. The reader
+    `as_dictionaries` holds it once in memory too; but it collects all values that it read of a row group, which takes
+    time in a large one.
     """
-    metadata = source.decoded.metadata.row_group(group)
+    metadata = source.as_values.metadata.row_group(group)
     size = max(bytes_of(metadata, source.numbers), 1)
     most = MANY_ROWS_AT_A_TIME if size <= LARGEST_READ else MAX_ROWS_AT_A_TIME
     rows = max(min(BATCH_TEXT_BYTES * metadata.num_rows // size, most), 1)
@@ -245,14 +246,14 @@ def _reader(source: FileSource, group: int) -> tuple[pq.ParquetFile, int]:
     if longest is None:
         rows = max(min(rows, LARGEST_READ // size), 1)
     elif rows * longest > LARGEST_READ:
-        return source.once, most
-    return source.decoded, rows
+        return source.as_dictionaries, most
+    return source.as_values, rows
 
 
 def _longest_in_dictionary(source: FileSource, group: int) -> int | None:
     """Bytes of the longest row that a row group's dictionaries can make; None: unknown."""
     try:
-        row = next(source.once.iter_batches(1, row_groups=[group], columns=source.names, use_threads=False))
+        row = next(source.as_dictionaries.iter_batches(1, row_groups=[group], columns=source.names, use_threads=False))
     except MemoryError:
         raise
     except Exception:  # an encoding that is not read in this way, or a corrupt page, which will be met again
@@ -292,7 +293,7 @@ class _Group:
 
     def __init__(self, source: FileSource, number: int, first: int, batch_rows: int) -> None:
         self.source, self._number, self._first = source, number, first
-        self.stop = first + source.decoded.metadata.row_group(number).num_rows
+        self.stop = first + source.as_values.metadata.row_group(number).num_rows
         self._reader, self._most = _reader(source, number)
         self._at_a_time = self._rows_at_a_time(batch_rows)
         self._batches = self._reader.iter_batches(
@@ -308,7 +309,7 @@ class _Group:
         return same and rows.start >= self._begin
 
     def _rows_at_a_time(self, batch_rows: int) -> int:
-        return min(self._most, batch_rows) if self._reader is self.source.decoded else self._most
+        return min(self._most, batch_rows) if self._reader is self.source.as_values else self._most
 
     def read(self, rows: range) -> Iterator[tuple[int, pa.RecordBatch] | Unreadable]:
         """The rows asked for, out of the batches, each with its first row.

@@ -92,8 +92,8 @@ def sample_of(path: Path) -> SampleFile:
     Raises:
         Refused: the table cannot be read, or has no files.
     """
-    here = path.absolute()
-    folders = (str(folder) for folder in (here, *here.parents) if (folder / LOG_OF_DELTA).is_dir())
+    absolute = path.absolute()
+    folders = (str(folder) for folder in (absolute, *absolute.parents) if (folder / LOG_OF_DELTA).is_dir())
     table = str(path) if str(path).startswith(ICEBERG) else next(folders, None)
     if table is None:
         return SampleFile(path)

@@ -69,9 +69,11 @@ def part_of(results: str, together: PostGroup, part: int) -> pa.Table:
         first, last = map(pl.lit, together.dates)
         wanted |= pl.col("night").is_between(first, last)
     posts = of_part.select(*_POST, "night", size=pl.col("text").bin.size()).join(known, on="shard_id", how="left")
-    once = posts.filter(wanted).sort(_ORDER).unique(["account_id", "path", "row"], keep="first", maintain_order=True)
+    distinct = (
+        posts.filter(wanted).sort(_ORDER).unique(["account_id", "path", "row"], keep="first", maintain_order=True)
+    )
     few = (pl.int_range(pl.len()) < MOST_POSTS) & (pl.col("size").cum_sum() <= MOST_TEXT_BYTES)
-    tested = once.filter(few.over("account_id")).select(_POST).collect(engine="streaming")
+    tested = distinct.filter(few.over("account_id")).select(_POST).collect(engine="streaming")
     rows = of_part.join(tested.lazy(), on=_POST, how="semi").sort(_ORDER)
     return rows.collect(engine="streaming").to_arrow().cast(SCHEMAS["account_posts"])
 

@@ -235,6 +235,14 @@ class _Texts(NamedTuple):
     several: pl.DataFrame
 
 
+def _of_audited(results: str, scan_id: str) -> pl.Expr:
+    """Filter for rows of a scan and of those that it went on with. Raises Refused: it has not ended."""
+    ended = scans(results).filter(pl.col("scan_id") == scan_id).collect()
+    if ended.is_empty():
+        raise Refused(f"scan {scan_id!r} has no row in `scans`: it has not ended, or its results are elsewhere")
+    return pl.col("scan_id").is_in(ended["audited_scans"][0].to_list())
+
+
 def q_values(results: str, scan_id: str, largest: float = 1.0) -> pl.LazyFrame:
     """Distinct texts of one scan and of those whose verdicts it took over, with q-values (Benjamini and Hochberg 1995).
 
@@ -253,10 +261,7 @@ def q_values(results: str, scan_id: str, largest: float = 1.0) -> pl.LazyFrame:
     Raises:
         Refused: there are no results, or the scan has not ended.
     """
-    ended = scans(results).filter(pl.col("scan_id") == scan_id).collect()
-    if ended.is_empty():
-        raise Refused(f"scan {scan_id!r} has no row in `scans`: it has not ended, or its results are elsewhere")
-    of_scan = pl.col("scan_id").is_in(ended["audited_scans"][0].to_list())  # and of those that it resumed
+    of_scan = _of_audited(results, scan_id)
     tested = pl.col("status").is_in(SCORED) & pl.col("log10_p_global").is_not_null()
     verdicts = exact(results, read_whole(results, "verdicts").filter(of_scan))
     text = pl.coalesce("text_id", "text_sha256")
@@ -390,10 +395,7 @@ def reserved_q_values(results: str, scan_id: str) -> pl.DataFrame:
     Raises:
         Refused: there are no results, or the scan has not ended.
     """
-    ended = scans(results).filter(pl.col("scan_id") == scan_id).collect()
-    if ended.is_empty():
-        raise Refused(f"scan {scan_id!r} has no row in `scans`: it has not ended, or its results are elsewhere")
-    of_scan = pl.col("scan_id").is_in(ended["audited_scans"][0].to_list())
+    of_scan = _of_audited(results, scan_id)
     flagged = flags(results).filter(of_scan, pl.col("message").is_not_null(), pl.col("log10_p_global").is_not_null())
     shares = reserved_count(pl.col("messages_tested")) / pl.col("messages_tested")
     flagged = flagged.with_columns(share=shares).filter(pl.col("share") > 0)

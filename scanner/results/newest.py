@@ -197,10 +197,10 @@ def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> pl.LazyFr
         wanted: expression of columns of VERDICTS, for the standing rows to be given. Other rows are not kept in memory,
             except for documents that were scanned again and have a wanted row.
     """
-    scanned_once, rescanned = _standing(results, rows, wanted)
+    of_one_scan, rescanned = _standing(results, rows, wanted)
     columns = SCHEMAS["verdicts"].names
     return pl.concat(
-        [scanned_once.select(columns), _best(rescanned, pl.col("log10_p_global")).filter(wanted).select(columns)]
+        [of_one_scan.select(columns), _best(rescanned, pl.col("log10_p_global")).filter(wanted).select(columns)]
     )
 
 
@@ -269,8 +269,8 @@ def _later(rows: pl.LazyFrame, ranges: pl.LazyFrame, quarantine: pl.LazyFrame) -
     ).explode("part")  # a large file has many ranges: only those near a row are looked at
     at, other_at = pl.coalesce("own_at", "scanned_at"), pl.col("other_scanned_at")
     is_later = (other_at > at) | ((other_at == at) & (pl.col("other_scan_id") > pl.col("scan_id")))
-    beside = rows.with_columns(part=pl.col("row") // MAX_ROWS).join(other, on=["path", "part"])
-    later = beside.filter(is_later & (pl.col("row") >= first) & (pl.col("row") < end))
+    near = rows.with_columns(part=pl.col("row") // MAX_ROWS).join(other, on=["path", "part"])
+    later = near.filter(is_later & (pl.col("row") >= first) & (pl.col("row") < end))
     lost = quarantine.select(other_shard_id="shard_id", other_scan_id="scan_id", row="row")
     return later.join(lost, on=["other_shard_id", "other_scan_id", "row"], how="anti")
 

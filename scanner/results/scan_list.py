@@ -114,6 +114,17 @@ def refuse_impossible_scans(rows: Iterable[Mapping[str, Any]]) -> None:
             )
 
 
+def recorded_scan(results: str, scan_id: str) -> dict[str, Any] | None:
+    """A scan's row of SCANS; None: it did not end.
+
+    Raises:
+        Refused: there are no results, or the row is as no scan writes it.
+    """
+    rows = ask(results, lambda: scans(results).filter(pl.col("scan_id") == scan_id).collect()).to_dicts()
+    refuse_impossible_scans(rows)
+    return rows[0] if rows else None
+
+
 def is_date(night: str | None) -> bool:
     """Whether a night is a date as scans write it, such as 2026-11-21."""
     try:
@@ -193,8 +204,8 @@ def whole_input(results: str, shard_ids: Iterable[str], earlier: Iterable[str] =
     ours = pl.col("shard_id").is_in(list(shard_ids))
     sums = pl.col(*SUMMED).sum()
     # another driver's row of a shard stands there until somebody settles
-    read_once = ask(results, lambda: ranges_ever(results).filter(ours).unique("shard_id").select(sums).collect())
-    found = WholeInput(*read_once.row(0))
+    totals = ask(results, lambda: ranges_ever(results).filter(ours).unique("shard_id").select(sums).collect())
+    found = WholeInput(*totals.row(0))
     also = [*earlier]
     if not also:
         return found
@@ -344,8 +355,8 @@ def in_quarantine(results: str, wanted: QuarantineFilter, limit: int | None, by:
     def question() -> QuarantineList:
         newest = newest_quarantine(results, wanted.expression())
         counts = newest.select(documents=pl.col("row").count(), files=pl.col("row").null_count())
-        read_once = _newest_first(newest, limit) if by == "document" else _summed(newest, _GROUPS[by])
-        found, totals = pl.collect_all([read_once, counts])
+        listed = _newest_first(newest, limit) if by == "document" else _summed(newest, _GROUPS[by])
+        found, totals = pl.collect_all([listed, counts])
         documents, files = totals.row(0)
         entries = documents + files if by == "document" else len(found)
         return QuarantineList(found.head(entries if limit is None else limit), entries, documents, files)

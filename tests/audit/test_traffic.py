@@ -127,5 +127,5 @@ def test_reserved_messages_are_expected_as_often_as_in_the_kind_of_text_that_exp
         2 * single_p(THRESHOLDS, KEY.messages, 2),
         2 * single_p(THRESHOLDS, KEY.messages, 4) + of_spans,
     ]
-    sums = reserved_moments(traffic, 1000, KEY, tests, besides=of_spans)
+    sums = reserved_moments(traffic, 1000, KEY, tests, of_spans=of_spans)
     assert sums.expected == pytest.approx(1000 * reserved_count(KEY.messages) * np.max(kinds, axis=0), rel=1e-12)

@@ -31,7 +31,13 @@ def test_of_a_message_that_is_not_shown_nothing_is_counted():
     for message, said in ((None, False), (3, True)):
         row = verdict(0, message=message)
         around = SimpleNamespace(
-            row=row, of_user=None, of_message=(1, 1, 1), of_text=(2, 1, 1), of_account=None, alike=None, copied=None
+            row=row,
+            of_user=None,
+            of_message=(1, 1, 1),
+            of_text=(2, 1, 1),
+            of_account=None,
+            near_duplicates=None,
+            copied=None,
         )
         assert ("for this message" in _others(around)) is said
 

@@ -227,7 +227,7 @@ def reserved_moments(
     key: MasterKey,
     tested: NDArray[np.float64],
     replaced: NDArray[np.int64] | None = None,
-    besides: NDArray[np.float64] | float = 0.0,
+    of_spans: NDArray[np.float64] | float = 0.0,
 ) -> Moments:
     """Hits of a key's reserved messages against the most that is expected; the messages are the clusters.
 
@@ -240,7 +240,7 @@ def reserved_moments(
         tested: K of SPEC §3, of each variant, for texts that are their own normal form or not, without parts or with
             them: float64[variants, 2, 2]. The kind of text that expects most counts for all.
         replaced: hits in place of the traffic's, if given: int64[R, J].
-        besides: chance that a text has a message in another way, as by a span that is flagged: float64[J].
+        of_spans: chance that a text has a message in another way, as by a span that is flagged: float64[J].
     """
     counted = traffic.hits.get(key.key_id, np.zeros((0, len(THRESHOLDS)), np.int64)) if replaced is None else replaced
     hits = counted.astype(np.float64)
@@ -248,7 +248,7 @@ def reserved_moments(
     kinds = []
     for differs, parted in product((0, 1), repeat=2):
         of_looks = [_found(traffic, key, tests) for tests in tested[: 1 + differs, differs, parted].tolist()]
-        kinds.append(np.sum([*of_looks, np.broadcast_to(besides, len(THRESHOLDS)) * parted], axis=0))
+        kinds.append(np.sum([*of_looks, np.broadcast_to(of_spans, len(THRESHOLDS)) * parted], axis=0))
     each = texts * np.max(kinds, axis=0)
     return Moments(
         tests=count * texts,
