@@ -17,7 +17,7 @@ import click
 
 from jobs.cli import end, run, when_interrupted
 from jobs.options import Folder, NamedPath
-from jobs.text import complain, counted, tell
+from jobs.text import StepProgress, complain, counted, tell
 from scanner.errors import Refused
 from scanner.registry import admit_key, find_key, load_registry, set_audit_secret
 from scanner.registry.keys_file import PublishedLine, faults, publish, read_published
@@ -105,7 +105,6 @@ def calibrate_and_tell(
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise Refused("calibrate needs matplotlib; install it with `pip install 'brickscan[audit]'`")
-    from jobs.text import StepProgress
     from scanner.audit.calibration.admission import admissions, signable
     from scanner.audit.calibration.calibration_plan import plan_calibration
     from scanner.audit.calibration.one_key import all_rows

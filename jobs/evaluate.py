@@ -69,7 +69,6 @@ def evaluate_and_tell(config_file: Path, paper_size: bool) -> None:
     for name, extra in (("torch", "model"), ("transformers", "model"), ("scipy", "audit"), ("matplotlib", "audit")):
         if importlib.util.find_spec(name) is None:
             raise Refused(f"evaluate needs {name}; install it with `pip install 'brickscan[{extra}]'`")
-    from jobs.text import StepProgress
     from scanner.cluster.evaluate import measure, take_missing, write_missing
     from scanner.cluster.machines import cluster
     from scanner.evaluation.plan import ExamRecords, plan_evaluation, read_evaluation, utility_figures

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 LONGEST = 60
 """Characters of an id that are shown."""
 
+NEWEST = 20
+"""Rows of a list, unless asked for more."""
+
 NOBODY: Mapping[Naming, str] = {
     Naming.UNALLOCATED: "no user held the message then",
     Naming.EVERYBODY: "its key marks for everybody alike",
@@ -144,7 +147,6 @@ def bet_in_words(rate: float) -> str:
     return f"a flag's e-value is {least} or more: a bet against chance wins so many stakes"
 
 
-_NEWEST = 20
 _FOR = "contains text marked for"
 _HEAD = ("scanned", "document", "account", _FOR, "key", "p-value", "audit", "copies", "where")
 _RECORD = (
@@ -169,7 +171,7 @@ def _several(name: str, kind: str) -> Callable[[Callable[..., None]], Callable[.
 
 @click.command()
 @results_argument
-@click.option("--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {_NEWEST}]")
+@click.option("--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {NEWEST}]")
 @click.option("--all", "everything", is_flag=True, help="Show all, each document on a line of its own, canaries too.")
 @click.option("--canaries", is_flag=True, help="Show texts of canaries too, though they were found and named right.")
 @since_option
@@ -226,7 +228,7 @@ def flagged(
     if not scanned(location):
         return
     wanted = WantedFlags(since, before, users, accounts, keys, docs, state)
-    most = None if everything else limit or _NEWEST
+    most = None if everything else limit or NEWEST
     with_canaries = canaries or everything or bool(users or accounts or docs)  # shown to whoever asks for one by name
     known = () if with_canaries else canaries_of(location)
     if by is None:

@@ -15,7 +15,7 @@ from jobs.mark import read_marked, read_prompts
 from jobs.options import NamedPath, key_ids_option, refuse_output
 from jobs.text import counted, tell
 from scanner.errors import Refused
-from scanner.registry import TRIAL_BEGAN, add_users, begin_trial, load_registry
+from scanner.registry import TRIAL_BEGAN, add_users, begin_trial, find_key, load_registry, make_canaries
 from scanner.registry.keys import refuse_real_name
 from schemas.config import COST_OF_LOOKS
 from schemas.registry import TRIAL_NAME, CanaryStrength
@@ -212,7 +212,6 @@ def canaries(
     import numpy as np
     import polars as pl
 
-    from scanner.registry import make_canaries
     from scanner.storage.locations import write_whole
 
     known = read_prompts(prompts)
@@ -241,7 +240,6 @@ def canaries(
 def _measured(file: Path, registry: Path) -> list[CanaryStrength]:
     """Texts like canaries', read back under their keys."""
     from scanner.detection.one_text import canary_strength
-    from scanner.registry import find_key, load_registry
 
     known, marked = load_registry(registry), read_marked(file)
     of_keys = (
@@ -258,7 +256,6 @@ def _measured(file: Path, registry: Path) -> list[CanaryStrength]:
 def _power(registry: Path, measured: list[CanaryStrength]) -> float:
     """Share of the measured texts that pass at 1e-6 among the registry's keys with one look, from 0.01 to 0.99."""
     from scanner.audit.calibration.admission import USUAL_RATE
-    from scanner.registry import find_key, load_registry
     from scanner.scan_plan import keys_tested
     from scanner.watermark.rule import corrected, passes
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from jobs.cli import when_interrupted
 from jobs.options import NamedPath, refuse_output
-from jobs.text import columns, complain, tell
+from jobs.text import MarkProgress, columns, complain, tell
 from scanner.errors import Refused, TokenizerError, in_a_line
 from scanner.input.named_files import open_parquet
 from scanner.printable import printable
@@ -260,8 +260,6 @@ def mark(
       brickscan mark --registry registry --key summer-2026 --user alice --user bob \\
           --model models/smollm2 --prompts prompts.txt --out marked.parquet --verify
     """
-    from jobs.mark import kept_rows, read_prompt_list
-    from jobs.text import MarkProgress
     from scanner.registry import find_key, load_registry, open_key
 
     key = find_key(load_registry(registry), key_id)
@@ -325,7 +323,6 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     """A line for each completion: how strongly it is marked, and how likely texts of its length are found."""
     import numpy as np
 
-    from jobs.mark import MARKED
     from scanner.audit.calibration.admission import USUAL_RATE
     from scanner.detection.one_text import strengths_of
     from scanner.power import LEAST_SCORED, Aim, MeasuredTexts

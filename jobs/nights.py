@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.flagged import LONGEST, marked_for
+from jobs.flagged import LONGEST, NEWEST, marked_for
 from jobs.options import (
     Day,
     Form,
@@ -210,8 +210,6 @@ def _of_newest(row: Mapping[str, Any], see: str) -> Iterator[str]:
         yield f"{row['values_not_read']:,} documents have an id, account or time that cannot be read, and is null"
 
 
-_NEWEST = 20
-_LONGEST = 60
 _OURS = "keep the document, report it"
 
 WORDS: Mapping[str, str] = {
@@ -250,7 +248,7 @@ _REASONS = sorted({*DOCUMENT_REASONS, *LASTING_FILE_REASONS, *PASSING_FILE_REASO
 @click.option(
     "--group-by", "by", type=click.Choice(("reason", "account", "document")), default="reason", show_default=True
 )
-@click.option("--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {_NEWEST}]")
+@click.option("--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {NEWEST}]")
 @click.option("--all", "everything", is_flag=True, help="Show all.")
 @since_option
 @until_option
@@ -286,7 +284,7 @@ def quarantine(
     location = results_at(results)
     if not scanned(location):
         return
-    wanted, most = QuarantineFilter(since, before, reasons, accounts), None if everything else limit or _NEWEST
+    wanted, most = QuarantineFilter(since, before, reasons, accounts), None if everything else limit or NEWEST
     found = in_quarantine(location.folder, wanted, most, by)
     _show(found, by, form)
     show_footer(form, [_footer(found, filtered=any(wanted))])
@@ -330,7 +328,7 @@ _TABLES: Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], tuple
 
 
 def _id(value: str | None) -> str:
-    return "-" if value is None else printable(value, _LONGEST)
+    return "-" if value is None else printable(value, LONGEST)
 
 
 def _footer(found: "QuarantineList", *, filtered: bool) -> str:
@@ -357,7 +355,7 @@ _RECORD_OF_ACCOUNT = (
 
 @click.command()
 @results_argument
-@click.option("--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {_NEWEST}]")
+@click.option("--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {NEWEST}]")
 @click.option("--all", "everything", is_flag=True, help="Show all.")
 @click.option("--date", "night", type=Day(), help="Of this night alone.")
 @click.option("--account", "account_ids", multiple=True, metavar="ID", help="Of this account; several times: of any.")
@@ -386,7 +384,7 @@ def accounts(
     if not scanned(location):
         return
     found = marked_accounts(Explainer(location.config or location.folder), night.date() if night else None, account_ids)
-    listed = found if everything else found[: limit or _NEWEST]
+    listed = found if everything else found[: limit or NEWEST]
     if form != "table":
         show_records(form, listed, {"accounts": len({row["account_id"] for row in found})}, _RECORD_OF_ACCOUNT)
     elif listed:

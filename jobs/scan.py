@@ -15,7 +15,7 @@ import click
 from jobs.cli import end, run
 from jobs.options import Day, NamedPath, PartOfInput, visible
 from jobs.summary import summary
-from jobs.text import complain, tell
+from jobs.text import COMPILING, Progress, StatusLine, complain, tell
 from scanner.errors import BrickscanError, Refused
 from scanner.interrupts import interrupts_noted
 
@@ -129,8 +129,6 @@ def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, sha
     Raises:
         Refused: at the first thing that cannot be right.
     """
-    from jobs.text import COMPILING
-
     _wait("loading numba and Ray")
     from scanner.cluster.scan_check import check_scan
     from scanner.watermark.kernel import compiled_before
@@ -260,8 +258,6 @@ def scan_and_tell(
     Raises:
         BrickscanError: see scanner.errors.
     """
-    from jobs.text import Progress
-
     progress = Progress()
     progress.waits("loading numba and Ray")
     from scanner.cluster import run_scan
@@ -293,7 +289,6 @@ def follow_and_tell(config: Path, date: datetime.datetime | None, form: Form) ->
     Raises:
         BrickscanError: see scanner.errors.
     """
-    from jobs.text import StatusLine
     from scanner.cluster import follow
     from scanner.scan_plan import make_plan
 

@@ -221,7 +221,6 @@ def _whole(outcome: "ScanOutcome") -> "WholeInput":
 def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
     """The flags, and how many of them chance explains."""
     from jobs.flagged import bet_in_words
-    from jobs.summary import false_flags_in_words
 
     whole = _whole(outcome)
     flagged = counted(whole.flagged, "document")
@@ -268,8 +267,6 @@ def _proved(outcome: "ScanOutcome") -> Iterator[str]:
 
 
 def _audited(outcome: "ScanOutcome", *, verbose: bool) -> Iterator[str]:
-    from jobs.summary import canaries_in_words, table, verdict_in_words
-
     if outcome.audit is None:
         return
     yield from _line("audit", verdict_in_words(outcome.audit))

@@ -5,7 +5,7 @@ from datetime import datetime
 import click
 
 from jobs.options import Day, dry_run_option, results_argument, results_at, sure, yes_option
-from jobs.text import counted, tell
+from jobs.text import StepProgress, counted, tell
 
 
 @click.command()
@@ -90,7 +90,6 @@ def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) 
     Example:
       brickscan retain scan.toml --keep 400 --keep-flags --yes
     """
-    from jobs.text import StepProgress
     from scanner.results import retention
 
     folder = results_at(results).folder

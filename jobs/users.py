@@ -24,7 +24,7 @@ from jobs.options import (
     time_of,
     yes_option,
 )
-from jobs.text import columns, complain, counted, tell
+from jobs.text import StepProgress, columns, complain, counted, tell
 from scanner.errors import Refused, in_a_line
 from scanner.printable import printable, safe
 from scanner.registry import (
@@ -385,7 +385,6 @@ def _withdraw(registry: Path | str, names: Sequence[str]) -> None:
 
 
 def _erase(registry: Path | str, names: Sequence[str], unknown: Sequence[str], results: str | None) -> None:
-    from jobs.text import StepProgress
     from scanner.results.retention import erase_user
 
     in_results, watch = 0, StepProgress("erase")

@@ -140,6 +140,23 @@ NO_NOUNS = {
 """Words that say how or what became of a thing, and not what the thing is: no class is named by one alone."""
 
 
+def test_a_function_imports_nothing_that_its_file_has():
+    """A module of ours that the file imports at its top, or the file itself, costs nothing late: files were merged."""
+    late = []
+    for path, tree in all_trees().items():
+        known = {path.removesuffix(".py").replace("/", ".")}
+        known |= {node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.module}
+        late += [
+            f"{path}: {node.module}"
+            for function in ast.walk(tree)
+            if isinstance(function, ast.FunctionDef)
+            for node in function.body  # what is tried may be missing
+            if isinstance(node, ast.ImportFrom) and node.module in known
+            if str(node.module).partition(".")[0] in ("schemas", "scanner", "jobs")
+        ]
+    assert not late
+
+
 def test_names_say_what_a_value_is():
     found = set()
     for file, tree in all_trees().items():

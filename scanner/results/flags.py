@@ -97,8 +97,6 @@ IN_NEED = (
 )
 """Groups of flags, those that need a decision most first."""
 
-_TEXT = ("text_sha256", "key_id", "message")
-
 
 class FlagCount(NamedTuple):
     """Flagged documents; canaries: beside these, documents of canaries that were found and named right."""
@@ -186,13 +184,13 @@ def by_need(results: str, rate: float, wanted: WantedFlags, canaries: Collection
 
     def question() -> pl.DataFrame:
         found = found_flags(results, rate, wanted).filter(~of_canary(canaries))
-        return found.select("path", "row", *_TEXT, "scanned_at", "log10_p_global", need).collect()
+        return found.select("path", "row", *OF, "scanned_at", "log10_p_global", need).collect()
 
-    copies, last = pl.len().over(_TEXT).cast(pl.Int64), pl.col("scanned_at").max().over(_TEXT)
-    first, surest = pl.col("need").min().over(_TEXT), pl.col("log10_p_global").min().over(_TEXT)
+    copies, last = pl.len().over(OF).cast(pl.Int64), pl.col("scanned_at").max().over(OF)
+    first, surest = pl.col("need").min().over(OF), pl.col("log10_p_global").min().over(OF)
     order = ask(results, question).with_columns(copies=copies, last=last, first=first, surest=surest)
     down = {"copies", "last", "scanned_at"}
-    names = ("first", "copies", "last", "surest", *_TEXT, "need", "scanned_at", "log10_p_global", "path", "row")
+    names = ("first", "copies", "last", "surest", *OF, "need", "scanned_at", "log10_p_global", "path", "row")
     ordered = order.sort(*names, descending=[name in down for name in names], nulls_last=True)
     return ordered.select("path", "row", "need", "copies")
 
