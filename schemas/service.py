@@ -26,9 +26,9 @@ class BudgetConfig(_DetectorTable):
 
     hours: float = Field(default=24, gt=0, le=24 * 366)  # length of the sliding window
     near_duplicates: int = Field(default=3, ge=1)  # of a text, itself included, that are answered
-    texts: int = Field(default=100, ge=1)  # new texts of a caller without a token
+    texts: int = Field(default=100, ge=1)  # new texts of a caller without a token; a long one counts once per 32 KB
     expert_texts: int = Field(default=100_000, ge=1)  # new texts of an expert, near-duplicates too
-    most_texts: int = Field(default=200_000, ge=1)  # that the table holds; beyond, new texts wait for older ones to end
+    most_texts: int = Field(default=200_000, ge=1)  # that the table holds, counted alike; beyond, new texts wait
 
 
 class ProxyConfig(_DetectorTable):

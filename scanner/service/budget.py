@@ -36,6 +36,11 @@ FEWEST_SHARED = 4
 _ONE_IN = np.uint64(4)
 """One in so many hashes of a sketch stands in the table of n-grams, by its last bits: its rows are most of the cost."""
 
+_PASSAGES = 8
+"""Passages that cost a caller as much as a short text: else three long texts, each a quarter of every one of a thousand
+others, would use up what these are answered.
+"""
+
 _COMPARED = 32
 """Most first passages that a passage is compared with: those that share most of these hashes."""
 
@@ -49,7 +54,8 @@ _KIB_OF_CACHE = 65_536
 """Memory for pages of the table: with SQLite's 2 MB, a charge beside 25,000 texts takes half as long again."""
 
 _TABLES = """
-CREATE TABLE IF NOT EXISTS texts (digest BLOB PRIMARY KEY, caller BLOB NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS texts (digest BLOB PRIMARY KEY, caller BLOB NOT NULL, at REAL NOT NULL,
+    cost INTEGER NOT NULL DEFAULT 1) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS texts_of_caller ON texts (caller, at);
 CREATE INDEX IF NOT EXISTS texts_by_time ON texts (at);
 CREATE TABLE IF NOT EXISTS firsts (id INTEGER PRIMARY KEY, sketch BLOB NOT NULL);
@@ -103,6 +109,8 @@ class Budget:
                 "PRAGMA secure_delete=ON; PRAGMA temp_store=MEMORY; BEGIN EXCLUSIVE; COMMIT;"
                 f"PRAGMA cache_size=-{_KIB_OF_CACHE}; PRAGMA wal_autocheckpoint={_PAGES_OF_LOG};" + _TABLES
             )
+            if "cost" not in [name for _, name, *_ in self._db.execute("PRAGMA table_info(texts)")]:  # an older table
+                self._db.execute("ALTER TABLE texts ADD COLUMN cost INTEGER NOT NULL DEFAULT 1")
             self._count()
         except sqlite3.OperationalError as error:
             raise Refused(
@@ -184,9 +192,10 @@ class Budget:
                 "This text is a near-duplicate of texts that were asked about too often.", self._left(max(spent))
             )
         name = self._caller(caller, expert)
-        self._db.execute("INSERT INTO texts VALUES (?, ?, ?)", (digest, name, now))
-        self._texts[name] += 1
-        self._total += 1
+        cost = 1 if expert else max(1, math.ceil(len(passages) / _PASSAGES))
+        self._db.execute("INSERT INTO texts VALUES (?, ?, ?, ?)", (digest, name, now, cost))
+        self._texts[name] += cost
+        self._total += cost
         if not expert:
             charged |= {self._begin(passage) for passage, found in zip(passages, firsts, strict=True) if not found}
         self._db.executemany("INSERT INTO charges VALUES (?, ?)", [(first, now) for first in charged])
@@ -227,7 +236,7 @@ class Budget:
         with self._all_or_nothing():
             for table in ("texts", "charges"):
                 self._db.execute(f"UPDATE {table} SET at = ? WHERE at > ?", (now, now))  # noqa: S608 - two names
-            callers = self._db.execute("SELECT caller, count(*) FROM texts WHERE at < ? GROUP BY caller", (begin,))
+            callers = self._db.execute("SELECT caller, sum(cost) FROM texts WHERE at < ? GROUP BY caller", (begin,))
             self._forget(dict(callers.fetchall()))
             charges = "SELECT first FROM charges WHERE at < ? GROUP BY first"
             old = [first for (first,) in self._db.execute(charges, (begin,))]
@@ -241,7 +250,7 @@ class Budget:
             self._deleted, self._emptied = False, now
 
     def _forget(self, texts: Mapping[bytes, int]) -> None:
-        """Take texts by caller off the counts: counting what is left would take longer the more there are."""
+        """Take costs of texts by caller off the counts: counting what is left would take longer the more there are."""
         for caller, count in texts.items():
             self._texts[caller] -= count
             if not self._texts[caller]:
@@ -255,8 +264,8 @@ class Budget:
         self._db.execute("DELETE FROM firsts WHERE id = ?", (first,))
 
     def _count(self) -> None:
-        """Count texts by caller, and all."""
-        self._texts = Counter(dict(self._db.execute("SELECT caller, count(*) FROM texts GROUP BY caller")))
+        """Count what texts cost by caller, and in all."""
+        self._texts = Counter(dict(self._db.execute("SELECT caller, sum(cost) FROM texts GROUP BY caller")))
         self._total = self._texts.total()
 
     def _left(self, oldest: float) -> float:

@@ -211,7 +211,10 @@ class DetectorApp:
                 return Caller(name[:200], expert=True)
             if proxy.caller and (entries := ",".join(request.headers.getlist(proxy.caller))):
                 address = entries.rpartition(",")[2].strip()
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        authorizations = request.headers.getlist("authorization")
+        if len(authorizations) > 1:
+            raise HTTPException(400, "Two Authorization headers: a proxy in front may have checked the other one.")
+        scheme, _, token = "".join(authorizations).partition(" ")
         if scheme.lower() == "bearer":
             expert = expert_of(self._answers.state, token.strip())
             if expert is None:

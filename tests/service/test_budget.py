@@ -164,6 +164,35 @@ def test_a_caller_has_a_budget_and_the_table_a_bound(budget):
     assert [charge(budget, text_of(seed), f"c{seed}") for seed in range(200, 235)] == [True] * 30 + [False] * 5
 
 
+def test_a_long_text_costs_its_caller_as_much_as_so_many_short_ones(budget, tmp_path, clock):
+    """Three long ones of one caller, with a part of each of a thousand texts, had these refused, and cost him three."""
+    long = " ".join(text_of(seed, 600) for seed in range(900, 920))
+    passages = len(keyed_sketches(long, KEY))
+    assert 16 < passages <= 24
+    assert charge(budget, long, "a")
+    assert [charge(budget, text_of(seed), "a") for seed in range(920, 940)] == [True] * 17 + [False] * 3
+    assert charge(budget, long + "!", "Ms Roth", expert=True)
+    assert budget._total == 21, "an expert's text counts once: it is charged to no other text"
+    budget.close()
+    again = Budget(tmp_path / "budget.sqlite", SECRET, BudgetConfig(texts=20), clock)
+    assert not again.has_left("a", expert=False)
+    clock.now += 25 * HOUR
+    again.expire()
+    assert (again._total, again.has_left("a", expert=False)) == (0, True)
+    again.close()
+
+
+def test_a_table_that_was_made_without_costs_goes_on(budget, tmp_path, clock):
+    assert charge(budget, text_of(1))
+    budget._db.execute("ALTER TABLE texts DROP COLUMN cost")
+    budget.close()
+    again = Budget(tmp_path / "budget.sqlite", SECRET, BudgetConfig(), clock)
+    assert again._total == 1
+    assert charge(again, text_of(2))
+    assert again._total == 2
+    again.close()
+
+
 def test_a_crowd_shuts_no_expert_out(budget):
     assert all(charge(budget, text_of(seed), f"c{seed}") for seed in range(300, 350))
     assert not charge(budget, text_of(350), "another")

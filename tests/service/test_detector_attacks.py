@@ -127,6 +127,20 @@ def test_two_experts_in_one_request_are_nobody(server, plain):
             assert connection.makefile("rb").readline().split()[1] == status
 
 
+@pytest.mark.parametrize("good_first", [True, False])
+def test_two_tokens_in_one_request_are_nobodys(server, plain, good_first):
+    """The first one counted, whichever a proxy in front had looked at."""
+    token, _ = issue_token(server.answers.state, "Ms Roth", datetime.now(UTC) + timedelta(days=1))
+    body = json.dumps({"text": plain(200, 41)})
+    named = [f"Authorization: Bearer {one}" for one in (token, "other")][:: 1 if good_first else -1]
+    head = "\r\n".join(
+        ["POST /detect HTTP/1.1", "Host: a", f"Content-Length: {len(body)}", "Connection: close", *named]
+    )
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(f"{head}\r\n\r\n{body}".encode())
+        assert connection.recv(12) == b"HTTP/1.1 400"
+
+
 def test_bodies_together_have_a_bound(server, monkeypatch):
     """1,024 of 6 MB each, which anybody may send, were more memory than a pod has."""
     monkeypatch.setattr(server.room, "_most", 50_000)
