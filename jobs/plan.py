@@ -16,7 +16,7 @@ import click
 
 from jobs.mark import read_marked
 from jobs.options import Folder, NamedPath, groups_of
-from jobs.text import complain, tell
+from jobs.text import complain, numbers, tell
 from scanner.errors import Refused, in_a_line
 from scanner.storage.locations import parse_json, read_named
 from schemas.registry import MAX_WINDOW, MasterKey
@@ -67,8 +67,7 @@ def night_lines(figures: Path, night: float, tokens: float, users: float, flagge
         limits = f"{price.low / 3600:,.1f} to {price.high / 3600:,.1f}"
         rate = f"{night / (price.seconds / 3600):,.0f}"
         lines.append((price.key_format, f"{price.seconds / 3600:,.1f}", limits, *spent, rate))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    yield from ("  ".join(map(str.rjust, line, widths)) for line in lines)
+    yield from numbers(lines)
     yield "GPUs: unknown, since none was measured: `brickscan bench` measures cores alone"
     read, gpu_hours = price_reading(night, tokens, users, flagged)
     yield (
@@ -446,8 +445,7 @@ def _table(rows: list[PlanRow], window: int, texts: int) -> list[str]:
         about = "" if row.estimate is None else f"; about {row.estimate:,} if all tokens are alike"
         cells = (f"{most}{row.scored:,}", f"{most}{row.scored + window:,}", f"{row.kind}{about}", power)
         lines.append((f"{row.aim.messages:,}", f"{row.power:g}", *cells))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join(map(str.rjust, line, widths)).rstrip() for line in lines]
+    return [*numbers(lines)]
 
 
 def power_png(marked: "MarkAssumption", rows: list[PlanRow], title: str) -> bytes:

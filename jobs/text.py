@@ -41,6 +41,12 @@ def columns(rows: Sequence[Sequence[str]], gap: int = 2) -> Iterator[str]:
         yield "".join(cells).rstrip()
 
 
+def numbers(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines of a table of numbers: each column flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    yield from ("  ".join(map(str.rjust, row, widths)).rstrip() for row in rows)
+
+
 def fitted(rows: Sequence[Sequence[str]], most: int, narrowest: Mapping[int, int]) -> list[list[str]]:
     """Cells of a table cut until its lines take so many columns of a terminal, or all that may be cut is cut.
 

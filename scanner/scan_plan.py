@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scanner.errors import Refused
-from scanner.input.documents import Columns
+from scanner.input.columns import Columns
 from scanner.input.files import resolve
 from scanner.input.shards import key_set, what_decides
 from scanner.input.tables import DELTA, TableReading

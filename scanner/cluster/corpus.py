@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from pyarrow import fs
 
 from scanner.errors import FileFault
-from scanner.input.documents import Columns, Reader, Unreadable, read_text
+from scanner.input.columns import Columns
+from scanner.input.documents import Reader, Unreadable, read_text
 from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Inspector
 from scanner.input.shards import cut

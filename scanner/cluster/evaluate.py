@@ -20,7 +20,8 @@ from scanner.evaluation.plan import Cell, EvaluationPlan, Exam, ExamAnswer, Exam
 from scanner.evaluation.robustness import CellTexts, SentenceModel, detect, detection_figures, similarity_figure
 from scanner.evaluation.scores import Figure, GroupSearch, Search, identification_figures, search_texts, together
 from scanner.evaluation.units import Setting, WritingUnit, WrittenTexts, write_texts
-from scanner.input.documents import Columns, Unreadable, read, read_text
+from scanner.input.columns import Columns
+from scanner.input.documents import Unreadable, read, read_text
 from scanner.text import Tokenizer, load_tokenizer
 from schemas.config import InputConfig
 

@@ -15,7 +15,6 @@ are.
 import heapq
 import math
 import os
-import resource
 import statistics
 import tempfile
 import time
@@ -32,6 +31,7 @@ import pyarrow.parquet as pq
 
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
 from scanner.audit.in_every_scan.decoys import PieceDecoys, Rehearsal
+from scanner.cluster.machines import peak_memory
 from scanner.cluster.pieces import Piece, Report, Seconds
 from scanner.cluster.todo import PiecePace
 from scanner.cluster.work import inspect_input
@@ -346,8 +346,7 @@ def project(samples: Sequence[Sample], documents: Sequence[int], workers: int) -
     error = statistics.stdev(costs) / math.sqrt(len(costs)) if len(costs) > 1 else mean / 2
     low, high = max(mean - 2 * error, 0.0), mean + 2 * error
     seconds = shared_out([mean * number for number in pieces], workers)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return CostEstimate(mean * total, low * total, high * total, seconds, workers, memory, tuple(samples))
+    return CostEstimate(mean * total, low * total, high * total, seconds, workers, peak_memory(), tuple(samples))
 
 
 def shared_out(costs: Iterable[float], workers: int) -> float:

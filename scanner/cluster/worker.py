@@ -256,10 +256,9 @@ class Worker:
         except FileFault as fault:
             yield Report(fault=fault, peak_memory=peak_memory())
             return
-        files = self._write(rows)
+        files, memory = self._write(rows), peak_memory()
         clock.lap("write")
-        aside = tuple(rows.set_aside)
-        yield Report(files, rows.counts, peak_memory=peak_memory(), seconds=clock.spent(), set_aside=aside)
+        yield Report(files, rows.counts, None, memory, clock.spent(), tuple(rows.set_aside))
 
     def scan_pack(self, shards: Sequence[Shard]) -> Iterator[Busy | PackReport]:
         """Read and score shards whole, and write them together. Raises as `scan`."""
@@ -277,9 +276,9 @@ class Worker:
                 rows.add(found)
                 counts.append(found.counts)
             before += shard.rows.documents
-        files = self._write(rows)
+        files, memory = self._write(rows), peak_memory()
         clock.lap("write")
-        yield PackReport(tuple(counts), files, peak_memory(), clock.spent())
+        yield PackReport(tuple(counts), files, memory, clock.spent())
 
     def identify(self, piece: Piece) -> Iterator[Identity]:
         """Whose the document of a single row is, which cannot be scored."""

@@ -239,7 +239,7 @@ class Detector:
         known: FileKnowledge | None = None,
     ) -> BatchResult:
         """As `detect`, with lengths of texts that show nothing of scores."""
-        now, salt, rates = datetime.now(UTC), origin.shard_id.encode(), self._rules.rates
+        now, salt = datetime.now(UTC), origin.shard_id.encode()
         texts = read_texts(
             documents.column("text"),
             self._tokenise,
@@ -255,10 +255,10 @@ class Detector:
         found, scores, whole_is_enough = self._score(texts.tokens, texts.segments, texts.differing)
         if observer is not None:
             observer.observe(kept["text_sha256"].to_pylist(), scores, stored_text)
-        outcomes = TextOutcomes.as_written(found, rates)
+        outcomes = TextOutcomes.as_written(found, self._rules.rates)
         if len(texts.differing):
             others = self._score(texts.normalised, {}, texts.differing, as_written=scores)[0]
-            outcomes = outcomes.or_normalised(others, texts.differing, rates)
+            outcomes = outcomes.or_normalised(others, texts.differing, self._rules.rates)
         known = known or FileKnowledge(now, {}, None, None)
         batch = ScoredBatch(
             scores, kept, stored_text, known, partial(users_at, self._keys, self._holders), self._prover

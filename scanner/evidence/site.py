@@ -494,6 +494,3 @@ def _record(night: Night, marked: Sequence[Mapping[str, Any]]) -> dict[str, Any]
             for row in marked[:MOST_ACCOUNTS]
         ],
     }
-
-
-__all__ = ["MOST_FLAGS", "night_of", "write_report"]

@@ -92,8 +92,6 @@ def open_source(file: InputFile, columns: Columns) -> FileSource:
     return FileSource(file, columns, opened, as_values, as_dictionaries, found, names, numbers, partitions, all_read)
 
 
-__all__ = ["Columns", "Reader", "Unreadable", "read", "read_text"]
-
 MAX_TEXT_BYTES = 16 * 2**20
 """Most bytes of a text, as UTF-8, that are scored."""
 MEMORY_A_BYTE = 220
@@ -161,6 +159,7 @@ class Reader:
         left_out = file.left_out(start, stop)
         if left_out.all():
             return
+        file.check_unchanged()
         for part in self._read_small(file, columns, start, stop):
             if held and (isinstance(part, Unreadable) or size + part.nbytes > BATCH_TEXT_BYTES):
                 yield _together(held)
@@ -207,7 +206,6 @@ class Reader:
 
     def _group_or_source(self, file: InputFile, columns: Columns) -> tuple["_Group | None", FileSource]:
         """The row group or source kept of this file, or the file newly opened."""
-        file.check_unchanged()
         kept, self._kept = self._kept, None  # kept again when all went well
         if kept is not None and (kept.source.file, kept.source.columns) == (file, columns):
             return kept, kept.source

@@ -308,7 +308,10 @@ def check_secret(folder: Path | str, key: MasterKey) -> bytes:
     """
     from scanner.watermark.formats import format_of
 
-    made_for = format_of(key)
+    return _checked_secret(folder, key, format_of(key))
+
+
+def _checked_secret(folder: Path | str, key: MasterKey, made_for: "Format") -> bytes:
     key_bytes = read_secret_of(made_for, key.secret, folder)
     if commitment_of(key_bytes, made_for) != key.commitment:
         raise SecretError(
@@ -326,7 +329,9 @@ def open_key(folder: Path | str, key: MasterKey) -> "Watermark":
     """
     from scanner.watermark.formats import format_of
 
-    return opened(format_of(key), check_secret(folder, key), f"key {key.key_id!r}: the secret at {key.secret}")
+    made_for = format_of(key)
+    key_bytes = _checked_secret(folder, key, made_for)
+    return opened(made_for, key_bytes, f"key {key.key_id!r}: the secret at {key.secret}")
 
 
 def opened(made_for: "Format", key_bytes: bytes, what: str) -> "Watermark":

@@ -54,10 +54,6 @@ class KeyFindings(NamedTuple):
         """Where no rank is needed, or no decoy key scored as high: bool[D, C]."""
         return np.full(self.message.shape, True) if self.basis.proven else np.asarray(self.p_rank <= LEAST_RANK)
 
-    def passing(self, rate: float) -> NDArray[np.bool_]:
-        """Candidates whose corrected p is at most a rate, and whose rank passes: bool[D, C]."""
-        return passes(self.log10_p_global, rate) & self.passes_rank
-
     def of_nothing(self) -> "KeyFindings":
         """The same without a message or a p-value for all keys."""
         void = np.full_like(self.log10_p_global, np.nan)
@@ -266,7 +262,7 @@ def decide(found: Sequence[KeyFindings], false_positive_rate: float, misnaming_r
         misnaming_rate: the same for what a candidate shares with no other message; None: the false-positive rate.
     """
     misnaming_rate = false_positive_rate if misnaming_rate is None else misnaming_rate
-    passed = [under_key.passing(false_positive_rate) for under_key in found]
+    passed = [passes(under_key.log10_p_global, false_positive_rate) & under_key.passes_rank for under_key in found]
     count = np.sum([of_key.sum(axis=1) for of_key in passed], axis=0)
     is_single = (count == 1)[:, None]
     passed_own = [passes(under_key.log10_p_own, misnaming_rate) for under_key in found]

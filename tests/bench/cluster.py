@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 
 from scanner.cluster import ScanOutcome, run_scan
 from scanner.cluster.machines import cluster
-from scanner.input.documents import Columns, read
+from scanner.input.columns import Columns
+from scanner.input.documents import read
 from scanner.input.files import list_files
 from scanner.scan_plan import make_plan
 from scanner.text import load_tokenizer, sha256_file

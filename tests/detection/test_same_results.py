@@ -17,7 +17,8 @@ from scanner.detection.attribution import KeyUnderTest, Origin
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
-from scanner.input.documents import Columns, read
+from scanner.input.columns import Columns
+from scanner.input.documents import read
 from scanner.input.files import list_files
 from scanner.registry import Holders, load_registry, new_key, open_key, restore_users, tokenizer_path
 from scanner.text import load_tokenizer

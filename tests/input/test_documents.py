@@ -14,8 +14,8 @@ import pytest
 
 from scanner.errors import FileFault
 from scanner.input import documents
-from scanner.input.columns import MAX_ID_BYTES
-from scanner.input.documents import Columns, Identity, Unreadable, identify, identities, read
+from scanner.input.columns import MAX_ID_BYTES, Columns
+from scanner.input.documents import Identity, Unreadable, identify, identities, read
 from scanner.input.files import InputFile, list_files
 from schemas.tables import DOCUMENTS
 from tests.support.inspection import inspect
@@ -402,7 +402,8 @@ def test_a_corrupt_row_group_loses_its_own_rows_only(tmp_path):
 SOUND_AND_CORRUPT = """
 import os, sys
 from scanner.cluster.machines import limit_memory
-from scanner.input.documents import Columns, Unreadable, read
+from scanner.input.columns import Columns
+from scanner.input.documents import Unreadable, read
 from scanner.input.files import list_files
 
 with open("/proc/self/statm") as statm:

@@ -9,7 +9,8 @@ import pytest
 
 from scanner.errors import FileFault
 from scanner.input import documents
-from scanner.input.documents import Columns, Reader, Unreadable, read
+from scanner.input.columns import Columns
+from scanner.input.documents import Reader, Unreadable, read
 from scanner.input.files import InputFile, list_files
 from tests.support.columns import COLUMNS
 

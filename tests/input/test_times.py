@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scanner.errors import Refused
-from scanner.input.columns import times
-from scanner.input.documents import Columns, read
+from scanner.input.columns import Columns, times
+from scanner.input.documents import read
 from scanner.input.files import list_files
 from scanner.storage.toml import read_toml_text
 from schemas.config import InputConfig

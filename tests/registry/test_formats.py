@@ -6,7 +6,7 @@ import pytest
 
 from scanner.audit.in_every_scan.decoy_keys import entropy_of, kind_of
 from scanner.errors import Refused
-from scanner.input.documents import Columns
+from scanner.input.columns import Columns
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, shard_id, what_decides
 from scanner.registry import load_registry, new_key, registry_sha256

@@ -1,5 +1,5 @@
 """Names of columns that tests read."""
 
-from scanner.input.documents import Columns
+from scanner.input.columns import Columns
 
 COLUMNS = Columns("text", None, None, None)

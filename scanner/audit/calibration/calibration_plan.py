@@ -23,7 +23,7 @@ from scanner.audit.calibration.admission import LawCase, cases
 from scanner.audit.calibration.wrong_names import NamesCase, names_cases
 from scanner.audit.statistics.judgement import chances
 from scanner.errors import Refused
-from scanner.input.documents import Columns
+from scanner.input.columns import Columns
 from scanner.input.files import resolve
 from scanner.registry import find_key, load_registry, open_key, tokenizer_path
 from scanner.storage.locations import refuse_password
