@@ -8,7 +8,7 @@ last, without a row. So a pass that was killed goes on with the shards that are 
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -34,7 +34,7 @@ from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_weighing
 from scanner.detection.rows import flagged_rows, with_canaries, with_ids
 from scanner.detection.rules import Rules
-from scanner.detection.weighing import TextLevels, reader_sha256, reading_of, worth_reading
+from scanner.detection.weighing import LevelsName, TextLevels, reader_sha256, reading_of, worth_reading
 from scanner.errors import Refused
 from scanner.input.documents import read_text
 from scanner.input.shards import Shard, shard_id
@@ -184,7 +184,8 @@ class WeighingWorker(Worker):
         }
         drawn = self._text_ids.for_weighing([hashlib.sha256(stored[index]).digest() for index in texts])
         wanted = worth_reading(self._tests, self._rules, self._by, [*texts.values()]) & (drawn < self._by.share)
-        for some in _together([index for index, one in zip(texts, wanted.tolist(), strict=True) if one], texts):
+        to_read = {index: text for (index, text), one in zip(texts.items(), wanted.tolist(), strict=True) if one}
+        for some in _together(to_read, self._levels.names([*to_read.values()])):
             # copies are read once: rounding differs by what is read beside, and what is kept of a text is what counted
             each = [*dict.fromkeys(texts[index] for index in some)]
             steps_of = dict(zip(each, self._text_reader.surprise(each), strict=True))
@@ -242,17 +243,17 @@ def reading_cost(plan: Plan) -> tuple[float, float]:
     return (time.process_time() - began) / len(sample), by.share * passing
 
 
-def _together(indices: Sequence[int], texts: Mapping[int, str]) -> list[list[int]]:
-    """Places of texts, of TOGETHER bytes or a single text each."""
-    found: list[list[int]] = []
-    size = TOGETHER
-    for index in indices:
-        more = len(texts[index].encode())
-        if size + more > TOGETHER:
+def _together(texts: Mapping[int, str], names: Sequence[Collection[LevelsName]]) -> list[list[int]]:
+    """Places of texts, of TOGETHER bytes or a single text each, in which texts of one name are copies."""
+    found, text_of, size = list[list[int]](), dict[LevelsName, str](), TOGETHER
+    for (index, text), of_text in zip(texts.items(), names, strict=True):
+        more = len(text.encode())
+        if size + more > TOGETHER or any(text_of.get(name, text) != text for name in of_text):
             found.append([])
-            size = 0
+            size, text_of = 0, {}
         found[-1].append(index)
         size += more
+        text_of |= dict.fromkeys(of_text, text)
     return found
 
 

@@ -105,8 +105,14 @@ def _refuse_weights_elsewhere(folder: Path) -> None:
             )
 
 
+LevelsName = tuple[str, bytes]
+"""Name of the levels of a text's tokens: the tokenizer by its SHA-256, and the tokens."""
+
+
 class TextLevels:
     """Levels of the tokens of texts that were read. Tokens of all other texts count nothing.
+
+    Tokenizers that normalise may give two texts the same tokens. Such texts have one name, and are not put together.
 
     Args:
         tokenizers: of the keys, by their SHA-256.
@@ -114,20 +120,27 @@ class TextLevels:
 
     def __init__(self, tokenizers: Mapping[str, Tokenizer]) -> None:
         self._tokenizers = tokenizers
-        self._levels: dict[tuple[str, bytes], NDArray[np.uint8]] = {}
+        self._levels: dict[LevelsName, NDArray[np.uint8]] = {}
 
     @classmethod
     def of_keys(cls, keys_under_test: Iterable[KeyUnderTest]) -> "TextLevels":
         """For the tokenizers of some keys."""
         return cls({test.key.tokenizer.sha256: test.tokenizer for test in keys_under_test})
 
+    def names(self, texts: Sequence[str]) -> list[tuple[LevelsName, ...]]:
+        """Under which name each tokenizer has the levels of each text."""
+        of_tokenizers = [
+            [(sha256, ids.tobytes()) for ids in _each(tokenizer.encode(texts))]
+            for sha256, tokenizer in self._tokenizers.items()
+        ]
+        return [*zip(*of_tokenizers, strict=True)]
+
     def put(self, texts: Sequence[str], steps: Sequence[NDArray[np.uint8]]) -> None:
         """Take texts in place of those before, with the steps of surprise of their characters, uint8[C] each."""
         self._levels.clear()
-        for name, tokenizer in self._tokenizers.items():
-            tokens = tokenizer.encode(texts)
-            for text, of_text, ids in zip(texts, steps, _each(tokens), strict=True):
-                self._levels[name, ids.tobytes()] = levels_of(of_text, tokenizer.reference.begins(text))
+        for text, of_text, names in zip(texts, steps, self.names(texts), strict=True):
+            for name, tokenizer in zip(names, self._tokenizers.values(), strict=True):
+                self._levels[name] = levels_of(of_text, tokenizer.reference.begins(text))
 
     def of(self, tokenizer: str) -> LevelsOf:
         """Levels of tokens of a tokenizer, by its SHA-256."""

@@ -1,9 +1,11 @@
 """Files that are scanned again with a pass of a model: no flag is lost, doubled, or left from an earlier model."""
 
+import json
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -14,15 +16,19 @@ from scanner import results
 from scanner.cluster import scan, weighing
 from scanner.cluster.pieces import FinishedPack, FinishedShard, LostDocument, Pack, Piece
 from scanner.cluster.rewritten import leave_out_rewritten, read_documents
+from scanner.cluster.weighing import _together
+from scanner.detection.weighing import TextLevels
 from scanner.errors import Refused
 from scanner.input.shards import Shard
 from scanner.results.transactions import read_whole
+from scanner.text import HuggingFaceTokenizer
+from scanner.watermark.level_laws import levels_of
 from schemas.words import WEIGHED
 from tests.support.deltas import delete_by_vector
 from tests.support.foregone import Writes, chain_key, chain_model, writer_of_foregone  # noqa: F401 - fixtures
 from tests.support.groups import USERS, held
 from tests.support.night import Night
-from tests.support.two_keys import words_of_one_token
+from tests.support.two_keys import TOKENIZER, words_of_one_token
 from tests.support.without_ray import PoolOfOne
 
 pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("without_ray")]
@@ -149,3 +155,22 @@ def test_another_model_than_the_pinned_one_reads_nothing(twice, chain_model, tmp
     twice.scan()
     assert flags(twice) == [("a:0", WEIGHED), ("a:2", None)]
     assert read_whole(twice.results, "flags").filter(unit=WEIGHED).select(pl.len()).collect().item() == 1
+
+
+def test_texts_of_the_same_tokens_are_put_apart() -> None:
+    """Some tokenizers take ▁ for a space. What is kept beside a flag must be what its own text was weighed by."""
+    stored = json.loads(TOKENIZER.read_bytes())
+    stored["normalizer"] = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+    tokenizer = HuggingFaceTokenizer(json.dumps(stored).encode())
+    levels, random = TextLevels({"sha256": tokenizer}), np.random.default_rng(1)
+    texts = {3: "one two three", 5: "one▁two three", 6: "one two three", 8: "four"}
+    tokens = tokenizer.encode([*texts.values()])
+    assert tokens.ids[:3].tolist() == tokens.ids[3:6].tolist()
+    groups = _together(texts, levels.names([*texts.values()]))
+    assert groups == [[3], [5], [6, 8]]
+    for group in groups:
+        steps = {texts[index]: random.integers(0, 60, len(texts[index])).astype(np.uint8) for index in group}
+        levels.put([*steps], [*steps.values()])
+        for text, of_text in steps.items():
+            found = levels.of("sha256")(tokenizer.encode([text]))
+            assert found.tolist() == levels_of(of_text, tokenizer.begins(text)).tolist()
