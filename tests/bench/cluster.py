@@ -186,7 +186,7 @@ def _first_commits(folder: Path, tokenizer: Path, once: Path) -> Iterator[Compar
             config = make_scan(own, tokenizer, 1, 1, [once], NO_AUDIT, **VERSION_1)
             begin = perf_counter()
             done = subprocess.run(
-                [sys.executable, "-m", "jobs.scan", "--config", str(config)],
+                [sys.executable, "-m", "jobs.scan", "--verbose", "--config", str(config)],
                 env={**os.environ, "NUMBA_CACHE_DIR": cache}, capture_output=True, text=True, check=True,
             )  # fmt: skip
             said = _FIRST.search(done.stdout)
