@@ -140,7 +140,7 @@ _WITH_ACCOUNTS = ("verdict", "csv")
 @click.option("--accounts", is_flag=True, help="With verdict and csv: marked accounts instead of flags.")
 @click.option("--open", "undecided", is_flag=True, help="Flags alone on which nobody decided.")
 @click.option("--send", is_flag=True, help="With coop and ozone: send them. Without it they are shown.")
-@click.option("--again", is_flag=True, help="With --send: also what a killed run may have sent before.")
+@click.option("--again", "resend", is_flag=True, help="With --send: also what a killed run may have sent before.")
 def export(
     config: Path,
     form: str,
@@ -149,7 +149,7 @@ def export(
     accounts: bool,
     undecided: bool,
     send: bool,
-    again: bool,
+    resend: bool,
 ) -> int:
     """Give flags to other systems: as one neutral record each, or as what Coop, Ozone, Label Studio or a sheet takes.
 
@@ -176,7 +176,7 @@ def export(
             f"--accounts goes with --format {' or '.join(_WITH_ACCOUNTS)}, and without --open: no report is made of an "
             "account, and no decision is recorded on one."
         )
-    if again and not send:
+    if resend and not send:
         raise click.UsageError("--again goes with --send.")
     from scanner.evidence.explainer import Explainer
     from scanner.exports import csv_lines
@@ -202,7 +202,7 @@ def export(
         for _, verdict in found:
             tell(visible(json.dumps(verdict.model_dump(mode="json"))))
     else:
-        return _reports(explainer, config, form, found, send=send, again=again)
+        return _reports(explainer, config, form, found, send=send, resend=resend)
     return 0
 
 
@@ -261,12 +261,12 @@ def _reports(
     found: "Iterator[tuple[Explanation, Verdict]]",
     *,
     send: bool,
-    again: bool,
+    resend: bool,
 ) -> int:
     from scanner.exports import Outbox, ozone_or_coop
 
     body_of, receiver = ozone_or_coop(config, form)
-    outbox = Outbox(explainer.results, receiver(), again=again) if send else None
+    outbox = Outbox(explainer.results, receiver(), resend=resend) if send else None
     counts: dict[str, int] = {}
     for explained, verdict in found:
         try:

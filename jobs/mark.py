@@ -346,7 +346,7 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
             str(number),
             printable(str(row[index_of["user_id"]] or f"message {row[index_of['message']]}"), 40),
             f"{scored:,}",
-            f"{of_token:.3f}" if law.discrete else _alike(of_token),
+            f"{of_token:.3f}" if law.discrete else _probability_and_entropy(of_token),
             f"{p:.1f}",
             f"{chance:.3f}",
         )
@@ -360,7 +360,7 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     ]
 
 
-def _alike(of_token: float) -> str:
+def _probability_and_entropy(of_token: float) -> str:
     """The probability that all tokens would have at this mean score, and its entropy −p ln p, as `plan` takes them."""
     from scanner.power import probability_of
 

@@ -59,12 +59,12 @@ def migrate(results: str) -> None:
     Example:
       brickscan migrate scan.toml
     """
-    from scanner.results.upkeep import tables_there
+    from scanner.results.upkeep import existing_tables
     from scanner.storage.delta import open_table, table_uri
     from schemas.words import VERSION
 
     folder = results_at(results).folder
-    names = tables_there(folder)
+    names = existing_tables(folder)
     for name in names:
         open_table(table_uri(folder, name))
     tell(f"{counted(len(names), 'table')} of version {VERSION}, which this brickscan writes: nothing to move on")

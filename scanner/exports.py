@@ -279,7 +279,7 @@ class Outbox:
     Args:
         results: folder or URI.
         receiver: where reports go.
-        again: send also what a killed process may have sent, to a receiver that does not drop repeats.
+        resend: send also what a killed process may have sent, to a receiver that does not drop repeats.
         post: function that posts; tests give another one.
     """
 
@@ -288,11 +288,11 @@ class Outbox:
         results: str,
         receiver: Receiver,
         *,
-        again: bool = False,
+        resend: bool = False,
         post: "Callable[..., ReceiverAnswer] | None" = None,
     ) -> None:
         self._results, self._receiver = results, receiver
-        self._again, self._post = again or receiver.drops_repeats, post or _post
+        self._resend, self._post = resend or receiver.drops_repeats, post or _post
         open_tables(results, ["sent"])
         local = (pl.col("receiver") == receiver.name) & (pl.col("url") == receiver.url)
         rows = ask(results, lambda: sent(results).filter(local).collect())
@@ -311,7 +311,7 @@ class Outbox:
             return "sent before"
         failed = states.count("refused")
         in_doubt = states.count("sending") > failed
-        if in_doubt and not self._again:
+        if in_doubt and not self._resend:
             return "in doubt"
         if not in_doubt and not self._record(item_id, row, "sending", failed):
             return "in doubt"  # another process is sending it now

@@ -193,7 +193,7 @@ class Todo:
         failures = sum(self._nodes.gone(node_id) is None for node_id in work.failed_on)
         attempts = self._attempts(work)
         if failures < attempts and len(work.failed_on) < NODES_A_DOCUMENT:
-            self._again(work)
+            self._retry(work)
         elif work.single:
             self._give_up(work, reason, detail)
         else:
@@ -232,7 +232,7 @@ class Todo:
             else:
                 self._take_apart(work, detail)
         elif work.nodes < (NODES_A_DOCUMENT if work.single else 1 if work.state is PieceState.HALF else NODES_A_SHARD):
-            self._again(work)
+            self._retry(work)
         elif isinstance(work.state, LostDocument):
             return self.lose(work, work.state, UNKNOWN)
         elif work.single:
@@ -277,7 +277,7 @@ class Todo:
             return LARGE_ATTEMPTS
         return 1 if work.state is PieceState.HALF and not work.single else ATTEMPTS
 
-    def _again(self, work: PieceWork) -> None:
+    def _retry(self, work: PieceWork) -> None:
         work.shard.finished.retries += 1
         self.put_back([work])
 

@@ -245,7 +245,7 @@ def with_spans(
                 "proof": Proof.DIFFERS
             }
         elif verdict["named"] is not None:
-            changed[place] = _beside(verdict, entries)
+            changed[place] = _more_names(verdict, entries)
         elif entries or not verdict["flagged"]:
             best = differing or next((one for one in findings if one.naming == Naming.NAMED), findings[0])
             changed[place] = _replaced_spans(best, entries, keys[best.document_span.key], batch, existed_by)
@@ -322,7 +322,7 @@ def _row(verdict: Mapping[str, Any], findings: SpanFindings, key: SpanKey, user_
     }
 
 
-def _beside(verdict: Mapping[str, Any], entries: Sequence[NamedMessage]) -> dict[str, Any]:
+def _more_names(verdict: Mapping[str, Any], entries: Sequence[NamedMessage]) -> dict[str, Any]:
     """Users of spans whom a verdict that names somebody does not name yet."""
     named_before, named_again = verdict["named"], verdict["named_again"] or []
     known = {(one["key_id"], one["message"]) for one in (*named_before, *named_again)}

@@ -445,10 +445,10 @@ def earlier_of_others(
     numbered = found.drop("sketch").with_row_index("number")
     of_place = {(path, row): number for number, path, row in numbered.select("number", "path", "row").iter_rows()}
     addresses = ((row["path"], row["row"]) for row in rows)
-    return {place: _alike(numbered, places, of_place[place]) for place in addresses if place in of_place}
+    return {place: _most_similar(numbered, places, of_place[place]) for place in addresses if place in of_place}
 
 
-def _alike(numbered: pl.DataFrame, places: NDArray[np.uint32], number: int) -> Sequence[Mapping[str, Any]]:
+def _most_similar(numbered: pl.DataFrame, places: NDArray[np.uint32], number: int) -> Sequence[Mapping[str, Any]]:
     """Earlier posts of other accounts that have a place of their sketch in common with one flag."""
     row = numbered.row(number, named=True)
     earlier = numbered.filter(

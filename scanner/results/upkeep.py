@@ -232,7 +232,7 @@ def compact(results: str) -> list[Upkeep]:
         Refused: there are no results.
         ScanFailed: a table cannot be read or written, or others kept committing first.
     """
-    return [_compact(results, name, KeptTable(table_uri(results, name))) for name in tables_there(results)]
+    return [_compact(results, name, KeptTable(table_uri(results, name))) for name in existing_tables(results)]
 
 
 def vacuum(results: str, retention_hours: int = MOST_HOURS) -> list[Upkeep]:
@@ -245,7 +245,7 @@ def vacuum(results: str, retention_hours: int = MOST_HOURS) -> list[Upkeep]:
     if not LEAST_HOURS <= retention_hours <= MOST_HOURS:
         raise Refused(f"vacuum: a retention of {retention_hours} hours; {LEAST_HOURS} to {MOST_HOURS} are allowed")
     done = []
-    for name in tables_there(results):
+    for name in existing_tables(results):
         try:
             gone = open_table(table_uri(results, name)).vacuum(
                 retention_hours, dry_run=False, enforce_retention_duration=False, full=True
@@ -256,7 +256,7 @@ def vacuum(results: str, retention_hours: int = MOST_HOURS) -> list[Upkeep]:
     return done
 
 
-def tables_there(results: str) -> list[str]:
+def existing_tables(results: str) -> list[str]:
     """Names of the tables in a folder of results.
 
     Raises:
