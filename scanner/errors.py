@@ -73,5 +73,5 @@ class TooLate(InternalFault):
 
 def in_a_line(error: Exception) -> str:
     """A library's message, in a line, without colours and traces: Delta's errors are drawn as trees."""
-    message = re.split(r"\n\s*0: ", str(error))[0]  # where RUST_BACKTRACE is set, a trace follows
+    message = re.split(r"\n *0: ", str(error))[0]  # where RUST_BACKTRACE is set, a trace follows
     return " ".join(re.sub(r"\x1b\[[0-9;]*m|\u21b3", " ", message).split())
