@@ -183,7 +183,6 @@ def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
 
 
 def _whose(row: Mapping[str, Any]) -> str:
-    """The users of a row on texts of several users."""
     return f"{row['test']:18} " if row["kind"] == "names_wrong" else ""
 
 

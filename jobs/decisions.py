@@ -223,7 +223,6 @@ def _verdicts(explainer: "Explainer", config: Path, wanted: "WantedFlags") -> "I
 
 
 def _accounts(explainer: "Explainer", config: Path, form: str, since: datetime | None, before: datetime | None) -> None:
-    """Print marked accounts that were scanned since and before these times."""
     from scanner.evidence.accounts import accounts_unread
     from scanner.exports import account_csv_lines, account_verdict_of
 

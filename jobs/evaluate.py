@@ -105,7 +105,6 @@ def evaluate_and_tell(config_file: Path, paper_size: bool) -> None:
 
 
 def _write(plan: "EvaluationPlan", texts: "WrittenTexts", figures: "list[Figure]") -> list[Path]:
-    """Table, report and plots, in the folder of results."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -130,7 +129,6 @@ def _write(plan: "EvaluationPlan", texts: "WrittenTexts", figures: "list[Figure]
 
 
 def _heading(plan: "EvaluationPlan", texts: "WrittenTexts") -> list[str]:
-    """The settings of a run, in sentences."""
     config = plan.config
     versions = (f"{name} {importlib.metadata.version(name)}" for name in ("brickscan", "torch", "transformers"))
     lines = [

@@ -167,11 +167,7 @@ def _post_lines(post: "AccountPost", width: int) -> Iterator[str]:
 
 
 def _marked_lines(parts: "list[PageSegment]", width: int) -> Iterator[str]:
-    """Lines of a text, each with a line of marks below it; a prefix tells own words from quoted ones.
-
-    A character's mark stands below it, where a terminal gives each character one column, and accents none. Lines end
-    behind a blank where they have one.
-    """
+    """A text's lines with marks below, in a terminal's columns; a prefix tells own words from quoted ones."""
     line: list[tuple[str, str]] = []  # what stands in a column, and its mark
     for part in parts:
         mark = " " if part.level is None else _MARKS[part.level]

@@ -271,10 +271,7 @@ def _silent(check: "RegistryCheck") -> bool:
 
 
 def _sums_against_registry(location: Results, found: "FlagList", by: "By") -> "tuple[FlagList, list[str]]":
-    """Sums of which those name nobody whose user the registry never gave the message, and sentences on these.
-
-    Only messages that a user never had are looked for, whenever that was.
-    """
+    """Sums, less names of users who never had the message, whenever that was, and sentences on these."""
     from scanner.evidence.registry_check import strangers
     from scanner.registry import users_of
 

@@ -118,11 +118,7 @@ def init(
 
 
 def _existing_keys(registry: Path, tokenizer: str | None, key_id: str | None, trial: bool) -> list[str]:
-    """Ids of the keys of a registry that is there; none where one is to be made.
-
-    Raises:
-        Refused: a key is to be made and has no tokenizer, or is to be made in a registry that is there; it has no key.
-    """
+    """Ids of the keys of a registry that is there; none where one is to be made. Raises Refused: neither can be."""
     if not registry.exists():
         if tokenizer is None:
             raise Refused("--tokenizer: is missing; name the tokenizer.json of the model that will be marked")

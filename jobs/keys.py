@@ -150,7 +150,6 @@ def new(
 
 
 def _messages(version: int, users: float | None, messages: int | None, window: int | None) -> tuple[int | None, int]:
-    """Groups and messages of a new key; without a window there are no groups."""
     if users is not None and (messages is not None or version == 1):
         raise Refused("--users makes a key of version 2 with groups; leave out --messages and --version 1")
     if version == 1:
@@ -339,7 +338,6 @@ def _list_keys(registry: Path | str) -> None:
 
 
 def _lines(key: MasterKey) -> list[str]:
-    """A key in lines of at most 100 columns."""
     admitted = "never"
     if key.admission and key.admitted_by:
         admitted = f"to p = {key.admission.holds_down_to:g}{', with a filter' if key.admission.filter else ''}"
@@ -357,7 +355,6 @@ def _lines(key: MasterKey) -> list[str]:
 
 
 def _marks(key: MasterKey) -> str:
-    """The time in which text is marked with a key."""
     if key.retired_at is not None:
         return f"retired {time_of(key.retired_at)}"
     times = [

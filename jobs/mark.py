@@ -70,10 +70,7 @@ def read_prompt_list(path: Path, field: str = "--prompts") -> PromptList:
     """The prompts of a file: the lines of a text file, or the column `prompt` of a Parquet file, and its `user_id`s.
 
     Blank prompts and nulls are left out; stderr shows how many, and where the first of them are.
-
-    Args:
-        path: the file's path.
-        field: the option that named it, for the error.
+    field: the option that named it, for the error.
 
     Raises:
         Refused: the file cannot be read, or holds no prompt.

@@ -296,11 +296,6 @@ def refuse_output(out: Path) -> None:
 def sure(what: Sequence[str], yes: bool, dry_run: bool) -> bool:
     """Whether to go on with what cannot be undone, by --yes or by the answer of somebody at the terminal.
 
-    Args:
-        what: what is done, a line each.
-        yes: the option's value.
-        dry_run: the option's value.
-
     Raises:
         Refused: neither option was given, and nobody can be asked.
     """

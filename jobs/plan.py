@@ -145,7 +145,6 @@ def bench(quick: bool, users: tuple[float, ...], tokenizer: Path | None, figures
 
 
 def _machine() -> str:
-    """The processor and its cores, in words."""
     facts = {}
     cpus = Path("/proc/cpuinfo")
     if cpus.exists():
@@ -370,7 +369,6 @@ def plan(
 
 
 def _groups(users: float | None, messages: tuple[int, ...], misnaming_rate: float | None) -> int | None:
-    """Groups of a key for so many users; None without --users."""
     if users is None and misnaming_rate is not None:
         raise click.UsageError("--misnaming-rate goes with --users.")
     if users is not None and messages:
@@ -381,7 +379,6 @@ def _groups(users: float | None, messages: tuple[int, ...], misnaming_rate: floa
 
 
 def _counts(messages: tuple[int, ...], groups: int | None) -> tuple[int, ...]:
-    """Numbers of messages to answer for."""
     return messages or ((1, 1000, 100_000) if groups is None else (groups**2,))
 
 

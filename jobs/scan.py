@@ -183,8 +183,6 @@ _check = click.option(
 
 
 class _ScanOptions(TypedDict):
-    """A call's arguments."""
-
     config: Path
     date: datetime.datetime | None
     part: "DriverShare | None"
@@ -195,7 +193,6 @@ class _ScanOptions(TypedDict):
 
 
 def _with_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Give a command its options, in the order of its help."""
     for option in (_verbose, summary_option, _check, _follow, _part, _date):
         command = option(command)
     return command

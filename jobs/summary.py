@@ -146,12 +146,8 @@ def summary(
 ) -> str:
     """The summary of a scan, and after a resume of all of its input, in a few lines.
 
-    Args:
-        outcome: the scan's outcome.
-        results: folder or URI.
-        false_positive_rate: the scan's rate.
-        cautions: sentences about names under its keys.
-        verbose: whether to show what the audit counted, when the first commit came, and the query in Python.
+    cautions: sentences about names under its keys; verbose: whether to show what the audit counted, when the first
+    commit came, and the query in Python.
     """
     lines = [TRIAL] * outcome.trial + [
         *_read(outcome),
@@ -311,14 +307,12 @@ def _hands(outcome: "ScanOutcome") -> Iterator[str]:
 
 
 def _nothing_found(outcome: "ScanOutcome") -> Iterator[str]:
-    """A note for people who wonder why nothing was found."""
     whole = _whole(outcome)
     if not whole.flagged + whole.canaries and whole.documents:
         yield from _line("found", "no mark; a scan finds only text that was marked under a key of its registry")
 
 
 def _ended(outcome: "ScanOutcome") -> Iterator[str]:
-    """The reason why a scan did not end well."""
     done = outcome.totals.shards + outcome.work.skipped
     if outcome.unread.nothing:
         yield outcome.unread.nothing

@@ -151,8 +151,7 @@ COMPILING = "compiling kernels for this machine, once: some tens of seconds"
 class ProgressPace:
     """Estimates the time that is left, at the pace since the first item was done.
 
-    Args:
-        clock: seconds.
+    clock: seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -265,8 +264,7 @@ class Sums:
 class StatusLine:
     """A line of key=value pairs on stderr at every interval, whatever else happens; to be called as Progress is.
 
-    Args:
-        interval: seconds between two lines.
+    interval: seconds between two lines.
     """
 
     def __init__(self, interval: float = 60.0) -> None:

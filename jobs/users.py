@@ -299,7 +299,6 @@ def _returned(registry: Path | str, names: Sequence[str | None]) -> list[str]:
 
 
 def _blank_edges(names: Sequence[str | None]) -> list[str]:
-    """A warning for each id that begins or ends with a blank."""
     return [
         f"user {name!r} begins or ends with a blank, and is another user than {name.strip()!r}"
         for name in names
@@ -308,7 +307,6 @@ def _blank_edges(names: Sequence[str | None]) -> list[str]:
 
 
 def _invisible(names: Sequence[str | None]) -> list[str]:
-    """A warning for each id with a character that no list shows as it is."""
     return [
         f"user {name!r} has characters that cannot be seen or that steer terminals; lists show {safe(name)}"
         for name in names
@@ -317,7 +315,6 @@ def _invisible(names: Sequence[str | None]) -> list[str]:
 
 
 def _look_alikes(registry: Path | str, names: Sequence[str | None]) -> list[str]:
-    """A warning for each id that looks like another one."""
     return [
         f"user {name!r} looks like user {other!r}; they are two users" for name, other in look_alikes(registry, names)
     ]
@@ -368,7 +365,6 @@ def _remove(
 
 
 def _what_goes(registry: Path | str, names: Sequence[str], erase: bool, results: str | None) -> list[str]:
-    """The lasting changes that come with the removal of users."""
     held = users_of(registry, names).filter(pl.col("removed_at").is_null())
     listed = ", ".join(printable(name, 60) for name in names[:WARNED]) + (", …" if len(names) > WARNED else "")
     lines = [f"withdraws {counted(held.height, 'message')}, for good, from {counted(len(names), 'user')}: {listed}"]
@@ -408,7 +404,6 @@ def _erase(registry: Path | str, names: Sequence[str], unknown: Sequence[str], r
 
 
 def _column(file: Path, column: str) -> pl.Series:
-    """The users in a column of a CSV, TSV or Parquet file, as text."""
     separator = {".csv": ",", ".tsv": "\t", ".parquet": None}
     if file.suffix not in separator:
         raise Refused(f"--file {file}: ends in none of {', '.join(separator)}; one of these is needed")

@@ -276,11 +276,8 @@ def sent(results: str) -> pl.LazyFrame:
 class Outbox:
     """Reports of one folder of results to one receiver.
 
-    Args:
-        results: folder or URI.
-        receiver: where reports go.
-        resend: send also what a killed process may have sent, to a receiver that does not drop repeats.
-        post: function that posts; tests give another one.
+    resend: send also what a killed process may have sent, to a receiver that does not drop repeats. post: function that
+    posts; tests give another one.
     """
 
     def __init__(

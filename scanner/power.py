@@ -321,9 +321,7 @@ STRENGTHS: Mapping[str, StrengthOptions] = {
 def marked_text(name: str, options: Mapping[str, Any]) -> MarkAssumption:
     """The assumption on text marked by a format.
 
-    Args:
-        name: the format's name.
-        options: all options by name, None where they were not given.
+    options: all options by name, None where they were not given.
 
     Raises:
         Refused: a format whose power is not known; options that do not belong to it or contradict each other; a value
@@ -391,11 +389,7 @@ class Strengths(NamedTuple):
 def measure(mark: Watermark, tokens: Tokens, messages: NDArray[np.int64], dedup: Dedup = "ngram") -> Strengths:
     """Score texts under the messages that they were marked for, as a whole and token by token.
 
-    Args:
-        mark: the mark of the texts.
-        tokens: of D texts.
-        messages: int64[D].
-        dedup: which repeats are left out.
+    tokens: of D texts; messages: int64[D].
     """
     positions = mark.rule.positions(tokens, dedup)
     scored = positions.scored

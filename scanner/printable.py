@@ -124,11 +124,9 @@ def _long_runs_of_marks() -> re.Pattern[str]:
 
 @functools.cache
 def _likely_runs() -> re.Pattern[str]:
-    """What every text with a long run of marks has, and few others: found fast, by characters of 16 bits.
-
-    `re` compares each character with every one of a class that lies beyond 16 bits, so this takes all of these. The
-    first character stands by itself, since `re` looks for it faster.
-    """
+    """What every text with a long run of marks has, and few others: found fast, by characters of 16 bits."""
+    # `re` compares each character with every one of a class that lies beyond 16 bits, so this takes all of these. The
+    # first character stands by itself, since `re` looks for it faster.
     marks = "".join(mark for mark in _combining() if mark < "\U00010000") + "\U00010000-\U0010ffff"
     return re.compile(f"[{marks}][{marks}]{{{MOST_COMBINING}}}")
 

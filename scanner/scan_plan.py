@@ -224,11 +224,9 @@ def supported_keys(
 
 
 def _fault(key: MasterKey, config: ScanConfig, tested: int, left_out: LeftOut | None) -> str:
-    """Why neither law nor audit supports a key, and what to do; empty: one does.
-
-    The audit is asked of all keys by `require_admission`, else of keys whose p-values no law over keys supports. For
-    these it must reach what is left of the rate when all keys have their share, since an audit is of one key.
-    """
+    """Why neither law nor audit supports a key, and what to do; empty: one does."""
+    # The audit is asked of all keys by `require_admission`, else of keys whose p-values no law over keys supports. For
+    # these it must reach what is left of the rate when all keys have their share, since an audit is of one key.
     all_keys, of_all = config.false_positive_rate, config.audit.require_admission
     assumed = format_of(key).basis().assumed
     if not of_all and not assumed:

@@ -96,9 +96,7 @@ POSTED_AT = datetime(2026, 11, 10, 9, tzinfo=UTC)
 def write_replies(samples: Sequence[Path], out: Path) -> None:
     """Write the replies as a file of documents with the columns of the sample.
 
-    Args:
-        samples: files of the sample, in which the quoted documents stand.
-        out: the file to write.
+    samples: files of the sample, in which the quoted documents stand.
     """
     documents = pa.concat_tables(pq.read_table(path, columns=["doc_id", "text"]) for path in samples)
     wanted = documents.filter(pc.is_in(documents["doc_id"], pa.array([reply.quoted for reply in REPLIES])))

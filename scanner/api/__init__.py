@@ -154,11 +154,7 @@ def open(registry: Path | str, keys: Sequence[str] = (), false_positive_rate: fl
 
 
 def _listed(name: str, values: Sequence[str]) -> Sequence[str]:
-    """Values that are a list or tuple of texts. A text would be taken for the list of its letters.
-
-    Raises:
-        Refused: they are something else.
-    """
+    """Values that are a list or tuple of texts. Raises Refused: a text would be taken for the list of its letters."""
     if not isinstance(values, list | tuple):
         raise Refused(f"{name}: {type(values).__name__}: give a list of texts (of a column of polars: its to_list())")
     for index, value in enumerate(values):

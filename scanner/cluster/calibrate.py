@@ -76,13 +76,8 @@ def learn_filter(
 ) -> CorpusFilter:
     """Learn the n-grams that are common in each half, on a worker, and write them to a file.
 
-    Args:
-        encoding: the tokenizer, and where the tokens are.
-        reach: tokens of an n-gram before its last.
-        halves: what teaches in each.
-        seed: seed of the hash of n-grams; the corpus is no secret.
-        length: most tokens of a document that are learnt.
-        common_from: distinct texts that make an n-gram common.
+    seed: seed of the hash of n-grams; the corpus is no secret. length: most tokens of a document that are learnt;
+    common_from: distinct texts that make an n-gram common.
     """
     key = hash_key(seed)
     common = np.stack(
@@ -149,10 +144,7 @@ class CalibrationCounts(NamedTuple):
 def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> CalibrationCounts:
     """Carry out a plan.
 
-    Args:
-        plan: the plan.
-        scratch: folder or URI for tokens, which all workers reach; removed at the end.
-        watch: progress.
+    scratch: folder or URI for tokens, which all workers reach; removed at the end.
 
     Raises:
         ScanFailed: the work had to stop.
@@ -199,7 +191,6 @@ class _Corpus:
         self.documents = self.distinct = 0
 
     def parts(self, encoding: Encoding) -> list[CorpusPart]:
-        """All parts under one tokenizer, in their order."""
         if encoding not in self._known:
             calls = [Call(f"part {source.number}", encode, (source, encoding)) for source in self._sources]
             found: list[CorpusPart] = []
@@ -216,7 +207,6 @@ class _Corpus:
         return self._known[encoding]
 
     def encoding(self, audited: AuditedKeys, key: MasterKey) -> Encoding:
-        """How a key of a registry reads the corpus."""
         return Encoding(str(tokenizer_path(audited.registry, key)), key.tokenizer.sha256, self._scratch)
 
     def filter(self, audited: AuditedKeys, key: MasterKey) -> CorpusFilter | None:

@@ -100,12 +100,7 @@ class ScanTotals:
 
 
 class Committer:
-    """Collects what is finished, and commits it when `due`.
-
-    Args:
-        plan: the scan's plan.
-        scan_id: id of this run.
-    """
+    """Collects what is finished, and commits it when `due`."""
 
     def __init__(self, plan: Plan, scan_id: str) -> None:
         self._plan = plan
@@ -163,7 +158,6 @@ class Committer:
                 self._waiting[table][first] = TableEntry(first, found, tuple(others))
 
     def _add_cost(self, shard: Shard, *seconds: Seconds) -> None:
-        """Count what a unit of work cost."""
         spent = functools.reduce(Seconds.plus, seconds, NO_TIME)
         units = self.totals.units.plus(shard, spent)
         self.totals = replace(self.totals, seconds=self.totals.seconds.plus(spent), units=units)
@@ -246,7 +240,6 @@ class Committer:
         return [TableEntry(shard, next(files, ())) for shard in rows]
 
     def _row(self, shard: Shard, counts: DocumentCounts) -> dict[str, object]:
-        """A row of SHARDS."""
         return {
             "night": self._night,
             "scan_id": self._scan_id,

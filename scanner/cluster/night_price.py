@@ -91,12 +91,7 @@ def measure(
 ) -> Iterator[MeasuredCost]:
     """Measure each format with each number of users, at two lengths of documents.
 
-    Args:
-        formats: of GROUPED.
-        users: users of a key.
-        tokenizer: a tokenizer.json.
-        texts: real text, of which documents are made.
-        rounds: how often each is measured, for about a second.
+    formats: of GROUPED; rounds: how often each is measured, for about a second.
 
     Raises:
         Refused, TokenizerError: as for a scan.
@@ -111,8 +106,6 @@ def measure(
 
 
 class _Night:
-    """A registry of one key, and documents to scan under it."""
-
     def __init__(self, folder: Path, name: str, users: float, tokenizer: Path, texts: Sequence[str]) -> None:
         self._folder, self._name, self._users = folder, name, users
         groups = groups_for(users)
@@ -171,7 +164,6 @@ class _Night:
 
 
 def _by_stage(seconds: float, report: Report) -> dict[str, float]:
-    """Seconds shared out to the stages as the worker's clock says."""
     clock = report.seconds
     return {stage: seconds * getattr(clock, stage) / clock.of_workers for stage in STAGES if stage != "commit"}
 
@@ -195,13 +187,6 @@ def price_night(
     measured: Sequence[MeasuredCost], documents: float, tokens: float, users: float, flagged: float
 ) -> list[NightPrice]:
     """Price of a night for each format that was measured with so many users.
-
-    Args:
-        measured: of scanner.cluster.night_price.
-        documents: of the night.
-        tokens: of a document.
-        users: of a key.
-        flagged: share of the documents.
 
     Raises:
         Refused: it was measured with other numbers of users, or not at two lengths.
@@ -307,10 +292,7 @@ class CostEstimate(NamedTuple):
 def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> CostEstimate | None:
     """Score a sample of what is left, and estimate the cost of all of it; None where no document can be read.
 
-    Args:
-        plan: the scan's plan; its keys are opened in this process, and scored on its CPU.
-        left: shards to be scanned.
-        workers: how many the scan may have.
+    plan: the scan's plan; its keys are opened in this process, and scored on its CPU.
 
     Raises:
         SecretError, TokenizerError, Refused: as open_detector and open_decoys.

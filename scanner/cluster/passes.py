@@ -126,13 +126,7 @@ def open_judge(plan: Plan, first_looks: frozenset[str] | None) -> AccountJudge:
 
 
 def unit_of(plan: Plan, shards: Sequence[Shard], began: datetime) -> AccountUnit | None:
-    """The unit that a scan tests together; None where it tests no accounts, or found nothing.
-
-    Args:
-        plan: the scan's plan.
-        shards: the shards of all of its input, whichever run committed them.
-        began: when the scan began.
-    """
+    """The unit that a scan tests together; None where it tests no accounts, or found nothing."""
     accounts = plan.config.accounts
     if accounts is None or not shards:
         return None

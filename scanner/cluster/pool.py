@@ -83,7 +83,6 @@ class _Slot:
 
     @property
     def waiting(self) -> list[PieceWork | PackWork]:
-        """The work that it was given and has not begun."""
         return [work for _, work in list(self.given)[1:] if work is not None]
 
     def takes(self, work: PieceWork | PackWork, most: int) -> bool:
@@ -93,7 +92,6 @@ class _Slot:
         return not self.given or not (work.exclusive or any(other and other.exclusive for _, other in self.given))
 
     def give(self, work: PieceWork | PackWork) -> None:
-        """Ask the actor to do it."""
         streams: Any = {"num_returns": "streaming"}
         if isinstance(work, PackWork):
             ref = self.actor.scan_pack.options(**streams).remote(work.pack.shards)
@@ -301,7 +299,6 @@ class Pool:
         return self._todo.failed(work, "killed_worker", what, node_id)
 
     def _stalled(self, slot: _Slot) -> FinishedShard | None:
-        """Replace an actor that makes no progress."""
         if slot.out_of_reach:
             return self._died(slot, f"it could not be reached for {UNREACHABLE_SECONDS:g} s")
         _log.warning("a worker made no progress, and is ended")
@@ -364,12 +361,8 @@ def on_actors(
 ) -> Iterator[tuple[Item, Any]]:
     """Give each item to one of the actors. Yields (item, result), in the order in which they finish.
 
-    Args:
-        kind: class of the actors, with a method `do(item)` that is deterministic, since an actor that dies is replaced.
-        arguments: arguments of its constructor.
-        items: the items; without any, no actor is started.
-        workers: the most actors, each of one CPU.
-        meanwhile: called about every second while no item is finished.
+    kind: class of the actors, with a method `do(item)` that is deterministic, since an actor that dies is replaced;
+    workers: the most actors, each of one CPU; meanwhile: called about every second while no item is finished.
 
     Raises:
         BrickscanError: of the first item that raised one.

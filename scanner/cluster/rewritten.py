@@ -36,10 +36,6 @@ _DOCUMENTS = pl.Schema({"row": pl.Int64, "doc_id": pl.String, "account_id": pl.S
 
 
 def _scanned(plan: Plan, paths: Collection[str], tests: Collection[str]) -> pl.DataFrame:
-    """Ranges of these files that were scanned under some tests, by their digests.
-
-    Columns: path, documents, shard_id, scan_id, moved_from, tests_sha256.
-    """
     ours = pl.col("path").is_in(sorted(paths)) & pl.col("tests_sha256").is_in(list(tests))
     return (
         ranges_ever(plan.results)
@@ -125,12 +121,7 @@ def leave_out_rewritten(
 
     A file whose deleted rows changed is not scanned again, unless rows came back: then all of its rows are, and hide
     their verdicts of before.
-
-    Args:
-        plan: plan of the scan, under the keys that look at the shards.
-        shards: shards to be scanned.
-        live: paths of all files of the input as it is now.
-        read_all: reads the documents of shards.
+    live: paths of all files of the input as it is now; read_all: reads the documents of shards.
 
     Raises:
         Refused: rows were scanned in another file by another rule, and no p-value pays for a second look.
@@ -168,10 +159,7 @@ def leave_out_rewritten(
 def _origins(
     plan: Plan, moved: Sequence[Shard], unmoved: frozenset[str], tests: Collection[str]
 ) -> tuple[dict[str, set[str]], pl.DataFrame]:
-    """The files that rows of each file may have been scanned in, itself among them, and these files' ranges.
-
-    unmoved: files of the input whose rows stand in them still; tests: digests of the tests of ranges.
-    """
+    """Files that rows of each may have been scanned in, itself among them, and their ranges; unmoved: still there."""
     files = {shard.file.path: shard.file.entry for shard in moved}
     origins = {path: {path} | entry.parents - unmoved for path, entry in files.items() if entry}
     scanned = _scanned(plan, frozenset().union(*origins.values()), tests)

@@ -237,12 +237,7 @@ def run_scan(
 
 
 class _Scan:
-    """One scan: its state, and its steps.
-
-    Args:
-        plan, watch, worker, share, wait: as for run_scan.
-        end_on_signal: raises the interrupt that came.
-    """
+    """One scan: its state, and its steps; end_on_signal raises the interrupt that came, the rest is as of run_scan."""
 
     def __init__(
         self,
@@ -271,7 +266,6 @@ class _Scan:
         self._dropped, self._recorded, self._stopped = 0, False, False
 
     def run(self, files: Sequence[InputFile] | None) -> ScanOutcome:
-        """Do all steps. Raises as run_scan."""
         try:
             exit_code = self._scan(files)
             self._record(exit_code)
@@ -291,7 +285,6 @@ class _Scan:
         return self._outcome(exit_code)
 
     def _scan(self, files: Sequence[InputFile] | None) -> ExitCode:
-        """The steps of a scan that nothing interrupts."""
         plan, passed_over = self._plan, list[str]()
         strict, whole = files is None, files is None and self._share is None
         self._wait("opening keys, tokenizers and users")
@@ -368,7 +361,6 @@ class _Scan:
             self._have_scanned(under, leave_out_rewritten(under, known, live), earlier._replace(files={}), workers)
 
     def _have_scanned(self, plan: Plan, shards: Sequence[Shard], earlier: Sightings, workers: int) -> None:
-        """Have shards scanned under the keys of a plan, by so many workers at most."""
         pace = PiecePace(seconds_a_byte(plan))
         pieces = pace.pieces_of(shards)
         workers, gpus = share_gpus(plan.config.cluster, min(workers, pieces))
@@ -403,7 +395,6 @@ class _Scan:
             pool.close()
 
     def _commit(self) -> None:
-        """Commit what waits, and call the watcher."""
         self._committer.flush()
         if self._first_commit is None and self._committer.totals.shards:
             self._first_commit = time.monotonic() - self._began

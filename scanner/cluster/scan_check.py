@@ -70,7 +70,6 @@ def check_scan(
 
 
 def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -> Iterator[CheckFinding]:
-    """The steps of `check_scan`, in their order. Raises Refused and ScanFailed."""
     wait("listing the input")
     listed = _Input(plan, share)
     listed.refuse_none()
@@ -148,12 +147,7 @@ def _workers(plan: Plan) -> tuple[int, int, bool]:
 
 
 class _Input:
-    """The input of a scan, looked at in steps: its files, then their columns, then how much of it is done.
-
-    Args:
-        plan: the scan's plan.
-        share: the share of the input that is to be scanned; None: all of it.
-    """
+    """The input of a scan, looked at in steps: its files, then their columns, then how much of it is done."""
 
     def __init__(self, plan: Plan, share: DriverShare | None) -> None:
         self._plan, self._share = plan, share
@@ -170,10 +164,7 @@ class _Input:
             self.files(self._plan)
 
     def files(self, plan: Plan) -> CheckFinding:
-        """How many files there are, and which are at fault. Raises Refused where a scan would read nothing.
-
-        plan: the scan's plan, with the filter that it will have.
-        """
+        """How many files there are, and which are at fault; plan: with its filter. Raises Refused: nothing to read."""
         self._plan = plan
         self._inspected = inspect_input(plan, self._files)
         faults, size = self._inspected.faults.values(), sum(file.size for file in self._files)
@@ -239,7 +230,6 @@ def _not_read(column: ColumnDescription) -> str:
 
 
 def _costs(plan: Plan, work: ScanWork, workers: int, memory: int) -> Iterator[CheckFinding]:
-    """Time and memory of what is left, by a sample of it."""
     if not work.left:
         yield CheckFinding("time", ("nothing is left to do",), {"core_hours": 0.0, "seconds": 0.0})
         return
@@ -266,7 +256,6 @@ def _costs(plan: Plan, work: ScanWork, workers: int, memory: int) -> Iterator[Ch
 
 
 def _costs_of_looks(plan: Plan) -> Iterator[str]:
-    """What each look that is on costs, as it was once measured."""
     each = ", ".join(f"{look} {times} times" for look, times in plan.config.costs.items())
     if each:
         yield f"a look takes so many times as long as a scan for 100,000 users without it, once measured: {each}"

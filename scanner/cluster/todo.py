@@ -60,8 +60,7 @@ def seconds_a_byte(plan: Plan) -> float:
 class PiecePace:
     """Says how many documents a piece may have, from the pieces that came back; the newest count most.
 
-    Args:
-        seconds: seconds of scoring a byte of text, generously; 0: shards stay whole until a piece has come back.
+    seconds: seconds of scoring a byte of text, generously; 0: shards stay whole until a piece has come back.
     """
 
     def __init__(self, seconds: float = 0.0) -> None:
@@ -156,7 +155,6 @@ class Todo:
 
     @staticmethod
     def _failed_before(work: PieceWork | PackWork) -> bool:
-        """Whether work is cut by its failures alone."""
         if isinstance(work, PackWork):
             return False
         return bool(work.failed_on) or work.state is not PieceState.CUT or work.piece.one_by_one
@@ -203,10 +201,8 @@ class Todo:
     def stalled(self, work: PieceWork | PackWork, behind: int, row: int | None) -> FinishedShard | None:
         """Try work again over which an actor made no progress; a document that was announced alone is given up.
 
-        Args:
-            work: the work.
-            behind: its rows that were done by the actor's last word.
-            row: the document that was worked on alone by then; None: it is not known which.
+        behind: its rows that were done by the actor's last word. row: the document that was worked on alone by then;
+        None: it is not known which.
         """
         if isinstance(work, PackWork):
             self._take_apart(work, _NO_PROGRESS, behind)
@@ -291,11 +287,8 @@ class Todo:
         self._waiting.extendleft(reversed(pieces))
 
     def _split(self, work: PieceWork, start: int, stop: int) -> None:
-        """Cut work over which an actor made no progress at rows start … stop−1, of which one is to blame.
-
-        What the actor had done before is done again in batches, the rest one by one. A document that was alone is given
-        up.
-        """
+        """Cut work over which an actor made no progress at rows start … stop−1, of which one is to blame."""
+        # What was done before is done again in batches, the rest one by one; a document that was alone is given up.
         shard, first, end, one_by_one = work.piece
         work.shard.finished.retries += 1
         rows = f"row {start}" if one_by_one else f"rows {start} to {stop - 1}"

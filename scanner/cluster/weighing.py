@@ -174,7 +174,6 @@ class WeighingWorker(Worker):
         known: FileKnowledge,
         batches: dict[str, list[pa.RecordBatch]],
     ) -> None:
-        """Read the documents that are worth it, and score these; as Worker."""
         before = self._flagged.get(origin.path, NO_ROWS)
         stored = documents["text"].to_pylist()
         texts = {

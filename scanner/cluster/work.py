@@ -59,11 +59,8 @@ def done_under_others(
 ) -> dict[str, DoneUnderKeys]:
     """Shards that are done under other keys, by their ids; other shards are left out.
 
-    Args:
-        plan: the scan's plan.
-        shards: shards that are not done under all of its keys together.
-        recorded: digests of all sets of keys that any shard was scanned under.
-        done: function that gives the committed ids among some.
+    shards: shards that are not done under all of its keys together; recorded: digests of all sets of keys that any
+    shard was scanned under; done: function that gives the committed ids among some.
     """
     before: dict[str, list[Shard]] = {}
     for run in _runs(plan, recorded):
@@ -122,12 +119,10 @@ def other_rules(plan: Plan) -> dict[str, str]:
 
 
 def _rule(plan: Plan) -> tuple[str, int, str | None]:
-    """Dedup, min_scored and digest of the filter of a plan."""
     return plan.config.dedup, plan.config.min_scored, plan.filter_sha256
 
 
 def _under(plan: Plan, rule: tuple[str, int, str | None]) -> Plan:
-    """The plan with another rule."""
     dedup, min_scored, filter_sha256 = rule
     changed = plan.config.model_copy(update={"dedup": dedup, "min_scored": min_scored})
     return replace(plan, config=changed, filter_sha256=filter_sha256)

@@ -100,9 +100,7 @@ def write_rows(plan: Plan, rows: Rows, ids: TextIds) -> Files:
 def texts_of_flags(documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of FLAG_TEXTS.
 
-    Args:
-        documents: rows of DOCUMENTS.
-        verdicts: exact rows of VERDICTS on some of them, in their order.
+    verdicts: exact rows of VERDICTS on some of them, in their order.
     """
     flags = verdicts.filter(verdicts["flagged"])
     named = flags.select(["user_id", "named", "named_again"]).to_pylist()
@@ -113,7 +111,6 @@ def texts_of_flags(documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.Re
 
 
 def _who(row: Mapping[str, Any]) -> list[str]:
-    """Users whom a row of VERDICTS names."""
     also = {one["user_id"] for name in ("named", "named_again") for one in row[name] or ()}
     return sorted((also | {row["user_id"]}) - {None})
 
@@ -189,12 +186,8 @@ LEAST_TEXT_BYTES = 2**14
 class Worker:
     """Scans pieces. Made by the driver with a plan, which holds no secrets.
 
-    Args:
-        plan: the scan's plan.
-        scan_id: id of this run.
-        memory: bytes that this process may take from `prepare` on; None: no limit.
-        earlier: what the scan knew when it began, without files, which come with the shards; None: nothing, it begins
-            now.
+    memory: bytes that this process may take from `prepare` on; None: no limit. earlier: what the scan knew when it
+    began, without files, which come with the shards; None: nothing, it begins now.
     """
 
     def __init__(self, plan: Plan, scan_id: str, memory: int | None = None, earlier: Sightings | None = None) -> None:
@@ -285,11 +278,7 @@ class Worker:
         yield identify(piece.shard.file, self._plan.columns, piece.start)
 
     def _score(self, piece: Piece, clock: "_Clock", before: int = 0) -> Generator[Busy, None, Rows]:
-        """Read and score a piece, with signs of life on the way; so many rows before it are done.
-
-        Raises:
-            FileFault: its file cannot be read; and as `scan`.
-        """
+        """Read and score a piece, with signs of life on the way; so many rows before it are done. Raises as `scan`."""
         origin = Origin(self._scan_id, piece.shard.shard_id, piece.shard.file.path)
         rows = Rows()
         batches = rows.batches
@@ -337,7 +326,6 @@ class Worker:
         known: FileKnowledge,
         batches: dict[str, list[pa.RecordBatch]],
     ) -> None:
-        """Score documents, and append their rows to the batches of each table."""
         result = self._detector.score_batch(documents, origin, observer, known)
         batches["verdicts"].append(with_canaries(result.verdicts, self._plan.canaries_made))
         batches["lengths"].append(result.lengths)
@@ -349,12 +337,10 @@ class Worker:
             batches["account_posts"].append(self._posts(documents, result.verdicts))
 
     def _counts(self, rows: Rows, text_bytes: int, path: str) -> DocumentCounts:
-        """Counts of the documents of a file whose rows were made, and whose texts have so many bytes."""
         del path
         return counts_of(rows, text_bytes)
 
     def _write(self, rows: Rows) -> Files:
-        """Write a file of each table that has rows. Raises ScanFailed."""
         return write_rows(self._plan, rows, self._text_ids)
 
     def _posts(self, documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.RecordBatch:
@@ -383,7 +369,6 @@ class Worker:
         return batch.filter(pc.invert(large)), batch["row"].filter(large).to_pylist()
 
     def _odd_times(self, verdicts: list[pa.RecordBatch], written: datetime | None) -> DocumentCounts:
-        """Times that cannot be right, or that show a flag to be false."""
         keys, future, older = {key.key_id: key for key in self._plan.keys}, 0, 0
         for batch in verdicts:
             times = batch["created_at"] if written is None else pc.fill_null(batch["created_at"], written)

@@ -56,13 +56,8 @@ def posts_of(
 ) -> pa.RecordBatch:
     """Rows of ACCOUNT_POSTS for documents that have a verdict and an account.
 
-    Args:
-        documents: rows of DOCUMENTS.
-        verdicts: exact rows of VERDICTS on some of them, in their order.
-        ids: makes digests of accounts.
-        but: accounts whose posts are left out.
-        filter_sha256: digest of the filter of the documents' scan, None: no filter.
-        night: date of the documents.
+    verdicts: exact rows of VERDICTS on some of them, in their order; but: accounts whose posts are left out;
+    filter_sha256: digest of the filter of the documents' scan, None: no filter.
     """
     texts = documents["text"].filter(pc.is_in(documents["row"], verdicts["row"]))
     wanted = pc.and_(pc.is_valid(verdicts["account_id"]), pc.invert(pc.is_in(verdicts["account_id"], _strings(but))))
@@ -202,11 +197,7 @@ class AccountJudge:
         """Rows of ACCOUNTS for marked accounts, without the columns that the scan fills.
 
         An account that quotes others is flagged as any, and is named for nobody whom its own words do not name too.
-
-        Args:
-            posts: posts of some accounts.
-            began: when the scan began, for posts without a time.
-            observer: is shown the accounts that are scored.
+        began: when the scan began, for posts without a time; observer: is shown the accounts that are scored.
         """
         under_keys = self._under_keys(posts)
         if observer is not None:
@@ -252,10 +243,8 @@ class AccountJudge:
         return AccountFindings(TextOutcomes.as_written(found, self._rules.rates), log10_e, under_keys)
 
     def _unquoted(self, posts: Posts) -> dict[str, tuple["AccountFindings", int, list[int]]]:
-        """A look at the own words alone of the accounts that quote, by account: it, their place, scored tokens by key.
-
-        Their names must hold there and on all posts, at the same K: so the second look needs no share of the error.
-        """
+        """A look at own words alone of the accounts that quote, by account: it, their place, scored tokens by key."""
+        # Their names must hold there and on all posts, at the same K: so the second look needs no share of the error.
         unquoted = posts._replace(texts=[unquoted_words(text) for text in posts.texts])
         changed = np.array([a != b for a, b in zip(posts.texts, unquoted.texts, strict=True)], np.bool_)
         spans = list(zip(posts.account_ids, posts.begins[:-1], posts.begins[1:], strict=True))
@@ -364,18 +353,8 @@ def _named(
     of_unquoted: int,
     user_of: UserOfMessage,
 ) -> tuple[Naming, list[NamedMessage]]:
-    """Whom an account is named for: messages that pass on all posts (rule 1), and are named on own words (rules 1, 2).
-
-    Args:
-        of_all: findings on all posts.
-        account: the account's place there.
-        unquoted: findings on own words alone.
-        of_unquoted: the account's place there.
-        user_of: key id and whom a message names, by place of the key and message.
-
-    Returns:
-        The naming, which the first entry's takes the place of, and the entries of smallest p first.
-    """
+    """Whom an account is named for, by rule 1 on all posts and by rules 1 and 2 on own words."""
+    # Findings are of all posts and of own words, each with the account's place there; the smallest p comes first
     if not unquoted.outcomes.decided.flagged[of_unquoted]:
         return Naming.QUOTED, []
     naming = Naming(unquoted.outcomes.decided.naming[of_unquoted])
@@ -396,7 +375,6 @@ def _figures(findings: KeyFindings, account: int, candidate: int, *, nameless: b
 
 
 def _last(posts: Posts) -> list[datetime | None]:
-    """Time of each account's last post, None where no post has a time."""
     return [
         max((time for time in posts.times[a:b] if time is not None), default=None)
         for a, b in zip(posts.begins[:-1], posts.begins[1:], strict=True)

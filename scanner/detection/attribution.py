@@ -151,12 +151,7 @@ class FileKnowledge(NamedTuple):
     written: datetime | None
 
     def existed_by(self, created_at: datetime | None, text: bytes) -> datetime | None:
-        """Latest time by which a document existed. None: nothing shows that it existed before the scan began.
-
-        Args:
-            created_at: its own time, or None.
-            text: SHA-256.
-        """
+        """Latest time by which a document existed. None: nothing shows that it existed before the scan began."""
         known = (self.written if created_at is None else created_at, self.first_scanned, self.texts.get(text))
         first = min((time for time in known if time is not None), default=self.began)
         return first if first < self.began else None
@@ -212,11 +207,8 @@ class NameColumns(NamedTuple):
     ) -> None:
         """Name users for a document.
 
-        Args:
-            document: its place.
-            entries: the verdict's own first.
-            existed_by: time by which it existed; None: not known to exist before the scan.
-            began: when the scan began.
+        entries: the verdict's own first. existed_by: time by which it existed; None: not known to exist before the
+        scan.
         """
         user = entries[0].user
         later = began if user.naming == Naming.HELD_LATER else None
@@ -297,11 +289,8 @@ class TextOutcomes(NamedTuple):
         """Whom a document is named for, the verdict's message first: messages that the rule names, or all that pass.
 
         The latter only if one user had all of them in time, and no key among theirs is one that names nobody.
-
-        Args:
-            document: its place.
-            naming: of the document, by its decision and its proof.
-            user_of: key id and who is named, by place of the key and message.
+        naming: of the document, by its decision and its proof; user_of: key id and who is named, by place of the key
+        and message.
         """
         best = int(self.decided.key[document]), int(self.decided.candidate[document])
         if naming == Naming.NAMED:
@@ -334,12 +323,8 @@ def entries_of(
 ) -> list[NamedMessage]:
     """Some candidates of a document as entries, the verdict's first, then the others by p, smallest first.
 
-    Args:
-        found: the findings of each key.
-        chosen: candidates of each key, bool[D, C].
-        document: its place.
-        best: key, by its place, and candidate of the verdict.
-        user_of: key id and who is named, by place of the key and message.
+    chosen: candidates of each key, bool[D, C]; best: key, by its place, and candidate of the verdict; user_of: key id
+    and who is named, by place of the key and message.
     """
     each = sorted(
         ((key, c) != best, float(findings.log10_p_global[document, c]), key, c)

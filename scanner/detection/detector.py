@@ -186,11 +186,8 @@ class KeyTerms(NamedTuple):
 class Detector:
     """Scores documents under a fixed list of keys.
 
-    Args:
-        keys: every key that is scored, in the registry's order.
-        holders: who holds a message.
-        rules: rates, repeats, shares, the filter.
-        prover: computes flags again, with the same keys in the same order; None: no flag is proved.
+    keys: every key that is scored, in the registry's order; rules: rates, repeats, shares, the filter. prover: computes
+    flags again, with the same keys in the same order; None: no flag is proved.
     """
 
     def __init__(
@@ -277,11 +274,7 @@ class Detector:
         """The same rules under other marks: of the keys by whose ids they stand, and of no other key.
 
         Corrections and ranks stay those of this detector. No flag is proved.
-
-        Args:
-            marks: by key id.
-            holders: who holds a message.
-            rate: false-positive and misnaming rate.
+        rate: false-positive and misnaming rate.
         """
         places = [place for place, test in enumerate(self._keys) if test.key.key_id in marks]
         other = copy.copy(self)
@@ -332,7 +325,6 @@ class Detector:
         normalise("a text")  # a proof looks whether a text is its own normal form
 
     def _tokenise(self, texts: Sequence[str]) -> dict[str, Tokens]:
-        """Tokens of texts by each tokenizer, by its SHA-256."""
         began = time.perf_counter()
         tokens = {name: tokenizer.encode(texts) for name, tokenizer in self._tokenizers.items()}
         self.tokenising += time.perf_counter() - began
@@ -345,11 +337,8 @@ class Detector:
         differing: NDArray[np.int64],
         as_written: Sequence[KeyScores] = (),
     ) -> tuple[list[KeyFindings], list[KeyScores], NDArray[np.bool_]]:
-        """Findings of each key in D texts, and bool[D]: which are long enough for a key if no n-gram is left out.
-
-        The texts are given by their tokens and segments. differing: places of texts that are others when normalised;
-        as_written: the scores of all texts as they stand by each key, if these are the normalised ones of `differing`.
-        """
+        """Findings of each key in D texts, and bool[D]: which are long enough for a key if no n-gram is left out."""
+        # differing: places of texts that are others when normalised, and as_written has the scores of all as they stand
         positions: dict[tuple[str, PositionRule], Positions] = {}
         found, scores, enough = [], [], np.zeros(len(next(iter(tokens.values())).offsets) - 1, np.bool_)
         differs = np.isin(np.arange(len(enough)), differing) | bool(as_written)
@@ -368,13 +357,11 @@ class Detector:
         return found, scores, enough
 
     def _lengths(self, tokens: Mapping[str, Tokens]) -> NDArray[np.int64]:
-        """Tokens of D texts under each key: int64[K, D]."""
         return np.stack([np.diff(tokens[test.key.tokenizer.sha256].offsets) for test in self._keys])
 
     def _lengths_of_outcomes(
         self, as_written: NDArray[np.int64], texts: TokenisedTexts, normalised: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
-        """Tokens under each key of the texts that count: int64[K, D]."""
         if not normalised.any():
             return as_written
         lengths = as_written.copy()
@@ -405,17 +392,9 @@ class Detector:
         differs: NDArray[np.bool_],
         parted: NDArray[np.bool_] | None = None,
     ) -> tuple[KeyFindings, KeyScores]:
-        """Findings of one key in D texts.
-
-        Args:
-            test: the key.
-            terms: of the key; without K of spans, these are not tested.
-            tokens: of the texts.
-            positions: of the texts.
-            segments: of the texts, by their tokens.
-            differs: bool[D], whose normalised text is another one.
-            parted: of normalised texts, bool[D]: which have parts as they stand; None: these are texts as they stand.
-        """
+        """Findings of one key in D texts; without K of spans in terms, these are not tested."""
+        # differs: bool[D], whose normalised text is another one; parted: of normalised texts, bool[D]: which have parts
+        # as they stand, None: these are texts as they stand
         documents, kept = long_enough(positions, self._rules.min_scored)
         mark, messages = test.watermark, test.key.messages
         scores = KeyScores(test, tokens, kept, documents)

@@ -133,10 +133,7 @@ class ScannedKey:
 class OpenedCheck:
     """A check whose keys, tokenizers and users are open, for a process that looks at many texts.
 
-    Args:
-        check: under which keys, and how.
-        holders: who holds a message; None: who does as of now.
-        fast: as for scanner.text.
+    holders: who holds a message; None: who does as of now. fast: as for scanner.text.
 
     Raises:
         SecretError, TokenizerError: a key cannot be opened; Refused: the users cannot be read.
@@ -193,9 +190,7 @@ class OpenedCheck:
 def check_text(check: Check, raw: bytes) -> list[Mapping[str, Any]]:
     """Verdict of each key on a text: a row of schemas.tables.VERDICTS each, in the registry's order; flags are proved.
 
-    Args:
-        check: under which keys, and how.
-        raw: the text as it is stored, UTF-8.
+    raw: the text as it is stored, UTF-8.
 
     Raises:
         Refused: the text cannot be read; SecretError, TokenizerError: a key cannot be opened.

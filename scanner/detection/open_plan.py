@@ -120,7 +120,6 @@ def open_keys(
 
 
 def _load_tokenizers(registry: Path | str, keys: Sequence[MasterKey], *, fast: bool = True) -> dict[str, Tokenizer]:
-    """Tokenizers of keys, each once, by their SHA-256."""
     of_sha256 = {key.tokenizer.sha256: key for key in reversed(keys)}
     return {
         sha256: load_tokenizer(tokenizer_path(registry, key), sha256, fast=fast) for sha256, key in of_sha256.items()

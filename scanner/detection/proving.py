@@ -43,12 +43,7 @@ def parts_of(
     """All parts of a text: first scored position, position after the last, number of its segment, −1: none.
 
     Segments have SHORTEST scored positions or more and are not the whole; a position is where its token begins.
-
-    Args:
-        kinds: the kinds of parts.
-        tokenizer: the reference tokenizer.
-        text: the text as it stands.
-        places: which of its tokens are scored, int64[P].
+    places: which of its tokens are scored, int64[P].
     """
     from scanner.watermark.proof import SHORTEST, windows_of  # flags alone need mpmath
 
@@ -72,13 +67,9 @@ def span_holds(
 ) -> bool:
     """Whether a span's score and p-values are confirmed, and its place is one of its document's parts.
 
-    Args:
-        span: the span as it was found.
-        terms: what each position of the document adds to the message's score, float64[P].
-        of_user: positions that the message shares with no other, bool[P]; None: names need no second p-value.
-        path: gives p-values.
-        parts: the parts of the document.
-        tests: M; number of messages among which it is the best by its own positions; K.
+    terms: what each position of the document adds to the message's score, float64[P]. of_user: positions that the
+    message shares with no other, bool[P]; None: names need no second p-value. tests: M; number of messages among which
+    it is the best by its own positions; K.
     """
     from scanner.watermark.proof import log10_any_of  # flags alone need mpmath
 
@@ -114,15 +105,7 @@ def prove_spans(
 ) -> Proof:
     """Prove all spans of one key in a text: `differs` where one is not confirmed.
 
-    Args:
-        path: the key's slow path; None: its format has none.
-        tokenizer: the reference tokenizer.
-        text: the text as it stands.
-        document_spans: the key's spans.
-        tests: M and K.
-        dedup: which repeats are left out.
-        kinds: the kinds of parts that are tested.
-        common: n-grams that are left out of scoring; None: none are.
+    path: the key's slow path; None: its format has none. common: n-grams that are left out of scoring; None: none are.
     """
     if not isinstance(path, ProvesParts):
         return Proof.NOT_OFFERED
@@ -217,10 +200,7 @@ class RecomputedClaim(NamedTuple):
 class Prover:
     """Computes flags again, with the keys of a `Detector` in its order.
 
-    Args:
-        keys: the keys under test.
-        draw: secret that decides which flags are drawn, if there are too many: 8 to 64 bytes.
-        rules: those of the Detector.
+    draw: secret that decides which flags are drawn, if there are too many: 8 to 64 bytes.
     """
 
     def __init__(self, keys: Sequence[ProvedKey], draw: bytes, rules: Rules) -> None:
@@ -240,13 +220,8 @@ class Prover:
     ) -> NDArray[np.object_]:
         """Prove the flags of a batch of D documents.
 
-        Args:
-            text_of: the text of a document, as it stands.
-            tokens: how many each of K tokenizers made of each document, int64[D] a key.
-            found: the findings of each key.
-            decided: the decision of all keys together.
-            salt: the batch's salt, which decides with the text whether a flag is drawn.
-            normalised: bool[D], whose text is the normalised one.
+        tokens: how many each of K tokenizers made of each document, int64[D] a key; salt: the batch's salt, which
+        decides with the text whether a flag is drawn; normalised: bool[D], whose text is the normalised one.
 
         Returns:
             object[D]: a schemas.words.Proof; None where nothing is flagged.
@@ -319,10 +294,7 @@ class Prover:
     def _recompute(
         self, path: SlowPath, number: int, flag: Flag, sizes: tuple[int, int], claims: Sequence[Claim]
     ) -> list[RecomputedClaim] | None:
-        """A key's claims about a flagged text, computed again; None where a claim differs.
-
-        sizes: how many tokens the text has, and how many positions are scored.
-        """
+        """A key's claims about a text of so many tokens and scored positions, computed again; None: one differs."""
         key, messages = self._keys.value[number], [claim.message for claim in claims]
         plain = normalise(flag.text)
         ids = key.tokenizer.encode([plain if flag.variant else flag.text]).ids
@@ -361,10 +333,7 @@ class Prover:
     def _user_evidence(
         self, path: SlowPath, single: tuple[int, list[float], int] | None, messages: int, correction: float
     ) -> list[float | None]:
-        """log10 p of what each message shares with no other, corrected as in `KeyFindings`; None: nothing is asked.
-
-        single: as ProvesUserEvidence gives it for so many messages.
-        """
+        """log10 p of what each message shares with no other, corrected as in `KeyFindings`; None: nothing is asked."""
         from scanner.watermark.proof import log10_any_of
 
         if single is None:
@@ -379,13 +348,8 @@ class Prover:
         return (claim.log10_p_own if rounding_decides else user_evidence) <= self._log10_misnaming
 
     def _passes(self, claim: Claim, log10_p: float, tests: tuple[int, float]) -> bool | None:
-        """Whether a candidate passes; None where one of its p-values differs from the claim.
-
-        Args:
-            claim: the claim about the candidate.
-            log10_p: of the claimed score, so that rounding of scores does not count twice.
-            tests: M and K of SPEC §3.
-        """
+        """Whether a candidate passes; None where one of its p-values differs from the claim. tests: M, K of SPEC §3."""
+        # log10_p is that of the claimed score, so that rounding of scores does not count twice
         from scanner.watermark.proof import log10_any_of  # flags alone need mpmath
 
         whole = log10_any_of(log10_any_of(log10_p, tests[0]), tests[1])

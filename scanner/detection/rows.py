@@ -141,8 +141,7 @@ OF_FLAGS = ("key_id", "message", "messages_tested", "keys_tested", "basis", "var
 class TextIds:
     """Keyed digests of texts. Holds the audit secret; shown in no repr, and refuses to be pickled.
 
-    Args:
-        secret: 16 to 64 bytes.
+    secret: 16 to 64 bytes.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -205,9 +204,7 @@ def with_ids(exact: pa.RecordBatch, ids: TextIds) -> pa.RecordBatch:
 def for_everybody(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of VERDICTS from which no key can be learned.
 
-    Args:
-        exact: rows of `with_ids`.
-        lengths: lengths of their texts, as scanner.detection.attribution.BatchResult has them.
+    lengths: lengths of their texts, as scanner.detection.attribution.BatchResult has them.
     """
     flagged = exact["flagged"]
     changed = {name: pa.nulls(len(exact), VERDICTS.field(name).type) for name in EXACT}
@@ -232,7 +229,6 @@ def _where(mask: pa.Array, values: pa.Array, other: pa.Array | None) -> pa.Array
 
 
 def _without_p(named: pa.Array) -> pa.Array:
-    """NAMED without its p-values."""
     if named.null_count == len(named):
         return named
     none = pl.element().struct.with_fields(log10_p_global=pl.lit(None, pl.Float64))

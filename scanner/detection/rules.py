@@ -135,7 +135,6 @@ class Learner:
 
 
 def _texts_of(tokens: Tokens, wanted: NDArray[np.bool_]) -> Tokens:
-    """Some texts of a batch; wanted: bool[D]."""
     lengths = np.diff(tokens.offsets)
     return Tokens(tokens.ids[np.repeat(wanted, lengths)], np.concatenate([[0], np.cumsum(lengths[wanted])]))
 

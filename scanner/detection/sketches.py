@@ -25,9 +25,7 @@ _SEEDS = (np.arange(1, PLACES + 1, dtype=np.uint64) * _STEP)[:, None]
 def sketch(ids: NDArray[np.uint32], context: int) -> bytes | None:
     """PLACES · 4 bytes of a text's tokens, uint32[T]; None where it has none.
 
-    Args:
-        ids: its tokens.
-        context: how many previous tokens a key reads with a token; n-grams have one token more, and at most T.
+    context: how many previous tokens a key reads with a token; n-grams have one token more, and at most T.
     """
     if not len(ids):
         return None
@@ -80,7 +78,6 @@ def _keyed_sums(raw: NDArray[np.uint8], key: NDArray[np.uint64]) -> NDArray[np.u
 
 
 def _smallest(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The MOST_GRAMS smallest of hashes, each once, ascending."""
     bound = 2**65 // max(len(hashes) // MOST_GRAMS, 2)  # twice as many lie below it, if few repeat
     few = hashes[hashes < np.uint64(bound - 1)]
     kept = _each_once(few)

@@ -44,12 +44,8 @@ def locate(
 ) -> list[DocumentSpan]:
     """Find the places of spans.
 
-    Args:
-        spans: spans of `positions`.
-        key: place of the key.
-        tokens: tokens of the batch.
-        positions: positions of the documents that were scored.
-        documents: places of these documents in the batch, int64[d].
+    spans: spans of `positions`; positions: positions of the documents that were scored; documents: places of these
+    documents in the batch, int64[d].
     """
     found = []
     for span in spans:
@@ -70,11 +66,8 @@ def namings(
     A span names its message if the message passes on what it shares with no other. Where one message's mark raises the
     scores of others, it names unless another message has a span in the same place: an overlap of at least half of the
     shorter span.
-
-    Args:
-        document_spans: spans of one document.
-        characters: first character of each span, and the one after its last.
-        misnaming_rate: largest p, on what a span shares with no other, at which it names.
+    characters: first character of each span, and the one after its last; misnaming_rate: largest p, on what a span
+    shares with no other, at which it names.
     """
     whose = [(one.key, one.span.message) for one in document_spans]
     numbers = {pair: number for number, pair in enumerate(dict.fromkeys(whose))}
@@ -219,13 +212,8 @@ def with_spans(
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """Verdicts with the changes of spans in them, and rows of SPANS.
 
-    Args:
-        verdicts: exact rows of VERDICTS, of all documents of the batch.
-        document_spans: the batch's spans.
-        keys: the keys under test, by place.
-        batch: as the detector scored it.
-        misnaming_rate: largest p, on what a span shares with no other, at which it names.
-        salt: the batch's salt, as for Prover.prove.
+    verdicts: exact rows of VERDICTS, of all documents of the batch; misnaming_rate: largest p, on what a span shares
+    with no other, at which it names; salt: the batch's salt, as for Prover.prove.
     """
     drawn = batch.drawn(document_spans, salt)
     rows: list[dict[str, Any]] = []
@@ -264,10 +252,7 @@ def _tell(
     whole: Proof | None,
     drawn: Collection[int],
 ) -> list[SpanFindings]:
-    """All spans of a document, the smallest p first. If a proof of the document differs, no span names anybody.
-
-    whole: the proof of the document as a whole; drawn: documents whose spans are computed again.
-    """
+    """All spans of a document, the smallest p first, those `drawn` computed again; nameless where its proof differs."""
     text = batch.text_of(of_document[0].document)
     found = {one.key for one in of_document}
     stand = {key: keys[key].tokenizer.encode_with_offsets(text)[1] for key in found}
@@ -338,10 +323,7 @@ def _replaced_spans(
     batch: ScoredBatch,
     existed_by: datetime | None,
 ) -> dict[str, Any]:
-    """The columns of a verdict that comes from its best span; entries: spans that name somebody, the best one first.
-
-    No second best is stated: other spans have rows of their own.
-    """
+    """Columns of a verdict that comes from its best span, the first entry; spans beside it have rows of their own."""
     span, place = best.document_span.span, best.document_span.document
     names = NameColumns.of_nobody(np.array([best.naming], object))
     if entries:
@@ -366,7 +348,6 @@ def _replaced_spans(
 
 
 def _amended(verdicts: pa.RecordBatch, changed: Mapping[int, Mapping[str, Any]]) -> pa.RecordBatch:
-    """Rows with changed values in some columns of some rows, by place."""
     if not changed:
         return verdicts
     columns = dict(zip(VERDICTS.names, verdicts.columns, strict=True))

@@ -113,9 +113,6 @@ class TextLevels:
     """Levels of the tokens of texts that were read. Tokens of all other texts count nothing.
 
     Tokenizers that normalise may give two texts the same tokens. Such texts have one name, and are not put together.
-
-    Args:
-        tokenizers: of the keys, by their SHA-256.
     """
 
     def __init__(self, tokenizers: Mapping[str, Tokenizer]) -> None:
@@ -169,7 +166,6 @@ def levels_on_record(tests: Iterable[KeyUnderTest], text: str, steps: NDArray[np
 
 
 def _each(tokens: Tokens) -> list[NDArray[np.uint32]]:
-    """The tokens of each text of a batch."""
     return [tokens.ids[begin:end] for begin, end in pairwise(tokens.offsets.tolist())]
 
 
@@ -193,12 +189,6 @@ def worth_reading(
 
     Under a key of one message the plain sum's own p must be small; under a key of several, of which one is always
     small, a text must be long enough.
-
-    Args:
-        keys_under_test: without levels.
-        rules: of the plain sum.
-        by: the cut.
-        texts: the texts.
     """
     passing, tokens = np.zeros(len(texts), np.bool_), dict[str, Tokens]()
     for test in keys_under_test if texts else ():

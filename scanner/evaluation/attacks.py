@@ -86,11 +86,7 @@ def _load(path: Path) -> tokenizers.Tokenizer:
 def attack(name: str, text: str, random: np.random.Generator, tools: Tools) -> str:
     """Attack a text.
 
-    Args:
-        name: as in schemas.evaluation.Attack, such as `substitute:0.3`.
-        text: any.
-        random: decides everything that is random.
-        tools: the attackers' tools.
+    name: as in schemas.evaluation.Attack, such as `substitute:0.3`.
 
     Raises:
         ValueError: another name.
@@ -359,12 +355,7 @@ def imitated(known: Mapping[tuple[int, ...], Sequence[int]], window: int, length
 
     Each token is one that follows the `window` tokens before it in one of the texts, drawn at random; where the chain
     ends, it begins anew. So all its n-grams were marked, whatever it says. Without n-grams there is no forgery: [].
-
-    Args:
-        known: followers of the marked texts.
-        window: tokens before a token that decide its draw.
-        length: tokens of the forgery.
-        seed: decides everything that is random.
+    window: tokens before a token that decide its draw.
     """
     draw, begins, made = standard.Random(seed), list(known), list[int]()  # noqa: S311 - no secret
     while begins and len(made) < length:

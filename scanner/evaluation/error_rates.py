@@ -104,10 +104,8 @@ def share_cell(place: CellPlace, measure: str, hits: NDArray[np.bool_], users: N
 
 
 def _lacking(texts: int, effective: float) -> int:
-    """How many texts of other users, one each, make these N texts show as much as LEAST_TEXTS independent ones.
-
-    With m more, the variance of the share is that of (N + m)² / (N² / effective + m) independent texts.
-    """
+    """How many texts of other users, one each, make these N show as much as LEAST_TEXTS independent ones."""
+    # With m more, the variance of the share is that of (N + m)² / (N² / effective + m) independent texts.
     if effective >= LEAST_TEXTS:
         return 0
     root = math.sqrt(LEAST_TEXTS**2 + 4 * LEAST_TEXTS * texts * (texts / effective - 1))

@@ -267,10 +267,7 @@ def read_evaluation(config_file: Path, paper_size: bool) -> EvaluationConfig:
 def plan_evaluation(config: EvaluationConfig, base: Path, prompts: Sequence[str]) -> EvaluationPlan:
     """Decide which texts are written, and open once every file that is named.
 
-    Args:
-        config: the configuration.
-        base: folder at which its relative paths start.
-        prompts: the prompts of the configured file.
+    base: folder at which its relative paths start.
 
     Raises:
         Refused: something cannot be right; names field, value and what is allowed.
@@ -304,10 +301,7 @@ def plan_evaluation(config: EvaluationConfig, base: Path, prompts: Sequence[str]
 
 
 def _check_prompts(plan: EvaluationPlan, prompts: Sequence[str]) -> None:
-    """Raise Refused when a prompt is shorter than a window under which it is continued, or too long for the model.
-
-    Lengths count all tokens that the model is given, its chat template included.
-    """
+    """Raise Refused when a prompt, with its chat template, is shorter than a window, or too long for the model."""
     from scanner.generation import prompt_lengths  # imports torch, which workers that only count do not need
 
     widest: dict[str, int] = {}
@@ -334,7 +328,6 @@ def _check_prompts(plan: EvaluationPlan, prompts: Sequence[str]) -> None:
 
 
 def _tokenizer_sha256(path: Path) -> str:
-    """SHA-256 of a tokenizer.json, which is opened once."""
     sha256 = sha256_file(path) if path.is_file() else "0" * 64
     load_tokenizer(path, sha256)
     return sha256
@@ -346,7 +339,6 @@ def _human(config: EvaluationConfig, base: Path) -> tuple[str, ...]:
 
 
 def _robustness(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[Cell]:
-    """A cell for each window and strength; every prompt under some of the keys, in turn."""
     how = config.robustness
     if how is None:
         return
@@ -381,11 +373,9 @@ def _unmarked(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[tupl
 
 
 def _identification(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[Cell]:
-    """Cells of each method: each user writes with prompts of its own, and with one message under one key.
-
-    Under version 2, more messages than a key without groups has are searched in separate texts, under a key with enough
-    groups for the largest number.
-    """
+    """Cells of each method: each user writes with prompts of its own, and with one message under one key."""
+    # Under version 2, more messages than a key without groups has are searched in separate texts, under a key with
+    # enough groups for the largest number.
     how = config.identification
     if how is None:
         return
@@ -437,12 +427,7 @@ def messages_in_groups(seed: str, users: int, first: int, groups: int) -> list[i
     """Messages of users under a key with groups: of its first groups and their first users.
 
     Every search under the key looks into these groups.
-
-    Args:
-        seed: as configured.
-        users: how many.
-        first: how many of the first groups.
-        groups: the key's number of groups.
+    first: how many of the first groups.
 
     Raises:
         Refused: there are more users than messages.
@@ -458,7 +443,6 @@ def _drawn(seed: str, users: int, places: int) -> list[int]:
 
 
 def _first(prompts: Sequence[str], count: int, field: str, least: bool = False) -> dict[int, str]:
-    """The first distinct prompts, by their numbers: so many of them, or all when that is the least."""
     distinct = list(dict.fromkeys(prompts))
     if len(distinct) < count:
         raise Refused(f"{field} = {count}: the file of prompts has {len(distinct)} distinct ones; ask for fewer or add")

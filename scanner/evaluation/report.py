@@ -189,12 +189,7 @@ _PAIRED = (
 
 
 def report(figures: Sequence[Figure], heading: Sequence[str]) -> str:
-    """The whole report.
-
-    Args:
-        figures: rows of schemas.evaluation.FIGURES.
-        heading: sentences on what was run.
-    """
+    """The whole report."""
     parts = ["# Evaluation", "\n".join(heading), _HOW_TO_READ]
     robust = _where(figures, experiment="robustness")
     if robust:
@@ -355,7 +350,6 @@ def _where(rows: Sequence[Figure], **wanted: float | str | None) -> list[Figure]
 
 
 def _cells(rows: Sequence[Figure]) -> dict[tuple[str, float], list[Figure]]:
-    """The rows of each method and strength, in the order of the paper's columns."""
     keys = {(row["method"], strength(row)) for row in rows}
     ordered = sorted(keys, key=lambda key: (list(STRENGTHS).index(name_of(key[0])), key[1]))
     return {key: [row for row in rows if (row["method"], strength(row)) == key] for key in ordered}

@@ -64,14 +64,8 @@ def detect(
 ) -> dict[str | None, OneMessage]:  # fmt: skip
     """Test every text of a cell for its mark: as it is (None), after each attack, and the unmarked text of its prompt.
 
-    Args:
-        cell: marked texts.
-        unmarked: an unmarked text for each prompt, or none.
-        attacks: names.
-        seed: the seed of keys and attacks.
-        tools: the attackers' tools.
-        tokenizer: the keys' tokenizer, as a scan loads it.
-        min_scored: scored tokens below which a text is too short to be flagged.
+    unmarked: an unmarked text for each prompt, or none; min_scored: scored tokens below which a text is too short to be
+    flagged.
     """
     unit = WritingUnit(cell.setting, 0, cell.prompts, seed, cell.keys, cell.messages)
     marks = unit.watermarks()
@@ -106,11 +100,8 @@ def similarity_figure(
 ) -> Figure:
     """Mean cosine between each text and the unmarked text of the same prompt and temperature.
 
-    Args:
-        cell: marked texts, or another sample of unmarked ones (the baseline).
-        reference: unmarked texts, one for each prompt.
-        embedded: embeddings of the cell, float32[D, size], each row of length 1.
-        of_reference: embeddings of the reference, likewise.
+    cell: marked texts, or another sample of unmarked ones (the baseline); embedded: embeddings of the cell, float32[D,
+    size], each row of length 1; of_reference: embeddings of the reference, likewise.
     """
     row_of = {prompt: row for row, prompt in enumerate(reference.prompts)}
     references = of_reference[[row_of[prompt] for prompt in cell.prompts]]

@@ -122,13 +122,8 @@ def figure(
 ) -> Figure:
     """One figure.
 
-    Args:
-        experiment: robustness or identification.
-        setting: how the texts were written.
-        measure: see schemas.evaluation.MEASURES.
-        estimate: the measured value with its limits.
-        clusters: the units taken for independent.
-        more: further columns; omitted columns are null.
+    experiment: robustness or identification; clusters: the units taken for independent. more: further columns; omitted
+    columns are null.
     """
     return dict.fromkeys(FIGURES.names) | {
         "experiment": experiment,
@@ -221,13 +216,8 @@ def search(mark: Watermark, tokens: Tokens, own_message: NDArray[np.int64], coun
     Where its own message is below `count`, these are the messages that a scan of a key with so many messages searches;
     otherwise its own stands in for the last of them. Since all messages are alike, this adds users without texts, as
     the paper does, and every text counts for every number of users.
-
-    Args:
-        mark: the key's watermark.
-        tokens: D texts.
-        own_message: the message that each text was marked for, int64[D].
-        count: M, at least 2.
-        min_scored: scored tokens below which a text is too short.
+    own_message: the message that each text was marked for, int64[D]; count: M, at least 2; min_scored: scored tokens
+    below which a text is too short.
     """
     positions = mark.rule.positions(tokens, DEDUP)
     enough = positions.scored >= min_scored
@@ -254,13 +244,8 @@ def search_groups(
     """Search each text among the first so many groups of a key, and as many users of each, by the rules of a scan.
 
     All groups are alike, and all users of one, so that texts of one key count for every smaller number of users.
-
-    Args:
-        mark: the key's watermark.
-        tokens: D texts.
-        own_message: the message that each text was marked for, int64[D], within these groups.
-        groups: the key's number of groups, or fewer.
-        min_scored: scored tokens below which a text is too short.
+    own_message: the message that each text was marked for, int64[D], within these groups; groups: the key's number of
+    groups, or fewer; min_scored: scored tokens below which a text is too short.
     """
     positions = mark.rule.positions(tokens, DEDUP)
     enough = positions.scored >= min_scored
@@ -288,13 +273,8 @@ def name(
 
     When a text's own message is one of the two best of all, the third best is unknown. It is not needed, since it
     passes only if the second does.
-
-    Args:
-        searched: the search.
-        count: M.
-        false_positive_rate: also the misnaming rate.
-        independent: whether one message's mark leaves the scores of others unchanged, so that every message that passes
-            is named.
+    false_positive_rate: also the misnaming rate; independent: whether one message's mark leaves the scores of others
+    unchanged, so that every message that passes is named.
     """
     if isinstance(searched, GroupSearch):
         limit = np.log10(false_positive_rate)
@@ -339,14 +319,8 @@ def search_texts(
 ) -> list[Search | GroupSearch]:
     """Search texts for their own message and others.
 
-    Args:
-        setting: how they were written, under key 0.
-        seed: the key's seed.
-        texts: D of them.
-        own_message: the message that each text was marked for.
-        counts: numbers of messages.
-        tokenizer: the key's tokenizer, as a scan loads it.
-        min_scored: scored tokens below which a text is too short to be flagged.
+    setting: how they were written, under key 0; own_message: the message that each text was marked for; min_scored:
+    scored tokens below which a text is too short to be flagged.
 
     Returns:
         One search for each number of messages.
@@ -378,11 +352,8 @@ def identification_figures(
 ) -> list[Figure]:
     """Figures of one method.
 
-    Args:
-        setting: how the texts were written.
-        searches: for each number of messages, the findings in D texts.
-        own_message: the message of each text, which is its user: int64[D].
-        false_positive_rates: rates at which users are named, over all messages together.
+    searches: for each number of messages, the findings in D texts; own_message: the message of each text, which is its
+    user: int64[D]; false_positive_rates: rates at which users are named, over all messages together.
     """
     independent = setting.format is not None and not setting.format.can_be_framed()
     rows = []

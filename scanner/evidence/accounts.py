@@ -93,10 +93,7 @@ def marked_accounts(
 ) -> list[Mapping[str, Any]]:
     """Rows of ACCOUNTS with `audit`, as the registry says them, smallest p first; none where no scan tested accounts.
 
-    Args:
-        explainer: of the results.
-        night: date of the data; None: the newest row of each account.
-        account_ids: of these alone; empty: of all.
+    night: date of the data; None: the newest row of each account. account_ids: of these alone; empty: of all.
     """
     return [row for row, _ in _marked(explainer, night, account_ids)]
 
@@ -121,10 +118,8 @@ def _marked(
 
 
 def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], check: RegistryCheck) -> RegistryCheck:
-    """The registry's word, unless the posts of a row that names somebody do not give the row when judged again.
-
-    Nothing is compared where some of its posts cannot be read any more, or its key cannot be opened.
-    """
+    """The registry's word, unless the posts of a row that names somebody do not give the row when judged again."""
+    # Nothing is compared where some of its posts cannot be read any more, or its key cannot be opened.
     if row["naming"] != Naming.NAMED or check.agrees is False:
         return check
     try:
@@ -279,7 +274,6 @@ class _HolderMemory:
         self._users = {(one["key_id"], one["message"]): one["user_id"] for one in (row, *(row["named"] or ()))}
 
     def naming(self, key_id: str, message: int, _at: datetime) -> NamedUser:
-        """The user of the row's own messages, and nobody for others."""
         held = (key_id, message) in self._users
         return NamedUser(Naming.NAMED if held else Naming.UNALLOCATED, self._users.get((key_id, message)), None)
 

@@ -250,11 +250,7 @@ def _with_options(path: str, locations: Sequence[str]) -> str:
 
 
 class KeptTexts:
-    """Finds kept texts. A caller who asks in the order of paths and rows has the texts of a shard read once.
-
-    Args:
-        results: folder or URI.
-    """
+    """Finds kept texts. A caller who asks in the order of paths and rows has the texts of a shard read once."""
 
     def __init__(self, results: str) -> None:
         self._results = results
@@ -299,12 +295,6 @@ def surprise_of(results: str, row: Mapping[str, Any]) -> NDArray[np.uint8]:
 
 def filter_of(results: str, folder: str, registry: Registry, case: FlagCase) -> Filter:
     """The filter under which a verdict was given; none where its scan did not end, or had none.
-
-    Args:
-        results: folder or URI.
-        folder: of the registry.
-        registry: the registry.
-        case: the verdict and its scan.
 
     Raises:
         Refused: the filter is gone, or the registry has no audit secret, or another; SecretError.
@@ -418,10 +408,7 @@ def earlier_of_others(
 ) -> dict[PathAndRow, Sequence[Mapping[str, Any]]]:
     """Earlier flagged posts of other accounts, for the same key and message, that share n-grams with flagged documents.
 
-    Args:
-        results: folder or URI.
-        rate: false-positive rate of the flags.
-        rows: of `flagged`.
+    rate: false-positive rate of the flags.
 
     Returns:
         By path and row of a document: rows of flags, one a text, MOST_POSTS at most, the most alike first. A document
@@ -467,11 +454,8 @@ def copied_of(
 ) -> CopiedShare:
     """What a text shares with posts.
 
-    Args:
-        ids: its tokens, uint32[T].
-        scored: places of its scored tokens.
-        reach: how many previous tokens decide a token's draw; a run has one token more, and RUN at least.
-        posts: the earlier posts, the most alike first.
+    ids: its tokens, uint32[T]. reach: how many previous tokens decide a token's draw; a run has one token more, and RUN
+    at least. posts: the earlier posts, the most alike first.
     """
     length = max(reach + 1, RUN)
     ends = set(scored.tolist())

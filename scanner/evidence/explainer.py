@@ -95,10 +95,7 @@ class Glance(NamedTuple):
 
 
 class _TextFindings(NamedTuple):
-    """The fields of an Explanation that follow from the text.
-
-    of_file: columns of OF_FILE, as its file has them; moved: no scan can have read this text there.
-    """
+    """The fields of an Explanation that follow from the text; moved: no scan can have read this text there."""
 
     text: str | None = None
     why_none: str | None = None
@@ -116,11 +113,8 @@ def _as_scored(case: FlagCase, found: StoredText) -> str:
 
 
 def _as_weighed(case: FlagCase, weighed: TextEvidence | None, check: RegistryCheck) -> RegistryCheck:
-    """The registry's word, unless the row has another message than its text: then the registry was asked of a stranger.
-
-    Nobody is named by a p-value that is smaller than that of the text, either. A verdict of a part of the text is not
-    compared: `brickscan replay` does.
-    """
+    """The registry's word, unless the row has another message than its text: the registry was asked of a stranger."""
+    # Nobody is named by a p-value smaller than that of the text. Parts are compared by `brickscan replay` alone.
     row = case.row
     if weighed is None or row["unit"] not in (None, WEIGHED) or check.agrees is False:
         return check
@@ -139,10 +133,7 @@ def _as_weighed(case: FlagCase, weighed: TextEvidence | None, check: RegistryChe
 
 
 def _smaller(case: FlagCase, log10_p: float) -> tuple[str, float, float] | None:
-    """Which p-value of a row is smaller than the text's own allows, with both; None: none is.
-
-    log10_p: of the row's message in its text, not corrected; NaN: there is no law, so that nothing is known.
-    """
+    """Which p of a row is smaller than its text allows, with both; None: none. log10_p: uncorrected, NaN: no law."""
     row = case.row
     keys = (case.scan or {}).get("keys", ())
     messages = next((key["messages"] for key in keys if key["key_id"] == row["key_id"]), None)
@@ -255,7 +246,6 @@ class Explainer:
             )
 
     def _spans(self, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
-        """Marked parts of flagged documents, by the columns of _DOCUMENT."""
         of_flag = (*_DOCUMENT, "first_seen_at", "created_at")  # since when the document existed
         wanted = pl.LazyFrame([{name: row[name] for name in of_flag} for row in rows], infer_schema_length=None)
 
@@ -270,11 +260,9 @@ class Explainer:
     def _as_text_speaks(
         self, case: FlagCase, text: str | None, parts: Sequence[Mapping[str, Any]], check: RegistryCheck
     ) -> RegistryCheck:
-        """The registry's word, unless neither text nor parts speak for a message by which the row or a part names.
-
-        By chance a stranger's message has so small a p-value in one of 1 / rate texts. Where parts were dropped, or are
-        of the text before it was normalised, nothing is asked.
-        """
+        """The registry's word, unless neither text nor parts speak for a message by which the row or a part names."""
+        # By chance a stranger's message has so small a p-value in one of 1 / rate texts. Where parts were dropped, or
+        # are of the text before it was normalised, nothing is asked.
         row = case.row
         lost = row["variant"] is not None or (row["unit"] is not None and not parts)
         if text is None or self._config is None or check.agrees is False or lost:

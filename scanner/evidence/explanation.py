@@ -114,15 +114,7 @@ def weigh(
 ) -> TextEvidence:
     """Weigh a text.
 
-    Args:
-        mark: the opened key.
-        tokenizer: the key's tokenizer.
-        text: the text as it was scored.
-        message: the verdict's message.
-        messages: the key's M.
-        omissions: what is left out of scoring.
-        parts: the parts of the text.
-        run: scored tokens that are shown as one.
+    run: scored tokens that are shown as one.
     """
     ids, offsets = tokenizer.encode_with_offsets(text)
     tokens = Tokens(ids, np.array([0, len(ids)], np.int64))

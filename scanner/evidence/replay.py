@@ -167,12 +167,8 @@ def _read_again(config: ScanConfig, base: Path, case: FlagCase, raw: bytes) -> N
 
 
 def _by_reading(row: Mapping[str, Any], again: Mapping[str, Any] | None) -> FieldComparison:
-    """Whether a flag by weights stands by what the model reads now, as strong as on record but for rounding.
-
-    Whoever writes the tables and knows the key could choose levels by the draws: all other fields would come out equal.
-
-    again: the verdict by that reading; None: the model is not at hand.
-    """
+    """Whether a flag by weights stands by the model's reading now, but for rounding; again: by it, None: no model."""
+    # Whoever writes the tables and knows the key could choose levels by the draws: all other fields would be equal.
     recorded = row["log10_p_global"]
     if again is None:
         why = "nobody compared what is on record with the model: name it in [weights_by] as it was, and it reads again"
@@ -184,11 +180,9 @@ def _by_reading(row: Mapping[str, Any], again: Mapping[str, Any] | None) -> Fiel
 
 
 def _existed(case: FlagCase, before: EarlierKnowledge, known_at: datetime | None) -> FieldComparison:
-    """The time by which the document existed, which decides whether a user held its message then.
-
-    An earlier flag of its text counts only where it can change whom the text names (scanner.results.sightings), so
-    that the time may be the one with it or the one without.
-    """
+    """The time by which the document existed, which decides whether a user held its message then."""
+    # An earlier flag of its text counts only where it can change whom the text names (scanner.results.sightings), so
+    # that the time may be the one with it or the one without.
     row, began = case.row, (case.scan or {})["started_at"]
     known = [time for time in (before.written if known_at is None else known_at, before.file) if time is not None]
     times = [
@@ -260,10 +254,7 @@ def _by_slow_path(
     without: Filter,
     steps: NDArray[np.uint8] | None,
 ) -> tuple[dict[str, Any], float]:
-    """Score and p-value of the verdict's message, where its format has a slow path, and how much rounding they have.
-
-    Score and p-value of a part of the text are proved as the part is found again (scanner.detection.proving).
-    """
+    """Score and p-value of the verdict's message, and their rounding, by its format's slow path; parts: see proving."""
     row = case.row
     key = find_key(registry, row["key_id"])
     form = format_of(key)
@@ -332,11 +323,6 @@ The claim says that the text contains text marked for the message. It does not s
 
 def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
     """Write the folder.
-
-    Args:
-        explainer: explainer of the results, from a configuration.
-        case: the flag.
-        out: a new folder.
 
     Raises:
         Refused: the folder is there, the text is gone, or the key is of a format that the script does not know.
@@ -411,7 +397,6 @@ def _statuses(
 
 
 def _mark(label: str, secret: bytes) -> Mark:
-    """The key as the script knows it. Raises Refused: the script was not written for the format."""
     with contextlib.suppress(KeyError, ValueError):
         return Mark(label, secret)
     raise Refused(f"--proof: the script that checks a claim does not know the marks of {label!r}")

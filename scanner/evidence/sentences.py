@@ -282,7 +282,6 @@ def _parts(explained: Explanation) -> str:
 
 
 def _part(part: PartFinding, basis: str | None) -> str:
-    """A part's p-value, if it has one."""
     which = {"quoted": "quoted lines", "own": "own words"}[part.kind]
     if not part.scored:
         return f"{which}: nothing is scored"

@@ -362,10 +362,8 @@ def write_report(
 
 
 def _put_in_place(new: Path, out: Path) -> None:
-    """Whatever interrupts this, `out` is the old report or the new one, whole; then `new` is the old one, or is gone.
-
-    Where the system cannot exchange two folders, both are whole beside `out` for the moment between two renames.
-    """
+    """Whatever interrupts this, `out` is the old report or the new one, whole; then `new` is the old one, or gone."""
+    # Where the system cannot exchange two folders, both are whole beside `out` between two renames.
     if not out.exists():
         new.rename(out)
         return

@@ -102,7 +102,6 @@ class _StackProcessor(OneBatch, Generic[Mark]):
         return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)  # type: ignore[return-value]
 
     def _choose(self, row: int, before: _Ids, logits: NDArray[np.float32]) -> int:
-        """The token of a row after its prompt and completion so far."""
         weights = sampling_weights(logits, *self._sampling)
         prompt = self._width - self._paddings[row]
         context = self._context(before, prompt)

@@ -79,11 +79,7 @@ class LocalModel:
 def load_model(folder: Path, threads: int = 1, device: str = "cpu", dtype: ReaderDtype = "float32") -> LocalModel:
     """Load a model from a folder in transformers' format (config.json, weights, tokenizer.json).
 
-    Args:
-        folder: The model's folder.
-        threads: CPU threads of torch in this process. More than one is slower when other cores are busy.
-        device: torch's name of where the model runs.
-        dtype: torch's name of the precision.
+    threads: CPU threads of torch in this process. More than one is slower when other cores are busy.
 
     Raises:
         Refused: the folder or its config.json is missing, or the model cannot be loaded.
@@ -285,10 +281,7 @@ SAMPLE = "It was a quiet day at the harbour, and nobody on the pier had expected
 class TextReader:
     """A model that reads texts at temperature 1, with its own tokenizer, which reads no control tokens.
 
-    Args:
-        folder: the model's folder, as for `load_model`.
-        device: torch's name of where the model runs.
-        dtype: torch's name of the precision.
+    folder: the model's folder, as for `load_model`.
 
     Raises:
         Refused: as `load_model`, and where the model gives no probabilities in this precision.

@@ -278,7 +278,6 @@ class GumbelProcessor(_Marking):
         return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)  # type: ignore[return-value]
 
     def _choose_on_device(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """The token of each row, int64[B]: the CPU's draws, and its choice in double precision."""
         from scanner.gpu.vectors import choose, weights
 
         vectors, windows, messages = self._vectors(input_ids)
@@ -344,8 +343,7 @@ def check_delta(delta: float) -> None:
 class RowsProcessor(OneBatch):
     """Gives each group of rows to its processors.
 
-    Args:
-        groups: Places of rows, and the processors of these rows; each row stands in at most one group.
+    groups: Places of rows, and the processors of these rows; each row stands in at most one group.
     """
 
     def __init__(self, groups: Sequence[tuple[Sequence[int], LogitsProcessorList]]) -> None:

@@ -121,9 +121,7 @@ Case = dict[str, Any]
 def check_device(text: str, device: torch.device) -> list[GroupResult]:
     """Run the known answers that a device computes: words of streams of version 1, searches of version 2.
 
-    Args:
-        text: as scanner.watermark.formats.check takes it, and has checked it.
-        device: where to compute.
+    text: as scanner.watermark.formats.check takes it, and has checked it.
     """
     groups = json.loads(text)
     results = []
@@ -153,7 +151,6 @@ def _stream(case: Case, device: torch.device) -> bool:
 
 
 def _search(case: Case, device: torch.device) -> bool:
-    """The candidates, best first, and their scores."""
     mark, tokens = on_device(method_of(case), device), batch_tokens([case["tokens"]])
     found = candidates(mark, tokens, mark.rule.positions(tokens, case["dedup"]), case["groups"] ** 2)
     is_candidate = found.message[0] >= 0

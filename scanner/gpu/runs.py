@@ -175,12 +175,7 @@ def best_counts(runs: Runs, rule: GreenRule) -> tuple[NDArray[np.int64], NDArray
 
 
 def best_sums(runs: Runs, exact: Exact) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """As `best_counts`, for Gumbel's scores: float64[R, most].
-
-    Args:
-        runs: of 1 to LONGEST_SUM steps each.
-        exact: scores pairs of run and number.
-    """
+    """As `best_counts`, for Gumbel's scores: float64[R, most]."""
     shape = len(runs.scored), runs.most
     numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape)
     least = min(runs.least, runs.length)
@@ -230,10 +225,7 @@ def all_sums(runs: Runs) -> torch.Tensor:
 
 
 class _Shape(NamedTuple):
-    """How runs are cut into programs. blocks: of a run; lanes: blocks in a program; steps: side by side in it.
-
-    tiles: programs a run; shift: log2 of the numbers of a block; firsts: int32[R], the first block of each.
-    """
+    """How runs are cut: blocks of a run, lanes and side-by-side steps of a program, tiles a run, first ones."""
 
     blocks: int
     lanes: int

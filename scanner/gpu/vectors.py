@@ -94,10 +94,7 @@ _LOW = 0xFFFFFFFF
 class PlainVectors:
     """As scanner.gpu.vectors.Vectors: secret vectors of one key on one device. Its repr shows nothing.
 
-    Args:
-        chacha: uint32[8].
-        sip: uint64[2].
-        device: where the vectors are wanted.
+    chacha: uint32[8]; sip: uint64[2].
     """
 
     def __init__(self, chacha: NDArray[np.uint32], sip: NDArray[np.uint64], device: torch.device) -> None:
@@ -167,10 +164,7 @@ class PlainVectors:
         of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
         dtype: torch.dtype,
     ) -> torch.Tensor:
-        """Entries that `of` reads in the block of each wanted token, some at a time.
-
-        The host waits for the device to find them.
-        """
+        """Entries that `of` reads in each wanted token's block, some at a time; the host waits for the device."""
         nonces = siphash(self._sip, windows)
         numbers = numbers_of(nonces, messages, groups)
         out = torch.zeros(wanted.shape, dtype=dtype, device=windows.device)
@@ -276,10 +270,7 @@ TOKENS = 512
 class Vectors:
     """Secret vectors of one key on one device. Its sub-keys are as secret as the master key; its repr shows nothing.
 
-    Args:
-        chacha: uint32[8].
-        sip: uint64[2].
-        device: where the vectors are wanted.
+    chacha: uint32[8]; sip: uint64[2].
     """
 
     def __init__(self, chacha: NDArray[np.uint32], sip: NDArray[np.uint64], device: torch.device) -> None:
@@ -289,11 +280,7 @@ class Vectors:
     def green(self, windows: torch.Tensor, messages: torch.Tensor, count: int, rule: GreenRule) -> torch.Tensor:
         """Which of the tokens 0 … count−1 are green: int8[R, count].
 
-        Args:
-            windows: int64[R, h], the tokens before the step, contiguous.
-            messages: int64[R].
-            count: size of the vocabulary.
-            rule: γ and the planes.
+        windows: int64[R, h], the tokens before the step, contiguous; messages: int64[R].
         """
         rows, device = len(windows), windows.device
         chunks = _chunks(count, 8192 // rule.planes)
@@ -320,12 +307,7 @@ class Vectors:
     ) -> torch.Tensor:
         """Which tokens are green in version 2: int8[R, V].
 
-        Args:
-            windows: as for `green`.
-            messages: as for `green`.
-            groups: B; None: no groups.
-            rule: as for `green`.
-            wanted: bool[R, V], the tokens that matter; unused here, since all are computed.
+        groups: B; None: no groups. wanted: bool[R, V], the tokens that matter; unused here, since all are computed.
         """
         rows, count = wanted.shape
         out = torch.empty((rows, count), dtype=torch.int8, device=windows.device)

@@ -139,10 +139,8 @@ def _within_years(array: pa.TimestampArray) -> pa.TimestampArray:
 
 
 def _in_utc(clock_times: pa.TimestampArray, zone: str, ambiguous: Literal["earliest", "latest"]) -> pa.Array:
-    """When the clocks of a zone showed these times.
-
-    By polars, which brings its own time-zone database: a machine need not have one, and all have the same.
-    """
+    """When the clocks of a zone showed these times."""
+    # By polars, which brings its own time-zone database: a machine need not have one, and all have the same.
     if zone == "UTC":
         return clock_times.cast(_UTC)
     import polars as pl  # half a second, which those that only look into footers need not spend
@@ -349,10 +347,8 @@ def _written_singly(one: pa.Array) -> str | None:
 
 
 def _written(array: pa.Array) -> pa.Array:
-    """Ids as string: binary of a fixed size, such as a UUID, in hex; other bytes that are no UTF-8 as escapes.
-
-    A time with a zone is written in UTC, since a file may name a zone that this machine does not know.
-    """
+    """Ids as string: binary of fixed size, such as a UUID, in hex; other bytes that are no UTF-8 as escapes."""
+    # A time with a zone is written in UTC, since a file may name a zone that this machine does not know.
     if pa.types.is_fixed_size_binary(array.type):
         return pa.array([None if value is None else value.hex() for value in array.to_pylist()], pa.string())
     if pa.types.is_timestamp(array.type) and array.type.tz is not None:

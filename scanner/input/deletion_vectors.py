@@ -57,10 +57,7 @@ class DeletionVectors(NamedTuple):
 def read_deletion_vectors(location: str, version: int, *, checkpoint: bool) -> DeletionVectors:
     """Deleted rows of each file of a table that has any.
 
-    Args:
-        location: of the table, a folder or URI.
-        version: of the table.
-        checkpoint: whether to read the newest checkpoint too, as the log has not all of its commits any more.
+    checkpoint: whether to read the newest checkpoint too, as the log has not all of its commits any more.
 
     Raises:
         ScanFailed: a vector is damaged, claims rows beyond what fits into memory, or lies where nothing is to be read;
@@ -128,10 +125,8 @@ def _answer(location: str, version: int, checkpoint: bool) -> list[object] | str
 
 
 def _stated(location: str, version: int) -> tuple[int, dict[str, int]]:
-    """The newest checkpoint up to a version, and how many rows vectors take away according to it, by paths in the log.
-
-    A checkpoint is one file, or several, or names others (Delta protocol, "Checkpoints"). -1: there is none.
-    """
+    """The newest checkpoint up to a version, -1: none, and rows that vectors take away by it, by paths in the log."""
+    # A checkpoint is one file, or several, or names others (Delta protocol, "Checkpoints").
     filesystem, inner = filesystem_of(location)
     log, parts = posixpath.join(inner, LOG_OF_DELTA), dict[tuple[int, int], list[str]]()
     for item in filesystem.get_file_info(fs.FileSelector(log)):

@@ -52,12 +52,7 @@ class CommitLog:
     """The commits of a table up to a version, as far back as they are there.
 
     whole: each from the first one on; last_gap: how many of these come before the last one that lacks.
-
-    Args:
-        filesystem: where it lies.
-        folder: of the log.
-        version: the last commit.
-        named: function that gives a path in the log as results show it.
+    named: function that gives a path in the log as results show it.
     """
 
     def __init__(self, filesystem: fs.FileSystem, folder: str, version: int, named: Callable[[str], str]) -> None:

@@ -72,10 +72,6 @@ class _Version(NamedTuple):
 def read_delta(location: str, reading: TableReading) -> TableFiles:
     """The data files of a Delta table at one version.
 
-    Args:
-        location: its folder or URI.
-        reading: which version, and which partitions.
-
     Raises:
         Refused: it is a table of results, needs what is not read (such as column mapping), has no such version, or
             `where` is no SQL of columns of its partitions.
@@ -193,12 +189,7 @@ def _deleted(
     removed: Collection[str],
     named: Callable[[str], str],
 ) -> dict[str, bytes]:
-    """Rows that are gone of files, by path as results show it.
-
-    Raises:
-        ScanFailed: nobody knows of which files rows are gone, or the log says another number of a file's than its
-            vector takes away.
-    """
+    """Rows that are gone of files, by path as results show it. Raises ScanFailed: unknown, or log and vector differ."""
     found = read_deletion_vectors(location, version.number, checkpoint=not version.log.whole)
     stated = version.log.stated_rows(commits, found.checkpoint, found.stated)
     vectors: dict[str, VectorRows] = {}
@@ -226,11 +217,9 @@ def _deleted(
 
 
 def _removed(commits: Iterable[Commit]) -> set[str]:
-    """Files that commits removed, and that none added again.
-
-    deltalake lists such a file if the commit that removed it escaped other characters of its path than the one that
-    added it, as its own commits do in tables of other engines.
-    """
+    """Files that commits removed, and that none added again."""
+    # deltalake lists such a file if the commit that removed it escaped other characters of its path than the one that
+    # added it, as its own commits do in tables of other engines.
     removed = set[str]()
     for commit in commits:
         removed.update(commit.removes)

@@ -205,7 +205,6 @@ class Reader:
                 source.opened.close()
 
     def _group_or_source(self, file: InputFile, columns: Columns) -> tuple["_Group | None", FileSource]:
-        """The row group or source kept of this file, or the file newly opened."""
         kept, self._kept = self._kept, None  # kept again when all went well
         if kept is not None and (kept.source.file, kept.source.columns) == (file, columns):
             return kept, kept.source
@@ -230,12 +229,10 @@ def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _reader(source: FileSource, group: int) -> tuple[pq.ParquetFile, int]:
-    """Which of two readers a row group needs, and the most rows at a time, so that they fit LARGEST_READ.
-
-    No value is longer than all bytes of its column, but one that is stored once may stand in every row. The reader
-    `as_dictionaries` holds it once in memory too; but it collects all values that it read of a row group, which takes
-    time in a large one.
-    """
+    """Which of two readers a row group needs, and the most rows at a time, so that they fit LARGEST_READ."""
+    # No value is longer than all bytes of its column, but one that is stored once may stand in every row. The reader
+    # `as_dictionaries` holds it once in memory too; but it collects all values that it read of a row group, which takes
+    # time in a large one.
     metadata = source.as_values.metadata.row_group(group)
     size = max(bytes_of(metadata, source.numbers), 1)
     most = MANY_ROWS_AT_A_TIME if size <= LARGEST_READ else MAX_ROWS_AT_A_TIME
@@ -278,16 +275,9 @@ def _split(first: int, batch: pa.RecordBatch, names: list[str]) -> Iterator[tupl
 
 
 class _Group:
-    """A row group that is decoded from its first row on, in batches of one size, wherever the ranges asked for begin.
+    """A row group decoded from its first row on, in batches of one size, wherever the ranges asked for begin."""
 
-    stop: the first row behind it, as its footer says.
-
-    Args:
-        source: the open file.
-        number: the row group's number.
-        first: its first row.
-        batch_rows: how many of its rows are asked for at first.
-    """
+    # stop: the first row behind it, as its footer says; batch_rows: how many of its rows are asked for at first
 
     def __init__(self, source: FileSource, number: int, first: int, batch_rows: int) -> None:
         self.source, self._number, self._first = source, number, first
@@ -310,11 +300,7 @@ class _Group:
         return min(self._most, batch_rows) if self._reader is self.source.as_values else self._most
 
     def read(self, rows: range) -> Iterator[tuple[int, pa.RecordBatch] | Unreadable]:
-        """The rows asked for, out of the batches, each with its first row.
-
-        Raises:
-            FileFault: the file changed, its bytes cannot be read, or the row group ends before these rows.
-        """
+        """The rows asked for, each batch with its first row. Raises FileFault: it changed or is corrupt."""
         while True:
             begin, end = max(rows.start, self._begin), min(rows.stop, self._next)
             if self._batch is not None and begin < end:
@@ -435,7 +421,6 @@ def identify(file: InputFile, columns: Columns, row: int) -> Identity:
 
 
 def _strings(file: InputFile, columns: Columns, field: str, start: int, stop: int) -> list[str | None]:
-    """One field of DOCUMENTS; null where it cannot be read."""
     found: list[str | None] = [None] * (stop - start)
     if not any(columns.names.values()):
         return found

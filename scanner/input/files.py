@@ -113,10 +113,7 @@ class InputFile:
 def resolve(path: str, base: Path, date: datetime.date | None) -> str:
     """Fill in {date}, and make a plain path absolute; a URI stays a URI, but a local one becomes a plain path.
 
-    Args:
-        path: one entry of `input.paths`.
-        base: folder at which relative paths start.
-        date: fills {date}, as 2026-08-31.
+    date: fills {date}, as 2026-08-31.
 
     Raises:
         Refused: {date} without a date, a password in a URI.
@@ -159,14 +156,9 @@ def list_files(
     none whose name or folder begins with `_` or `.` (unfinished and internal files, by the convention of Arrow and
     Spark). Anything that is no regular file, or whose name in a folder is no UTF-8, is listed too: `check_unchanged`
     reports its fault. If a folder is a Delta table, the files are taken that its log names.
-
-    Args:
-        locations: resolved paths.
-        missing: called with a path that does not exist, which then counts as empty; None: it is refused.
-        passed_over: called with each file in a folder that does not end in .parquet, unless its name hides it.
-        before: files listed some seconds ago. For an unchanged file in no table the same object is returned, which
-            costs less.
-        reading: how tables are read.
+    missing: called with a path that does not exist, which then counts as empty; None: it is refused. passed_over:
+    called with each file in a folder that does not end in .parquet, unless its name hides it. before: files listed some
+    seconds ago. For an unchanged file in no table the same object is returned, which costs less.
 
     Raises:
         Refused: a path that does not exist, or cannot be written down; a table above or below a path, or at it if it
@@ -212,8 +204,7 @@ def list_files(
 def find_file(path: str) -> InputFile:
     """A file that was listed before, as it is now; whatever became of its folder.
 
-    Args:
-        path: path of the file, as the tables show it, with the options of its URI.
+    path: path of the file, as the tables show it, with the options of its URI.
 
     Raises:
         Refused: it does not exist, or cannot be written down.
@@ -307,12 +298,7 @@ def _in_delta_table(location: str, reading: TableReading) -> "_FilesOfTable":
 
 
 class _FilesOfTable(Sequence[InputFile]):
-    """Data files of a table, each made into an InputFile when it is read.
-
-    Args:
-        files: the files.
-        location: whose folder they lie in, None: the root of the store of each.
-    """
+    """Data files of a table, each made into an InputFile when it is read; location: whose folder they lie in."""
 
     def __init__(self, files: "TableFiles", location: str | None) -> None:
         self._files, self._location = files, location
@@ -333,7 +319,6 @@ class _FilesOfTable(Sequence[InputFile]):
         return map(self._input_file, self._files)
 
     def local_paths(self) -> Iterator[str]:
-        """Paths of files of this machine."""
         if self._location is None:
             return (path for path in self._files.paths() if not is_uri(path))
         return iter(()) if is_uri(self._location) else self._files.paths()
@@ -451,13 +436,8 @@ def _listed_by_entry(file: os.DirEntry[str], real: str | None) -> _ListedFile:
 
 
 def _walk(folder: str, tables: TableFolders) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
-    """A local folder and all below it, each with its files, nothing hidden, and its real path where that is another.
-
-    Each real folder is entered once, lest links go round in circles.
-
-    Raises:
-        OSError: one cannot be listed.
-    """
+    """A local folder and all below it, each with its files, nothing hidden, and its real path where that is another."""
+    # Each real folder is entered once, lest links go round in circles; OSError: one cannot be listed.
     entered = {os.path.realpath(folder)}
     todo = [folder]
     while todo:
@@ -486,7 +466,6 @@ def _walk(folder: str, tables: TableFolders) -> Iterator[tuple[str, list[os.DirE
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder, or a link to one."""
     try:
         return entry.is_dir()
     except OSError:  # a link to a target that cannot be looked at

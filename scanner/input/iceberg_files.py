@@ -12,11 +12,7 @@ _CONFIGURED = "brickscan.io"  # name of the property that keeps the class which 
 
 
 class RegularFiles(FileIO):
-    """What pyiceberg reads tables through, but for FIFOs, sockets and devices of this machine.
-
-    Args:
-        properties: of the catalog or table.
-    """
+    """What pyiceberg reads tables through, but for FIFOs, sockets and devices of this machine."""
 
     def __init__(self, properties: Properties = EMPTY_DICT) -> None:
         super().__init__(properties)

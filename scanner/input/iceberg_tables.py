@@ -195,11 +195,9 @@ def _values(table: "Table", file: "DataFile") -> tuple[tuple[str, str | None], .
 
 
 def _commits(table: "Table", last: "TableSnapshot") -> Iterator[Commit]:
-    """What led to a snapshot, as far back as the table has it, the oldest first; snapshots of one transaction are one.
-
-    A transaction writes metadata with the time of its last snapshot. pyiceberg overwrites by two: one removes files,
-    and one adds others (Iceberg's specification, "Table Metadata Fields": metadata-log, last-updated-ms).
-    """
+    """What led to a snapshot, as far back as the table has it, the oldest first; those of one transaction are one."""
+    # A transaction writes metadata with the time of its last snapshot. pyiceberg overwrites by two: one removes files,
+    # and one adds others (Iceberg's specification, "Table Metadata Fields": metadata-log, last-updated-ms).
     line: dict[int, TableSnapshot] = {}
     found: TableSnapshot | None = last
     while found is not None:
@@ -269,14 +267,9 @@ def _deletions(table: "Table", tasks: Sequence["FileScanTask"]) -> dict[str, byt
 
 
 def _rows_of_vector(blob: bytes) -> NDArray[np.int64]:
-    """Rows of a deletion vector (Puffin's "deletion-vector-v1").
-
-    Behind a length and a magic number, 4 bytes each, stand the number of bitmaps and, for each, the upper half of its
-    rows and a Roaring bitmap; a checksum of 4 bytes ends it.
-
-    Raises:
-        ValueError: it is damaged, or claims more rows than a file may have: 40 bytes can claim more than memory holds.
-    """
+    """Rows of a deletion vector (Puffin's "deletion-vector-v1"). Raises ValueError: damaged, or too many rows."""
+    # Behind a length and a magic number, 4 bytes each, stand the number of bitmaps and, for each, the upper half of
+    # its rows and a Roaring bitmap; a checksum of 4 bytes ends it. 40 bytes can claim more than memory holds.
     from pyroaring import BitMap
 
     if zlib.crc32(blob[4:-4]) != int.from_bytes(blob[-4:], "big"):
@@ -297,12 +290,7 @@ def _is_vector(deletes: "DataFile") -> bool:
 
 
 def _positions(io: "FileIO", deletes: "DataFile") -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Files that a delete file is about, each with rows that are gone.
-
-    Raises:
-        Refused: it is of a kind that is not read.
-        ValueError: it is damaged, or takes another number of rows away than the table says.
-    """
+    """Files that a delete file is about, each with rows that are gone. Raises ValueError: damaged; Refused: unread."""
     from pyiceberg.table.puffin import PuffinFile
 
     with io.new_input(deletes.file_path).open() as file:

@@ -56,8 +56,6 @@ class _Footer(NamedTuple):
 
 
 class _Process(NamedTuple):
-    """A forked process, and the connection to it."""
-
     pid: int
     connection: Connection
 

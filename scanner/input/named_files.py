@@ -24,9 +24,7 @@ from scanner.input.tables import ICEBERG, LOG_OF_DELTA
 def open_parquet(path: Path, name: str) -> pq.ParquetFile:
     """A Parquet file whose footer was found sound by a process of its own, since a footer can end its reader.
 
-    Args:
-        path: a local path.
-        name: what the file is called in the error, such as `--file users.parquet`.
+    name: what the file is called in the error, such as `--file users.parquet`.
 
     Raises:
         Refused: it cannot be read, is no regular file, or its footer contradicts itself or claims too much.

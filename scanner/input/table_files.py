@@ -39,9 +39,7 @@ class TableFiles(Sequence[TableFile]):
     """Data files by their paths, each path once, made into objects when they are read.
 
     Entries that are equal in every field are one object.
-
-    Args:
-        parts: the files, some after the other. The first of several with one path counts.
+    parts: the files, some after the other. The first of several with one path counts.
     """
 
     def __init__(self, parts: Iterable[FileColumns]) -> None:

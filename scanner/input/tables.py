@@ -170,9 +170,7 @@ class TableFolder(NamedTuple):
 class TableFolders:
     """Refuses tables above and below one path of the input. Each folder above is looked at once.
 
-    Args:
-        location: the path, as it is configured.
-        filesystem: where it lies.
+    location: the path, as it is configured.
     """
 
     def __init__(self, location: str, filesystem: fs.FileSystem) -> None:
@@ -182,10 +180,8 @@ class TableFolders:
     def refuse_by(self, folder: str, below: Sequence[str]) -> None:
         """Refuse a table by a file that lies below the location.
 
-        Args:
-            folder: a folder.
-            below: names of the folders from there to the file, and the file's. What lies in a hidden folder is passed
-                over, as it is not read.
+        below: names of the folders from there to the file, and the file's. What lies in a hidden folder is passed over,
+        as it is not read.
 
         Raises:
             Refused: the file belongs to a table's log.

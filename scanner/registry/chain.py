@@ -62,7 +62,6 @@ def _next_head(head: bytes, records: NDArray[np.void]) -> bytes:
 
 
 def _records(rows: pl.DataFrame) -> NDArray[np.void]:
-    """Rows of USERS, in the form that is hashed."""
     records = np.zeros(rows.height, _RECORD)
     records["seq"] = rows["seq"].to_numpy()
     records["message"] = rows["message"].to_numpy()

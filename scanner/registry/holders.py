@@ -224,10 +224,7 @@ class Holders:
     def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
         """Whom a message names, for a document that existed at `at`, a time with a zone.
 
-        Args:
-            key_id: one of the keys that were loaded (KeyError otherwise).
-            message: 0 to M − 1.
-            at: a time at which the document existed, as far as is known.
+        message: 0 to M − 1; at: a time at which the document existed, as far as is known.
 
         Returns:
             `named` with the user; `reserved` for a message that is never given; `unallocated` when it never was;

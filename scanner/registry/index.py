@@ -210,10 +210,7 @@ class EventRun:
     def messages_of(self, key_id: str, user_ids: pl.Series, hashed: Ints) -> Ints:
         """Messages that were given to users under a key, in this run, and to others whose digest is the same.
 
-        Args:
-            key_id: the key's id.
-            user_ids: names.
-            hashed: the distinct `digests` of the names.
+        hashed: the distinct `digests` of the names.
         """
         if self._names:
             _, tables = self.rows(key_id, NAMES).find(hashed)
@@ -262,8 +259,7 @@ def refuse_twice(key_id: str, ordered: Ints) -> None:
 class IndexFolder:
     """The index of one users table.
 
-    Args:
-        table: folder or URI of the table.
+    table: folder or URI of the table.
     """
 
     def __init__(self, table: str) -> None:
@@ -390,7 +386,6 @@ class IndexFolder:
                 filesystem.delete_file(f"{inner}/{name}")
 
     def _write(self, runs: Sequence[EventRun]) -> dict[tuple[str, str], tuple[SortedFile, ...]]:
-        """Runs merged into one, in files."""
         written: dict[tuple[str, str], tuple[SortedFile, ...]] = {}
         for key_id in sorted(set[str]().union(*(run.keys for run in runs))):
             for kind, schema in KINDS.items():

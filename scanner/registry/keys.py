@@ -60,10 +60,7 @@ def with_weights(
 ) -> tuple[MasterKey, ...]:
     """The keys of a registry, the new one last, all with their weights unless the registry is being set up.
 
-    Args:
-        keys: the registry's keys, in their order.
-        new: the new key.
-        counts: whether a key gives p-values; other keys have no weight.
+    keys: the registry's keys, in their order. counts: whether a key gives p-values; other keys have no weight.
 
     Raises:
         Refused: weights were edited, and nothing is left for another key.
@@ -374,10 +371,6 @@ AUDIT_SECRET = f"file:secrets/{_DECOYS}"
 
 def set_audit_secret(folder: Path | str, secret: str | None = None) -> str:
     """Name the secret that the audits of scans draw decoy keys from. Returns its reference.
-
-    Args:
-        folder: the registry's folder.
-        secret: as for `new_key`.
 
     Raises:
         Refused: there is no registry, or the reference is not valid; SecretError: the secret cannot be read or made.

@@ -309,10 +309,8 @@ def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
 def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], folder: Path | str | None) -> list[str]:
     """Reasons why a list is wrong, for people. It must begin with an earlier copy, and hold a registry's keys.
 
-    Args:
-        lines: the list's lines.
-        earlier: lines of a copy that was kept; empty: there is none.
-        folder: the registry's folder, or a URI; None: no registry is compared.
+    earlier: lines of a copy that was kept; empty: there is none. folder: the registry's folder, or a URI; None: no
+    registry is compared.
     """
     changed = [
         f"line {old.number} of the earlier copy, of key {old.key_id}, is not in the list: it was cut or begun anew"

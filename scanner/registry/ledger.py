@@ -78,11 +78,8 @@ class GivenMessage(NamedTuple):
 class UsersSnapshot:
     """The content of a users table when it was opened.
 
-    Args:
-        runs: the runs of its index.
-        tail: the events that no run holds, columns of schemas.tables.USERS.
-        events: how many events are in its chain.
-        head: the chain's head after these; None: the last of them has none.
+    tail: the events that no run holds, columns of schemas.tables.USERS. head: the chain's head after these; None: the
+    last of them has none.
 
     Rows are data frames: user_id (null once erased), key_id, message, allocated_at, removed_at (null while it is held),
     seq and removed_seq (numbers of these events), each message once.
@@ -416,7 +413,6 @@ def _index_folder(folder: Path | str) -> IndexFolder:
 
 
 def _snapshot(folder: Path | str, table: DeltaTable | None) -> tuple[UsersSnapshot, Index]:
-    """A snapshot's content and its index."""
     if table is None:
         return UsersSnapshot.empty(START), NOTHING
     index_folder = _index_folder(folder)
@@ -437,11 +433,7 @@ def _snapshot(folder: Path | str, table: DeltaTable | None) -> tuple[UsersSnapsh
 
 
 def _head(users_snapshot: UsersSnapshot) -> bytes:
-    """The head that the next event goes on from.
-
-    Raises:
-        ScanFailed: the last event has none.
-    """
+    """The head that the next event goes on from. Raises ScanFailed: the last event has none."""
     if users_snapshot.head is None:
         raise _edited("its last event has no head")
     return users_snapshot.head
@@ -468,7 +460,6 @@ def _vacuum(folder: Path | str, *, full: bool, hours: int) -> None:
 
 
 def _clean(folder: Path | str) -> None:
-    """Delete the files that dropped out of the index."""
     table, index_folder = open_table(folder), _index_folder(folder)
     if table is not None:
         index_folder.clean(index_folder.read(table.transaction_version(_INDEX_APP)) or NOTHING)

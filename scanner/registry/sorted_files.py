@@ -50,8 +50,7 @@ class OpenedFile(NamedTuple):
 class PartsFolder:
     """The folder of an index. It opens parts, and writes new ones; no part is ever changed.
 
-    Args:
-        location: folder or URI; made when something is written.
+    location: folder or URI; made when something is written.
     """
 
     def __init__(self, location: str) -> None:
@@ -126,12 +125,7 @@ def opened(rows: pa.Table) -> OpenedFile:
 
 
 class SortedRows:
-    """Rows in the order of their first column, in parts that do not overlap.
-
-    Args:
-        parts: in order.
-        open_part: gives a part's rows.
-    """
+    """Rows in the order of their first column, in parts that do not overlap."""
 
     def __init__(self, parts: Sequence[SortedFile], open_part: Callable[[SortedFile], OpenedFile]) -> None:
         self.parts = tuple(parts)

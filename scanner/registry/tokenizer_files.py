@@ -34,9 +34,7 @@ class PinnedTokenizer(NamedTuple):
 def pin_tokenizer(folder: Path, given: str) -> PinnedTokenizer:
     """Path and SHA-256 of a tokenizer.json; the path is relative to the registry if it was given so or lies inside.
 
-    Args:
-        folder: the registry's folder.
-        given: a path; a relative one starts at the working folder or at the registry's.
+    given: a path; a relative one starts at the working folder or at the registry's.
 
     Raises:
         TokenizerError: it cannot be read, is two files, or no tokenizer.json.
@@ -78,7 +76,6 @@ def pin_tokenizer(folder: Path, given: str) -> PinnedTokenizer:
 
 
 def _patterns(value: object) -> Iterator[str]:
-    """Regular expressions of a tokenizer.json, outside of its vocabulary."""
     if isinstance(value, dict):
         if isinstance(value.get("Regex"), str):
             yield value["Regex"]
@@ -91,12 +88,8 @@ def _patterns(value: object) -> Iterator[str]:
 
 
 def _repeats_what_repeats(pattern: str) -> bool:
-    """Whether a group is repeated in which something is: a text may then take a time that doubles with each letter.
-
-    A pattern that is too long, or whose classes do not end, counts as one.
-
-    Repetitions of up to nine times do not count. Alternatives that match the same are not found.
-    """
+    """Whether a group is repeated in which something is: a text may take a time that doubles with each letter."""
+    # A pattern too long, or with open classes, counts. Up to nine times do not, nor alternatives that match the same.
     if len(pattern) > MOST_PATTERN:
         return True
     groups, closed = [False], False  # whether something is repeated in each open group, and in the one just closed

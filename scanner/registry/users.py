@@ -63,14 +63,7 @@ def _drawn_by_trial(
 
 
 def _drawn_by_rank(taken_up_to: Callable[[Ints], Ints], free: int, count: int, rng: np.random.Generator) -> Ints:
-    """Draw ranks among the free messages, and find by bisection which ones these are.
-
-    Args:
-        taken_up_to: function that gives how many taken messages are at most each of these.
-        free: how many messages are free.
-        count: how many messages are drawn.
-        rng: random generator.
-    """
+    """Draw `count` ranks among `free` messages, and find each by bisection of how many messages are taken up to it."""
     ranks = rng.choice(free, size=count, replace=False)
     low, high = ranks, ranks + int(taken_up_to(np.array([MAX_MESSAGES]))[0])  # numbers of messages; the first one that
     while (low < high).any():  # has as many free ones before it is free itself
@@ -110,12 +103,9 @@ def add_users(
 ) -> list[Allocation]:
     """Give each user a random free message under each key; one that holds a message already keeps it.
 
-    Args:
-        folder: the registry's folder.
-        key_ids: keys whose messages are given; None for every key of several messages that is not retired, and for
-            future keys.
-        user_ids: names; one that stands twice counts once.
-        at: time of the allocation, with a time zone; now by default, and in a trial always TRIAL_BEGAN.
+    key_ids: keys whose messages are given; None for every key of several messages that is not retired, and for future
+    keys. user_ids: names; one that stands twice counts once. at: time of the allocation, with a time zone; now by
+    default, and in a trial always TRIAL_BEGAN.
 
     Raises:
         Refused: an empty name, one of more than MAX_ID characters or like a canary's, a key that is unknown or retired

@@ -50,9 +50,7 @@ class Verification(NamedTuple):
 def verify_users(folder: Path | str, heads: Collection[str] = ()) -> Verification:
     """Follow the chain of a registry's users table from its start, and hold the index against its events.
 
-    Args:
-        folder: the registry's folder.
-        heads: earlier heads of the chain, as hex text (column users_head of schemas.tables.SCANS).
+    heads: earlier heads of the chain, as hex text (column users_head of schemas.tables.SCANS).
 
     Raises:
         Refused: there is no such registry, or the table gives a message twice.
@@ -83,7 +81,6 @@ def _verified(users_snapshot: UsersSnapshot, windows: Iterator[pl.DataFrame], wa
 
 
 def _unlike(users_snapshot: UsersSnapshot, events: pl.DataFrame) -> Iterator[str]:
-    """Differences between the index and the events."""
     for (key_id, event), part in events.group_by("key_id", "event", maintain_order=True):
         rows = users_snapshot.given(str(key_id), part["message"].to_numpy())
         if event == ALLOCATED:
@@ -214,7 +211,6 @@ def _names_parts(now: ledger.Whole, record: Record, wanted: Mapping[str, Ints] |
 
 
 def _has_one_of(part: SortedFile, messages: Ints | None) -> bool:
-    """Whether one of some messages, in order, is in the range of a part."""
     if messages is None:
         return False
     at = int(np.searchsorted(messages, part.first))

@@ -111,10 +111,7 @@ def _of_window(results: str, account_id: str, dates: tuple[str, str]) -> pl.Data
 
 
 def _confirmed(results: str, account_id: str, rows: pl.DataFrame, text_ids: TextIds) -> pl.DataFrame:
-    """The rows that a verdict confirms: on the account's document, and on that text, where all of it is kept.
-
-    Verdicts of nights that were dropped are gone; then all rows.
-    """
+    """The rows that a verdict confirms: on its document and text, where all is kept; of dropped nights, all."""
     digests = [hashlib.sha256(text).digest() for text in rows["text"]]
     known = rows.select("n", "path", "row", whole=pl.col("text").bin.size() < MOST_BYTES).with_columns(
         text_id=pl.Series(text_ids.of(pa.array(digests, pa.binary())).to_pylist(), dtype=pl.Binary)

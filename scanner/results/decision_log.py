@@ -72,11 +72,6 @@ def decide(results: str, flag: Mapping[str, Any], decision: NewDecision) -> Mapp
 
     It is on the disk, and in the table, when this returns. Whoever else decides meanwhile loses nothing.
 
-    Args:
-        results: folder or URI.
-        flag: a row of schemas.tables.VERDICTS.
-        decision: the decision.
-
     Raises:
         Refused: the table cannot be made, or is of another version.
         ScanFailed: it cannot be written, or others kept committing first.

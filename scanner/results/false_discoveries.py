@@ -96,9 +96,7 @@ def log10_factor_at_most(row: Mapping[str, Any]) -> float | None:
 def posterior_at_most(log10_factor: float, prior: float) -> float:
     """The bound on the probability that a text is marked for a message.
 
-    Args:
-        log10_factor: log10 of the most by which the text multiplies the odds.
-        prior: the probability that it is marked for this very message before it was looked at, above 0 and below 1.
+    prior: the probability that it is marked for this very message before it was looked at, above 0 and below 1.
     """
     log10_odds = math.log10(prior) - math.log1p(-prior) / LN10 + log10_factor
     return 1.0 / (1.0 + 10.0**-log10_odds) if log10_odds > -300.0 else 0.0
@@ -139,9 +137,6 @@ def pieces(flags: pl.LazyFrame) -> pl.DataFrame:
 
     Columns: those of OF, and piece, int64; null where there are too many texts to tell: of a key and message with more
     than MOST_SKETCHES, or of all where MOST_READS are too few.
-
-    Args:
-        flags: rows of schemas.tables.FLAGS.
     """
     found, first = [_in_memory(flags.head(0).select(*OF, "sketch").collect())], 0
     for groups, tell in _parts(flags.select(OF).unique().group_by(_GROUP).len().collect(engine="streaming")):
@@ -172,11 +167,7 @@ def sizes_of(flags: pl.LazyFrame, of_flags: pl.DataFrame) -> pl.DataFrame:
 
 
 def _parts(sizes: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, bool]]:
-    """Groups that are read together, MOST_SKETCHES texts at most, and whether their pieces are counted.
-
-    Args:
-        sizes: `len` texts of each group.
-    """
+    """Groups of so many texts that are read together, MOST_SKETCHES at most, and whether their pieces are counted."""
     numbers, part, size = [], 0, 0
     ordered = sizes.sort("len", *_GROUP)
     for length in ordered["len"].to_list():

@@ -355,7 +355,6 @@ def _refuse_another_secret(rows: Sequence[Mapping[str, Any]], key: NDArray[np.ui
 
 
 def _rows(results: str, wanted: pl.Expr, *columns: str) -> list[dict[str, Any]]:
-    """Rows of FILTERS, all columns unless some are named; empty: there is no table."""
     if not DeltaTable.is_deltatable(table_uri(results, FILTERS_TABLE)):
         return []
     with faults_named(results):
@@ -381,10 +380,8 @@ def _filter_rows(results: str, config: ScanConfig, night: date, key: NDArray[np.
 
 
 def _sha256(rows: Sequence[Mapping[str, Any]], key: NDArray[np.uint64]) -> str:
-    """Digest of a filter, of what it leaves out and of what admissions ask of it, under the key of its n-grams.
-
-    So nobody who may write tables makes a filter that hides texts.
-    """
+    """Digest of a filter, of what it leaves out and what admissions ask of it, under the key of its n-grams."""
+    # So nobody who may write tables makes a filter that hides texts.
     names = ("texts", "tokenizer_sha256", "reach", "hashed_under", "learnt_texts")
     of_rows = [[row[name] for name in names] + [hashlib.sha256(row["common"] or b"").hexdigest()] for row in rows]
     return _keyed(key, digest({"night": rows[0]["night"], "rows": sorted(of_rows, key=str)})).hex()

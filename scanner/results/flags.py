@@ -116,11 +116,8 @@ NO_FLAGS = FlagCount(0, 0)
 def count_flags(results: str, rate: float, wanted: WantedFlags, canaries: Collection[Canary] | None) -> FlagCount:
     """Count the flags that are asked for.
 
-    Args:
-        results: folder or URI.
-        rate: a rate stricter than the scan's leaves out flags that it would not have made.
-        wanted: which flags.
-        canaries: as scanner.results.flags.of_canary.
+    rate: a rate stricter than the scan's leaves out flags that it would not have made; canaries: as
+    scanner.results.flags.of_canary.
 
     Raises:
         Refused: there are no results.

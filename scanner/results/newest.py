@@ -126,15 +126,7 @@ def _settle(tables: Tables, name: str, winners: Mapping[str, int]) -> None:
 def _without(
     table: DeltaTable, results: str, name: str, shards: Collection[str], goes: Callable[[tuple[str, str]], bool]
 ) -> list[AddAction | RemoveAction]:
-    """Remove the files that hold unwanted rows of a shard; their other rows are written anew.
-
-    Args:
-        table: the table as it was looked at.
-        results: folder or URI.
-        name: the table's name.
-        shards: ids; no row of another shard is removed.
-        goes: decides by shard_id and scan_id.
-    """
+    """Remove the files with rows of these shards that `goes` picks by shard_id and scan_id; others are written anew."""
     of_shards = pc.field("shard_id").isin(list(shards))
     removals: list[AddAction | RemoveAction] = []
     kept: list[pa.RecordBatch] = []
@@ -191,11 +183,8 @@ def flags(results: str) -> pl.LazyFrame:
 def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> pl.LazyFrame:
     """Rows of `flags` that stand, one a document, as in schemas.tables.VERDICTS. Raises as `shards` does.
 
-    Args:
-        results: folder or URI.
-        rows: rows of `flags`.
-        wanted: expression of columns of VERDICTS, for the standing rows to be given. Other rows are not kept in memory,
-            except for documents that were scanned again and have a wanted row.
+    wanted: expression of columns of VERDICTS, for the standing rows to be given. Other rows are not kept in memory,
+    except for documents that were scanned again and have a wanted row.
     """
     of_one_scan, rescanned = _standing(results, rows, wanted)
     columns = SCHEMAS["verdicts"].names
@@ -210,11 +199,7 @@ def current_flags(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _standing(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> tuple[pl.LazyFrame, pl.LazyFrame]:
-    """Rows of `flags` that no later range hides.
-
-    Returns the wanted rows of files that were scanned once; and of other files, with own_at, all rows of documents that
-    have a wanted one.
-    """
+    """Wanted rows of `flags` that no later range hides; own_at: of files scanned again all rows of their documents."""
     ranges = shards(results)
     # flags may be kept of nights that were dropped, whose ranges hide nothing any more
     kept = rows.join(ranges.select("scan_id").unique(), on="scan_id", how="anti").select("path")
@@ -237,10 +222,7 @@ def newest_quarantine(results: str, wanted: pl.Expr) -> pl.LazyFrame:
     """Rows of `quarantine` on documents and files that nothing has read since, the newest of each.
 
     A row stands until a younger scan has a verdict on its document, or reads its file. Raises as `shards` does.
-
-    Args:
-        results: folder or URI.
-        wanted: expression of columns of QUARANTINE, for the standing rows to be given.
+    wanted: expression of columns of QUARANTINE, for the standing rows to be given.
     """
     ranges, rows = shards(results), read_whole(results, "quarantine")
     some_row = rows.filter(wanted).select(_DOCUMENT).unique()
@@ -313,11 +295,9 @@ def largest_p() -> pl.Expr:
 
 
 def _best(rows: pl.LazyFrame, p: pl.Expr) -> pl.LazyFrame:
-    """The best of several rows of a document, with the names of all, as a scan under all of their keys would list them.
-
-    The best row has the smallest p-value, any before none, and the newest of equal ones comes first. Among flagged rows
-    of a document, a row by which somebody may be named comes before all others.
-    """
+    """The best of several rows of a document, with the names of all, as a scan under all of their keys would."""
+    # The best row has the smallest p-value, any before none, and the newest of equal ones comes first. Among flagged
+    # rows of a document, a row by which somebody may be named comes before all others.
     ranked = rows.sort(
         pl.col("naming").is_in(_NAMES_NOBODY),
         *(p, "scanned_at", "scan_id"),

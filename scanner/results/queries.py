@@ -99,11 +99,7 @@ def verdicts_of(results: str, shard_ids: Iterable[str], judged: pl.LazyFrame) ->
     Flagged rows are as `flags` has them, with their p-values.
 
     Files of the table that hold no path of these are not opened.
-
-    Args:
-        results: folder or URI.
-        shard_ids: ids of the shards.
-        judged: the judged scans, column scan_id.
+    judged: the judged scans, column scan_id.
 
     Raises:
         Refused: there are no results.
@@ -159,11 +155,9 @@ def count_of_no_scan(results: str, table: Literal["flags", "accounts"] = "flags"
 
 
 def _without_contradictions(rows: pl.LazyFrame, lists: Sequence[str]) -> pl.LazyFrame:
-    """Rows of which those are `contradicted`, and name nobody, that say two things: no scan writes them.
-
-    A user stands under `named` alone, and a list of names where the registry was asked, which takes a message. Here no
-    registry is asked: scanner.evidence.registry_check holds rows against it.
-    """
+    """Rows of which those are `contradicted`, and name nobody, that say two things: no scan writes them."""
+    # A user stands under `named` alone, and a list of names where the registry was asked, which takes a message. Here
+    # no registry is asked: scanner.evidence.registry_check holds rows against it.
     known, of_registry = ([str(naming) for naming in among] for among in (set(Naming) - {Naming.NONE}, OF_REGISTRY))
     filters = pl.col("naming").is_in(of_registry)
     wrong = [
@@ -234,7 +228,6 @@ def nights(results: str) -> pl.LazyFrame:
 
 
 def _audit_states(results: str) -> pl.LazyFrame:
-    """State of the audits on the verdicts of each scan: scan_id, audit."""
     worst = (AuditState.ALARM, AuditState.CANARIES_LOST, AuditState.POSSIBLE_FRAMING)
     states = [pl.when((pl.col("audit") == state).any()).then(pl.lit(state)) for state in worst]
     judged = scans(results).select("audit", scan_id="audited_scans").explode("scan_id").drop_nulls("scan_id")

@@ -219,13 +219,9 @@ def retain(
     """Take all rows of these scans out of the tables, table by table, but for `shards`, where they are marked.
 
     Returns how many rows were taken out or marked.
-
-    Args:
-        results: folder or URI.
-        scans: ids.
-        keep_flags: leave the rows of `flags` that stand, and their texts. Flags that a later scan took back are
-            removed, and so are such flags of nights that were dropped before.
-        watch: called now and then with a table's name, how many of its files were looked at, and how many there are.
+    keep_flags: leave the rows of `flags` that stand, and their texts. Flags that a later scan took back are removed,
+    and so are such flags of nights that were dropped before. watch: called now and then with a table's name, how many
+    of its files were looked at, and how many there are.
 
     Raises:
         Refused: there are no results.
@@ -258,10 +254,7 @@ def drop_older(results: str, days: int, *, keep_flags: bool, config_sha256: str)
 
 
 def _taken_back(results: str, scans: pl.DataFrame) -> pl.DataFrame:
-    """Flags of these scans, or kept from dropped nights, that a later scan took back.
-
-    Once the nights are gone, no row would show that.
-    """
+    """Flags of these scans, or kept from dropped nights, that a later scan took back: else no row would show it."""
     stays = shards(results).select("scan_id").unique().join(scans.lazy(), on="scan_id", how="anti")
     rows = flags(results).join(stays, on="scan_id", how="anti")
     return rows.join(current_flags(results, flags(results)), on=_FLAG, how="anti").select(_FLAG).collect()
@@ -360,11 +353,7 @@ def erase_user(
     The files that held the names are deleted, and so are leftovers of attempts that failed a day ago or earlier.
     Younger files may be a running scan's, and are left for scanner.results.upkeep.vacuum. It may be interrupted, and
     called again, at any time.
-
-    Args:
-        results: folder or URI.
-        user_ids: the names.
-        watch: called now and then with a table's name, how many of its files were looked at, and how many there are.
+    watch: called now and then with a table's name, how many of its files were looked at, and how many there are.
 
     Raises:
         Refused: there are no results.
@@ -419,7 +408,6 @@ def _without_notes(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> 
 
 
 def _theirs(file: pq.ParquetFile, user_ids: Sequence[str]) -> pl.Series:
-    """Whether each row has one of these users among its `user_ids`."""
     return pl.Series(file.read(["user_ids"])["user_ids"]).list.eval(pl.element().is_in(list(user_ids))).list.any()
 
 

@@ -341,12 +341,6 @@ def in_quarantine(results: str, wanted: QuarantineFilter, limit: int | None, by:
     files, accounts, reasons and texts, int64, the last three distinct and without null; first and last, when they were
     scanned. By document: as in schemas.tables.QUARANTINE.
 
-    Args:
-        results: folder or URI.
-        wanted: which rows.
-        limit: how many rows at most; None: all.
-        by: the unit of a row.
-
     Raises:
         Refused: there are no results.
         ScanFailed: names were erased all the while.
@@ -387,9 +381,7 @@ def _summed(newest: pl.LazyFrame, group: tuple[str, ...]) -> pl.LazyFrame:
 def with_generator(results: str, rows: pl.DataFrame) -> pl.DataFrame:
     """Rows of flags with a column `generator`, string: null where it does not matter, or the scan has not ended.
 
-    Args:
-        results: folder or URI.
-        rows: rows with `scan_id` and `key_id`.
+    rows: rows with `scan_id` and `key_id`.
 
     Raises:
         Refused: there are no results.

@@ -61,13 +61,9 @@ def sightings_of(plan: Plan, files: Iterable[InputFile], began: datetime, *, und
 
 
 def _files(results: str, wanted: pl.DataFrame) -> pl.DataFrame:
-    """When files were first scanned, where they were: path, before, and first.
-
-    A scan after a file was last modified had this very file, whatever it made of it. Where that time is not known, or
-    is still to come, any scan of the path may have had it.
-
-    wanted: path; modified, when each file was, or null; before: scans count that were done by then, null: all do.
-    """
+    """When files, of paths and times, were first scanned, where they were, by scans before: path, before, first."""
+    # A scan after a file was last modified had this very file, whatever it made of it. Where that time is not known, or
+    # is still to come, any scan of the path may have had it.
     lost = quarantine(results).select("path", "scan_id", "scanned_at", began_at="scanned_at")
     ranges = ranges_ever(results).select("path", "scan_id", "scanned_at", "began_at")
     tables = [
@@ -103,7 +99,6 @@ class EarlierKnowledge(NamedTuple):
 
 
 def _modified(mark: str | None) -> datetime | None:
-    """When a file was modified, by the column `file` of SHARDS."""
     time = (mark or "").rpartition(":")[2]
     return moment(int(time)) if time.isascii() and time.isdigit() and 0 < int(time) < _LAST_MOMENT else None
 
@@ -340,13 +335,9 @@ def changed_names(registry: str | Path, results: str, messages: pl.DataFrame) ->
 
 
 def _on_record(results: str) -> Record:
-    """The newest verification, with the checkpoints of all, by scans that ended, and ran when it says so.
-
-    Rows of other scans, as of one that was killed, are passed over: then more is verified again.
-
-    Raises:
-        Refused: rows differ in what a file or the chain was like, which no scan changes.
-    """
+    """The newest verification, with all checkpoints, by scans that ended, and ran when it says so."""
+    # Rows of other scans, as of one that was killed, are passed over: then more is verified again. Refused: rows differ
+    # in what a file or the chain was like, which no scan changes.
     if not DeltaTable.is_deltatable(table_uri(results, TABLE)):
         return NO_RECORD
     ran = scans(results).select("scan_id", "started_at", "finished_at").unique("scan_id")

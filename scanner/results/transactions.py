@@ -192,11 +192,7 @@ class TableEntry(NamedTuple):
 
 
 class Tables:
-    """The tables of a folder of results, for callers who commit to them again and again: each is opened once.
-
-    Args:
-        results: folder or URI.
-    """
+    """The tables of a folder of results, for callers who commit to them again and again: each is opened once."""
 
     def __init__(self, results: str) -> None:
         self.results = results
@@ -361,11 +357,8 @@ def _statistics(schema: pa.Schema) -> dict[str, str]:
 def read_whole(results: str, name: str, paths: pl.Series | None = None) -> pl.LazyFrame:
     """Rows of a table.
 
-    Args:
-        results: folder or URI.
-        name: the table's name.
-        paths: files of the table that hold no row of these paths are left out; the files that are read may have other
-            rows too.
+    paths: files of the table that hold no row of these paths are left out; the files that are read may have other rows
+    too.
 
     Raises:
         Refused: there is no such table, or it is of another version or has other columns.

@@ -71,13 +71,7 @@ def put_in_place(
 
     Files that were not placed are deleted: they may hold a name that was erased meanwhile. Where the result of a commit
     is unknown they stay, for scanner.results.upkeep.vacuum: a store may carry it out after its answer was lost.
-
-    Args:
-        results: folder or URI.
-        name: the table's name.
-        kept: the table.
-        replacements: the replacements.
-        merged: the rows are the same, which readers of Delta's change feed are told.
+    merged: the rows are the same, which readers of Delta's change feed are told.
 
     Raises:
         ScanFailed: others kept committing first, or the table cannot be read or written.
@@ -114,13 +108,9 @@ def rewrite(
     """Go through all files of a table, new ones included, and replace those that are to change.
 
     A second call goes on where an interrupted one stopped. Returns how many rows were removed or changed.
-
-    Args:
-        results: folder or URI.
-        name: the table's name.
-        change: gives the new content of an open file; None: the file stays. It is called in several threads.
-        may_hold: filters the files of `files_of` that are looked at; default: all.
-        watch: called now and then with how many files were looked at, and how many there are to be looked at.
+    change: gives the new content of an open file; None: the file stays. It is called in several threads. may_hold:
+    filters the files of `files_of` that are looked at; default: all. watch: called now and then with how many files
+    were looked at, and how many there are to be looked at.
 
     Raises:
         ScanFailed: others kept committing first, or the table cannot be read or written.
@@ -295,7 +285,6 @@ def _compact(results: str, name: str, kept: KeptTable) -> Upkeep:
 
 
 def _sizes(table: DeltaTable) -> dict[str, int]:
-    """Names of a table's files with their sizes, oldest first."""
     return dict(files_of(table).select("path", "size_bytes").iter_rows())
 
 

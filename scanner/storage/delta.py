@@ -116,8 +116,7 @@ def refuse_other_version(table: DeltaTable) -> None:
 def attempts(subject: str) -> Iterator[None]:
     """Attempts at something that fails while others commit first; each waits a little longer than the one before.
 
-    Args:
-        subject: the subject of the error, such as `commits to /results/verdicts`.
+    subject: the subject of the error, such as `commits to /results/verdicts`.
 
     Raises:
         ScanFailed: COMMIT_ATTEMPTS attempts failed.
@@ -150,11 +149,7 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 
 class KeptTable:
-    """A table, opened when it is first needed.
-
-    Args:
-        uri: its folder.
-    """
+    """A table, opened when it is first needed."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -224,8 +219,6 @@ class KeptTable:
 
 
 class _Log:
-    """The files of a table's log."""
-
     def __init__(self, table_uri: str) -> None:
         self._filesystem, folder = filesystem_of(unquote(table_uri.removeprefix("file://")))
         self._folder = f"{folder.rstrip('/')}/_delta_log"

@@ -69,10 +69,8 @@ def is_uri(location: Path | str) -> bool:
 def absolute(field: str, location: str, base: Path) -> str:
     """An absolute path or a URI, without a slash at its end, for the location of tables or of a registry.
 
-    Args:
-        field: name of the configuration's field, for the error.
-        location: a plain path, relative ones starting at `base`, or a URI; a local folder's URI becomes a plain path.
-        base: a folder.
+    field: name of the configuration's field, for the error. location: a plain path, relative ones starting at `base`,
+    or a URI; a local folder's URI becomes a plain path.
 
     Raises:
         Refused: a password or options in a URI; a scheme that nothing reads.
@@ -116,9 +114,7 @@ MOST_ROWS = 2**36
 def read_named(path: Path | str, most: int = MOST_SETTINGS) -> bytes:
     """The bytes of a regular file.
 
-    Args:
-        path: a local path.
-        most: bytes; a file that has more is not read.
+    most: bytes; a file that has more is not read.
 
     Raises:
         OSError: it cannot be read, is no regular file or is too large; `strerror` says why, for people.

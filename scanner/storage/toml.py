@@ -97,7 +97,6 @@ def _shown(value: object) -> str:
 
 
 def _with_lists(value: object) -> object:
-    """The data before `_with_tuples`, for the people who wrote it."""
     if isinstance(value, dict):
         return {name: _with_lists(inner) for name, inner in value.items()}
     return list(map(_with_lists, value)) if isinstance(value, tuple) else value
@@ -111,7 +110,6 @@ def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
-    """The model of a field, or of the items of a field."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)

@@ -220,11 +220,9 @@ def _with_capital(begin: re.Match[str]) -> str:
 
 
 def _words_of_one_script(text: str) -> str:
-    """The text with words of one script for words that mix letters which look the same.
-
-    A word tells its script by letters that no other script has. A word without such letters goes with the last mixed
-    word before it, unless a word between them is plainly of another script: so words of two languages stay.
-    """
+    """The text with words of one script for words that mix letters which look the same."""
+    # A word tells its script by letters that no other script has. A word without such letters goes with the last mixed
+    # word before it, unless a word between them is plainly of another script: so words of two languages stay.
     if not _MIXED.search(text):
         return text
     tells = (_script_of(set(word[0]), None) for word in _WORD.finditer(text))
@@ -242,11 +240,8 @@ def _words_of_one_script(text: str) -> str:
 
 
 def _script_of(letters: set[str], now: Script | None) -> tuple[Script | None, bool]:
-    """The script of a word by letters that look like none of another, or None; and whether it has letters of two.
-
-    None and two: a word with such letters of both. now: the script of mixed words so far, where the word has Latin
-    letters alone.
-    """
+    """The script of a word by letters that look like none of another, or None; and whether it has letters of two."""
+    # None and two: a word with such letters of both. now: of mixed words so far, where it has Latin letters alone.
     latin = {letter for letter in letters if letter not in _FOREIGN}
     others = {_FOREIGN[letter] for letter in letters - latin}
     other = now if not others else others.pop() if len(others) == 1 else None

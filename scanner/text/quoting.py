@@ -276,10 +276,7 @@ def _part(
     many: int,
     number: int,
 ) -> tuple[int, int]:
-    """Write the segments of a part. Returns how many are written, and how many the text has so far.
-
-    newlines: places of the part's newlines.
-    """
+    """Write the segments of a part; newlines: its places. Returns how many are written, and how many the text has."""
     begin, last = part
     line = len(newlines) if quoted else 0
     while line < len(newlines):
@@ -320,13 +317,8 @@ def tokens_before(
     """Numbers of tokens that begin before each segment's begin and end, by the bytes of tokens: int64[S] each.
 
     The third result, bool[D], says for which documents both are right: their tokens have as many bytes as they should.
-
-    Args:
-        segments: of D documents, by bytes.
-        tokens: of these documents.
-        bytes_of: number of bytes of each token id; ids beyond it have none.
-        more: bytes that the tokens of a document have beyond its own, in front.
-        sizes: int64[D], bytes of documents.
+    bytes_of: number of bytes of each token id; ids beyond it have none. more: bytes that the tokens of a document have
+    beyond its own, in front; sizes: int64[D], bytes of documents.
     """
     begin, end, right = np.empty_like(segments.begin), np.empty_like(segments.end), np.ones(len(sizes), np.bool_)
     for d in range(len(sizes)):
@@ -411,10 +403,7 @@ class TokenOffsets:
     def by_tokens(self, texts: Utf8, tokens: Tokens, segments: Segments) -> Segments:
         """The same segments by the tokens of their text.
 
-        Args:
-            texts: D of them.
-            tokens: of these.
-            segments: of these, by bytes; they begin and end with characters.
+        segments: of these, by bytes; they begin and end with characters.
         """
         begin, end, right = self._by_lengths(texts, tokens, segments)
         for d in np.flatnonzero(~right & (segments.many > 0)).tolist():

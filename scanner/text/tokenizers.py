@@ -51,9 +51,6 @@ class Tokenizer(Protocol):
 class HuggingFaceTokenizer:
     """The reference: Hugging Face `tokenizers`, no special tokens added or read, nothing cut, nothing padded.
 
-    Args:
-        data: the bytes of a tokenizer.json.
-
     Raises:
         ValueError: the bytes are no tokenizer.
     """
@@ -242,7 +239,6 @@ def _other_forms(phrase: str) -> list[str]:
 
 
 def _mixtures(strings: list[str]) -> list[str]:
-    """Pieces of other strings put together."""
     generator = np.random.default_rng(1)
     mixtures = []
     for _ in range(150):
@@ -264,10 +260,6 @@ Scalar = TypeVar("Scalar", np.uint32, np.int64)
 
 class FastTokenizer:
     """A tokenizer that was found to agree with the reference.
-
-    Args:
-        data: the bytes of a tokenizer.json.
-        reference: loaded from the same bytes.
 
     Raises:
         BackendMissing: `fastokens` is not installed.
@@ -356,11 +348,9 @@ class FastTokenizer:
 
 
 def _array(buffer: bytes, kind: type[Scalar]) -> NDArray[Scalar]:
-    """A buffer as an array, without a copy.
-
-    It is marked writable, though nobody writes to it, since numba compiles kernels anew for read-only arrays. An empty
-    one is made anew, since it has no place in memory.
-    """
+    """A buffer as an array, without a copy."""
+    # It is marked writable, though nobody writes to it, since numba compiles kernels anew for read-only arrays. An
+    # empty one is made anew, since it has no place in memory.
     read_only = np.frombuffer(buffer, kind)
     if not len(read_only):
         return read_only.copy()

@@ -112,10 +112,8 @@ def transport_signs(
 
 @kernel
 def _broken_lines(text: NDArray[np.uint8], no_prose: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which lines but the last end where the next word would not have fitted; bool[0] if too few of them do.
-
-    Lengths are counted in characters; a blank at the end of a line counts as the break, as RFC 3676 leaves one.
-    """
+    """Which lines but the last end where the next word would not have fitted; bool[0] if too few of them do."""
+    # Lengths are counted in characters; a blank at the end of a line counts as the break, as RFC 3676 leaves one.
     count, end, one = 1, np.uint64(len(text)), np.uint64(1)
     for place in range(len(text)):
         count += text[place] == 10

@@ -35,12 +35,8 @@ def pooled_positions(
 ) -> Positions:
     """The scored positions of each account, in the order of its posts, repeats left out across all of them.
 
-    Args:
-        rule: which positions of a text are scored.
-        reach: how many tokens before a token decide its draw; all of them must be of its own post.
-        posts: of all accounts, one after another.
-        accounts: int64[A+1], the first post of each account, and the number of posts.
-        dedup: which repeats are left out.
+    rule: which positions of a text are scored. reach: how many tokens before a token decide its draw; all of them must
+    be of its own post. accounts: int64[A+1], the first post of each account, and the number of posts.
     """
     whole = rule.positions(Tokens(posts.ids, posts.offsets[accounts]), dedup)
     post = np.searchsorted(posts.offsets, whole.index, "right") - 1

@@ -165,10 +165,8 @@ class _Search(NamedTuple):
         ]
 
     def _rare(self, count: int, least: int, most: int) -> list[list[int]]:
-        """The first numbers of the best of each document, and of `most` those that are as rare as one in so many.
-
-        Sums fall, so the law is computed up to the first that is not rare. Without steps all numbers are as good.
-        """
+        """The first numbers of the best of each document, and of `most` those that are as rare as one in so many."""
+        # Sums fall, so the law is computed up to the first that is not rare. Without steps all numbers are as good.
         least, most, scored = min(least, count), min(most, count), np.diff(self.steps.offsets)
         found, documents = [[*range(most)] for _ in scored], np.flatnonzero(scored)
         if not len(documents):
@@ -244,9 +242,7 @@ class _Sums(NamedTuple):
 class ByLevels:
     """A watermark by levels. Its p-values have the floor of the mark's law, and its decoys are those of the mark.
 
-    Args:
-        mark: the opened key, of a format of which `lacks_for_levels` says nothing.
-        levels_of: gives levels of tokens.
+    mark: the opened key, of a format of which `lacks_for_levels` says nothing.
 
     Raises:
         ValueError: a key that cannot be scored by levels, or that needs a rank and has no decoys.
@@ -365,10 +361,7 @@ def _sums(terms: NDArray[np.float64], levels: NDArray[np.int64], positions: Posi
 class ByLevelsProof:
     """The slow path of a mark by levels.
 
-    Args:
-        path: the slow path of the mark without levels, which says what each position adds.
-        levels_of: gives levels of tokens.
-        form: the mark's format.
+    path: the slow path of the mark without levels, which says what each position adds.
 
     Raises:
         TypeError: a slow path that does not.

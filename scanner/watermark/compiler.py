@@ -37,10 +37,8 @@ config: Any = _config  # its settings are not in the type stubs
 
 
 def _features() -> str:
-    """Features of this machine's processor, and vectors of 512 bits wherever it has them: LLVM prefers those of 256.
-
-    Ciphers side by side gain a quarter by the wide ones, and no kernel lost by them (Xeon of family 6, model 167).
-    """
+    """Features of this machine's processor, and vectors of 512 bits wherever it has them: LLVM prefers those of 256."""
+    # Ciphers side by side gain a quarter by the wide ones, and no kernel lost by them (Xeon of family 6, model 167).
     features = str(get_host_cpu_features())
     return f"{features},-prefer-256-bit" if "+avx512f" in features.split(",") else features
 
@@ -73,11 +71,9 @@ def _wait_for(lock: TextIO) -> None:
 
 @contextlib.contextmanager
 def _one_process(name: str) -> Iterator[None]:
-    """Let no other process compile a kernel meanwhile; go on where that cannot be, as on a filesystem without locks.
-
-    The compiler's lock comes first, as it does where one kernel has another compiled that it calls: threads that took
-    the two in different orders would wait for each other. Processes do not, since calls go in no circle.
-    """
+    """Let no other process compile a kernel meanwhile; go on where that cannot be, as on a filesystem without locks."""
+    # The compiler's lock comes first, as where one kernel has another compiled that it calls: threads that took the two
+    # in different orders would wait for each other. Processes do not, since calls go in no circle.
     with global_compiler_lock, contextlib.ExitStack() as locks:
         if name not in _one_by_one:
             with contextlib.suppress(OSError):

@@ -407,12 +407,7 @@ class CountsHits(Protocol):
     ) -> Hits:
         """Count, for each of D documents under a key of its own, the messages 0 … messages−1 that reach `critical`.
 
-        Args:
-            secrets: one for each of the D documents.
-            tokens: of the batch.
-            positions: of the D documents.
-            messages: how many are scored.
-            critical: float64[D, J], ∞ where nothing counts.
+        secrets: one for each of the D documents; critical: float64[D, J], ∞ where nothing counts.
         """
 
 
@@ -453,11 +448,7 @@ class ProofPath(Protocol):
     ) -> tuple[int, list[float]]:
         """How many positions of a text are scored, and the score of each message.
 
-        Args:
-            tokens: uint32[N], of the text.
-            messages: from 0 on.
-            dedup: which repeats are left out.
-            left_out: places of further tokens that are not scored.
+        tokens: uint32[N], of the text; left_out: places of further tokens that are not scored.
         """
 
     def log10_p(self, score: float, scored: int) -> float:

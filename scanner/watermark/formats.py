@@ -151,7 +151,6 @@ def check(text: str) -> list[GroupResult]:
 
 
 def _grouped_cases(cases: list[Any], sequences: object) -> tuple[dict[str, list[Case]], int]:
-    """The groups of a list of cases, and how many cases belong to none."""
     groups: dict[str, list[Case]] = {}
     not_read = 0
     for number, case in enumerate(cases):
@@ -234,11 +233,7 @@ class Price(NamedTuple):
 def price(form: Format, mark: Watermark, messages: int, clock: Callable[[], float] = time.thread_time) -> Price | None:
     """Time a key on tokens as frequent as in text; None where it takes less than a hundred times our green list.
 
-    Args:
-        form: of the key.
-        mark: opened.
-        messages: M, that a scan searches.
-        clock: in seconds.
+    messages: M, that a scan searches.
     """
     if form.seconds(messages) < _WORTH_TIMING:
         return None

@@ -167,7 +167,6 @@ class _MinusLogP:
     variance: ClassVar[float] = 0.0
 
     def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-        """−S/ln 10."""
         s, t = np.broadcast_arrays(np.asarray(score, np.float64), np.asarray(scored, np.float64))
         out: NDArray[np.float64] = np.where(t > 0, np.minimum(s * _LOG10_E, 0.0), 0.0)
         return out
@@ -280,11 +279,7 @@ def least_score(law: Law, scored: NDArray[np.int64], log10_p: float) -> NDArray[
 
     Where no score has such a p, a number that no score over T positions reaches. Where scores are real numbers, the
     result is smaller by 2^-40 of the largest score, so that every score below it can be skipped without a further look.
-
-    Args:
-        law: the score's law.
-        scored: T, int64[D].
-        log10_p: below 0.
+    scored: T, int64[D]; log10_p: below 0.
     """
     low, high = np.zeros(len(scored)), law.largest(scored) + 1.0
     for _ in range(_HALVINGS):
@@ -304,10 +299,7 @@ _HALVINGS_OF_A_TILT = 200
 def log_tail(score: int, weights: NDArray[np.int64], chances: NDArray[np.float64]) -> float:
     """ln P(Σ v·C ≥ score), each C an independent draw of the law `chances`; relative error of p below 1e-9.
 
-    Args:
-        score: a whole number.
-        weights: v > 0 of each layer, int64[m].
-        chances: P(C = 0), P(C = 1), …: float64[T+1].
+    weights: v > 0 of each layer, int64[m]; chances: P(C = 0), P(C = 1), …: float64[T+1].
     """
     values = np.flatnonzero(chances)
     log_chance = np.log(chances[values])

@@ -70,11 +70,8 @@ def log10_greenlist_levels(
 ) -> NDArray[np.float64]:
     """log10 P(Σ v·x ≥ S) of x that are 1 with chance γ, else 0; 0 where no token counts.
 
-    Args:
-        score: S, whole numbers, float64[D].
-        counts: how many tokens have each value, integers [D, L].
-        values: v, whole numbers of 0 or more, [L].
-        gamma: γ.
+    score: S, whole numbers, float64[D]; counts: how many tokens have each value, integers [D, L]; values: v, whole
+    numbers of 0 or more, [L].
 
     Returns:
         float64[D]; −∞ beyond the largest sum; relative error of p below 1e-9 for up to 100,000 tokens, never too small.
@@ -202,10 +199,8 @@ def _tilt(s: float, n: NDArray[np.float64], values: NDArray[np.int64], gamma: fl
 
 @kernel
 def _middle(n: float, share: float) -> tuple[int, NDArray[np.float64], float]:
-    """First count of a binomial law that is kept, the chances from there on, and a bound on those that are cut off.
-
-    The chances fall by growing factors away from the mode, so that what is beyond is less than a geometric series.
-    """
+    """First count of a binomial law that is kept, the chances from there on, and a bound on those that are cut off."""
+    # The chances fall by growing factors away from the mode: what is beyond is less than a geometric series.
     mode = min(math.floor((n + 1.0) * share), n)
     top = math.exp(_log_binomial(mode, n, share))
     odds = share / (1.0 - share)
@@ -230,7 +225,6 @@ def _middle(n: float, share: float) -> tuple[int, NDArray[np.float64], float]:
 
 @kernel
 def _convolved(law: NDArray[np.float64], of_value: NDArray[np.float64], value: int) -> NDArray[np.float64]:
-    """Law of the sum of a number and of `value` times another."""
     out = np.zeros(len(law) + (len(of_value) - 1) * value)
     for k in range(len(of_value)):
         beyond, chance = out[k * value :], of_value[k]
@@ -252,11 +246,9 @@ MOST_CHARACTERS = 2**16
 def of_characters(surprise: NDArray[np.float64], begins: NDArray[np.int64], characters: int) -> NDArray[np.uint8]:
     """Steps of surprise of each character of a text, uint8[C].
 
-    Args:
-        surprise: −ln p̂ of the model's tokens, float64[N], 0 or more; ∞ counts as MOST_SURPRISE.
-        begins: the character at which each of them begins, int64[N], in order. It ends where the next begins; of
-            several that begin at one character, each is of that character.
-        characters: C.
+    surprise: −ln p̂ of the model's tokens, float64[N], 0 or more; ∞ counts as MOST_SURPRISE. begins: the character at
+    which each of them begins, int64[N], in order. It ends where the next begins; of several that begin at one
+    character, each is of that character.
     """
     ends = np.maximum(np.append(begins[1:], characters), begins + 1)
     edges, of_each = np.zeros(characters + 2), np.minimum(surprise, MOST_SURPRISE) / (ends - begins)

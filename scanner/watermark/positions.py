@@ -191,11 +191,8 @@ def join_batches(parts: Sequence[Tokens]) -> Tokens:
 def scored_positions(tokens: Tokens, window: int, dedup: Dedup) -> Positions:
     """Positions with a whole window before them, less the repeats (SPEC §3; paper, Rectifying the Detection Scores).
 
-    Args:
-        tokens: the batch.
-        window: h, 0 to 64.
-        dedup: `ngram` leaves out a (window, token) tuple that occurred before in the document, `context` a window that
-            did, `none` nothing.
+    window: h, 0 to 64; dedup: `ngram` leaves out a (window, token) tuple that occurred before in the document,
+    `context` a window that did, `none` nothing.
 
     Raises:
         ValueError: another name for dedup.
@@ -212,12 +209,7 @@ def with_opening(tokens: Tokens, whole: Positions, window: int, first: int) -> P
     """Positions with a whole window before them, preceded by positions from `first` on whose window lacks tokens.
 
     A window that lacks tokens shows its place by how many it lacks, so that it never comes twice in a document.
-
-    Args:
-        tokens: the batch.
-        whole: the positions that have a whole window.
-        window: h.
-        first: of each document's positions, 0 to h.
+    whole: the positions that have a whole window; first: of each document's positions, 0 to h.
     """
     heads = np.maximum(np.minimum(np.diff(tokens.offsets), window) - first, 0)
     offsets = np.zeros(len(tokens.offsets), np.int64)
@@ -268,11 +260,9 @@ def _first_occurrences(
     key: NDArray[np.uint64],
     table: NDArray[np.signedinteger[Any]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Keep the positions whose tuple of `width` tokens, from `window` before them, is new in its document.
-
-    A table with open addressing holds where each tuple began first. Documents come in order, so that an earlier
-    document's entries are known by their places, and nothing needs to be cleared.
-    """
+    """Keep the positions whose tuple of `width` tokens, from `window` before them, is new in its document."""
+    # A table with open addressing holds where each tuple began first. Documents come in order, so that an earlier
+    # document's entries are known by their places, and nothing needs to be cleared.
     kept = np.empty(len(ids), np.int64)
     kept_offsets = np.zeros(len(offsets), np.int64)
     hashes = np.empty(CHUNK, np.uint64)

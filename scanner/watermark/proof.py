@@ -223,10 +223,8 @@ def ln_tail(
 
 
 def _ln_exponential(score: float, values: NDArray[np.float64], n: NDArray[np.float64]) -> float:
-    """P(S ≥ s) = e^(K(t)−ts)/π · ∫ Re[φ_t(u) e^(−ius)/(t+iu)] du from 0, t the tilt: by equal steps.
-
-    Steps of h count S at s + 2πk/h as well, where the tilted law is negligible.
-    """
+    """P(S ≥ s) = e^(K(t)−ts)/π · ∫ Re[φ_t(u) e^(−ius)/(t+iu)] du from 0, t the tilt: by equal steps."""
+    # Steps of h count S at s + 2πk/h as well, where the tilted law is negligible.
     from scipy.optimize import brentq  # type: ignore[import-untyped]  # sums by levels alone need it
 
     if n.sum() == 1.0:

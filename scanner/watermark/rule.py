@@ -166,12 +166,7 @@ def search(
 ) -> KeyFindings:
     """Search documents for the messages of a key.
 
-    Args:
-        mark: the opened key.
-        tokens: of the batch.
-        positions: of the D documents to be searched.
-        messages: M.
-        correction: K, of all or of each document.
+    positions: of the D documents to be searched; correction: K, of all or of each document.
     """
     return findings_of(mark, candidates(mark, tokens, positions, messages), positions.scored, messages, correction)
 
@@ -181,12 +176,7 @@ def findings_of(
 ) -> KeyFindings:
     """What candidates of D documents say: the p-values of their scores.
 
-    Args:
-        mark: the opened key.
-        best: of the documents.
-        scored: int64[D], positions.
-        messages: M, among which they are the best.
-        correction: K, of all or of each document.
+    scored: int64[D], positions; messages: M, among which they are the best; correction: K, of all or of each document.
     """
     each = np.full(len(scored), correction, np.float64)
     has_message = best.message >= 0
@@ -214,11 +204,8 @@ def replace_findings(
 ) -> KeyFindings:
     """What a key found in D texts, with the findings of other texts in place of some documents'.
 
-    Args:
-        found: of all D.
-        other: of the other texts of V documents.
-        documents: int64[V], which of the D these are.
-        replacing: bool[V], whose other text counts.
+    other: of the other texts of V documents; documents: int64[V], which of the D these are; replacing: bool[V], whose
+    other text counts.
     """
     width = max(found.message.shape[1], other.message.shape[1])
     found, other = found.of_width(width), other.of_width(width)

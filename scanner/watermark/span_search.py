@@ -122,11 +122,7 @@ def joined_segments(several: list[Segments]) -> Segments:
 def of_positions(segments: Segments, tokens: Tokens, positions: Positions, documents: NDArray[np.int64]) -> Segments:
     """Segments that are tested, by scored positions: each has SHORTEST at least, and is less than the whole.
 
-    Args:
-        segments: of all documents of a batch, by their tokens.
-        tokens: of the batch.
-        positions: of some of its documents.
-        documents: int64[D], places of these documents in the batch.
+    documents: int64[D], places of these documents in the batch.
     """
     of_these = segments.of_documents(documents)
     begin, end = _scored_before(of_these, tokens.offsets[documents], positions.index, positions.offsets)
@@ -139,14 +135,8 @@ def of_positions(segments: Segments, tokens: Tokens, positions: Positions, docum
 def _scored_before(
     segments: Segments, tokens: NDArray[np.int64], index: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Numbers of scored positions before each segment begins, and before it ends: int64[S] each.
-
-    Args:
-        segments: of D documents, by their tokens.
-        tokens: int64[D], places in the batch at which each document's tokens begin.
-        index: scored positions, places in the batch.
-        offsets: int64[D+1], each document's part of `index`.
-    """
+    """Numbers of scored positions before each segment begins, and before it ends: int64[S] each."""
+    # tokens: int64[D], where documents begin in the batch; index: places in the batch, each document's by offsets
     begin, end = np.empty_like(segments.begin), np.empty_like(segments.end)
     for d in range(len(tokens)):
         at = offsets[d]
@@ -277,13 +267,7 @@ def _floors(law: Law, log10_p: float, scales: int) -> NDArray[np.float64]:
 
 
 def _apart(sums: NDArray[np.float64], where: NDArray[np.int64], among: Among) -> list[int]:
-    """Parts of one document that pass under one message and share no position, the smallest p first.
-
-    Args:
-        sums: its running sums.
-        where: its parts, int64[L, 2].
-        among: the documents.
-    """
+    """Parts of one document, int64[L, 2], that pass under one message and share no position, the smallest p first."""
     limit = among.limit
     log10_p = log10_p_of(among.law, sums[where[:, 1]] - sums[where[:, 0]], where[:, 1] - where[:, 0])
     of_all = log10_any_of(log10_in_document(log10_p, len(where), limit.messages), limit.correction)
@@ -299,10 +283,7 @@ def _apart(sums: NDArray[np.float64], where: NDArray[np.int64], among: Among) ->
 def _spans(
     among: Among, document: int, message: int, chosen: NDArray[np.int64], number: NDArray[np.int64]
 ) -> list[Span]:
-    """Spans of the chosen parts, with scores by `score`: a difference of sums may be off in its last bits.
-
-    chosen: int64[C, 2], number: int64[C], as of Parts.ranges_of.
-    """
+    """Spans of C chosen parts, with scores by `score`: a difference of sums may be off in its last bits."""
     mark, tokens, positions, parts, limit, independent = among
     first = positions.offsets[document]
     of_parts = ranges(positions, first + chosen[:, 0], first + chosen[:, 1])
@@ -358,15 +339,8 @@ def spans_of(
     """The spans of D documents, by document, the smallest p first; none for a mark that scores no parts.
 
     Spans of one message in one document share no position.
-
-    Args:
-        mark: the opened key.
-        tokens: of the batch.
-        positions: of the D documents.
-        limit: what a span must pass.
-        whole: result of the search of the documents as a whole.
-        sums: running sums of message 0 (scanner.watermark.spans.running_sums), where it is the only one.
-        parts: parts tested besides the whole; None: windows.
+    limit: what a span must pass; sums: running sums of message 0 (scanner.watermark.spans.running_sums), where it is
+    the only one. parts: parts tested besides the whole; None: windows.
     """
     if not isinstance(mark, ScoresParts) or mark.law is None or not len(positions.scored):
         return []
@@ -406,15 +380,7 @@ def search_parts(
     """Result of a search of D documents (scanner.watermark.rule.search), and their spans.
 
     For one message the windows' sums give the documents' scores too, so that no draw is computed twice.
-
-    Args:
-        mark: the opened key.
-        tokens: of the batch.
-        positions: of the documents.
-        messages: M.
-        keys: K for documents as a whole, of all or of each.
-        limit: what a span must pass.
-        parts: as of `spans_of`.
+    keys: K for documents as a whole, of all or of each; limit: what a span must pass; parts: as of `spans_of`.
     """
     if messages > 1 or not isinstance(mark, ScoresParts):
         found = search(mark, tokens, positions, messages, keys)

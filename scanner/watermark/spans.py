@@ -83,10 +83,7 @@ def windows(scored: int) -> NDArray[np.int64]:
 def log10_in_document(log10_p: ArrayLike, looks: ArrayLike, messages: int) -> NDArray[np.float64]:
     """log10 p of the smallest p of any part under any of M messages: 1 − (1 − p)^(looks · M).
 
-    Args:
-        log10_p: of the part and message of smallest p.
-        looks: how many parts its document has, the whole counted.
-        messages: M.
+    log10_p: of the part and message of smallest p; looks: how many parts its document has, the whole counted.
     """
     # with two powers, since looks · M may be beyond 2^53
     return log10_any_of(log10_any_of(log10_p, messages), np.maximum(looks, 1))
@@ -127,10 +124,7 @@ def totals(sums: NDArray[np.float64], positions: Positions) -> NDArray[np.float6
 def best_of_scales(sums: NDArray[np.float64], positions: Positions, *, windows: bool = True) -> BestWindows:
     """The window of largest score of each scale.
 
-    Args:
-        sums: of `running_sums`.
-        positions: of the D documents.
-        windows: if false, only the documents as a whole.
+    sums: of `running_sums`; windows: if false, only the documents as a whole.
     """
     lengths = LENGTHS[: scales_of(int(positions.scored.max(initial=0))) if windows else 0]
     return BestWindows(*_best_of_scales(sums, positions.offsets, lengths, QUARTER))

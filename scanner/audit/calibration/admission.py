@@ -79,10 +79,7 @@ def cases(formats: Sequence[Format], dedups: Sequence[Dedup], messages: int) -> 
 def fresh_entropy(seed: bytes, label: str, documents: NDArray[np.int64]) -> list[bytes]:
     """Entropy of the keys for documents of given numbers: the same seed, label and number give the same key.
 
-    Args:
-        seed: up to 64 bytes. These keys mark nothing, so a published seed lets anyone repeat an audit.
-        label: the watermark's label.
-        documents: int64[D].
+    seed: up to 64 bytes. These keys mark nothing, so a published seed lets anyone repeat an audit. documents: int64[D].
     """
     return [
         hashlib.blake2b(
@@ -194,14 +191,12 @@ def admission_of(
 
 
 def _filter_of(row: Row) -> AuditedFilter | None:
-    """The filter that a row of AUDITS was counted under."""
     if row["filter_sha256"] is None:
         return None
     return AuditedFilter(texts=row["filter_texts"], learnt=row["filter_learnt"], sha256=row["filter_sha256"])
 
 
 def _of(key: MasterKey) -> pl.Expr:
-    """Rows of AUDITS about this key."""
     if key.commitment is not None:
         return pl.col("commitment") == key.commitment
     same = (pl.col("key_id") == key.key_id) & (pl.col("label") == format_of(key).label())
@@ -215,12 +210,7 @@ _OR_MARKED = (
 
 
 def admissions(rows: Sequence[Row], down_to: float) -> Iterator[str]:
-    """A sentence for each key of an audit: the p-value down to which it can be admitted, and how to get further.
-
-    Args:
-        rows: all rows of one audit.
-        down_to: the p-value that is asked for.
-    """
+    """A sentence for each key of an audit: the p-value down to which it can be admitted, and how to get further."""
     for key_id in dict.fromkeys(row["key_id"] for row in rows if row["kind"] == "key"):
         of_key = [row for row in rows if row["key_id"] == key_id]
         if any(row["verdict"] == "too small" for row in of_key):
@@ -244,10 +234,6 @@ def signable(rows: Sequence[Row], down_to: float) -> Iterator[str]:
 
     Limits are Clopper and Pearson's of the one rate, 99 % together, for as many independent texts as the clusters are
     worth. Without keys of a registry, those drawn for each text are told of.
-
-    Args:
-        rows: all rows of one audit.
-        down_to: the p-value that is asked for.
     """
     kind = "key" if any(row["kind"] == "key" for row in rows) else "law_best_total"
     counted = [row for row in rows if row["kind"] == kind and row["measure"] == "rate"]
@@ -284,11 +270,9 @@ def _sentence(rows: Sequence[Row], held: float | None, down_to: float) -> str:
 
 
 def _documents_needed(rows: Sequence[Row], down_to: float) -> float | None:
-    """How many documents are likely to show that a key with the right rate holds down to a p-value.
-
-    As many hits as expected must put the upper limit at TOLERANCE times the expectation. The row of the nearest
-    threshold shows how many hits a document gives and how they cluster. None: the row was of no use.
-    """
+    """How many documents likely show that a key holds down to a p-value; None: the row was of no use."""
+    # As many hits as expected must put the upper limit at TOLERANCE times the expectation. The row of the nearest
+    # threshold shows how many hits a document gives and how they cluster.
     row = min((row for row in rows if row["threshold"] >= down_to * 0.999), key=_threshold, default=None)
     if row is None or not row["expected"]:
         return None
@@ -304,6 +288,5 @@ def _threshold(row: Row) -> float:
 
 
 def _round(number: float) -> int:
-    """A number rounded up to two digits."""
     unit: int = 10 ** max(math.floor(math.log10(number)) - 1, 0)
     return math.ceil(number / unit) * unit

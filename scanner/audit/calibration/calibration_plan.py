@@ -217,14 +217,7 @@ def in_halves(digests: NDArray[np.uint64], documents: NDArray[np.int64]) -> list
 def teaching(
     distinct: Sequence[NDArray[np.int64]], lengths: Sequence[NDArray[np.int64]], reach: int, least: int
 ) -> list[NDArray[np.int64]]:
-    """Those of the distinct texts of each part that have so many n-grams at least: a scan learns no others.
-
-    Args:
-        distinct: documents of each part.
-        lengths: tokens of all texts of each part.
-        reach: tokens of an n-gram before its last.
-        least: n-grams.
-    """
+    """Those of the distinct texts of each part that have so many n-grams at least: a scan learns no others."""
     return [some[of_part[some] - reach >= least] for some, of_part in zip(distinct, lengths, strict=True)]
 
 
@@ -233,10 +226,7 @@ def lessons(
 ) -> list[list[CorpusLesson]]:
     """The texts that teach in each half: all, or those with the least digests where these are more than `most`.
 
-    Args:
-        digests: of the texts of each part.
-        distinct: documents of each part whose texts teach, and stand in no earlier document.
-        most: texts of a half.
+    distinct: documents of each part whose texts teach, and stand in no earlier document; most: texts of a half.
     """
     halves = []
     for number in range(HALVES):
@@ -263,11 +253,8 @@ def common_in(
 ) -> NDArray[np.uint8]:
     """The n-grams that so many distinct texts hold, as Sketch.common gives them.
 
-    Args:
-        texts: tokens, with the bit of each text.
-        reach: tokens of an n-gram before its last.
-        key: as hash_key makes it.
-        common_from: distinct texts that make an n-gram common.
+    texts: tokens, with the bit of each text; key: as hash_key makes it; common_from: distinct texts that make an n-gram
+    common.
     """
     sketch = Sketch(reach)
     for tokens, bits in texts:
@@ -318,11 +305,7 @@ def pieces(tokens: Tokens, counts: NDArray[np.int64], length: int) -> Tokens:
 def piece_counts(how: Format, secrets: Sequence[bytes], tokens: Tokens, thresholds: Sequence[float]) -> PieceCounts:
     """Score pieces under every key, with repeats and without.
 
-    Args:
-        how: the keys' format.
-        secrets: the secrets of the K keys.
-        tokens: at least one piece.
-        thresholds: α[J].
+    secrets: the secrets of the K keys; tokens: at least one piece.
 
     Raises:
         ValueError: no keys, or a format without a law.

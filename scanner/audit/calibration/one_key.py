@@ -113,15 +113,8 @@ def key_counts(
 ) -> KeyCounts:
     """Score documents as a scan does, under all messages, and under a sample of the messages, one by one.
 
-    Args:
-        mark: the opened key.
-        messages: M.
-        tokens: of D documents.
-        clusters: name of each document's cluster, such as its account; clusters can be taken for independent.
-        dedup: which repeats are left out.
-        thresholds: α[J].
-        sample: most messages that are scored one by one.
-        common: n-grams that are left out, learnt from other texts; None: none.
+    clusters: name of each document's cluster, such as its account; clusters can be taken for independent. sample: most
+    messages that are scored one by one. common: n-grams that are left out, learnt from other texts; None: none.
 
     Raises:
         Refused: the key's format has no law.
@@ -192,12 +185,7 @@ def details(
 ) -> dict[str, Any]:
     """Numbers to be written as JSON.
 
-    Args:
-        plan: the audit.
-        pieces: counts by format, at PIECE_THRESHOLDS.
-        names: counts by case.
-        keys: counts by key id.
-        show_text: decode n-grams, and the vanilla text; otherwise only counts are given.
+    show_text: decode n-grams, and the vanilla text; otherwise only counts are given.
     """
     reader = _Reader(plan.tokenizer) if show_text else None
     found: dict[str, Any] = {"figure": [], "names": [_named(*entry) for entry in names.items()], "keys": {}}
@@ -238,8 +226,6 @@ def _named(case: NamesCase, found: NamesCounts) -> dict[str, Any]:
 
 
 class _Reader:
-    """Turns token ids into text for people."""
-
     def __init__(self, path: str) -> None:
         self._inner = tokenizers.Tokenizer.from_file(path)
 
@@ -289,14 +275,7 @@ def all_rows(
 ) -> list[Row]:
     """Judge all counts.
 
-    Args:
-        audit: the run.
-        plan: the audit's plan.
-        law: counts by case.
-        pieces: counts by format, at PIECE_THRESHOLDS.
-        names: counts by case.
-        keys: counts by key id.
-        filters: by key id, of keys that were audited without common n-grams.
+    filters: by key id, of keys that were audited without common n-grams.
     """
     families = 4 * bool(law) + bool(pieces) + bool(names) + bool(keys)
     share = replace(audit, family_error=audit.family_error / max(families, 1))

@@ -45,12 +45,8 @@ def write_marked(
 ) -> list[Ids]:
     """Write texts of so many tokens, each marked for a message.
 
-    Args:
-        mark: an opened key of window h.
-        messages: int64[D].
-        length: tokens of each text.
-        rng: draws the choices.
-        edit: what is written in place of the mark's favourites; None: the favourites.
+    mark: an opened key of window h; messages: int64[D]. edit: what is written in place of the mark's favourites; None:
+    the favourites.
 
     Returns:
         D texts, uint32[length] each.
@@ -193,12 +189,8 @@ def names_cases(formats: Sequence[Format], groups: int, users: Sequence[int], to
 def names_counts(case: NamesCase, texts: int, number: int, seed: bytes, thresholds: Sequence[float]) -> NamesCounts:
     """Write texts under a key of their own and count who is named.
 
-    Args:
-        case: the tested case.
-        texts: how many, D.
-        number: the batch's number, which no two batches of an audit share; it decides the key and the texts.
-        seed: the seed of all keys.
-        thresholds: α[J], from large to small: the false-positive rate and the misnaming rate.
+    texts: how many, D. number: the batch's number, which no two batches of an audit share; it decides the key and the
+    texts. thresholds: α[J], from large to small: the false-positive rate and the misnaming rate.
 
     Raises:
         Refused: the format has other groups or none, or draws no keys.
@@ -266,7 +258,6 @@ def _chances(
     of_users: NDArray[np.int64],
     thresholds: Sequence[float],
 ) -> NDArray[np.float64]:
-    """The stated chance for each text: float64[D, J]."""
     if case.kind is NameQuestion.WRONG:
         stated = np.minimum((1 + case.users) * np.asarray(thresholds), 1.0)
         return np.broadcast_to(stated, (len(scored), len(stated)))

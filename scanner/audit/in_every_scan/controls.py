@@ -60,12 +60,8 @@ def reserved_texts(
 ) -> list[pa.RecordBatch]:
     """Rows of AUDIT_COUNTS on verdicts whose best message is reserved at p ≤ 0.1: each text of a shard once.
 
-    Args:
-        exact: batches of rows of VERDICTS, as scanner.detection.detector.Detector gives them.
-        keys: the keys under test.
-        dedup: as the verdicts have it.
-        ids: ids of texts.
-        canaries: accounts whose texts are no traffic.
+    exact: batches of rows of VERDICTS, as scanner.detection.detector.Detector gives them; dedup: as the verdicts have
+    it; canaries: accounts whose texts are no traffic.
     """
     batches = [_small(batch.select(_NEEDED)) for batch in exact]
     if not sum(map(len, batches)):
@@ -79,7 +75,6 @@ def reserved_texts(
 
 
 def _small(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Those with a message, whose p is small enough."""
     small = pc.less_equal(rows["log10_p_global"], float(np.log10(THRESHOLDS[0])))
     return rows.filter(pc.and_(pc.fill_null(small, False), pc.is_valid(rows["message"])))
 
@@ -158,7 +153,6 @@ def without_few(
 
 
 def _left(of_all: pl.DataFrame, theirs: pl.DataFrame) -> NDArray[np.int64]:
-    """Hits by message, without some texts."""
     columns = [str(alpha) for alpha in THRESHOLDS]
     sums = theirs.group_by("message").agg(pl.col(columns).sum())
     both = of_all.join(sums, on="message", how="left", suffix="_theirs")
@@ -216,15 +210,8 @@ def rank(
     """Rank users' messages among others.
 
     Ties are broken by place. The own message has a uniform place, so that ranks are uniform for discrete scores too.
-
-    Args:
-        mark: the key, opened.
-        how: the key's format.
-        messages: M.
-        tokens: tokens of a batch.
-        positions: scored positions of D texts of the batch.
-        of_users: a user's message for each text, int64[D].
-        numbers: two for each text, uniform and blind to all scores: uint64[D, 2].
+    positions: scored positions of D texts of the batch; of_users: a user's message for each text, int64[D]; numbers:
+    two for each text, uniform and blind to all scores: uint64[D, 2].
     """
     stand_ins = [how.stand_ins(message, messages) for message in of_users.tolist()]
     begin, step, size = np.array([(m.start, m.step, len(m)) for _, m in stand_ins], np.int64).reshape(-1, 3).T
@@ -244,9 +231,7 @@ def counted(
 ) -> dict[str, tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]:
     """Hits and tests, int64[D], and the chance of a hit, float64[D], for each kind of row.
 
-    Args:
-        ranked: the ranked texts.
-        held: H, how many messages users have.
+    held: H, how many messages users have.
     """
     first = np.floor(FIRST * (ranked.others + 1) + 1e-9).astype(np.int64)
     counts = (
@@ -332,11 +317,7 @@ def planned_of(plan: Plan, canaries: Canaries, risk: float) -> CanaryTargets:
     A share of the measured texts is an estimate, so its lower limit is planned; of several keys, the least. Only the
     look at whole documents as they stand counts, under the weight that it has in texts that are their own normal form,
     as those that a model writes: other looks find some more.
-
-    Args:
-        plan: of the scan.
-        canaries: of its registry.
-        risk: probability that the limits of a share are wrong.
+    risk: probability that the limits of a share are wrong.
     """
     config, shares = plan.config, []
     rate_of_names = config.misnaming_rate or config.false_positive_rate
@@ -361,12 +342,8 @@ def judge_canaries(
 
     Texts found or named right are `too few` when the upper limit of their share is below the planned one. Texts named
     for others are `too many` when the lower limit of their share is above the false-positive rate.
-
-    Args:
-        audit: the run, with the probability that any row is wrong though marks are found as planned.
-        counted: the counts of canaries.
-        planned: shares that are to be found, and named right.
-        false_positive_rate: the scan's rate.
+    audit: the run, with the probability that any row is wrong though marks are found as planned; planned: shares that
+    are to be found, and named right.
     """
     if not counted.due:
         return []

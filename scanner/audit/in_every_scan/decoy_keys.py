@@ -77,7 +77,6 @@ class _Decoyed(NamedTuple):
 
 
 def _lower(log10_p: NDArray[np.float64], rows: pa.RecordBatch) -> None:
-    """Lower p-values of texts, float64[D], to those of rows."""
     p = rows["log10_p_global"].to_numpy(zero_copy_only=False).astype(np.float64)
     np.fmin.at(log10_p, rows["row"].to_numpy(), p)
 
@@ -89,19 +88,13 @@ def _cluster(log10_p: NDArray[np.float64], chance: NDArray[np.float64]) -> Momen
 
 
 class _DecoyHolders:
-    """Holders of decoys' messages."""
-
     def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
-        """Nobody holds a message of a decoy."""
         del key_id, message, at
         return NamedUser(Naming.UNALLOCATED, None, None)
 
 
 class _KeptScores:
-    """Observer that keeps the scores of a batch."""
-
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
-        """Keep the scores of each key."""
         del digests, text_of
         self.scores = scores
 
@@ -182,11 +175,9 @@ class Decisions:
     def _chance(
         self, scores: Sequence[KeyScores], differs: NDArray[np.bool_]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Most that sound p-values reach of each threshold in each text, whole as written and by any look: [D, J].
-
-        Scores increase in the same independent draws, so looks pass together rather than apart, and the chance that
-        none passes is at least the product of theirs.
-        """
+        """Most that sound p-values reach of each threshold in each text, whole as written and by any look: [D, J]."""
+        # Scores increase in the same draws, so looks pass together rather than apart: the chance that none passes is at
+        # least the product of theirs.
         weights, whole = self._weights, np.zeros((len(differs), len(_ALPHA)))  # log of that product
         others, normalised = whole.copy(), weights.normalised or 0.0
         for of_key in scores:

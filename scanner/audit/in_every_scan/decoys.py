@@ -58,9 +58,7 @@ class HitSubject:
 class HitCounts:
     """Hits of decoys, and how many the law expects, in sums that add up.
 
-    Args:
-        decoys: of the scan.
-        origin: as it stands in every row.
+    origin: as it stands in every row.
     """
 
     def __init__(self, decoys: Decoys, origin: Origin) -> None:
@@ -101,11 +99,7 @@ class HitCounts:
 class PieceDecoys(HitCounts):
     """Counts the decoys' hits in one piece of a shard; scanner.detection.detector shows it every batch.
 
-    Args:
-        decoys: of the scan.
-        origin: of the piece.
-        start: its first row.
-        detector: decides texts whole, under decoys; None: no text is.
+    detector: decides texts whole, under decoys; None: no text is.
     """
 
     def __init__(self, decoys: Decoys, origin: Origin, start: int, detector: Detector | None = None) -> None:
@@ -116,13 +110,7 @@ class PieceDecoys(HitCounts):
         self._undecided: dict[bytes, str] = {}
 
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
-        """Score the drawn documents of a batch.
-
-        Args:
-            digests: SHA-256 of the D texts.
-            scores: the scores of each key.
-            text_of: the texts, by place.
-        """
+        """Score the drawn documents of a batch."""
         seeds: dict[int, bytes] = {}
         kinds, every = np.full(len(digests), -1), np.zeros(len(digests), np.bool_)
         for d, kind, all_messages in self._decoys.drawn(self._piece, digests):
@@ -166,7 +154,6 @@ class PieceDecoys(HitCounts):
         return super().rows()
 
     def _decide(self) -> None:
-        """Decide the texts that wait."""
         if not self._undecided or self._detector is None or self._decoys.decisions is None:
             return
         for kind, sums in self._decoys.decisions.decide(self._detector, self._piece, self._undecided).items():
@@ -300,11 +287,8 @@ class PieceDecoys(HitCounts):
         self._count(kind, scores.test, moments(hit, np.ones(len(scored)), chance), messages)
 
     def _add_spans(self, scores: KeyScores, places: NDArray[np.int64], best: ArrayLike, messages: int) -> None:
-        """Count the smallest p of any part of each document, log10, by the p-value that a span would have.
-
-        The law bounds the chance of a pass: parts that share draws pass together. The bound is 0 where no part can
-        pass.
-        """
+        """Count the smallest p of any part of each document, log10, by the p-value that a span would have."""
+        # The law bounds the chance of a pass: parts that share draws pass together; it is 0 where no part can pass.
         if not np.size(best) or scores.parts is None:
             return
         law = self._decoys.kinds[scores.test.key.key_id].law
@@ -317,12 +301,7 @@ class PieceDecoys(HitCounts):
 
 
 def _joined(marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Iterator[tuple[Watermark, NDArray[np.int64]]]:
-    """Marks that score D documents, each under a key of its own, and which each scores: one mark for all, if it can.
-
-    Args:
-        marks: the mark of each document.
-        begins: where the tokens of the documents begin, int64[D], in ascending order.
-    """
+    """Marks of D documents, each under its own key, that begin at int64[D], and which each scores: one, if it can."""
     every = np.arange(len(marks))
     joined = marks[0].joined(marks, begins) if isinstance(marks[0], JoinsKeys) else None
     if joined is not None:
@@ -383,10 +362,7 @@ class Rehearsal(PieceDecoys):
 class AccountDecoys(HitCounts):
     """Counts the decoys' hits of the accounts of one part; scanner.detection.accounts shows it some at a time.
 
-    Args:
-        decoys: of the scan.
-        origin: of the part, as it stands in every row.
-        unit: name of the posts that are tested together.
+    origin: of the part, as it stands in every row; unit: name of the posts that are tested together.
     """
 
     def __init__(self, decoys: Decoys, origin: Origin, unit: str) -> None:
@@ -424,7 +400,6 @@ class AccountDecoys(HitCounts):
         self._count_evidence(subject.test, np.concatenate(of_posts), np.concatenate(scored), begins, nights)
 
     def _count_pooled(self, test: KeyUnderTest, score: NDArray[np.generic], scored: NDArray[np.int64]) -> None:
-        """Count how often the pooled scores of accounts, [A], reach the levels."""
         law = self._decoys.kinds[test.key.key_id].law
         hit = log10_p_best(law, score, scored, 1)[:, None] <= _LOG10_ALPHA
         sums = moments(hit, np.ones(len(hit)), self._decoys.chances(law, scored, 1))

@@ -66,11 +66,7 @@ def strata(
 ) -> Iterator[tuple[str, NDArray[np.str_]]]:
     """Parts of the traffic (schemas.audit.PARTS), each with the stratum of every one of D documents: str[D].
 
-    Args:
-        scored: positions, int64[D], each above 0.
-        tokenizer: the tokenizer that made their tokens.
-        text_of: gives their texts, by place in the batch.
-        documents: which of the batch the D documents are.
+    scored: positions, int64[D], each above 0; documents: which of the batch the D documents are.
     """
     length, host, backend, script = PARTS
     low = 2 ** np.floor(np.log2(scored)).astype(np.int64)
@@ -158,10 +154,7 @@ def _account() -> pl.Expr:
 
 
 def _totals(texts: pl.LazyFrame, parts: int) -> tuple[tuple[int, int, int, int], dict[int, int]]:
-    """Distinct texts, and how many are flagged, flagged for reserved messages, and for messages that nobody held.
-
-    Besides, how many have each number of scored positions.
-    """
+    """Distinct texts: all, flagged, flagged for reserved messages, for messages nobody held, by scored positions."""
     totals, flagged, lengths = np.zeros(4, np.int64), pl.col("flagged"), Counter[int]()
     for_nobody = (pl.col("unheld") | ~flagged).all()  # rows of a text under other keys do not count
     for part in range(parts):
@@ -183,10 +176,7 @@ def _totals(texts: pl.LazyFrame, parts: int) -> tuple[tuple[int, int, int, int],
 
 
 def _hits(reserved: pl.LazyFrame) -> pl.DataFrame:
-    """Distinct texts whose best message is reserved at p ≤ 0.1: key_id, message, text, account, p, hits by threshold.
-
-    p: log10, the threshold's. The texts are few, so that they are held.
-    """
+    """Distinct texts, few, whose best message is reserved at p ≤ 0.1: key_id, message, text, account, log10 p, hits."""
     found = reserved.select(
         "key_id", "message", text=pl.col("text").hash(0), account=_account(), p=pl.col("threshold").log10()
     )
@@ -210,10 +200,8 @@ def unmarked(traffic: Traffic, false_positive_rate: float) -> float:
 
 
 def _found(traffic: Traffic, key: MasterKey, correction: float) -> NDArray[np.float64]:
-    """Chance that one message of a text is found at each corrected p, in the mean of all texts: float64[J].
-
-    A text's number of scored positions is that under the key of its row, which may differ under another tokenizer.
-    """
+    """Chance that one message of a text is found at each corrected p, in the mean of all texts: float64[J]."""
+    # Its number of scored positions is that under the key of its row, which may differ under another tokenizer.
     levels = single_p(THRESHOLDS, key.messages, correction)
     if not traffic.lengths:
         return levels

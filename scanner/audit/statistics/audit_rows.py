@@ -68,11 +68,8 @@ def rate_rows(
 ) -> list[Row]:
     """Judge hits at all thresholds of all questions as one family.
 
-    Args:
-        audit: the run.
-        answers: sums over clusters for every question, each [J].
-        thresholds: α, from large to small; a question uses the first J.
-        bound: see verdicts.judge.
+    answers: sums over clusters for every question, each [J]. thresholds: α, from large to small; a question uses the
+    first J. bound: see verdicts.judge.
     """
     family: list[tuple[Question, float, Count]] = [
         (question, threshold, count)
@@ -106,14 +103,8 @@ def row_of(
 ) -> Row:
     """A row on independent tests that were judged elsewhere.
 
-    Args:
-        audit: the run.
-        question: the row's question.
-        family: rows that share the run's family error.
-        tests: how many.
-        hits: how many tests hit.
-        chance: expected or planned chance of a hit in a test.
-        judged: the judgement; its p-value is that of hits as far from the plan.
+    family: rows that share the run's family error; chance: expected or planned chance of a hit in a test. judged: the
+    judgement; its p-value is that of hits as far from the plan.
     """
     return _shared(audit, question, family) | {
         "measure": "rate",

@@ -49,11 +49,8 @@ class Levels(NamedTuple):
 def levels(law: Law, scored: ArrayLike, thresholds: Sequence[float], messages: int = 1) -> Levels:
     """Find, by bisection over scores, the least score that passes each threshold.
 
-    Args:
-        law: gives p-values.
-        scored: T, int64[U].
-        thresholds: α[J], between 0 and 1.
-        messages: M; a p-value is corrected for so many, as the best of M is.
+    scored: T, int64[U]; thresholds: α[J], between 0 and 1. messages: M; a p-value is corrected for so many, as the best
+    of M is.
     """
     t = np.asarray(scored, np.int64)[:, None]
     log10_alpha = np.log10(np.asarray(thresholds, np.float64))[None, :]
@@ -292,8 +289,7 @@ class Judgement(NamedTuple):
 def counts(sums: Moments) -> list[Count]:
     """One count per threshold. The thresholds go from large to small.
 
-    Args:
-        sums: over clusters, each [J].
+    sums: over clusters, each [J].
     """
     factors = np.maximum(design_effect(sums), 1.0)
     found, carried = [], 1.0

@@ -287,7 +287,6 @@ class _Native2(Native):
         return StandIns(cluster, max(reserved, beyond, key=len)[cluster::CLUSTERS])
 
     def decides(self) -> dict[str, object]:
-        """See Format."""
         return Format.decides(self)
 
 
@@ -326,11 +325,7 @@ def of_the_paper(
 ) -> list[Format]:
     """Both marks of the paper for every window: green lists of every γ, then Gumbel.
 
-    Args:
-        gammas: shares of green tokens, as text.
-        windows: h.
-        version: 1, the paper's own, or 2.
-        groups: B, of version 2; None: no groups.
+    version: 1, the paper's own, or 2. groups: B, of version 2; None: no groups.
     """
     green: list[Format]
     if version == 1:
@@ -349,12 +344,7 @@ def found_chance(law: Law, groups: int, scored: NDArray[np.int64], p: NDArray[np
     """Probability that one message has a p-value at or below p and is in a group that is looked into: float64[U, J].
 
     At most eight groups are looked into, which takes nothing from it that could be measured.
-
-    Args:
-        law: of the scores.
-        groups: B.
-        scored: T, int64[U], each above 0.
-        p: of the message alone, float64[J], between 0 and 1.
+    scored: T, int64[U], each above 0; p: of the message alone, float64[J], between 0 and 1.
     """
     between = np.geomspace(float(scored.min()), float(scored.max()), _LENGTHS)
     lengths = np.unique(np.round(between).astype(np.int64))

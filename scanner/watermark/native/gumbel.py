@@ -35,8 +35,7 @@ _SLACK = 1.0 - 1e-12  # far more than the rounding of the bound below
 def minus_ln_r(draws: NDArray[np.uint32]) -> NDArray[np.float64]:
     """−ln r of draws w as marking uses it, r = (w + 1/2)/2^32; exact near r = 1, where a 32-bit r is 1 (SPEC §2).
 
-    Args:
-        draws: uint32, any shape.
+    draws: uint32, any shape.
 
     Returns:
         float64 of the same shape, above 0.
@@ -93,10 +92,7 @@ def _bin(weight: float) -> int:
 
 @kernel
 def _threshold(weights: NDArray[np.float64], counting: bool, wanted: float) -> float:
-    """Least weight that is kept.
-
-    The kept tokens are `wanted` many (counting), or hold the share `wanted` of all weight.
-    """
+    """Least weight that is kept: of `wanted` many tokens (counting), or of those with this share of all weight."""
     held = np.zeros(_BINS)
     for v in range(len(weights)):
         held[_bin(weights[v])] += 1.0 if counting else weights[v]
@@ -201,10 +197,7 @@ class Gumbel(GumbelMark, Version1Mark):
     def choose(self, nonce: np.uint64, message: int, weights: NDArray[np.float64]) -> int:
         """The token to write at a step: the least −ln(r)/p, −1 when every weight is 0 (SPEC §2).
 
-        Args:
-            nonce: of the step's window.
-            message: m.
-            weights: float64[V], the probabilities up to a factor.
+        nonce: of the step's window; weights: float64[V], the probabilities up to a factor.
         """
         return choose(self._keys.chacha, nonce, message, weights)
 
@@ -324,12 +317,10 @@ def sum_tile(
 
 @kernel
 def _shortlist(sums: NDArray[np.int64], scored: int) -> NDArray[np.int64]:
-    """Every message that can be best or second best in double precision.
-
-    A sum of T approximate terms misses by at most T · TERM_ERROR units, the published double-precision sum by far less
-    than T · S · 2^-50. Two messages reach the second largest approximate sum; what lies more than twice the bound below
-    it is beaten by both.
-    """
+    """Every message that can be best or second best in double precision."""
+    # A sum of T approximate terms misses by at most T · TERM_ERROR units, the published double-precision sum by far
+    # less than T · S · 2^-50. Two messages reach the second largest approximate sum; what lies more than twice the
+    # bound below it is beaten by both.
     best, second = np.int64(-1), np.int64(-1)
     for m in range(len(sums)):
         if sums[m] > best:
@@ -393,11 +384,9 @@ def score_of(key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[n
 def _shortlist_by_bounds(
     key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], sums: NDArray[np.uint32]
 ) -> NDArray[np.int64]:
-    """Every message that can be best or second best in double precision.
-
-    The two messages of smallest sums are scored exactly. The second best score of all is at least the smaller one of
-    these two, and no message whose bound lies below that can have it.
-    """
+    """Every message that can be best or second best in double precision."""
+    # The two messages of smallest sums are scored exactly. The second best score of all is at least the smaller one of
+    # these two, and no message whose bound lies below that can have it.
     tile = np.empty(BOUND_TILE + 2 * GROUP, np.uint32)
     for first in range(0, len(sums), BOUND_TILE):
         messages = min(BOUND_TILE, len(sums) - first)

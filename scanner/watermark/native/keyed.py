@@ -287,10 +287,7 @@ class NativeMark(ABC):
         numbers: NDArray[np.int64],
         terms: NDArray[np.float64] = NO_TERMS,
     ) -> NDArray[np.generic]:
-        """Score of one number a document, or of one for all, at the given positions: int64[D] or float64[D].
-
-        terms: float64[P], written where it has a length: what each position adds.
-        """
+        """Score of one number a document, or of one for all: int64[D] or float64[D]. terms: float64[P], written."""
 
     @abstractmethod
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
@@ -353,11 +350,7 @@ class NativeMark(ABC):
         return is_group_step(self._nonces(tokens, positions))
 
     def _each(self, messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.int64]:
-        """The message of each document: int64[D], or int64[1] where all share one.
-
-        Raises:
-            ValueError: a message that the key does not have.
-        """
+        """The message of each document: int64[D], or int64[1] where all share one. Raises ValueError: no such one."""
         wanted = np.empty(len(positions.offsets) - 1 if np.ndim(messages) else 1, np.int64)
         wanted[:] = messages
         self._check_messages(wanted)
@@ -400,11 +393,8 @@ class Version1Mark(NativeMark):
 class GreenListMark(NativeMark):
     """The green list of Kirchenbauer et al. under one master key, of either version.
 
-    Args:
-        secret_bytes: the master key, 16 to 64 bytes.
-        window: h.
-        gamma: share of green tokens, n / 2^b in lowest terms, b ≤ 8.
-        groups: B, of version 2; None: no groups.
+    secret_bytes: the master key, 16 to 64 bytes; gamma: share of green tokens, n / 2^b in lowest terms, b ≤ 8. groups:
+    B, of version 2; None: no groups.
 
     Raises:
         ValueError: a secret, window, γ or number of groups out of range.
@@ -423,7 +413,6 @@ class GreenListMark(NativeMark):
         numbers: NDArray[np.int64],
         terms: NDArray[np.float64] = NO_TERMS,
     ) -> NDArray[np.int64]:
-        """Number of green positions of each document: int64[D]."""
         keys, where = (self._rows.chacha, self._rows.sip, self._whose(positions)), (positions.index, positions.offsets)
         return count_green(*keys, tokens.ids, *where, numbers, self.window, self._rule, self.version, terms)
 
@@ -431,10 +420,7 @@ class GreenListMark(NativeMark):
 class GumbelMark(NativeMark):
     """The Gumbel mark of Aaronson et al. under one master key, of either version.
 
-    Args:
-        secret_bytes: the master key, 16 to 64 bytes.
-        window: h.
-        groups: B, of version 2; None: no groups.
+    secret_bytes: the master key, 16 to 64 bytes. groups: B, of version 2; None: no groups.
 
     Raises:
         ValueError: a secret, window or number of groups out of range.

@@ -83,12 +83,8 @@ def _of_group(nonces: Nonces) -> NDArray[np.bool_]:
 class _Proof(ABC):
     """What both marks share: their sub-keys, and the words that tokens meet. Its repr shows nothing of them.
 
-    Args:
-        secret: the master key.
-        label: the format's label.
-        version: 1, where message m reads entry x + m for token x, or 2, where it reads entry x·2^32 + m (SPEC_2 §1).
-        window: h.
-        groups: B of version 2, whose messages read the number of a group or of a user instead of m; None: no groups.
+    version: 1, where message m reads entry x + m for token x, or 2, where it reads entry x·2^32 + m (SPEC_2 §1).
+    groups: B of version 2, whose messages read the number of a group or of a user instead of m; None: no groups.
     """
 
     def __init__(self, secret: bytes, label: str, version: int, window: int, groups: int | None = None) -> None:

@@ -25,11 +25,8 @@ def window_nonces(
 ) -> NDArray[np.uint64]:
     """Nonce of each position: SipHash-2-4 of the `window` tokens before it (SPEC §1).
 
-    Args:
-        sub_keys: of the key and label.
-        ids: uint32[N], flat tokens.
-        index: int64[P], positions in ids, ascending; each has `window` tokens of its document before it.
-        window: h, 0 to 16.
+    ids: uint32[N], flat tokens. index: int64[P], positions in ids, ascending; each has `window` tokens of its document
+    before it. window: h, 0 to 16.
 
     Returns:
         uint64[P].

@@ -310,10 +310,7 @@ class Version2Gumbel(GumbelMark, Version2Mark):
     def choose(self, nonce: np.uint64, message: int, weights: NDArray[np.float64]) -> int:
         """The token to write at a step: the least −ln(r)/p, −1 when every weight is 0 (SPEC §2, SPEC_2 §1).
 
-        Args:
-            nonce: of the step's window.
-            message: m.
-            weights: float64[V], the probabilities up to a factor.
+        nonce: of the step's window; weights: float64[V], the probabilities up to a factor.
         """
         number = int(self.numbers(np.array([nonce], np.uint64), np.array([message], np.int64))[0])
         return choose_token(self._keys.chacha, nonce, number, weights)

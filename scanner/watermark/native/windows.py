@@ -58,13 +58,7 @@ def standing_out(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Windows, and the message of each that may be as good as it is by chance in a share of windows: int64[Q] each.
 
-    Args:
-        key: of version 2.
-        tokens: of a batch.
-        positions: of D documents.
-        windows: of these.
-        count: messages 0 … count−1.
-        share: of windows of text that nobody marked.
+    key: of version 2; share: of windows of text that nobody marked.
     """
     first, begin, end = windows
     if key.groups is None:

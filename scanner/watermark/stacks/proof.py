@@ -151,13 +151,7 @@ def log_urn(scored: int, variance: float) -> NDArray[np.float64]:
 class SynthIdProof:
     """The proof of the mark of a list of keys, 8 bytes each. Its repr shows nothing of them.
 
-    Args:
-        secret: the keys.
-        depth: how many.
-        length: of n-grams.
-        weighted: whether layers have weights.
-        table: seed and size of the table; None: of the git version's rounds.
-        bits: no p-value is below 2^-bits.
+    table: seed and size of the table; None: of the git version's rounds. bits: no p-value is below 2^-bits.
     """
 
     def __init__(
@@ -208,10 +202,7 @@ class SynthIdProof:
         return (state >> 30) % 2
 
     def _surprise(self, score: int, states: list[int]) -> float:
-        """−ln p by the law that belongs to a score: a normal one of some variance, or the layers' laws folded.
-
-        The normal law whose variance is little larger than the bits' decides which one it is.
-        """
+        """−ln p by the law of a score: a normal one, or the layers' laws folded, as the variance decides."""
         if self._table is not None:
             normal = self._normal(score, len(states), 1.0 + 5.0 / math.sqrt(len(self._table)))
             return normal if normal < 3.0 * math.log(10.0) else self._folded(score, self._log_law(self._table, states))
@@ -418,12 +409,8 @@ class SglangProof:
     """The proof of one key's mark, or of two keys' where a coin names one at each context.
 
     Its repr shows nothing of them.
-
-    Args:
-        secret: 8 bytes of each key, big-endian.
-        width: of the context.
-        share: of the contexts that the first of two keys marks.
-        bits: no p-value is below 2^-bits.
+    secret: 8 bytes of each key, big-endian; share: of the contexts that the first of two keys marks; bits: no p-value
+    is below 2^-bits.
     """
 
     def __init__(self, secret: bytes, width: int, share: float, bits: int) -> None:
@@ -457,7 +444,6 @@ class SglangProof:
         return kept + width, np.array(terms).reshape(len(messages), 1, len(kept))
 
     def _of(self, message: int) -> list[int]:
-        """The keys that mark a message."""
         return self._keys.value
 
     def _terms(self, keys: list[int], contexts: Words, met: Words) -> list[float]:

@@ -106,11 +106,7 @@ def is_among_first(seed: uint32, value: int, size: int, first: int) -> bool:
 def first_of_permutation(seed: uint32, first: int, identity: NDArray[np.int32], out: NDArray[np.int32]) -> None:
     """The first values of torch's randperm: fills int32[first].
 
-    Args:
-        seed: the generator's seed.
-        first: how many values.
-        identity: 0 … size−1, int32[size]; changed meanwhile, and the identity again afterwards.
-        out: int32[first].
+    identity: 0 … size−1, int32[size]; changed meanwhile, and the identity again afterwards. out: int32[first].
     """
     state = np.empty(WORDS, np.uint32)
     swaps = np.empty(first, np.int32)

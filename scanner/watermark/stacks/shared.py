@@ -100,10 +100,7 @@ class ShuffledGreenFormat(VocabularyFormat):
 class OpenedFormat:
     """A format under one secret, less its score (scanner.watermark.format.Watermark).
 
-    Args:
-        form: the format with its parameters.
-        rule: which positions it scores.
-        secret: as `form` takes it.
+    secret: as `form` takes it.
     """
 
     def __init__(self, form: StackFormat, rule: PositionRule, secret: bytes) -> None:
@@ -154,11 +151,7 @@ _OF_PROCESS = os.urandom(32)
 def seeded_positions(tokens: Tokens, seeds: NDArray[np.uint32], skip: int, dedup: Dedup) -> Positions:
     """One position of each seed and token, or, with dedup `context`, the first of each seed.
 
-    Args:
-        tokens: of the batch.
-        seeds: uint32[N], of each token's position.
-        skip: how many positions at the start of a document are not scored.
-        dedup: which repeats are left out.
+    seeds: uint32[N], of each token's position; skip: how many positions at the start of a document are not scored.
     """
     if dedup == "none":
         return consecutive_positions(tokens.offsets[:-1] + skip, np.maximum(np.diff(tokens.offsets) - skip, 0))

@@ -167,11 +167,9 @@ class _KgwFormat(ShuffledGreenFormat):
     context_width: int = Field(default=1, ge=1, le=WIDEST)
 
     def share(self) -> float:
-        """Share of green tokens."""
         return self.greenlist_ratio
 
     def label(self) -> str:
-        """See Format."""
         share = f"greenlist_ratio={self.greenlist_ratio!r}"
         return f"{self.name};vocab_size={self.vocab_size};{share};context_width={self.context_width}"
 
@@ -184,11 +182,9 @@ class _KgwFormat(ShuffledGreenFormat):
         return Basis(SEED_BITS, assumed=True)
 
     def columns(self) -> UnlabelledColumns:
-        """See Format."""
         return UnlabelledColumns(self.name, self.context_width, str(self.greenlist_ratio))
 
     def decoy_key(self, entropy: bytes) -> bytes:
-        """An odd number below 2^63, as 8 bytes."""
         return (int.from_bytes(entropy[:8], "big") >> 1 | 1).to_bytes(8, "big")
 
     def seconds(self, messages: int) -> float:
@@ -208,12 +204,8 @@ class _KgwFormat(ShuffledGreenFormat):
 class Kgw(OpenedFormat):
     """A key of either seeding.
 
-    Args:
-        form: the format.
-        rule: which positions it scores.
-        secret: the key.
-        seeds: the function that gives the seed of each place in a batch.
-        table: the selfhash table. Decoys share one, since 999 tables of a million entries are too many.
+    seeds: the function that gives the seed of each place in a batch. table: the selfhash table. Decoys share one, since
+    999 tables of a million entries are too many.
     """
 
     def __init__(

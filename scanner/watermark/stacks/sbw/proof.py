@@ -30,11 +30,7 @@ def hashed(number: int) -> int:
 class SbwProof:
     """The proof of a hash key's mark. Its repr shows nothing of the key.
 
-    Args:
-        secret: the key.
-        seeding: selfhash, minhash or additive.
-        width: of the window.
-        below: numbers of 31 bits that are green.
+    seeding: selfhash, minhash or additive; below: numbers of 31 bits that are green.
     """
 
     def __init__(self, secret: bytes, seeding: str, width: int, below: int) -> None:

@@ -40,9 +40,7 @@ _OF_LEVELS = 1.0 + LEVELS * (LEVELS + 1) / 2  # all levels together, whose sums 
 def user_key(secret: bytes, message: int) -> int:
     """The key to send with the requests of a message's holder: the first 8 bytes of an HMAC-SHA-256, big-endian.
 
-    Args:
-        secret: the master key.
-        message: from 0 on; it enters as 8 bytes, big-endian.
+    message: from 0 on; it enters as 8 bytes, big-endian.
     """
     digest = hmac.digest(secret, _PURPOSE + message.to_bytes(8, "big"), "sha256")
     return int.from_bytes(digest[:8], "big")

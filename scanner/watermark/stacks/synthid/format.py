@@ -82,8 +82,6 @@ class SynthId(OpenedFormat):
 
 
 class _SynthIdFormat(StackFormat):
-    """What both versions share."""
-
     secret_bytes = range(8, 8 * 64 + 1)
     if_guessed = "To read its marks nevertheless, say that anybody may know it: --set published=true"
     depth: int = Field(default=30, ge=1, le=64)
@@ -99,12 +97,10 @@ class _SynthIdFormat(StackFormat):
         return np.asarray(layers // np.gcd.reduce(layers), np.int64)
 
     def label(self) -> str:
-        """See Format."""
         of = f"ngram_len={self.ngram_len};depth={self.depth};score={self.score}"
         return f"{self.name};{of}" + ";published" * self.published
 
     def rule(self) -> EachContextOnce:
-        """Which positions are scored."""
         return EachContextOnce(self.ngram_len - 1)
 
     def can_be_framed(self) -> bool:
@@ -112,11 +108,9 @@ class _SynthIdFormat(StackFormat):
         return True
 
     def columns(self) -> UnlabelledColumns:
-        """See Format."""
         return UnlabelledColumns(self.name, self.ngram_len - 1)
 
     def decoy_key(self, entropy: bytes) -> bytes:
-        """Eight bytes a layer, of a number below 2^63."""
         drawn = np.frombuffer(hashlib.shake_256(entropy).digest(8 * self.depth), ">u8") >> np.uint64(1)
         return drawn.astype(">u8").tobytes()
 

@@ -208,15 +208,12 @@ class ThreeBricks(OpenedFormat):
 
 
 class _ThreeBricksFormat(VocabularyFormat):
-    """What both formats share."""
-
     secret_bytes = range(16, 17)
     window: int = Field(default=4, ge=0, le=WIDEST)
     seeding: Seeding = "hash"
     table_seed: int = Field(default=0, ge=0, lt=2**32)
 
     def label(self) -> str:
-        """See Format."""
         table = "" if self.seeding == "hash" else f";table_seed={self.table_seed}"
         return f"{self.name};h={self.window};vocab_size={self.vocab_size};seeding={self.seeding}{table}"
 
@@ -225,7 +222,6 @@ class _ThreeBricksFormat(VocabularyFormat):
         return Basis(SEED_BITS, assumed=True)
 
     def columns(self) -> UnlabelledColumns:
-        """See Format."""
         return UnlabelledColumns(self.name, self.window)
 
     def check_messages(self, count: int) -> None:

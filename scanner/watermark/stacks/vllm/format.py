@@ -128,18 +128,14 @@ class Vllm(OpenedFormat):
 
 
 class _VllmFormat(DrawnFormat):
-    """What both formats share."""
-
     secret_bytes = range(8, 9)
     context_width: int = Field(default=4, ge=1, le=WIDEST)
     partial_contexts: Literal["scored", "dropped"] = "scored"
 
     def rule(self) -> ResponsePositions:
-        """Which positions are scored."""
         return ResponsePositions(self.context_width, self.partial_contexts == "scored")
 
     def label(self) -> str:
-        """See Format."""
         return f"{self.name};prf=philox4x32-10-v1;context_width={self.context_width};partial={self.partial_contexts}"
 
     def basis(self) -> Basis:
@@ -147,11 +143,9 @@ class _VllmFormat(DrawnFormat):
         return Basis(64)
 
     def columns(self) -> UnlabelledColumns:
-        """See Format."""
         return UnlabelledColumns(self.name, self.context_width)
 
     def lacks_for_levels(self, messages: int) -> str:
-        """See CountsByLevels."""
         return ""
 
     def seconds(self, messages: int) -> float:
