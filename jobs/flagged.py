@@ -29,7 +29,6 @@ from schemas.words import AuditState, Naming
 if TYPE_CHECKING:
     import polars as pl
 
-    from scanner.evidence.registry_check import RegistryCheck
     from scanner.results.decision_log import State
     from scanner.results.flags import By, FlagList, FlagTotals, WantedFlags
 
@@ -262,12 +261,12 @@ def _against_registry(location: Results, found: "FlagList", by: "By | None") -> 
         for row, check in zip(rows, checks, strict=True)
         if check.agrees is False or check.erased
     ]
-    silent = {check.sentence for row, check in zip(rows, checks, strict=True) if row["user_id"] and _silent(check)}
+    silent = {
+        check.sentence
+        for row, check in zip(rows, checks, strict=True)
+        if row["user_id"] and check.agrees is None and not check.erased
+    }
     return _with_names(found, as_registered), [*wrong, *(f"the registry: {sentence}" for sentence in sorted(silent))]
-
-
-def _silent(check: "RegistryCheck") -> bool:
-    return check.agrees is None and not check.erased
 
 
 def _sums_against_registry(location: Results, found: "FlagList", by: "By") -> "tuple[FlagList, list[str]]":

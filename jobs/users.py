@@ -275,8 +275,9 @@ def _add(
     if bool(user_ids) == (file is not None):
         raise click.UsageError("Name the users, or give --file; one of the two.")
     names = _column(file, column).to_list() if file is not None else list(user_ids)
-    warnings_of_names = _look_alikes(registry, names)  # first, since it refuses what is no id
-    warnings = [*_returned(registry, names), *_blank_edges(names), *_invisible(names), *warnings_of_names]
+    alike = look_alikes(registry, names)  # first, since it refuses what is no id
+    warnings = [*_returned(registry, names), *_blank_edges(names), *_invisible(names)]
+    warnings += [f"user {name!r} looks like user {other!r}; they are two users" for name, other in alike]
     complain(*warnings[:WARNED])
     if len(warnings) > WARNED:
         complain(f"and {len(warnings) - WARNED:,} more such users")
@@ -311,12 +312,6 @@ def _invisible(names: Sequence[str | None]) -> list[str]:
         f"user {name!r} has characters that cannot be seen or that steer terminals; lists show {safe(name)}"
         for name in names
         if name is not None and safe(name) != name
-    ]
-
-
-def _look_alikes(registry: Path | str, names: Sequence[str | None]) -> list[str]:
-    return [
-        f"user {name!r} looks like user {other!r}; they are two users" for name, other in look_alikes(registry, names)
     ]
 
 

@@ -51,7 +51,7 @@ class Landing:
         """Existing files that are not done, and that nobody seems to be writing any more."""
         now = self._clock()
         self._since = {file: self._since.get(file, now) for file in files}
-        self._not_before = {file: then for file, then in self._not_before.items() if file in self._since}
+        self._not_before = {file: due for file, due in self._not_before.items() if file in self._since}
         quiet = [
             file
             for file, since in self._since.items()

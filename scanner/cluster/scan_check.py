@@ -27,7 +27,7 @@ from scanner.detection.open_plan import check_secrets, check_tokenizers, check_u
 from scanner.detection.weighing import reading_of, weighing_of
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.files import list_files
-from scanner.input.named_files import ColumnDescription, describe
+from scanner.input.named_files import describe
 from scanner.input.shards import DriverShare
 from scanner.registry import open_key
 from scanner.results.filters import with_filter
@@ -200,7 +200,8 @@ class _Input:
         except FileFault as fault:
             raise Refused(f"input.paths: {self._inspected.shards[0].file.path}: {fault.detail}") from None
         says = ["; ".join(f"{one.role} {one.name!r}: {one.type}" for one in found) or "no document"]
-        says += [_not_read(one) for one in found if not one.read]
+        unread = "which is not read: it will be null in all tables"
+        says += [f"{one.role} {one.name!r} is {one.type}, {unread}" for one in found if not one.read]
         if self._plan.config.input.time is None:
             says.append(
                 "no time: each document counts as old as its file, so nobody is named who got their message after the "
@@ -223,10 +224,6 @@ class _Input:
             says.append(f"{_count(number, 'document')} under {key_ids} alone: the others are done")
         facts = {"shards": work.shards, "shards_done": work.skipped, "documents_left": work.documents}
         return CheckFinding("done", tuple(says), facts | {"documents_left_for_some_keys": by_one_key})
-
-
-def _not_read(column: ColumnDescription) -> str:
-    return f"{column.role} {column.name!r} is {column.type}, which is not read: it will be null in all tables"
 
 
 def _costs(plan: Plan, work: ScanWork, workers: int, memory: int) -> Iterator[CheckFinding]:

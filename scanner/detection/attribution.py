@@ -118,9 +118,9 @@ class DocumentSpan(NamedTuple):
     last: int
     span: Span
 
-    def characters(self, stand: NDArray[np.int64]) -> tuple[int, int]:
-        """First character and the one after the last; stand: characters of each token of the document, int64[N, 2]."""
-        return int(stand[self.first, 0]), int(stand[self.last, 1])
+    def characters(self, token_characters: NDArray[np.int64]) -> tuple[int, int]:
+        """First character and the one after the last, by those of each token of the document, int64[N, 2]."""
+        return int(token_characters[self.first, 0]), int(token_characters[self.last, 1])
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

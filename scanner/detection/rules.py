@@ -125,7 +125,7 @@ class Learner:
         for place, (name, sketch) in enumerate(self.sketches):
             enough = np.diff(tokens[name].offsets) - sketch.reach >= self._least
             sketch.learn(self.key, _texts_of(tokens[name], enough), bits[enough])
-            self._taught[place].update(digest for (_, _, digest), so in zip(drawn, enough, strict=True) if so)
+            self._taught[place].update(digest for (_, _, digest), is_long in zip(drawn, enough, strict=True) if is_long)
         self.ngrams += max(len(of_one.ids) for of_one in tokens.values())
 
     def _bit(self, raw: bytes, account: str | None) -> int:

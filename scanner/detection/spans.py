@@ -255,9 +255,9 @@ def _tell(
     """All spans of a document, the smallest p first, those `drawn` computed again; nameless where its proof differs."""
     text = batch.text_of(of_document[0].document)
     found = {one.key for one in of_document}
-    stand = {key: keys[key].tokenizer.encode_with_offsets(text)[1] for key in found}
+    token_characters = {key: keys[key].tokenizer.encode_with_offsets(text)[1] for key in found}
     proofs = {key: batch.prove(text, key, [one for one in of_document if one.key == key], drawn) for key in found}
-    characters = [one.characters(stand[one.key]) for one in of_document]
+    characters = [one.characters(token_characters[one.key]) for one in of_document]
     named = namings(of_document, characters, misnaming_rate)
     quoted = quoted_shares(text, characters)
     differs = Proof.DIFFERS in (whole, *proofs.values())

@@ -23,7 +23,7 @@ from scanner.errors import Refused
 from scanner.printable import printable
 from scanner.scan_plan import Plan
 from scanner.text import Tokenizer
-from scanner.watermark import Tokens, Watermark
+from scanner.watermark import Tokens
 from scanner.watermark.by_levels import ByLevels, LevelsOf
 from scanner.watermark.formats import can_be_weighed
 from scanner.watermark.level_laws import MOST_CHARACTERS, levels_of
@@ -174,12 +174,8 @@ def weighed_keys(keys_under_test: Iterable[KeyUnderTest], levels: TextLevels) ->
     return [
         dataclasses.replace(test, watermark=of_key(test.watermark), to_device=of_key)
         for test in keys_under_test
-        for of_key in [partial(_by_levels, levels.of(test.key.tokenizer.sha256))]
+        for of_key in [partial(ByLevels, levels_of=levels.of(test.key.tokenizer.sha256))]
     ]
-
-
-def _by_levels(levels_of_tokens: LevelsOf, mark: Watermark) -> Watermark:
-    return ByLevels(mark, levels_of_tokens)
 
 
 def worth_reading(

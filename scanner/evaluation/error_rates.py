@@ -96,8 +96,8 @@ def share_cell(place: CellPlace, measure: str, hits: NDArray[np.bool_], users: N
     Where all texts agree, they do not show how alike a user's texts are, and each user counts as one text.
     """
     texts, found, clusters = len(hits), int(hits.sum()), len(np.unique(users))
-    alike = found in (0, texts) or clusters == texts
-    effective = float(clusters) if alike else effective_texts(hits, users)
+    by_users = found in (0, texts) or clusters == texts
+    effective = float(clusters) if by_users else effective_texts(hits, users)
     low, high = binomial_limits(found / texts * effective, effective, RISK) if effective > 0 else (0.0, 1.0)
     lacks = _lacking(texts, effective if effective > 0 else 1.0)
     return ErrorCell(*place, measure, texts, found, low, high, None if lacks else found / texts, None, lacks)

@@ -223,12 +223,12 @@ def first_bytes(raw: bytes) -> bytes:
     return raw[:end]
 
 
-def check_text(here: Path, claim: "dict[str, Any]", findings: Findings) -> str:
+def check_text(folder: Path, claim: "dict[str, Any]", findings: Findings) -> str:
     """The text that was scored, held against the text of the claim."""
-    raw = (here / "text.txt").read_bytes()
+    raw = (folder / "text.txt").read_bytes()
     findings.equal("SHA-256 of text.txt", hashlib.sha256(raw).hexdigest(), claim["text_sha256"])
-    name = "scored.txt" if (here / "scored.txt").exists() else "text.txt"
-    scored = (here / name).read_bytes().decode("utf-8", errors="replace")
+    name = "scored.txt" if (folder / "scored.txt").exists() else "text.txt"
+    scored = (folder / name).read_bytes().decode("utf-8", errors="replace")
     if claim["variant"] is None:
         replaced = first_bytes(raw).decode("utf-8", errors="replace").encode("utf-8")
         whole = first_bytes(replaced).decode("utf-8", errors="replace")
@@ -240,13 +240,13 @@ def check_text(here: Path, claim: "dict[str, Any]", findings: Findings) -> str:
 
 
 def check_tokens(
-    here: Path, claim: "dict[str, Any]", mark: Mark, findings: Findings
+    folder: Path, claim: "dict[str, Any]", mark: Mark, findings: Findings
 ) -> "tuple[list[int], list[tuple[int, ...]], tuple[int, int, int]]":
     """Tokens of the text; its scored n-grams, each that is new in the text, and none is left out unseen; their part.
 
     The part is the place of the first and behind the last that is scored, among so many that could be.
     """
-    with (here / "tokens.csv").open(encoding="ascii", newline="") as file:
+    with (folder / "tokens.csv").open(encoding="ascii", newline="") as file:
         rows = [(int(token), status) for token, status in csv.reader(file)]
     tokens = [token for token, _ in rows]
     if any(not 0 <= token < 2**32 for token in tokens):
@@ -293,9 +293,9 @@ def check_part(
     )
 
 
-def check_tokenizer(here: Path, claim: "dict[str, Any]", text: str, tokens: "list[int]", findings: Findings) -> None:
+def check_tokenizer(folder: Path, claim: "dict[str, Any]", text: str, tokens: "list[int]", findings: Findings) -> None:
     """Whether the tokens are those of the text."""
-    data = (here / "tokenizer.json").read_bytes()
+    data = (folder / "tokenizer.json").read_bytes()
     findings.equal("SHA-256 of tokenizer.json", hashlib.sha256(data).hexdigest(), claim["tokenizer_sha256"])
     if findings.failed:
         findings.left("that the tokens are those of the text: the tokenizer of a claim that fails is not run")
@@ -362,15 +362,15 @@ def check_list(paths: "list[str]", claim: "dict[str, Any]", log10_p: float, find
         )
 
 
-def read_claim(here: Path, findings: Findings) -> "dict[str, Any]":
+def read_claim(folder: Path, findings: Findings) -> "dict[str, Any]":
     """The claim, whose numbers are such as a claim can have."""
 
-    def once(pairs: "list[tuple[str, object]]") -> "dict[str, Any]":
+    def distinct(pairs: "list[tuple[str, object]]") -> "dict[str, Any]":
         if len(dict(pairs)) < len(pairs):
             raise ValueError("claim.json: a field stands there twice")
         return dict(pairs)
 
-    claim: dict[str, Any] = json.loads((here / "claim.json").read_text(encoding="utf-8"), object_pairs_hook=once)
+    claim: dict[str, Any] = json.loads((folder / "claim.json").read_text(encoding="utf-8"), object_pairs_hook=distinct)
     for name in sorted(set(FIELDS) ^ set(claim)):
         findings.holds(False, f"claim.json: field {name!a} is {'unknown' if name in claim else 'missing'}")
     messages, tests = claim["messages"], claim["tests"]
@@ -387,27 +387,27 @@ def read_claim(here: Path, findings: Findings) -> "dict[str, Any]":
     return claim
 
 
-def check_names(here: Path) -> None:
+def check_names(folder: Path) -> None:
     """Refuse what no claim has: a module that hides another, a link to somewhere else, a pipe that never ends."""
-    for path in sorted(here.iterdir()):
+    for path in sorted(folder.iterdir()):
         if path.name not in KNOWN or path.is_symlink() or not path.is_file():
             raise ValueError(f"{path.name!a} is no file of a claim: {', '.join(sorted(KNOWN))}")
         if path.stat().st_size > LARGEST:
             raise ValueError(f"{path.name!a} has more than {LARGEST} bytes")
 
 
-def check(here: Path, secret: bytes, paths: "list[str]", findings: Findings) -> None:
+def check(folder: Path, secret: bytes, paths: "list[str]", findings: Findings) -> None:
     """Check the claim of a folder. Raises ValueError where a file of it cannot be read as what it is."""
-    check_names(here)
-    claim = read_claim(here, findings)
+    check_names(folder)
+    claim = read_claim(folder, findings)
     if findings.failed:
         return
     mark = Mark(claim["label"], secret)
     findings.equal("the key is the one that was committed to", mark.commitment, claim["commitment"])
     if mark.groups is not None:
         findings.equal("messages of so many groups of as many users", mark.groups**2, claim["messages"])
-    text = check_text(here, claim, findings)
-    tokens, ngrams, part = check_tokens(here, claim, mark, findings)
+    text = check_text(folder, claim, findings)
+    tokens, ngrams, part = check_tokens(folder, claim, mark, findings)
     score = math.fsum(mark.term(ngram, claim["message"]) for ngram in ngrams)
     log10_p = mark.log10_p(score, len(ngrams))
     findings.equal("scored tokens", len(ngrams), claim["scored"])
@@ -419,7 +419,7 @@ def check(here: Path, secret: bytes, paths: "list[str]", findings: Findings) -> 
     if claim["unit"] is not None:
         check_part(claim, part, len(ngrams), log10_p, findings)
     check_list(paths, claim, log10_p, findings)
-    check_tokenizer(here, claim, text, tokens, findings)
+    check_tokenizer(folder, claim, text, tokens, findings)
     print(f"claimed     tests = {claim['tests']}: that the weight of this key, unit and variant was fixed before")
 
 

@@ -211,10 +211,10 @@ def _findings(
             findings.append(PartFinding(kind, characters, 0, 0.0, 0.0))
             continue
         positions = Positions(chosen, np.array([0, len(chosen)], np.int64))
-        alone = log10_p_of(mark.law, mark.score(tokens, positions, message), positions.scored)
+        log10_p = log10_p_of(mark.law, mark.score(tokens, positions, message), positions.scored)
         best = search(mark, tokens, positions, messages)
         p_any = float(best.log10_p_global[0, 0])
-        findings.append(PartFinding(kind, characters, len(chosen), float(corrected(alone, messages)[0]), p_any))
+        findings.append(PartFinding(kind, characters, len(chosen), float(corrected(log10_p, messages)[0]), p_any))
     return findings
 
 

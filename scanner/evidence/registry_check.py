@@ -153,7 +153,7 @@ def unless_contradicted(row: Row, sentence: str) -> RegistryCheck:
     return RegistryCheck(False, _TWO_THINGS) if row["naming"] == Naming.CONTRADICTED else RegistryCheck(None, sentence)
 
 
-def _then(row: Row, ran: ScanOfRow, numbers: Mapping[str, int]) -> _FlagTime | None:
+def _flag_time(row: Row, ran: ScanOfRow, numbers: Mapping[str, int]) -> _FlagTime | None:
     """The time of a row; None: it is of no scan that is on record."""
     if ran.began is None or ran.ended is None:
         return None
@@ -179,57 +179,57 @@ def _checked(
 ) -> RegistryCheck:
     if row["naming"] == Naming.CONTRADICTED:
         return RegistryCheck(False, _TWO_THINGS)
-    erased, sentence, then = set[tuple[str, int]](), "it says the same", _then(row, ran, numbers)
-    if then is None:
+    erased, sentence, flag_time = set[tuple[str, int]](), "it says the same", _flag_time(row, ran, numbers)
+    if flag_time is None:
         return RegistryCheck(False, _NO_SCAN) if any(_entries(row)) else RegistryCheck(None, "nobody is named")
     # differences: a time that somebody wrote over may be the first or the last there is, which nothing is added to
-    early, late = then.began - row["scanned_at"], row["scanned_at"] - (ran.ended or then.ended)
+    early, late = flag_time.began - row["scanned_at"], row["scanned_at"] - (ran.ended or flag_time.ended)
     if max(early, late) > _CLOCKS:
         when = f"{row['scanned_at']:%Y-%m-%d %H:%M:%S} UTC"
         return RegistryCheck(False, f"the row was scanned at {when}, and its scan did not run then. {CHANGED_ROW}")
     for one in _entries(row):
         held = given.get((one["key_id"], one["message"]))
-        possible = list(_possible(one["message"], held, then))
+        possible = list(_possible(one["message"], held, flag_time))
         recorded = (Naming(one["naming"]), one["user_id"])
         as_erased = (Naming.NAMED, None) in possible
         if as_erased and recorded[0] in (Naming.NAMED, Naming.REMOVED):  # an erasure from results leaves `removed`
             if recorded[1] is not None:
                 erased.add((one["key_id"], one["message"]))
         elif recorded not in possible and not (recorded == (Naming.NAMED, None) and possible[-1][0] == Naming.NAMED):
-            return RegistryCheck(False, _contradiction(one, held, possible[-1], then))
+            return RegistryCheck(False, _contradiction(one, held, possible[-1], flag_time))
         since = one.get("held_since")
         if recorded[0] == Naming.NAMED and held is not None and since not in (None, held["allocated_at"]):
-            return RegistryCheck(False, _contradiction(one, held, possible[-1], then))
+            return RegistryCheck(False, _contradiction(one, held, possible[-1], flag_time))
         if one is row and recorded[0] == Naming.NAMED and held is not None:
             sentence = "it gave the message to this user" + _until(held["removed_at"])
     return RegistryCheck(None, _ERASED, frozenset(erased)) if erased else RegistryCheck(True, sentence)
 
 
-def _possible(message: int, held: Row | None, then: _FlagTime) -> Iterator[tuple[Naming, str | None]]:
+def _possible(message: int, held: Row | None, flag_time: _FlagTime) -> Iterator[tuple[Naming, str | None]]:
     """What a worker of the scan may have found, the last as the registry has it."""
     if is_reserved(message):
         yield Naming.RESERVED, None
         return
     given_at = (held["seq"], held["allocated_at"]) if held is not None else None
-    if given_at is None or not then.surely(*given_at):
+    if given_at is None or not flag_time.surely(*given_at):
         yield from ((naming, None) for naming in reversed(_NOBODY))
-    if held is None or given_at is None or not then.perhaps(*given_at):
+    if held is None or given_at is None or not flag_time.perhaps(*given_at):
         return
-    if held["allocated_at"] > then.at:
+    if held["allocated_at"] > flag_time.at:
         yield Naming.HELD_LATER, None
         return
     removed = (held["removed_seq"], held["removed_at"]) if held["removed_at"] is not None else None
-    if removed is not None and then.perhaps(*removed):
+    if removed is not None and flag_time.perhaps(*removed):
         yield Naming.REMOVED, None
-    if removed is None or not then.surely(*removed):
+    if removed is None or not flag_time.surely(*removed):
         yield Naming.NAMED, held["user_id"]
 
 
-def _contradiction(one: Row, held: Row | None, found: tuple[Naming, str | None], then: _FlagTime) -> str:
+def _contradiction(one: Row, held: Row | None, found: tuple[Naming, str | None], flag_time: _FlagTime) -> str:
     since = "" if held is None else f" (given {held['allocated_at']:%Y-%m-%d %H:%M} UTC{_until(held['removed_at'])})"
-    if then.lost:
+    if flag_time.lost:
         chain = "its chain never had the head that this scan wrote down, so it is older than these results, or another"
-    elif then.number is None:
+    elif flag_time.number is None:
         chain = f"one of the two was changed; {_VERIFY}"
     else:
         chain = f"its chain has the head that this scan wrote down, so the row was changed; {_VERIFY}"

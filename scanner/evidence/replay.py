@@ -150,8 +150,8 @@ def replay(config_file: Path, document: str) -> Replay:
         fields.append(_existed(case, before, found.row["created_at_latest"]))
     if steps is not None:
         read_now = _read_again(config, base, case, found.text)
-        again = None if read_now is None else _detected(config, folder, keys, case, found.text, without, read_now)
-        fields.append(_by_reading(case.row, again))
+        verdict_now = None if read_now is None else _detected(config, folder, keys, case, found.text, without, read_now)
+        fields.append(_by_reading(case.row, verdict_now))
     return Replay(case, fields, found.not_from_file, check)
 
 
@@ -166,17 +166,17 @@ def _read_again(config: ScanConfig, base: Path, case: FlagCase, raw: bytes) -> N
     return None
 
 
-def _by_reading(row: Mapping[str, Any], again: Mapping[str, Any] | None) -> FieldComparison:
-    """Whether a flag by weights stands by the model's reading now, but for rounding; again: by it, None: no model."""
+def _by_reading(row: Mapping[str, Any], verdict_now: Mapping[str, Any] | None) -> FieldComparison:
+    """Whether a flag by weights stands by the model's reading now, but for rounding; verdict_now: None: no model."""
     # Whoever writes the tables and knows the key could choose levels by the draws: all other fields would be equal.
     recorded = row["log10_p_global"]
-    if again is None:
+    if verdict_now is None:
         why = "nobody compared what is on record with the model: name it in [weights_by] as it was, and it reads again"
         return FieldComparison("reading", recorded, None, equal=True, why=why)
-    same = again["flagged"] and (again["key_id"], again["message"]) == (row["key_id"], row["message"])
-    same = same and again["log10_p_global"] <= (1 - _ROUNDING) * recorded
+    same = verdict_now["flagged"] and (verdict_now["key_id"], verdict_now["message"]) == (row["key_id"], row["message"])
+    same = same and verdict_now["log10_p_global"] <= (1 - _ROUNDING) * recorded
     why = "" if same else "the model does not read the text as is on record: somebody may have chosen what is"
-    return FieldComparison("reading", recorded, again["log10_p_global"], equal=same, why=why or None)
+    return FieldComparison("reading", recorded, verdict_now["log10_p_global"], equal=same, why=why or None)
 
 
 def _existed(case: FlagCase, before: EarlierKnowledge, known_at: datetime | None) -> FieldComparison:

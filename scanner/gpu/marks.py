@@ -35,7 +35,7 @@ def rule_of(mark: GreenListMark) -> GreenRule:
     return GreenRule(*secret.rule_of(mark.gamma))
 
 
-BestOfThese = tuple[NDArray[np.int64], NDArray[np.generic]]
+BestNumbers = tuple[NDArray[np.int64], NDArray[np.generic]]
 """Best numbers of runs and their scores, as scanner.watermark.native.version2_marks.BestOfRuns finds them."""
 
 
@@ -44,7 +44,7 @@ def _green_runs(
     batch: Batch,
     steps: ScoredSteps,
     request: RunRequest,
-) -> BestOfThese:
+) -> BestNumbers:
     return runs.best_counts(_runs(batch, steps, request), rule_of(mark))
 
 
@@ -53,7 +53,7 @@ def _gumbel_runs(
     batch: Batch,
     steps: ScoredSteps,
     request: RunRequest,
-) -> BestOfThese:
+) -> BestNumbers:
     begins, lengths = steps.offsets[request.documents], steps.scored[request.documents]
 
     def exact(of_runs: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -73,7 +73,7 @@ def _runs(batch: Batch, steps: ScoredSteps, request: RunRequest) -> runs.Runs:
 class BestOfRuns(NamedTuple):
     """How a format's runs are searched on a device, and the most steps of a document whose runs are searched there."""
 
-    best_of_runs: Callable[..., BestOfThese]
+    best_of_runs: Callable[..., BestNumbers]
     longest: int
 
 
@@ -88,7 +88,7 @@ def _runs_on(mark: Version2Mark, device: torch.device) -> Version2Mark:
     """The same watermark; runs of documents without steps, or with too many for the device, stay on the CPU."""
     search, keys = BEST_OF_RUNS[format_name(mark.label)], mark.sub_keys
 
-    def best_of_runs(steps: ScoredSteps, request: RunRequest) -> BestOfThese:
+    def best_of_runs(steps: ScoredSteps, request: RunRequest) -> BestNumbers:
         scored = steps.scored[request.documents]
         fits = (scored > 0) & (scored <= search.longest)
         if fits.all():

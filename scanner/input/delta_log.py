@@ -60,11 +60,11 @@ class CommitLog:
         self._vectors: dict[str, dict[str, int]] = {}  # stated rows of vectors by files, by commits that add these
         items = filesystem.get_file_info(fs.FileSelector(folder))
         plain = (item for item in items if item.type == fs.FileType.File)  # a FIFO would wait for its writer
-        numbers = {int(found[1]): item.path for item in plain if (found := _COMMIT.fullmatch(item.base_name))}
-        self._numbers = there = [number for number in sorted(numbers) if number <= version]
-        self._paths = [numbers[number] for number in there]
-        self.whole = len(there) == version + 1
-        self.last_gap = max((i for i, number in enumerate(there) if number - 1 not in numbers), default=0)
+        path_of = {int(found[1]): item.path for item in plain if (found := _COMMIT.fullmatch(item.base_name))}
+        self._numbers = [number for number in sorted(path_of) if number <= version]
+        self._paths = [path_of[number] for number in self._numbers]
+        self.whole = len(self._numbers) == version + 1
+        self.last_gap = max((i for i, number in enumerate(self._numbers) if number - 1 not in path_of), default=0)
 
     def commits(self) -> list[Commit]:
         """The commits in their order, without files that no other one replaced, if the log is whole."""

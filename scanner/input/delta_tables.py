@@ -280,7 +280,7 @@ def _wanted(location: str, actions: pa.Table, where: str | None) -> pa.Table:
     rows = cast(pl.DataFrame, pl.from_arrow(actions.select(actions.column_names[3:])))
     rows = rows.rename({name: name.removeprefix("partition.") for name in rows.columns})
     rows = rows.with_columns(pl.selectors.date().cast(pl.String))  # as {date} is written
-    there = f"the table is partitioned by: {', '.join(rows.columns) or 'nothing'}"
+    columns = f"the table is partitioned by: {', '.join(rows.columns) or 'nothing'}"
     try:
         wanted = pl.sql_expr(where)
         others = set(wanted.meta.root_names()) - {*rows.columns}
@@ -288,11 +288,11 @@ def _wanted(location: str, actions: pa.Table, where: str | None) -> pa.Table:
     except pl.exceptions.PolarsError as error:
         raise Refused(
             f"input.where: {where!r} cannot be applied to Delta table {location!r}: {in_a_line(error)}; give SQL of "
-            f"columns of its partitions, such as \"date = '{{date}}'\"; {there}"
+            f"columns of its partitions, such as \"date = '{{date}}'\"; {columns}"
         ) from None
     if others or len(kept) != len(actions):
         raise Refused(
             f"input.where: {where!r} does not choose partitions of Delta table {location!r}, and rows are chosen by "
-            f"partitions alone; {there}; without `where` a scan reads what no scan has read yet"
+            f"partitions alone; {columns}; without `where` a scan reads what no scan has read yet"
         )
     return actions.filter(kept.to_arrow())

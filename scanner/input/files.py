@@ -441,19 +441,19 @@ def _walk(folder: str, tables: TableFolders) -> Iterator[tuple[str, list[os.DirE
     entered = {os.path.realpath(folder)}
     todo = [folder]
     while todo:
-        here = todo.pop()
+        inner = todo.pop()
         files: list[os.DirEntry[str]] = []
         folders: list[os.DirEntry[str]] = []
-        with os.scandir(here) as entries:
+        with os.scandir(inner) as entries:
             for entry in entries:
                 if not entry.name.startswith(HIDDEN):
                     (folders if _is_folder(entry) else files).append(entry)
                 elif _is_folder(entry):
-                    tables.refuse_by(here, [entry.name, ""])
-        if files and os.path.basename(here) == "metadata":
-            tables.refuse_above(os.path.dirname(here))
-        real = os.path.realpath(here)
-        yield "" if real == here else real, files
+                    tables.refuse_by(inner, [entry.name, ""])
+        if files and os.path.basename(inner) == "metadata":
+            tables.refuse_above(os.path.dirname(inner))
+        real = os.path.realpath(inner)
+        yield "" if real == inner else real, files
         new = []
         for entry in sorted(folders, key=lambda entry: entry.name):
             real = os.path.realpath(entry.path)

@@ -44,8 +44,8 @@ def share_inodes(paths: Iterable[str]) -> bool:
             inodes.append(os.stat(path).st_ino)
         except (OSError, ValueError):
             continue
-    there = np.sort(np.array(inodes, np.uint64))
-    return bool((there[1:] == there[:-1]).any())
+    in_order = np.sort(np.array(inodes, np.uint64))
+    return bool((in_order[1:] == in_order[:-1]).any())
 
 
 def _real(path: str) -> str:

@@ -386,11 +386,11 @@ def audit_secret_beside(folder: Path, reference: str) -> str | None:
     kind, _, file = reference.partition(":")
     if kind != "file":
         return None
-    beside = f"file:{os.path.join(os.path.dirname(file), _DECOYS)}"
+    neighbour = f"file:{os.path.join(os.path.dirname(file), _DECOYS)}"
     try:
-        return _audit_secret(folder, beside)
+        return _audit_secret(folder, neighbour)
     except SecretError:
-        path = secret_path(beside, folder)
+        path = secret_path(neighbour, folder)
         if path is not None and os.path.lexists(path):
             raise
         return None

@@ -212,14 +212,7 @@ def ask(folder: Path | str, question: Callable[[UsersSnapshot], Result]) -> Resu
     Raises:
         ScanFailed: a file is missing.
     """
-
-    def attempt() -> Result:
-        table = open_table(folder)
-        users_snapshot, _ = _snapshot(folder, table)
-        with reading(table):
-            return question(users_snapshot)
-
-    return _retry(attempt)
+    return whole(folder, lambda found: question(found.users_snapshot))
 
 
 def numbers_of_heads(folder: Path | str, heads: Sequence[bytes]) -> dict[str, int]:

@@ -180,9 +180,9 @@ def _since(folder: str, now: ledger.Whole, record: Record, wanted: Mapping[str, 
     if wanted is None and sum(part.rows for part in parts) != now.indexed.seq:
         faults.append("its index has more or fewer messages than the events give")
     faults += [
-        f"its chain has not the head {then} after {events:,} events"
-        for events, then in sorted(record.checkpoints)
-        if events >= begin and heads.get(events) != then
+        f"its chain has not the head {known} after {events:,} events"
+        for events, known in sorted(record.checkpoints)
+        if events >= begin and heads.get(events) != known
     ]
     if faults:
         raise _changed(folder, faults[0])

@@ -76,11 +76,11 @@ class WantedFlags(NamedTuple):
         """
         field = pl.element().struct.field
         of_requested = pl.element().filter(self._is_of(field))
-        once = (field("user_id").is_not_null() & field("user_id").is_first_distinct()) | (pl.int_range(pl.len()) == 0)
+        first = (field("user_id").is_not_null() & field("user_id").is_first_distinct()) | (pl.int_range(pl.len()) == 0)
         surest_first = pl.element().sort_by(field("log10_p_global"), maintain_order=True)
         named = pl.concat_list(pl.col(name).fill_null([]) for name in NAMED_LISTS).list.eval(surest_first)
         entries = pl.concat_list(pl.concat_list(pl.struct(OF_ENTRY)), named)
-        users = entries.list.eval(of_requested).list.eval(pl.element().filter(once))
+        users = entries.list.eval(of_requested).list.eval(pl.element().filter(first))
         return [users.alias("asked"), self._is_of(pl.col).not_().alias("beside")]
 
 

@@ -187,8 +187,8 @@ def spans(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
     of_flag = ["scan_id", "shard_id", "path", "row"]
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
     rows = read_whole(results, "spans")
-    standing = of_every_set_of_keys(results, flags(results).filter(strict)).select(of_flag)
-    by_age = rows.filter(strict).join(standing, on=of_flag, how="semi").sort("scanned_at", "scan_id")
+    of_current = of_every_set_of_keys(results, flags(results).filter(strict)).select(of_flag)
+    by_age = rows.filter(strict).join(of_current, on=of_flag, how="semi").sort("scanned_at", "scan_id")
     part = ["path", "row", "key_id", "message", "char_from", "char_to"]
     return _without_contradictions(by_age.unique(part, keep="last", maintain_order=True), ())
 

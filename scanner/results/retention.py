@@ -367,8 +367,8 @@ def erase_user(
     if DeltaTable.is_deltatable(table_uri(results, "account_posts")):
         drop_posts_of(results, _accounts_of(results, user_ids))
         _delete_replaced(table_uri(results, "account_posts"))
-    beside = (("flag_texts", _without_texts), ("flag_readings", _without_texts), ("decisions", _without_notes))
-    for name, without in (*beside, *names):
+    of_texts = (("flag_texts", _without_texts), ("flag_readings", _without_texts), ("decisions", _without_notes))
+    for name, without in (*of_texts, *names):
         if DeltaTable.is_deltatable(table_uri(results, name)):  # not every scan makes them all
             changed[name] = rewrite(results, name, partial(without, name, user_ids), watch=partial(watch, name))
             _delete_replaced(table_uri(results, name))  # also where no name was left: an erasure may have died before

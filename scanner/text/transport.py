@@ -80,7 +80,7 @@ def _unwrapped(text: str) -> str:
     if not len(broken):
         return text
     lines = text.split("\n")
-    joined = (line.removesuffix(" ") + " " if here else line + "\n" for line, here in zip(lines, broken, strict=False))
+    joined = (line.removesuffix(" ") + " " if cut else line + "\n" for line, cut in zip(lines, broken, strict=False))
     return "".join(joined) + lines[-1]
 
 

@@ -24,11 +24,11 @@ def cache_folder() -> str:
 
     A user without a home has no cache: the folder is one that nobody can make, not one in the current folder.
     """
-    beside = Path(__file__).parent / "__pycache__"
+    pycache = Path(__file__).parent / "__pycache__"
     if named := os.environ.get("NUMBA_CACHE_DIR"):
         folder = Path(named)
-    elif os.access(beside.parent, os.W_OK):
-        folder = beside
+    elif os.access(pycache.parent, os.W_OK):
+        folder = pycache
     else:
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         folder = Path(cache if os.path.isabs(cache) else os.devnull) / "brickscan"

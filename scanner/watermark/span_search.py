@@ -235,7 +235,7 @@ def passing_spans(
     for pair in np.flatnonzero(parts.exist_in(kept.scored) & _may_pass(among, kept, parts, sums)).tolist():
         pair_sums = sums[kept.offsets[pair] + pair : kept.offsets[pair + 1] + pair + 1]
         where, number = parts.ranges_of(pair, len(pair_sums) - 1)
-        chosen = _apart(pair_sums, where, among)
+        chosen = _disjoint(pair_sums, where, among)
         if len(chosen):
             found += _spans(among, int(documents[pair]), int(messages[pair]), where[chosen], number[chosen])
     return found
@@ -266,7 +266,7 @@ def _floors(law: Law, log10_p: float, scales: int) -> NDArray[np.float64]:
     return least_score(law, LENGTHS[:scales], log10_p)
 
 
-def _apart(sums: NDArray[np.float64], where: NDArray[np.int64], among: Among) -> list[int]:
+def _disjoint(sums: NDArray[np.float64], where: NDArray[np.int64], among: Among) -> list[int]:
     """Parts of one document, int64[L, 2], that pass under one message and share no position, the smallest p first."""
     limit = among.limit
     log10_p = log10_p_of(among.law, sums[where[:, 1]] - sums[where[:, 0]], where[:, 1] - where[:, 0])
@@ -295,8 +295,8 @@ def _spans(
     evidence = mark.user_evidence(tokens, of_parts, of_message)
     log10_own = np.full(len(chosen), -np.inf)
     if evidence is not None:
-        alone = log10_p_of(mark.law, evidence.score[:, 0], evidence.scored)
-        log10_own = corrected(alone, evidence.messages * looks, limit.correction)
+        log10_user = log10_p_of(mark.law, evidence.score[:, 0], evidence.scored)
+        log10_own = corrected(log10_user, evidence.messages * looks, limit.correction)
     log10_global = log10_any_of(of_all, limit.correction)
     numbers = np.stack((score, log10_p, of_all, log10_global, log10_own), axis=1).tolist()
     each = zip(chosen.tolist(), numbers, number.tolist(), strict=True)
@@ -454,10 +454,10 @@ def _best_of(pairs: _Pairs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     ordered = pairs.among(np.lexsort((pairs.log10_p, pairs.message, pairs.document)))
     first = np.ones(len(ordered.document), np.bool_)
     first[1:] = (np.diff(ordered.document) != 0) | (np.diff(ordered.message) != 0)
-    once = ordered.among(first)
-    by_p = np.lexsort((once.log10_p, once.document))
-    rank = np.arange(len(by_p)) - np.searchsorted(once.document, once.document)
-    kept = once.among(np.sort(by_p[rank < MOST_PROMISING]))
+    distinct = ordered.among(first)
+    by_p = np.lexsort((distinct.log10_p, distinct.document))
+    rank = np.arange(len(by_p)) - np.searchsorted(distinct.document, distinct.document)
+    kept = distinct.among(np.sort(by_p[rank < MOST_PROMISING]))
     return kept.document, kept.message
 
 

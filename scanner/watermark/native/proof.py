@@ -149,8 +149,8 @@ class _Proof(ABC):
         height = 16 // planes
         if self._version == 1:  # sixteen blocks at a time hold a word each, then the next
             group, r = np.divmod(index, np.uint64(16 * height))
-            row, beside = np.divmod(r, np.uint64(16))
-            counters = np.uint64(16) * group + beside
+            row, lane_of_group = np.divmod(r, np.uint64(16))
+            counters = np.uint64(16) * group + lane_of_group
         else:  # one block after the other
             counters, row = np.divmod(index, np.uint64(height))
         blocks, lane = np.stack(chacha8(self._chacha.value, counters, nonces)), np.arange(len(nonces))

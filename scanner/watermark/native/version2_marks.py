@@ -71,11 +71,11 @@ class Version2Mark(NativeMark):
 
     def joined(self, marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Self | None:
         """See JoinsKeys. What is searched elsewhere is searched one key at a time. The result draws no tokens."""
-        alike = [mark for mark in marks if isinstance(mark, type(self)) and mark.label == self.label]
-        if self._elsewhere or len(alike) < len(marks):
+        of_one_label = [mark for mark in marks if isinstance(mark, type(self)) and mark.label == self.label]
+        if self._elsewhere or len(of_one_label) < len(marks):
             return None
         joined = object.__new__(type(self))
-        rows = SubKeys(*(np.stack(keys) for keys in zip(*(mark.sub_keys for mark in alike), strict=True)))
+        rows = SubKeys(*(np.stack(keys) for keys in zip(*(mark.sub_keys for mark in of_one_label), strict=True)))
         vars(joined).update(vars(self), _rows=rows, _begins=begins)
         del joined._keys
         return joined

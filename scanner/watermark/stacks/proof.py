@@ -140,8 +140,8 @@ def log_urn(scored: int, variance: float) -> NDArray[np.float64]:
 
     It grows so fast that the number of heads varies as stated, over that of an urn that does not grow.
     """
-    alike = min((variance - 1.0) / max(scored - 1, 1), 1.0 - 1e-9)
-    growth = alike / (1.0 - alike)
+    correlation = min((variance - 1.0) / max(scored - 1, 1), 1.0 - 1e-9)
+    growth = correlation / (1.0 - correlation)
     k = np.arange(scored)
     more = np.log((scored - k) / (k + 1.0)) + np.log((0.5 + k * growth) / (0.5 + (scored - k - 1.0) * growth))
     log_law = np.concatenate([[0.0], np.cumsum(more)])
@@ -232,8 +232,8 @@ class SynthIdProof:
             more += np.where(x & 2**30, 1, -1)
         squares = [excess * excess / len(states) for excess in more.tolist()]
         mean = math.fsum(squares) / len(squares)
-        apart = math.fsum((square - mean) ** 2 for square in squares) / (len(squares) - 1)
-        return max(1.0, mean + float(norm.ppf(0.99)) * math.sqrt(apart / len(squares)))
+        deviation = math.fsum((square - mean) ** 2 for square in squares) / (len(squares) - 1)
+        return max(1.0, mean + float(norm.ppf(0.99)) * math.sqrt(deviation / len(squares)))
 
     def _folded(self, score: int, log_law: NDArray[np.float64]) -> float:
         """−ln p: laws of the layers, tilted until their sum's mean is near the score, folded one after the other."""

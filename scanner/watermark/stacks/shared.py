@@ -36,6 +36,20 @@ class Held(Generic[Secret]):
         raise TypeError("a secret is never pickled; open the key again where it is needed")
 
 
+def hashing_key(secret: bytes) -> int:
+    """The hashing key of 8 bytes, big-endian, of the green lists that hash with one.
+
+    Raises:
+        ValueError: a secret of another length, or a key that names one seed for different tokens.
+    """
+    if len(secret) != 8:
+        raise ValueError(f"a hashing key has 8 bytes; this secret has {len(secret)}")
+    key = int.from_bytes(secret, "big")
+    if key >= 2**63 or key % 2**12 == 0:
+        raise ValueError("a hashing key is at least 1, below 2^63, and no multiple of 4,096")
+    return key
+
+
 class StackFormat(Format):
     """A format of another stack, which draws its keys."""
 

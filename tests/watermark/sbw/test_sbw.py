@@ -8,8 +8,9 @@ from scipy import stats
 
 from scanner.watermark import batch_tokens
 from scanner.watermark.stacks.configs import read_config
-from scanner.watermark.stacks.sbw.format import OF_NOTHING, SbwFormat, key_of, read_scheme
+from scanner.watermark.stacks.sbw.format import OF_NOTHING, SbwFormat, read_scheme
 from scanner.watermark.stacks.sbw.proof import hashed
+from scanner.watermark.stacks.shared import hashing_key
 
 SEEDINGS = ("selfhash", "minhash", "additive")
 
@@ -50,9 +51,9 @@ def test_equal_windows_count_once_and_words_of_one_call_differ(seeding):
 )
 def test_keys_that_cannot_be(secret, why):
     with pytest.raises(ValueError, match=why):
-        key_of(key(secret))
+        hashing_key(key(secret))
     with pytest.raises(ValueError, match="has 8 bytes"):
-        key_of(bytes(7))
+        hashing_key(bytes(7))
 
 
 def test_a_share_of_none_or_all_is_refused():

@@ -29,6 +29,7 @@ from scanner.watermark.stacks.shared import (
     Seeds,
     ShuffledGreenFormat,
     check_message,
+    hashing_key,
     key_fingerprint,
     seeded_positions,
     without,
@@ -278,7 +279,7 @@ class KgwLefthashFormat(_KgwFormat):
 
     def under(self, secret: bytes, table: NDArray[np.int32]) -> Kgw:
         """As `open`; there is no table."""
-        key = uint64(key_of(secret))
+        key = uint64(hashing_key(secret))
         return Kgw(self, self.rule(), secret, lambda tokens: left_seeds(tokens.ids, key), table)
 
     def proof(self, secret: bytes) -> ProofPath:
@@ -301,7 +302,7 @@ class KgwSelfhashFormat(_KgwFormat):
 
     def open(self, secret: bytes) -> Kgw:
         """A secret is the hashing key's 8 bytes, big-endian."""
-        return self.under(secret, permutation(key_of(secret), TABLE))
+        return self.under(secret, permutation(hashing_key(secret), TABLE))
 
     def under(self, secret: bytes, table: NDArray[np.int32]) -> Kgw:
         """As `open`, with the given table."""
@@ -313,20 +314,6 @@ class KgwSelfhashFormat(_KgwFormat):
         return self._proof(secret)
 
     def _rule(self, secret: bytes, table: NDArray[np.int32]) -> BySeed:
-        key, before = key_of(secret), self.context_width - 1
+        key, before = hashing_key(secret), self.context_width - 1
         seeds = Held[Seeds](lambda tokens: self_seeds(tokens.ids, int64(key), table, before + 1))
         return BySeed(before, before, key_fingerprint(self.name, secret), seeds)
-
-
-def key_of(secret: bytes) -> int:
-    """The hashing key of 8 bytes, big-endian.
-
-    Raises:
-        ValueError: a secret of another length, or a key that names one seed for different tokens.
-    """
-    if len(secret) != 8:
-        raise ValueError(f"a hashing key has 8 bytes; this secret has {len(secret)}")
-    key = int.from_bytes(secret, "big")
-    if key >= 2**63 or key % 2**12 == 0:
-        raise ValueError("a hashing key is at least 1, below 2^63, and no multiple of 4,096")
-    return key

@@ -22,7 +22,15 @@ from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Binomial, Floored, Law
 from scanner.watermark.positions import WIDEST, Positions, Tokens, batch_tokens
 from scanner.watermark.stacks.random_numbers import stream_word
-from scanner.watermark.stacks.shared import BySeed, Held, OpenedFormat, StackFormat, check_message, key_fingerprint
+from scanner.watermark.stacks.shared import (
+    BySeed,
+    Held,
+    OpenedFormat,
+    StackFormat,
+    check_message,
+    hashing_key,
+    key_fingerprint,
+)
 
 KEY_BITS = 32
 """Bits below which no p-value goes: a key is a number that its owner chose, and minhash takes its low 32 bits."""
@@ -173,7 +181,7 @@ class SbwFormat(StackFormat):
 
     def rule_of(self, secret: bytes) -> BySeed:
         """Which positions a key scores."""
-        key, of = int64(key_of(secret)), _STREAMS[self.seeding]
+        key, of = int64(hashing_key(secret)), _STREAMS[self.seeding]
         seeds = Held(lambda tokens: of(tokens.ids, key, self.context_width).astype(np.uint32))
         keyless = OF_NOTHING if self.seeding == "minhash" else 0
         same = range(keyless, keyless + 1)
@@ -195,7 +203,7 @@ class Sbw(OpenedFormat):
 
     def __init__(self, form: SbwFormat, secret: bytes) -> None:
         super().__init__(form, form.rule_of(secret), secret)
-        self._key, self._streams = Held(int64(key_of(secret))), _STREAMS[form.seeding]
+        self._key, self._streams = Held(int64(hashing_key(secret))), _STREAMS[form.seeding]
         self._width, self._below = form.context_width, form.below
 
     def streams(self, tokens: Tokens) -> NDArray[np.uint64]:
@@ -230,17 +238,3 @@ def read_scheme(name: object) -> dict[str, Any]:
         )
     seeding = "additive" if found["one"] or found["four"] else "selfhash" if found["selfhash"] else "minhash"
     return {"seeding": seeding, "context_width": 1 if found["one"] else 4}
-
-
-def key_of(secret: bytes) -> int:
-    """The hash key of 8 bytes, big-endian.
-
-    Raises:
-        ValueError: a secret of another length, or a key that names one seed for different tokens.
-    """
-    if len(secret) != 8:
-        raise ValueError(f"a hash key has 8 bytes; this secret has {len(secret)}")
-    key = int.from_bytes(secret, "big")
-    if key >= 2**63 or key % 2**12 == 0:
-        raise ValueError("a hash key is at least 1, below 2^63, and no multiple of 4,096")
-    return key

@@ -219,8 +219,8 @@ def wide_law(scored: int, variance: float) -> NDArray[np.float64]:
 
     Each bit is drawn from Pólya's urn, where all bits before it count like `drawn` coins of the first.
     """
-    alike = min((variance - 1.0) / max(scored - 1, 1), 1.0 - 1e-9)  # correlation of any two bits
-    drawn = alike / (1.0 - alike)
+    correlation = min((variance - 1.0) / max(scored - 1, 1), 1.0 - 1e-9)  # correlation of any two bits
+    drawn = correlation / (1.0 - correlation)
     steps = np.arange(scored)
     of_ones = np.concatenate([[0.0], np.cumsum(np.log1p(2.0 * drawn * steps))])
     from scipy.special import gammaln  # type: ignore[import-untyped] # late: a tenth of a second
