@@ -253,7 +253,7 @@ def test_what_is_planned_for_three_keys_and_all_looks_is_what_a_detector_finds(t
             Holders.load(three_keys / "registry", [test.key.key_id for test in keys]),
             Rules(1e-6, 3, weights=weights),
         )
-        rows = detector.detect(documents, NOWHERE)[0].to_pylist()
+        rows = detector.score_batch(documents, NOWHERE)[0].to_pylist()
         assert {row["message"] for row in rows if row["flagged"] and row["message"] is not None} <= {7}
         return sum(row["flagged"] for row in rows)
 

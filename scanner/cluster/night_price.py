@@ -345,7 +345,7 @@ Score = Callable[[pa.RecordBatch], tuple[int, int, int]]
 
 def _scorer(detector: Detector, origin: Origin, observer: ScoreObserver | None) -> Score:
     def score(documents: pa.RecordBatch) -> tuple[int, int, int]:
-        verdicts, refused = detector.detect(documents, origin, observer)
+        verdicts, refused, *_ = detector.score_batch(documents, origin, observer)
         status = verdicts["status"].to_pylist()
         return status.count("too_short"), status.count("filtered"), len(refused)
 

@@ -84,10 +84,11 @@ class KeyScores(NamedTuple):
 
 
 class BatchResult(NamedTuple):
-    """Result of a batch. verdicts, quarantine: as `Detector.detect` returns them.
+    """VERDICTS and QUARANTINE of a batch: together one row for every document, each in the order of the batch.
 
-    lengths: row, tokens and scored of each verdict's text as it stands, under the first key that scored it, else the
-    first: int64. They depend on no score. spans: rows of schemas.tables.SPANS, `keys` left empty.
+    Verdicts are exact, without text_id and p_class: scanner.detection.rows makes of them what tables hold. lengths:
+    row, tokens and scored of each verdict's text as it stands, under the first key that scored it, else the first:
+    int64. They depend on no score. spans: rows of schemas.tables.SPANS, `keys` left empty.
     """
 
     verdicts: pa.RecordBatch

@@ -210,24 +210,6 @@ class Detector:
         """Whether every key looks for messages in all windows of a document at once."""
         return all(isinstance(test.watermark, SearchesWindows) for test in self._keys)
 
-    def detect(
-        self,
-        documents: pa.RecordBatch,
-        origin: Origin,
-        observer: ScoreObserver | None = None,
-        known: FileKnowledge | None = None,
-    ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Score a batch of schemas.tables.DOCUMENTS, and show it to an observer.
-
-        known: what is known of their file; None: nothing, and the scan begins now.
-
-        Returns:
-            (VERDICTS, QUARANTINE): together one row for every document, each in the order of the batch. Verdicts are
-            exact, without text_id and p_class: scanner.detection.rows makes of them what tables hold.
-        """
-        result = self.score_batch(documents, origin, observer, known)
-        return result.verdicts, result.quarantine
-
     def score_batch(
         self,
         documents: pa.RecordBatch,
@@ -235,7 +217,10 @@ class Detector:
         observer: ScoreObserver | None = None,
         known: FileKnowledge | None = None,
     ) -> BatchResult:
-        """As `detect`, with lengths of texts that show nothing of scores."""
+        """Score a batch of schemas.tables.DOCUMENTS, and show it to an observer.
+
+        known: what is known of their file; None: nothing, and the scan begins now.
+        """
         now, salt = datetime.now(UTC), origin.shard_id.encode()
         texts = read_texts(
             documents.column("text"),

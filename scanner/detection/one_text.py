@@ -204,7 +204,7 @@ def _documents(texts: Sequence[bytes]) -> pa.RecordBatch:
 
 
 def _verdict(detector: Detector, raw: bytes) -> Mapping[str, Any]:
-    verdicts, refused = detector.detect(_documents([raw]), NOWHERE)
+    verdicts, refused, *_ = detector.score_batch(_documents([raw]), NOWHERE)
     if len(refused):
         row = refused.to_pylist()[0]
         raise Refused(f"the text cannot be read ({row['reason']}: {row['detail']}); UTF-8 text is needed")

@@ -241,7 +241,7 @@ def _detected(
     document = pa.RecordBatch.from_pydict(columns, schema=DOCUMENTS)
     first = row["first_seen_at"]
     known = FileKnowledge(scan["started_at"], {row["text_sha256"]: first} if first else {}, None, None)
-    verdicts, _ = detector.detect(document, Origin(row["scan_id"], row["shard_id"], row["path"]), known=known)
+    verdicts, *_ = detector.score_batch(document, Origin(row["scan_id"], row["shard_id"], row["path"]), known=known)
     found: Mapping[str, Any] = verdicts.to_pylist()[0]
     return found if levels is None or not found["flagged"] else {**found, "unit": WEIGHED}
 

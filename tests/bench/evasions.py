@@ -55,7 +55,7 @@ class Finder:
         """How many texts are flagged as they stand, and with the second look."""
         batch = pa.RecordBatch.from_pylist([{"row": i, "text": t.encode()} for i, t in enumerate(texts)], DOCUMENTS)
         once, twice = (
-            sum(detector.detect(batch, Origin("scan", "shard", "/in"))[0].column("flagged").to_pylist())
+            sum(detector.score_batch(batch, Origin("scan", "shard", "/in"))[0].column("flagged").to_pylist())
             for detector in self._detectors
         )
         return once, twice

@@ -225,7 +225,7 @@ def refuted(fault: Fault) -> int | None:
         patch.setattr(rule, "log10_p_of", changed)
         texts = sample_texts("marked", "demo-paper")[:40]
         rows = [{"row": row, "text": text.encode()} for row, text in enumerate(texts)]
-        verdicts, _ = detector.detect(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("", "", ""))
+        verdicts, *_ = detector.score_batch(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("", "", ""))
         return sum(proof == Proof.DIFFERS for proof in verdicts["proof"].to_pylist())
 
 

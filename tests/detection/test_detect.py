@@ -48,7 +48,7 @@ def batch(texts, created_at=None) -> pa.RecordBatch:
 
 
 def verdicts(detector, texts, created_at=None) -> list[dict]:
-    scored, refused = detector.detect(batch(texts, created_at), ORIGIN)
+    scored, refused, *_ = detector.score_batch(batch(texts, created_at), ORIGIN)
     assert scored.schema == VERDICTS
     assert refused.schema == QUARANTINE
     assert len(scored) + len(refused) == len(texts)
@@ -136,7 +136,7 @@ def test_a_document_without_a_text_is_in_quarantine_with_its_account(detector, p
     documents = batch([None, plain(40, 0), None])
     accounts = pa.array(["eve", "bob", None])
     documents = documents.set_column(documents.schema.get_field_index("account_id"), "account_id", accounts)
-    _, refused = detector().detect(documents, ORIGIN)
+    _, refused, *_ = detector().score_batch(documents, ORIGIN)
     names = ("row", "doc_id", "account_id", "reason", "text_sha256")
     assert [tuple(row[name] for name in names) for row in refused.to_pylist()] == [
         (0, "d0", "eve", "null_text", None),
@@ -145,9 +145,9 @@ def test_a_document_without_a_text_is_in_quarantine_with_its_account(detector, p
 
 
 def test_a_batch_of_nothing_but_faults_and_a_batch_of_nothing(detector):
-    scored, refused = detector().detect(batch([None, None]), ORIGIN)
+    scored, refused, *_ = detector().score_batch(batch([None, None]), ORIGIN)
     assert (len(scored), len(refused)) == (0, 2)
-    scored, refused = detector().detect(batch([]), ORIGIN)
+    scored, refused, *_ = detector().score_batch(batch([]), ORIGIN)
     assert (len(scored), len(refused)) == (0, 0)
 
 
@@ -183,11 +183,11 @@ def test_a_document_that_is_too_short_for_one_key_is_scored_by_the_other(detecto
 def test_a_batch_is_its_documents_one_by_one(detector, marked, plain, dedup):
     texts = [marked(7, 30, 1), "", plain(50, 1), None, "<s>", marked(9, 40, 2), plain(5, 2) * 3]
     one = detector(dedup=dedup)
-    together = one.detect(batch(texts), ORIGIN)[0].drop_columns(["row", "scanned_at", "doc_id"]).to_pylist()
+    together = one.score_batch(batch(texts), ORIGIN)[0].drop_columns(["row", "scanned_at", "doc_id"]).to_pylist()
     apart = [
         row
         for text in texts
-        for row in one.detect(batch([text]), ORIGIN)[0].drop_columns(["row", "scanned_at", "doc_id"]).to_pylist()
+        for row in one.score_batch(batch([text]), ORIGIN)[0].drop_columns(["row", "scanned_at", "doc_id"]).to_pylist()
     ]
     assert together == apart
 
@@ -246,7 +246,7 @@ def test_one_message_has_no_runner_up(detector, keys, plain):
 def test_no_text_is_flagged_more_often_than_the_rate_says(detector, plain):
     """400 plain texts at a rate of 0.3: if the corrected p is valid, flags over keys are Binomial(400, ≤ 0.3)."""
     one = detector(rate=0.3)
-    scored, _ = one.detect(batch([plain(40, seed) for seed in range(400)]), ORIGIN)
+    scored, *_ = one.score_batch(batch([plain(40, seed) for seed in range(400)]), ORIGIN)
     p = 10 ** scored["log10_p_global"].to_numpy()
     for rate in (0.05, 0.3, 0.7):
         assert (p <= rate).mean() <= rate + 4 * math.sqrt(rate * (1 - rate) / 400)

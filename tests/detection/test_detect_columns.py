@@ -153,7 +153,7 @@ def test_whole_tables(registry, keys, marked, plain, rate, under_test, monkeypat
     unknown = FileKnowledge(now, {}, None, None)
     parts = [(documents.slice(*part), how) for part in ((0,), (5, 30), (6, 3), (0, 0)) for how in (known, unknown)]
     for batch, how in [*parts, (documents, FileKnowledge(now, {}, now - HOUR, None))]:
-        tables = detector.detect(batch, ORIGIN, None, how), row_by_row(detector, batch, how)
+        tables = detector.score_batch(batch, ORIGIN, None, how)[:2], row_by_row(detector, batch, how)
         for found, wanted in zip(*tables, strict=True):
             found.validate(full=True)
             assert found.schema == wanted.schema

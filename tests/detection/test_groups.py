@@ -50,7 +50,9 @@ def said(under: Detector, texts: list[str]) -> list[dict]:
     after = datetime(2100, 1, 1, tzinfo=UTC)
     times = {"created_at": after, "created_at_latest": after}
     rows = [{"row": i, "doc_id": str(i), "text": text.encode(), **times} for i, text in enumerate(texts)]
-    found, refused = under.detect(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("scan", "shard", "a.parquet"))
+    found, refused, *_ = under.score_batch(
+        pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("scan", "shard", "a.parquet")
+    )
     assert not len(refused)
     return found.to_pylist()
 

@@ -87,7 +87,7 @@ def verdict(registry, keys, text: str, at: datetime = GIVEN_LATER) -> dict:
         open_prover(registry, keys, rules),
     )
     row = {"row": 0, "doc_id": "d", "text": text.encode(), "created_at": at, "created_at_latest": at}
-    found, _ = under.detect(pa.RecordBatch.from_pylist([row], DOCUMENTS), Origin("scan", "shard", "a.parquet"))
+    found, *_ = under.score_batch(pa.RecordBatch.from_pylist([row], DOCUMENTS), Origin("scan", "shard", "a.parquet"))
     return found.to_pylist()[0]
 
 

@@ -41,7 +41,7 @@ def rows(registry, tests):
         rules = Rules(rate, len(under_test))
         prover = open_prover(registry, tests, rules)
         documents = [{"row": i, "text": text.encode()} for i, text in enumerate(texts)]
-        verdicts, _ = Detector(under_test, holders, rules, prover).detect(
+        verdicts, *_ = Detector(under_test, holders, rules, prover).score_batch(
             pa.RecordBatch.from_pylist(documents, DOCUMENTS), ORIGIN
         )
         verdicts.validate(full=True)
@@ -197,6 +197,6 @@ def test_a_format_that_offers_no_proof_says_so(tmp_path, words, monkeypatch):
     rules = Rules(RATE, 1)
     prover = open_prover(tmp_path, tests, rules)
     document = pa.RecordBatch.from_pylist([{"row": 0, "text": " ".join(counting[:60]).encode()}], DOCUMENTS)
-    verdicts, _ = Detector(tests, Holders.load(tmp_path, ["toy"]), rules, prover).detect(document, ORIGIN)
+    verdicts, *_ = Detector(tests, Holders.load(tmp_path, ["toy"]), rules, prover).score_batch(document, ORIGIN)
     assert verdicts["flagged"].to_pylist() == [True]
     assert verdicts["proof"].to_pylist() == ["not offered"]

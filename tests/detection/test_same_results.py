@@ -79,7 +79,7 @@ def tables(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     names = pq.read_schema(file.path).names
     columns = Columns("text", "doc_id", *(name if name in names else None for name in ("account_id", "created_at")))
     for batch in read(file, columns, 0, ROWS):
-        scored, refused = detector.detect(batch, Origin("scan", "shard", "sample-1"))
+        scored, refused, *_ = detector.score_batch(batch, Origin("scan", "shard", "sample-1"))
         flagged = scored.filter(scored["flagged"])
         assert flagged["proof"].to_pylist() == ["proved"] * len(flagged)  # a proof changes no other column
         verdicts.append(scored)

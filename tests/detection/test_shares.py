@@ -46,7 +46,7 @@ def said(registry):
             open_prover(registry, under_test, rules),
         )
         rows = [{"row": i, "text": text.encode()} for i, text in enumerate(texts)]
-        return detector.detect(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("s", "s", "p"))[0].to_pylist()
+        return detector.score_batch(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("s", "s", "p"))[0].to_pylist()
 
     return scan
 

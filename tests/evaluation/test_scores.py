@@ -150,7 +150,7 @@ def test_users_are_named_as_a_scan_names_them(setting):
         Rules(rate, 1, min_scored=MIN_SCORED),
     )
     rows = [{"row": i, "doc_id": str(i), "text": text.encode()} for i, text in enumerate(texts)]
-    verdicts, _ = detector.detect(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("s", "s", "p"))
+    verdicts, *_ = detector.score_batch(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("s", "s", "p"))
     (said,) = search_texts(setting, SEED, texts, own, [count], tokenizer, MIN_SCORED)
     named = name(said, count, rate, independent=not setting.format.can_be_framed())
     for row, verdict in enumerate(verdicts.to_pylist()):

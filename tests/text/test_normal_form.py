@@ -368,7 +368,7 @@ def rows_of(registry, keys):
             Rules(RATE, len(keys), weights=Weights(as_written=each, normalised=each if normalised else None)),
         )
         rows = [{"row": i, "text": text.encode()} for i, text in enumerate(texts)]
-        verdicts, refused = detector.detect(pa.RecordBatch.from_pylist(rows, DOCUMENTS), ORIGIN)
+        verdicts, refused, *_ = detector.score_batch(pa.RecordBatch.from_pylist(rows, DOCUMENTS), ORIGIN)
         assert not len(refused)
         verdicts.validate(full=True)
         return verdicts.to_pylist()
