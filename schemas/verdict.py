@@ -1,10 +1,7 @@
 """Flags and decisions as they travel between systems.
 
-A flag as it travels to other systems: one neutral record, whose version grows when a field changes its meaning.
-
-What ROOST Coop posts when a moderator takes an action (docs/api/actions.md of roostorg/coop, 2026).
-
-Fields that decide nothing here are passed over, as are fields that Coop adds.
+A flag is one neutral record, whose version grows when a field changes its meaning. A decision is what ROOST Coop posts
+when a moderator takes an action (docs/api/actions.md of roostorg/coop, 2026), less fields that decide nothing here.
 """
 
 from datetime import datetime

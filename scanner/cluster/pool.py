@@ -1,13 +1,9 @@
 """A pool of actors: shards in, finished shards out. Nothing is dropped whole, nothing is retried for ever.
 
-A piece that kills its actor, raises or needs more memory than a worker may take is tried again, then halved, down to
-the document that is to blame. A piece that makes no progress is tried again from the actor's last word on, one document
-after the other, each announced (scanner.cluster.todo). Attempts are counted there, never by Ray, and a node that is
+scanner.cluster.todo says what becomes of work that fails. Attempts are counted there, never by Ray, and a node that is
 gone is none (scanner.cluster.machines). An actor that dies may take the result of the piece before with it. So work
 that an actor held when it died is from then on given to an actor that holds nothing else: no document is blamed for its
-neighbour. Documents that a worker sets aside for their size come last, alone. An actor is asked for the identity of a
-lost document. A pack of small shards is one piece of work; when it fails, each of its shards becomes a piece. Work that
-would take a worker long is cut to pieces of ten-odd seconds (scanner.cluster.todo).
+neighbour. An actor is asked for the identity of a lost document.
 
 An actor whose node is gone is replaced by one that starts wherever there is room; meanwhile the other actors work on.
 When nodes join the cluster, more actors are started.

@@ -1,8 +1,6 @@
 """The experiments for readers: tables in Markdown beside the paper's own figures, and plots.
 
-Plots of the experiments as PNG bytes. Needs matplotlib, which the extra `audit` installs.
-
-The experiments as Markdown: the paper's tables, each figure with its 95 % interval, beside the paper's own.
+Plots are PNG bytes, and need matplotlib, which the extra `audit` installs.
 """
 
 import io

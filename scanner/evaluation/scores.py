@@ -5,10 +5,6 @@ clusterings at once as V₁ + V₂ − V₁₂ (Cameron, Gelbach and Miller, Rob
 never below either alone. A share has the limits of Clopper and Pearson at the effective number of texts (Korn and
 Graubard 1998; see scanner.audit.statistics.judgement), a mean has Student's limits. The clustering with the fewest
 clusters gives the degrees of freedom.
-
-Rows of schemas.evaluation.FIGURES: one measured number each, with its n and its 95 % interval.
-
-The paper's Table 3: how often, among how many users, the user is found whom a text was marked for.
 """
 
 import functools

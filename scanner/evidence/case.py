@@ -1,8 +1,6 @@
 """One flagged document found again, with its row, scan, text and filter, and the flags beside it.
 
-Texts that scans kept of their flags (`[evidence] keep_text`), for flags whose input file is gone or was changed.
-
-The n-grams that a scan left out, for whoever computes its verdicts again.
+A text whose input file is gone or was changed is one that a scan kept of its flags (`[evidence] keep_text`).
 
 Flags beside one are those of its user, account or text. Whoever strings runs of others' marked text together is flagged
 for their mark, so earlier posts that it may have copied are found by their sketches. A run that is short beside its

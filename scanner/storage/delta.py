@@ -1,7 +1,5 @@
 """Delta tables in any folder: where they lie, how they are read, and tables that are kept open.
 
-A Delta table that is kept open: only new commits are read to bring its snapshot and transactions up to date.
-
 Opening a table costs as much as its log is long, and so does deltalake's look-up of one transaction (6 ms of 10^5). A
 driver that commits all night long opens each of its tables once, and reads from then on the commits that came since.
 """

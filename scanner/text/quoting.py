@@ -3,7 +3,7 @@
 A quoted line begins with `>` (mail, Markdown); text between `<blockquote>` and its end is quoted too. The form is
 chosen without a look at any key, so a p-value of a part holds as a text's does.
 
-The functions above define the same segments. A scan cuts every text, and Python would take longer for a paragraph than
+Plain functions define the segments. A scan cuts every text, and Python would take longer for a paragraph than
 a tokenizer does; so kernels go from newline to newline of the whole batch.
 
 The reference tells where each token stands, in ten times what tokenising takes. Where a tokenizer's tokens are the

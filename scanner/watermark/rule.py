@@ -84,14 +84,12 @@ class KeyFindings(NamedTuple):
 
     def _each(self, change: Callable[[NDArray[Any], float], NDArray[Any]]) -> "KeyFindings":
         """The same with what has a value a candidate changed; beside it stands what means that there is none."""
-        return self._replace(
-            message=change(self.message, -1),
-            score=change(self.score, 0.0),
-            log10_p=change(self.log10_p, np.nan),
-            log10_p_global=change(self.log10_p_global, np.nan),
-            log10_p_own=change(self.log10_p_own, np.nan),
-            p_rank=change(self.p_rank, np.nan),
-        )
+        values = self._asdict().items()
+        return self._make(change(value, _NONE[name]) if name in _NONE else value for name, value in values)
+
+
+_NONE = {"message": -1, "score": 0.0} | dict.fromkeys(("log10_p", "log10_p_global", "log10_p_own", "p_rank"), np.nan)
+"""Fields of KeyFindings with a value a candidate, and what means that there is none."""
 
 
 class Decision(NamedTuple):
@@ -210,21 +208,13 @@ def replace_findings(
     width = max(found.message.shape[1], other.message.shape[1])
     found, other = found.of_width(width), other.of_width(width)
 
-    def put(name: str) -> NDArray[Any]:
-        values: NDArray[Any] = getattr(found, name).copy()
-        values[documents[replacing]] = getattr(other, name)[replacing]
+    def put(values: NDArray[Any], replacements: NDArray[Any]) -> NDArray[Any]:
+        values = values.copy()
+        values[documents[replacing]] = replacements[replacing]
         return values
 
-    return found._replace(
-        scored=put("scored"),
-        correction=put("correction"),
-        message=put("message"),
-        score=put("score"),
-        log10_p=put("log10_p"),
-        log10_p_global=put("log10_p_global"),
-        log10_p_own=put("log10_p_own"),
-        p_rank=put("p_rank"),
-    )
+    both = zip(found, other, strict=True)
+    return found._make(put(values, theirs) if isinstance(values, np.ndarray) else values for values, theirs in both)
 
 
 def choose(found: Sequence[KeyFindings]) -> NDArray[np.int64]:

@@ -1,10 +1,9 @@
 """Keys and laws held against counts: whether a law holds over fresh keys, and whether an audit lets a key be used.
 
-Over keys drawn afresh for every document, is a p-value at or below α as often as it says? (SPEC §4)
-
-One case is a method with its window, share of green tokens and choice of repeats. All messages of a document are
-tests, each of them valid; two of them share draws where one window is followed by different tokens, so the document is
-the cluster. Message 0 of every document alone gives independent p-values, whose uniformity is tested.
+Over keys drawn afresh for every document, is a p-value at or below α as often as it says (SPEC §4)? One case is a
+method with its window, share of green tokens and choice of repeats. All messages of a document are tests, each of them
+valid; two of them share draws where one window is followed by different tokens, so the document is the cluster. Message
+0 of every document alone gives independent p-values, whose uniformity is tested.
 
 A key may be used if its audit found nothing too small, and has enough data to say that rates hold.
 """

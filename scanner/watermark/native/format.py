@@ -10,8 +10,9 @@ of its score came from group steps: `found_chance` says how often.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from importlib.resources import files
 from typing import ClassVar, Self
 
@@ -52,6 +53,10 @@ class Native(Format):
     suggested: ClassVar = {"window": 4}
     answers = KnownAnswers(files(__package__) / "known_answers.json", GROUPS)
     window: int = Field(ge=0, le=MAX_WINDOW)
+
+    def label(self) -> str:
+        """The label of SPEC §1, or of SPEC_2 §1."""
+        return secret.label(self.name, self.window, self._share, self._groups)
 
     def rule(self) -> WholeWindows:
         """The rule of SPEC §3."""
@@ -157,10 +162,6 @@ class GreenListFormat(Native):
     suggested: ClassVar = {"window": 4, "gamma": "1/4"}
     gamma: GammaText
 
-    def label(self) -> str:
-        """The label of SPEC §1."""
-        return secret.label(self.name, self.window, parse_gamma(self.gamma))
-
     def law(self) -> Law:
         """The law of S green tokens among T."""
         return Binomial(parse_gamma(self.gamma))
@@ -186,10 +187,6 @@ class GumbelFormat(Native):
 
     name = "gumbel"
     title = "Aaronson et al. (Gumbel)"
-
-    def label(self) -> str:
-        """The label of SPEC §1."""
-        return secret.label(self.name, self.window)
 
     def law(self) -> Law:
         """The law of a sum of T exponential variables."""
@@ -296,10 +293,6 @@ class GreenListFormat2(_Native2, GreenListFormat):
     name = "greenlist-v2"
     title = "Kirchenbauer et al. (green list, version 2)"
 
-    def label(self) -> str:
-        """The label of SPEC_2 §1."""
-        return secret.label(self.name, self.window, parse_gamma(self.gamma), self.groups)
-
     def open(self, secret_bytes: bytes) -> Version2GreenList:
         """See Format."""
         return Version2GreenList(secret_bytes, self.window, parse_gamma(self.gamma), self.groups)
@@ -310,10 +303,6 @@ class GumbelFormat2(_Native2, GumbelFormat):
 
     name = "gumbel-v2"
     title = "Aaronson et al. (Gumbel, version 2)"
-
-    def label(self) -> str:
-        """The label of SPEC_2 §1."""
-        return secret.label(self.name, self.window, groups=self.groups)
 
     def open(self, secret_bytes: bytes) -> Version2Gumbel:
         """See Format."""
@@ -327,12 +316,12 @@ def of_the_paper(
 
     version: 1, the paper's own, or 2. groups: B, of version 2; None: no groups.
     """
-    green: list[Format]
-    if version == 1:
-        green = [GreenListFormat(window=window, gamma=gamma) for gamma in gammas for window in windows]
-        return green + [GumbelFormat(window=window) for window in windows]
-    green = [GreenListFormat2(window=window, gamma=gamma, groups=groups) for gamma in gammas for window in windows]
-    return green + [GumbelFormat2(window=window, groups=groups) for window in windows]
+    green_list: Callable[..., Format] = GreenListFormat
+    gumbel: Callable[..., Format] = GumbelFormat
+    if version == 2:
+        green_list, gumbel = partial(GreenListFormat2, groups=groups), partial(GumbelFormat2, groups=groups)
+    green = [green_list(window=window, gamma=gamma) for gamma in gammas for window in windows]
+    return green + [gumbel(window=window) for window in windows]
 
 
 _LENGTHS = 24  # numbers of positions between which the share that is found is interpolated
