@@ -9,7 +9,7 @@ key, the key and 999 decoy keys of its format are exchangeable, and it has the l
 p-values, 1991): after the l-th, p_rank = 1/l is exact, and unmarked text is done after a few.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,7 +85,7 @@ class KeyFindings(NamedTuple):
     def _each(self, change: Callable[[NDArray[Any], float], NDArray[Any]]) -> "KeyFindings":
         """The same with what has a value a candidate changed; beside it stands what means that there is none."""
         values = self._asdict().items()
-        return self._make(change(value, _NONE[name]) if name in _NONE else value for name, value in values)
+        return KeyFindings._make(change(value, _NONE[name]) if name in _NONE else value for name, value in values)
 
 
 _NONE = {"message": -1, "score": 0.0} | dict.fromkeys(("log10_p", "log10_p_global", "log10_p_own", "p_rank"), np.nan)
@@ -213,8 +213,8 @@ def replace_findings(
         values[documents[replacing]] = replacements[replacing]
         return values
 
-    both = zip(found, other, strict=True)
-    return found._make(put(values, theirs) if isinstance(values, np.ndarray) else values for values, theirs in both)
+    both: Iterable[tuple[Any, Any]] = zip(found, other, strict=True)
+    return KeyFindings._make(put(mine, its) if isinstance(mine, np.ndarray) else mine for mine, its in both)
 
 
 def choose(found: Sequence[KeyFindings]) -> NDArray[np.int64]:

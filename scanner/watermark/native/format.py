@@ -94,8 +94,7 @@ class Native(Format):
     @property
     def _share(self) -> Fraction | None:
         """γ, or None where there is no green list."""
-        gamma = self.columns().gamma
-        return parse_gamma(gamma) if gamma else None
+        return None
 
     def check_messages(self, count: int) -> None:
         """At most as many messages as entries x + m of 32-bit tokens x are counted for."""
@@ -162,20 +161,23 @@ class GreenListFormat(Native):
     suggested: ClassVar = {"window": 4, "gamma": "1/4"}
     gamma: GammaText
 
+    @property
+    def _share(self) -> Fraction:
+        return parse_gamma(self.gamma)
+
     def law(self) -> Law:
         """The law of S green tokens among T."""
-        return Binomial(parse_gamma(self.gamma))
+        return Binomial(self._share)
 
     def open(self, secret_bytes: bytes) -> GreenList | Version2GreenList:
         """See Format."""
-        return GreenList(secret_bytes, self.window, parse_gamma(self.gamma))
+        return GreenList(secret_bytes, self.window, self._share)
 
     def proof(self, secret_bytes: bytes) -> ProofPath:
         """See Proves."""
         from scanner.watermark.native.proof import GreenListProof  # flags alone need mpmath
 
-        gamma = parse_gamma(self.gamma)
-        return GreenListProof(secret_bytes, self.label(), self.version, self.window, gamma, self._groups)
+        return GreenListProof(secret_bytes, self.label(), self.version, self.window, self._share, self._groups)
 
     def columns(self) -> UnlabelledColumns:
         """See Format."""
@@ -295,7 +297,7 @@ class GreenListFormat2(_Native2, GreenListFormat):
 
     def open(self, secret_bytes: bytes) -> Version2GreenList:
         """See Format."""
-        return Version2GreenList(secret_bytes, self.window, parse_gamma(self.gamma), self.groups)
+        return Version2GreenList(secret_bytes, self.window, self._share, self.groups)
 
 
 class GumbelFormat2(_Native2, GumbelFormat):
