@@ -70,9 +70,12 @@ def build_source(source: Path, out: Path, epoch: int) -> Path:
 
 
 def check_source(path: Path, released: Path) -> None:
-    """End, unless the source archive builds the released wheel, byte for byte."""
+    """End, unless the source archive has every file of the commit, and builds the released wheel, byte for byte."""
     with tempfile.TemporaryDirectory() as name:
         (folder,) = extract(gzip.decompress(path.read_bytes()), Path(name)).iterdir()
+        files = git("ls-tree", "-r", "--name-only", "-z", "HEAD").decode().split("\0")
+        if missing := [file for file in files if not (folder / file).exists()]:
+            sys.exit(f"{path.name} lacks {', '.join(missing)}: name it in MANIFEST.in")
         build_wheel(folder, Path(name))
         (wheel,) = Path(name).glob("*.whl")
         if wheel.read_bytes() != released.read_bytes():

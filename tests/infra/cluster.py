@@ -98,8 +98,8 @@ def docker_problems(infra: Path) -> Iterator[str]:
     lines = file.read_text().replace("\\\n", " ").splitlines()
     commands: list[Any] = [line.split() for line in lines if line and line[0].isalpha()]
     image = next(words[1].partition("=")[2] for words in commands if words[1].startswith("PYTHON_IMAGE="))
-    if not re.fullmatch(r"python:3\.11\.\d+-slim-[a-z]+(@sha256:[0-9a-f]{64})?", image):
-        yield f"Dockerfile: {image} is no small image of one version of Python 3.11"
+    if not re.fullmatch(r"python:3\.11\.\d+-slim-[a-z]+@sha256:[0-9a-f]{64}", image):
+        yield f"Dockerfile: {image} is no small image of one version of Python 3.11, by its digest"
     users = [words[1] for words in commands if words[0] == "USER"]
     if not users or not re.fullmatch(r"[1-9]\d*:[1-9]\d*", users[-1]):
         yield "Dockerfile: runs as root, or as a user without a number, which Kubernetes cannot check"

@@ -104,8 +104,9 @@ BROKEN = [
     ("versions", JOB, 'metrics-export-port: "8080"', 'metrics-export-port: "80"', "not where Ray exports them"),
     ("versions", "README.md", "brickscan:0.1.0 .", "scan:0.1.0 .", "README: builds another image"),
     # image
-    ("docker", DOCKER, "slim-bookworm\n", "bookworm\n", "no small image of one version"),
-    ("docker", DOCKER, "python:3.11.14-slim-bookworm\n", "python:latest\n", "no small image of one version"),
+    ("docker", DOCKER, "slim-bookworm@", "bookworm@", "no small image of one version"),
+    ("docker", DOCKER, "=python:3.11.16-", "=python:3.11-", "no small image of one version"),
+    ("docker", DOCKER, "bookworm@sha256:c425", "bookworm@sha256:", "no small image of one version of Python 3.11, by its"),
     ("docker", DOCKER, "USER 1000:1000", "USER root", "runs as root"),
     (
         "docker",
