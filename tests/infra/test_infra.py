@@ -106,7 +106,7 @@ BROKEN = [
     # image
     ("docker", DOCKER, "slim-bookworm@", "bookworm@", "no small image of one version"),
     ("docker", DOCKER, "=python:3.11.16-", "=python:3.11-", "no small image of one version"),
-    ("docker", DOCKER, "bookworm@sha256:c425", "bookworm@sha256:", "no small image of one version of Python 3.11, by its"),
+    ("docker", DOCKER, "bookworm@sha256:c425", "bookworm@sha256:", "Python 3.11, by its digest"),
     ("docker", DOCKER, "USER 1000:1000", "USER root", "runs as root"),
     (
         "docker",

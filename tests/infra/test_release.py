@@ -89,6 +89,16 @@ def test_the_wheel_has_every_file_of_the_packages(release):
 
 
 @pytest.mark.long
+def test_each_wheel_has_the_licence_and_no_test_cache_or_path_of_this_machine(release):
+    for path in release.glob("*.whl"):
+        wheel = zipfile.ZipFile(path)
+        (licence,) = (name for name in wheel.namelist() if name.endswith(".dist-info/licenses/LICENSE"))
+        assert wheel.read(licence) == (ROOT / "LICENSE").read_bytes()
+        assert not [name for name in wheel.namelist() if name.endswith(".pyc") or "tests" in name.split("/")]
+        assert not [name for name in wheel.namelist() if str(ROOT).encode() in wheel.read(name)]
+
+
+@pytest.mark.long
 def test_the_bill_of_materials_names_what_the_image_installs(release):
     (path,) = release.glob("*.cdx.json")
     parts = {part["name"].lower().replace("_", "-"): part for part in json.loads(path.read_text())["components"]}
