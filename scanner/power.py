@@ -214,7 +214,7 @@ class NamedToo:
 
     @property
     def sawtooth(self) -> bool:
-        """See Marked."""
+        """That of `marked`."""
         return self.marked.sawtooth
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:

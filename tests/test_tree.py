@@ -3,6 +3,7 @@
 import ast
 import functools
 import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -177,3 +178,51 @@ def test_a_class_is_named_by_a_noun():
     found = {node.name for tree in all_trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     assert len(found) > 500
     assert {name for name in found if name.strip("_") in NO_NOUNS} == set()
+
+
+FIELDS_OF_DOCSTRING = re.compile(r"(?:^|[.;]\s+|\n)([a-z_]\w*(?:(?:, | and )[a-z_]\w*)*):\s")
+"""Words before a colon that begins what a docstring says of a field, or of several."""
+
+NO_FIELD = {"empty"}
+"""Words before a colon that mean a value: `None` and numbers are no words that a field could be."""
+
+
+def names_of_class(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str]:
+    """Fields, methods and attributes of a class and of those it is made from."""
+    found = {one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
+    for one in ast.walk(node):
+        match one:
+            case ast.FunctionDef(name=name) | ast.arg(arg=name):
+                found.add(name)
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                found.add(name)
+    bases = [classes[base.id] for base in node.bases if isinstance(base, ast.Name) and base.id in classes]
+    return found.union(*(names_of_class(base, classes) for base in bases))
+
+
+def described_fields(node: ast.ClassDef) -> set[str]:
+    """Fields of which the docstring of a class says something."""
+    groups = FIELDS_OF_DOCSTRING.findall(ast.get_docstring(node) or "")
+    return {name for group in groups for name in re.split(r", | and ", group)} - NO_FIELD
+
+
+@pytest.mark.seconds
+def test_the_docstring_of_a_class_speaks_of_its_fields():
+    classes = {
+        node.name: node for tree in all_trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    }
+    described = {
+        node.name: described_fields(node)
+        for node in classes.values()
+        if any(isinstance(statement, ast.AnnAssign) for statement in node.body)
+    }
+    assert sum(map(len, described.values())) > 300
+    gone = {name: fields - names_of_class(classes[name], classes) for name, fields in described.items()}
+    assert {name: fields for name, fields in gone.items() if fields} == {}
+
+
+def test_a_field_that_was_renamed_is_found_in_the_docstring():
+    code = 'class Page:\n    """rows: of it, empty: none; first, last: of these."""\n    rows: int\n    last: int'
+    tree = ast.parse(code).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    assert described_fields(tree) - names_of_class(tree, {}) == {"first"}

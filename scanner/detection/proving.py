@@ -184,7 +184,7 @@ class Flag(NamedTuple):
 
 
 class RecomputedClaim(NamedTuple):
-    """A key's claim, computed again: whether the candidate passes; own: also on what it shares with no other."""
+    """A key's claim, computed again. passes: as a whole; user_evidence: also by what it shares with no other."""
 
     key: int
     claim: Claim

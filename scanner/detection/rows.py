@@ -93,7 +93,7 @@ def verdict_columns(
 
 
 def plain_lengths(rows: pa.Array, lengths: NDArray[np.int64], found: Sequence[KeyFindings]) -> pa.RecordBatch:
-    """`lengths` of Looked, of D rows and their tokens under K keys, int64[K, D]."""
+    """`lengths` of BatchResult, of D rows and their tokens under K keys, int64[K, D]."""
     first = np.argmax(np.stack([findings.message[:, 0] >= 0 for findings in found]), axis=0)
     scored = np.stack([findings.scored for findings in found])
     at = first, np.arange(len(first))
@@ -232,8 +232,8 @@ def _without_p(named: pa.Array) -> pa.Array:
     if named.null_count == len(named):
         return named
     none = pl.element().struct.with_fields(log10_p_global=pl.lit(None, pl.Float64))
-    fault_of_row = pl.Series("named", named).to_frame().select(pl.col("named").list.eval(none))
-    return fault_of_row["named"].to_arrow().cast(named.type)
+    without_p = pl.Series("named", named).to_frame().select(pl.col("named").list.eval(none))
+    return without_p["named"].to_arrow().cast(named.type)
 
 
 def _replaced(rows: pa.RecordBatch, columns: dict[str, pa.Array]) -> pa.RecordBatch:

@@ -33,7 +33,7 @@ def _nobody() -> pl.DataFrame:
 class WantedUsers(NamedTuple):
     """Which messages are listed: by key, after a (key, message), held or removed, given in a time, by names.
 
-    Fields that are None exclude none. names: what user ids begin with; since and until: of allocated_at.
+    Fields that are None exclude none. begins: what user ids begin with; since and until: of allocated_at.
     """
 
     key_ids: Sequence[str] | None = None

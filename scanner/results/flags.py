@@ -69,10 +69,10 @@ class WantedFlags(NamedTuple):
         return reduce(and_, (one.fill_null(value=False) for one in each), EVERY)
 
     def requested_users(self) -> list[pl.Expr]:
-        """Columns `requested` and `beside`, of a row that is asked for.
+        """Columns `asked` and `beside`, of a row that is asked for.
 
-        requested: entries of NAMED: what the row says of each user who is asked for, under the keys asked for; each
-        once beside: whether what the row itself is about, which is who comes first of all, is not among them.
+        asked: entries of NAMED: what the row says of each user who is asked for, under the keys asked for, each once;
+        beside: whether what the row itself is about, which is who comes first of all, is not among them.
         """
         field = pl.element().struct.field
         of_requested = pl.element().filter(self._is_of(field))
@@ -127,7 +127,7 @@ def count_flags(results: str, rate: float, wanted: WantedFlags, canaries: Collec
 
 
 def flags_at(results: str, rate: float, wanted: WantedFlags, documents: pl.DataFrame) -> list[dict[str, Any]]:
-    """Rows of VERDICTS with `audit` at some places, in their order; places: columns path and row. Raises: as above."""
+    """Rows of VERDICTS with `audit` of documents, in their order. documents: columns path and row. Raises: as above."""
     numbered = documents.select("path", "row").with_row_index("number").lazy()
     among = pl.col("path").is_in(documents["path"].unique().implode())
 

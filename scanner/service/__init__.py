@@ -1,1 +1,1 @@
-"""A web app of this machine in which somebody decides on flags, and an app that takes decisions made elsewhere."""
+"""A web app where somebody decides on flags, an app that takes decisions made elsewhere, and the detector."""

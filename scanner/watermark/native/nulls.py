@@ -130,8 +130,8 @@ def _nonces(keys: FreshKeys, tokens: Tokens, positions: Positions, window: int) 
     """Nonces of all scored positions, those of a document under its own key: uint64[P]."""
     nonces = np.empty(len(positions.index), np.uint64)
     for d, (chacha, sip) in enumerate(zip(keys.chacha, keys.sip, strict=True)):
-        users = slice(positions.offsets[d], positions.offsets[d + 1])
-        nonces[users] = window_nonces(SubKeys(chacha, sip), tokens.ids, positions.index[users], window)
+        document = slice(positions.offsets[d], positions.offsets[d + 1])
+        nonces[document] = window_nonces(SubKeys(chacha, sip), tokens.ids, positions.index[document], window)
     return nonces
 
 
