@@ -1,6 +1,7 @@
 """What a watermark format provides: what every format does, and what some can do besides.
 
-The rest of scanner knows formats by this file alone, and finds them by name in FORMATS. A `Format` is a format with its
+The rest of scanner knows formats by this file, by their rule of positions (scanner.watermark.positions) and by what
+counts by levels (scanner.watermark.by_levels), and finds them by name in FORMATS. A `Format` is a format with its
 parameters chosen, and no secret; opened with one it is a `Watermark`, which scores; its `Law` says what a score means.
 
 Scoring on a GPU, marking text and power are lines in tables of scanner.gpu, scanner.generation and scanner.power, so
@@ -17,6 +18,9 @@ in their refusal when it is not there. What a format cannot do it does not provi
 |                     | ScoresParts          |                                                                    |
 | searching windows   | Watermark:           | each window is searched as a document is, which takes far longer   |
 |                     | SearchesWindows      |                                                                    |
+| user evidence       | Watermark:           | names need no second p-value: messages share no positions          |
+|                     | TellsUserEvidence    |                                                                    |
+| many keys at once   | Watermark: JoinsKeys | decoys are scored one by one, which takes longer                   |
 | a rank among decoys | Watermark:           | nothing is flagged, where the basis is not the whole key           |
 |                     | RanksAmongDecoys     |                                                                    |
 | decoy keys          | Format: DrawsKeys    | no decoys: the law is not tested on the traffic of a scan          |
@@ -25,6 +29,10 @@ in their refusal when it is not there. What a format cannot do it does not provi
 | messages that stand | Format: StandsIn     | nothing says without a law whether held messages score as others   |
 | in for a user's     |                      |                                                                    |
 | proofs of flags     | Format: Proves       | flags stand as the fast path found them, and their rows say so     |
+|                     | ProofPath:           | flags with user evidence fail their proof, and name nobody         |
+|                     | ProvesUserEvidence   |                                                                    |
+|                     | ProofPath:           | spans stand unproved, as `not_offered` says                        |
+|                     | ProvesParts          |                                                                    |
 | scores by levels    | Format:              | no model weighs its tokens (scanner.watermark.by_levels)           |
 |                     | CountsByLevels       |                                                                    |
 """

@@ -7,13 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from scanner.watermark.format import Format
 from scanner.watermark.formats import FORMATS
+from scanner.watermark.native.keyed import GreenListMark, GumbelMark
+from scanner.watermark.stacks.shared import OpenedFormat
 
 ROOT = Path(__file__).parents[1]
-CLASSES = {entry.__name__ for entry in FORMATS.values()} | {
-    *("GreenList", "Gumbel", "LogGumbel"),
-    *("Vllm", "Sglang", "SglangUsers", "Sbw"),
-}
+
+
+def below(base: type) -> Iterator[type]:
+    """All classes that are made from one, at any remove."""
+    for subclass in base.__subclasses__():
+        yield subclass
+        yield from below(subclass)
+
+
+CLASSES = {one.__name__ for base in (Format, OpenedFormat, GreenListMark, GumbelMark) for one in below(base)}
+"""Formats, and what they are when opened: `scanner.watermark.formats` imports the files of all."""
 PARAMETERS = {"gamma", "window", "method"}
 FORMATS_AND_TABLES = {
     "scanner/watermark": "the formats",
@@ -31,7 +41,7 @@ FORMATS_AND_TABLES = {
 """Places that may ask which format a key has, and their reasons."""
 
 
-def asked(tree: ast.AST) -> Iterator[str]:
+def formats_in(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and node.value in FORMATS:
             yield repr(node.value)
@@ -47,8 +57,8 @@ def asked(tree: ast.AST) -> Iterator[str]:
 def found() -> dict[str, list[str]]:
     """Names of formats, of their classes and parameters, by the file that uses them."""
     files = [path for top in ("schemas", "scanner", "jobs") for path in sorted((ROOT / top).rglob("*.py"))]
-    said = {str(path.relative_to(ROOT)): list(asked(ast.parse(path.read_text(encoding="utf-8")))) for path in files}
-    return {file: names for file, names in said.items() if names}
+    names_of = {path: list(formats_in(ast.parse(path.read_text(encoding="utf-8")))) for path in files}
+    return {str(path.relative_to(ROOT)): names for path, names in names_of.items() if names}
 
 
 @pytest.mark.seconds
@@ -63,6 +73,11 @@ def test_nobody_is_allowed_to_who_does_not():
     assert idle == set()
 
 
-def test_it_is_seen_where_it_is_asked():
+def test_all_opened_formats_are_known():
+    assert {"Kgw", "SynthId", "ThreeBricks", "Vllm", "SglangUsers", "Sbw", "GreenList", "LogGumbel"} <= CLASSES
+    assert {entry.__name__ for entry in FORMATS.values()} <= CLASSES
+
+
+def test_a_question_is_found():
     code = "from x import Gumbel\nif key.method == 'gumbel' or isinstance(mark, GreenList): pass"
-    assert sorted(asked(ast.parse(code))) == ["'gumbel'", ".method", "GreenList", "import Gumbel"]
+    assert sorted(formats_in(ast.parse(code))) == ["'gumbel'", ".method", "GreenList", "import Gumbel"]
