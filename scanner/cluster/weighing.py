@@ -34,8 +34,7 @@ from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_weighing
 from scanner.detection.rows import flagged_rows, with_canaries, with_ids
 from scanner.detection.rules import Rules
-from scanner.detection.weighing import LevelsName, TextLevels, reader_sha256, reading_of, worth_reading
-from scanner.errors import Refused
+from scanner.detection.weighing import LevelsName, TextLevels, pinned_reader, reading_of, worth_reading
 from scanner.input.documents import read_text
 from scanner.input.shards import Shard, shard_id
 from scanner.input.tables import pack_rows
@@ -134,16 +133,8 @@ class WeighingWorker(Worker):
 
     @cached_property
     def _text_reader(self) -> "TextReader":
-        from scanner.generation import TextReader
-
-        device, folder = "cuda" if ray.is_initialized() and ray.get_gpu_ids() else "cpu", Path(self._by.model)
-        reader = TextReader(folder, device, self._by.dtype)
-        if reader_sha256(folder, self._by.dtype) != self._plan.reader_sha256:
-            raise Refused(
-                f"weights_by.model: in {str(folder)!r} is another model than when the scan began, or on this machine "
-                "another than on the driver's; put the same files everywhere and run the scan again"
-            )
-        return reader
+        device = "cuda" if ray.is_initialized() and ray.get_gpu_ids() else "cpu"
+        return pinned_reader(self._by, self._plan.reader_sha256, device)
 
     @cached_property
     def _seconds_a_byte(self) -> float:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,9 @@ from scanner.watermark.formats import can_be_weighed
 from scanner.watermark.level_laws import MOST_CHARACTERS, levels_of
 from scanner.watermark.rule import long_enough, passes, search
 from schemas.config import ReaderDtype, WeightsByConfig
+
+if TYPE_CHECKING:
+    from scanner.generation import TextReader
 
 NEEDED = ("config.json", "tokenizer.json")
 """Files without which a folder holds no model that can read."""
@@ -92,17 +96,40 @@ def _refuse_weights_elsewhere(folder: Path) -> None:
             f"weights_by.model: {str(folder)!r} holds an adapter of a model that lies elsewhere; merge the two and "
             "save them in a folder of their own"
         )
-    for index in filter(Path.is_file, sorted(folder.glob("*.index.json"))):
+    for file in (folder / "config.json", *filter(Path.is_file, sorted(folder.glob("*.index.json")))):
         try:
-            names = set(json.loads(index.read_bytes())["weight_map"].values())
+            stored = json.loads(file.read_bytes())
+            names = [stored.get("transformers_weights") or file.name, *stored.get("weight_map", {}).values()]
             others = [name for name in names if Path(name).name != name]
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            raise Refused(f"weights_by.model: {str(index)!r} is no index of weights; save the model anew") from None
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+            why = "does not say where weights are; save the model anew"
+            raise Refused(f"weights_by.model: {str(file)!r} {why}") from None
         if others:
             raise Refused(
-                f"weights_by.model: {str(index)!r} names weights outside of its folder, such as "
+                f"weights_by.model: {str(file)!r} names weights outside of its folder, such as "
                 f"{printable(min(others))!r}; put all files of the model into one folder"
             )
+
+
+def pinned_reader(by: WeightsByConfig, sha256: str | None, device: str = "cpu") -> "TextReader":
+    """Open the model of a digest to read texts on a device.
+
+    Its files are hashed before they are loaded and again after, so that other files that lie there meanwhile are
+    noticed, unless the first ones are put back at once.
+
+    Raises:
+        Refused: the folder holds another model, and as TextReader does; TokenizerError.
+    """
+    from scanner.generation import TextReader
+
+    folder = Path(by.model)
+    reader = TextReader(folder, device, by.dtype) if reader_sha256(folder, by.dtype) == sha256 else None
+    if reader is None or reader_sha256(folder, by.dtype) != sha256:
+        raise Refused(
+            f"weights_by.model: in {str(folder)!r} is another model than when the scan began, or on this machine "
+            "another than on the driver's; put the same files everywhere and run the scan again"
+        )
+    return reader
 
 
 LevelsName = tuple[str, bytes]

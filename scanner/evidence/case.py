@@ -271,22 +271,30 @@ class KeptTexts:
         return dict(rows.select("text_sha256", "text").collect().iter_rows())
 
 
-def surprise_of(results: str, row: Mapping[str, Any]) -> NDArray[np.uint8]:
+def surprise_of(results: str, case: FlagCase) -> NDArray[np.uint8]:
     """Steps of surprise of each character of a flag's text (scanner.watermark.level_laws), uint8[C].
 
     Raises:
-        Refused: it is not on record any more.
+        Refused: it is not on record any more, several are, or it is of another model than the scan's.
     """
+    row = case.row
 
     def readings() -> pl.DataFrame:
         ours = (pl.col(name) == row[name] for name in ("scan_id", "shard_id", "row", "text_sha256"))
-        return read_whole(results, "flag_readings", pl.Series([row["path"]])).filter(*ours).select("surprise").collect()
+        of_file = read_whole(results, "flag_readings", pl.Series([row["path"]])).filter(*ours)
+        return of_file.select("reader_sha256", "surprise").unique().collect()
 
     found = ask(results, readings)
     if found.is_empty():
         raise Refused(
-            f"{row['path']}:{row['row']}: what the model expected of the text is not on record: it was erased with a "
+            f"{case.where}: what the model expected of the text is not on record: it was erased with a "
             "name, or its night was dropped; scan the file again, with the same [weights_by], into new results"
+        )
+    of_scan = case.scan is None or found["reader_sha256"].to_list() == [case.scan["reader_sha256"]]
+    if len(found) > 1 or not of_scan:
+        raise Refused(
+            f"{case.where}: what is on record is not what the scan's model expected of the text, once. Somebody "
+            "changed the results: restore the table `flag_readings` from a backup"
         )
     return np.frombuffer(found["surprise"][0], np.uint8)
 

@@ -443,7 +443,7 @@ class Explainer:
         test = self._open(self._key(case))
         if case.row["unit"] != WEIGHED:
             return test
-        levels = levels_on_record([test], text, surprise_of(self.results, case.row), case.where)
+        levels = levels_on_record([test], text, surprise_of(self.results, case), case.where)
         return weighed_keys([test], levels)[0]
 
     def _text_of(self, case: FlagCase) -> "_TextFindings":

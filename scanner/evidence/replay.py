@@ -29,7 +29,7 @@ from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.proving import nearly_equal, parts_of
 from scanner.detection.rules import Filter, Rules, plainly_left_out
-from scanner.detection.weighing import levels_on_record, reader_sha256, weighed_keys
+from scanner.detection.weighing import levels_on_record, pinned_reader, weighed_keys
 from scanner.errors import Refused
 from scanner.evidence.case import OF_FILE, FlagCase, StoredTexts, filter_of, find_case, surprise_of
 from scanner.evidence.check_claim import WEAK, Mark, any_of
@@ -131,7 +131,7 @@ def replay(config_file: Path, document: str) -> Replay:
     columns = Columns.of(config.input)
     found = StoredTexts(columns, locations, results).of(case)
     without = filter_of(results, folder, registry, case)
-    steps = surprise_of(results, case.row) if case.row["unit"] == WEIGHED else None
+    steps = surprise_of(results, case) if case.row["unit"] == WEIGHED else None
     replayed = dict(_detected(config, folder, keys, case, found.text, without, steps))
     slowly, room = _by_slow_path(folder, registry, case, found.text, without, steps)
     replayed |= slowly
@@ -159,10 +159,10 @@ def _read_again(config: ScanConfig, base: Path, case: FlagCase, raw: bytes) -> N
     """Steps of surprise as the model reads a text now; None: the configuration does not name the scan's model."""
     by = config.weights_by
     with contextlib.suppress(Refused, ImportError):  # without torch no model reads
-        if by is not None and reader_sha256(base / by.model, by.dtype) == (case.scan or {})["reader_sha256"]:
-            from scanner.generation import TextReader
-
-            return TextReader(base / by.model, dtype=by.dtype).surprise([read_text(raw)[0] or ""])[0]
+        if by is not None:
+            by = by.model_copy(update={"model": str(base / by.model)})
+            reader = pinned_reader(by, (case.scan or {})["reader_sha256"])
+            return reader.surprise([read_text(raw)[0] or ""])[0]
     return None
 
 
@@ -229,6 +229,11 @@ def _detected(
         why = "is none that its scan tested, so the row was changed: name nobody by it"
         raise Refused(f"{row['path']}:{row['row']}: the row's key {row['key_id']!r} {why}")
     weights, levels = Weights.of(config), None
+    if steps is not None and weights.weighed is None:
+        raise Refused(
+            f"{case.where}: it was flagged by weights, and the configuration does not say any more which share of the "
+            "rate they have; put [weights_by] back, as the scan had it"
+        )
     if steps is not None:
         keys, weights = [key for key in keys if can_be_weighed(key)], weights.of_weighed()
     rules = Rules.recorded(scan, scan["keys_tested"], weights, without)

@@ -290,6 +290,8 @@ class TextReader:
 
     def __init__(self, folder: Path, device: str = "cpu", dtype: ReaderDtype = "float32") -> None:
         self._model: LocalModel = load_model(folder, device=device, dtype=dtype)
+        for weights in (*self._model.model.parameters(), *self._model.model.buffers()):
+            weights.data = weights.data.clone()  # else they are the file's own pages, which change with it
         self._tokenizer = HuggingFaceTokenizer(read_named(folder / "tokenizer.json", MOST_TOKENIZER))
         (log_p,) = token_log_probabilities(self._model, [self._tokenizer.encode([SAMPLE]).ids])
         if np.isnan(log_p[1:]).any():

@@ -1,10 +1,11 @@
 """How much of a rate the plain sum and levels use together: `python -m tests.bench.use_of_weights CORPUS.parquet`.
 
-Texts of a corpus that nobody marked are decided by the detector and by that of the pass by levels, each with half of
-the rate, under keys that are drawn anew for every 64 texts. A text counts by the smaller corrected p. All texts go
-through the second look, as if a cut let all through. Levels come from n-grams of other texts of the corpus. Beside the
-share of each rate that is used, with 99 % limits, stands a ceiling: the sum over keys and looks of how many messages
-reach the look's level on average, were every group searched. Looks that pass together leave some of it.
+Texts of a corpus that nobody marked are decided by the detector and by that of the pass by levels, each look with its
+share of the rate, under keys that are drawn anew for every 64 texts. A text counts by the smallest corrected p of both
+verdicts and of its spans. All texts go through the second look, as if a cut let all through. Levels come from n-grams
+of other texts of the corpus. Beside the share of each rate that is used, with 99 % limits, stands a ceiling: the sum
+over keys and looks of how many messages reach the look's level on average, were every group searched. Looks that pass
+together leave some of it.
 """
 
 import argparse
@@ -33,59 +34,58 @@ from scanner.watermark.formats import format_of
 from scanner.watermark.laws import Binomial
 from scanner.watermark.level_laws import LEVELS, of_characters
 from schemas.tables import DOCUMENTS
-from tests.bench.configured import FOR_USERS, ONE_MESSAGE, VERSION_2, make_scan
+from tests.bench.configured import FOR_USERS, LOOKS_OF_INIT, ONE_MESSAGE, VERSION_2, add_looks, make_scan
 from tests.bench.level_nulls import learnt_ngrams, needed_by_levels
-from tests.bench.use_of_rate import DEMO, LOOKED_FOR, RATES, Kept, attained
+from tests.bench.use_of_rate import DEMO, LOOKED_FOR, RATES, Kept, ceiling
 
-CASES: dict[str, tuple[int, dict[str, Any]]] = {
-    "two keys of one message, gumbel": (2, VERSION_2["gumbel-v2"] | ONE_MESSAGE),
-    "two keys of one message, green": (2, VERSION_2["greenlist-v2"] | ONE_MESSAGE),
-    "two keys for 100,000 users, gumbel": (2, VERSION_2["gumbel-v2"] | FOR_USERS),
-    "two keys for 100,000 users, green": (2, VERSION_2["greenlist-v2"] | FOR_USERS),
+GUMBEL, GREEN = (VERSION_2[name] for name in ("gumbel-v2", "greenlist-v2"))
+CASES: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
+    "two keys of one message, gumbel": (2, GUMBEL | ONE_MESSAGE, {}),
+    "two keys of one message, green": (2, GREEN | ONE_MESSAGE, {}),
+    "two keys for 100,000 users, gumbel": (2, GUMBEL | FOR_USERS, {}),
+    "two keys for 100,000 users, green": (2, GREEN | FOR_USERS, {}),
+    "all looks that init writes, gumbel": (2, GUMBEL | FOR_USERS, LOOKS_OF_INIT),
+    "all looks that init writes, green": (2, GREEN | FOR_USERS, LOOKS_OF_INIT),
 }
+"""Keys, their form, and looks beside the whole text as it stands; those with all looks are for 100,000 users."""
+
 CHARACTERS, LEARNT = 900, 1e6
+SHOWN = 12_800
+"""Texts after which the use so far is printed, so that little is lost where a run ends early."""
 
 
-def ceiling(
-    scores: Sequence[Sequence[KeyScores]], levels: TextLevels, corrections: Sequence[float]
-) -> NDArray[np.float64]:
-    """Messages that reach the level of a look, over keys and both looks: float64[rates], of all texts together."""
+def ceiling_of_levels(seen: Sequence[KeyScores], levels: TextLevels, correction: float) -> NDArray[np.float64]:
+    """Messages that reach the level of the look by levels, over keys: float64[rates], of all texts together."""
     total = np.zeros(len(RATES))
-    for of_look, tests in zip(scores, corrections, strict=True):
-        for of_key in of_look:
-            key = of_key.test.key
-            law, positions = format_of(key).law(), of_key.positions
-            tail, level = tail_of(law), -np.expm1(np.log1p(-np.array(RATES)) / (tests * key.messages))
-            if of_look is scores[0]:
-                for scored in positions.scored.tolist():
-                    total += key.messages * attained(law, scored, level)
-                continue
-            assert tail is not None
-            of_tokens = levels.of(key.tokenizer.sha256)(of_key.tokens)[positions.index].astype(np.int64)
-            documents = np.repeat(np.arange(len(positions.scored)), positions.scored)
-            counts = np.bincount(
-                documents * (LEVELS + 1) + of_tokens, minlength=len(positions.scored) * (LEVELS + 1)
-            ).reshape(-1, LEVELS + 1)
-            needed = needed_by_levels(tail, counts, level, whole=isinstance(law, Binomial))
-            total += key.messages * np.where(needed.p <= level, needed.p, 0.0).sum(axis=0)
+    for of_key in seen:
+        key, positions = of_key.test.key, of_key.positions
+        law, level = format_of(key).law(), -np.expm1(np.log1p(-np.array(RATES)) / (correction * key.messages))
+        tail = tail_of(law)
+        assert tail is not None
+        of_tokens = levels.of(key.tokenizer.sha256)(of_key.tokens)[positions.index].astype(np.int64)
+        documents = np.repeat(np.arange(len(positions.scored)), positions.scored)
+        counts = np.bincount(
+            documents * (LEVELS + 1) + of_tokens, minlength=len(positions.scored) * (LEVELS + 1)
+        ).reshape(-1, LEVELS + 1)
+        needed = needed_by_levels(tail, counts, level, whole=isinstance(law, Binomial))
+        total += key.messages * np.where(needed.p <= level, needed.p, 0.0).sum(axis=0)
     return total
 
 
 def measure(name: str, texts: Sequence[str], steps: Sequence[NDArray[np.uint8]], options: argparse.Namespace) -> None:
-    """Print the use and the ceiling of a case; steps: of surprise, of each text's characters."""
-    keys, form = CASES[name]
+    """Print the use and the ceiling of a case, every SHOWN texts too; steps: of surprise, of each text's characters."""
+    keys, form, looks = CASES[name]
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder)
         pq.write_table(pa.table({"text": ["some text"]}), at / "in.parquet")
         config = make_scan(at, DEMO / "tokenizer.json", keys, 1, [at / "in.parquet"], (1.0, 0.0, 1.0), **form)
-        config.write_text(config.read_text() + '[weights_by]\nmodel = "no model: levels are put"\n')
+        add_looks(config, looks | {"weights_by": {"model": "no model: levels are put"}})
         plan = make_plan(config)
         tests = open_keys(plan.registry, plan.keys)
         levels, decisions = TextLevels.of_keys(tests), Decisions(bytes(32), plan)
         detectors = open_detector(plan), open_weighing(plan, tests, levels, NO_FILTER)
-        shares = plan.weights, plan.weights.of_weighed()
-        corrections = [float(share.corrections(plan.keys[0], plan.keys_tested)[0]) for share in shares]
-        began, log10_p, most, counted = time.process_time(), [], np.zeros(len(RATES)), 0
+        correction = float(plan.weights.of_weighed().corrections(plan.keys[0], plan.keys_tested)[0])
+        began, log10_p, most, counted = time.process_time(), np.zeros(len(texts)), np.zeros(len(RATES)), 0
         for begin in range(0, len(texts), TOGETHER):
             some = texts[begin : begin + TOGETHER]
             levels.put(some, steps[begin : begin + TOGETHER])
@@ -93,24 +93,31 @@ def measure(name: str, texts: Sequence[str], steps: Sequence[NDArray[np.uint8]],
                 [{"row": row, "text": text.encode()} for row, text in enumerate(some)], DOCUMENTS
             )
             marks: dict[str, Watermark] = decisions.marks(b"%s %d %d" % (name.encode(), options.seed, begin))
-            p, scores = np.zeros(len(some)), list[Sequence[KeyScores]]()
+            seen = list[Sequence[KeyScores]]()
             for detector in detectors:
                 observer = Kept()
-                rows = detector.under(marks, observer, LOOKED_FOR).score_batch(batch, Origin("", "", ""), observer)
-                values = rows.verdicts["log10_p_global"].to_numpy(zero_copy_only=False).astype(np.float64)
-                np.fmin.at(p, rows.verdicts["row"].to_numpy(), values)
-                scores.append(observer.seen)
-            log10_p.append(p)
+                result = detector.under(marks, observer, LOOKED_FOR).score_batch(batch, Origin("", "", ""), observer)
+                for rows in (result.verdicts, result.spans):
+                    values = rows["log10_p_global"].to_numpy(zero_copy_only=False).astype(np.float64)
+                    np.fmin.at(log10_p[begin:], rows["row"].to_numpy(), values)
+                seen.append(observer.seen)
             if counted < options.ceiling:
-                most, counted = most + ceiling(scores, levels, corrections), counted + len(some)
-        spent = (time.process_time() - began) / len(texts)
-    print(f"{name}: {spent * 1e3:.1f} ms each, corrections {corrections}; ceiling by {counted}", flush=True)
-    of_texts = np.concatenate(log10_p)
-    for j, rate in enumerate(RATES):
-        hits = int((of_texts <= np.log10(rate)).sum())
-        low, high = (limit / rate for limit in binomial_limits(hits, len(of_texts), 0.005))
-        use = f"use {hits / len(of_texts) / rate:.3f} ({low:.3f} to {high:.3f})"
-        print(f"  at {rate:g}: {hits} of {len(of_texts):,} flagged, {use}, ceiling {most[j] / counted / rate:.3f}")
+                of_sum = ceiling(plan, some, seen[0])[1].sum(axis=0)
+                most, counted = most + of_sum + ceiling_of_levels(seen[1], levels, correction), counted + len(some)
+            done = begin + len(some)
+            if done % SHOWN == 0 or done == len(texts):
+                spent = (time.process_time() - began) / done
+                print(f"{name}, seed {options.seed}: {spent * 1e3:.1f} ms each; ceiling by {counted}")
+                print_use(log10_p[:done], most / counted)
+
+
+def print_use(log10_p: NDArray[np.float64], ceilings: NDArray[np.float64]) -> None:
+    """Print how many texts reach each rate, beside the ceiling of each, float64[rates]."""
+    for rate, most in zip(RATES, ceilings.tolist(), strict=True):
+        hits = int((log10_p <= np.log10(rate)).sum())
+        low, high = (limit / rate for limit in binomial_limits(hits, len(log10_p), 0.005))
+        use = f"use {hits / len(log10_p) / rate:.3f} ({low:.3f} to {high:.3f})"
+        print(f"  at {rate:g}: {hits} of {len(log10_p):,} flagged, {use}, ceiling {most / rate:.3f}", flush=True)
 
 
 def main() -> None:

@@ -1,9 +1,11 @@
 """Files that are scanned again with a pass of a model: no flag is lost, doubled, or left from an earlier model."""
 
 import json
+import shutil
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs.summary import summary
-from scanner import results
+from scanner import generation, results
 from scanner.cluster import scan, weighing
 from scanner.cluster.pieces import FinishedPack, FinishedShard, LostDocument, Pack, Piece
 from scanner.cluster.rewritten import leave_out_rewritten, read_documents
@@ -25,7 +27,7 @@ from scanner.text import HuggingFaceTokenizer
 from scanner.watermark.level_laws import levels_of
 from schemas.words import WEIGHED
 from tests.support.deltas import delete_by_vector
-from tests.support.foregone import Writes, chain_key, chain_model, writer_of_foregone  # noqa: F401 - fixtures
+from tests.support.foregone import Writes, chain_key, chain_model, unknowing, writer_of_foregone  # noqa: F401 - fixtures
 from tests.support.groups import USERS, held
 from tests.support.night import Night
 from tests.support.two_keys import TOKENIZER, words_of_one_token
@@ -60,18 +62,6 @@ def weights_by(model: Path, more: str = "") -> str:
 def flags(night: Night) -> list[tuple[str, str | None]]:
     """Id and unit of each flag that stands, as `flagged` lists them."""
     return sorted(results.flagged(night.results).select("doc_id", "unit").collect().rows(), key=repr)
-
-
-def unknowing(model: Path, folder: Path) -> Path:
-    """A model of the same files but for its weights, which expects every token alike: it finds nothing."""
-    from safetensors.torch import load_file, save_file
-
-    folder.mkdir()
-    for file in model.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    weights = load_file(folder / "model.safetensors")
-    save_file({name: 0 * of for name, of in weights.items()}, folder / "model.safetensors", {"format": "pt"})
-    return folder
 
 
 def test_a_text_is_flagged_by_the_last_model_alone(twice: Night, chain_model: Path, tmp_path: Path) -> None:  # noqa: F811
@@ -155,6 +145,37 @@ def test_another_model_than_the_pinned_one_reads_nothing(twice, chain_model, tmp
     twice.scan()
     assert flags(twice) == [("a:0", WEIGHED), ("a:2", None)]
     assert read_whole(twice.results, "flags").filter(unit=WEIGHED).select(pl.len()).collect().item() == 1
+
+
+def test_a_model_that_is_put_back_after_another_was_loaded_reads_nothing(
+    twice: Night,
+    chain_model: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A digest after the load alone would be that of the model that lies there by then."""
+    folder, other = tmp_path / "changing", unknowing(chain_model, tmp_path / "other")
+    shutil.copytree(chain_model, folder)
+
+    def put(model: Path) -> None:
+        shutil.copyfile(model / "model.safetensors", folder / "model.safetensors")
+
+    class PutBack(generation.TextReader):
+        def __init__(self, of: Path, *given: Any) -> None:
+            super().__init__(of, *given)
+            put(chain_model)
+
+    real = weighing.weighing_pass
+
+    def after_a_change(*given: object) -> object:
+        put(other)
+        return real(*given)
+
+    twice.configure(more=weights_by(folder))
+    monkeypatch.setattr(generation, "TextReader", PutBack)
+    monkeypatch.setattr(scan, "weighing_pass", after_a_change)
+    with pytest.raises(Refused, match="is another model than when the scan began"):
+        twice.scan()
 
 
 def test_texts_of_the_same_tokens_are_put_apart() -> None:

@@ -118,9 +118,15 @@ def test_a_model_whose_weights_lie_elsewhere_is_refused(model: Path, name: objec
     index.write_text(json.dumps({"weight_map": {"a": "w.safetensors"}}))
     reader_sha256(model, "float32")
     index.write_text(json.dumps({"weight_map": {"a": name}}))
-    with pytest.raises(Refused, match=r"names weights outside of its folder|is no index of weights"):
+    with pytest.raises(Refused, match=r"names weights outside of its folder|does not say where weights are"):
         reader_sha256(model, "float32")
     index.unlink()
+    (model / "config.json").write_text(json.dumps({"transformers_weights": name}))
+    if name:
+        with pytest.raises(Refused, match=r"names weights outside of its folder|does not say where weights are"):
+            reader_sha256(model, "float32")
+    (model / "config.json").write_text(json.dumps({"transformers_weights": "w.safetensors"}))
+    reader_sha256(model, "float32")
     (model / "adapter_config.json").write_text("{}")
     with pytest.raises(Refused, match="an adapter of a model that lies elsewhere"):
         reader_sha256(model, "float32")

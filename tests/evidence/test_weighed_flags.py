@@ -4,11 +4,13 @@ import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
+from scanner import generation
 from scanner.detection.weighing import levels_on_record
 from scanner.errors import Refused
 from scanner.evidence.case import find_case, surprise_of
@@ -23,7 +25,7 @@ from scanner.scan_plan import recorded_correction
 from scanner.watermark.by_levels import ByLevelsProof
 from scanner.watermark.formats import format_of
 from schemas.words import WEIGHED
-from tests.support.foregone import chain_key, chain_model, writer_of_foregone  # noqa: F401 - fixtures
+from tests.support.foregone import chain_key, chain_model, unknowing, writer_of_foregone  # noqa: F401 - fixtures
 from tests.support.groups import GROUPS, USERS, held, make_key
 from tests.support.night import Night
 from tests.support.two_keys import words_of_one_token
@@ -84,7 +86,8 @@ def test_an_explanation_says_what_tells_the_user_from_the_group_as_the_slow_path
     explained = Explainer(flagged_in_group.config).explain(place(flagged_in_group))
     registry, test = group_key
     text = pl.read_parquet(next(flagged_in_group.input.glob("*.parquet")))["text"][1]
-    levels = levels_on_record([test], text, surprise_of(flagged_in_group.results, explained.row), "the flag")
+    case = find_case(flagged_in_group.results, 1e-6, place(flagged_in_group))
+    levels = levels_on_record([test], text, surprise_of(flagged_in_group.results, case), "the flag")
     form = format_of(test.key)
     proof = ByLevelsProof(form.proof(check_secret(registry, test.key)), levels.of(test.key.tokenizer.sha256), form)
     ids = test.tokenizer.reference.encode([text]).ids
@@ -128,6 +131,52 @@ def test_a_reading_of_another_text_is_none(flagged: Night, tmp_path: Path) -> No
     explained = Explainer(other.config).explain(place(flagged))
     assert explained.weighed is None
     assert "Somebody changed the results" in (explained.not_weighed or "")
+
+
+def test_a_reading_of_another_model_or_a_second_one_is_none(flagged: Night, tmp_path: Path) -> None:
+    """Whoever could add a reading to the scan's could have the levels chosen that suit."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "second").mkdir()
+    other = with_reading(flagged, tmp_path / "other", lambda steps: steps)
+    change_rows(other, "flag_readings", {"reader_sha256": "0" * 64})
+    second = with_reading(flagged, tmp_path / "second", lambda steps: steps)
+    (file,) = Path(second.results, "flag_readings").glob("*.parquet")
+    rows = pl.read_parquet(file)
+    chosen = rows.with_columns(surprise=pl.Series([bytes(len(rows["surprise"][0]))]))
+    pl.concat([rows, chosen]).write_parquet(file)
+    for night in (other, second):
+        with pytest.raises(Refused, match="Somebody changed the results"):
+            replay(night.config, place(flagged))
+
+
+def test_a_model_that_is_swapped_while_it_is_opened_reads_nothing(
+    flagged: Night,
+    chain_model: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a replay would compare with what another model than the scan's reads."""
+    folder, other = tmp_path / "model", unknowing(chain_model, tmp_path / "other")
+    shutil.copytree(chain_model, folder)
+
+    class Swapped(generation.TextReader):
+        def __init__(self, of: Path, *given: Any, **named: Any) -> None:
+            shutil.copyfile(other / "model.safetensors", folder / "model.safetensors")
+            super().__init__(of, *given, **named)
+
+    monkeypatch.setattr(generation, "TextReader", Swapped)
+    night = with_reading(flagged, tmp_path, lambda steps: steps)
+    read = replay(with_model(night, flagged, folder), place(flagged)).fields[-1]
+    assert (read.field, read.again) == ("reading", None)
+
+
+def test_a_replay_needs_the_share_of_weights(flagged: Night, tmp_path: Path) -> None:
+    other = with_reading(flagged, tmp_path, lambda steps: steps)
+    section = f'[weights_by]\nmodel = "{flagged.folder / "model"}"\n'
+    assert section in other.config.read_text()
+    other.config.write_text(other.config.read_text().replace(section, ""))
+    with pytest.raises(Refused, match=r"put \[weights_by\] back"):
+        replay(other.config, place(flagged))
 
 
 def test_levels_that_somebody_chose_by_the_draws_are_found_out_by_the_model(flagged, chain_key, chain_model, tmp_path):  # noqa: F811
@@ -221,8 +270,8 @@ def test_readings_go_with_a_name_and_with_their_night(flagged: Night, tmp_path: 
         folder = str(tmp_path / f"{id(gone)}")
         shutil.copytree(flagged.results, folder)
         case = find_case(folder, 1e-6, place(flagged))
-        assert len(surprise_of(folder, case.row)) > 100
+        assert len(surprise_of(folder, case)) > 100
         gone(folder)
         assert read_whole(folder, "flag_readings").collect().is_empty()
         with pytest.raises(Refused, match="not on record"):
-            surprise_of(folder, case.row)
+            surprise_of(folder, case)

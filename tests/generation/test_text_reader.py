@@ -70,6 +70,19 @@ def test_a_model_without_probabilities_is_refused(tiny_folder: Path, tmp_path: P
         TextReader(tmp_path / "model")
 
 
+def test_a_reader_does_not_change_with_its_file(tiny_folder: Path, tmp_path: Path) -> None:
+    """Weights that are the file's own pages would be those of whatever is copied over it while texts are read."""
+    shutil.copytree(tiny_folder, tmp_path / "model")
+    reader = TextReader(tmp_path / "model")
+    before = reader.surprise(TEXTS)
+    with (tmp_path / "model" / "model.safetensors").open("r+b") as file:
+        begin = 8 + int.from_bytes(file.read(8), "little")
+        end = file.seek(0, 2)
+        file.seek(begin)
+        file.write(bytes(end - begin))
+    assert [one.tolist() for one in reader.surprise(TEXTS)] == [one.tolist() for one in before]
+
+
 @pytest.mark.model
 def test_a_real_model_expects_what_stood_there_before_and_not_another_name() -> None:
     reader = TextReader(ROOT / ".model" / "smollm2-135m-instruct")

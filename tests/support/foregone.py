@@ -1,5 +1,6 @@
 """Texts most of whose words are foregone, and a model that knows which: it expects the next word of a chain."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +44,16 @@ def write_model(folder: Path, words: Words) -> Path:
         model.lm_head.weight[words.tokens[1:]] = SURE / WIDTH * signs[words.tokens[:-1]]
     model.save_pretrained(folder)
     (folder / "tokenizer.json").write_bytes(TOKENIZER.read_bytes())
+    return folder
+
+
+def unknowing(model: Path, folder: Path) -> Path:
+    """A model of the same files but for its weights, which expects every token alike: it finds nothing."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(model, folder)
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: 0 * of for name, of in weights.items()}, folder / "model.safetensors", {"format": "pt"})
     return folder
 
 
