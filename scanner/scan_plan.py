@@ -104,9 +104,10 @@ class Weights(NamedTuple):
         """K of SPEC §3 for a key in whole texts, for each variant: as they stand and, if it is scored, normalised.
 
         Three facts fix K before any draw: whether the text differs from its normal form, whether it has parts that are
-        tested, and whether a model can weigh the key's tokens. The whole text as it stands takes over the weight of
-        each look that does not exist. So the weights of a text are at most 1 together:
-        P(p ≤ α · weight in any look) ≤ Σ α · weight ≤ α. No score, cut or missing machine moves a weight.
+        tested, and whether a model can weigh the key's tokens. The whole text, in all of its variants, takes over the
+        weight of parts and of levels that it lacks; the text as it stands takes over that of a normal form. So the
+        weights of a text are at most 1 together: P(p ≤ α · weight in any look) ≤ Σ α · weight ≤ α. No score, cut or
+        missing machine moves a weight.
 
         Args:
             key: the key whose p-values are corrected. One whose law is not proven tests no normalised text.

@@ -191,6 +191,16 @@ AUDITS = pa.schema(
 NAMES_KINDS = ("names_unmarked", "names_group", "names_wrong")
 
 AUDIT_KINDS = ("law", "law_total", "law_best_total", "figure", *NAMES_KINDS, "key", "key_messages")
+"""Kinds of the rows of a calibration, what is scored → what is a hit:
+
+- law, law_total, law_best_total: texts under keys drawn for every document: one case; all cases of a method; these,
+  the best of all messages → p at a threshold
+- figure: the paper's: texts of one corpus under a few keys → p at a threshold
+- NAMES_KINDS: synthetic texts under keys with groups: unmarked ones; those that fit a group and no user of it; those
+  of some users → flagged; the best user is named; somebody else is named
+- key, key_messages: texts under a key of the registry: the best of its messages; its messages one by one → p at a
+  threshold
+"""
 
 CANARY_KINDS = ("canary_found", "canary_right", "canary_wrong")
 
@@ -211,18 +221,23 @@ LIVE_AUDIT_KINDS = (
     *KNOCKOFFS,
     *CANARY_KINDS,
 )
-"""Law: keys drawn for every document, one case; all cases of a method; these, the best of all messages. Figure: the
-paper's, a few keys over one corpus. Names: synthetic texts under keys with groups: unmarked ones, which are flagged;
-those that fit a group and no user of it, whose best user is named; those of some users, where somebody else is named.
-Key: one of the registry, the best of its messages; its messages one by one.
+"""Kinds of the rows of a scan, whose id is then the audit's, what is scored → what is a hit:
 
-In a scan, whose id is then the audit's. Decision: a text is decided whole under decoys in place of all keys; hits are
-the smallest corrected p of any key, variant or part. Decision whole: the same of the whole text alone, where parts are
-tested or texts normalised, in texts that normalising leaves as they are. Decoy: a key for each document, one message;
-the best of all messages; all messages one by one, or pairs of groups and users; the best window of a document, of one
-message and of all; the posts of an account, by their pooled score and by their evidence over nights. Reserved:
-verdicts for a message that is never given to anybody. Shadow: messages beyond those of a key of one message, which has
-no reserved ones. Strata: decoys of one message, and of all one by one, by parts of the traffic. Unheld: flags for a
-message that no user held, reserved ones included. Knockoff: each of some messages that nobody has, against a user's
-drawn for the text: hits are those that the user's beats (0.5), or texts in which it is among the first tenth (0.1).
-Canaries (texts that are known to be marked): that were found; and named right; that are named for another user."""
+- decision: a text by the whole detector, under decoys in place of all keys → the smallest corrected p of any key,
+  variant or part
+- decision_whole: the same, where parts are tested or texts normalised: texts that normalising leaves as they are →
+  that of the whole text
+- decoy: a text under a key of its own, with one message → p of that message
+- decoy_best, decoy_all: a text under a key of its own, with all messages → p of the best; p of each, or of each pair
+  of group and user
+- decoy_spans: the windows of a document, under one message and under all → p of the best window
+- decoy_accounts, decoy_evidence: the posts of an account → p of their pooled score; their evidence over nights
+- decoy_weighed: a text whose tokens count by a model → p of one message
+- STRATA: as decoy and decoy_all, by parts of the traffic → the same
+- reserved: verdicts for a message that nobody is ever given → a flag
+- shadow: messages beyond that of a key of one message, which has no reserved ones → p of one of them
+- unheld: verdicts for a message that no user held, reserved ones included → a flag
+- KNOCKOFFS: messages that nobody has, and a user's drawn for the text → the user's beats one (0.5), or is among the
+  first tenth (0.1)
+- CANARY_KINDS: texts that are known to be marked → found; named right; named for another user
+"""

@@ -171,17 +171,20 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ScanWork:
-    """The work that a scan found: all shards (files at fault count as one), those done before, what is left, all ids.
+    """The work that a scan found.
 
-    earlier: shards of the same rows as others of `found`, done under other keys, which do not look at them again.
+    shards: how many, a file at fault counts as one. skipped: how many were done before. left: those to be scanned.
+    found: all of sound files, done ones included. faults: files at fault that are not yet in quarantine. at_fault: ids
+    of all files at fault. earlier: shards of the same rows as others of `found`, done under other keys, which do not
+    look at them again.
     """
 
     shards: int
     skipped: int
     left: tuple[Shard, ...]
-    found: tuple[Shard, ...]  # shards done before included, files at fault left out
+    found: tuple[Shard, ...]
     faults: tuple[tuple[InputFile, FileFault], ...]
-    at_fault: tuple[str, ...] = ()  # ids of all files at fault, done before or not
+    at_fault: tuple[str, ...] = ()
     earlier: tuple[Shard, ...] = ()
 
     @property

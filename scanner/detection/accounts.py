@@ -243,8 +243,11 @@ class AccountJudge:
         return AccountFindings(TextOutcomes.as_written(found, self._rules.rates), log10_e, under_keys)
 
     def _unquoted(self, posts: Posts) -> dict[str, tuple["AccountFindings", int, list[int]]]:
-        """A look at own words alone of the accounts that quote, by account: it, their place, scored tokens by key."""
-        # Their names must hold there and on all posts, at the same K: so the second look needs no share of the error.
+        """Findings on own words alone, of accounts that quote, by account id.
+
+        Each with the account's place in the findings, and its scored tokens by key.
+        """
+        # A name must hold here and on all posts, at the same K: so this look needs no share of the error.
         unquoted = posts._replace(texts=[unquoted_words(text) for text in posts.texts])
         changed = np.array([a != b for a, b in zip(posts.texts, unquoted.texts, strict=True)], np.bool_)
         spans = list(zip(posts.account_ids, posts.begins[:-1], posts.begins[1:], strict=True))

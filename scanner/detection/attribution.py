@@ -1,4 +1,6 @@
-"""Keys under test, and from what they found to users, once: which text counts, who is named, since when it existed.
+"""Types that detector and callers share, and the step from a message to a user.
+
+The step says which text counts, whom its messages name, and since when the document existed.
 
 A user who got a message later than a document existed was not the one it was marked for. A document's own time may be
 wrong, and a scan of today meets documents of years ago. So the earliest of these times counts: its own; its file's,

@@ -4,10 +4,10 @@ Two runs may finish one shard, and differently: a document that killed a worker 
 run and among the verdicts of the other. There is no transaction across tables, so `verdicts` decides: the first run
 whose verdicts are committed stands, for good. The shard's transaction in `verdicts` has that run's number as version.
 
-A run's rows enter all other tables before. There the version is the number of the only run that entered rows of the
-shard, or CONTESTED after a second one. Where it differs from that in `verdicts`, `settle` takes out the rows of other
-runs. Anyone may settle, at any time, however often: every run does it after its commit, whether it won or lost, and the
-next scan does it for a run that died before.
+All other tables get a run's rows first. There the shard's transaction has that run's number as version, or CONTESTED
+after a second run. The first run in `verdicts` wins. Where a version differs from that in `verdicts`, `settle` removes
+the rows of the others. Anyone may settle, at any time, however often: every run does it after its commit, whether it
+won or lost, and the next scan does it for a run that died before.
 
 A pass in which a model reads hides what an earlier pass flagged, whichever model read then, and not what the scan
 flagged. A scan hides both. So flags of one pass stand, as one pass has a share of the rate.

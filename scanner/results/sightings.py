@@ -178,11 +178,11 @@ def known_before(results: str, row: Mapping[str, Any], began: datetime) -> Earli
 
 
 def _texts(plan: Plan) -> dict[bytes, datetime]:
-    """When texts were first flagged, by SHA-256, where that can change whom they name: few, however many were flagged.
+    """When each text was first flagged, by SHA-256, where that can change whom it names: few, however many there are.
 
-    A text that passes again has its messages again, or another one passes too and nobody is named. So it can where one
-    of these was given since; where the flag would not pass now, or under keys that are not under test; and where
-    several messages passed, none by what is its user's alone, or what passed came out differently.
+    It can where a message of the text was given since; where the flag would not pass today, or its key is not tested;
+    and where it named nobody, as ambiguous, undecided or unproved. Else the text has its messages again, or another one
+    passes too and nobody is named.
     """
     more_tests = (_tests_now(plan) / pl.coalesce("tests", "keys_tested")).clip(lower_bound=1).log10()
     passes = pl.col("log10_p_global") + more_tests <= math.log10(plan.config.false_positive_rate)

@@ -31,11 +31,12 @@ LEAST_RANK = 1.0 / (DECOYS + 1)
 class KeyFindings(NamedTuple):
     """What one key says of D documents, C candidates of each, best first.
 
-    scored: int64[D]; correction: K of each document, float64[D]; message: int64[D, C], −1: there is none, or the
-    document is not scored; score: float64[D, C]; log10_p: of that message alone, log10_p_global: corrected for all
-    messages of all keys, log10_p_own: by what it shares with no other message, corrected alike (−∞ where nothing more
-    is asked): float64[D, C]; independent: as of Candidates; basis: of the key; p_rank: among decoy keys, NaN where it
-    was not asked for: float64[D, C].
+    scored: positions, int64[D]; correction: K of each document, float64[D]; message: int64[D, C], −1: there is none, or
+    the document is not scored; score: float64[D, C].
+    log10_p: p of this message alone. log10_p_global: that, corrected for M messages and K. log10_p_own: p on positions
+    that only this message reads, corrected alike; −∞ where the format needs no second p, so that it always passes.
+    p_rank: rank among decoy keys; NaN where none was computed. All are float64[D, C]; log10 p is NaN without a message.
+    independent: as of Candidates; basis: of the key.
     """
 
     scored: NDArray[np.int64]

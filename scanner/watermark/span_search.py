@@ -304,7 +304,9 @@ def _spans(
 
 
 PROMISING = 0.1
-"""Largest probability, by chance, of a message's score in a searched part at which it is scored in every part."""
+"""Largest chance, over all messages, of a score as high as a message's in a searched part, at which the message is
+scored in every part.
+"""
 
 MOST_PROMISING = 256
 """Most messages of a document that are scored in every part, those of the smallest p. In a long text chance brings one

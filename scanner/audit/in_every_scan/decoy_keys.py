@@ -2,13 +2,11 @@
 
 Tokens, scores and counts are in scanner.audit.in_every_scan.decoys.
 
-A sample of the texts is decided once more by the detector, under decoys in place of all keys: whole decisions. Other
-decoys count p-values of one message, of all, or of parts, each corrected for that alone. A flag is corrected for all of
-it together: messages, keys, variants, units, parts. Here a text counts once, by the smallest corrected p that the
-detector's verdict or spans state, so a correction that is dropped anywhere shows; and where there are several looks,
-once more by the whole text alone. What sound decoys reach is less than the stated rate, since shares of looks that a
-text does not have stay unused, and a search of groups misses messages. Hits are expected from the shares of the
-configuration, by arithmetic of this file alone, and from REACH.
+A text that is drawn goes through the whole detector, with a decoy in place of each key. It is a hit where the smallest
+corrected p of its verdict or its spans reaches a threshold. A flag is corrected for messages, keys, variants, units and
+parts together, and other decoys test each of these alone. Expected hits are computed in this file alone, from the
+configured shares and REACH (a search of groups misses messages), so a correction that is dropped elsewhere shows. Where
+there are several looks, texts count once more by the whole text alone.
 """
 
 import functools

@@ -24,7 +24,9 @@ from scanner.watermark.native.streams import ScoredSteps, begin_run, in_two, is_
 from scanner.watermark.positions import Positions, Tokens, consecutive_positions
 
 GROUPS_BY_CHANCE = 0.1
-"""Users of a group are searched in a window where one of its groups is so good by chance so seldom, or less."""
+"""Largest chance, over all groups, of a score as high as a window's best group, at which that group's users are
+searched.
+"""
 
 MOST_WINDOWS = 2
 """Windows of a document in which the users of a group are searched, those where it is best."""
