@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from scanner import results, scan_plan
-from scanner.audit.in_every_scan.decoy_keys import TOGETHER, Decisions
+from scanner.audit.in_every_scan.decoy_keys import TOGETHER, WholeTextDecoys
 from scanner.audit.statistics.judgement import THRESHOLDS, Moments, counts, judge
 from scanner.detection.open_plan import open_detector
 from scanner.scan_plan import Weights
@@ -31,12 +31,12 @@ def texts(human_texts) -> list[str]:
 def counted(folder, texts: list[str], more: str = ALL_LOOKS, kind: str = DECISION) -> Moments:
     """Hits of all texts, in groups that have decoys of their own."""
     plan = make(folder, ["some text"], *KEYS, more=more)
-    decisions, detector = Decisions(bytes(range(32)), plan), open_detector(plan)
+    whole_texts, detector = WholeTextDecoys(bytes(range(32)), plan), open_detector(plan)
     groups = [
         {b"%d" % i: texts[i] for i in range(begin, min(begin + TOGETHER, len(texts)))}
         for begin in range(0, len(texts), TOGETHER)
     ]
-    first, *others = [decisions.decide(detector, b"piece", group)[kind] for group in groups]
+    first, *others = [whole_texts.count_hits(detector, b"piece", group)[kind] for group in groups]
     for sums in others:
         first = first.plus(sums)
     return first
@@ -126,10 +126,10 @@ def test_counts_enter_with_the_shard_and_a_text_votes_once_in_it(tmp_path, human
 def test_counts_are_those_of_a_plain_loop(tmp_path, texts):
     """One key, whole texts alone: the best of its messages, each scored by itself, corrected in plain floats."""
     plan = make(tmp_path, ["some text"], KEYS[0])
-    decisions, detector = Decisions(bytes(range(32)), plan), open_detector(plan)
+    whole_texts, detector = WholeTextDecoys(bytes(range(32)), plan), open_detector(plan)
     group = {b"%d" % i: text for i, text in enumerate(texts[:TOGETHER])}
-    sums = decisions.decide(detector, b"piece", group)[DECISION]
-    (mark,) = decisions.marks(b"piece" + b"".join(group)).values()
+    sums = whole_texts.count_hits(detector, b"piece", group)[DECISION]
+    (mark,) = whole_texts.marks(b"piece" + b"".join(group)).values()
     (test,) = detector._keys
     hits = np.zeros(len(THRESHOLDS))
     for text in group.values():
@@ -145,14 +145,14 @@ def test_counts_are_those_of_a_plain_loop(tmp_path, texts):
 def test_a_piece_and_a_secret_draw_texts_and_decoys_of_their_own(tmp_path):
     plan = make(tmp_path, ["some text"], *KEYS[:2], share=0.125)
     digests = [bytes(np.random.default_rng(i).bytes(32)) for i in range(8000)]
-    decisions, other = Decisions(bytes(range(32)), plan), Decisions(bytes(32), plan)
+    whole_texts, other = WholeTextDecoys(bytes(range(32)), plan), WholeTextDecoys(bytes(32), plan)
     drawn = [
-        {*who.drawn(piece, digests).tolist()} for who, piece in ((decisions, b"a"), (decisions, b"b"), (other, b"a"))
+        {*who.drawn(piece, digests).tolist()} for who, piece in ((whole_texts, b"a"), (whole_texts, b"b"), (other, b"a"))
     ]
     for some in drawn:
         assert abs(len(some) - 1000) < 5 * 30  # five standard deviations
     assert len(drawn[0] & drawn[1]) < 250
     assert len(drawn[0] & drawn[2]) < 250
-    labels = [mark.commitment for who in (decisions, other) for mark in who.marks(b"seed").values()]
+    labels = [mark.commitment for who in (whole_texts, other) for mark in who.marks(b"seed").values()]
     assert len({*labels}) == 4  # keys of one format have decoys of their own
-    assert repr(decisions) == "Decisions(2 keys)"
+    assert repr(whole_texts) == "WholeTextDecoys(2 keys)"

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scanner.audit.in_every_scan.decoy_keys import TOGETHER, Decisions
+from scanner.audit.in_every_scan.decoy_keys import TOGETHER, WholeTextDecoys
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.statistics.judgement import (
     DEEP,
@@ -99,14 +99,14 @@ def _line(words: np.ndarray, case: tuple[int, dict[str, Any], str], options: arg
         config = make_scan(at, DEMO / "tokenizer.json", keys, 1, [at / "in.parquet"], (1.0, 0.0, 1.0), **form)
         config.write_text(config.read_text() + more + "\n")
         plan = make_plan(config)
-        detector, decisions = open_detector(plan), Decisions(bytes(32), plan)
+        detector, whole_texts = open_detector(plan), WholeTextDecoys(bytes(32), plan)
         detector.compile()
         began, number, totals = time.process_time(), 0, dict[str, Moments]()
         while time.process_time() - began < seconds:
             of_group = {
                 b"%d" % (number + i): text for i, text in enumerate(texts(words, TOGETHER, options.words, random))
             }
-            for kind, sums in decisions.decide(detector, str(seed).encode(), of_group).items():
+            for kind, sums in whole_texts.count_hits(detector, str(seed).encode(), of_group).items():
                 totals[kind] = totals[kind].plus(sums) if kind in totals else sums
             number += TOGETHER
         spent = (time.process_time() - began) / number

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from scipy import special
 
-from scanner.audit.in_every_scan.decoy_keys import TOGETHER, Decisions
+from scanner.audit.in_every_scan.decoy_keys import TOGETHER, WholeTextDecoys
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.detection.attribution import KeyScores, Origin
 from scanner.detection.open_plan import open_detector
@@ -112,13 +112,13 @@ def measure(name: str, texts: Sequence[str], options: argparse.Namespace) -> Non
         config = make_scan(at, DEMO / "tokenizer.json", keys, 1, [at / "in.parquet"], (1.0, 0.0, 1.0), **form)
         config.write_text(config.read_text() + ALL_LOOKS)
         plan = make_plan(config)
-        detector, decisions, observer = open_detector(plan), Decisions(bytes(32), plan), Kept()
+        detector, whole_texts, observer = open_detector(plan), WholeTextDecoys(bytes(32), plan), Kept()
         began, log10_p, of_wholes, ceilings, scored = time.process_time(), [], [], [], 0
         for begin in range(0, len(texts), TOGETHER):
             some = texts[begin : begin + TOGETHER]
             documents = [{"row": row, "text": text.encode()} for row, text in enumerate(some)]
             batch = pa.RecordBatch.from_pylist(documents, DOCUMENTS)
-            marks = decisions.marks(b"%s %d %d" % (name.encode(), options.seed, begin))
+            marks = whole_texts.marks(b"%s %d %d" % (name.encode(), options.seed, begin))
             looked = detector.under(marks, observer, LOOKED_FOR).score_batch(batch, Origin("", "", ""), observer)
             p = np.zeros(len(some))
             for rows in (looked.verdicts, looked.spans):

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.decoy_keys import TOGETHER, Decisions
+from scanner.audit.in_every_scan.decoy_keys import TOGETHER, WholeTextDecoys
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.detection.attribution import KeyScores, Origin
 from scanner.detection.open_plan import open_detector, open_keys, open_weighing
@@ -82,7 +82,7 @@ def measure(name: str, texts: Sequence[str], steps: Sequence[NDArray[np.uint8]],
         add_looks(config, looks | {"weights_by": {"model": "no model: levels are put"}})
         plan = make_plan(config)
         tests = open_keys(plan.registry, plan.keys)
-        levels, decisions = TextLevels.of_keys(tests), Decisions(bytes(32), plan)
+        levels, whole_texts = TextLevels.of_keys(tests), WholeTextDecoys(bytes(32), plan)
         detectors = open_detector(plan), open_weighing(plan, tests, levels, NO_FILTER)
         correction = float(plan.weights.of_weighed().corrections(plan.keys[0], plan.keys_tested)[0])
         began, log10_p, most, counted = time.process_time(), np.zeros(len(texts)), np.zeros(len(RATES)), 0
@@ -92,7 +92,7 @@ def measure(name: str, texts: Sequence[str], steps: Sequence[NDArray[np.uint8]],
             batch = pa.RecordBatch.from_pylist(
                 [{"row": row, "text": text.encode()} for row, text in enumerate(some)], DOCUMENTS
             )
-            marks: dict[str, Watermark] = decisions.marks(b"%s %d %d" % (name.encode(), options.seed, begin))
+            marks: dict[str, Watermark] = whole_texts.marks(b"%s %d %d" % (name.encode(), options.seed, begin))
             seen = list[Sequence[KeyScores]]()
             for detector in detectors:
                 observer = Kept()

@@ -106,8 +106,8 @@ def draw_numbers(secret: bytes, digests: Sequence[bytes]) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(digests), np.uint64)[::4] * odd >> np.uint64(1)
 
 
-class Decisions:
-    """The whole decisions of a scan. Holds the audit secret; shown in no repr.
+class WholeTextDecoys:
+    """Draws texts that go through the whole detector, under decoys in place of all keys. Holds the audit secret; shown in no repr.
 
     Args:
         secret: 16 to 64 bytes.
@@ -127,7 +127,7 @@ class Decisions:
         self.messages = sum(key.messages for key in plan.keys if key.key_id in self._keys)
 
     def __repr__(self) -> str:
-        return f"Decisions({len(self._keys)} keys)"
+        return f"WholeTextDecoys({len(self._keys)} keys)"
 
     def __bool__(self) -> bool:
         return bool(self._keys and self._limit)
@@ -145,7 +145,7 @@ class Decisions:
             made[key_id] = key.how.open(key.draw_key(data.digest()))
         return made
 
-    def decide(self, detector: Detector, piece: bytes, texts: Mapping[bytes, str]) -> dict[str, Moments]:
+    def count_hits(self, detector: Detector, piece: bytes, texts: Mapping[bytes, str]) -> dict[str, Moments]:
         """Hits of texts, by their digests, under decoys of their own: a cluster's sums, each [J], by kind.
 
         DECISION: by every look. DECISION_WHOLE, where looks share the rate: by the whole text, of texts that are their
@@ -239,7 +239,7 @@ class Decoys:
         all_messages_share: share of the documents that are scored with all messages, under a decoy of each kind of key.
         holders: knows who has a message; None: no user's message is compared with others.
         ranked: share of the documents scored with one message, in which users' messages are ranked.
-        decisions: draws the documents that are decided whole; None: none is.
+        whole_texts: draws the documents that go through the whole detector; None: none is.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class Decoys:
         *,
         holders: Holders | None = None,
         ranked: float = 1.0,
-        decisions: Decisions | None = None,
+        whole_texts: WholeTextDecoys | None = None,
     ) -> None:
         self._secret = secret
         self.dedup = dedup
@@ -264,7 +264,7 @@ class Decoys:
         self.all: set[str] = set()
         self.shadowed: dict[str, Law] = {}
         self.holders = holders
-        self.ranked, self.decisions = ranked, decisions
+        self.ranked, self.whole_texts = ranked, whole_texts
         self.held: dict[str, int] = {}
         of_name: dict[str, DecoyKind] = {}
         kinds_and_messages: set[tuple[str, int]] = set()
@@ -362,9 +362,9 @@ def open_decoys(plan: Plan) -> Decoys | None:
     share = share_of(how.share, plan.documents)
     holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
     ranked = min(1.0, RANKED / (share * plan.documents)) if share and plan.documents else 1.0
-    of_all, decisions = how.all_messages_share, Decisions(secret, plan)
+    of_all, whole_texts = how.all_messages_share, WholeTextDecoys(secret, plan)
     return Decoys(
-        secret, plan.keys, plan.config.dedup, share, of_all, holders=holders, ranked=ranked, decisions=decisions
+        secret, plan.keys, plan.config.dedup, share, of_all, holders=holders, ranked=ranked, whole_texts=whole_texts
     )
 
 

@@ -107,7 +107,7 @@ class PieceDecoys(HitCounts):
         self._piece = f"{origin.shard_id};{start};".encode()
         self._known: set[bytes] = set()
         self._detector, self._decided = detector, set[bytes]()
-        self._undecided: dict[bytes, str] = {}
+        self._uncounted: dict[bytes, str] = {}
 
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
         """Score the drawn documents of a batch."""
@@ -119,13 +119,13 @@ class PieceDecoys(HitCounts):
                 seeds[d], kinds[d], every[d] = self._decoys.seed(self._piece, digests[d]), kind, all_messages
         if seeds:
             self._score(scores, seeds, kinds, every, text_of)
-        if self._detector is not None and self._decoys.decisions:
-            for d in self._decoys.decisions.drawn(self._piece, digests).tolist():
+        if self._detector is not None and self._decoys.whole_texts:
+            for d in self._decoys.whole_texts.drawn(self._piece, digests).tolist():
                 if digests[d] not in self._decided:
                     self._decided.add(digests[d])
-                    self._undecided[digests[d]] = text_of(d)
-                    if len(self._undecided) == TOGETHER or sum(map(len, self._undecided.values())) >= TOGETHER_LONG:
-                        self._decide()
+                    self._uncounted[digests[d]] = text_of(d)
+                    if len(self._uncounted) == TOGETHER or sum(map(len, self._uncounted.values())) >= TOGETHER_LONG:
+                        self._count_whole_texts()
 
     def _score(
         self,
@@ -150,17 +150,17 @@ class PieceDecoys(HitCounts):
 
     def rows(self) -> list[pa.RecordBatch]:
         """The counts of the piece, as rows of AUDIT_COUNTS."""
-        self._decide()
+        self._count_whole_texts()
         return super().rows()
 
-    def _decide(self) -> None:
-        if not self._undecided or self._detector is None or self._decoys.decisions is None:
+    def _count_whole_texts(self) -> None:
+        if not self._uncounted or self._detector is None or self._decoys.whole_texts is None:
             return
-        for kind, sums in self._decoys.decisions.decide(self._detector, self._piece, self._undecided).items():
+        for kind, sums in self._decoys.whole_texts.count_hits(self._detector, self._piece, self._uncounted).items():
             self._add_sums(
-                HitSubject(kind, self._decoys.decisions.messages, None, UnlabelledColumns("all", 0), "all"), sums
+                HitSubject(kind, self._decoys.whole_texts.messages, None, UnlabelledColumns("all", 0), "all"), sums
             )
-        self._undecided = {}
+        self._uncounted = {}
 
     def _score_one(
         self, scores: KeyScores, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
