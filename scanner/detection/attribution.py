@@ -63,8 +63,8 @@ class KeyUnderTest:
     to_device: Callable[[Watermark], Watermark] = as_it_is
 
 
-class KeyScores(NamedTuple):
-    """Scores of one key in a batch: the positions of D of its documents, and which these are, int64[D].
+class KeyPositions(NamedTuple):
+    """What one key scores of a batch: the positions of D of its documents, and which these are, int64[D].
 
     spans: spans in these documents, where they are looked for; parts: the parts that were tested, None: none.
     """
@@ -102,7 +102,7 @@ class BatchResult(NamedTuple):
 class ScoreObserver(Protocol):
     """Is shown the scores while they are made; scanner.audit.in_every_scan.decoys.PieceDecoys is one."""
 
-    def observe(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
+    def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
         """Take a batch: SHA-256 of its texts, the scores of each key, and the texts as they were read, by place."""
 
 

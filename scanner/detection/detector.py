@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scanner.detection.attribution import (
     BatchResult,
     FileKnowledge,
-    KeyScores,
+    KeyPositions,
     KeyUnderTest,
     NameColumns,
     NamesUsers,
@@ -320,8 +320,8 @@ class Detector:
         tokens: Mapping[str, Tokens],
         segments: Mapping[str, Segments],
         differing: NDArray[np.int64],
-        as_written: Sequence[KeyScores] = (),
-    ) -> tuple[list[KeyFindings], list[KeyScores], NDArray[np.bool_]]:
+        as_written: Sequence[KeyPositions] = (),
+    ) -> tuple[list[KeyFindings], list[KeyPositions], NDArray[np.bool_]]:
         """Findings of each key in D texts, and bool[D]: which are long enough for a key if no n-gram is left out."""
         # differing: places of texts that are others when normalised, and as_written has the scores of all as they stand
         positions: dict[tuple[str, PositionRule], Positions] = {}
@@ -376,13 +376,13 @@ class Detector:
         segments: Segments | None,
         differs: NDArray[np.bool_],
         parted: NDArray[np.bool_] | None = None,
-    ) -> tuple[KeyFindings, KeyScores]:
+    ) -> tuple[KeyFindings, KeyPositions]:
         """Findings of one key in D texts; without K of spans in terms, these are not tested."""
         # differs: bool[D], whose normalised text is another one; parted: of normalised texts, bool[D]: which have parts
         # as they stand, None: these are texts as they stand
         documents, kept = long_enough(positions, self._rules.min_scored)
         mark, messages = test.watermark, test.key.messages
-        scores = KeyScores(test, tokens, kept, documents)
+        scores = KeyPositions(test, tokens, kept, documents)
         if terms.of_spans is not None and isinstance(mark, ScoresParts) and mark.law is not None:
             at = Segments.none(len(documents)) if segments is None else of_positions(segments, tokens, kept, documents)
             scores = scores._replace(parts=Parts(self._rules.weights.windows, at))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scanner.detection.attribution import (
     DocumentSpan,
     FileKnowledge,
-    KeyScores,
+    KeyPositions,
     NameColumns,
     NamedMessage,
     UserOfMessage,
@@ -109,7 +109,7 @@ def quoted_shares(text: str, characters: Sequence[tuple[int, int]]) -> list[floa
     return shares
 
 
-def located_spans(scores: Sequence[KeyScores]) -> list[DocumentSpan]:
+def located_spans(scores: Sequence[KeyPositions]) -> list[DocumentSpan]:
     """Every span that keys found in a batch, with the place of its tokens."""
     return [
         one
@@ -127,7 +127,7 @@ class ScoredBatch:
     that existed then; prover: computes spans again, None: spans are not proved.
     """
 
-    scores: Sequence[KeyScores]
+    scores: Sequence[KeyPositions]
     documents: pa.RecordBatch
     text_of: Callable[[int], str]
     known: FileKnowledge

@@ -18,7 +18,7 @@ from scanner.audit.in_every_scan.scan_audit import ScanAudit
 from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, levels
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
-from scanner.detection.attribution import KeyScores, Origin
+from scanner.detection.attribution import KeyPositions, Origin
 from scanner.errors import Refused
 from scanner.registry import load_registry, set_audit_secret
 from scanner.results.transactions import SCHEMAS, TableEntry, commit
@@ -74,7 +74,7 @@ def test_counts_are_those_of_scoring_each_text_alone(tmp_path, human_texts):
     plan = make(tmp_path, texts, Key(100, 2))
     audit = scan(plan)
     decoys, (key,), (shard,) = open_decoys(plan), load_registry(tmp_path / "registry").keys, shards_of(plan)
-    seen: list[KeyScores] = []
+    seen: list[KeyPositions] = []
 
     class Keep:
         def observe(self, digests, batch, _text_of) -> None:

@@ -29,7 +29,7 @@ from scipy import special
 
 from scanner.audit.in_every_scan.decoy_keys import TOGETHER, WholeTextDecoys
 from scanner.audit.statistics.judgement import binomial_limits
-from scanner.detection.attribution import KeyScores, Origin
+from scanner.detection.attribution import KeyPositions, Origin
 from scanner.detection.open_plan import open_detector
 from scanner.registry import NamedUser
 from scanner.scan_plan import Plan, make_plan
@@ -58,14 +58,14 @@ OVERLAPS = 4000
 class Kept:
     """Observer that keeps the scores of a batch, and holder of nothing."""
 
-    def observe(self, digests: Sequence[bytes], seen: Sequence[KeyScores], text_of: object) -> None:
+    def observe(self, digests: Sequence[bytes], seen: Sequence[KeyPositions], text_of: object) -> None:
         self.seen = seen
 
     def naming(self, key_id: str, message: int, at: object) -> NamedUser:
         return NamedUser(Naming.UNALLOCATED, None, None)
 
 
-def ceiling(plan: Plan, texts: Sequence[str], seen: Sequence[KeyScores]) -> NDArray[np.float64]:
+def ceiling(plan: Plan, texts: Sequence[str], seen: Sequence[KeyPositions]) -> NDArray[np.float64]:
     """Sum over keys and looks of the messages that are found below the look's level: float64[4, D, rates].
 
     In this order: by all looks; by all, were every group searched; by whole texts; by whole texts, likewise.

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan.decoy_keys import TOGETHER, WholeTextDecoys
 from scanner.audit.statistics.judgement import binomial_limits
-from scanner.detection.attribution import KeyScores, Origin
+from scanner.detection.attribution import KeyPositions, Origin
 from scanner.detection.open_plan import open_detector, open_keys, open_weighing
 from scanner.detection.rules import NO_FILTER
 from scanner.detection.weighing import TextLevels
@@ -54,7 +54,7 @@ SHOWN = 12_800
 """Texts after which the use so far is printed, so that little is lost where a run ends early."""
 
 
-def ceiling_of_levels(seen: Sequence[KeyScores], levels: TextLevels, correction: float) -> NDArray[np.float64]:
+def ceiling_of_levels(seen: Sequence[KeyPositions], levels: TextLevels, correction: float) -> NDArray[np.float64]:
     """Messages that reach the level of the look by levels, over keys: float64[rates], of all texts together."""
     total = np.zeros(len(RATES))
     for of_key in seen:
@@ -93,7 +93,7 @@ def measure(name: str, texts: Sequence[str], steps: Sequence[NDArray[np.uint8]],
                 [{"row": row, "text": text.encode()} for row, text in enumerate(some)], DOCUMENTS
             )
             marks: dict[str, Watermark] = whole_texts.marks(b"%s %d %d" % (name.encode(), options.seed, begin))
-            seen = list[Sequence[KeyScores]]()
+            seen = list[Sequence[KeyPositions]]()
             for detector in detectors:
                 observer = Kept()
                 result = detector.under(marks, observer, LOOKED_FOR).score_batch(batch, Origin("", "", ""), observer)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Moments, RowMemory, chances, levels, moments
-from scanner.detection.attribution import KeyScores, Origin
+from scanner.detection.attribution import KeyPositions, Origin
 from scanner.detection.detector import Detector
 from scanner.detection.spans import SPAN
 from scanner.registry import Holders, NamedUser, read_secret
@@ -92,7 +92,7 @@ class _DecoyHolders:
 
 
 class _KeptScores:
-    def observe(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
+    def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
         del digests, text_of
         self.scores = scores
 
@@ -171,7 +171,7 @@ class WholeTextDecoys:
         return {DECISION: _cluster(log10_p, chance)} | sums
 
     def _chance(
-        self, scores: Sequence[KeyScores], differs: NDArray[np.bool_]
+        self, scores: Sequence[KeyPositions], differs: NDArray[np.bool_]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Most that sound p-values reach of each threshold in each text, whole as written and by any look: [D, J]."""
         # Scores increase in the same draws, so looks pass together rather than apart: the chance that none passes is at

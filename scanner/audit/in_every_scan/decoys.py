@@ -29,7 +29,7 @@ from scanner.audit.in_every_scan.decoy_keys import SHADOWS, TOGETHER, TOGETHER_L
 from scanner.audit.in_every_scan.traffic import strata
 from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Moments, moments
 from scanner.detection.accounts import AccountPositions, Posts
-from scanner.detection.attribution import KeyScores, KeyUnderTest, Origin
+from scanner.detection.attribution import KeyPositions, KeyUnderTest, Origin
 from scanner.detection.detector import Detector
 from scanner.watermark import select_positions
 from scanner.watermark.accounts import by_post, log10_evidence
@@ -109,7 +109,7 @@ class PieceDecoys(HitCounts):
         self._detector, self._decided = detector, set[bytes]()
         self._uncounted: dict[bytes, str] = {}
 
-    def observe(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
+    def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
         """Score the drawn documents of a batch."""
         seeds: dict[int, bytes] = {}
         kinds, every = np.full(len(digests), -1), np.zeros(len(digests), np.bool_)
@@ -129,7 +129,7 @@ class PieceDecoys(HitCounts):
 
     def _score(
         self,
-        scores: Sequence[KeyScores],
+        scores: Sequence[KeyPositions],
         seeds: dict[int, bytes],
         kinds: NDArray[np.int64],
         every: NDArray[np.bool_],
@@ -163,7 +163,7 @@ class PieceDecoys(HitCounts):
         self._uncounted = {}
 
     def _score_one(
-        self, scores: KeyScores, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
+        self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
     ) -> None:
         if not len(places):
             return
@@ -191,7 +191,7 @@ class PieceDecoys(HitCounts):
     def _count_parts(
         self,
         kind: str,
-        scores: KeyScores,
+        scores: KeyPositions,
         places: NDArray[np.int64],
         hits: NDArray[np.generic],
         tests: NDArray[np.generic],
@@ -207,7 +207,7 @@ class PieceDecoys(HitCounts):
                 sums = moments(hits[of], tests[of], chance[of])
                 self._count(f"{kind}_{part}", scores.test, sums, 1, stratum=name)
 
-    def _score_shadows(self, scores: KeyScores, places: NDArray[np.int64]) -> None:
+    def _score_shadows(self, scores: KeyPositions, places: NDArray[np.int64]) -> None:
         """Score messages that a key of one message does not have, which no text can be marked with."""
         if not len(places):
             return
@@ -220,7 +220,7 @@ class PieceDecoys(HitCounts):
         for message, hit in zip(messages.tolist(), hits.reshape(SHADOWS, len(places), -1), strict=True):
             self._count("shadow", scores.test, moments(hit, one, chance), 1, message, key_id=key.key_id)
 
-    def _rank_held(self, scores: KeyScores, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
+    def _rank_held(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         """Rank users' messages among some that nobody has (scanner.audit.in_every_scan.controls)."""
         key, how = scores.test.key, self._decoys.kinds[scores.test.key.key_id].format
         if not len(places) or self._decoys.holders is None or not isinstance(how, StandsIn):
@@ -240,7 +240,7 @@ class PieceDecoys(HitCounts):
                 self._count(kind, scores.test, sums, key.messages, cluster, key_id=key.key_id)
 
     def _score_all(
-        self, scores: KeyScores, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
+        self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
     ) -> None:
         key, scored = scores.test.key, scores.positions.scored[places]
         if not len(places):
@@ -272,7 +272,7 @@ class PieceDecoys(HitCounts):
     def _add(
         self,
         kind: str,
-        scores: KeyScores,
+        scores: KeyPositions,
         scored: NDArray[np.int64],
         score: NDArray[np.generic],
         messages: int,
@@ -286,7 +286,7 @@ class PieceDecoys(HitCounts):
         hit = log10_p[:, None] <= _LOG10_ALPHA[None, :]
         self._count(kind, scores.test, moments(hit, np.ones(len(scored)), chance), messages)
 
-    def _add_spans(self, scores: KeyScores, places: NDArray[np.int64], best: ArrayLike, messages: int) -> None:
+    def _add_spans(self, scores: KeyPositions, places: NDArray[np.int64], best: ArrayLike, messages: int) -> None:
         """Count the smallest p of any part of each document, log10, by the p-value that a span would have."""
         # The law bounds the chance of a pass: parts that share draws pass together; it is 0 where no part can pass.
         if not np.size(best) or scores.parts is None:
@@ -319,7 +319,7 @@ class WeighedDecoys(PieceDecoys):
 
     def _score(
         self,
-        scores: Sequence[KeyScores],
+        scores: Sequence[KeyPositions],
         seeds: dict[int, bytes],
         kinds: NDArray[np.int64],
         every: NDArray[np.bool_],
@@ -332,7 +332,7 @@ class WeighedDecoys(PieceDecoys):
                 number = self._decoys.kinds[key_id].number
                 self._score_weighed(of_key, np.flatnonzero(kinds[of_key.documents] == number), seeds)
 
-    def _score_weighed(self, scores: KeyScores, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
+    def _score_weighed(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         key, kind = scores.test.key, self._decoys.kinds[scores.test.key.key_id]
         log10_p = []
         for place in places.tolist():
@@ -352,7 +352,7 @@ class Rehearsal(PieceDecoys):
     def __init__(self, decoys: Decoys) -> None:
         super().__init__(decoys, Origin("", "", ""), 0)
 
-    def observe(self, digests: Sequence[bytes], scores: Sequence[KeyScores], text_of: Callable[[int], str]) -> None:
+    def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
         """Score all texts under every kind of key, as some text of the scan will be."""
         seeds, every = dict(enumerate(digests)), np.full(len(digests), self._decoys.draws_all)
         for number in range(len(self._decoys.one)):
