@@ -8,7 +8,7 @@ scan, since common n-grams make hits under one key come together. Everything tha
 Each way to test a text under a key has a share of the false-positive rate (SPEC §3): a p-value is corrected by
 1/(weight of the key · weight of the unit · weight of the variant). The weights of each kind sum to 1 at most, so that
 P(flagged falsely in any way) stays within the rate, also when another way is turned on later. A way that a text does
-not have gives its share to another way (Weights.corrections).
+not have gives its share to another way (ErrorShares.corrections).
 """
 
 import datetime
@@ -40,7 +40,7 @@ from schemas.registry import Canaries, Canary, MasterKey, Registry
 from schemas.words import OF_PASS
 
 
-class Weights(NamedTuple):
+class ErrorShares(NamedTuple):
     """Weights of units and of variants of texts.
 
     document: weight of a document as a whole; as_written: of its text as it stands; normalised: of its normalised text,
@@ -59,7 +59,7 @@ class Weights(NamedTuple):
     weighed: float | None = None
 
     @classmethod
-    def of(cls, config: ScanConfig) -> "Weights":
+    def of(cls, config: ScanConfig) -> "ErrorShares":
         """Weights as a configuration states them, else equal shares of the units and variants that it turns on."""
         stated, normalised, spans = config.weights, config.variants.normalised, config.spans.tested
         accounts, weighed = config.accounts is not None, config.weights_by is not None
@@ -76,7 +76,7 @@ class Weights(NamedTuple):
         )
 
     @classmethod
-    def equal(cls, *, normalised: bool, units: int = 1) -> "Weights":
+    def equal(cls, *, normalised: bool, units: int = 1) -> "ErrorShares":
         """Equal shares of documents beside other units, and of the variants that are on."""
         return cls(round(1 / units, 4), 0.5 if normalised else 1.0, 0.5 if normalised else None)  # 3 · 0.3333 ≤ 1
 
@@ -92,11 +92,11 @@ class Weights(NamedTuple):
         of_parts = {name: of_units.pop(name) for name in ("windows", "segments")}
         return of_units | of_parts if self.segments else of_units
 
-    def of_weighed(self) -> "Weights":
+    def of_weighed(self) -> "ErrorShares":
         """Weights of a text whose tokens count by a model: as a whole, as it stands. Raises ValueError: not tested."""
         if self.weighed is None:
             raise ValueError("texts whose tokens count by a model have no weight: they are not tested")
-        return Weights(self.weighed)
+        return ErrorShares(self.weighed)
 
     def corrections(
         self, key: MasterKey, keys_tested: int, differs: ArrayLike = True, parted: ArrayLike = True
@@ -146,7 +146,7 @@ class Weights(NamedTuple):
         return float(key.tested_among(keys_tested) / as_written(self.account))
 
 
-NO_VARIANTS = Weights()
+NO_VARIANTS = ErrorShares()
 """Weights of documents as they stand alone."""
 
 
@@ -232,7 +232,7 @@ def _fault(key: MasterKey, config: ScanConfig, tested: int, left_out: LeftOut | 
     assumed = format_of(key).basis().assumed
     if not of_all and not assumed:
         return ""
-    rate = all_keys / Weights.of(config).corrections(key, tested)[0] if assumed else all_keys
+    rate = all_keys / ErrorShares.of(config).corrections(key, tested)[0] if assumed else all_keys
     setting = "audit.require_admission" if of_all else f"false_positive_rate: {key.format!r} has no law over its keys"
     if key.admission is None or key.admitted_by is None:
         return (
@@ -361,14 +361,14 @@ class Plan:
         return replace(self, keys=tuple(key for key in self.keys if key.key_id in key_ids)) if key_ids else self
 
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> ErrorShares:
         """Weights of units and of variants of texts."""
-        return Weights.of(self.config)
+        return ErrorShares.of(self.config)
 
     def corrections_of(
         self, key: MasterKey, differs: ArrayLike = True, parted: ArrayLike = True
     ) -> NDArray[np.float64]:
-        """K of SPEC §3 for a key (Weights.corrections), by default of texts that have all looks: the largest."""
+        """K of SPEC §3 for a key (ErrorShares.corrections), by default of texts that have all looks: the largest."""
         return self.weights.corrections(key, self.keys_tested, differs, parted)
 
     @property

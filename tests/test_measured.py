@@ -31,7 +31,7 @@ from scanner.power import (
     tokens_needed,
 )
 from scanner.registry import Holders, find_key, load_registry, new_key, open_key
-from scanner.scan_plan import Weights, read_config
+from scanner.scan_plan import ErrorShares, read_config
 from scanner.text.normal_form import normalise
 from scanner.watermark.laws import Binomial, Gamma
 from schemas.tables import DOCUMENTS
@@ -247,7 +247,7 @@ def test_what_is_planned_for_three_keys_and_all_looks_is_what_a_detector_finds(t
         [{"row": row, "text": text.encode()} for row, text in enumerate(texts)], DOCUMENTS
     )
 
-    def found(weights: Weights) -> int:
+    def found(weights: ErrorShares) -> int:
         detector = Detector(
             keys,
             Holders.load(three_keys / "registry", [test.key.key_id for test in keys]),
@@ -257,7 +257,7 @@ def test_what_is_planned_for_three_keys_and_all_looks_is_what_a_detector_finds(t
         assert {row["message"] for row in rows if row["flagged"] and row["message"] is not None} <= {7}
         return sum(row["flagged"] for row in rows)
 
-    all_looks = Weights.of(config)
+    all_looks = ErrorShares.of(config)
     alone = found(all_looks._replace(span=None))  # documents as a whole, under the same weight
     low, high = stats.binomtest(alone, number).proportion_ci(1 - 1e-6)
     assert low < planned < high, (alone, planned)

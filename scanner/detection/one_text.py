@@ -17,7 +17,7 @@ from scanner.detection.rules import Rules
 from scanner.errors import Refused
 from scanner.power import Strengths, measure
 from scanner.registry import Holders, load_registry
-from scanner.scan_plan import LeftOut, Weights, keys_tested, keys_under_test, read_config, supported_keys
+from scanner.scan_plan import ErrorShares, LeftOut, keys_tested, keys_under_test, read_config, supported_keys
 from scanner.storage.locations import absolute
 from scanner.watermark.formats import can_be_weighed
 from scanner.watermark.laws import Law
@@ -110,7 +110,7 @@ class ScannedKey:
         if len(chosen) != 1:
             known = ", ".join(key.key_id for key in keys)
             raise Refused(f"--key {key_id or 'is missing'}: one of the keys of {config_file} is needed: {known}")
-        weights, (key,) = Weights.of(config), chosen
+        weights, (key,) = ErrorShares.of(config), chosen
         others = {"normalised text": weights.normalised, "spans": weights.span, "accounts": weights.account}
         others["tokens weighed by a model"] = weights.weighed if can_be_weighed(key) else None
         others_tested = ", ".join(what for what, weight in others.items() if weight is not None)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scanner.detection.attribution import KeyUnderTest
 from scanner.detection.rows import TextIds
 from scanner.input.documents import read_text
-from scanner.scan_plan import NO_VARIANTS, Weights
+from scanner.scan_plan import NO_VARIANTS, ErrorShares
 from scanner.watermark import Positions, Tokens
 from scanner.watermark.positions import (
     LEAST_REACH,
@@ -161,18 +161,18 @@ class Rules:
     misnaming_rate: float | None = None
     dedup: Dedup = ScanConfig.model_fields["dedup"].default
     min_scored: int = ScanConfig.model_fields["min_scored"].default
-    weights: Weights = NO_VARIANTS
+    weights: ErrorShares = NO_VARIANTS
     without: Filter = NO_FILTER
 
     @classmethod
     def of(cls, config: ScanConfig, keys_tested: int, without: Filter = NO_FILTER) -> "Rules":
         """The rules of a scan's configuration."""
         rates = config.false_positive_rate, keys_tested, config.misnaming_rate
-        return cls(*rates, config.dedup, config.min_scored, Weights.of(config), without)
+        return cls(*rates, config.dedup, config.min_scored, ErrorShares.of(config), without)
 
     @classmethod
     def recorded(
-        cls, scan: Mapping[str, Any], keys_tested: int, weights: Weights = NO_VARIANTS, without: Filter = NO_FILTER
+        cls, scan: Mapping[str, Any], keys_tested: int, weights: ErrorShares = NO_VARIANTS, without: Filter = NO_FILTER
     ) -> "Rules":
         """The rules of a scan by its row of SCANS."""
         rates = scan["false_positive_rate"], keys_tested, scan["misnaming_rate"]

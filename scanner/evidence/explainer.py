@@ -65,7 +65,7 @@ from scanner.results.decision_log import users_of
 from scanner.results.false_discoveries import OF, log10_p_shown
 from scanner.results.queries import ask, spans
 from scanner.results.scan_list import refuse_impossible_scans
-from scanner.scan_plan import Weights, read_config, recorded_correction, results_of
+from scanner.scan_plan import ErrorShares, read_config, recorded_correction, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
 from scanner.text.quoting import TextPart, parts_of
@@ -344,7 +344,7 @@ class Explainer:
         """Kinds of parts of a text at which the configuration has documents tested."""
         if self._config is None:
             raise Refused("parts of a text are known by the scan's configuration; name it instead of its results")
-        weights = Weights.of(self._config)
+        weights = ErrorShares.of(self._config)
         return PartKinds(weights.windows, weights.segments)
 
     def open_key(self, key_id: str) -> KeyUnderTest:

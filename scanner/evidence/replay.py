@@ -43,7 +43,7 @@ from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
 from scanner.results.queries import ask
 from scanner.results.sightings import EarlierKnowledge, known_before
-from scanner.scan_plan import Weights, read_config, recorded_correction, results_of
+from scanner.scan_plan import ErrorShares, read_config, recorded_correction, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
 from scanner.watermark.by_levels import BoundsRounding, ByLevelsProof
@@ -228,7 +228,7 @@ def _detected(
     if row["key_id"] not in {key.key_id for key in keys}:
         why = "is none that its scan tested, so the row was changed: name nobody by it"
         raise Refused(f"{row['path']}:{row['row']}: the row's key {row['key_id']!r} {why}")
-    weights, levels = Weights.of(config), None
+    weights, levels = ErrorShares.of(config), None
     if steps is not None and weights.weighed is None:
         raise Refused(
             f"{case.where}: it was flagged by weights, and the configuration does not say any more which share of the "

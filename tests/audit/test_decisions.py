@@ -8,7 +8,7 @@ from scanner import results, scan_plan
 from scanner.audit.in_every_scan.decoy_keys import TOGETHER, WholeTextDecoys
 from scanner.audit.statistics.judgement import THRESHOLDS, Moments, counts, judge
 from scanner.detection.open_plan import open_detector
-from scanner.scan_plan import Weights
+from scanner.scan_plan import ErrorShares
 from scanner.watermark import log10_any_of, rule, span_search
 from schemas.audit import DECISION, DECISION_WHOLE
 from schemas.registry import MasterKey
@@ -56,7 +56,7 @@ def test_sound_decisions_reach_much_of_what_is_expected_and_no_more(tmp_path, te
     assert (sums.tests[0], sums.clusters[0]) == (800, -(-800 // TOGETHER))
 
 
-def _no_variants(self: Weights, key: MasterKey, keys_tested: int, differs=True, parted=True) -> np.ndarray:
+def _no_variants(self: ErrorShares, key: MasterKey, keys_tested: int, differs=True, parted=True) -> np.ndarray:
     del parted
     return np.full((2, *np.shape(differs)), key.tested_among(keys_tested) / self.document)
 
@@ -65,7 +65,7 @@ VARIANTS, SPANS = ALL_LOOKS.splitlines()
 DROPPED = {
     "messages": (ALL_LOOKS, rule, "corrected", lambda p, _, keys=1: log10_any_of(p, keys)),
     "keys": (ALL_LOOKS, MasterKey, "tested_among", lambda self, keys_tested: 1),
-    "variants": (VARIANTS, Weights, "corrections", _no_variants),
+    "variants": (VARIANTS, ErrorShares, "corrections", _no_variants),
     "units": ("weights = { document = 0.2 }", scan_plan, "as_written", lambda weight: 1),
     "parts": (SPANS, span_search, "log10_in_document", lambda p, looks, messages: log10_any_of(p, messages)),
     "messages of parts": (SPANS, span_search, "log10_in_document", lambda p, looks, messages: log10_any_of(p, looks)),
@@ -147,7 +147,8 @@ def test_a_piece_and_a_secret_draw_texts_and_decoys_of_their_own(tmp_path):
     digests = [bytes(np.random.default_rng(i).bytes(32)) for i in range(8000)]
     whole_texts, other = WholeTextDecoys(bytes(range(32)), plan), WholeTextDecoys(bytes(32), plan)
     drawn = [
-        {*who.drawn(piece, digests).tolist()} for who, piece in ((whole_texts, b"a"), (whole_texts, b"b"), (other, b"a"))
+        {*who.drawn(piece, digests).tolist()}
+        for who, piece in ((whole_texts, b"a"), (whole_texts, b"b"), (other, b"a"))
     ]
     for some in drawn:
         assert abs(len(some) - 1000) < 5 * 30  # five standard deviations

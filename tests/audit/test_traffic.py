@@ -9,7 +9,7 @@ import pytest
 from scanner.audit.in_every_scan.traffic import Traffic, reserved_moments, single_p, unmarked
 from scanner.audit.statistics.audit_rows import Audit, Question, rate_rows
 from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, THRESHOLDS, Moments
-from scanner.scan_plan import Weights
+from scanner.scan_plan import ErrorShares
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey, TokenizerFile, reserved_count
 from schemas.words import Naming
@@ -117,7 +117,7 @@ def test_a_law_that_is_right_at_1e_8_and_a_thousand_times_too_small_at_1e_12_is_
 def test_reserved_messages_are_expected_as_often_as_in_the_kind_of_text_that_expects_most():
     """Texts that differ from their normal form have two looks; texts without parts have none by spans."""
     traffic = Traffic(1000, 0, 0, 0, {}, ("s",))
-    tests = Weights(0.5, 0.5, 0.5, 0.5).corrections(KEY, 1, *np.indices((2, 2)))
+    tests = ErrorShares(0.5, 0.5, 0.5, 0.5).corrections(KEY, 1, *np.indices((2, 2)))
     assert tests[:, 1, 1].tolist() == [4, 4]
     assert tests[0].tolist() == [[1, 2], [2, 4]]
     of_spans = single_p(THRESHOLDS, KEY.messages, 2)

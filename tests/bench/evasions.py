@@ -19,7 +19,7 @@ from scanner.detection.attribution import Origin
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
 from scanner.registry import Holders
-from scanner.scan_plan import Weights
+from scanner.scan_plan import ErrorShares
 from scanner.text import load_tokenizer, sha256_file
 from schemas.tables import DOCUMENTS
 from tests.support.evasions import EVASIONS, PLATFORMS
@@ -46,7 +46,9 @@ class Finder:
         keys = [test for test in opened(registry) if test.key.key_id in KEYS]
         self._detectors = [
             Detector(
-                keys, Holders.load(registry, KEYS), Rules(RATE, len(keys), weights=Weights.equal(normalised=normalised))
+                keys,
+                Holders.load(registry, KEYS),
+                Rules(RATE, len(keys), weights=ErrorShares.equal(normalised=normalised)),
             )
             for normalised in (False, True)
         ]  # fmt: skip

@@ -13,7 +13,7 @@ from scanner.detection.one_text import Check, check_text
 from scanner.detection.open_plan import open_detector, open_prover
 from scanner.detection.rules import Rules
 from scanner.registry import Holders
-from scanner.scan_plan import Weights, make_plan
+from scanner.scan_plan import ErrorShares, make_plan
 from schemas.tables import DOCUMENTS
 from tests import reference2
 from tests.support.groups import GROUPS, USERS, held, make_key, writer
@@ -156,7 +156,7 @@ def test_a_normalised_text_may_have_more_candidates_than_it_had_or_fewer(key, wr
     registry, under_test = key
     messages = held(key)
     one, two = (write(messages[user], 200, seed) for seed, user in enumerate(USERS[30:32]))
-    rules = Rules(1e-6, 1, weights=Weights.equal(normalised=True))
+    rules = Rules(1e-6, 1, weights=ErrorShares.equal(normalised=True))
     under = Detector([under_test], Holders.load(registry, ["k"]), rules)
     both = "".join(write(messages[user], 200, 7 + i) for i, user in enumerate(USERS[32:37]))
     texts = ["\u200b".join(one + two), both] if hidden_first else ["\u200b".join(one), both]

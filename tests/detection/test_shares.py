@@ -18,7 +18,7 @@ from scanner.detection.rules import Rules
 from scanner.errors import Refused
 from scanner.evidence.replay import replay
 from scanner.registry import Holders
-from scanner.scan_plan import Weights, make_plan, recorded_correction
+from scanner.scan_plan import ErrorShares, make_plan, recorded_correction
 from scanner.text.normal_form import normalise
 from scanner.watermark.formats import format_of
 from scanner.watermark.rule import corrected, passes
@@ -38,7 +38,7 @@ def said(registry):
     """Gives verdicts on texts under both keys, proved, by the weights that a test states."""
     under_test = opened(registry)
 
-    def scan(texts: list[str], weights: Weights) -> list[dict]:
+    def scan(texts: list[str], weights: ErrorShares) -> list[dict]:
         detector = Detector(
             under_test,
             Holders.load(registry, [test.key.key_id for test in under_test]),
@@ -53,7 +53,7 @@ def said(registry):
 
 def test_p_is_corrected_by_the_weights_of_key_unit_and_variant(said, registry, marked, plain):
     alice = message_of(registry, "green", "alice")
-    weights = Weights(document=0.8, as_written=0.9, normalised=0.1)
+    weights = ErrorShares(document=0.8, as_written=0.9, normalised=0.1)
     texts = [marked(alice, 60, 1), marked(alice, 60, 2).upper(), *(plain(60, seed).title() for seed in range(20))]
     rows = said(texts, weights)
     of_variant = {None: 2 / (0.8 * 0.9), "normalised": 2 / (0.8 * 0.1), "only": 2 / 0.8}
@@ -74,8 +74,8 @@ def test_the_variant_of_smallest_corrected_p_is_told(said, plain):
     """Not the variant of smallest p: weights would then be chosen after the texts were read."""
     texts = ["  ".join(plain(30, seed).split(" ")) + plain(30, seed + 1) for seed in range(60)]
     assert all(normalise(text) != text for text in texts)
-    alone = [said([normalise(text) for text in texts], Weights()), said(texts, Weights())]
-    weights = Weights(as_written=0.99, normalised=0.01)
+    alone = [said([normalise(text) for text in texts], ErrorShares()), said(texts, ErrorShares())]
+    weights = ErrorShares(as_written=0.99, normalised=0.01)
     switched = 0
     for row, normalised, raw in zip(said(texts, weights), *alone, strict=True):
         better = normalised["log10_p_global"] < raw["log10_p_global"]
@@ -103,7 +103,7 @@ STATED = st.lists(st.integers(1, 50), min_size=5, max_size=5)
 def test_the_looks_that_a_text_has_share_no_more_than_the_key_has(hundredths, normalised, spans):
     """Whatever the text lacks: by exact fractions, from the rule in words, without the code's table."""
     document, span, as_written, other, keys = (Fraction(n, 100) for n in hundredths)
-    weights = Weights(
+    weights = ErrorShares(
         float(document), float(as_written), float(other) if normalised else None, float(span) if spans else None
     )
     tests = weights.corrections(KEY, int(keys * 100), *np.indices((2, 2)))
@@ -120,7 +120,7 @@ def test_the_looks_that_a_text_has_share_no_more_than_the_key_has(hundredths, no
 
 def test_a_look_that_no_key_takes_has_no_share():
     """Keys whose p-values are not proven over the key test no normalised text."""
-    weights = Weights(0.5, 0.4, 0.6, 0.5)
+    weights = ErrorShares(0.5, 0.4, 0.6, 0.5)
     foreign = KEY.model_copy(update={"format": "vllm-gumbel", "parameters": {}})
     assert not format_of(foreign).basis().proven
     assert weights.corrections(foreign, 1, True, True)[0] == 1 / 0.5
@@ -161,7 +161,7 @@ def test_shares_that_sum_to_one_as_they_are_written_are_taken(night):
         night.configure(
             more=f"variants = {{ normalised = true }}\nweights = {{ as_written = {one}, normalised = {other} }}"
         )
-        assert night.plan().weights == Weights(1.0, float(one), float(other))
+        assert night.plan().weights == ErrorShares(1.0, float(one), float(other))
 
 
 def test_equal_shares_are_what_shard_ids_were_made_of(night):

@@ -13,7 +13,7 @@ from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
 from scanner.detection.spans import namings, quoted_shares
 from scanner.registry import Holders
-from scanner.scan_plan import Weights
+from scanner.scan_plan import ErrorShares
 from scanner.text.quoting import parts_of
 from scanner.watermark import span_search
 from scanner.watermark.rule import corrected
@@ -25,7 +25,7 @@ from tests.support.opened import opened
 from tests.support.two_keys import message_of
 
 RATE = 1e-6
-SPANS_TOO = Weights(document=0.5, span=0.5)
+SPANS_TOO = ErrorShares(document=0.5, span=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def look(registry) -> Callable[..., BatchResult]:
     under_test = opened(registry)
     holders = Holders.load(registry, [test.key.key_id for test in under_test])
 
-    def scan(texts: list[str], weights: Weights = SPANS_TOO) -> BatchResult:
+    def scan(texts: list[str], weights: ErrorShares = SPANS_TOO) -> BatchResult:
         detector = Detector(
             under_test,
             holders,
@@ -60,7 +60,7 @@ def overlap(span: dict, begin: int, end: int) -> float:
 def test_a_marked_part_of_a_long_text_is_found_where_it_stands(look, users, marked, plain):
     before, part, after = plain(900, 1), marked(users["alice"], 80, 2), plain(700, 3)
     looked = look([before + part + after, plain(1_500, 4)])
-    of_whole = look([before + part + after], Weights(document=0.5)).verdicts.to_pylist()
+    of_whole = look([before + part + after], ErrorShares(document=0.5)).verdicts.to_pylist()
     assert [row["flagged"] for row in of_whole] == [False]
     first, second = looked.verdicts.to_pylist()
     assert (first["flagged"], first["unit"], first["naming"], first["user_id"]) == (True, "span", "named", "alice")
@@ -84,7 +84,7 @@ def test_a_marked_part_of_a_long_text_is_found_where_it_stands(look, users, mark
 def test_two_users_parts_are_two_names_each_by_its_own_evidence(look, users, marked, plain):
     """Under a key of version 1, under which the whole document names nobody."""
     parts = [marked(users["alice"], 150, 5), plain(60, 6), marked(users["bob"], 150, 7), plain(60, 8)]
-    (of_whole,) = look(["".join(parts)], Weights(document=0.5)).verdicts.to_pylist()
+    (of_whole,) = look(["".join(parts)], ErrorShares(document=0.5)).verdicts.to_pylist()
     assert (of_whole["naming"], of_whole["named"]) == ("ambiguous", None)
     looked = look(["".join(parts)])
     (row,) = looked.verdicts.to_pylist()
@@ -154,7 +154,7 @@ def test_segments_that_are_not_charged_are_proved_by_nothing(look, users, marked
 
 def test_nothing_is_looked_for_unless_it_is_asked(look, users, marked, plain):
     texts = [plain(900, 1) + marked(users["alice"], 80, 2), marked(users["bob"], 200, 9)]
-    looked = look(texts, Weights())
+    looked = look(texts, ErrorShares())
     assert len(looked.spans) == 0
     assert [row["unit"] for row in looked.verdicts.to_pylist()] == [None, None]
 

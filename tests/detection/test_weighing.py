@@ -14,7 +14,7 @@ from scanner.detection.rules import Rules
 from scanner.detection.weighing import TextLevels, reader_sha256, weighing_of, worth_reading
 from scanner.errors import Refused
 from scanner.registry import new_key
-from scanner.scan_plan import Weights, make_plan
+from scanner.scan_plan import ErrorShares, make_plan
 from scanner.watermark import Tokens
 from scanner.watermark.by_levels import ByLevels, ByLevelsProof
 from scanner.watermark.formats import make_format
@@ -48,7 +48,7 @@ def test_the_pass_has_a_share_and_keys_that_cannot_be_weighed_give_it_back(night
     new_key(own_registry, "two", format="gumbel-v2", window=4, messages=1000, tokenizer=TOKENIZER)
     plan = make_plan(configured(night, model, "spans = { windows = true }"))
     assert (plan.weights.document, plan.weights.span, plan.weights.weighed) == (0.3333, 0.3333, 0.3333)
-    assert plan.weights.of_weighed() == Weights(0.3333)
+    assert plan.weights.of_weighed() == ErrorShares(0.3333)
     of_key = {key.key_id: plan.corrections_of(key)[0] for key in plan.keys}
     assert of_key["one"] == of_key["two"] == pytest.approx(plan.keys_tested / 0.3333)
     assert of_key["green"] == of_key["gum"] == pytest.approx(plan.keys_tested / 0.6666)

@@ -30,7 +30,7 @@ from scanner.printable import (
     skeleton,
 )
 from scanner.registry import Holders
-from scanner.scan_plan import Weights
+from scanner.scan_plan import ErrorShares
 from scanner.text import normal_form
 from scanner.text.normal_form import (
     _FOREIGN,
@@ -365,7 +365,7 @@ def rows_of(registry, keys):
         detector = Detector(
             keys,
             Holders.load(registry, [test.key.key_id for test in keys]),
-            Rules(RATE, len(keys), weights=Weights(as_written=each, normalised=each if normalised else None)),
+            Rules(RATE, len(keys), weights=ErrorShares(as_written=each, normalised=each if normalised else None)),
         )
         rows = [{"row": i, "text": text.encode()} for i, text in enumerate(texts)]
         verdicts, refused, *_ = detector.score_batch(pa.RecordBatch.from_pylist(rows, DOCUMENTS), ORIGIN)

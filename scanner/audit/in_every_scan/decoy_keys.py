@@ -107,7 +107,9 @@ def draw_numbers(secret: bytes, digests: Sequence[bytes]) -> NDArray[np.uint64]:
 
 
 class WholeTextDecoys:
-    """Draws texts that go through the whole detector, under decoys in place of all keys. Holds the audit secret; shown in no repr.
+    """Draws texts for the whole detector, under decoys in place of all keys.
+
+    Holds the audit secret; shown in no repr.
 
     Args:
         secret: 16 to 64 bytes.
@@ -181,7 +183,7 @@ class WholeTextDecoys:
         for of_key in scores:
             key, places = self._keys[of_key.test.key.key_id], of_key.documents
             messages, scored, parted = of_key.test.key.messages, of_key.positions.scored, of_key.parted
-            # a text that lacks a look has its share elsewhere (scanner.scan_plan.Weights.corrections)
+            # a text that lacks a look has its share elsewhere (scanner.scan_plan.ErrorShares.corrections)
             without = 0.0 if can_be_weighed(of_key.test.key) else weights.weighed or 0.0
             unit = weights.document + without + np.where(parted, 0.0, weights.span or 0.0)
             of_whole = unit * (weights.as_written + np.where(differs, 0.0, normalised))
