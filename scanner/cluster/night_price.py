@@ -50,6 +50,7 @@ from scanner.watermark.formats import FORMATS
 from scanner.watermark.native.format import groups_for
 from schemas.config import WeightsByConfig
 from schemas.tables import STAGES
+from schemas.words import VERSION
 
 GROUPED = tuple(name for name, entry in FORMATS.items() if "groups" in entry.model_fields)
 """Formats whose users stand in groups, so that a key has room for any number of them."""
@@ -60,11 +61,11 @@ SHORT, LONG = 50, 400
 _FIRST, _MOST = 16, 10_000  # documents
 _SECONDS = 1.0  # that a round takes, about
 _FLAGGING = 0.4  # a false-positive rate at which many texts pass
-_CONFIG = """\
-version = 0
+_CONFIG = f"""\
+version = {VERSION}
 registry = "registry"
 results = "results"
-false_positive_rate = {rate}
+false_positive_rate = {{rate}}
 [input]
 paths = ["in"]
 id = "id"
