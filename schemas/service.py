@@ -16,6 +16,9 @@ CHARACTERS = (2_000, 20_000, 200_000)
 TICKS = (0.075, 0.5, 4.0, 30.0)
 """Seconds after a request when its answer leaves, by its length class; else after twice as long, four times, …"""
 
+SPREAD = 0.005
+"""Seconds that an answer leaves later at most, by a keyed digest of its texts."""
+
 
 class _DetectorTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
