@@ -183,9 +183,8 @@ class _Search(NamedTuple):
         return found
 
     def _are_rare(self, documents: NDArray[np.int64], sums: NDArray[np.float64], count: int) -> NDArray[np.bool_]:
-        of = np.repeat(np.arange(len(self.steps.offsets) - 1), np.diff(self.steps.offsets)) * (LEVELS + 1)
-        counts = np.bincount(of + self.steps.levels, minlength=(len(self.steps.offsets) - 1) * (LEVELS + 1))
-        log10_p = self.tail(sums[:, None], counts.reshape(-1, LEVELS + 1)[documents])
+        counts = level_counts(self.steps.levels, np.diff(self.steps.offsets))
+        log10_p = self.tail(sums[:, None], counts[documents])
         return np.asarray(log10_p <= _ROOM - np.log10(count), np.bool_)
 
 
@@ -225,18 +224,17 @@ def _log10_exponential(each: KeyWeights, sums: NDArray[np.float64], counts: NDAr
     return np.asarray(np.minimum(np.min(found, axis=0), 0.0), np.float64)
 
 
+def level_counts(levels: NDArray[np.integer], scored: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many of the positions of each of D texts have each level: int64[D, LEVELS + 1] for [P] and [D]."""
+    of = np.repeat(np.arange(len(scored)), scored) * (LEVELS + 1) + levels
+    return np.bincount(of, minlength=len(scored) * (LEVELS + 1)).reshape(-1, LEVELS + 1)
+
+
 def lacks_for_levels(form: Format, messages: int) -> str:
     """What a key of a format and so many messages lacks to be scored by levels; empty: nothing."""
     if not isinstance(form, CountsByLevels):
         return "its format does not say what each token adds"
     return form.lacks_for_levels(messages)
-
-
-class _Sums(NamedTuple):
-    """Σ level · term of D texts under K keys, float64[D, K], and how many tokens have each level, [D, LEVELS + 1]."""
-
-    sums: NDArray[np.float64]
-    counts: NDArray[np.int64]
 
 
 class ByLevels:
@@ -275,9 +273,9 @@ class ByLevels:
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
         """−ln p of the sum of each document under its message: float64[D]."""
-        levels = self._levels(tokens, positions).astype(np.int64)
-        summed = _sums(self._terms(tokens, positions, messages), levels, positions)
-        return self._surprise(summed, np.ones(len(summed.sums), np.bool_))
+        of_each = np.broadcast_to(messages, len(positions.scored))[:, None]
+        (score,) = self._scores(tokens, positions, of_each, self._levels(tokens, positions))
+        return score[:, 0]
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
         """See Searches.
@@ -336,26 +334,16 @@ class ByLevels:
         self, tokens: Tokens, positions: Positions, message: NDArray[np.int64], *each: NDArray[np.integer]
     ) -> list[NDArray[np.float64]]:
         """Scores of candidates, int64[D, C], by each of several levels of the positions; 0 where there is none."""
-        scores = [np.zeros(message.shape) for _ in each]
+        scores, counts = [np.zeros(message.shape) for _ in each], [level_counts(one, positions.scored) for one in each]
+        of = np.repeat(np.arange(len(message)), positions.scored)
         for place in range(int((message >= 0).sum(axis=1).max(initial=0))):
             documents = message[:, place] >= 0
             terms = self._terms(tokens, positions, np.maximum(message[:, place], 0))
-            for score, levels in zip(scores, each, strict=True):
-                score[documents, place] = self._surprise(_sums(terms, levels.astype(np.int64), positions), documents)
+            for score, levels, of_levels in zip(scores, each, counts, strict=True):
+                sums = [np.bincount(of, levels * of_key, len(message))[documents] for of_key in terms]
+                log10_p = self._tail(np.stack(sums, axis=1).astype(np.float64), of_levels[documents])
+                score[documents, place] = np.maximum(-LN10 * log10_p, 0.0)
         return scores
-
-    def _surprise(self, summed: _Sums, documents: NDArray[np.bool_]) -> NDArray[np.float64]:
-        log10_p = self._tail(summed.sums[documents], summed.counts[documents])
-        return np.asarray(np.maximum(-LN10 * log10_p, 0.0), np.float64)
-
-
-def _sums(terms: NDArray[np.float64], levels: NDArray[np.int64], positions: Positions) -> _Sums:
-    """Sums by levels of what each scored position adds, float64[K, P]."""
-    documents = len(positions.offsets) - 1
-    of = np.repeat(np.arange(documents), positions.scored)
-    sums = [np.bincount(of, levels * of_key, documents) for of_key in terms]
-    counts = np.bincount(of * (LEVELS + 1) + levels, minlength=documents * (LEVELS + 1))
-    return _Sums(np.stack(sums, axis=1).astype(np.float64), counts.reshape(documents, LEVELS + 1))
 
 
 class ByLevelsProof:

@@ -21,7 +21,7 @@ from scipy import special
 
 from scanner.text import HuggingFaceTokenizer
 from scanner.watermark import Tokens
-from scanner.watermark.by_levels import ByLevels, LevelTail, TermsOfKeys, tail_of
+from scanner.watermark.by_levels import ByLevels, LevelTail, TermsOfKeys, level_counts, tail_of
 from scanner.watermark.formats import make_format
 from scanner.watermark.laws import Binomial, Gamma, Law, least_score
 from scanner.watermark.level_laws import LEVELS, levels_of
@@ -152,8 +152,7 @@ def count(name: str, tokens: Tokens, levels: NDArray[np.uint8], number: int, key
     assert tail is not None
     positions = form.rule().positions(tokens, "ngram")
     of_positions = levels[positions.index]
-    of = np.repeat(np.arange(texts), positions.scored) * (LEVELS + 1) + of_positions
-    counts = np.bincount(of, minlength=texts * (LEVELS + 1)).reshape(texts, LEVELS + 1)
+    counts = level_counts(of_positions, positions.scored)
     of_look: Floats = -np.expm1(SHARE * np.log1p(-OF_BOTH))
     whole = isinstance(law, Binomial)
     needed, of_levels = (needed_by_levels(tail, counts, rates, whole=whole) for rates in (RATES, of_look))

@@ -29,10 +29,10 @@ from scanner.detection.weighing import TextLevels
 from scanner.scan_plan import make_plan
 from scanner.text import HuggingFaceTokenizer
 from scanner.watermark import Watermark
-from scanner.watermark.by_levels import tail_of
+from scanner.watermark.by_levels import level_counts, tail_of
 from scanner.watermark.formats import format_of
 from scanner.watermark.laws import Binomial
-from scanner.watermark.level_laws import LEVELS, of_characters
+from scanner.watermark.level_laws import of_characters
 from schemas.tables import DOCUMENTS
 from tests.bench.configured import FOR_USERS, LOOKS_OF_INIT, ONE_MESSAGE, VERSION_2, add_looks, make_scan
 from tests.bench.level_nulls import learnt_ngrams, needed_by_levels
@@ -62,11 +62,7 @@ def ceiling_of_levels(seen: Sequence[KeyPositions], levels: TextLevels, correcti
         law, level = format_of(key).law(), -np.expm1(np.log1p(-np.array(RATES)) / (correction * key.messages))
         tail = tail_of(law)
         assert tail is not None
-        of_tokens = levels.of(key.tokenizer.sha256)(of_key.tokens)[positions.index].astype(np.int64)
-        documents = np.repeat(np.arange(len(positions.scored)), positions.scored)
-        counts = np.bincount(
-            documents * (LEVELS + 1) + of_tokens, minlength=len(positions.scored) * (LEVELS + 1)
-        ).reshape(-1, LEVELS + 1)
+        counts = level_counts(levels.of(key.tokenizer.sha256)(of_key.tokens)[positions.index], positions.scored)
         needed = needed_by_levels(tail, counts, level, whole=isinstance(law, Binomial))
         total += key.messages * np.where(needed.p <= level, needed.p, 0.0).sum(axis=0)
     return total
