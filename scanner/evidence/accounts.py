@@ -21,7 +21,7 @@ from scanner.detection.rules import Rules
 from scanner.errors import Refused
 from scanner.evidence.case import FlagCase
 from scanner.evidence.explainer import Explainer
-from scanner.evidence.explanation import LEVELS, RUN
+from scanner.evidence.explanation import RUN, RUN_STRENGTHS
 from scanner.evidence.page import LEVEL_WORDS, LONGEST_TITLE, environment, visible
 from scanner.evidence.registry_check import CHANGED_ROW, RegistryCheck, with_registry_names
 from scanner.evidence.sentences import DOES_NOT_SAY, WHY_NOBODY, name
@@ -46,7 +46,7 @@ class AccountPost(NamedTuple):
     """A post of a marked account.
 
     scored: scored tokens, of all its words; level, own_level: how strongly all of its words, and its own words alone,
-    speak for the mark, 0 to len(LEVELS); None: fewer than RUN tokens are scored, or the key cannot be opened.
+    speak for the mark, 0 to len(RUN_STRENGTHS); None: fewer than RUN tokens are scored, or the key cannot be opened.
     """
 
     path: str
@@ -289,7 +289,9 @@ def _levels(findings: AccountFindings, message: int) -> tuple[NDArray[np.int64],
     log10_p = log10_p_of(mark.law, score, scored)
     # what fewer tokens say is material of the key
     return scored, [
-        sum(bool(p <= level) for level in LEVELS) if n >= RUN else None for p, n in zip(log10_p, scored, strict=True)
+        sum(bool(p <= level) for level in RUN_STRENGTHS) if n >= RUN else None
+        for p, n in zip(log10_p, scored, strict=True)
+        for p, n in zip(log10_p, scored, strict=True)
     ]
 
 

@@ -28,7 +28,7 @@ from schemas.words import WEIGHED, Naming
 RUN = 8
 """Scored tokens that are shown as one: a single token's score is material of the key."""
 
-LEVELS = (-0.5, -1.0, -2.0, -4.0)
+RUN_STRENGTHS = (-0.5, -1.0, -2.0, -4.0)
 """log10 p of a run at or below which it speaks for the mark: a little, some, strongly, very strongly."""
 
 
@@ -46,8 +46,8 @@ class ScoreRun(NamedTuple):
 
     @property
     def level(self) -> int:
-        """How strongly it speaks for the mark: 0, not at all, to len(LEVELS)."""
-        return sum(self.log10_p <= level for level in LEVELS)
+        """How strongly it speaks for the mark: 0, not at all, to len(RUN_STRENGTHS)."""
+        return sum(self.log10_p <= level for level in RUN_STRENGTHS)
 
 
 class PartFinding(NamedTuple):

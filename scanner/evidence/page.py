@@ -25,7 +25,7 @@ import polars as pl
 from markupsafe import Markup, escape
 
 from scanner.audit.statistics.judgement import Limits, binomial_limits
-from scanner.evidence.explanation import LEVELS, Explanation
+from scanner.evidence.explanation import RUN_STRENGTHS, Explanation
 from scanner.evidence.sentences import DOES_NOT_SAY, QUOTED, WHY_NOBODY, account_of, name, what_was_found
 from scanner.printable import MOST_MARKS, amount, combines, printable, safe
 from scanner.results.decision_log import DECIDED_ON, users_of
@@ -423,5 +423,5 @@ def in_short(explained: Explanation) -> str:
     return f"{marked}; posted by {account_of(row)}{whose}; key {name(row['key_id'])}{version}"
 
 
-if len(LEVEL_WORDS) != len(LEVELS) + 1:  # a level without a word would be shown as nothing
+if len(LEVEL_WORDS) != len(RUN_STRENGTHS) + 1:  # a level without a word would be shown as nothing
     raise ValueError("each level of evidence needs its word")

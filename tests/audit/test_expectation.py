@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.audit.statistics.judgement import RowMemory, chances, levels, randomised_p, uniformity
+from scanner.audit.statistics.judgement import RowMemory, chances, critical_scores, randomised_p, uniformity
 from scanner.watermark import log10_gumbel
 from scanner.watermark.laws import Normal
 from tests.watermark.pairs import law_of
@@ -28,7 +28,7 @@ def tails(scored: int, gamma: Fraction) -> list[Fraction]:
 @few
 @given(st.integers(0, 60), st.sampled_from(GAMMAS), st.sampled_from([1, 2, 1000]))
 def test_greenlist_levels_are_the_largest_attainable(scored, gamma, messages):
-    found = levels(law_of(gamma), [scored], THRESHOLDS, messages)
+    found = critical_scores(law_of(gamma), [scored], THRESHOLDS, messages)
     corrected = [1 - (1 - tail) ** messages for tail in tails(scored, gamma)]
     for j, alpha in enumerate(THRESHOLDS):
         attained = [p for p in corrected if p <= Fraction(alpha)]
@@ -43,7 +43,7 @@ def test_greenlist_levels_are_the_largest_attainable(scored, gamma, messages):
 @pytest.mark.parametrize("messages", [1, 100_000])
 def test_gumbel_attains_every_threshold(messages):
     scored = np.array([0, 1, 16, 256, 5000])
-    found = levels(law_of(None), scored, THRESHOLDS, messages)
+    found = critical_scores(law_of(None), scored, THRESHOLDS, messages)
     assert (found.critical[0] == math.inf).all()
     assert (found.chance[0] == 0).all()
     possible = found.critical[1:] <= 22.25 * scored[1:, None]
@@ -52,16 +52,22 @@ def test_gumbel_attains_every_threshold(messages):
 
 
 def test_a_critical_gumbel_score_is_the_first_double_that_passes():
-    critical = levels(law_of(None), [256], [1e-6]).critical[0, 0]
+    critical = critical_scores(law_of(None), [256], [1e-6]).critical[0, 0]
     around = np.array([np.nextafter(critical, 0), critical])
     assert (log10_gumbel(around, 256) <= -6).tolist() == [False, True]
 
 
 @pytest.mark.seconds
 def test_the_z_test_lets_too_low_scores_pass():
-    exact, z = levels(law_of(Fraction(1, 4)), [64], [1e-5]), levels(Normal(law_of(Fraction(1, 4))), [64], [1e-5])
+    exact, z = (
+        critical_scores(law_of(Fraction(1, 4)), [64], [1e-5]),
+        critical_scores(Normal(law_of(Fraction(1, 4))), [64], [1e-5]),
+    )
     assert z.critical[0, 0] < exact.critical[0, 0]
-    assert levels(Normal(law_of(None)), [64], [1e-5]).critical[0, 0] < levels(law_of(None), [64], [1e-5]).critical[0, 0]
+    assert (
+        critical_scores(Normal(law_of(None)), [64], [1e-5]).critical[0, 0]
+        < critical_scores(law_of(None), [64], [1e-5]).critical[0, 0]
+    )
 
 
 @pytest.mark.parametrize("gamma", [Fraction(1, 4), Fraction(77, 256), None], ids=str)

@@ -61,7 +61,7 @@ def test_counts_are_those_of_a_scan(short):
     assert sums.hits.tolist() == hits
     assert (sums.tests == found.tests).all()
     assert (sums.clusters == 7).all()
-    chance = judgement.levels(law_of(QUARTER), positions.scored, THRESHOLDS, 500).chance
+    chance = judgement.critical_scores(law_of(QUARTER), positions.scored, THRESHOLDS, 500).chance
     assert sums.expected == pytest.approx(chance.sum(axis=0))
     for a, message in enumerate((0, 166, 333)):
         p = log10_greenlist(mark.score(short, positions, message), positions.scored, QUARTER)

@@ -15,7 +15,7 @@ from scanner import results
 from scanner.audit.in_every_scan import scan_audit, traffic
 from scanner.audit.in_every_scan.decoy_keys import entropy_of, kind_of, open_decoys, share_of
 from scanner.audit.in_every_scan.scan_audit import ScanAudit
-from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, levels
+from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, critical_scores
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
 from scanner.detection.attribution import KeyPositions, Origin
@@ -100,10 +100,10 @@ def test_counts_are_those_of_scoring_each_text_alone(tmp_path, human_texts):
         best = 1 - (1 - 10 ** float(log10_greenlist(max(scores), scored, QUARTER))) ** 100
         each = 10 ** log10_greenlist(scores, scored, QUARTER)
         hits[2] += (each[:, None] <= np.array(DEEP)).sum(axis=0)
-        expected[2] += 100 * levels(law_of(QUARTER), [scored], DEEP, 1).chance[0]
+        expected[2] += 100 * critical_scores(law_of(QUARTER), [scored], DEEP, 1).chance[0]
         for kind, value, messages in ((0, 10**p, 1), (1, best, 100)):
             hits[kind] += value <= np.array(THRESHOLDS)
-            expected[kind] += levels(law_of(QUARTER), [scored], THRESHOLDS, messages).chance[0]
+            expected[kind] += critical_scores(law_of(QUARTER), [scored], THRESHOLDS, messages).chance[0]
     for kind, name in enumerate(("decoy", "decoy_best", "decoy_all")):
         rows = [row for row in audit.rows if row["kind"] == name]
         assert [row["hits"] for row in rows] == hits[kind].tolist()

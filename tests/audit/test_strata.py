@@ -11,7 +11,7 @@ from scanner.audit.in_every_scan import decoys, traffic
 from scanner.audit.in_every_scan.decoy_keys import SHADOWS, Decoys, open_decoys
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.in_every_scan.traffic import script_of
-from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, levels
+from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, critical_scores
 from scanner.detection import open_plan as plan_module
 from schemas.audit import STRATA
 from tests.support.audited_scan import Key, make, pieces, scan
@@ -103,7 +103,9 @@ def test_p_of_long_texts_that_is_a_little_too_small_is_seen_under_all_messages(t
     critical = Decoys.critical
 
     def of_long(self, law, scored):
-        eased = levels(law, np.unique(scored), np.array(DEEP) / 0.7).critical[np.unique(scored, return_inverse=True)[1]]
+        eased = critical_scores(law, np.unique(scored), np.array(DEEP) / 0.7).critical[
+            np.unique(scored, return_inverse=True)[1]
+        ]
         return np.where((scored >= 64)[:, None], eased, critical(self, law, scored))
 
     monkeypatch.setattr(Decoys, "critical", of_long)

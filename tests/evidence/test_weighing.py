@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scanner.detection.open_plan import open_keys
-from scanner.evidence.explanation import LEVELS, Omissions, ScoreRun, weigh
+from scanner.evidence.explanation import RUN_STRENGTHS, Omissions, ScoreRun, weigh
 from scanner.registry import check_secret, load_registry
 from scanner.text import load_tokenizer, sha256_file
 from scanner.text.quoting import TextPart
@@ -82,7 +82,7 @@ def test_text_that_is_too_short_has_no_runs(opened):
 
 
 def test_levels_follow_p():
-    steps = [0.0, *LEVELS, -9.0, float("nan")]
+    steps = [0.0, *RUN_STRENGTHS, -9.0, float("nan")]
     assert [ScoreRun(0, 1, 8, 0, p).level for p in steps] == [0, 1, 2, 3, 4, 4, 0]
 
 

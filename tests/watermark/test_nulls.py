@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from scanner.audit.calibration.admission import fresh_entropy
-from scanner.audit.statistics.judgement import levels
+from scanner.audit.statistics.judgement import critical_scores
 from scanner.watermark import GreenList, Gumbel, label, scored_positions
 from scanner.watermark.native.nulls import count_hits, keys_of
 from tests.watermark.pairs import batch_tokens, law_of
@@ -45,7 +45,7 @@ def test_greenlist(window, messages, gamma):
     tokens = batch_tokens(random_documents(1, LENGTHS))
     positions = scored_positions(tokens, window, "ngram")
     name = label("greenlist", window, gamma)
-    critical = levels(law_of(gamma), positions.scored, THRESHOLDS).critical
+    critical = critical_scores(law_of(gamma), positions.scored, THRESHOLDS).critical
     keys = fresh_keys(name, NUMBERS)
     found = count_hits(keys, tokens, positions, window, gamma, messages, critical)
     hits, first = expected(lambda s: GreenList(s, window, gamma), tokens, positions, name, messages, critical)
@@ -72,7 +72,7 @@ def test_gumbel(window, messages):
     tokens = batch_tokens(random_documents(1, LENGTHS))
     positions = scored_positions(tokens, window, "ngram")
     name = label("gumbel", window)
-    critical = levels(law_of(None), positions.scored, THRESHOLDS).critical
+    critical = critical_scores(law_of(None), positions.scored, THRESHOLDS).critical
     found = count_hits(fresh_keys(name, NUMBERS), tokens, positions, window, None, messages, critical)
     hits, first = expected(lambda s: Gumbel(s, window), tokens, positions, name, messages, critical)
     assert (found.hits == hits).all()

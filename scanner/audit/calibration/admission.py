@@ -23,7 +23,7 @@ from scanner.audit.statistics.judgement import (
     TOLERANCE,
     Moments,
     binomial_limits,
-    levels_up_to,
+    critical_scores_up_to,
     moments,
     poisson_limits,
     randomised_p,
@@ -113,8 +113,8 @@ def law_counts(
     secrets = [how.draw_key(entropy) for entropy in fresh_entropy(seed, how.label(), documents)]
     positions = how.rule().positions(tokens, case.dedup)
     longest = -(-int(positions.scored.max(initial=0)) // _STEP) * _STEP
-    single = levels_up_to(law, longest, tuple(thresholds))
-    best = levels_up_to(law, longest, tuple(thresholds), case.messages)
+    single = critical_scores_up_to(law, longest, tuple(thresholds))
+    best = critical_scores_up_to(law, longest, tuple(thresholds), case.messages)
     critical = np.concatenate([single.critical, best.critical], axis=1)[positions.scored]
     found = how.count_hits(secrets, tokens, positions, case.messages, critical)
     # numpy's generator only splits ties of a discrete score; its seed is the keys' seed

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Moments, RowMemory, chances, levels, moments
+from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Moments, RowMemory, chances, critical_scores, moments
 from scanner.detection.attribution import KeyPositions, Origin
 from scanner.detection.detector import Detector
 from scanner.detection.spans import SPAN
@@ -199,8 +199,8 @@ class WholeTextDecoys:
         """Most that the best message of whole texts with weights, float64[D], reaches: float64[D, J]."""
         level, attained = key.level(weight), np.empty((len(scored), len(_ALPHA)))
         for one in np.unique(weight).tolist():
-            of, levels = weight == one, key.level(np.array([one]))[0].tolist()
-            find = functools.partial(chances, key.law, thresholds=levels, messages=messages)
+            of, critical_scores = weight == one, key.level(np.array([one]))[0].tolist()
+            find = functools.partial(chances, key.law, thresholds=critical_scores, messages=messages)
             attained[of] = self._chances.of((key.law, messages, key.share, one), scored[of], find)
         return attained * key.reach(level, scored)
 
@@ -325,7 +325,7 @@ class Decoys:
 
     def critical(self, law: Law, scored: NDArray[np.int64]) -> NDArray[np.float64]:
         """The smallest scores that pass with one message, down to the last of DEEP: float64[D, J]."""
-        return self._critical.of(law, scored, lambda missing: levels(law, missing, DEEP).critical)
+        return self._critical.of(law, scored, lambda missing: critical_scores(law, missing, DEEP).critical)
 
 
 def _has_shadows(key: MasterKey, how: Format) -> bool:

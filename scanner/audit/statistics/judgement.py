@@ -35,7 +35,7 @@ _AT_ONCE = 512  # lengths of short texts, whose rows are found together: a searc
 _BISECTIONS = 100  # enough to come from the largest score down to neighbouring doubles
 
 
-class Levels(NamedTuple):
+class CriticalScores(NamedTuple):
     """Scores that pass, and their chance, for U numbers of scored positions and J thresholds.
 
     critical: float64[U, J], the smallest score with p ≤ α, ∞ where no score has one (whole numbers of a discrete law);
@@ -46,7 +46,7 @@ class Levels(NamedTuple):
     chance: NDArray[np.float64]
 
 
-def levels(law: Law, scored: ArrayLike, thresholds: Sequence[float], messages: int = 1) -> Levels:
+def critical_scores(law: Law, scored: ArrayLike, thresholds: Sequence[float], messages: int = 1) -> CriticalScores:
     """Find, by bisection over scores, the least score that passes each threshold.
 
     scored: T, int64[U]; thresholds: α[J], between 0 and 1. messages: M; a p-value is corrected for so many, as the best
@@ -64,19 +64,19 @@ def levels(law: Law, scored: ArrayLike, thresholds: Sequence[float], messages: i
             break
     log10_p = corrected(law.log10_p(passes, t), messages)
     attained = log10_p <= log10_alpha
-    return Levels(np.where(attained, passes, np.inf), np.where(attained, 10.0**log10_p, 0.0))
+    return CriticalScores(np.where(attained, passes, np.inf), np.where(attained, 10.0**log10_p, 0.0))
 
 
 @functools.lru_cache(maxsize=256)
-def levels_up_to(law: Law, longest: int, thresholds: tuple[float, ...], messages: int = 1) -> Levels:
-    """Levels of every number of scored positions 0 … longest, kept: bisection takes longer than a small experiment."""
-    return levels(law, np.arange(longest + 1), thresholds, messages)
+def critical_scores_up_to(law: Law, longest: int, thresholds: tuple[float, ...], messages: int = 1) -> CriticalScores:
+    """Those of every number of scored positions 0 … longest, kept: bisection takes longer than a small experiment."""
+    return critical_scores(law, np.arange(longest + 1), thresholds, messages)
 
 
 def chances(law: Law, scored: ArrayLike, thresholds: Sequence[float], messages: int = 1) -> NDArray[np.float64]:
-    """P(p ≤ α) as the law has it, without the scores: float64[U, J], as `levels` gives it."""
+    """P(p ≤ α) as the law has it, without the scores: float64[U, J], as `critical_scores` gives it."""
     if law.discrete:
-        return levels(law, scored, thresholds, messages).chance
+        return critical_scores(law, scored, thresholds, messages).chance
     t, alpha = np.asarray(scored, np.int64)[:, None], np.asarray(thresholds, np.float64)[None, :]
     return np.where(corrected(law.log10_p(law.largest(t), t), messages) <= np.log10(alpha), alpha, 0.0)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scanner.audit.calibration.admission import fresh_entropy
-from scanner.audit.statistics.judgement import levels
+from scanner.audit.statistics.judgement import critical_scores
 from scanner.watermark import scored_positions
 from scanner.watermark.formats import make_format
 from scanner.watermark.native import nulls
@@ -43,7 +43,9 @@ def test_hits(window, messages, gamma):
     form = make_format("gumbel-v2" if gamma is None else "greenlist-v2", parameters)
     tokens = batch_tokens(random_documents(1, [70, 3, 0, 257, 40]))
     positions = scored_positions(tokens, window, "ngram")
-    hits = counted(form, tokens, positions, messages, levels(form.law(), positions.scored, THRESHOLDS).critical)
+    hits = counted(
+        form, tokens, positions, messages, critical_scores(form.law(), positions.scored, THRESHOLDS).critical
+    )
     assert hits[:, 0].any()
 
 
@@ -53,7 +55,7 @@ def test_the_users_of_the_first_group(gamma):
     form = make_format("gumbel-v2" if gamma is None else "greenlist-v2", parameters)
     tokens = batch_tokens(random_documents(1, [70, 3, 0, 257, 2]))
     positions = scored_positions(tokens, 1, "ngram")
-    hits = counted(form, tokens, positions, 20, levels(form.law(), positions.scored, THRESHOLDS).critical)
+    hits = counted(form, tokens, positions, 20, critical_scores(form.law(), positions.scored, THRESHOLDS).critical)
     assert hits[:, 0].any()
 
 
@@ -109,7 +111,7 @@ def test_pairs_of_groups_and_users(gamma, most, monkeypatch):
     tokens = batch_tokens(random_documents(1, [70, 3, 0, 257, 2]))
     positions = scored_positions(tokens, 1, "ngram")
     secrets = fresh_entropy(b"seed of the tests", form.label(), NUMBERS)
-    every, critical = np.arange(400), levels(form.law(), positions.scored, THRESHOLDS).critical
+    every, critical = np.arange(400), critical_scores(form.law(), positions.scored, THRESHOLDS).critical
     sums = []
     for d, secret in enumerate(secrets):
         parts = [form.open(secret).parts(tokens, positions, int(message)) for message in every]
