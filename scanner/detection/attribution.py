@@ -163,10 +163,10 @@ class FileKnowledge(NamedTuple):
 def written(file: InputFile) -> datetime | None:
     """When a file was modified, where its filesystem says so; in a table, since when any of its rows was there."""
     at = file.entry.since or file.modified if file.entry else file.modified
-    return moment(at) if at else None
+    return time_of_ns(at) if at else None
 
 
-def moment(modified: int) -> datetime:
+def time_of_ns(modified: int) -> datetime:
     """Nanoseconds since 1970 as a time."""
     return _EPOCH + timedelta(microseconds=modified // 1000)
 

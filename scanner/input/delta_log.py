@@ -21,13 +21,13 @@ _LAST_MILLISECOND = (2**63 - 1) // _MILLISECOND  # since 1970
 _BLOCK = 2**20  # bytes of a commit that are held at a time, by each of REQUESTS_AT_ONCE threads
 
 
-def moment(milliseconds: int) -> int:
+def to_nanoseconds(milliseconds: int) -> int:
     """A time of a log in nanoseconds since 1970, within what a time can be."""
     return min(max(milliseconds, 0), _LAST_MILLISECOND) * _MILLISECOND
 
 
-def moments(milliseconds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """As `moment`, of many times."""
+def all_to_nanoseconds(milliseconds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """As `to_nanoseconds`, of many times."""
     return np.clip(milliseconds, 0, _LAST_MILLISECOND) * _MILLISECOND
 
 
@@ -128,7 +128,7 @@ class CommitLog:
         commit, vectors = Commit({}, []), dict[str, int]()
         for action in actions_of(lines, b"add", b"remove"):
             if "add" in action:
-                name, at = self._named(action["add"]["path"]), moment(int(action["add"]["modificationTime"]))
+                name, at = self._named(action["add"]["path"]), to_nanoseconds(int(action["add"]["modificationTime"]))
                 vector = action["add"].get("deletionVector")
                 if vector is not None:
                     vectors[name] = int(vector["cardinality"])  # deltalake reads "1" too

@@ -25,7 +25,7 @@ from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.input.deletion_vectors import VectorRows, read_deletion_vectors
-from scanner.input.delta_log import CommitLog, actions_of, moments
+from scanner.input.delta_log import CommitLog, actions_of, all_to_nanoseconds
 from scanner.input.table_files import FileColumns, TableFiles
 from scanner.input.tables import (
     LOG_OF_DELTA,
@@ -108,7 +108,7 @@ def _read(location: str, reading: TableReading) -> Iterator[FileColumns]:
         entries = [entry] * len(rows)
         if version.partitions or origins or deleted:
             entries = [*_entries(version.partitions, rows, names, entry, origins, deleted)]
-        times = moments(rows["modification_time"].to_numpy())
+        times = all_to_nanoseconds(rows["modification_time"].to_numpy())
         yield FileColumns(names, rows["size_bytes"].to_numpy(), times, entries)
 
 

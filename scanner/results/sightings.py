@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from scanner.detection.attribution import Sightings, moment, written
+from scanner.detection.attribution import Sightings, time_of_ns, written
 from scanner.errors import Refused, ScanFailed
 from scanner.input.files import InputFile
 from scanner.registry import NO_RECORD, NamesPart, Record, given_at, given_rows, numbers_of_heads, verify_since
@@ -100,7 +100,7 @@ class EarlierKnowledge(NamedTuple):
 
 def _modified(mark: str | None) -> datetime | None:
     time = (mark or "").rpartition(":")[2]
-    return moment(int(time)) if time.isascii() and time.isdigit() and 0 < int(time) < _LAST_MOMENT else None
+    return time_of_ns(int(time)) if time.isascii() and time.isdigit() and 0 < int(time) < _LAST_MOMENT else None
 
 
 class ScanOfRow(NamedTuple):

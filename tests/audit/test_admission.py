@@ -12,7 +12,7 @@ from scipy import stats
 from jobs.cli import brickscan, run
 from scanner.audit.calibration.admission import admission_of, admissions, signable
 from scanner.audit.statistics.audit_rows import Audit, Question, rate_rows
-from scanner.audit.statistics.judgement import Count, judge, moments
+from scanner.audit.statistics.judgement import Count, cluster_sums, judge
 from scanner.errors import Refused
 from scanner.registry import load_registry, new_key
 from scanner.results import transactions
@@ -153,7 +153,7 @@ def test_the_newest_audit_decides(registry):
 def test_too_little_data_admits_nobody(registry):
     key = load_registry(registry).keys[0]
     question = Question("key", "exact", "greenlist", "account", 100, key.key_id, key.commitment)
-    few = moments(*(sums_of(3)))
+    few = cluster_sums(*(sums_of(3)))
     rows = rate_rows(Audit.begin("c" * 64, "x", "1", 0.01), [(question, few)], THRESHOLDS, bound=2.0)
     with pytest.raises(Refused, match="undecided at every threshold"):
         admission_of(key, frame(rows))

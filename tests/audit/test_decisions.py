@@ -6,7 +6,7 @@ import pytest
 
 from scanner import results, scan_plan
 from scanner.audit.in_every_scan.decoy_keys import TOGETHER, WholeTextDecoys
-from scanner.audit.statistics.judgement import THRESHOLDS, Moments, counts, judge
+from scanner.audit.statistics.judgement import THRESHOLDS, ClusterSums, counts, judge
 from scanner.detection.open_plan import open_detector
 from scanner.scan_plan import ErrorShares
 from scanner.watermark import log10_any_of, rule, span_search
@@ -28,7 +28,7 @@ def texts(human_texts) -> list[str]:
     return [("  " if i % 2 else " ").join(random.choice(words, 30)) for i in range(800)]
 
 
-def counted(folder, texts: list[str], more: str = ALL_LOOKS, kind: str = DECISION) -> Moments:
+def counted(folder, texts: list[str], more: str = ALL_LOOKS, kind: str = DECISION) -> ClusterSums:
     """Hits of all texts, in groups that have decoys of their own."""
     plan = make(folder, ["some text"], *KEYS, more=more)
     whole_texts, detector = WholeTextDecoys(bytes(range(32)), plan), open_detector(plan)
@@ -42,7 +42,7 @@ def counted(folder, texts: list[str], more: str = ALL_LOOKS, kind: str = DECISIO
     return first
 
 
-def too_small(sums: Moments) -> bool:
+def too_small(sums: ClusterSums) -> bool:
     return any(said.verdict == AuditVerdict.TOO_SMALL for said in judge(counts(sums), ERROR))
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from scanner.audit.statistics.judgement import (
-    Moments,
+    ClusterSums,
     binomial_limits,
     binomial_tail,
+    cluster_sums,
     design_effect,
     few_clusters,
-    moments,
     poisson_limits,
 )
 
@@ -74,7 +74,7 @@ def test_limits_cover_as_often_as_they_say():
 def test_independent_tests_have_no_dispersion():
     generator = np.random.default_rng(4)
     chance = np.tile([0.3, 0.01], (20_000, 1))
-    sums = moments(generator.binomial(50, chance), np.full(20_000, 50), chance)
+    sums = cluster_sums(generator.binomial(50, chance), np.full(20_000, 50), chance)
     assert design_effect(sums) == pytest.approx([1, 1], abs=0.05)
 
 
@@ -82,14 +82,14 @@ def test_identical_tests_in_a_cluster_have_its_size_as_dispersion():
     generator = np.random.default_rng(4)
     chance = np.full((20_000, 1), 0.2)
     hits = 50 * generator.binomial(1, chance)
-    assert design_effect(moments(hits, np.full(20_000, 50), chance)) == pytest.approx([50], rel=0.02)
+    assert design_effect(cluster_sums(hits, np.full(20_000, 50), chance)) == pytest.approx([50], rel=0.02)
 
 
 def test_a_wrong_rate_is_not_dispersion():
     generator = np.random.default_rng(4)
     chance = np.full((20_000, 1), 0.02)
     hits = generator.binomial(500, 3 * chance)
-    sums = moments(hits, np.full(20_000, 500), chance)
+    sums = cluster_sums(hits, np.full(20_000, 500), chance)
     assert sums.hits / sums.expected == pytest.approx([3], rel=0.01)
     assert design_effect(sums) == pytest.approx([1], abs=0.05)
 
@@ -98,10 +98,10 @@ def test_parts_add_up():
     generator = np.random.default_rng(6)
     chance = generator.random((30, 3))
     hits, tests = generator.binomial(9, chance), np.full(30, 9)
-    parts = moments(hits[:12], tests[:12], chance[:12]).plus(moments(hits[12:], tests[12:], chance[12:]))
-    for a, b in zip(parts, moments(hits, tests, chance), strict=True):
+    parts = cluster_sums(hits[:12], tests[:12], chance[:12]).plus(cluster_sums(hits[12:], tests[12:], chance[12:]))
+    for a, b in zip(parts, cluster_sums(hits, tests, chance), strict=True):
         assert a == pytest.approx(b)
-    assert isinstance(parts, Moments)
+    assert isinstance(parts, ClusterSums)
 
 
 def test_few_clusters_are_worth_less():

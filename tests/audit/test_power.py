@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Moments, counts, judge, moments
+from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, ClusterSums, cluster_sums, counts, judge
 from schemas.words import AuditVerdict
 from tests.bench.audit_power import DOCUMENTS, Row, decoys_of_all, decoys_of_one, least_law, reserved, smallest
 from tests.bench.audit_power import USERS as MESSAGES
@@ -19,7 +19,7 @@ def seen_text_by_text(law: np.ndarray, random: np.random.Generator) -> bool:
     """Whether a night raises the alarm: each p-value is drawn, each text is a cluster, and all levels are judged."""
     p = random.random((TEXTS, OF_TEXT))
     hits = np.stack([(p <= level).sum(axis=1) for level in law], axis=1)
-    sums = moments(hits, np.full(TEXTS, OF_TEXT), np.broadcast_to(LEVELS, (TEXTS, len(LEVELS))))
+    sums = cluster_sums(hits, np.full(TEXTS, OF_TEXT), np.broadcast_to(LEVELS, (TEXTS, len(LEVELS))))
     return any(said.verdict == AuditVerdict.TOO_SMALL for said in judge(counts(sums), ERROR))
 
 
@@ -65,7 +65,7 @@ def test_nights_of_pairs_are_judged_as_a_scan_judges_them():
     found = 0
     for of_night, squared in zip(hits, squares, strict=True):
         expected = nights.documents * each
-        sums = Moments(
+        sums = ClusterSums(
             nights.tests * ones, of_night, expected, squared, of_night * each, expected * each, nights.documents * ones
         )
         found += any(judge([count], risk)[0].verdict == AuditVerdict.TOO_SMALL for count in counts(sums))

@@ -8,7 +8,7 @@ import pytest
 
 from scanner.audit.in_every_scan.traffic import Traffic, reserved_moments, single_p, unmarked
 from scanner.audit.statistics.audit_rows import Audit, Question, rate_rows
-from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, THRESHOLDS, Moments
+from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, THRESHOLDS, ClusterSums
 from scanner.scan_plan import ErrorShares
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey, TokenizerFile, reserved_count
@@ -99,7 +99,7 @@ def of_decoys(tests: float, excess: np.ndarray) -> set[str]:
     alpha = np.array(DEEP[: len(excess)])
     hits = np.round(tests * alpha * excess)
     clusters = np.full(len(alpha), tests)
-    sums = Moments(clusters, hits, tests * alpha, hits, hits * alpha, tests * alpha**2, clusters)
+    sums = ClusterSums(clusters, hits, tests * alpha, hits, hits * alpha, tests * alpha**2, clusters)
     about = Question("decoy_all", "exact", "greenlist", cluster="document")
     return {row["verdict"] for row in rate_rows(Audit.begin("", "", "", 5e-4), [(about, sums)], DEEP)}
 

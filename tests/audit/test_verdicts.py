@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.audit.statistics.judgement import POWER, Count, counts, holm, judge, moments, smallest_excess
+from scanner.audit.statistics.judgement import POWER, Count, cluster_sums, counts, holm, judge, smallest_excess
 
 MANY = 1e9
 
@@ -94,7 +94,7 @@ def test_a_design_effect_of_few_hits_is_carried_from_the_larger_threshold():
     generator = np.random.default_rng(10)
     chance = np.tile([1e-1, 1e-5], (4000, 1))
     together = generator.random((4000, 1)) < chance
-    first, second = counts(moments(20 * together, np.full(4000, 20), chance))
+    first, second = counts(cluster_sums(20 * together, np.full(4000, 20), chance))
     assert first.design_effect == pytest.approx(20, rel=0.1)
     assert second.design_effect == first.design_effect
     assert second.hits < 100

@@ -23,8 +23,8 @@ from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.statistics.judgement import (
     DEEP,
     THRESHOLDS,
+    ClusterSums,
     Count,
-    Moments,
     few_clusters,
     poisson_limits,
     smallest_excess,
@@ -101,7 +101,7 @@ def _line(words: np.ndarray, case: tuple[int, dict[str, Any], str], options: arg
         plan = make_plan(config)
         detector, whole_texts = open_detector(plan), WholeTextDecoys(bytes(32), plan)
         detector.compile()
-        began, number, totals = time.process_time(), 0, dict[str, Moments]()
+        began, number, totals = time.process_time(), 0, dict[str, ClusterSums]()
         while time.process_time() - began < seconds:
             of_group = {
                 b"%d" % (number + i): text for i, text in enumerate(texts(words, TOGETHER, options.words, random))

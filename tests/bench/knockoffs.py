@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from scanner.audit.in_every_scan.controls import CLUSTERS, OTHERS, RankCounts, counted
-from scanner.audit.statistics.judgement import Moments, binomial_limits, counts, judge
+from scanner.audit.statistics.judgement import ClusterSums, binomial_limits, counts, judge
 from schemas.words import AuditVerdict
 
 STAND_INS = 100
@@ -49,7 +49,7 @@ def alarms(ranked: RankCounts, held: int, error: float) -> bool:
         n, h, e = (np.bincount(ranked.cluster, part, CLUSTERS) for part in (tests, hits, tests * chance))
         there = n > 0
         sums = (n.sum(), h.sum(), e.sum(), h @ h, h @ e, e @ e, there.sum())
-        (said,) = judge(counts(Moments(*(np.array([float(part)]) for part in sums))), error / len(told))
+        (said,) = judge(counts(ClusterSums(*(np.array([float(part)]) for part in sums))), error / len(told))
         found |= said.verdict == AuditVerdict.TOO_SMALL
     return found
 

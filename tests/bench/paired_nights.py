@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from scanner.audit.statistics.judgement import DEEP, ENOUGH_HITS, Moments, design_effect, few_clusters
+from scanner.audit.statistics.judgement import DEEP, ENOUGH_HITS, ClusterSums, design_effect, few_clusters
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.nulls import Paired
 
@@ -78,7 +78,7 @@ class Nights(NamedTuple):
         each = self.pairs * self.chance
         filled = np.broadcast_to(self.documents * each, hits.shape)
         tests, clusters = np.full(hits.shape, self.tests), np.full(hits.shape, float(self.documents))
-        sums = Moments(tests, hits, filled, squares, hits * each, filled * each, clusters)
+        sums = ClusterSums(tests, hits, filled, squares, hits * each, filled * each, clusters)
         own, carried = np.maximum(design_effect(sums), 1.0), np.ones(len(hits))
         too_small = np.zeros(len(hits), np.bool_)
         for j in range(len(self.chance)):

@@ -17,7 +17,7 @@ from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.input import delta_log, delta_tables
-from scanner.input.delta_log import CommitLog, moment, moments
+from scanner.input.delta_log import CommitLog, all_to_nanoseconds, to_nanoseconds
 from scanner.input.files import list_files
 from scanner.input.tables import Commit, TableReading
 
@@ -226,8 +226,8 @@ def test_paths_are_read_together_as_one_by_one():
 
 def test_times_are_read_together_as_one_by_one():
     times = [-(2**63), -1, 0, 1, 10**12, 2**63 // 10**6, 2**63 // 10**6 + 1, 2**63 - 1]
-    found = moments(np.array(times, np.int64)).tolist()
-    assert found == [moment(time) for time in times]
+    found = all_to_nanoseconds(np.array(times, np.int64)).tolist()
+    assert found == [to_nanoseconds(time) for time in times]
     assert all(0 <= time < 2**63 for time in found)
     assert found[3:5] == [10**6, 10**18]
 

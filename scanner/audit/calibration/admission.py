@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from scanner.audit.statistics.audit_rows import Row, failing
 from scanner.audit.statistics.judgement import (
     TOLERANCE,
-    Moments,
+    ClusterSums,
     binomial_limits,
+    cluster_sums,
     critical_scores_up_to,
-    moments,
     poisson_limits,
     randomised_p,
 )
@@ -59,8 +59,8 @@ class LawCounts(NamedTuple):
     corrected for all, which gives one test a document; uniform: float64[D], randomised p-values of message 0.
     """
 
-    sums: Moments
-    best: Moments
+    sums: ClusterSums
+    best: ClusterSums
     uniform: NDArray[np.float64]
 
     def plus(self, other: "LawCounts") -> "LawCounts":
@@ -121,8 +121,8 @@ def law_counts(
     generator = np.random.default_rng([*seed, *case.name.encode(), *documents[:1].tolist()])
     hits, best_hits = found.hits[:, : len(thresholds)], found.hits[:, len(thresholds) :] > 0
     return LawCounts(
-        moments(hits, np.full(len(documents), case.messages), single.chance[positions.scored]),
-        moments(best_hits, np.ones(len(documents)), best.chance[positions.scored]),
+        cluster_sums(hits, np.full(len(documents), case.messages), single.chance[positions.scored]),
+        cluster_sums(best_hits, np.ones(len(documents)), best.chance[positions.scored]),
         randomised_p(found.first, positions.scored, exact, generator),
     )
 

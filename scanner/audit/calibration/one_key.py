@@ -25,7 +25,7 @@ from scanner.audit.calibration.admission import LawCase, LawCounts
 from scanner.audit.calibration.calibration_plan import PANELS, CalibrationPlan, PieceCounts, repeated
 from scanner.audit.calibration.wrong_names import DEDUP, NAMES_AT, NamesCase, NamesCounts
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, rate_rows, uniformity_rows
-from scanner.audit.statistics.judgement import KEY_BOUND, THRESHOLDS, TOLERANCE, Moments, chances, moments
+from scanner.audit.statistics.judgement import KEY_BOUND, THRESHOLDS, TOLERANCE, ClusterSums, chances, cluster_sums
 from scanner.errors import Refused
 from scanner.registry import tokenizer_path
 from scanner.watermark import Dedup, Format, Positions, Tokens, Watermark
@@ -83,17 +83,17 @@ class KeyCounts(NamedTuple):
             ngrams,
         )
 
-    def by_cluster(self) -> Moments:
+    def by_cluster(self) -> ClusterSums:
         """Sums over the clusters of documents, of the corrected p-values: each [J]."""
         table = np.array(list(self.clusters.values()))
         thresholds = (table.shape[1] - 1) // 2
         tests, hits, expected = table[:, :1], table[:, 1 : 1 + thresholds], table[:, 1 + thresholds :]
-        return moments(hits, tests, expected / tests)
+        return cluster_sums(hits, tests, expected / tests)
 
-    def by_message(self) -> Moments:
+    def by_message(self) -> ClusterSums:
         """Sums over the sampled messages, of the p-values of one message: each [J]."""
         tests = np.full(len(self.single), self.tests)
-        return moments(self.single, tests, np.broadcast_to(self.single_expected / self.tests, self.single.shape))
+        return cluster_sums(self.single, tests, np.broadcast_to(self.single_expected / self.tests, self.single.shape))
 
 
 def sampled_messages(count: int, most: int) -> NDArray[np.int64]:
@@ -313,9 +313,9 @@ def _law_rows(audit: Audit, law: Mapping[LawCase, LawCounts]) -> list[Row]:
     )
 
 
-def _by_method(answers: Sequence[tuple[Question, Moments]]) -> list[tuple[Question, Moments]]:
+def _by_method(answers: Sequence[tuple[Question, ClusterSums]]) -> list[tuple[Question, ClusterSums]]:
     """The cases of each method together: their documents have keys of their own, so they are further clusters."""
-    totals: dict[Question, Moments] = {}
+    totals: dict[Question, ClusterSums] = {}
     for question, sums in answers:
         whole = replace(question, kind=f"{question.kind}_total", gamma=None, window=None, dedup=None, label=None)
         totals[whole] = totals[whole].plus(sums) if whole in totals else sums
@@ -330,13 +330,13 @@ def _piece_rows(audit: Audit, pieces: Mapping[Format, PieceCounts]) -> list[Row]
             hits = found.hits[:, i][:, at]
             chance = np.broadcast_to(found.expected[i][at] / found.tests, hits.shape)
             question = Question.about("figure", test, "key", how, dedup)
-            answers.append((question, moments(hits, np.full(len(hits), found.tests), chance)))
+            answers.append((question, cluster_sums(hits, np.full(len(hits), found.tests), chance)))
     return rate_rows(audit, answers, THRESHOLDS[:PIECES_JUDGED])
 
 
-def _names_answers(names: Mapping[NamesCase, NamesCounts]) -> list[tuple[Question, Moments]]:
+def _names_answers(names: Mapping[NamesCase, NamesCounts]) -> list[tuple[Question, ClusterSums]]:
     """Texts of all lengths together: their keys and windows differ, so each is a test of its own."""
-    totals: dict[Question, Moments] = {}
+    totals: dict[Question, ClusterSums] = {}
     for case, found in names.items():
         users = case.users_in_words
         question = Question.about(case.kind, users, "document", case.format, DEDUP, messages=case.messages)
@@ -346,7 +346,7 @@ def _names_answers(names: Mapping[NamesCase, NamesCounts]) -> list[tuple[Questio
 
 def _key_answers(
     key: MasterKey, found: KeyCounts, without: AuditedFilter | None, dedup: str, cluster: str
-) -> list[tuple[Question, Moments]]:
+) -> list[tuple[Question, ClusterSums]]:
     of_key = {"messages": key.messages, "key_id": key.key_id, "commitment": key.commitment}
     of_filter = {} if without is None else {f"filter_{name}": value for name, value in without.model_dump().items()}
     best = Question.about("key", "exact", cluster, format_of(key), dedup, **of_key, **of_filter)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.audit.calibration.admission import fresh_entropy
-from scanner.audit.statistics.judgement import Moments, chances, moments
+from scanner.audit.statistics.judgement import ClusterSums, chances, cluster_sums
 from scanner.errors import Refused
 from scanner.watermark import Dedup, Format, Positions, Tokens, Watermark
 from scanner.watermark.format import DrawsKeys
@@ -159,7 +159,7 @@ class NamesCounts(NamedTuple):
     mark it holds, and those where that user is named at the smallest threshold.
     """
 
-    sums: Moments
+    sums: ClusterSums
     marked: int
     named: int
 
@@ -221,7 +221,7 @@ def names_counts(case: NamesCase, texts: int, number: int, seed: bytes, threshol
             hits[:, j] = (of_it & in_group).any(axis=1)
         else:
             hits[:, j], named = (of_it & ~authors).any(axis=1), int((of_it & authors).sum())
-    return NamesCounts(moments(hits, np.ones(texts), chance), texts * case.users, named)
+    return NamesCounts(cluster_sums(hits, np.ones(texts), chance), texts * case.users, named)
 
 
 def _people(users: int, texts: int, groups: int, rng: np.random.Generator, *, one_group: bool) -> Messages:

@@ -19,7 +19,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Moments, RowMemory, chances, critical_scores, moments
+from scanner.audit.statistics.judgement import (
+    DEEP,
+    THRESHOLDS,
+    ClusterSums,
+    RowMemory,
+    chances,
+    cluster_sums,
+    critical_scores,
+)
 from scanner.detection.attribution import KeyPositions, Origin
 from scanner.detection.detector import Detector
 from scanner.detection.spans import SPAN
@@ -79,10 +87,10 @@ def _lower(log10_p: NDArray[np.float64], rows: pa.RecordBatch) -> None:
     np.fmin.at(log10_p, rows["row"].to_numpy(), p)
 
 
-def _cluster(log10_p: NDArray[np.float64], chance: NDArray[np.float64]) -> Moments:
+def _cluster(log10_p: NDArray[np.float64], chance: NDArray[np.float64]) -> ClusterSums:
     """Sums of texts under the same decoys, by their p-values and chances of a hit, float64[D, J]."""
     hits = log10_p[:, None] <= np.log10(_ALPHA)[None, :]
-    return moments(hits.sum(axis=0)[None, :], np.array([len(hits)]), chance.mean(axis=0)[None, :])
+    return cluster_sums(hits.sum(axis=0)[None, :], np.array([len(hits)]), chance.mean(axis=0)[None, :])
 
 
 class _DecoyHolders:
@@ -147,7 +155,7 @@ class WholeTextDecoys:
             made[key_id] = key.how.open(key.draw_key(data.digest()))
         return made
 
-    def count_hits(self, detector: Detector, piece: bytes, texts: Mapping[bytes, str]) -> dict[str, Moments]:
+    def count_hits(self, detector: Detector, piece: bytes, texts: Mapping[bytes, str]) -> dict[str, ClusterSums]:
         """Hits of texts, by their digests, under decoys of their own: a cluster's sums, each [J], by kind.
 
         DECISION: by every look. DECISION_WHOLE, where looks share the rate: by the whole text, of texts that are their

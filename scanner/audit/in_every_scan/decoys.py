@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from scanner.audit.in_every_scan.controls import counted, rank
 from scanner.audit.in_every_scan.decoy_keys import SHADOWS, TOGETHER, TOGETHER_LONG, Decoys, entropy_of
 from scanner.audit.in_every_scan.traffic import strata
-from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, Moments, moments
+from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, ClusterSums, cluster_sums
 from scanner.detection.accounts import AccountPositions, Posts
 from scanner.detection.attribution import KeyPositions, KeyUnderTest, Origin
 from scanner.detection.detector import Detector
@@ -63,13 +63,13 @@ class HitCounts:
 
     def __init__(self, decoys: Decoys, origin: Origin) -> None:
         self._decoys, self._origin = decoys, origin
-        self._found: dict[HitSubject, Moments] = {}
+        self._found: dict[HitSubject, ClusterSums] = {}
 
     def _count(
         self,
         kind: str,
         test: KeyUnderTest,
-        sums: Moments,
+        sums: ClusterSums,
         messages: int,
         decoy: int | None = None,
         stratum: str | None = None,
@@ -79,7 +79,7 @@ class HitCounts:
         subject = HitSubject(kind, messages, decoy, how.columns(), how.label(), stratum, key_id)
         self._add_sums(subject, sums)
 
-    def _add_sums(self, subject: HitSubject, sums: Moments) -> None:
+    def _add_sums(self, subject: HitSubject, sums: ClusterSums) -> None:
         self._found[subject] = self._found[subject].plus(sums) if subject in self._found else sums
 
     def rows(self) -> list[pa.RecordBatch]:
@@ -198,13 +198,13 @@ class PieceDecoys(HitCounts):
         chance: NDArray[np.float64],
         text_of: Callable[[int], str],
     ) -> None:
-        """Count hits of single messages, and once more by parts of the traffic; the arguments are as of `moments`."""
-        self._count(kind, scores.test, moments(hits, tests, chance), 1)
+        """Count hits of single messages, and once more by parts of the traffic. Arguments as of `cluster_sums`."""
+        self._count(kind, scores.test, cluster_sums(hits, tests, chance), 1)
         scored, documents = scores.positions.scored[places], scores.documents[places].tolist()
         for part, names in strata(scored, scores.test.tokenizer, text_of, documents):
             for name in np.unique(names).tolist():
                 of = names == name
-                sums = moments(hits[of], tests[of], chance[of])
+                sums = cluster_sums(hits[of], tests[of], chance[of])
                 self._count(f"{kind}_{part}", scores.test, sums, 1, stratum=name)
 
     def _score_shadows(self, scores: KeyPositions, places: NDArray[np.int64]) -> None:
@@ -218,7 +218,7 @@ class PieceDecoys(HitCounts):
         hits = log10_p_best(law, score, positions.scored, 1)[:, None] <= _LOG10_ALPHA[None, :]
         chance, one = self._decoys.chances(law, scores.positions.scored[places], 1), np.ones(len(places))
         for message, hit in zip(messages.tolist(), hits.reshape(SHADOWS, len(places), -1), strict=True):
-            self._count("shadow", scores.test, moments(hit, one, chance), 1, message, key_id=key.key_id)
+            self._count("shadow", scores.test, cluster_sums(hit, one, chance), 1, message, key_id=key.key_id)
 
     def _rank_held(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         """Rank users' messages among some that nobody has (scanner.audit.in_every_scan.controls)."""
@@ -236,7 +236,7 @@ class PieceDecoys(HitCounts):
         for kind, (hits, tests, chance) in counted(ranked, held).items():
             for cluster in np.unique(ranked.cluster).tolist():
                 of = ranked.cluster == cluster
-                sums = moments(hits[of, None], tests[of], chance[of, None])
+                sums = cluster_sums(hits[of, None], tests[of], chance[of, None])
                 self._count(kind, scores.test, sums, key.messages, cluster, key_id=key.key_id)
 
     def _score_all(
@@ -284,7 +284,7 @@ class PieceDecoys(HitCounts):
         log10_p = log10_p_best(law, score, scored, messages)
         chance = self._decoys.chances(law, scored, messages)
         hit = log10_p[:, None] <= _LOG10_ALPHA[None, :]
-        self._count(kind, scores.test, moments(hit, np.ones(len(scored)), chance), messages)
+        self._count(kind, scores.test, cluster_sums(hit, np.ones(len(scored)), chance), messages)
 
     def _add_spans(self, scores: KeyPositions, places: NDArray[np.int64], best: ArrayLike, messages: int) -> None:
         """Count the smallest p of any part of each document, log10, by the p-value that a span would have."""
@@ -297,7 +297,7 @@ class PieceDecoys(HitCounts):
         least = log10_in_document(log10_p_of(law, law.largest(scored), scored), looks, messages)
         chance = np.where(least[:, None] <= _LOG10_ALPHA[None, :], np.array(THRESHOLDS)[None, :], 0.0)
         hit = log10_in_document(best, looks, messages)[:, None] <= _LOG10_ALPHA[None, :]
-        self._count("decoy_spans", scores.test, moments(hit, np.ones(len(scored)), chance), messages)
+        self._count("decoy_spans", scores.test, cluster_sums(hit, np.ones(len(scored)), chance), messages)
 
 
 def _joined(marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Iterator[tuple[Watermark, NDArray[np.int64]]]:
@@ -343,7 +343,7 @@ class WeighedDecoys(PieceDecoys):
         if log10_p:
             hits = np.array(log10_p)[:, None] <= _LOG10_ALPHA[None, :]
             chance = np.broadcast_to(np.array(THRESHOLDS), hits.shape)
-            self._count("decoy_weighed", scores.test, moments(hits, np.ones(len(hits)), chance), 1)
+            self._count("decoy_weighed", scores.test, cluster_sums(hits, np.ones(len(hits)), chance), 1)
 
 
 class Rehearsal(PieceDecoys):
@@ -402,7 +402,7 @@ class AccountDecoys(HitCounts):
     def _count_pooled(self, test: KeyUnderTest, score: NDArray[np.generic], scored: NDArray[np.int64]) -> None:
         law = self._decoys.kinds[test.key.key_id].law
         hit = log10_p_best(law, score, scored, 1)[:, None] <= _LOG10_ALPHA
-        sums = moments(hit, np.ones(len(hit)), self._decoys.chances(law, scored, 1))
+        sums = cluster_sums(hit, np.ones(len(hit)), self._decoys.chances(law, scored, 1))
         self._count("decoy_accounts", test, sums, 1)
 
     def _count_evidence(
@@ -419,5 +419,5 @@ class AccountDecoys(HitCounts):
             log10_evidence(law, given, scored, begins, nights)[:, None] >= -_LOG10_ALPHA
             for given in (score, law.largest(scored))
         )
-        sums = moments(hit, np.ones(len(hit)), np.where(possible, THRESHOLDS, 0.0))
+        sums = cluster_sums(hit, np.ones(len(hit)), np.where(possible, THRESHOLDS, 0.0))
         self._count("decoy_evidence", test, sums, 1)

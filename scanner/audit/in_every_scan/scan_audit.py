@@ -39,7 +39,7 @@ from scanner.audit.in_every_scan.traffic import (
     unmarked,
 )
 from scanner.audit.statistics.audit_rows import HOLD, Audit, Question, Row, failing, rate_rows
-from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, THRESHOLDS, Limits, Moments, counts, poisson_limits
+from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, THRESHOLDS, ClusterSums, Limits, counts, poisson_limits
 from scanner.results import queries
 from scanner.results.newest import flags
 from scanner.scan_plan import Plan
@@ -211,7 +211,7 @@ def _fewest(plan: Plan, audit: Audit, traffic: Traffic, key_id: str) -> int | No
 
 def _reserved_answers(
     plan: Plan, traffic: Traffic, replaced: Mapping[str, NDArray[np.int64]] = MappingProxyType({})
-) -> list[tuple[Question, Moments]]:
+) -> list[tuple[Question, ClusterSums]]:
     """Hits of reserved messages of each key that has any; `replaced` holds hits, by key, in place of the traffic's."""
     texts = unmarked(traffic, plan.config.false_positive_rate)
     return [
@@ -336,7 +336,7 @@ def judge_scan(
     )
 
 
-def _false_share(plan: Plan, traffic: Traffic, reserved: Sequence[Moments]) -> tuple[float, Limits] | None:
+def _false_share(plan: Plan, traffic: Traffic, reserved: Sequence[ClusterSums]) -> tuple[float, Limits] | None:
     """Flags for reserved messages, over the reserved share of messages; wider where their hits come in clusters."""
     tested = [key for key in plan.keys if format_of(key).law() is not None]
     shares = [reserved_count(key.messages) / key.messages for key in tested]

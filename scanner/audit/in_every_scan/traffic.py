@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan.controls import AT_MOST, WithoutFew, without_few
 from scanner.audit.statistics.audit_rows import Question
-from scanner.audit.statistics.judgement import THRESHOLDS, Moments
+from scanner.audit.statistics.judgement import THRESHOLDS, ClusterSums
 from scanner.scan_plan import Plan
 from scanner.text import Tokenizer
 from scanner.watermark.formats import format_of
@@ -216,7 +216,7 @@ def reserved_moments(
     tested: NDArray[np.float64],
     replaced: NDArray[np.int64] | None = None,
     of_spans: NDArray[np.float64] | float = 0.0,
-) -> Moments:
+) -> ClusterSums:
     """Hits of a key's reserved messages against the most that is expected; the messages are the clusters.
 
     One key meets the same n-grams in many texts; each message meets them with other draws.
@@ -238,7 +238,7 @@ def reserved_moments(
         of_looks = [_found(traffic, key, tests) for tests in tested[: 1 + differs, differs, parted].tolist()]
         kinds.append(np.sum([*of_looks, np.broadcast_to(of_spans, len(THRESHOLDS)) * parted], axis=0))
     each = texts * np.max(kinds, axis=0)
-    return Moments(
+    return ClusterSums(
         tests=count * texts,
         hits=hits.sum(axis=0),
         expected=count * each,
@@ -261,30 +261,30 @@ def columns_of(key: MasterKey) -> dict[str, object]:
     return {"messages": key.messages, "key_id": key.key_id, "commitment": key.commitment}
 
 
-def fresh_answers(decoys: pl.DataFrame) -> list[tuple[Question, Moments]]:
+def fresh_answers(decoys: pl.DataFrame) -> list[tuple[Question, ClusterSums]]:
     """One key a document, which is the cluster; of whole decisions, decoys of some documents together."""
     answers = []
     for values, part in decoys.sort(*ABOUT, "threshold", descending=True).group_by(ABOUT, maintain_order=True):
         about = dict(zip(ABOUT, values, strict=True))
         cluster = "key" if about["kind"] in (DECISION, DECISION_WHOLE) else "document"
-        answers.append((Question(test="exact", cluster=cluster, **about), Moments.of_columns(part.to_dict())))
+        answers.append((Question(test="exact", cluster=cluster, **about), ClusterSums.of_columns(part.to_dict())))
     return answers
 
 
-def strata_answers(decoys: pl.DataFrame, dedup: str) -> list[tuple[Question, Moments]]:
+def strata_answers(decoys: pl.DataFrame, dedup: str) -> list[tuple[Question, ClusterSums]]:
     """Each part of the traffic, whatever the keys: the document is the cluster."""
     of_all = decoys.filter(pl.col("kind").is_in(STRATA)).group_by("kind", "stratum", "threshold")
     sums = of_all.agg(pl.col(COUNTED).sum()).sort("kind", "stratum", "threshold", descending=[False, False, True])
     return [
         (
             Question(str(kind), "exact", "all", "document", dedup=dedup, stratum=str(stratum)),
-            Moments.of_columns(part.to_dict()),
+            ClusterSums.of_columns(part.to_dict()),
         )
         for (kind, stratum), part in sums.group_by("kind", "stratum", maintain_order=True)
     ]
 
 
-def answers_of_keys(plan: Plan, decoys: pl.DataFrame, kind: str, cluster: str) -> list[tuple[Question, Moments]]:
+def answers_of_keys(plan: Plan, decoys: pl.DataFrame, kind: str, cluster: str) -> list[tuple[Question, ClusterSums]]:
     """Counts under keys themselves, by clusters that `decoy` numbers.
 
     For shadows, messages beyond those of keys of one message, the message is the cluster, as it is for reserved
@@ -299,7 +299,7 @@ def answers_of_keys(plan: Plan, decoys: pl.DataFrame, kind: str, cluster: str) -
     return answers
 
 
-def _clustered(counts: pl.DataFrame) -> Moments:
+def _clustered(counts: pl.DataFrame) -> ClusterSums:
     """Sums over clusters, which the column `decoy` names, at each threshold from large to small."""
     by_cluster = counts.group_by("threshold", "decoy").agg(pl.col("tests", "hits").sum(), pl.col("expected").sum())
     sums = (
@@ -313,12 +313,12 @@ def _clustered(counts: pl.DataFrame) -> Moments:
         )
         .sort("threshold", descending=True)
     )
-    return Moments(**{name: sums[name].to_numpy().astype(np.float64) for name in Moments._fields})
+    return ClusterSums(**{name: sums[name].to_numpy().astype(np.float64) for name in ClusterSums._fields})
 
 
-def unheld_moments(traffic: Traffic, rate: float) -> Moments:
+def unheld_moments(traffic: Traffic, rate: float) -> ClusterSums:
     """Flags for messages that nobody held, where a text is flagged by chance at the rate."""
     hits, texts, chance = float(traffic.unheld), float(traffic.texts), rate
     sums = {"tests": texts, "hits": hits, "expected": texts * chance, "clusters": texts}
     squares = {"hh": hits, "he": hits * chance, "ee": texts * chance**2}  # a text is one test: its hit is 0 or 1
-    return Moments(**{name: np.array([value]) for name, value in (sums | squares).items()})
+    return ClusterSums(**{name: np.array([value]) for name, value in (sums | squares).items()})

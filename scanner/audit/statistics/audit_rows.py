@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from scanner.audit.statistics.judgement import Count, Judgement, Moments, counts, holm, judge, uniformity
+from scanner.audit.statistics.judgement import ClusterSums, Count, Judgement, counts, holm, judge, uniformity
 from scanner.errors import Refused
 from scanner.printable import printable
 from scanner.watermark import Format
@@ -64,7 +64,7 @@ class Question:
 
 
 def rate_rows(
-    audit: Audit, answers: Sequence[tuple[Question, Moments]], thresholds: Sequence[float], bound: float = 1.0
+    audit: Audit, answers: Sequence[tuple[Question, ClusterSums]], thresholds: Sequence[float], bound: float = 1.0
 ) -> list[Row]:
     """Judge hits at all thresholds of all questions as one family.
 

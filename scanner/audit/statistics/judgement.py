@@ -172,10 +172,10 @@ def poisson_limits(count: float, risk: float) -> Limits:
 
 
 COLUMNS = ("tests", "hits", "expected", "hits_squared", "hits_times_expected", "expected_squared", "texts")
-"""Columns of AUDIT_COUNTS: the parts of Moments, in their order."""
+"""Columns of AUDIT_COUNTS: the parts of ClusterSums, in their order."""
 
 
-class Moments(NamedTuple):
+class ClusterSums(NamedTuple):
     """Sums over clusters that make up a design effect; parts of a sum can be added. Each is float64 of one shape.
 
     tests: Σ n; hits: Σ h; expected: Σ e = Σ n q; hh, he, ee: Σ h², Σ he, Σ e²; clusters: how many.
@@ -189,9 +189,9 @@ class Moments(NamedTuple):
     ee: NDArray[np.float64]
     clusters: NDArray[np.float64]
 
-    def plus(self, other: "Moments") -> "Moments":
+    def plus(self, other: "ClusterSums") -> "ClusterSums":
         """Both sums together."""
-        return Moments(*(a + b for a, b in zip(self, other, strict=True)))
+        return ClusterSums(*(a + b for a, b in zip(self, other, strict=True)))
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
         """As columns of schemas.audit.AUDIT_COUNTS; counts as int64."""
@@ -202,12 +202,12 @@ class Moments(NamedTuple):
         }
 
     @classmethod
-    def of_columns(cls, columns: Mapping[str, ArrayLike]) -> "Moments":
+    def of_columns(cls, columns: Mapping[str, ArrayLike]) -> "ClusterSums":
         """The sum over rows of these columns of AUDIT_COUNTS."""
         return cls(*(np.asarray(columns[column], np.float64) for column in COLUMNS))
 
 
-def moments(hits: NDArray[np.generic], tests: NDArray[np.generic], chance: NDArray[np.float64]) -> Moments:
+def cluster_sums(hits: NDArray[np.generic], tests: NDArray[np.generic], chance: NDArray[np.float64]) -> ClusterSums:
     """Sums over the clusters on the first axis.
 
     Args:
@@ -220,10 +220,10 @@ def moments(hits: NDArray[np.generic], tests: NDArray[np.generic], chance: NDArr
     n[...] = tests.reshape(len(h), -1)
     e = n * chance
     clusters = np.full(h.shape, 1.0)
-    return Moments(*(part.sum(axis=0) for part in (n, h, e, h * h, h * e, e * e, clusters)))
+    return ClusterSums(*(part.sum(axis=0) for part in (n, h, e, h * h, h * e, e * e, clusters)))
 
 
-def design_effect(sums: Moments) -> NDArray[np.float64]:
+def design_effect(sums: ClusterSums) -> NDArray[np.float64]:
     """Variance of the hits between clusters over the binomial variance; 1 where it is unknown.
 
     The residual of a cluster is h − r e with r = Σh/Σe, so that a wrong law shows in the rate and not as dispersion.
@@ -286,7 +286,7 @@ class Judgement(NamedTuple):
     verdict: AuditVerdict
 
 
-def counts(sums: Moments) -> list[Count]:
+def counts(sums: ClusterSums) -> list[Count]:
     """One count per threshold. The thresholds go from large to small.
 
     sums: over clusters, each [J].
