@@ -35,7 +35,7 @@ from scanner.storage.locations import absolute, real_location
 from scanner.storage.toml import canonical, digest, read_toml
 from scanner.watermark.formats import can_be_weighed, format_of, weighed_in_stacks
 from scanner.watermark.positions import reach_of
-from schemas.config import ScanConfig, WeightsByConfig, as_written
+from schemas.config import ScanConfig, WeightsByConfig, exact_fraction
 from schemas.registry import Canaries, Canary, MasterKey, Registry
 from schemas.words import OF_PASS
 
@@ -119,9 +119,9 @@ class ErrorShares(NamedTuple):
             K for each variant: float64[variants, …].
         """
         of_key = key.tested_among(keys_tested)
-        variants = [as_written(weight) for weight in (self.as_written, self.normalised) if weight is not None]
-        of_whole = as_written(self.document) + (0 if can_be_weighed(key) else as_written(self.weighed or 0))
-        units = of_whole + as_written(self.span or 0), of_whole
+        variants = [exact_fraction(weight) for weight in (self.as_written, self.normalised) if weight is not None]
+        of_whole = exact_fraction(self.document) + (0 if can_be_weighed(key) else exact_fraction(self.weighed or 0))
+        units = of_whole + exact_fraction(self.span or 0), of_whole
         of_stands = sum(variants), variants[0]
         each = [[[of_key / (unit * one) for one in (first, *variants[1:])] for unit in units] for first in of_stands]
         other = np.asarray(differs, np.bool_) & format_of(key).basis().proven
@@ -133,7 +133,7 @@ class ErrorShares(NamedTuple):
 
         Spans are looked for only in texts as they stand.
         """
-        return None if self.span is None else float(key.tested_among(keys_tested) / as_written(self.span))
+        return None if self.span is None else float(key.tested_among(keys_tested) / exact_fraction(self.span))
 
     def correction_of_accounts(self, key: MasterKey, keys_tested: int) -> float:
         """K of SPEC §3 for the posts of accounts under a key.
@@ -143,7 +143,7 @@ class ErrorShares(NamedTuple):
         """
         if self.account is None:
             raise ValueError("accounts have no weight: they are not tested")
-        return float(key.tested_among(keys_tested) / as_written(self.account))
+        return float(key.tested_among(keys_tested) / exact_fraction(self.account))
 
 
 NO_VARIANTS = ErrorShares()

@@ -168,7 +168,7 @@ class FilterConfig(_ConfigTable):
 Weight = Annotated[float, Field(gt=0, le=1)]
 
 
-def as_written(weight: float) -> Fraction:
+def exact_fraction(weight: float) -> Fraction:
     """A weight as it is written: 0.9 and 0.1 sum to 1, and 1 over 0.8 · 0.1 is 12.5."""
     return Fraction(str(weight))
 
@@ -191,7 +191,7 @@ class WeightsConfig(_ConfigTable):
     def _sums_are_one_at_most(self) -> "WeightsConfig":
         for names in (("document", "span", "account", "weighed"), ("as_written", "normalised")):
             stated = [weight for name in names if (weight := getattr(self, name)) is not None]
-            if sum(map(as_written, stated)) > 1:
+            if sum(map(exact_fraction, stated)) > 1:
                 raise ValueError(
                     f"{' and '.join(names)} sum to more than 1: texts would be flagged falsely more often than "
                     "false_positive_rate says; give shares that sum to 1 at most"

@@ -240,7 +240,7 @@ class AccountJudge:
             for under_key, correction in zip(under_keys, self._corrections, strict=True)
         ]
         found, log10_e = [findings for findings, _ in each], [evidence for _, evidence in each]
-        return AccountFindings(TextOutcomes.as_written(found, self._rules.rates), log10_e, under_keys)
+        return AccountFindings(TextOutcomes.of_stored_texts(found, self._rules.rates), log10_e, under_keys)
 
     def _unquoted(self, posts: Posts) -> dict[str, tuple["AccountFindings", int, list[int]]]:
         """Findings on own words alone, of accounts that quote, by account id.

@@ -250,7 +250,7 @@ class TextOutcomes(NamedTuple):
     conflicting: NDArray[np.bool_]
 
     @classmethod
-    def as_written(cls, found: Sequence[KeyFindings], rates: tuple[float, float]) -> "TextOutcomes":
+    def of_stored_texts(cls, found: Sequence[KeyFindings], rates: tuple[float, float]) -> "TextOutcomes":
         """The texts as they stand; rates: at or below which p a text is flagged, and its user named."""
         nowhere = np.zeros(len(found[0].scored), np.bool_)
         return cls(found, decide(found, *rates), nowhere, nowhere)
@@ -265,12 +265,12 @@ class TextOutcomes(NamedTuple):
         Args:
             others: findings of each key in the normalised texts of V documents.
             rows: int64[V], which of the D these are.
-            rates: as for `as_written`.
+            rates: as for `of_stored_texts`.
         """
         proven = [findings if findings.basis.proven else findings.of_nothing() for findings in others]
         smaller = _smallest(proven) < _smallest(self.found)[rows]
         found = [replace_findings(first, other, rows, smaller) for first, other in zip(self.found, proven, strict=True)]
-        decided, second = decide(found, *rates), TextOutcomes.as_written(proven, rates)
+        decided, second = decide(found, *rates), TextOutcomes.of_stored_texts(proven, rates)
         normalised, conflicting = self.normalised.copy(), self.conflicting.copy()
         normalised[rows] = smaller
         for place, row in enumerate(rows.tolist()):

@@ -237,22 +237,22 @@ class Detector:
         found, scores, whole_is_enough = self._score(texts.tokens, texts.segments, texts.differing)
         if observer is not None:
             observer.observe(kept["text_sha256"].to_pylist(), scores, stored_text)
-        outcomes = TextOutcomes.as_written(found, self._rules.rates)
+        outcomes = TextOutcomes.of_stored_texts(found, self._rules.rates)
         if len(texts.differing):
-            others = self._score(texts.normalised, {}, texts.differing, as_written=scores)[0]
+            others = self._score(texts.normalised, {}, texts.differing, scores_of_stored=scores)[0]
             outcomes = outcomes.or_normalised(others, texts.differing, self._rules.rates)
         known = known or FileKnowledge(now, {}, None, None)
         batch = ScoredBatch(
             scores, kept, stored_text, known, partial(users_at, self._keys, self._holders), self._prover
         )
-        as_written = self._lengths(texts.tokens)
-        lengths = self._lengths_of_outcomes(as_written, texts, outcomes.normalised)
+        stored_lengths = self._lengths(texts.tokens)
+        lengths = self._lengths_of_outcomes(stored_lengths, texts, outcomes.normalised)
         verdicts = verdict_columns(self._keys, lengths, outcomes, kept["reason"], whole_is_enough)
         proved = self._proved(outcomes, lengths, stored_text, salt)
         columns = verdicts | proved | {"sketch": self._sketches(texts, outcomes)}
         table = table_of(VERDICTS, kept, origin, now, columns | self._named(columns["naming"], outcomes, batch))
         with_units, spans = self._with_spans(table, batch, salt)
-        plain = plain_lengths(kept["row"], as_written, found)
+        plain = plain_lengths(kept["row"], stored_lengths, found)
         return BatchResult(with_units, table_of(QUARANTINE, refused, origin, now, {}), plain, spans)
 
     def under(self, marks: Mapping[str, Watermark], holders: NamesUsers, rate: float) -> "Detector":
@@ -320,22 +320,22 @@ class Detector:
         tokens: Mapping[str, Tokens],
         segments: Mapping[str, Segments],
         differing: NDArray[np.int64],
-        as_written: Sequence[KeyPositions] = (),
+        scores_of_stored: Sequence[KeyPositions] = (),
     ) -> tuple[list[KeyFindings], list[KeyPositions], NDArray[np.bool_]]:
         """Findings of each key in D texts, and bool[D]: which are long enough for a key if no n-gram is left out."""
-        # differing: places of texts that are others when normalised, and as_written has the scores of all as they stand
+        # differing: places of texts that are others when normalised, scores_of_stored: of all as they stand
         positions: dict[tuple[str, PositionRule], Positions] = {}
         found, scores, enough = [], [], np.zeros(len(next(iter(tokens.values())).offsets) - 1, np.bool_)
-        differs = np.isin(np.arange(len(enough)), differing) | bool(as_written)
+        differs = np.isin(np.arange(len(enough)), differing) | bool(scores_of_stored)
         for place, (test, terms) in enumerate(zip(self._keys, self._terms, strict=True)):
             name, rule = test.key.tokenizer.sha256, test.watermark.rule
             if (name, rule) not in positions:
                 whole = rule.positions(tokens[name], self._rules.dedup)
                 enough |= whole.scored >= self._rules.min_scored
                 positions[name, rule] = self._rules.without.left_of(whole, name, rule, tokens[name])
-            parted = as_written[place].parted[differing] if as_written else None
+            parted = scores_of_stored[place].parted[differing] if scores_of_stored else None
             of_texts = tokens[name], positions[name, rule], segments.get(name)
-            of_look = terms._replace(of_spans=None) if as_written else terms
+            of_look = terms._replace(of_spans=None) if scores_of_stored else terms
             findings, of_key = self._score_key(test, of_look, *of_texts, differs, parted)
             found.append(findings)
             scores.append(of_key)
@@ -345,11 +345,11 @@ class Detector:
         return np.stack([np.diff(tokens[test.key.tokenizer.sha256].offsets) for test in self._keys])
 
     def _lengths_of_outcomes(
-        self, as_written: NDArray[np.int64], texts: TokenisedTexts, normalised: NDArray[np.bool_]
+        self, stored_lengths: NDArray[np.int64], texts: TokenisedTexts, normalised: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
         if not normalised.any():
-            return as_written
-        lengths = as_written.copy()
+            return stored_lengths
+        lengths = stored_lengths.copy()
         lengths[:, normalised] = self._lengths(texts.normalised)[:, normalised[texts.differing]]
         return lengths
 

@@ -66,7 +66,7 @@ DROPPED = {
     "messages": (ALL_LOOKS, rule, "corrected", lambda p, _, keys=1: log10_any_of(p, keys)),
     "keys": (ALL_LOOKS, MasterKey, "tested_among", lambda self, keys_tested: 1),
     "variants": (VARIANTS, ErrorShares, "corrections", _no_variants),
-    "units": ("weights = { document = 0.2 }", scan_plan, "as_written", lambda weight: 1),
+    "units": ("weights = { document = 0.2 }", scan_plan, "exact_fraction", lambda weight: 1),
     "parts": (SPANS, span_search, "log10_in_document", lambda p, looks, messages: log10_any_of(p, messages)),
     "messages of parts": (SPANS, span_search, "log10_in_document", lambda p, looks, messages: log10_any_of(p, looks)),
 }

@@ -165,7 +165,7 @@ def test_nobody_is_looked_for_where_another_text_or_an_assumed_law_says_otherwis
     proven = proven._replace(log10_p_global=p)
     assumed = proven._replace(basis=Basis(256, assumed=True), p_rank=np.full((4, 2), 0.001))
     assumed = assumed._replace(log10_p_global=np.where(np.arange(4)[:, None] == 3, p, 0.0))
-    outcomes = TextOutcomes.as_written([proven, assumed], (1e-6, 1e-6))
+    outcomes = TextOutcomes.of_stored_texts([proven, assumed], (1e-6, 1e-6))
     outcomes = outcomes._replace(conflicting=np.array([False, True, True, False]))
     named = [np.full((4, 2), [True, False]), np.zeros((4, 2), np.bool_)]
     outcomes = outcomes._replace(decided=outcomes.decided._replace(named=named))
