@@ -323,7 +323,7 @@ def project(samples: Sequence[Sample], documents: Sequence[int], workers: int) -
     """Cost of shards of so many documents, if they cost as much as the sample's, at least one."""
     costs = [sample.seconds for sample in samples]
     mean, total, pace = statistics.fmean(costs), sum(documents), PiecePace()
-    pace.measured(1, Seconds(score=mean))
+    pace.record(1, Seconds(score=mean))
     pieces = [number / parts for number in documents for parts in [pace.pieces(number, 0)] for _ in range(parts)]
     workers = min(workers, len(pieces))
     error = statistics.stdev(costs) / math.sqrt(len(costs)) if len(costs) > 1 else mean / 2

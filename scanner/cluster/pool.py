@@ -214,7 +214,7 @@ class Pool:
         for most in range(1, IN_FLIGHT + 1):
             for slot in self._slots:
                 if self._todo and slot.takes(self._todo.first, most):
-                    slot.give(self._todo.take())
+                    slot.give(self._todo.next_work())
                     if len(slot.given) == 1:
                         slot.deadline = time.monotonic() + self._stall_seconds
 
@@ -253,7 +253,7 @@ class Pool:
             return self._todo.unpack(work, found)
         if isinstance(work.state, LostDocument):
             return self._todo.lose(work, work.state, found)
-        return self._todo.done(work, found)
+        return self._todo.take_report(work, found)
 
     def _begin_next(self, slot: _Slot) -> None:
         slot.given.popleft()
@@ -266,7 +266,7 @@ class Pool:
         if isinstance(cause, BrickscanError):
             raise ScanFailed(str(cause)) from None
         reason = "out_of_memory" if isinstance(cause, MemoryError) else "failed"
-        return self._todo.failed(work, reason, f"{type(cause).__name__}: {cause}"[:500])
+        return self._todo.retry_or_cut(work, reason, f"{type(cause).__name__}: {cause}"[:500])
 
     def _ask_again(self, slot: _Slot) -> None:
         """Ask an unreachable actor for a sign of life: Ray then finds out whether the actor or its node is gone."""
@@ -290,16 +290,16 @@ class Pool:
                 raise ScanFailed(f"{dead} workers died while they started: {reason}") from None
             return None
         if gone is not None:
-            return self._todo.node_lost(work, gone)
+            return self._todo.put_back_or_cut(work, gone)
         what = "the worker died while it scanned this; it may have needed more than cluster.worker_memory_mb"
-        return self._todo.failed(work, "killed_worker", what, node_id)
+        return self._todo.retry_or_cut(work, "killed_worker", what, node_id)
 
     def _stalled(self, slot: _Slot) -> FinishedShard | None:
         if slot.out_of_reach:
             return self._died(slot, f"it could not be reached for {UNREACHABLE_SECONDS:g} s")
         _log.warning("a worker made no progress, and is ended")
         work = self._replace(slot)
-        return None if work is None else self._todo.stalled(work, slot.behind, slot.row)
+        return None if work is None else self._todo.cut_at_stall(work, slot.behind, slot.row)
 
     def _replace(self, slot: _Slot) -> PieceWork | PackWork | None:
         """End an actor and start another. Returns the work that it was doing; waiting work goes to another actor."""

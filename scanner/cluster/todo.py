@@ -67,7 +67,7 @@ class PiecePace:
         self._generous = seconds
         self._documents = self._seconds = 0.0
 
-    def measured(self, documents: int, seconds: Seconds) -> None:
+    def record(self, documents: int, seconds: Seconds) -> None:
         """Take what a piece took."""
         if documents and seconds.of_workers:
             self._documents = self._documents / 2 + documents
@@ -142,7 +142,7 @@ class Todo:
         """The next piece of work."""
         return self._waiting[0]
 
-    def take(self) -> PieceWork | PackWork:
+    def next_work(self) -> PieceWork | PackWork:
         """Take the next piece of work, cut to the pace; the rest of it comes next."""
         work = self._waiting.popleft()
         while self._pace and not self._failed_before(work):
@@ -174,7 +174,7 @@ class Todo:
             work.exclusive = True
             self._waiting.appendleft(work)
 
-    def failed(
+    def retry_or_cut(
         self, work: PieceWork | PackWork, reason: str, detail: str, node_id: str | None = None
     ) -> FinishedShard | None:
         """Try failed work again, or take it apart; a document is given up after its last attempt.
@@ -198,7 +198,7 @@ class Todo:
             self._halve(work, detail)
         return None
 
-    def stalled(self, work: PieceWork | PackWork, behind: int, row: int | None) -> FinishedShard | None:
+    def cut_at_stall(self, work: PieceWork | PackWork, behind: int, row: int | None) -> FinishedShard | None:
         """Try work again over which an actor made no progress; a document that was announced alone is given up.
 
         behind: its rows that were done by the actor's last word. row: the document that was worked on alone by then;
@@ -218,7 +218,7 @@ class Todo:
             self._halve(work, _NO_PROGRESS)
         return None
 
-    def node_lost(self, work: PieceWork | PackWork, how: NodeEnd) -> FinishedShard | None:
+    def put_back_or_cut(self, work: PieceWork | PackWork, how: NodeEnd) -> FinishedShard | None:
         """Put back work whose node is gone, which is no attempt; cut or give up work over which many nodes died."""
         work.nodes += how is NodeEnd.DIED
         detail = f"{work.nodes} nodes of the cluster died while they scanned this"
@@ -242,7 +242,7 @@ class Todo:
         counted = zip(work.pack.shards, report.counts, strict=True)
         done = {shard: counts for shard, counts in counted if counts is not None}
         if self._pace:
-            self._pace.measured(sum(counts.documents for counts in done.values()), report.seconds)
+            self._pace.record(sum(counts.documents for counts in done.values()), report.seconds)
         self._waiting.extend(whole_shard(shard) for shard in work.pack.shards if shard not in done)
         return FinishedPack(done, report)
 
@@ -252,14 +252,14 @@ class Todo:
         self.in_parts += 1
         return self._close(work)
 
-    def done(self, work: PieceWork, report: Report) -> FinishedShard | None:
+    def take_report(self, work: PieceWork, report: Report) -> FinishedShard | None:
         """Take the report of a piece. Returns its shard, if the shard is finished."""
         finished = work.shard.finished
         finished.reports.append(report)
         finished.fault = finished.fault or report.fault
         self.in_parts += report.counts.documents
         if self._pace and work.state is not PieceState.LARGE and not work.piece.one_by_one:
-            self._pace.measured(report.counts.documents, report.seconds)
+            self._pace.record(report.counts.documents, report.seconds)
         work.shard.open_pieces += len(report.set_aside)
         for row in report.set_aside:
             piece = work.piece._replace(start=row, stop=row + 1)

@@ -54,13 +54,13 @@ def work_off(todo: Todo, seconds: float) -> tuple[list[FinishedShard | FinishedP
     """Do all work, of so many seconds a document. Returns what is finished and the documents of each piece."""
     finished, sizes = [], []
     while todo:
-        work = todo.take()
+        work = todo.next_work()
         sizes.append(work.documents)
         spent = Seconds(score=seconds * work.documents)
         if isinstance(work, PackWork):
             counts = tuple(DocumentCounts(documents=one.rows.stop) for one in work.pack.shards)
             finished.append(todo.unpack(work, PackReport(counts, {}, peak_memory=0, seconds=spent)))
-        elif done := todo.done(work, Report(counts=DocumentCounts(documents=work.documents), seconds=spent)):
+        elif done := todo.take_report(work, Report(counts=DocumentCounts(documents=work.documents), seconds=spent)):
             finished.append(done)
     return finished, sizes
 
@@ -114,7 +114,7 @@ def test_shards_stay_whole_where_nothing_says_that_they_are_slow():
     todo.add([shard(0, 20_000), Pack((shard(1, 10), shard(2, 10)))])
     assert todo.pieces(10) == 2
     assert work_off(todo, 1e-4)[1] == [20_000, 20]
-    pace.measured(100, NO_TIME)
+    pace.record(100, NO_TIME)
     assert pace.most(20_000, 1) == 20_000
 
 
@@ -122,12 +122,12 @@ def test_a_piece_is_tried_as_often_as_a_shard_and_then_halved():
     todo = Todo(Nodes(), slow())
     todo.add([shard(0, 1_000)])
     for _ in range(ATTEMPTS):
-        piece = todo.take()
+        piece = todo.next_work()
         assert piece.documents == FIRST_DOCUMENTS
-        assert todo.failed(piece, "failed", "") is None
-    half = todo.take()
+        assert todo.retry_or_cut(piece, "failed", "") is None
+    half = todo.next_work()
     assert (half.documents, half.state) == (FIRST_DOCUMENTS // 2, PieceState.HALF)
-    todo.failed(half, "failed", "")
+    todo.retry_or_cut(half, "failed", "")
     assert todo.first.documents == FIRST_DOCUMENTS // 4  # a half is halved at once
 
 
@@ -135,13 +135,13 @@ def test_one_document_of_a_slow_shard_is_to_blame():
     todo, finished = Todo(Nodes(), slow()), None
     todo.add([shard(0, 2_000)])
     while todo:
-        work = todo.take()
+        work = todo.next_work()
         if isinstance(work.state, LostDocument):
             finished = todo.lose(work, work.state, UNKNOWN) or finished
         elif work.piece.start <= 777 < work.piece.stop:
-            todo.failed(work, "failed", "row 777")
+            todo.retry_or_cut(work, "failed", "row 777")
         else:
-            finished = todo.done(work, Report(counts=DocumentCounts(documents=work.documents))) or finished
+            finished = todo.take_report(work, Report(counts=DocumentCounts(documents=work.documents))) or finished
     assert ([lost.row for lost in finished.lost], finished.documents) == ([777], 2_000)
 
 
@@ -154,16 +154,16 @@ def test_pieces_have_the_rows_of_their_shard_and_are_committed_once(night, plain
     rows = {}
     for name, pace in (
         ("whole", None),
-        ("pieces", SimpleNamespace(most=lambda rows, _: min(rows, 13), measured=print)),
+        ("pieces", SimpleNamespace(most=lambda rows, _: min(rows, 13), record=print)),
     ):
         open_tables(plan.results)
         todo, worker, committer = Todo(Nodes(), pace), Worker(plan, name), Committer(plan, name)
         todo.add([one])
         pieces = 0
         while todo:
-            work, pieces = todo.take(), pieces + 1
+            work, pieces = todo.next_work(), pieces + 1
             *_, report = worker.scan(work.piece)
-            if finished := todo.done(work, report):
+            if finished := todo.take_report(work, report):
                 committer.add(finished)
         assert pieces == (1 if pace is None else 6)
         committer.flush()

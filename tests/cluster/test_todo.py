@@ -46,15 +46,15 @@ def work_off(todo: Todo, deadly: set[int], how: NodeEnd, most: int = 1000) -> tu
     """Do all work. A piece with a deadly row takes its node with it. Returns finished shards and lost nodes."""
     finished, nodes = [], 0
     while todo:
-        work = todo.take()
+        work = todo.next_work()
         assert nodes < most, "a document is tried for ever"
         if not isinstance(work, PackWork) and isinstance(work.state, LostDocument):
             found = todo.lose(work, work.state, UNKNOWN)
         elif isinstance(work, PackWork) or deadly & set(range(work.piece.start, work.piece.stop)):
             nodes += 1
-            found = todo.node_lost(work, how)
+            found = todo.put_back_or_cut(work, how)
         else:
-            found = todo.done(work, Report(counts=DocumentCounts(documents=work.piece.stop - work.piece.start)))
+            found = todo.take_report(work, Report(counts=DocumentCounts(documents=work.piece.stop - work.piece.start)))
         finished += [found] if found else []
     return finished, nodes
 
@@ -66,7 +66,7 @@ def stall(todo: Todo, endless: set[int], late: Callable[[int], int]) -> tuple[li
     """
     finished, scored, stalls = [], [], 0
     while todo:
-        work = todo.take()
+        work = todo.next_work()
         shards = work.pack.shards if isinstance(work, PackWork) else [work.piece]
         rows = [row for one in shards for row in (range(*one.rows[:2]) if isinstance(one, Shard) else range(*one[1:3]))]
         stuck = [place for place, row in enumerate(rows) if row in endless]
@@ -75,7 +75,7 @@ def stall(todo: Todo, endless: set[int], late: Callable[[int], int]) -> tuple[li
         elif stuck:
             stalls += 1
             alone = isinstance(work, PieceWork) and work.piece.one_by_one
-            found = [todo.stalled(work, stuck[0] if alone else late(stuck[0]), rows[stuck[0]] if alone else None)]
+            found = [todo.cut_at_stall(work, stuck[0] if alone else late(stuck[0]), rows[stuck[0]] if alone else None)]
         else:
             scored += rows
             counts = [
@@ -84,7 +84,7 @@ def stall(todo: Todo, endless: set[int], late: Callable[[int], int]) -> tuple[li
             if isinstance(work, PackWork):
                 found = [todo.unpack(work, PackReport(tuple(counts), {}, peak_memory=0, seconds=NO_TIME))]
             else:
-                found = [todo.done(work, Report(counts=DocumentCounts(documents=len(rows))))]
+                found = [todo.take_report(work, Report(counts=DocumentCounts(documents=len(rows))))]
         finished += [one for one in found if one]
     return finished, scored, stalls
 
@@ -117,13 +117,13 @@ def test_work_whose_worker_never_says_more_is_halved_down_to_a_document():
     todo, finished, stalls = Todo(ScriptedNodes()), [], 0
     todo.add([shard(0, 16)])
     while todo:
-        work = todo.take()
+        work = todo.next_work()
         if isinstance(work.state, LostDocument):
             found = todo.lose(work, work.state, UNKNOWN)
         elif work.piece.start <= 5 < work.piece.stop:
-            stalls, found = stalls + 1, todo.stalled(work, 0, None)
+            stalls, found = stalls + 1, todo.cut_at_stall(work, 0, None)
         else:
-            found = todo.done(work, Report(counts=DocumentCounts(documents=work.documents)))
+            found = todo.take_report(work, Report(counts=DocumentCounts(documents=work.documents)))
         finished += [found] if found else []
     ((one,), (lost,)) = finished, finished[0].lost
     assert (lost.row, lost.reason, one.documents, stalls) == (5, "timed_out", 16, 6)
@@ -134,7 +134,7 @@ def test_a_preempted_node_is_no_attempt_however_often(times):
     todo = Todo(ScriptedNodes())
     todo.add([shard(0, 5)])
     for _ in range(times):
-        assert todo.node_lost(todo.take(), NodeEnd.ANNOUNCED) is None
+        assert todo.put_back_or_cut(todo.next_work(), NodeEnd.ANNOUNCED) is None
     ((finished,), nodes) = work_off(todo, set(), NodeEnd.ANNOUNCED)
     assert (finished.documents, finished.lost, len(finished.reports), nodes) == (5, [], 1, 0)
     assert finished.retries == times
@@ -145,11 +145,11 @@ def test_waves_without_a_word_cut_a_shard_and_blame_nobody():
     todo, waves, finished = Todo(ScriptedNodes()), 0, []
     todo.add([shard(0, 1000)])
     while todo:
-        work, waves = todo.take(), waves + 1
+        work, waves = todo.next_work(), waves + 1
         if waves % 2:
-            assert todo.node_lost(work, NodeEnd.DIED) is None
+            assert todo.put_back_or_cut(work, NodeEnd.DIED) is None
         else:
-            done = todo.done(work, Report(counts=DocumentCounts(documents=work.piece.stop - work.piece.start)))
+            done = todo.take_report(work, Report(counts=DocumentCounts(documents=work.piece.stop - work.piece.start)))
             finished += [done] if done else []
     (one,) = finished
     assert (one.documents, one.lost) == (1000, [])
@@ -178,10 +178,10 @@ def test_nobody_is_asked_for_ever_whose_a_lost_document_is():
     todo = Todo(ScriptedNodes())
     todo.add([shard(0, 1)])
     for _ in range(ATTEMPTS):
-        todo.failed(todo.take(), "failed", "")
+        todo.retry_or_cut(todo.next_work(), "failed", "")
     found, asked = None, 0
     while found is None:
-        found, asked = todo.node_lost(todo.take(), NodeEnd.DIED), asked + 1
+        found, asked = todo.put_back_or_cut(todo.next_work(), NodeEnd.DIED), asked + 1
     assert (asked, [lost.whose for lost in found.lost]) == (NODES_A_DOCUMENT, [UNKNOWN])
 
 
@@ -191,13 +191,13 @@ def test_a_worker_that_died_just_before_its_node_counts_no_more():
     todo = Todo(nodes)
     todo.add([shard(0, 1)])
     for node in ("a", "b"):
-        assert todo.failed(todo.take(), "killed_worker", "", node) is None
+        assert todo.retry_or_cut(todo.next_work(), "killed_worker", "", node) is None
         nodes.told[node] = NodeEnd.ANNOUNCED
     for node in ("c", "d", "e"):
-        work = todo.take()
+        work = todo.next_work()
         assert not isinstance(work.state, LostDocument)
-        assert todo.failed(work, "killed_worker", "", node) is None
-    assert isinstance(todo.take().state, LostDocument)  # it died on three live nodes
+        assert todo.retry_or_cut(work, "killed_worker", "", node) is None
+    assert isinstance(todo.next_work().state, LostDocument)  # it died on three live nodes
 
 
 def test_a_document_whose_workers_die_with_their_nodes_is_given_up_at_last():
@@ -207,8 +207,8 @@ def test_a_document_whose_workers_die_with_their_nodes_is_given_up_at_last():
     for number in range(NODES_A_DOCUMENT):
         nodes.told[str(number)] = NodeEnd.DIED
         assert not isinstance(todo.first.state, LostDocument)
-        todo.failed(todo.take(), "killed_worker", "", str(number))
-    assert todo.take().state.reason == "killed_worker"
+        todo.retry_or_cut(todo.next_work(), "killed_worker", "", str(number))
+    assert todo.next_work().state.reason == "killed_worker"
 
 
 @pytest.mark.parametrize(("reason", "how"), [(0, "died"), (1, "taken"), (2, "died"), (3, "taken"), (4, "taken")])
