@@ -45,7 +45,7 @@ from scanner.cluster.work import (
     without_expired,
 )
 from scanner.cluster.worker import Worker
-from scanner.detection.attribution import Sightings
+from scanner.detection.attribution import EarlierScans
 from scanner.detection.open_plan import check_plan
 from scanner.detection.weighing import weighing_of
 from scanner.errors import Refused
@@ -360,7 +360,7 @@ class _Scan:
             # files come with their shards
             self._have_scanned(under, leave_out_rewritten(under, known, live), earlier._replace(files={}), workers)
 
-    def _have_scanned(self, plan: Plan, shards: Sequence[Shard], earlier: Sightings, workers: int) -> None:
+    def _have_scanned(self, plan: Plan, shards: Sequence[Shard], earlier: EarlierScans, workers: int) -> None:
         pace = PiecePace(seconds_a_byte(plan))
         pieces = pace.pieces_of(shards)
         workers, gpus = share_gpus(plan.config.cluster, min(workers, pieces))

@@ -29,7 +29,7 @@ from scanner.cluster.pool import Pool
 from scanner.cluster.todo import PiecePace, seconds_a_byte
 from scanner.cluster.work import packed
 from scanner.cluster.worker import Rows, Worker, texts_of_flags
-from scanner.detection.attribution import FileKnowledge, KeyUnderTest, Origin, Sightings
+from scanner.detection.attribution import EarlierScans, FileHistory, KeyUnderTest, Origin
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_weighing
 from scanner.detection.rows import flagged_rows, with_canaries, with_ids
@@ -108,7 +108,7 @@ class WeighingWorker(Worker):
     """
 
     def __init__(
-        self, plan: Plan, scan_id: str, memory: int | None, earlier: Sightings, flagged: Mapping[str, FlaggedRows]
+        self, plan: Plan, scan_id: str, memory: int | None, earlier: EarlierScans, flagged: Mapping[str, FlaggedRows]
     ) -> None:
         super().__init__(plan, scan_id, None, earlier)
         self._more_memory, self._flagged, self._by = memory, flagged, reading_of(plan)
@@ -162,7 +162,7 @@ class WeighingWorker(Worker):
         documents: pa.RecordBatch,
         origin: Origin,
         observer: PieceDecoys | None,
-        known: FileKnowledge,
+        known: FileHistory,
         batches: dict[str, list[pa.RecordBatch]],
     ) -> None:
         before = self._flagged.get(origin.path, NO_ROWS)

@@ -26,7 +26,7 @@ from scanner.cluster.machines import device_of_worker, limit_memory, peak_memory
 from scanner.cluster.pieces import NOTHING, Busy, DocumentCounts, Files, PackReport, Piece, Report, Seconds
 from scanner.cluster.todo import seconds_a_byte
 from scanner.detection.accounts import by_account, posts_of
-from scanner.detection.attribution import FileKnowledge, Origin, Sightings, written
+from scanner.detection.attribution import EarlierScans, FileHistory, Origin, written
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_detector, open_text_ids
 from scanner.detection.proving import MOST_TOKENS, SECONDS_A_TOKEN
@@ -190,13 +190,15 @@ class Worker:
     began, without files, which come with the shards; None: nothing, it begins now.
     """
 
-    def __init__(self, plan: Plan, scan_id: str, memory: int | None = None, earlier: Sightings | None = None) -> None:
+    def __init__(
+        self, plan: Plan, scan_id: str, memory: int | None = None, earlier: EarlierScans | None = None
+    ) -> None:
         self._plan = plan
         self._scan_id = scan_id
         self._memory = memory
         self._signed = -math.inf  # when the driver had the last sign of life
         self._room: int | None = None  # bytes of memory that a text may need; None: no limit
-        self._earlier = earlier or Sightings(datetime.now(UTC), {}, {})
+        self._earlier = earlier or EarlierScans(datetime.now(UTC), {}, {})
         self._reader = Reader()  # pieces come in the order of their rows, so that it can go on
 
     @cached_property
@@ -285,7 +287,7 @@ class Worker:
         unread: list[pa.RecordBatch] = []  # documents with a value that was not read
         text_bytes, before_it = 0, (self._detector.tokenising, self._detector.proving)
         observer = self._observer(origin, piece)
-        known = FileKnowledge(
+        known = FileHistory(
             self._earlier.began, self._earlier.texts, piece.shard.first_scanned, written(piece.shard.file)
         )
         for batch in self._reader.read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
@@ -323,7 +325,7 @@ class Worker:
         documents: pa.RecordBatch,
         origin: Origin,
         observer: PieceDecoys | None,
-        known: FileKnowledge,
+        known: FileHistory,
         batches: dict[str, list[pa.RecordBatch]],
     ) -> None:
         result = self._detector.score_batch(documents, origin, observer, known)

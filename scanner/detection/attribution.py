@@ -129,7 +129,7 @@ class DocumentSpan(NamedTuple):
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Sightings(NamedTuple):
+class EarlierScans(NamedTuple):
     """A scan's knowledge when it begins.
 
     began: when, before it listed its files; files: by path, when an earlier scan had the same file; texts: by SHA-256,
@@ -141,11 +141,11 @@ class Sightings(NamedTuple):
     texts: Mapping[bytes, datetime]
 
 
-class FileKnowledge(NamedTuple):
+class FileHistory(NamedTuple):
     """Knowledge of a file's documents, without their own times.
 
-    began, texts: as in Sightings; first_scanned: when an earlier scan had the file, None: not before; written: when the
-    file was modified, None: its filesystem does not tell.
+    began, texts: as in EarlierScans; first_scanned: when an earlier scan had the file, None: not before; written: when
+    the file was modified, None: its filesystem does not tell.
     """
 
     began: datetime

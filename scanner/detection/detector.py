@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from scanner.detection.attribution import (
     BatchResult,
-    FileKnowledge,
+    FileHistory,
     KeyPositions,
     KeyUnderTest,
     NameColumns,
@@ -215,7 +215,7 @@ class Detector:
         documents: pa.RecordBatch,
         origin: Origin,
         observer: ScoreObserver | None = None,
-        known: FileKnowledge | None = None,
+        known: FileHistory | None = None,
     ) -> BatchResult:
         """Score a batch of schemas.tables.DOCUMENTS, and show it to an observer.
 
@@ -241,7 +241,7 @@ class Detector:
         if len(texts.differing):
             others = self._score(texts.normalised, {}, texts.differing, scores_of_stored=scores)[0]
             outcomes = outcomes.or_normalised(others, texts.differing, self._rules.rates)
-        known = known or FileKnowledge(now, {}, None, None)
+        known = known or FileHistory(now, {}, None, None)
         batch = ScoredBatch(
             scores, kept, stored_text, known, partial(users_at, self._keys, self._holders), self._prover
         )

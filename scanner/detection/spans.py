@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from scanner.detection.attribution import (
     DocumentSpan,
-    FileKnowledge,
+    FileHistory,
     KeyPositions,
     NameColumns,
     NamedMessage,
@@ -130,7 +130,7 @@ class ScoredBatch:
     scores: Sequence[KeyPositions]
     documents: pa.RecordBatch
     text_of: Callable[[int], str]
-    known: FileKnowledge
+    known: FileHistory
     users_at: Callable[[datetime], UserOfMessage]
     prover: Prover | None
 

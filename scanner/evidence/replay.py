@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import FileKnowledge, Origin, log10_reach
+from scanner.detection.attribution import FileHistory, Origin, log10_reach
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.proving import nearly_equal, parts_of
@@ -42,7 +42,7 @@ from scanner.registry import Holders, check_secret, find_key, load_registry
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
 from scanner.results.queries import ask
-from scanner.results.sightings import EarlierKnowledge, known_before
+from scanner.results.sightings import RecordedHistory, known_before
 from scanner.scan_plan import ErrorShares, read_config, recorded_correction, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
@@ -179,7 +179,7 @@ def _by_reading(row: Mapping[str, Any], verdict_now: Mapping[str, Any] | None) -
     return FieldComparison("reading", recorded, verdict_now["log10_p_global"], equal=same, why=why or None)
 
 
-def _existed(case: FlagCase, before: EarlierKnowledge, known_at: datetime | None) -> FieldComparison:
+def _existed(case: FlagCase, before: RecordedHistory, known_at: datetime | None) -> FieldComparison:
     """The time by which the document existed, which decides whether a user held its message then."""
     # An earlier flag of its text counts only where it can change whom the text names (scanner.results.sightings), so
     # that the time may be the one with it or the one without.
@@ -245,7 +245,7 @@ def _detected(
     columns = {name: [None] for name in DOCUMENTS.names} | {"row": [row["row"]], "text": [raw]}
     document = pa.RecordBatch.from_pydict(columns, schema=DOCUMENTS)
     first = row["first_seen_at"]
-    known = FileKnowledge(scan["started_at"], {row["text_sha256"]: first} if first else {}, None, None)
+    known = FileHistory(scan["started_at"], {row["text_sha256"]: first} if first else {}, None, None)
     verdicts, *_ = detector.score_batch(document, Origin(row["scan_id"], row["shard_id"], row["path"]), known=known)
     found: Mapping[str, Any] = verdicts.to_pylist()[0]
     return found if levels is None or not found["flagged"] else {**found, "unit": WEIGHED}

@@ -1,6 +1,6 @@
-"""Sightings by earlier scans: files that a scan is about to scan, texts that they flagged, and the registry's users.
+"""EarlierScans by earlier scans: files that a scan is about to scan, texts that they flagged, and the registry's users.
 
-Sightings of files and texts are asked once a scan, of all flags and of all ranges of rows that were scanned.
+EarlierScans of files and texts are asked once a scan, of all flags and of all ranges of rows that were scanned.
 
 A registry that is older than its own results, or was edited, names nobody. A scan verifies it
 (scanner.registry.verification), and keeps a record of that with the results: who can write the registry cannot change
@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from scanner.detection.attribution import Sightings, time_of_ns, written
+from scanner.detection.attribution import EarlierScans, time_of_ns, written
 from scanner.errors import Refused, ScanFailed
 from scanner.input.files import InputFile
 from scanner.registry import NO_RECORD, NamesPart, Record, given_at, given_rows, numbers_of_heads, verify_since
@@ -41,7 +41,7 @@ _OTHERS = pl.concat_list(pl.col(column).fill_null([]) for column in ("named", "n
 """All messages that the rules of naming let through; the first is the row's own."""
 
 
-def sightings_of(plan: Plan, files: Iterable[InputFile], began: datetime, *, under_way: bool = False) -> Sightings:
+def sightings_of(plan: Plan, files: Iterable[InputFile], began: datetime, *, under_way: bool = False) -> EarlierScans:
     """A scan's knowledge of earlier scans of its files, when it begins, or under way, when it has rows of its own.
 
     Raises:
@@ -50,12 +50,12 @@ def sightings_of(plan: Plan, files: Iterable[InputFile], began: datetime, *, und
     """
     modified = {file.path: written(file) for file in files}
     if not modified:
-        return Sightings(began, {}, {})
+        return EarlierScans(began, {}, {})
     wanted = _wanted_files(((path, at, began) for path, at in modified.items()), all_scans=not under_way)
 
-    def sightings() -> Sightings:
+    def sightings() -> EarlierScans:
         files = _files(plan.results, wanted).select("path", "first")
-        return Sightings(began, dict(files.iter_rows()), _texts(plan))
+        return EarlierScans(began, dict(files.iter_rows()), _texts(plan))
 
     return ask(plan.results, sightings)
 
@@ -85,7 +85,7 @@ def _wanted_files(files: Iterable[tuple[str, datetime | None, datetime]], *, all
     return pl.DataFrame(rows, {"path": pl.String, "modified": _TIME, "before": _TIME}, orient="row").unique()
 
 
-class EarlierKnowledge(NamedTuple):
+class RecordedHistory(NamedTuple):
     """A scan's knowledge of a flagged document when it began, without the document's own time.
 
     written: when its file had been modified; file, text: when a scan before had the same file, or flagged the text;
@@ -158,7 +158,7 @@ def scans_of(results: str, rows: Sequence[Mapping[str, Any]]) -> list[ScanOfRow]
     return [one._replace(file=of_file(row, one.began)) for row, one in zip(rows, ran, strict=True)]
 
 
-def known_before(results: str, row: Mapping[str, Any], began: datetime) -> EarlierKnowledge:
+def known_before(results: str, row: Mapping[str, Any], began: datetime) -> RecordedHistory:
     """Knowledge of the scan of a row of FLAGS, which began then, as far as the tables still have it.
 
     Raises:
@@ -174,7 +174,7 @@ def known_before(results: str, row: Mapping[str, Any], began: datetime) -> Earli
     texts = flags(results).filter((pl.col("text_sha256") == row["text_sha256"]) & (pl.col("scanned_at") < began))
     text = texts.with_columns(first="scanned_at").select(_FIRST).min().collect().item()
     dropped = not ranges.filter(pl.col("dropped_at").is_not_null()).head(1).collect().is_empty()
-    return EarlierKnowledge(modified, files.get(row["path"]), text, dropped)
+    return RecordedHistory(modified, files.get(row["path"]), text, dropped)
 
 
 def _texts(plan: Plan) -> dict[bytes, datetime]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from scanner.detection import detector as texts_module
-from scanner.detection.attribution import FileKnowledge, KeyUnderTest, Origin
+from scanner.detection.attribution import FileHistory, KeyUnderTest, Origin
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
 from scanner.detection.sketches import sketch
@@ -149,10 +149,10 @@ def test_whole_tables(registry, keys, marked, plain, rate, under_test, monkeypat
         Rules(rate, len(under_test)),
     )
     now = datetime.now(UTC)
-    known = FileKnowledge(now, {hashlib.sha256(texts[1].encode()).digest(): now - HOUR}, None, now - 2 * HOUR)
-    unknown = FileKnowledge(now, {}, None, None)
+    known = FileHistory(now, {hashlib.sha256(texts[1].encode()).digest(): now - HOUR}, None, now - 2 * HOUR)
+    unknown = FileHistory(now, {}, None, None)
     parts = [(documents.slice(*part), how) for part in ((0,), (5, 30), (6, 3), (0, 0)) for how in (known, unknown)]
-    for batch, how in [*parts, (documents, FileKnowledge(now, {}, now - HOUR, None))]:
+    for batch, how in [*parts, (documents, FileHistory(now, {}, now - HOUR, None))]:
         tables = detector.score_batch(batch, ORIGIN, None, how)[:2], row_by_row(detector, batch, how)
         for found, wanted in zip(*tables, strict=True):
             found.validate(full=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from scanner.detection.attribution import FileKnowledge, Sightings
+from scanner.detection.attribution import EarlierScans, FileHistory
 from scanner.input.files import list_files
 from scanner.registry import list_users, new_key, restore_users
 from scanner.results.sightings import sightings_of
@@ -196,7 +196,7 @@ def seen(night):
     night.write("b", ["text"])
     os.utime(path, ((BEGAN - 2 * HOUR).timestamp(),) * 2)
 
-    def ask(verdicts=(), quarantine=(), **changes) -> Sightings:
+    def ask(verdicts=(), quarantine=(), **changes) -> EarlierScans:
         open_tables(night.results)
         for row in verdicts:
             began = (
@@ -224,7 +224,7 @@ def at(hours: float) -> datetime:
 
 
 def test_nothing_was_seen_before_the_first_scan(seen):
-    assert seen() == Sightings(BEGAN, {}, {})
+    assert seen() == EarlierScans(BEGAN, {}, {})
 
 
 def test_a_scan_had_the_same_file_if_it_came_after_its_last_change(seen):
@@ -297,8 +297,8 @@ def test_the_earliest_time_counts_and_its_files_only_without_one_of_its_own(own,
     def time_of(hours: float | None) -> datetime | None:
         return None if hours is None else at(hours)
 
-    known = FileKnowledge(BEGAN, {} if text is None else {b"x": at(text)}, time_of(before), time_of(modified))
+    known = FileHistory(BEGAN, {} if text is None else {b"x": at(text)}, time_of(before), time_of(modified))
     hours = [0, text, before, modified if own is None else own]
     earliest = max(hour for hour in hours if hour is not None)
     assert known.existed_by(time_of(own), b"x") == (at(earliest) if earliest else None)
-    assert FileKnowledge(BEGAN, {}, None, None).existed_by(None, b"x") is None
+    assert FileHistory(BEGAN, {}, None, None).existed_by(None, b"x") is None
