@@ -74,7 +74,9 @@ def check(
     if config is not None:
         request = Check.of_config(config, key_ids)
         found = filter_of_config(config, (date or datetime.datetime.now(datetime.UTC)).date())
-        request = request if found is None else replace(request, rules=replace(request.rules, without=found.open()))
+        request = (
+            request if found is None else replace(request, rules=replace(request.rules, ngram_filter=found.open()))
+        )
     elif registry is not None:
         folder = registry if is_uri(registry) else Path(registry)
         request = Check.of_registry(folder, key_ids, 1e-6 if fpr is None else fpr)

@@ -17,9 +17,9 @@ from scanner.cluster.work import (
     InspectedInput,
     ScanWork,
     inspect_input,
+    leave_out_done,
     other_names,
     refuse_wrong_columns,
-    without,
     without_expired,
     work_left,
 )
@@ -212,7 +212,7 @@ class _Input:
     def done(self) -> CheckFinding:
         """How much is committed, and how much is left. Raises Refused where that is older than nights are kept."""
         scanned = results.exist(self._plan.results)
-        found = work_left(self._plan, self._inspected) if scanned else without(self._inspected, ())
+        found = work_left(self._plan, self._inspected) if scanned else leave_out_done(self._inspected, ())
         self.work = work = without_expired(self._plan, found, refuse=True)
         says = [f"{work.skipped:,} of {_count(work.shards, 'shard')}; {_count(work.documents, 'document')} left"]
         by_one_key = {

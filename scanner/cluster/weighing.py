@@ -124,12 +124,12 @@ class WeighingWorker(Worker):
     @cached_property
     def _rules(self) -> Rules:
         plan = self._plan
-        without = open_filter(plan.results, plan.filter_sha256, self._text_ids.ngram_secret())
-        return Rules.of(plan.config, plan.keys_tested, without)
+        ngram_filter = open_filter(plan.results, plan.filter_sha256, self._text_ids.ngram_secret())
+        return Rules.of(plan.config, plan.keys_tested, ngram_filter)
 
     @cached_property
     def _detector(self) -> Detector:
-        return open_weighing(self._plan, self._tests, self._levels, self._rules.without)
+        return open_weighing(self._plan, self._tests, self._levels, self._rules.ngram_filter)
 
     @cached_property
     def _text_reader(self) -> "TextReader":

@@ -289,7 +289,7 @@ def _look_back(plan: Plan, inspected: InspectedInput) -> tuple[ScanWork, set[str
         rules = _rules(plan)
         refuse_second_rule(plan, rest, recorded, rules, done)
         others = done_under_others(plan, rest, recorded, done)
-    return without(inspected, whole, others), logged
+    return leave_out_done(inspected, whole, others), logged
 
 
 def _rules(plan: Plan) -> list[tuple[str, int, str | None]]:
@@ -299,7 +299,7 @@ def _rules(plan: Plan) -> list[tuple[str, int, str | None]]:
     return [(*rule, sha256) for rule in stated for sha256 in {None, *of_night}]
 
 
-def without(
+def leave_out_done(
     inspected: InspectedInput, done: Collection[str], others: Mapping[str, DoneUnderKeys] = MappingProxyType({})
 ) -> ScanWork:
     """The work that is left when these ids are done, and these shards under other keys."""

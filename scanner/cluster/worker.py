@@ -67,7 +67,7 @@ class Rows:
     def take_back(self, void: Unreadable) -> None:
         """Take rows that turned out to be unreadable out of every table whose rows are documents'."""
         for table, batches in self.batches.items():
-            self.batches[table] = [without(void, one) if "row" in one.schema.names else one for one in batches]
+            self.batches[table] = [drop_unreadable(void, one) if "row" in one.schema.names else one for one in batches]
         self.set_aside = [row for row in self.set_aside if not void.start <= row < void.stop]
 
 
@@ -152,7 +152,7 @@ def quarantine_rows(
     return pa.RecordBatch.from_pylist([shared | {"row": row} | whose._asdict() for row, whose in rows], QUARANTINE)
 
 
-def without(void: Unreadable, batch: pa.RecordBatch) -> pa.RecordBatch:
+def drop_unreadable(void: Unreadable, batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch without the rows that turned out to be unreadable after they were given."""
     return batch.filter(pc.or_(pc.less(batch["row"], void.start), pc.greater_equal(batch["row"], void.stop)))
 
@@ -207,8 +207,8 @@ class Worker:
 
     @cached_property
     def _detector(self) -> Detector:
-        without = open_filter(self._plan.results, self._plan.filter_sha256, self._text_ids.ngram_secret())
-        return open_detector(self._plan, self._device[0], without)
+        ngram_filter = open_filter(self._plan.results, self._plan.filter_sha256, self._text_ids.ngram_secret())
+        return open_detector(self._plan, self._device[0], ngram_filter)
 
     @cached_property
     def _decoys(self) -> Decoys | None:
@@ -294,7 +294,7 @@ class Worker:
             clock.lap("read")
             if isinstance(batch, Unreadable):
                 self._take_back(batch, piece, rows, origin)
-                unread = [without(batch, rows_before) for rows_before in unread]
+                unread = [drop_unreadable(batch, rows_before) for rows_before in unread]
                 continue
             batch, large = self._without_large(batch, piece)
             rows.set_aside += large

@@ -299,7 +299,7 @@ class Detector:
             ids = np.random.default_rng(0).integers(test.tokenizer.vocab_size, size=length + 1, dtype=np.uint32)
             tokens = Tokens(ids, np.array([0, length, length + 1], np.int64))
             name, rule = test.key.tokenizer.sha256, test.watermark.rule
-            positions = self._rules.without.positions(name, rule, tokens, self._rules.dedup)
+            positions = self._rules.ngram_filter.positions(name, rule, tokens, self._rules.dedup)
             segments = None
             if self._token_offsets is not None:
                 blank = pa.array([b" ", b" "], pa.large_binary())
@@ -332,7 +332,7 @@ class Detector:
             if (name, rule) not in positions:
                 whole = rule.positions(tokens[name], self._rules.dedup)
                 enough |= whole.scored >= self._rules.min_scored
-                positions[name, rule] = self._rules.without.left_of(whole, name, rule, tokens[name])
+                positions[name, rule] = self._rules.ngram_filter.left_of(whole, name, rule, tokens[name])
             parted = scores_of_stored[place].parted[differing] if scores_of_stored else None
             of_texts = tokens[name], positions[name, rule], segments.get(name)
             of_look = terms._replace(of_spans=None) if scores_of_stored else terms

@@ -56,20 +56,22 @@ def check_users(plan: Plan) -> None:
     Holders.load(plan.registry, [key.key_id for key in plan.keys])
 
 
-def open_detector(plan: Plan, device: "torch.device | None" = None, without: Filter = NO_FILTER) -> Detector:
+def open_detector(plan: Plan, device: "torch.device | None" = None, ngram_filter: Filter = NO_FILTER) -> Detector:
     """Read secrets, tokenizers and users; every worker does so itself. Raises as `check_plan` does.
 
-    device: all messages of a key are scored there; without: n-grams that are left out of scoring.
+    device: all messages of a key are scored there; ngram_filter: n-grams that are left out of scoring.
     """
     keys_under_test = open_keys(plan.registry, plan.keys, _mover_to(device))
-    rules = Rules.of(plan.config, plan.keys_tested, without)
+    rules = Rules.of(plan.config, plan.keys_tested, ngram_filter)
     holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
     return Detector(keys_under_test, holders, rules, open_prover(plan.registry, keys_under_test, rules))
 
 
-def open_weighing(plan: Plan, keys_under_test: Sequence[KeyUnderTest], levels: TextLevels, without: Filter) -> Detector:
+def open_weighing(
+    plan: Plan, keys_under_test: Sequence[KeyUnderTest], levels: TextLevels, ngram_filter: Filter
+) -> Detector:
     """As `open_detector`, for the pass in which tokens count by levels; keys_under_test: opened without levels."""
-    rules = replace(Rules.of(plan.config, plan.keys_tested, without), weights=plan.weights.of_weighed())
+    rules = replace(Rules.of(plan.config, plan.keys_tested, ngram_filter), weights=plan.weights.of_weighed())
     holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
     return Detector(
         weighed_keys(keys_under_test, levels),
@@ -99,7 +101,7 @@ def open_prover(
             path = ByLevelsProof(path, levels.of(test.key.tokenizer.sha256), how)
         corrections = rules.weights.corrections(test.key, rules.keys_tested, *np.indices((2, 2)))  # differs, parted
         of_spans = rules.weights.correction_of_spans(test.key, rules.keys_tested)
-        common = rules.without.of(test.key.tokenizer.sha256, test.watermark.rule)
+        common = rules.ngram_filter.of(test.key.tokenizer.sha256, test.watermark.rule)
         keys.append(ProvedKey(path, test.tokenizer.reference, test.key.messages, corrections, of_spans, common))
     return Prover(keys, secret[:64], rules)
 

@@ -153,7 +153,7 @@ class Rules:
         min_scored: scored positions below which a key does not score a document.
         weights: of units and of variants; where normalised texts have one, these are scored too, where they differ;
             where spans have one, these are looked for.
-        without: n-grams that are left out of scoring.
+        ngram_filter: n-grams that are left out of scoring.
     """
 
     false_positive_rate: float
@@ -162,21 +162,25 @@ class Rules:
     dedup: Dedup = ScanConfig.model_fields["dedup"].default
     min_scored: int = ScanConfig.model_fields["min_scored"].default
     weights: ErrorShares = NO_VARIANTS
-    without: Filter = NO_FILTER
+    ngram_filter: Filter = NO_FILTER
 
     @classmethod
-    def of(cls, config: ScanConfig, keys_tested: int, without: Filter = NO_FILTER) -> "Rules":
+    def of(cls, config: ScanConfig, keys_tested: int, ngram_filter: Filter = NO_FILTER) -> "Rules":
         """The rules of a scan's configuration."""
         rates = config.false_positive_rate, keys_tested, config.misnaming_rate
-        return cls(*rates, config.dedup, config.min_scored, ErrorShares.of(config), without)
+        return cls(*rates, config.dedup, config.min_scored, ErrorShares.of(config), ngram_filter)
 
     @classmethod
     def recorded(
-        cls, scan: Mapping[str, Any], keys_tested: int, weights: ErrorShares = NO_VARIANTS, without: Filter = NO_FILTER
+        cls,
+        scan: Mapping[str, Any],
+        keys_tested: int,
+        weights: ErrorShares = NO_VARIANTS,
+        ngram_filter: Filter = NO_FILTER,
     ) -> "Rules":
         """The rules of a scan by its row of SCANS."""
         rates = scan["false_positive_rate"], keys_tested, scan["misnaming_rate"]
-        return cls(*rates, scan["dedup"], scan["min_scored"], weights, without)
+        return cls(*rates, scan["dedup"], scan["min_scored"], weights, ngram_filter)
 
     @property
     def rates(self) -> tuple[float, float]:

@@ -218,7 +218,7 @@ def worth_reading(
         name, mark = test.key.tokenizer.sha256, test.watermark
         if name not in tokens:
             tokens[name] = test.tokenizer.encode(texts)
-        positions = rules.without.positions(name, mark.rule, tokens[name], rules.dedup)
+        positions = rules.ngram_filter.positions(name, mark.rule, tokens[name], rules.dedup)
         documents, kept = long_enough(positions, rules.min_scored)
         if test.key.messages == 1:
             documents = documents[passes(search(mark, tokens[name], kept, 1).log10_p[:, 0], by.cut)]

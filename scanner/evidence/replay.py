@@ -130,10 +130,10 @@ def replay(config_file: Path, document: str) -> Replay:
     locations = [resolve(path, base, None) for path in config.input.paths if "{date}" not in path]
     columns = Columns.of(config.input)
     found = StoredTexts(columns, locations, results).of(case)
-    without = filter_of(results, folder, registry, case)
+    ngram_filter = filter_of(results, folder, registry, case)
     steps = surprise_of(results, case) if case.row["unit"] == WEIGHED else None
-    replayed = dict(_detected(config, folder, keys, case, found.text, without, steps))
-    slowly, room = _by_slow_path(folder, registry, case, found.text, without, steps)
+    replayed = dict(_detected(config, folder, keys, case, found.text, ngram_filter, steps))
+    slowly, room = _by_slow_path(folder, registry, case, found.text, ngram_filter, steps)
     replayed |= slowly
     of_file = [name for name, kind in OF_FILE.items() if columns.names[kind] is not None and found.row is not None]
     replayed |= {name: (found.row or {})[name] for name in of_file}
@@ -150,7 +150,9 @@ def replay(config_file: Path, document: str) -> Replay:
         fields.append(_existed(case, before, found.row["created_at_latest"]))
     if steps is not None:
         read_now = _read_again(config, base, case, found.text)
-        verdict_now = None if read_now is None else _detected(config, folder, keys, case, found.text, without, read_now)
+        verdict_now = (
+            None if read_now is None else _detected(config, folder, keys, case, found.text, ngram_filter, read_now)
+        )
         fields.append(_by_reading(case.row, verdict_now))
     return Replay(case, fields, found.not_from_file, check)
 
@@ -203,14 +205,14 @@ def _keys_then(registry: Registry, case: FlagCase) -> list[MasterKey]:
     keys = []
     first = first_keys(registry.keys, gives_p_values)
     later = [key.created_at for key in registry.keys if key.one_of is not None and key not in first]
-    without = bool(first) and (case.scan or {})["started_at"] < min(later)  # no key had a weight then
+    ngram_filter = bool(first) and (case.scan or {})["started_at"] < min(later)  # no key had a weight then
     for then in (case.scan or {})["keys"]:
         key = find_key(registry, then["key_id"])
         if then["commitment"] is not None and key.commitment != then["commitment"]:
             raise Refused(f"key {key.key_id!r}: the registry has another commitment than the scan recorded")
         if key.tokenizer.sha256 != then["tokenizer_sha256"]:
             raise Refused(f"key {key.key_id!r}: the registry has another tokenizer than the scan recorded")
-        keys.append(key.model_copy(update={"one_of": None}) if without else key)
+        keys.append(key.model_copy(update={"one_of": None}) if ngram_filter else key)
     return keys
 
 
@@ -220,7 +222,7 @@ def _detected(
     keys: Sequence[MasterKey],
     case: FlagCase,
     raw: bytes,
-    without: Filter,
+    ngram_filter: Filter,
     steps: NDArray[np.uint8] | None,
 ) -> Mapping[str, Any]:
     """The verdict by the scan's own rule: a row of VERDICTS. steps: of surprise, None: all tokens counted alike."""
@@ -236,7 +238,7 @@ def _detected(
         )
     if steps is not None:
         keys, weights = [key for key in keys if can_be_weighed(key)], weights.of_weighed()
-    rules = Rules.recorded(scan, scan["keys_tested"], weights, without)
+    rules = Rules.recorded(scan, scan["keys_tested"], weights, ngram_filter)
     keys_under_test, holders = open_keys(folder, keys, fast=False), Holders.load(folder, [key.key_id for key in keys])
     if steps is not None:
         levels = levels_on_record(keys_under_test, read_text(raw)[0] or "", steps, case.where)
@@ -256,7 +258,7 @@ def _by_slow_path(
     registry: Registry,
     case: FlagCase,
     raw: bytes,
-    without: Filter,
+    ngram_filter: Filter,
     steps: NDArray[np.uint8] | None,
 ) -> tuple[dict[str, Any], float]:
     """Score and p-value of the verdict's message, and their rounding, by its format's slow path; parts: see proving."""
@@ -272,7 +274,7 @@ def _by_slow_path(
     if steps is not None:
         levels = levels_on_record([test], text, steps, case.where)
         path = ByLevelsProof(path, levels.of(key.tokenizer.sha256), form)
-    left_out = plainly_left_out(without.of(key.tokenizer.sha256, test.watermark.rule), ids)
+    left_out = plainly_left_out(ngram_filter.of(key.tokenizer.sha256, test.watermark.rule), ids)
     scored, (score,) = path.scores(ids, [row["message"]], (case.scan or {})["dedup"], left_out)
     log10_p = max(path.log10_p(score, scored), log10_reach(test))
     room = path.rounding(scored) if isinstance(path, BoundsRounding) else 0.0

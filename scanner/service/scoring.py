@@ -142,7 +142,7 @@ class Scorer:
         check = served.check
         found = filter_of_config(served.scan, served.night) if served.night else None
         if found is not None:
-            check = replace(check, rules=replace(check.rules, without=found.open()))
+            check = replace(check, rules=replace(check.rules, ngram_filter=found.open()))
         self._served, self._key = served, gram_key(secret)
         self._opened = OpenedCheck(check, _HoldersNow(check) if served.names else _Nobody())
         self._opened.compile()

@@ -99,7 +99,7 @@ def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, mark
     post.write_text(marked(alice, 80, 3) + plain(30, 1))
     found = filters.filter_of_config(nightly.config, SECOND)
     check = Check.of_config(nightly.config)
-    one = check_text(replace(check, rules=replace(check.rules, without=found.open())), post.read_bytes())[0]
+    one = check_text(replace(check, rules=replace(check.rules, ngram_filter=found.open())), post.read_bytes())[0]
     assert {name: one[name] for name in SAME} == {name: flag[name] for name in SAME}
     out = call("check", nightly.config, "--text", post, "--date", SECOND)[1]
     assert out.endswith(f"hold are left out, by the filter {found.sha256[:12]} of {SECOND}\n")

@@ -213,14 +213,14 @@ class BySeed:
         found = seeded_positions(tokens, seeds, self.skipped, dedup)
         of_positions, first, end = seeds[found.index], self.keyless.start, self.keyless.stop
         left_out = ((of_positions >= first) & (of_positions < end)) | (tokens.ids[found.index] >= self.size)
-        return without(found, left_out) if left_out.any() else found
+        return drop_positions(found, left_out) if left_out.any() else found
 
     def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
         """See PositionRule."""
         return tuple(tokens.ids[place - self.window : place + 1].tolist())
 
 
-def without(positions: Positions, left_out: NDArray[np.bool_]) -> Positions:
+def drop_positions(positions: Positions, left_out: NDArray[np.bool_]) -> Positions:
     """The positions without some of them, bool[P]."""
     kept = np.zeros(len(positions.index) + 1, np.int64)
     np.cumsum(~left_out, out=kept[1:])

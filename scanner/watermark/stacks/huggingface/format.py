@@ -29,10 +29,10 @@ from scanner.watermark.stacks.shared import (
     Seeds,
     ShuffledGreenFormat,
     check_message,
+    drop_positions,
     hashing_key,
     key_fingerprint,
     seeded_positions,
-    without,
 )
 
 SEED_BITS = 32
@@ -152,7 +152,7 @@ class AfterOneToken:
         """See PositionRule."""
         before = np.concatenate([np.zeros(min(1, len(tokens.ids)), np.uint32), tokens.ids[:-1]])
         found = seeded_positions(tokens, before, self.width, dedup)
-        return without(found, before[found.index] == 0)
+        return drop_positions(found, before[found.index] == 0)
 
     def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
         """See PositionRule."""
