@@ -184,12 +184,12 @@ class Flag(NamedTuple):
 
 
 class RecomputedClaim(NamedTuple):
-    """A key's claim, computed again. passes: as a whole; user_evidence: also by what it shares with no other."""
+    """A key's claim, computed again. passes: as a whole; passes_user: also by what it shares with no other."""
 
     key: int
     claim: Claim
     passes: bool
-    user_evidence: bool
+    passes_user: bool
 
     @property
     def message(self) -> tuple[int, int]:
@@ -281,7 +281,7 @@ class Prover:
                 recomputed += of_key
         passing = [one for one in recomputed if one.passes]
         may_be_named = {
-            one.message for one in passing if (one.user_evidence if found[one.key].independent else len(passing) == 1)
+            one.message for one in passing if (one.passes_user if found[one.key].independent else len(passing) == 1)
         }
         named = {one.message for one in recomputed if one.claim.named}
         best = (flag.key, int(found[flag.key].message[flag.place, flag.candidate]))
@@ -306,20 +306,20 @@ class Prover:
         if (len(ids), scored) != sizes:
             return None
         recomputed, room = [], path.rounding(scored) if isinstance(path, BoundsRounding) else 0.0
-        single = (
+        evidence = (
             path.user_evidence(ids, messages, self._dedup, left_out) if isinstance(path, ProvesUserEvidence) else None
         )
-        for claim, score, user_evidence in zip(
-            claims, scores, self._user_evidence(path, single, len(messages), correction), strict=True
+        for claim, score, log10_p_user in zip(
+            claims, scores, self._log10_p_user(path, evidence, len(messages), correction), strict=True
         ):
             passes = self._passes(claim, path.log10_p(claim.score, scored), (key.messages, correction))
             if (
                 passes is None
                 or not nearly_equal(claim.score, score, room)
-                or not same(claim.log10_p_own, user_evidence, room)
+                or not same(claim.log10_p_own, log10_p_user, room)
             ):
                 return None
-            recomputed.append(RecomputedClaim(number, claim, passes, self._passes_user_evidence(claim, user_evidence)))
+            recomputed.append(RecomputedClaim(number, claim, passes, self._passes_user(claim, log10_p_user)))
         return recomputed
 
     def _parted(self, path: SlowPath, key: ProvedKey, text: str) -> bool:
@@ -330,22 +330,22 @@ class Prover:
         places = path.parts(ids, [0], self._dedup, plainly_left_out(key.common, ids))[0]
         return len(places) >= self._min_scored and len(parts_of(self._kinds, key.tokenizer, text, places)) > 1
 
-    def _user_evidence(
-        self, path: SlowPath, single: tuple[int, list[float], int] | None, messages: int, correction: float
+    def _log10_p_user(
+        self, path: SlowPath, evidence: tuple[int, list[float], int] | None, messages: int, correction: float
     ) -> list[float | None]:
         """log10 p of what each message shares with no other, corrected as in `KeyFindings`; None: nothing is asked."""
         from scanner.watermark.proof import log10_any_of
 
-        if single is None:
+        if evidence is None:
             return [None] * messages
-        scored, scores, among = single
-        return [log10_any_of(log10_any_of(path.log10_p(s, scored), among), correction) for s in scores]
+        scored, scores, users = evidence
+        return [log10_any_of(log10_any_of(path.log10_p(s, scored), users), correction) for s in scores]
 
-    def _passes_user_evidence(self, claim: Claim, user_evidence: float | None) -> bool:
-        if user_evidence is None or claim.log10_p_own is None:
+    def _passes_user(self, claim: Claim, log10_p_user: float | None) -> bool:
+        if log10_p_user is None or claim.log10_p_own is None:
             return True
-        rounding_decides = nearly_equal(user_evidence, self._log10_misnaming)
-        return (claim.log10_p_own if rounding_decides else user_evidence) <= self._log10_misnaming
+        rounding_decides = nearly_equal(log10_p_user, self._log10_misnaming)
+        return (claim.log10_p_own if rounding_decides else log10_p_user) <= self._log10_misnaming
 
     def _passes(self, claim: Claim, log10_p: float, tests: tuple[int, float]) -> bool | None:
         """Whether a candidate passes; None where one of its p-values differs from the claim. tests: M, K of SPEC §3."""
@@ -371,15 +371,15 @@ def claims_of(
     claims = []
     for c in range(findings.message.shape[1]):
         message = int(findings.message[place, c])
-        p, user_evidence = float(findings.log10_p_global[place, c]), float(findings.log10_p_own[place, c])
+        p, log10_p_user = float(findings.log10_p_global[place, c]), float(findings.log10_p_own[place, c])
         passes_rank = bool(findings.passes_rank[place, c])
         passes = p <= log10_rate and passes_rank
         if message >= 0 and (passes or named[c] or (second and c < 2)):
             beaten = findings.p_rank[place, c] > LEAST_RANK
-            score, single = float(findings.score[place, c]), float(findings.log10_p[place, c])
-            more = None if user_evidence == -np.inf else user_evidence
+            score, log10_p = float(findings.score[place, c]), float(findings.log10_p[place, c])
+            more = None if log10_p_user == -np.inf else log10_p_user
             claims.append(
-                Claim(message, score, single, None if beaten else p, more, passes_rank, passes, bool(named[c]))
+                Claim(message, score, log10_p, None if beaten else p, more, passes_rank, passes, bool(named[c]))
             )
     return claims
 
