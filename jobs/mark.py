@@ -334,7 +334,7 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     if law is None or max(strengths.scored) < LEAST_SCORED:
         return [f"no completion has {LEAST_SCORED} scored tokens: too short to be read back"]
     power = MeasuredTexts.of(law, strengths).power(strengths.scored, aim)
-    log10_p = corrected(log10_p_of(law, strengths.score, strengths.scored), aim.messages, aim.keys)
+    log10_p = corrected(log10_p_of(law, strengths.score, strengths.scored), aim.messages, aim.correction)
     per_token = strengths.score / np.maximum(strengths.scored, 1)
     strength = "green share" if law.discrete else "probability, entropy"
     cells = zip(rows, strengths.scored, per_token, log10_p, power, strict=True)
@@ -352,8 +352,8 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     head = ("row", "marked for", "scored tokens", strength, "log10 p", "expected power")
     return [
         *columns([head, *lines]),
-        f"log10 p is corrected for {aim.messages:,} messages of {aim.keys} keys; power is the chance that such texts "
-        f"of that length are found at {aim.false_positive_rate:g}",
+        f"log10 p is corrected for {aim.messages:,} messages of {aim.correction} keys; power is the chance that such "
+        f"texts of that length are found at {aim.false_positive_rate:g}",
     ]
 
 

@@ -315,7 +315,7 @@ def plan(
         if None not in (key_id, of_file) and key_id != of_file:
             raise Refused(f"--key {key_id}: the texts of --from {marked_file} are of key {of_file}; leave --key out")
         scanned = ScannedKey.of_config(config, of_file or key_id)
-        registry, fpr, keys = scanned.registry, scanned.false_positive_rate, scanned.keys
+        registry, fpr, keys = scanned.registry, scanned.false_positive_rate, scanned.correction
     elif key_id is not None:
         raise click.UsageError("--key goes with CONFIG.")
     fpr, keys = 1e-6 if fpr is None else fpr, 1.0 if keys is None else keys

@@ -34,16 +34,16 @@ _Floats = NDArray[np.float64]
 class Aim(NamedTuple):
     """What is to be detected: a false-positive rate for a document, over M messages of a key, and K (SPEC §3).
 
-    keys: K, how many keys share the rate equally, or 1 over the weight of the key and of the looked at text.
+    correction: K, how many keys share the rate equally, or 1 over the weight of the key and of the looked at text.
     """
 
     false_positive_rate: float
     messages: int
-    keys: float
+    correction: float
 
     def passes(self, log10_p: _Floats) -> NDArray[np.bool_]:
         """Whether one message's own log10 p passes once it is corrected (SPEC §3)."""
-        return passes(corrected(log10_p, self.messages, self.keys), self.false_positive_rate)
+        return passes(corrected(log10_p, self.messages, self.correction), self.false_positive_rate)
 
 
 class MarkAssumption(Protocol):

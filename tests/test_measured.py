@@ -235,10 +235,10 @@ def test_what_is_planned_for_three_keys_and_all_looks_is_what_a_detector_finds(t
     """The exact law at K of scan.toml against the detector of a scan, on 400 texts; K of one look is far off."""
     share, tokens, number = 0.6, 72, 400
     scanned = ScannedKey.of_config(three_keys / "scan.toml", "green")
-    assert scanned.keys == pytest.approx(3 * LOOKS)
+    assert scanned.correction == pytest.approx(3 * LOOKS)
     exact = GreenShare(Fraction(1, 4), share, "")
     scored = np.array([tokens - 2])
-    planned, of_one_look = (exact.power(scored, Aim(1e-6, 200, keys))[0] for keys in (scanned.keys, 1))
+    planned, of_one_look = (exact.power(scored, Aim(1e-6, 200, keys))[0] for keys in (scanned.correction, 1))
     texts = ["so" + text for text in texts_of(three_keys / "registry", words, 7, share, tokens, number)]
     assert [normalise(text) for text in texts] == texts
     config = read_config(three_keys / "scan.toml")

@@ -83,11 +83,11 @@ class Check:
 class ScannedKey:
     """A key as a configuration's scans test it in whole documents that have parts and are their own normal form.
 
-    keys: K (SPEC §3); looks: in words; registry: its folder. The rest as in ScanConfig.
+    correction: K (SPEC §3); looks: in words; registry: its folder. The rest as in ScanConfig.
     """
 
     key: MasterKey
-    keys: float
+    correction: float
     looks: str
     registry: str
     false_positive_rate: float

@@ -33,9 +33,9 @@ def verdict_columns(
 ) -> dict[str, Any]:
     """Columns of VERDICTS on D texts, except for who had a message; `named`: somebody is named (`decide`).
 
-    keys: the keys under test; lengths: in tokens under each key, int64[K, D]; outcomes: the texts that count, and what
-    keys found in them; reason: why only a part was scored; whole_is_enough: bool[D], texts that are long enough for a
-    key if nothing is left out.
+    keys: the keys under test; lengths: in tokens under each key, int64[keys, D]; outcomes: the texts that count, and
+    what keys found in them; reason: why only a part was scored; whole_is_enough: bool[D], texts that are long enough
+    for a key if nothing is left out.
     """
     found, decided, normalised = outcomes.found, outcomes.decided, outcomes.normalised
     chosen, naming, rows = decided.key, decided.naming, np.arange(len(decided.key))
@@ -93,7 +93,7 @@ def verdict_columns(
 
 
 def plain_lengths(rows: pa.Array, lengths: NDArray[np.int64], found: Sequence[KeyFindings]) -> pa.RecordBatch:
-    """`lengths` of BatchResult, of D rows and their tokens under K keys, int64[K, D]."""
+    """`lengths` of BatchResult, of D rows and their tokens under all keys, int64[keys, D]."""
     first = np.argmax(np.stack([findings.message[:, 0] >= 0 for findings in found]), axis=0)
     scored = np.stack([findings.scored for findings in found])
     at = first, np.arange(len(first))

@@ -375,20 +375,20 @@ def search_parts(
     tokens: Tokens,
     positions: Positions,
     messages: int,
-    keys: ArrayLike,
+    correction: ArrayLike,
     limit: Limit,
     parts: Parts | None = None,
 ) -> tuple[KeyFindings, list[Span]]:
     """Result of a search of D documents (scanner.watermark.rule.search), and their spans.
 
     For one message the windows' sums give the documents' scores too, so that no draw is computed twice.
-    keys: K for documents as a whole, of all or of each; limit: what a span must pass; parts: as of `spans_of`.
+    correction: K of documents as a whole, of all or of each; limit: what a span must pass; parts: as of `spans_of`.
     """
     if messages > 1 or not isinstance(mark, ScoresParts):
-        found = search(mark, tokens, positions, messages, keys)
+        found = search(mark, tokens, positions, messages, correction)
         return found, spans_of(mark, tokens, positions, limit, found, parts=parts)
     sums = running_sums(mark.terms(tokens, positions, 0), positions.offsets)
-    found = findings_of(mark, mark.single_message(totals(sums, positions)), positions.scored, 1, keys)
+    found = findings_of(mark, mark.single_message(totals(sums, positions)), positions.scored, 1, correction)
     return found, spans_of(mark, tokens, positions, limit, found, sums, parts)
 
 
