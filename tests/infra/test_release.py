@@ -13,6 +13,7 @@ import sys
 import urllib.request
 import zipfile
 from pathlib import Path
+from urllib.error import HTTPError
 
 import polars as pl
 import pytest
@@ -138,7 +139,8 @@ def test_the_wheel_works_in_a_fresh_environment(name, release, tmp_path):
         for text, marked in ((most_surely_marked(tmp_path / "demo"), True), ("Text to inspect", False)):
             body = json.dumps({"text": text}).encode()
             request = urllib.request.Request(f"{address}/detect", body, {"Content-Type": "application/json"})
-            assert json.load(urllib.request.urlopen(request, timeout=60))["is_watermarked"] is marked
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                assert json.load(answer)["is_watermarked"] is marked
     finally:
         server.terminate()
         assert server.wait(60) == 128 + signal.SIGTERM
@@ -178,8 +180,11 @@ def most_surely_marked(demo: Path) -> str:
 def answers(address: str) -> bool:
     """Whether a server answers at an address with 200."""
     try:
-        return urllib.request.urlopen(address, timeout=5).status == 200
-    except OSError:
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            return answer.status == 200
+    except OSError as error:
+        if isinstance(error, HTTPError):
+            error.close()
         return False
 
 
