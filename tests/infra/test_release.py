@@ -22,7 +22,7 @@ from pyarrow.dataset import dataset, field
 from tests.support.detecting import until
 
 ROOT = Path(__file__).parents[2]
-PYTHONS = ("python3.11", "python3.12", "python3.13")
+PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
 """Pythons that pyproject.toml names."""
 
 
