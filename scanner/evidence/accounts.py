@@ -291,7 +291,6 @@ def _levels(findings: AccountFindings, message: int) -> tuple[NDArray[np.int64],
     return scored, [
         sum(bool(p <= level) for level in RUN_STRENGTHS) if n >= RUN else None
         for p, n in zip(log10_p, scored, strict=True)
-        for p, n in zip(log10_p, scored, strict=True)
     ]
 
 
