@@ -193,7 +193,6 @@ def _write_files(
     found: "CalibrationCounts",
     show_text: bool,
 ) -> list[str]:
-    """Write drawings and details beside the table. Returns their paths."""
     from scanner.audit.calibration.one_key import PIECE_THRESHOLDS, details, law_png, pieces_png
     from scanner.storage.locations import filesystem_of
 

@@ -108,15 +108,9 @@ class ErrorShares(NamedTuple):
         weight of parts and of levels that it lacks; the text as it stands takes over that of a normal form. So the
         weights of a text are at most 1 together: P(p ≤ α · weight in any look) ≤ Σ α · weight ≤ α. No score, cut or
         missing machine moves a weight.
-
-        Args:
-            key: the key whose p-values are corrected. One whose law is not proven tests no normalised text.
-            keys_tested: how many keys share equally, for a key without a weight of its own.
-            differs: whether the normalised text is another one; bool, of any shape.
-            parted: whether the text has parts that are tested under the key; bool, of the same shape.
-
-        Returns:
-            K for each variant: float64[variants, …].
+        key: one whose law is not proven tests no normalised text; keys_tested: share equally, for a key without a
+        weight of its own; differs, parted: whether the normalised text is another one, and the text has parts that are
+        tested, bool, of one shape. The result is float64[variants, …].
         """
         of_key = key.tested_among(keys_tested)
         variants = [exact_fraction(weight) for weight in (self.as_written, self.normalised) if weight is not None]

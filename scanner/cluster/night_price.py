@@ -122,7 +122,6 @@ class _Night:
         self._words = " ".join(texts).split(" ")
 
     def measured(self, tokens: int, rounds: int, *, proofs: bool = False) -> MeasuredCost:
-        """Cost of documents of so many tokens, about."""
         worker, number = self._worker(1e-6), _FIRST
         while (seconds := self._scan(worker, tokens, number)[0]) < _SECONDS / 2 and number < _MOST:
             number = min(_MOST, int(number * min(max(_SECONDS / max(seconds, 1e-9), 2), 16)))

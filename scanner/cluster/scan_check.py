@@ -104,7 +104,6 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
 
 
 def _corrected(plan: Plan) -> str:
-    """What p-values are corrected for besides messages, in words."""
     stated = plan.weights.decide()
     shares = "; weights " + ", ".join(f"{name} {weight:g}" for name, weight in stated.items()) if stated else ""
     if any(key.one_of is not None for key in plan.keys):
@@ -194,7 +193,6 @@ class _Input:
             )
 
     def columns(self) -> CheckFinding:
-        """Names and types of the columns in the first file that has them."""
         try:
             found = describe(self._inspected.shards[0].file, self._plan.columns) if self._inspected.shards else []
         except FileFault as fault:

@@ -319,15 +319,8 @@ def weighing_pass(
     """Have a model read the texts of the shards that are left, on a cluster that is connected, and commit its flags.
 
     A shard whose file cannot be read now is left for a later run.
-
-    Args:
-        plan: the plan of the pass.
-        scan_id: id of this run.
-        began: when it began: what it saw itself is no earlier sight of a file.
-        left: shards of the pass.
-        shards: those of the scan, whose flags stand.
-        workers: how many there are at most.
-        meanwhile: called about every second; what it raises ends the pass, with what is finished committed.
+    began: what the pass saw itself is no earlier sight of a file; shards: those of the scan, whose flags stand. What
+    `meanwhile`, called about every second, raises ends the pass, with what is finished committed.
 
     Raises:
         Refused: a worker cannot begin.

@@ -317,7 +317,6 @@ class Worker:
         return rows
 
     def _observer(self, origin: Origin, piece: Piece) -> PieceDecoys | None:
-        """Scores documents of a piece under decoys; None: no decoys are scored."""
         return PieceDecoys(self._decoys, origin, piece.start, self._detector) if self._decoys else None
 
     def _take(

@@ -161,14 +161,9 @@ class AccountObserver(Protocol):
 class AccountJudge:
     """Tests accounts under a fixed list of keys.
 
-    Args:
-        keys: the keys under test; only those whose p-values hold over a whole key are used.
-        corrections: K of SPEC §3 of accounts under each of these keys.
-        holders: who holds a message.
-        rules: rates and repeats; filters are those of the posts' nights.
-        nights: nights of a window; the pooled score may be tested on each.
-        first_looks: ids of the keys under which this is the night's first look; None: all.
-        open_filter: opens the filter of a digest.
+    keys: only those whose p-values hold over a whole key are used; corrections: K of SPEC §3 of accounts under each
+    key; nights: of a window, the pooled score may be tested on each; first_looks: ids of the keys under which this is
+    the night's first look, None: all. Filters are those of the posts' nights, opened by their digests.
     """
 
     def __init__(

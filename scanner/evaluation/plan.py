@@ -398,7 +398,6 @@ def _named_cells(
     messages: Sequence[int],
     counts: tuple[int, ...],
 ) -> Iterator[Cell]:
-    """A cell a method, of users who hold these messages."""
     chosen = _first(prompts, how.texts, "identification.texts", least=True)
     rows = [
         (chosen[(PROMPT_STRIDE * user + text) % len(chosen)], 0, messages[user])

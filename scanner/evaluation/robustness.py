@@ -116,11 +116,8 @@ class SentenceModel:
     """A sentence-embedding model of sentence-transformers' layout (Sentence-BERT, Reimers and Gurevych 2019).
 
     An embedding is the mean of the last hidden states over the tokens of a text, of length 1, by transformers alone.
-
-    Args:
-        folder: config.json, weights, tokenizer.json and, if there is one, sentence_bert_config.json with the most
-            tokens that are read of a text.
-        threads: CPU threads of torch in this process.
+    folder: config.json, weights, tokenizer.json and, if there is one, sentence_bert_config.json with the most tokens
+    that are read of a text.
 
     Raises:
         Refused: the model cannot be loaded.

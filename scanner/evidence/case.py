@@ -152,12 +152,8 @@ class StoredTexts:
     A file's footer is read by a process of its own first, as in a scan: since then the file may have become one whose
     footer ends the process that reads it. A caller who asks in the order of paths and rows has no file inspected twice,
     and no rows decoded again.
-
-    Args:
-        columns: names of the input's columns.
-        locations: paths of the input; options in a URI of theirs open a file under it too.
-        results: folder or URI, where scans kept texts.
-        text_id: keyed digest of a text's SHA-256, for documents that are not flagged; None: there are none.
+    locations: paths of the input; options in a URI of theirs open a file under it too. text_id: keyed digest of a
+    text's SHA-256, for documents that are not flagged; None: there are none.
     """
 
     def __init__(
@@ -480,6 +476,5 @@ def copied_of(
 
 
 def _runs(ids: NDArray[np.uint32], length: int) -> list[bytes]:
-    """All runs of so many tokens, in order."""
     data = np.ascontiguousarray(ids, "<u4").tobytes()
     return [data[4 * at : 4 * (at + length)] for at in range(len(ids) - length + 1)]

@@ -154,7 +154,6 @@ def unless_contradicted(row: Row, sentence: str) -> RegistryCheck:
 
 
 def _flag_time(row: Row, ran: ScanOfRow, numbers: Mapping[str, int]) -> _FlagTime | None:
-    """The time of a row; None: it is of no scan that is on record."""
     if ran.began is None or ran.ended is None:
         return None
     number = numbers.get(ran.head) if ran.head else -1 if ran.recorded else None

@@ -110,10 +110,8 @@ class Replay(NamedTuple):
 def replay(config_file: Path, document: str) -> Replay:
     """Compute the verdict on a flagged document again.
 
-    Args:
-        config_file: the scan's configuration; registry, columns, normalised texts and weights are taken from it,
-            everything else from `scans`.
-        document: its id, or PATH:ROW.
+    config_file: registry, columns, normalised texts and weights are taken from it, everything else from `scans`;
+    document: its id, or PATH:ROW.
 
     Raises:
         Refused: there is no such flag, its scan recorded too little, or the text or a key is gone; SecretError,

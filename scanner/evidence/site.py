@@ -139,12 +139,9 @@ def night_of(
 ) -> Night:
     """Add a night up.
 
-    Args:
-        results: folder or URI.
-        rate: a rate stricter than a scan's leaves out flags that it would not have made.
-        day: the date of its data; None: that of the newest scan.
-        checked: gives its flags as the registry says them (`Explainer.with_registry_names`).
-        canaries: as `of_canary`; their own texts that were named right are counted apart.
+    rate: a rate stricter than a scan's leaves out flags that it would not have made; day: None: that of the newest
+    scan; checked: gives its flags as the registry says them (`Explainer.with_registry_names`); canaries: as
+    `of_canary`; their own texts that were named right are counted apart.
 
     Raises:
         Refused: there are no results, or no scan of that night ended.
@@ -316,12 +313,8 @@ def write_report(
 ) -> int:
     """Write the report of a night. Returns how many pages of flags it has.
 
-    Args:
-        explainer: explainer of the results.
-        night: the result of `night_of`.
-        out: folder; new, or one that holds an earlier report, which is replaced as a whole.
-        progress: called whenever the pages of a flag are written.
-        marked: the night's marked accounts, the result of `marked_accounts`.
+    out: a folder that is new, or holds an earlier report, which is replaced as a whole; progress: called whenever the
+    pages of a flag are written; marked: the result of `marked_accounts`.
 
     Raises:
         Refused: the folder holds something else or cannot be written; and as `Explainer.explain`.

@@ -234,15 +234,9 @@ def complete(
 
     The same arguments give the same text on the same machine and versions. A Gumbel mark decides every token by key,
     window and message: there the seed does not matter.
-
-    Args:
-        model: A local model.
-        prompts: B prompts.
-        sampling: How to sample.
-        seed: Seed of everything random; torch's global generator is left as it was.
-        mark: The key's watermark, or one for each prompt, all of one method, or None.
-        messages: The message of each prompt, B entries, when there is a mark.
-        watch: Called before each token, with the number of tokens that each completion has.
+    seed: of everything random; torch's global generator is left as it was. mark: one for all prompts or one for each,
+    all of one method, with a message for each prompt. watch: called before each token, with the number of tokens of
+    each completion.
 
     Raises:
         Refused: a prompt without tokens, too short for the key's window or too long for the model; marks that do not

@@ -50,9 +50,7 @@ _INSTALL = "install brickscan[iceberg] to read Iceberg tables"
 def read_iceberg(named: str, reading: TableReading) -> TableFiles:
     """The data files of an Iceberg table at one snapshot.
 
-    Args:
-        named: `iceberg:` and the table's name, whose first part is the catalog's, such as `iceberg:lake.forum.posts`.
-        reading: which snapshot, as `version`, and which partitions.
+    named: `iceberg:` and the table's name, whose first part is the catalog's, such as `iceberg:lake.forum.posts`.
 
     Raises:
         Refused: there is no such catalog, table or snapshot; pyiceberg is not installed; the table has equality
@@ -183,7 +181,6 @@ def _snapshot(named: str, table: "Table", reading: TableReading) -> "TableSnapsh
 
 
 def _values(table: "Table", file: "DataFile") -> tuple[tuple[str, str | None], ...]:
-    """Values of partitions that are columns unchanged, by the columns' names."""
     from pyiceberg.transforms import IdentityTransform
 
     values = []

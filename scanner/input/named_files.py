@@ -45,7 +45,6 @@ def open_parquet(path: Path, name: str) -> pq.ParquetFile:
 
 @functools.cache
 def _inspector() -> Inspector:
-    """One for all files of a command."""
     inspector = Inspector()
     atexit.register(inspector.close)
     return inspector

@@ -259,7 +259,6 @@ def _about(model: type[BaseModel], field: str) -> str:
 
 
 def _new_secret(path: Path, made_for: "Format", known: "Held[bytes] | None") -> bytes:
-    """A format's secret, new or known, and the file that holds it."""
     from scanner.watermark.format import DrawsKeys
 
     if known is not None:

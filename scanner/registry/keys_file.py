@@ -275,9 +275,7 @@ def _of_key(key: MasterKey) -> tuple[str | None, int, str]:
 def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
     """Append the registry's commitments that a list lacks, in the order in which the keys were made.
 
-    Args:
-        folder: the registry's folder, whose lock is held.
-        path: the list's path; the file is made if it does not exist. It may hold keys of other registries too.
+    folder: whose lock is held; path: the file is made if it does not exist. It may hold keys of other registries too.
 
     Returns:
         The whole list, and how many of its last lines are new.

@@ -46,12 +46,8 @@ def read_secret(
 ) -> bytes:
     """Key bytes behind a reference: `file:PATH` or `env:NAME`, hexadecimal text in both.
 
-    Args:
-        reference: as in schemas.registry.MasterKey.secret.
-        base: the registry's folder, where a relative path starts.
-        sizes: how many bytes it may have, by the key's format.
-        guessable: whether it may be one that anybody guesses, as other stacks' published keys are.
-        if_guessed: advice for a secret that can be guessed; None: draw another.
+    base: where a relative path starts; sizes: how many bytes it may have; guessable: whether anybody may guess it, as
+    other stacks' published keys; if_guessed: advice then, None: draw another.
 
     Raises:
         SecretError: nothing is there, it is not a secret, it follows a pattern, or others could read or change it.

@@ -358,14 +358,9 @@ def make_canaries(
     """Make canaries up to this number, and give each a message under each key, as any user gets theirs.
 
     Canaries that have a message keep it. Earlier canaries stay on record, whatever becomes of the users.
-
-    Args:
-        folder: the registry's folder.
-        key_ids: keys that text is marked with; None for every key that is not retired.
-        count: how many canaries.
-        power: planned share of their texts that are found.
-        at: time of the allocation, with a time zone; now by default.
-        measured: texts like theirs, by which each scan plans for itself; none: scans go by the power.
+    key_ids: None for every key that is not retired; power: planned share of their texts that are found; at: a time with
+    a zone, now by default; measured: texts like theirs, by which each scan plans for itself, none: scans go by the
+    power.
 
     Returns:
         All canaries of the registry.

@@ -309,7 +309,6 @@ def used(results: str, night: date) -> set[str]:
 
 
 def _supported(plan: Plan, found: NightFilter) -> tuple[tuple[MasterKey, ...], tuple[UnsupportedKey, ...]]:
-    """As `supported_keys`, under a night's filter."""
     of_night = found.left_out._replace(by_account=plan.config.input.account is not None)
     return supported_keys(plan.keys, plan.config, plan.keys_tested, of_night)
 

@@ -424,7 +424,6 @@ def _lists(name: str) -> list[str]:
 
 
 def _anywhere(rows: pa.Table, user_ids: Sequence[str]) -> pl.Series:
-    """Whether each row names one of these users, alone or among others."""
     one_of = pl.element().struct.field("user_id").is_in(list(user_ids))
     lists = [column for column in NAMED_LISTS if column in rows.column_names]
     of_each = (pl.col(column).list.eval(one_of.fill_null(value=False)).list.any() for column in lists)

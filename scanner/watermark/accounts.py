@@ -62,13 +62,8 @@ def log10_evidence(
     """log10 of the largest value that the e-process of each account had at the end of any night: float64[A], 0 or more.
 
     0 throughout under a law that tells no ratios.
-
-    Args:
-        law: of the score.
-        score: [P], of each post, account by account and night by night.
-        scored: int64[P], how many positions each score is of.
-        accounts: int64[A+1], where the posts of each begin.
-        nights: int64[P], the night of each post; within an account it never falls.
+    score: [P], of each post, account by account and night by night; scored: int64[P]; accounts: int64[A+1], where the
+    posts of each begin; nights: int64[P], which never fall within an account.
     """
     if not isinstance(law, TellsRatios):
         return np.zeros(len(accounts) - 1)

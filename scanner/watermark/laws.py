@@ -395,14 +395,8 @@ def log10_weighted_gamma(score: ArrayLike, scored: ArrayLike, weight: float) -> 
     """log10 P((1−a)·X + a·Y ≥ S) of independent X and Y, each a sum of T exponential variables.
 
     Relative error of the log10 below 1e-11.
-
-    Args:
-        score: S ≥ 0, reals.
-        scored: T, integers; T = 0 gives 0.
-        weight: a, 0 to 1.
-
-    Returns:
-        float64 of their common shape.
+    score: S ≥ 0, reals; scored: T, integers, T = 0 gives 0; weight: a, 0 to 1. The result is float64 of their common
+    shape.
 
     Raises:
         ValueError: a weight that is neither 0 nor 1 and nearer to either than SMALLEST_WEIGHT.

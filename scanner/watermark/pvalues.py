@@ -4,6 +4,9 @@ A tail is the probability of its first outcome times a sum of ratios, all positi
 the two tails is summed and the other one is its complement, so the logarithm keeps its relative precision at both ends.
 The probability of one outcome comes from Loader's saddle-point expansion (C. Loader, Fast and Accurate Computation of
 Binomial Probabilities, 2000): the deviance is computed without cancellation where the outcome is near its mean.
+
+Scores S and numbers of scored positions T have any shapes that fit each other, and results are float64 of their common
+shape; T = 0 gives 0.
 """
 
 import functools
@@ -31,42 +34,20 @@ _SMALL_STIRLING_ERRORS = np.array([
 def log10_greenlist(score: ArrayLike, scored: ArrayLike, gamma: Fraction) -> NDArray[np.float64]:
     """log10 I_γ(S, T−S+1) = log10 P(at least S of T tokens are green); 0 when S = 0 (paper, Kirchenbauer et al.).
 
-    Args:
-        score: S, integers, 0 ≤ S ≤ T.
-        scored: T, integers.
-        gamma: share of green tokens.
-
-    Returns:
-        float64 of their common shape.
+    S and T are integers, 0 ≤ S ≤ T.
     """
     s, t = _broadcast(score, scored)
     return _each_greenlist(s.ravel(), t.ravel(), float(gamma), _short_law(float(gamma))).reshape(s.shape)
 
 
 def log10_gumbel(score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-    """log10 Γ(T, S)/Γ(T) = log10 P(a sum of T exponential variables is at least S) (paper, Aaronson et al.).
-
-    Args:
-        score: S ≥ 0, reals.
-        scored: T, integers; T = 0 gives 0.
-
-    Returns:
-        float64 of their common shape.
-    """
+    """log10 Γ(T, S)/Γ(T) = log10 P(a sum of T exponential variables is at least S) (paper, Aaronson et al.)."""
     s, t = _broadcast(score, scored)
     return _each_gumbel(s.ravel(), t.ravel()).reshape(s.shape)
 
 
 def log10_gumbel_log(score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-    """log10 γ(T, −S)/Γ(T) for the unweighted score S = Σ ln r ≤ 0, −∞ allowed (paper, Simplified Score Function).
-
-    Args:
-        score: S ≤ 0, reals.
-        scored: T, integers; T = 0 gives 0.
-
-    Returns:
-        float64 of their common shape.
-    """
+    """log10 γ(T, −S)/Γ(T) for the unweighted score S = Σ ln r ≤ 0, −∞ allowed (paper, Simplified Score Function)."""
     s, t = _broadcast(score, scored)
     return _each_gumbel_log(s.ravel(), t.ravel()).reshape(s.shape)
 
@@ -75,30 +56,15 @@ def log10_z(score: ArrayLike, scored: ArrayLike, mean: float, variance: float) -
     """log10(1 − Φ(Z)), Z = (S − Tμ)/(σ√T): the test that assumes normal scores (paper, Z-Test).
 
     Kept to show where it fails, never for verdicts.
-
-    Args:
-        score: S, reals or integers.
-        scored: T, integers; T = 0 gives 0.
-        mean: μ of one scored token: γ, 1 for Gumbel, −1 for ln r.
-        variance: σ² of one: γ(1 − γ), 1, 1. For ln r small scores count against H0: give −S and mean 1.
-
-    Returns:
-        float64 of their common shape.
+    mean: μ of one scored token: γ, 1 for Gumbel, −1 for ln r; variance: σ² of one: γ(1 − γ), 1, 1. For ln r small
+    scores count against H0: give −S and mean 1.
     """
     s, t = _broadcast(score, scored)
     return _each_z(s.ravel(), t.ravel(), mean, variance).reshape(s.shape)
 
 
 def log10_any_of(log10_p: ArrayLike, tests: ArrayLike) -> NDArray[np.float64]:
-    """log10(1 − (1 − p)^N): the smallest of N valid p-values, corrected (SPEC §3: messages, then keys).
-
-    Args:
-        log10_p: log10 of the smallest p, at most 0.
-        tests: N ≥ 1.
-
-    Returns:
-        float64 of their common shape.
-    """
+    """log10(1 − (1 − p)^N): the smallest of N ≥ 1 valid p-values, corrected (SPEC §3: messages, then keys)."""
     p, n = _broadcast(log10_p, tests)
     return _each_any_of(p.ravel(), n.ravel()).reshape(p.shape)
 

@@ -252,15 +252,9 @@ def audit_scan(
 
     All other shards of the scans that committed them are judged too, unless they were judged before: whoever scans a
     part of an interrupted scan's input would else leave verdicts that no audit has seen.
-
-    Args:
-        plan: the scan's plan.
-        scan_id: id of the run that asks.
-        shards: ids of all shards of its input.
-        earlier: ids of shards of the same rows that were scanned under other keys: their texts have the same decoys
-            once more, which count once.
-        units: names under which accounts were tested, and ids of shards whose texts a model read.
-        whole: whether these shards are all that the configuration names, so that all canaries are due.
+    earlier: ids of shards of the same rows that were scanned under other keys: their texts have the same decoys once
+    more, which count once; units: names under which accounts were tested, and ids of shards whose texts a model read;
+    whole: whether these shards are all that the configuration names, so that all canaries are due.
 
     Raises:
         Refused: there are no results.

@@ -83,7 +83,6 @@ def _sum(x: tuple[uint32, ...], s: tuple[uint32, ...]) -> tuple[uint32, ...]:
 
 @inlined
 def _block(key: tuple[uint32, ...], c0: uint32, c1: uint32, n0: uint32, n1: uint32) -> tuple[uint32, ...]:
-    """ChaCha8 block."""
     s = _start(key, c0, c1, n0, n1)
     return _sum(_double_round(_double_round(_double_round(_double_round(s)))), s)
 
@@ -123,11 +122,7 @@ def _store(block: tuple[uint32, ...], out: NDArray[np.uint32], w: int, i: int) -
 def chacha8_group(key: NDArray[np.uint32], counter: uint64, nonce: uint64, out: NDArray[np.uint32]) -> None:
     """LANES blocks of consecutive counters under one nonce.
 
-    Args:
-        key: uint32[8].
-        counter: of lane 0, a multiple of LANES.
-        nonce: of all lanes.
-        out: uint32[16 · LANES], written: word k of lane i at LANES · k + i.
+    counter: of lane 0, a multiple of LANES; out: uint32[16 · LANES], written: word k of lane i at LANES · k + i.
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])  # scalars stay in registers
     c0, c1, n0, n1 = uint32(counter), uint32(counter >> uint64(32)), uint32(nonce), uint32(nonce >> uint64(32))
@@ -152,13 +147,9 @@ def chacha8_lanes(key: NDArray[np.uint32], inputs: NDArray[np.uint32], lanes: in
     Everything is 32 bits wide here: a single 64-bit value in the loop would halve the lanes of a vector. One block is a
     long chain of steps, each of which waits for the previous one. More than FEW lanes go through it in four passes of a
     double round each, which are short enough that the machine works on several vectors at a time.
-
-    Args:
-        key: uint32[8].
-        inputs: uint32[4 · CHUNK]: low words of the counters, their high words, low words of the nonces, their high
-            words, CHUNK each.
-        lanes: at most CHUNK; those beyond, up to CHUNK, may be computed from whatever stands in inputs.
-        out: uint32[16 · CHUNK], written: word k of lane i at CHUNK · k + i.
+    inputs: uint32[4 · CHUNK]: low words of the counters, their high words, low words of the nonces, their high words,
+    CHUNK each; lanes beyond those asked for, up to CHUNK, may be computed from whatever stands there. out: uint32[16 ·
+    CHUNK], written: word k of lane i at CHUNK · k + i.
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])
     if lanes <= FEW:
@@ -240,14 +231,7 @@ def siphash_lanes(
     """SipHash-2-4 of `count` tokens (4 little-endian bytes each) a lane: token k of lane i is tokens[stride · k + i].
 
     With a stride of 1 the lanes are the windows that begin at each place of a text.
-
-    Args:
-        key: uint64[2].
-        tokens: uint32.
-        stride: from one token of a lane to its next.
-        count: tokens of a lane.
-        scratch: uint64[5 · CHUNK].
-        out: uint64[L], L ≤ CHUNK, written.
+    key: uint64[2]; tokens: uint32; scratch: uint64[5 · CHUNK]; out: uint64[L], L ≤ CHUNK, written.
     """
     lanes = len(out)
     last = scratch[4 * CHUNK : 4 * CHUNK + lanes]

@@ -84,7 +84,6 @@ def at_least(
 
 @kernel
 def _ones(x: uint64) -> np.int64:
-    """How many bits are set."""
     x = x - ((x >> uint64(1)) & uint64(0x5555555555555555))
     x = (x & uint64(0x3333333333333333)) + ((x >> uint64(2)) & uint64(0x3333333333333333))
     x = (x + (x >> uint64(4))) & uint64(0x0F0F0F0F0F0F0F0F)

@@ -35,10 +35,7 @@ _SLACK = 1.0 - 1e-12  # far more than the rounding of the bound below
 def minus_ln_r(draws: NDArray[np.uint32]) -> NDArray[np.float64]:
     """−ln r of draws w as marking uses it, r = (w + 1/2)/2^32; exact near r = 1, where a 32-bit r is 1 (SPEC §2).
 
-    draws: uint32, any shape.
-
-    Returns:
-        float64 of the same shape, above 0.
+    draws: uint32, any shape. The result is float64 of the same shape, above 0.
     """
     return _each_minus_ln_r(draws.flatten()).reshape(draws.shape)
 
@@ -64,11 +61,8 @@ def cut(weights: NDArray[np.float64], top_k: int, top_p: float) -> None:
 
     As in transformers, top-p is the smallest set of most probable tokens that holds at least top_p of what top-k left.
     Tokens exactly as probable as the last token kept are kept too, so the order of a sort decides nothing.
-
-    Args:
-        weights: float64[V], probabilities over that of the most probable token, so that the largest is 1.
-        top_k: tokens to keep; 0 keeps all.
-        top_p: share to keep, above 0; 1 keeps all.
+    weights: float64[V], probabilities over that of the most probable token, so that the largest is 1; top_k: 0 keeps
+    all; top_p: above 0, 1 keeps all.
     """
     if 0 < top_k < len(weights):
         _keep_from(weights, _threshold(weights, True, float(top_k)))
@@ -113,17 +107,10 @@ def _threshold(weights: NDArray[np.float64], counting: bool, wanted: float) -> f
 def cheapest(
     draws: NDArray[np.uint32], weights: NDArray[np.float64], first: int, chosen: int, cost: float
 ) -> tuple[int, float]:
-    """The token of least cost −ln(r)/weight among tokens of weight above 0 and the token chosen before.
+    """Token of least cost −ln(r)/weight among tokens of weight above 0 and the token chosen before, and its cost.
 
-    Args:
-        draws: uint32[n], of tokens first … first+n−1.
-        weights: float64[n], of the same.
-        first: see draws.
-        chosen: the token chosen before; −1 at the beginning. A tie leaves it.
-        cost: its cost; inf at the beginning.
-
-    Returns:
-        token and cost after these.
+    draws: uint32[n], and weights: float64[n], of tokens first … first+n−1; chosen: the token chosen before, −1 at the
+    beginning, with its cost, then inf. A tie leaves it.
     """
     for i in range(len(draws)):
         # −ln r ≥ 1 − r: most tokens are out without a logarithm
@@ -139,14 +126,7 @@ def cheapest(
 def choose(key: NDArray[np.uint32], nonce: uint64, message: int, weights: NDArray[np.float64]) -> int:
     """Token of one step: the least −ln(r_{v+m})/p_v among those with p_v > 0, ties to the smallest id (SPEC §2).
 
-    Args:
-        key: uint32[8].
-        nonce: of the step's window.
-        message: m ≥ 0.
-        weights: float64[V], p up to a factor.
-
-    Returns:
-        The token, −1 when every weight is 0.
+    key: uint32[8]; message: m ≥ 0; weights: float64[V], p up to a factor. −1: every weight is 0.
     """
     draws = np.empty(GROUP, np.uint32)
     chosen, cost = -1, math.inf

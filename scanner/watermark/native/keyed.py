@@ -221,11 +221,8 @@ class BestMessages(NamedTuple):
 class NativeMark(ABC):
     """A native watermark under one master key: sub-keys of one label, shown in no repr and never pickled.
 
-    Args:
-        secret_bytes: the master key, 16 to 64 bytes.
-        window: h, 0 to 16; with groups 1 to 16.
-        gamma: of a green list.
-        groups: B, of version 2; None: no groups.
+    secret_bytes: 16 to 64 bytes; window: h, 0 to 16, with groups 1 to 16; gamma: of a green list; groups: B, of version
+    2.
 
     Raises:
         ValueError: a secret, window or number of groups out of range.

@@ -7,6 +7,9 @@ one. Nothing of the size of the messages is kept.
 Under a key with groups, what group steps add for any group and what user steps add for any user make a score that has
 the law of a message's, since no two of these numbers read one entry. So G groups and V users give G·V scores at the
 price of G + V. Those that share a group or a user are dependent: a document is one cluster.
+
+Kernels take chacha, uint32[D, 8], of keys of their own; n, b and planes of γ = n / 2^b as `rule`; critical scores,
+[D, J].
 """
 
 from collections.abc import Sequence
@@ -63,15 +66,9 @@ def count_hits(
 ) -> Hits:
     """Count, for each document under its own key, the messages 0 … messages−1 whose score is critical or more.
 
-    Args:
-        keys: one for each of the D documents.
-        tokens: of the D documents.
-        positions: which are scored, for that window.
-        window: h.
-        gamma: share of green tokens; None: the Gumbel score, which near a critical one is computed in double precision.
-        messages: how many are scored.
-        critical: float64[D, J], whole numbers of a green list, or ∞.
-        groups: whether these messages are users of group 0, who share its group steps (SPEC_2 §2).
+    gamma: share of green tokens; None: the Gumbel score, which near a critical one is computed in double precision.
+    critical: float64[D, J], whole numbers of a green list, or ∞. groups: whether these messages are users of group 0,
+    who share its group steps (SPEC_2 §2).
     """
     nonces = _nonces(keys, tokens, positions, window)
     if not groups:
@@ -103,17 +100,7 @@ def pair_hits(
 ) -> NDArray[np.int64]:
     """Count, for each document under its own key of version 2, the pairs of groups and users that score high.
 
-    Args:
-        keys: one for each of the D documents.
-        tokens: of the D documents.
-        positions: which are scored, for that window.
-        window: h.
-        gamma: share of green tokens; None: the Gumbel score.
-        groups: B.
-        critical: float64[D, J], whole numbers of a green list, or ∞.
-
-    Returns:
-        int64[D, J], of as many pairs as `Paired` says.
+    As `count_hits`, for B groups: int64[D, J], of as many pairs as `Paired` says.
     """
     shared, users = in_two(tokens, positions, _nonces(keys, tokens, positions, window))
     size = Paired.of(groups)
@@ -144,16 +131,7 @@ def _greenlist_hits(
     rule: tuple[int, int, int],
     critical: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Hits and scores of message 0 of D documents, each under a key of its own: int64[D, J], int64[D].
-
-    Args:
-        chacha: uint32[D, 8].
-        version: 1 or 2.
-        steps: of the D documents.
-        count: of messages.
-        rule: n, b and planes of γ = n / 2^b.
-        critical: int64[D, J].
-    """
+    """Hits and scores of message 0 of D documents, each under a key of its own: int64[D, J], int64[D]."""
     documents = len(steps.offsets) - 1
     hits, first_score = np.zeros(critical.shape, np.int64), np.zeros(documents, np.int64)
     tiles = (count + GREENLIST_TILE - 1) // GREENLIST_TILE
@@ -293,19 +271,7 @@ def _greenlist_pairs(
     rule: tuple[int, int, int],
     critical: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Pairs of a group and a user whose scores add up to a critical one, of D documents under keys of their own.
-
-    Args:
-        chacha: uint32[D, 8].
-        shared: group steps.
-        users: user steps.
-        size: which groups and users.
-        rule: n, b and planes of γ = n / 2^b.
-        critical: int64[D, J].
-
-    Returns:
-        int64[D, J].
-    """
+    """Pairs of a group and a user whose scores add up to a critical one, of D documents: int64[D, J]."""
     hits = np.zeros(critical.shape, np.int64)
     of_group, of_user = np.empty(size.groups, np.int64), np.empty(size.runs * size.length, np.int64)
     group_bits = np.empty((levels_of(shared.offsets), words_of(size.groups, rule)), np.uint32)

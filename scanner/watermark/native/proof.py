@@ -96,7 +96,6 @@ class _Proof(ABC):
     def scores(
         self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
     ) -> tuple[int, list[float]]:
-        """See scanner.watermark.format.ProofPath."""
         _, _, terms = self._each(tokens, messages, dedup, left_out)
         return terms.shape[1], [math.fsum(of_one) for of_one in terms.tolist()]
 
@@ -113,7 +112,6 @@ class _Proof(ABC):
     def parts(
         self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_] | None, int]:
-        """See scanner.watermark.format.ProvesParts."""
         places, nonces, terms = self._each(tokens, messages, dedup, left_out)
         of_user = None if self._groups is None else ~_of_group(nonces)
         return places, terms, of_user, self._groups or 1

@@ -6,6 +6,11 @@ lane has to collect its own. Blocks are computed for CHUNK positions at a time, 
 In version 2 (SPEC_2 §1), whose nonces are those of version 1, each token has a run of numbers of its own and every run
 begins with a block. So nothing has to be shifted: lane i of a vector is step i, and what a block adds for a number is
 summed over the lanes.
+
+Kernels take key, uint32[8], or sip, uint64[2]; ids, uint32[N], flat tokens; window, h; places, int64[L], positions in
+ids, L ≤ CHUNK; nonces, uint64[L], and tokens x, int64[L], one a lane; bits, log2 of the numbers that a block holds;
+height, words of a plane in a block, P of SPEC §1, a power of two; inputs, uint32[4 · CHUNK], and scratch, uint64[6 ·
+CHUNK], for their own use; out, of which they write the first L or, of blocks, uint32[16 · CHUNK].
 """
 
 from typing import Any, NamedTuple
@@ -23,13 +28,9 @@ from scanner.watermark.positions import Positions, Tokens
 def window_nonces(
     sub_keys: SubKeys, ids: NDArray[np.uint32], index: NDArray[np.int64], window: int
 ) -> NDArray[np.uint64]:
-    """Nonce of each position: SipHash-2-4 of the `window` tokens before it (SPEC §1).
+    """Nonce of each position: SipHash-2-4 of the `window` tokens before it (SPEC §1): uint64[P].
 
-    ids: uint32[N], flat tokens. index: int64[P], positions in ids, ascending; each has `window` tokens of its document
-    before it. window: h, 0 to 16.
-
-    Returns:
-        uint64[P].
+    index: int64[P], ascending; each has `window` tokens, 0 to 16, of its document before it.
     """
     return nonces_of_positions(sub_keys.sip, ids, index, window)
 
@@ -89,16 +90,7 @@ def nonces_of_chunk(
     scratch: NDArray[np.uint64],
     out: NDArray[np.uint64],
 ) -> None:
-    """Window nonces of one chunk (SPEC §1).
-
-    Args:
-        key: uint64[2].
-        ids: uint32[N], flat tokens.
-        places: int64[L], positions in ids, of one chunk.
-        window: h.
-        scratch: uint64[6 · CHUNK].
-        out: uint64[CHUNK], the first L are written.
-    """
+    """Window nonces of one chunk (SPEC §1)."""
     run = scratch[5 * CHUNK : 5 * CHUNK + places[-1] + 1 - places[0]]
     siphash_lanes(key, ids[places[0] - window :], 1, window, scratch, run)
     for i in range(len(places)):
@@ -161,15 +153,8 @@ def steps_of_positions(
 ) -> None:
     """Nonces and tokens of the next scored positions, fastest where they come in order from call to call.
 
-    Args:
-        sip: uint64[2].
-        ids: uint32[N], flat tokens.
-        places: int64[L], positions in ids, L ≤ CHUNK.
-        window: h.
-        hashed: int64[2], from and to where the windows in scratch were hashed; zeros at first.
-        scratch: uint64[6 · CHUNK].
-        nonces: uint64[CHUNK], the first L are written.
-        entries: int64[CHUNK], the first L are written.
+    hashed: int64[2], from and to where the windows in scratch were hashed; zeros at first. nonces: uint64[CHUNK], and
+    entries: int64[CHUNK]: the first L are written.
     """
     run = scratch[5 * CHUNK :]
     begin, stop = hashed[0], hashed[1]
@@ -217,15 +202,7 @@ def blocks_of_words(
 ) -> None:
     """The block that holds word i of a stream (SPEC §1), a lane for each nonce and word.
 
-    Word i of plane q then stands at CHUNK · (q · height + row_of_word(i, height)) + lane of out.
-
-    Args:
-        key: uint32[8].
-        nonces: uint64[L], L ≤ CHUNK.
-        words: int64[L].
-        height: words of a plane in a block, P of SPEC §1, a power of two.
-        inputs: uint32[4 · CHUNK], scratch.
-        out: uint32[16 · CHUNK], written.
+    Word i of plane q then stands at CHUNK · (q · height + row_of_word(i, height)) + lane of out. words: int64[L].
     """
     shift = 4
     while LANES * height >> shift > 1:
@@ -249,16 +226,7 @@ def blocks_of_runs(
 ) -> None:
     """The block that holds entry x·2^32 + d of a stream of version 2 (SPEC_2 §1), a lane for each token x and number d.
 
-    Word i of plane q then stands at CHUNK · (q · height + i mod height) + lane of out.
-
-    Args:
-        key: uint32[8].
-        nonces: uint64[L], L ≤ CHUNK.
-        tokens: int64[L], x.
-        numbers: int64[L], d.
-        bits: log2 of the numbers that a block holds.
-        inputs: uint32[4 · CHUNK], scratch.
-        out: uint32[16 · CHUNK], written.
+    Word i of plane q then stands at CHUNK · (q · height + i mod height) + lane of out. numbers: int64[L], d.
     """
     low, high = uint32(32 - bits), uint32(bits)
     for i in range(len(tokens)):
@@ -289,17 +257,8 @@ def blocks_of_messages(
 ) -> None:
     """The block that holds what token x reads under message m, a lane for each: where the two versions differ.
 
-    Args:
-        key: uint32[8].
-        version: 1 or 2.
-        nonces: uint64[L], L ≤ CHUNK.
-        tokens: int64[L], x.
-        entries: int64[L], m; becomes the number whose last `each` bits say which entry of its word is read.
-        each: log2 of the entries of a word.
-        height: words of a plane in a block.
-        inputs: uint32[4 · CHUNK], scratch.
-        out: uint32[16 · CHUNK], written.
-        places: int64[L], written: where in out the word of plane 0 stands.
+    entries: int64[L], m; becomes the number whose last `each` bits say which entry of its word is read. places:
+    int64[L], written: where in out the word of plane 0 stands.
     """
     if version == 1:
         for i in range(len(tokens)):
@@ -419,12 +378,7 @@ def begin_run(
 ) -> None:
     """Counters and nonces of the blocks that hold number `first` of each step's run, as `chacha8_lanes` takes them.
 
-    Args:
-        ids: uint32[L], L ≤ CHUNK.
-        nonces: uint64[L] or more.
-        first: the first number of a block.
-        bits: log2 of the numbers that a block holds.
-        inputs: uint32[4 · CHUNK], written.
+    ids: uint32[L], L ≤ CHUNK; nonces: uint64[L] or more; first: the first number of a block; inputs: written.
     """
     low, high, block = uint32(32 - bits), uint32(bits), uint32(first >> bits)
     for i in range(len(ids)):

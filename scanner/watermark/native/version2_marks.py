@@ -225,12 +225,7 @@ def green_tokens(
 ) -> NDArray[np.bool_]:
     """Which of the tokens 0 … V−1 are green in each step, for the number that is read there: bool[R, V].
 
-    Args:
-        key: uint32[8].
-        nonces: uint64[R], of the steps' windows.
-        numbers: int64[R].
-        rule: n, b and planes of γ = n / 2^b.
-        tokens: V.
+    key: uint32[8]; nonces: uint64[R] and numbers: int64[R], of the steps; rule: n, b and planes of γ = n / 2^b.
     """
     n, bits, planes = rule
     height = 16 // planes
@@ -256,11 +251,7 @@ def green_tokens(
 def choose_token(key: NDArray[np.uint32], nonce: uint64, number: int, weights: NDArray[np.float64]) -> int:
     """Token of one step: the least −ln(r)/p_v among those with p_v > 0, ties to the smallest id; −1: there is none.
 
-    Args:
-        key: uint32[8].
-        nonce: of the step's window.
-        number: that is read there.
-        weights: float64[V], p up to a factor.
+    key: uint32[8]; number: that is read there; weights: float64[V], p up to a factor.
     """
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     ids, chances, same = np.empty(CHUNK, np.uint32), np.empty(CHUNK), np.full(CHUNK, nonce)

@@ -104,14 +104,8 @@ def best_green(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The number of largest count of each window, ties to the smaller, and that count: int64[W] both.
 
-    Args:
-        keys: uint32[K, 8].
-        steps: of D documents.
-        first: int64[D+1], which windows each document has.
-        begin: int64[W], first step of each window, among those of all documents.
-        end: int64[W], the one after its last.
-        count: numbers 0 … count−1.
-        rule: n, b and planes of γ = n / 2^b.
+    keys: uint32[K, 8]; first: int64[D+1], which windows each document has; begin, end: int64[W], of a window's steps
+    among those of all documents; count: numbers 0 … count−1; rule: n, b and planes of γ = n / 2^b.
     """
     n, bits, planes = rule
     height = 16 // planes

@@ -135,7 +135,6 @@ def _synthid(fields: Mapping[str, Any]) -> StackKey:
 
 
 def _whole(number: object, field: str) -> bytes:
-    """A key of 8 bytes, big-endian."""
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**63:
         raise ValueError(f"field {field!r}: a whole number from 0 on, below 2^63, is needed")
     return number.to_bytes(8, "big")

@@ -311,13 +311,8 @@ class VllmProof:
     """The proof of one key's mark, or of the two keys' that vLLM derives from a master key.
 
     Its repr shows nothing of them.
-
-    Args:
-        master: 8 bytes, big-endian.
-        width: of the context.
-        weight: of the second of two derived keys, beside the weight 1/2; None: one key.
-        opening: whether positions count whose context lacks tokens.
-        bits: no p-value is below 2^-bits.
+    master: 8 bytes, big-endian; width: of the context; weight: of the second of two derived keys, beside the weight
+    1/2, None: one key; opening: whether positions count whose context lacks tokens; bits: no p-value is below 2^-bits.
     """
 
     def __init__(self, master: bytes, width: int, weight: float | None, *, opening: bool, bits: int) -> None:

@@ -160,8 +160,6 @@ class AfterOneToken:
 
 
 class _KgwFormat(ShuffledGreenFormat):
-    """What both seedings share."""
-
     secret_bytes = range(8, 9)
     seeding: ClassVar[Literal["lefthash", "selfhash"]]
     greenlist_ratio: float = Field(default=0.25, gt=0, lt=1)

@@ -234,7 +234,6 @@ class _ThreeBricksFormat(VocabularyFormat):
         return 1e-5 + 5e-9 * self.vocab_size + 1e-8 * messages
 
     def rule(self) -> BySeed:
-        """The rule under seed 1 and the usual salt; each opened key has its own."""
         return self._rule((1).to_bytes(8, "big") + (35317).to_bytes(8, "big"))
 
     def open(self, secret: bytes) -> ThreeBricks:
@@ -242,7 +241,6 @@ class _ThreeBricksFormat(VocabularyFormat):
         return ThreeBricks(self, self._rule(secret), secret)
 
     def decoy_key(self, entropy: bytes) -> bytes:
-        """A seed of 64 bits and an odd salt below 2^63."""
         return entropy[:8] + (int.from_bytes(entropy[8:16], "big") >> 1 | 1).to_bytes(8, "big")
 
     def _rule(self, secret: bytes) -> BySeed:
