@@ -50,7 +50,7 @@ def vacuum(results: str, retention: int) -> None:
 @click.command()
 @results_argument
 def migrate(results: str) -> None:
-    """Move results of an older version on, from version 1 on, which release 0.1.0 writes. No row changes.
+    """Move results of an older version on, from version 1 on. No row changes.
 
     RESULTS: a folder or URI of results, or CONFIG, the file of a scan that names it. Until there are two versions that
     are read, it says which one the tables have. What was made before 0.1.0 is refused, here and everywhere else.

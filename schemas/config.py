@@ -264,7 +264,7 @@ class ExportConfig(_ConfigTable):
 class ScanConfig(_ConfigTable):
     """One kind of scan. Relative paths start at the folder of the configuration file."""
 
-    version: Version  # of this file and what it names: 0 until release 0.1.0 makes it 1
+    version: Version  # of this file and what it names
     registry: PathText  # folder of keys.toml and the users
     results: PathText  # folder of the tables; made by the first scan
     false_positive_rate: Annotated[float, Field(gt=0, lt=1)]  # share of unmarked texts that may be flagged

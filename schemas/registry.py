@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from schemas.words import VERSION
+from schemas.words import MADE_BEFORE, VERSION
 
 
 def _written(pattern: str, words: str) -> AfterValidator:
@@ -103,6 +103,8 @@ def _is_reference(value: str) -> str:
 
 
 def _is_read(version: int) -> int:
+    if version == 0:
+        raise ValueError(f"{MADE_BEFORE}; if all in it is right today, write `version = {VERSION}`")
     if version != VERSION:
         raise ValueError(f"only {VERSION} is read here; a larger one is of a newer brickscan: install that one")
     return version

@@ -51,7 +51,7 @@ class ProxyConfig(_DetectorTable):
 class DetectorConfig(_DetectorTable):
     """The detector: which scan's rules it answers by, and what it tells whom."""
 
-    version: Version  # of this file: 0
+    version: Version  # of this file
     scan: PathText = "scan.toml"  # configuration of the scan whose registry, keys, rate and rules are taken
     state: PathText = "detector"  # folder of signing keys, tokens, the budget's table and the log
     name: str | None = Field(default=None, min_length=1, max_length=200)  # address in reports; else where it listens

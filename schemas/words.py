@@ -2,8 +2,11 @@
 
 from enum import StrEnum
 
-VERSION = 0
-"""Version of tables, registry and scan.toml. Release 0.1.0 makes it 1; what is made from 1 on is read for ever."""
+VERSION = 1
+"""Version of tables, registry, scan.toml and detector.toml; what is made from 1 on is read for ever."""
+
+MADE_BEFORE = "was made before 0.1.0"
+"""Words for what has no version, or 0, and is read no more."""
 
 
 class Naming(StrEnum):

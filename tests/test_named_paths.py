@@ -144,7 +144,7 @@ HOSTILE_TOML = {
     "one long word": "a" * 2**21,
     "one long string": 'registry = "' + "a." * 2**20,
     "quotes": "'" * 2**18 + '"' * 2**18,
-    "a null character in a path": 'version = 0\nregistry = "a\\u0000b"\nresults = "r"\n[input]\npaths = ["in"]',
+    "a null character in a path": 'version = 1\nregistry = "a\\u0000b"\nresults = "r"\n[input]\npaths = ["in"]',
 }
 
 

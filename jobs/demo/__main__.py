@@ -30,7 +30,7 @@ CANARY_TEXTS = 40
 
 CONFIG = f"""\
 # What `make demo` scans. Try: brickscan flagged demo/scan.toml
-version = 0
+version = 1
 registry = "registry"
 results = "results"
 false_positive_rate = {FALSE_POSITIVE_RATE:g}
@@ -48,7 +48,7 @@ canaries = {CANARY_TEXTS}
 
 DETECTOR = """\
 # What `brickscan serve demo/detector.toml` answers by: the keys and rules of scan.toml
-version = 0
+version = 1
 scan = "scan.toml"
 """
 

@@ -20,7 +20,7 @@ from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.storage.locations import filesystem_of
-from schemas.words import VERSION
+from schemas.words import MADE_BEFORE, VERSION
 
 TABLE_VERSION = "brickscan.version"
 """Property of a table that holds its version."""
@@ -98,12 +98,12 @@ def refuse_other_version(table: DeltaTable) -> None:
     """Refuse a table that another version of brickscan made, whose rows may mean something else.
 
     Raises:
-        Refused: it has no version, or a newer one.
+        Refused: it has no version, one from before 0.1.0, or a newer one.
     """
     uri = unquote(table.table_uri.removeprefix("file://")).rstrip("/")
     found = table.metadata().configuration.get(TABLE_VERSION)
-    if found is None:
-        raise Refused(f"table {uri}: was made before 0.1.0, and is read no more; name another folder")
+    if found in (None, "0"):
+        raise Refused(f"table {uri}: {MADE_BEFORE}, and is read no more; name another folder")
     if found != str(VERSION):
         raise Refused(
             f"table {uri}: has version {found}, of a newer brickscan; install that one, since this reads "

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from scanner.errors import Refused
 from scanner.printable import cut
 from scanner.storage.locations import read_named
-from schemas.words import VERSION
+from schemas.words import MADE_BEFORE, VERSION
 
 MOST_PARTS = 32
 """Most parts of a dotted key; tomllib takes quadratic time for more."""
@@ -72,7 +72,7 @@ def _explain(model: type[BaseModel], item: ErrorDetails, within: str) -> str:
     if item["type"] == "extra_forbidden":
         return f"field '{where}' is unknown; allowed: {', '.join(_fields_at(model, item['loc']))}"
     if item["type"] == "missing" and where == "version":
-        return f"was made before 0.1.0; if all in it is right today, put the line `version = {VERSION}` at its top"
+        return f"{MADE_BEFORE}; if all in it is right today, put the line `version = {VERSION}` at its top"
     if item["type"] == "missing":
         return f"field '{where}' is missing"
     hidden = model.model_config.get("hide_input_in_errors") or isinstance(item["input"], dict)

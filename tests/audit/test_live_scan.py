@@ -27,7 +27,7 @@ from tests.fixed import fix_secrets
 from tests.support.command_line import call
 
 CONFIG = """\
-version = 0
+version = 1
 registry = "registry"
 results = "results"
 false_positive_rate = 0.3

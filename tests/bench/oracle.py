@@ -326,7 +326,7 @@ def main() -> None:
                 tokenizer=TOKENIZER,
             )
             configured(folder, folder / "registry")
-            scorer = Scorer(Served.of(DetectorConfig(version=0), folder), SECRET)
+            scorer = Scorer(Served.of(DetectorConfig(version=1), folder), SECRET)
             one_window(scorer, folder / "registry", window, words, options, folder)
 
 

@@ -99,7 +99,7 @@ def test_migrate_says_that_there_is_nothing_to_move(tmp_path):
     open_tables(str(folder))
     assert call("migrate", folder) == (
         0,
-        "8 tables of version 0, which this brickscan writes: nothing to move on\n",
+        "8 tables of version 1, which this brickscan writes: nothing to move on\n",
         "",
     )
     code, _, err = call("migrate", tmp_path / "nowhere")

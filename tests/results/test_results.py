@@ -43,7 +43,7 @@ def test_tables_are_made_once_and_kept(folder):
 def test_every_query_takes_a_path_and_the_file_of_a_configuration(folder, name):
     add(folder, "one", [verdict(1)])
     config = Path(folder).parent / "scan.toml"
-    settings = {"version": 0, "registry": "registry", "results": Path(folder).name, "false_positive_rate": 1e-6}
+    settings = {"version": 1, "registry": "registry", "results": Path(folder).name, "false_positive_rate": 1e-6}
     config.write_text(tomli_w.dumps(settings | {"input": {"paths": ["in"]}}))
     query, more = getattr(results, name), {"q_values": ["s"], "reserved_q_values": ["s"], "table_uri": ["verdicts"]}
 
@@ -87,7 +87,12 @@ def test_a_table_of_other_columns_is_refused(tmp_path, other):
 
 
 @pytest.mark.parametrize(
-    ("version", "said"), [(None, "was made before 0.1.0, and is read no more"), ("7", "has version 7, of a newer")]
+    ("version", "said"),
+    [
+        (None, "was made before 0.1.0"),
+        ("0", "was made before 0.1.0, and is read no more"),
+        ("2", "has version 2, of a newer"),
+    ],
 )
 def test_a_table_of_another_version_is_refused_by_whoever_opens_it(folder, version, said):
     """Writers, readers and upkeep alike, in one sentence; nothing is changed."""

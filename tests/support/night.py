@@ -15,7 +15,7 @@ from scanner.results.transactions import read_whole
 from scanner.scan_plan import Plan, make_plan
 
 CONFIG = """\
-version = 0
+version = 1
 registry = "{registry}"
 results = "results"
 false_positive_rate = {rate}
