@@ -93,7 +93,10 @@ def test_the_files_say_what_they_said(kept, file, model):
     assert read == tomllib.loads((KEPT / file).read_text())
 
 
-@pytest.mark.parametrize("command", ["status", "flagged", "accounts", "export", "migrate"])
+@pytest.mark.parametrize(
+    "command",
+    ["status", "flagged", "accounts", "migrate", pytest.param("export", marks=pytest.mark.seconds)],  # starts a process
+)
 def test_the_commands_read_the_folder(kept, monkeypatch, command):
     monkeypatch.chdir(kept)
     code, out, err = call(command, "scan.toml")
