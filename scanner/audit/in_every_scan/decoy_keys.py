@@ -49,8 +49,8 @@ TOGETHER = 64
 REACH = ((0.03, 0.65), (0.003, 0.85))
 """Upper limits of what keys with groups reach of a level of p, for levels from the first number up; 1 for smaller ones.
 
-Messages of a group share draws, and few groups are searched for their users. `make decisions` measured 0.50 to 0.55 at
-0.1 and 0.57 to 0.78 at 0.01, in texts of 20 to 400 words.
+Messages of a group share draws, and few groups are searched for their users. `python -m tests.bench.decisions` measured
+0.50 to 0.55 at 0.1 and 0.57 to 0.78 at 0.01, in texts of 20 to 400 words.
 """
 
 REACHED_ABOVE = 512
