@@ -67,8 +67,8 @@ def test_the_tables_answer_by_the_public_names(kept):
 def test_the_registry_has_its_keys_and_users(kept):
     folder = kept / "registry"
     keys = {key.key_id: key.commitment for key in load_registry(folder).keys}
-    told = tomllib.loads((KEPT / "registry" / "keys.toml").read_text())["keys"]
-    assert keys == {key["key_id"]: key["commitment"] for key in told}
+    stored = tomllib.loads((KEPT / "registry" / "keys.toml").read_text())["keys"]
+    assert keys == {key["key_id"]: key["commitment"] for key in stored}
     held = json.loads((KEPT / "users.json").read_text(encoding="utf-8"))
     assert plain_rows(list_users(folder).to_dicts()) == held
     assert verify_users(folder, {row["users_head"] for row in ROWS["scans"]}).holds

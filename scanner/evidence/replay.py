@@ -203,14 +203,14 @@ def _keys_then(registry: Registry, case: FlagCase) -> list[MasterKey]:
     keys = []
     first = first_keys(registry.keys, gives_p_values)
     later = [key.created_at for key in registry.keys if key.one_of is not None and key not in first]
-    ngram_filter = bool(first) and (case.scan or {})["started_at"] < min(later)  # no key had a weight then
+    unweighted = bool(first) and (case.scan or {})["started_at"] < min(later)  # no key had a weight then
     for then in (case.scan or {})["keys"]:
         key = find_key(registry, then["key_id"])
         if then["commitment"] is not None and key.commitment != then["commitment"]:
             raise Refused(f"key {key.key_id!r}: the registry has another commitment than the scan recorded")
         if key.tokenizer.sha256 != then["tokenizer_sha256"]:
             raise Refused(f"key {key.key_id!r}: the registry has another tokenizer than the scan recorded")
-        keys.append(key.model_copy(update={"one_of": None}) if ngram_filter else key)
+        keys.append(key.model_copy(update={"one_of": None}) if unweighted else key)
     return keys
 
 

@@ -1,6 +1,6 @@
-"""EarlierScans by earlier scans: files that a scan is about to scan, texts that they flagged, and the registry's users.
+"""What earlier scans met: files that a scan is about to scan, texts that they flagged, and the registry's users.
 
-EarlierScans of files and texts are asked once a scan, of all flags and of all ranges of rows that were scanned.
+Files and texts are looked up once a scan, of all flags and of all ranges of rows that were scanned.
 
 A registry that is older than its own results, or was edited, names nobody. A scan verifies it
 (scanner.registry.verification), and keeps a record of that with the results: who can write the registry cannot change

@@ -158,16 +158,16 @@ class Answers:
             Unavailable: nothing can be answered now.
         """
         began = asyncio.get_running_loop().time()
+        digests = [self.budget.digest(text) for text in texts]
+        part = int.from_bytes(self.budget.digest(b"".join(digests))[:4]) / 2**32
         try:
-            return await self._answer(texts, caller, file)
+            return await self._answer(texts, digests, caller, file)
         finally:
-            part = int.from_bytes(self.budget.digest(b"".join(texts))[:4]) / 2**32
             await _leave(began, sum(map(len, texts)), part)
 
     async def _answer(
-        self, texts: Sequence[bytes], caller: Caller, file: bytes | None
+        self, texts: Sequence[bytes], digests: Sequence[bytes], caller: Caller, file: bytes | None
     ) -> list[DetectorAnswer | DetectorError]:
-        digests = [self.budget.digest(text) for text in texts]
         refusals: Sequence[BudgetSpent | None] = [None] * len(texts)
         if not self.budget.has_left(caller.name, expert=caller.expert):
             refusals = await self._in_thread(self.budget.refusals, digests, caller.name, expert=caller.expert)

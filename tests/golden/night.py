@@ -56,12 +56,7 @@ MESSAGES = dict.fromkeys(NATIVE, 1600) | {"three-bricks-openai": 20, "sglang-use
 USERS = ("alice", "bob", "carol", "<b>dora & co</b>", "erased")
 CANARIES = ("canary-one", "canary-two")
 BOILERPLATE = " This post was sent from my telephone, please forgive what it says and how it was written, many thanks."
-CONFIG = """\
-version = 1
-registry = "registry"
-results = "results"
-false_positive_rate = 1e-5
-misnaming_rate = 1e-4
+LOOKS = """\
 [input]
 paths = ["in/{date}"]
 text = "text"
@@ -77,7 +72,16 @@ segments = true
 nights = 7
 [filter]
 texts = 8
-[audit]
+"""
+"""Sections of scan.toml that turn every look at a text on."""
+
+CONFIG = f"""\
+version = 1
+registry = "registry"
+results = "results"
+false_positive_rate = 1e-5
+misnaming_rate = 1e-4
+{LOOKS}[audit]
 share = 1.0
 all_messages_share = 0.5
 decisions_share = 0.5

@@ -35,6 +35,7 @@ from scanner.registry import (
 from scanner.service.signing import new_signing_key
 from schemas.words import VERSION
 from tests.fixed import fix_secrets
+from tests.golden.night import LOOKS
 from tests.support.command_line import call
 from tests.support.detecting import ask, detecting, request
 from tests.support.two_keys import message_of, write_byte_tokenizer
@@ -54,22 +55,7 @@ version = {VERSION}
 registry = "registry"
 results = "results"
 false_positive_rate = 1e-6
-[input]
-paths = ["in/{{date}}"]
-text = "text"
-id = "doc_id"
-account = "account"
-time = "posted"
-[variants]
-normalised = true
-[spans]
-windows = true
-segments = true
-[accounts]
-nights = 7
-[filter]
-texts = 8
-[evidence]
+{LOOKS}[evidence]
 keep_text = true
 [cluster]
 workers = 1

@@ -207,8 +207,8 @@ class WholeTextDecoys:
         """Most that the best message of whole texts with weights, float64[D], reaches: float64[D, J]."""
         level, attained = key.level(weight), np.empty((len(scored), len(_ALPHA)))
         for one in np.unique(weight).tolist():
-            of, critical_scores = weight == one, key.level(np.array([one]))[0].tolist()
-            find = functools.partial(chances, key.law, thresholds=critical_scores, messages=messages)
+            of, levels = weight == one, key.level(np.array([one]))[0].tolist()
+            find = functools.partial(chances, key.law, thresholds=levels, messages=messages)
             attained[of] = self._chances.of((key.law, messages, key.share, one), scored[of], find)
         return attained * key.reach(level, scored)
 
