@@ -21,7 +21,7 @@ from scanner.interrupts import interrupts_noted
 
 if TYPE_CHECKING:
     from scanner.audit.in_every_scan.scan_audit import ScanAudit
-    from scanner.cluster import ScanOutcome
+    from scanner.cluster.scan import ScanOutcome
     from scanner.input.shards import DriverShare
     from scanner.scan_plan import Plan
 
@@ -257,7 +257,7 @@ def scan_and_tell(
     """
     progress = Progress()
     progress.waits("loading numba and Ray")
-    from scanner.cluster import run_scan
+    from scanner.cluster.scan import run_scan
     from scanner.scan_plan import make_plan
     from scanner.watermark.kernel import compiled_before
 
@@ -286,7 +286,7 @@ def follow_and_tell(config: Path, date: datetime.datetime | None, form: Form) ->
     Raises:
         BrickscanError: see scanner.errors.
     """
-    from scanner.cluster import follow
+    from scanner.cluster.follow import follow
     from scanner.scan_plan import make_plan
 
     day = None if date is None else date.date()

@@ -14,7 +14,7 @@ from scanner.printable import one_in, printable
 from schemas.words import AuditState
 
 if TYPE_CHECKING:
-    from scanner.cluster import ScanOutcome
+    from scanner.cluster.scan import ScanOutcome
     from scanner.results.scan_list import WholeInput
 
 
@@ -209,9 +209,11 @@ def _read(outcome: "ScanOutcome") -> Iterator[str]:
 
 def _whole(outcome: "ScanOutcome") -> "WholeInput":
     """The totals of the whole input; after an interruption, of what that scan read."""
+    from scanner.results.scan_list import WholeInput
+
     if outcome.exit_code <= 128:
         return outcome.unread.whole
-    return outcome.totals.counts.whole_input()._replace(files_at_fault=outcome.totals.files_quarantined)
+    return WholeInput.of(outcome.totals.counts)._replace(files_at_fault=outcome.totals.files_quarantined)
 
 
 def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:

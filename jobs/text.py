@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
     from scanner.audit.in_every_scan.scan_audit import ScanAudit
-    from scanner.cluster import ScanOutcome, ScanTotals, ScanWork
+    from scanner.cluster.commits import ScanTotals
+    from scanner.cluster.scan import ScanOutcome
+    from scanner.cluster.work import ScanWork
 
 
 def width(text: str) -> int:

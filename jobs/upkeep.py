@@ -60,7 +60,8 @@ def migrate(results: str) -> None:
       brickscan migrate scan.toml
     """
     from scanner.results.upkeep import existing_tables
-    from scanner.storage.delta import open_table, table_uri
+    from scanner.storage.delta import open_table
+    from scanner.storage.locations import table_uri
     from schemas.words import VERSION
 
     folder = results_at(results).folder

@@ -37,9 +37,10 @@ from scanner.registry.secrets import read_token
 from scanner.results.decision_log import users_of
 from scanner.results.false_discoveries import log10_p_shown
 from scanner.results.queries import ask
-from scanner.results.transactions import TableEntry, commit, open_tables, read_whole, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables, read_whole
 from scanner.scan_plan import read_config
-from scanner.storage.delta import table_uri
+from scanner.storage.data_files import write_file
+from scanner.storage.locations import table_uri
 from scanner.watermark.stacks.shared import Held
 from schemas.config import CoopConfig, ExportConfig, OzoneConfig
 from schemas.tables import SENT

@@ -66,3 +66,10 @@ def test_every_command_has_a_whole_line_of_help():
     shown = CliRunner().invoke(brickscan, ["--help"], terminal_width=80).output.partition("Commands:\n")[2].splitlines()
     assert [line.split()[0] for line in shown] == brickscan.list_commands(None)
     assert all(line.startswith("  ") and line.endswith(".") and len(line) <= 80 for line in shown)
+
+
+def test_a_worker_imports_nothing_of_the_driver():
+    names = ("scanner.results", "scanner.cluster.scan", "scanner.audit.statistics.judgement", "scipy.special")
+    code = f"import sys, scanner.cluster.worker; print(*(name for name in {names} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from jobs import text
 from jobs.text import Progress, ProgressPace, StatusLine, StepProgress
-from scanner.cluster import DocumentCounts, ScanTotals
+from scanner.cluster.commits import ScanTotals
+from scanner.cluster.pieces import DocumentCounts
 from tests.support.found_work import work
 
 

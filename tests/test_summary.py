@@ -14,8 +14,10 @@ from jobs.text import width
 from scanner.audit.in_every_scan.scan_audit import ScanAudit
 from scanner.audit.in_every_scan.traffic import Traffic
 from scanner.audit.statistics.judgement import Limits
-from scanner.cluster import DocumentCounts, ScanOutcome, ScanTotals, ScanWork
-from scanner.cluster.work import UnreadInput
+from scanner.cluster.commits import ScanTotals
+from scanner.cluster.pieces import DocumentCounts
+from scanner.cluster.scan import ScanOutcome
+from scanner.cluster.work import ScanWork, UnreadInput
 from scanner.results.scan_list import Reason, WholeInput, whole_input
 from scanner.scan_plan import UnsupportedKey
 from schemas.words import AuditState
@@ -270,7 +272,7 @@ def test_it_is_what_the_command_prints(monkeypatch, tmp_path):
         results="/srv/results", config=SimpleNamespace(false_positive_rate=1e-6), cautions=["under a: x"]
     )
     monkeypatch.setattr("scanner.scan_plan.make_plan", lambda *_: plan)
-    monkeypatch.setattr("scanner.cluster.run_scan", lambda *_, **_options: replace(outcome(), audit=None))
+    monkeypatch.setattr("scanner.cluster.scan.run_scan", lambda *_, **_options: replace(outcome(), audit=None))
     shown = summary(replace(outcome(), audit=None), "/srv/results", 1e-6, ["under a: x"], verbose=True)
     assert "\ncareful      under a: x\n" in shown
     assert call("scan", tmp_path / "x.toml", "--verbose")[:2] == (0, shown + "\n")

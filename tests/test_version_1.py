@@ -18,7 +18,8 @@ from docs.examples.check_report import check
 from scanner.evidence import check_claim
 from scanner.registry import list_users, load_registry, verify_users
 from scanner.results.upkeep import existing_tables
-from scanner.storage.delta import open_table, table_uri
+from scanner.storage.delta import open_table
+from scanner.storage.locations import table_uri
 from scanner.storage.toml import read_toml
 from schemas.config import ScanConfig
 from schemas.service import DetectorConfig

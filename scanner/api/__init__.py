@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from scanner.cluster import ScanOutcome
+    from scanner.cluster.scan import ScanOutcome
     from scanner.evidence.explanation import Explanation
     from scanner.watermark import Watermark
 
@@ -237,7 +237,7 @@ def scan(config: Path | str, night: date | None = None) -> "ScanOutcome":
     Raises:
         Refused: something cannot be right; ScanFailed: the work had to stop, and what was committed stays.
     """
-    from scanner.cluster import run_scan
+    from scanner.cluster.scan import run_scan
     from scanner.scan_plan import make_plan
 
     return run_scan(make_plan(Path(config), night), lambda work, totals: None)

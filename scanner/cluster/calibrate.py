@@ -34,7 +34,7 @@ from scanner.audit.calibration.calibration_plan import (
 )
 from scanner.audit.calibration.one_key import PIECE_THRESHOLDS, KeyCounts, key_counts
 from scanner.audit.calibration.wrong_names import NAMES_AT, NamesCase, NamesCounts, names_counts
-from scanner.audit.statistics.judgement import THRESHOLDS
+from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.cluster.corpus import (
     CorpusPart,
     Encoding,

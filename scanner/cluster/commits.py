@@ -24,8 +24,9 @@ from scanner.input.documents import UNKNOWN
 from scanner.input.files import InputFile
 from scanner.input.shards import Shard, key_set, shard_id
 from scanner.results.newest import SIDE_TABLES, enter_side_rows, run_number, settle
-from scanner.results.transactions import TableEntry, Tables, commit, committed, write_file
+from scanner.results.transactions import TableEntry, Tables, commit, committed
 from scanner.scan_plan import Plan
+from scanner.storage.data_files import write_file
 from schemas.tables import SHARDS
 from schemas.words import AuditState
 

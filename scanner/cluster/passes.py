@@ -30,8 +30,9 @@ from scanner.input.shards import Shard
 from scanner.registry import Holders
 from scanner.results.account_posts import ROWS_A_PART, PostGroup, drop_posts, part_of, some_accounts, window_begins
 from scanner.results.filters import SKETCHES_TABLE, drop_sketches, open_filter, unit_name, write_sketches
-from scanner.results.transactions import OF_NO_RUN, DataFile, TableEntry, commit, committed, open_tables, write_file
+from scanner.results.transactions import OF_NO_RUN, TableEntry, commit, committed, open_tables
 from scanner.scan_plan import Plan
+from scanner.storage.data_files import DataFile, write_file
 from scanner.storage.toml import digest
 from scanner.watermark.positions import MOST_NGRAMS
 

@@ -23,8 +23,7 @@ from typing import NamedTuple
 from scanner.errors import FileFault
 from scanner.input.documents import UNKNOWN, Identity
 from scanner.input.shards import Shard
-from scanner.results.scan_list import SUMMED, WholeInput
-from scanner.results.transactions import DataFile
+from scanner.storage.data_files import DataFile
 
 
 class Piece(NamedTuple):
@@ -68,10 +67,6 @@ class DocumentCounts:
 
     def __add__(self, other: "DocumentCounts") -> "DocumentCounts":
         return DocumentCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
-
-    def whole_input(self) -> WholeInput:
-        """The counts as those of a whole input, without files at fault."""
-        return WholeInput(**{name: getattr(self, name) for name in SUMMED})
 
 
 NOTHING = DocumentCounts()

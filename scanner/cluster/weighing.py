@@ -43,8 +43,9 @@ from scanner.results.newest import flags
 from scanner.results.queries import ask
 from scanner.results.retention import done_in_frozen_nights
 from scanner.results.sightings import sightings_of
-from scanner.results.transactions import Tables, committed, open_tables, read_whole, write_file
+from scanner.results.transactions import Tables, committed, open_tables, read_whole
 from scanner.scan_plan import Plan
+from scanner.storage.data_files import write_file
 from schemas.tables import DOCUMENTS, FLAG_READINGS
 from schemas.words import WEIGHED, Naming
 

@@ -443,7 +443,7 @@ def what_was_not_read(
 def _whole(plan: Plan, work: "ScanWork", totals: "ScanTotals") -> WholeInput:
     done = totals.counts
     if totals.shards == work.shards and not work.earlier:
-        sums = done.whole_input()
+        sums = WholeInput.of(done)
     else:  # other scans did a part, before or meanwhile
         found, earlier = ([shard.shard_id for shard in shards] for shards in (work.found, work.earlier))
         sums = whole_input(plan.results, found, earlier)

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.controls import reserved_texts
 from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
 from scanner.audit.in_every_scan.decoys import PieceDecoys, Rehearsal
+from scanner.audit.in_every_scan.reserved import reserved_texts
 from scanner.cluster.machines import device_of_worker, limit_memory, peak_memory, resident
 from scanner.cluster.pieces import NOTHING, Busy, DocumentCounts, Files, PackReport, Piece, Report, Seconds
 from scanner.cluster.todo import seconds_a_byte
@@ -31,12 +31,12 @@ from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_detector, open_text_ids
 from scanner.detection.proving import MOST_TOKENS, SECONDS_A_TOKEN
 from scanner.detection.rows import TextIds, flagged_rows, for_everybody, span_rows, with_canaries, with_ids
+from scanner.detection.rules import NO_FILTER
 from scanner.errors import FileFault
 from scanner.input.documents import MEMORY_A_BYTE, Identity, Reader, Unreadable, identify, identities
 from scanner.input.shards import Shard
-from scanner.results.filters import open_filter
-from scanner.results.transactions import write_file
 from scanner.scan_plan import Plan
+from scanner.storage.data_files import write_file
 from scanner.watermark.formats import format_of
 from scanner.watermark.rule import DECOYS, SECONDS
 from scanner.watermark.span_search import FEW_SEARCHES, LONGEST_AT_ONCE, MOST_SEARCHES
@@ -207,8 +207,12 @@ class Worker:
 
     @cached_property
     def _detector(self) -> Detector:
-        ngram_filter = open_filter(self._plan.results, self._plan.filter_sha256, self._text_ids.ngram_secret())
-        return open_detector(self._plan, self._device[0], ngram_filter)
+        plan, ngram_filter = self._plan, NO_FILTER
+        if plan.filter_sha256 is not None:
+            from scanner.results.filters import open_filter  # a worker without one needs no library of tables
+
+            ngram_filter = open_filter(plan.results, plan.filter_sha256, self._text_ids.ngram_secret())
+        return open_detector(plan, self._device[0], ngram_filter)
 
     @cached_property
     def _decoys(self) -> Decoys | None:

@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -231,9 +230,8 @@ def _where(mask: pa.Array, values: pa.Array, other: pa.Array | None) -> pa.Array
 def _without_p(named: pa.Array) -> pa.Array:
     if named.null_count == len(named):
         return named
-    none = pl.element().struct.with_fields(log10_p_global=pl.lit(None, pl.Float64))
-    without_p = pl.Series("named", named).to_frame().select(pl.col("named").list.eval(none))
-    return without_p["named"].to_arrow().cast(named.type)
+    users = [each and [user | {"log10_p_global": None} for user in each] for each in named.to_pylist()]
+    return pa.array(users, named.type)
 
 
 def _replaced(rows: pa.RecordBatch, columns: dict[str, pa.Array]) -> pa.RecordBatch:

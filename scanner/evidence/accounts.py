@@ -32,7 +32,7 @@ from scanner.results import accounts
 from scanner.results.account_posts import impossible_posts, kept_posts, posts_of_one_scan, scanned_posts, window_of
 from scanner.results.queries import ask, with_audit
 from scanner.results.scan_list import recorded_scan
-from scanner.storage.delta import table_uri
+from scanner.storage.locations import table_uri
 from scanner.text.quoting import TextPart, parts_of, unquoted_words
 from scanner.watermark.accounts import by_post
 from scanner.watermark.rule import log10_p_of

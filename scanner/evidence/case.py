@@ -41,7 +41,7 @@ from scanner.results.newest import ranges_ever
 from scanner.results.queries import ask, current_flags, verdicts
 from scanner.results.scan_list import recorded_scan
 from scanner.results.transactions import read_whole
-from scanner.storage.delta import table_uri
+from scanner.storage.locations import table_uri
 from schemas.registry import MAX_MESSAGES, Registry
 from schemas.words import Naming
 

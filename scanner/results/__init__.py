@@ -5,7 +5,7 @@ Each query takes a folder or URI of results, as text or Path, or the file of the
 
 from scanner.results import decision_log, false_discoveries, newest, queries
 from scanner.results.transactions import of_any_path
-from scanner.storage import delta
+from scanner.storage import locations
 
 accounts = of_any_path(queries.accounts)
 audit_counts = of_any_path(queries.audit_counts)
@@ -22,7 +22,7 @@ q_values = of_any_path(false_discoveries.q_values)
 reserved_q_values = of_any_path(false_discoveries.reserved_q_values)
 shards = of_any_path(newest.shards)
 current_decisions = of_any_path(decision_log.current_decisions)
-table_uri = of_any_path(delta.table_uri)
+table_uri = of_any_path(locations.table_uri)
 
 __all__ = [
     "accounts",

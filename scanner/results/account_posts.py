@@ -16,9 +16,10 @@ from scanner.detection.accounts import MOST_BYTES
 from scanner.detection.rows import TextIds
 from scanner.results.newest import shards
 from scanner.results.queries import ask, scans, verdicts
-from scanner.results.transactions import SCHEMAS, read_whole
+from scanner.results.transactions import read_whole
 from scanner.results.upkeep import RewrittenFile, rewrite
-from scanner.storage.delta import table_uri
+from scanner.storage.data_files import SCHEMAS
+from scanner.storage.locations import table_uri
 
 MOST_POSTS = 20_000
 """Most posts of an account that are tested; later ones are left out."""

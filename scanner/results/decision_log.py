@@ -18,8 +18,9 @@ from deltalake import DeltaTable
 
 from scanner.errors import Refused
 from scanner.results.queries import ask
-from scanner.results.transactions import TableEntry, commit, open_tables, read_whole, write_file
-from scanner.storage.delta import table_uri
+from scanner.results.transactions import TableEntry, commit, open_tables, read_whole
+from scanner.storage.data_files import write_file
+from scanner.storage.locations import table_uri
 from schemas.tables import DECISIONS
 from schemas.words import Naming, ReviewDecision
 

@@ -45,7 +45,8 @@ from scanner.detection.sketches import PLACES
 from scanner.errors import Refused
 from scanner.results.newest import exact, flags, largest_p, ranges_ever
 from scanner.results.queries import scans
-from scanner.results.transactions import SCHEMAS, read_whole
+from scanner.results.transactions import read_whole
+from scanner.storage.data_files import SCHEMAS
 from scanner.watermark.pvalues import LN10
 from scanner.watermark.rule import LEAST_RANK
 from schemas.registry import is_reserved, reserved_count

@@ -30,16 +30,7 @@ from scanner.detection.rows import TextIds
 from scanner.detection.rules import NO_FILTER, Filter
 from scanner.errors import Refused
 from scanner.registry import load_registry, read_secret
-from scanner.results.transactions import (
-    SCHEMAS,
-    DataFile,
-    TableEntry,
-    commit,
-    faults_named,
-    open_tables,
-    read_whole,
-    write_file,
-)
+from scanner.results.transactions import TableEntry, commit, faults_named, open_tables, read_whole
 from scanner.results.upkeep import RewrittenFile, rewrite
 from scanner.scan_plan import (
     LeftOut,
@@ -50,8 +41,8 @@ from scanner.scan_plan import (
     results_of,
     supported_keys,
 )
-from scanner.storage.delta import table_uri
-from scanner.storage.locations import absolute
+from scanner.storage.data_files import SCHEMAS, DataFile, write_file
+from scanner.storage.locations import absolute, table_uri
 from scanner.storage.toml import digest
 from scanner.watermark import positions
 from scanner.watermark.positions import ROWS, CommonNgrams, Sketch, hash_key

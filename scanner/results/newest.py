@@ -28,17 +28,10 @@ from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.input.shards import MAX_ROWS
-from scanner.results.transactions import (
-    SCHEMAS,
-    TableEntry,
-    Tables,
-    additions,
-    kept_tables,
-    read_whole,
-    try_to_commit,
-    write_file,
-)
-from scanner.storage.delta import attempts, table_uri
+from scanner.results.transactions import TableEntry, Tables, additions, kept_tables, read_whole, try_to_commit
+from scanner.storage.data_files import SCHEMAS, write_file
+from scanner.storage.delta import attempts
+from scanner.storage.locations import table_uri
 from schemas.tables import DECADES, NAMED_LISTS
 from schemas.words import OF_PASS, Naming
 

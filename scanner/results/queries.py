@@ -14,7 +14,8 @@ from scanner.errors import ScanFailed
 from scanner.results.newest import EVERY, exact, flags, newest_flags, newest_verdicts, ranges_ever, shards
 from scanner.results.newest import current_flags as of_every_set_of_keys
 from scanner.results.transactions import faults_named, read_whole
-from scanner.storage.delta import open_table, table_uri
+from scanner.storage.delta import open_table
+from scanner.storage.locations import table_uri
 from schemas.tables import NAMED_LISTS
 from schemas.words import OF_REGISTRY, AuditState, Naming
 

@@ -40,9 +40,11 @@ from scanner.results.account_posts import drop_posts_of
 from scanner.results.newest import current_flags, drop_runs, flags, run_number, settle, shards, side_tables
 from scanner.results.queries import ask
 from scanner.results.scan_list import TO_THE_END
-from scanner.results.transactions import OF_NO_RUN, ORPHANS_AFTER_HOURS, SCHEMAS, Tables, read_whole, try_to_commit
+from scanner.results.transactions import OF_NO_RUN, ORPHANS_AFTER_HOURS, Tables, read_whole, try_to_commit
 from scanner.results.upkeep import RewrittenFile, rewrite
-from scanner.storage.delta import attempts, open_table, table_uri
+from scanner.storage.data_files import SCHEMAS
+from scanner.storage.delta import attempts, open_table
+from scanner.storage.locations import table_uri
 from schemas.tables import NAMED_LISTS, SHARDS
 from schemas.words import Naming
 

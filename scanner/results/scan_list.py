@@ -17,9 +17,9 @@ from scanner.errors import Refused, in_a_line
 from scanner.printable import printable
 from scanner.results.newest import flags, newest_quarantine, ranges_ever, shards
 from scanner.results.queries import ask, of_trial, scanned_and_one_of, scans
-from scanner.results.transactions import TABLES, refuse_other
-from scanner.storage.delta import table_uri
-from scanner.storage.locations import is_uri
+from scanner.results.transactions import refuse_other
+from scanner.storage.data_files import TABLES
+from scanner.storage.locations import is_uri, table_uri
 from scanner.watermark.formats import generator_of
 from schemas.config import Dedup
 from schemas.words import AuditState
@@ -184,6 +184,11 @@ class WholeInput(NamedTuple):
     filtered: int = 0
     canaries: int = 0
     files_at_fault: int = 0
+
+    @classmethod
+    def of(cls, counts: object) -> "WholeInput":
+        """Counts with the same names as those of a whole input, without files at fault."""
+        return cls(**{name: getattr(counts, name) for name in SUMMED})
 
 
 NOTHING_READ = WholeInput()

@@ -23,9 +23,10 @@ from scanner.input.files import InputFile
 from scanner.registry import NO_RECORD, NamesPart, Record, given_at, given_rows, numbers_of_heads, verify_since
 from scanner.results.newest import flags, ranges_ever
 from scanner.results.queries import ask, exist, quarantine, scans
-from scanner.results.transactions import TableEntry, commit, open_tables, read_whole, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables, read_whole
 from scanner.scan_plan import Plan
-from scanner.storage.delta import table_uri
+from scanner.storage.data_files import write_file
+from scanner.storage.locations import table_uri
 from schemas.tables import NAMED_LISTS, VERIFIED_USERS
 from schemas.words import Naming
 

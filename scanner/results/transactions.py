@@ -6,13 +6,10 @@ snapshot, without retries: when anyone committed in between, Delta refuses it, a
 beside verdicts are committed first (scanner.results.newest) and verdicts last, as the mark that a shard is done.
 """
 
-import json
 import os
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar, cast
@@ -25,144 +22,18 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
-from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.storage.delta import KeptTable, attempts, make_table, open_table, read, refuse_other_version, table_uri
-from scanner.storage.locations import filesystem_of, make_private
-from schemas.audit import AUDIT_COUNTS, AUDITS
+from scanner.storage.data_files import SCHEMAS, TABLES, WITH_BOUNDS, DataFile, write_file
+from scanner.storage.delta import KeptTable, attempts, make_table, open_table, read, refuse_other_version
+from scanner.storage.locations import filesystem_of, make_private, table_uri
+from schemas.audit import AUDITS
 from schemas.tables import (
-    ACCOUNT_POSTS,
-    ACCOUNTS,
-    DECISIONS,
-    FILTER_SKETCHES,
-    FILTERS,
-    FLAG_READINGS,
-    FLAG_TEXTS,
-    FLAGS,
-    QUARANTINE,
     SCANS,
-    SENT,
-    SHARDS,
-    SPANS,
-    VERDICTS,
-    VERIFIED_USERS,
 )
 
-TABLES: Mapping[str, pa.Schema] = {
-    "quarantine": QUARANTINE,
-    "audit_counts": AUDIT_COUNTS,
-    "flags": FLAGS,
-    "spans": SPANS,
-    "shards": SHARDS,
-    "verdicts": VERDICTS,
-    "scans": SCANS,
-    "audits": AUDITS,
-}
-SCHEMAS: Mapping[str, pa.Schema] = {
-    **TABLES,
-    "flag_texts": FLAG_TEXTS,
-    "flag_readings": FLAG_READINGS,
-    "decisions": DECISIONS,
-    "sent": SENT,
-    "account_posts": ACCOUNT_POSTS,
-    "accounts": ACCOUNTS,
-    "filter_sketches": FILTER_SKETCHES,
-    "filters": FILTERS,
-    "verified_users": VERIFIED_USERS,
-}
-"""Schemas of all tables that may exist; a scan makes those of TABLES."""
 ORPHANS_AFTER_HOURS = 24
 """Hours after which a file that is no part of its table cannot be a running scan's, which would have committed it."""
-
-WITH_BOUNDS = ("path", "row", "log10_p_global", "scan_id")
-"""Columns whose least and largest values a file has on record."""
-
-_DISTINCT = (
-    "row",
-    "doc_id",
-    "text_sha256",
-    "score",
-    "log10_p",
-    "log10_p_global",
-    "runner_up_log10_p",
-    "runner_up_log10_p_global",
-    "text_id",
-    "sketch",
-    "text",
-    "surprise",
-    "cells",
-    "common",
-)
-"""Columns with few repeated values, for which a dictionary is of no use."""
-
-_ROWS_A_GROUP = {"account_posts": 2048}
-"""Rows of a row group, for tables of which parts of a file are read."""
-
-
-@dataclass(frozen=True)
-class DataFile:
-    """A Parquet file that lies in a table's folder and is not part of the table yet. `stats` is Delta's JSON."""
-
-    name: str
-    size: int
-    rows: int
-    stats: str
-
-
-def write_file(results: str, name: str, batches: Sequence[pa.RecordBatch]) -> DataFile | None:
-    """Write rows of a table to a new file in its folder, on the disk when this returns; None when there are none.
-
-    Raises:
-        ScanFailed: the file cannot be written.
-    """
-    rows = pa.Table.from_batches(batches, SCHEMAS[name])
-    if not len(rows):
-        return None
-    sink = pa.BufferOutputStream()
-    dictionaries = [c for c in rows.column_names if c not in _DISTINCT]
-    pq.write_table(rows, sink, _ROWS_A_GROUP.get(name), compression="zstd", use_dictionary=dictionaries)
-    data = sink.getvalue()
-    file = DataFile(f"part-{uuid.uuid4().hex}.parquet", len(data), len(rows), _stats(rows))
-    filesystem, folder = filesystem_of(table_uri(results, name))
-    try:
-        if isinstance(filesystem, fs.LocalFileSystem):
-            _write_durably(Path(folder), file.name, data)
-        else:
-            with filesystem.open_output_stream(f"{folder}/{file.name}") as stream:
-                stream.write(data)
-    except OSError as error:
-        raise ScanFailed(f"results: {folder}/{file.name} cannot be written: {in_a_line(error)}") from None
-    return file
-
-
-def _write_durably(folder: Path, name: str, data: pa.Buffer) -> None:
-    try:
-        with (folder / name).open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError:
-        (folder / name).unlink(missing_ok=True)  # a part of a file is of no use, and a full disk needs its room
-        raise
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _stats(rows: pa.Table) -> str:
-    """Delta's statistics of a file, which let a reader pass over it: number of rows; least and largest values."""
-    bounds = {column: pc.min_max(rows[column]).as_py() for column in WITH_BOUNDS if column in rows.column_names}
-    return json.dumps(
-        {
-            "numRecords": len(rows),
-            "minValues": {column: pair["min"] for column, pair in bounds.items() if pair["min"] is not None},
-            "maxValues": {column: pair["max"] for column, pair in bounds.items() if pair["max"] is not None},
-            "nullCount": {column: rows[column].null_count for column in bounds},
-        }
-    )
 
 
 def additions(files: Iterable[DataFile], *, changes: bool = True) -> list[AddAction | RemoveAction]:

@@ -25,17 +25,10 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.results.newest import side_tables
-from scanner.results.transactions import (
-    ORPHANS_AFTER_HOURS,
-    SCHEMAS,
-    DataFile,
-    Tables,
-    additions,
-    try_to_commit,
-    write_file,
-)
-from scanner.storage.delta import KeptTable, attempts, open_table, table_uri
-from scanner.storage.locations import filesystem_of
+from scanner.results.transactions import ORPHANS_AFTER_HOURS, Tables, additions, try_to_commit
+from scanner.storage.data_files import SCHEMAS, DataFile, write_file
+from scanner.storage.delta import KeptTable, attempts, open_table
+from scanner.storage.locations import filesystem_of, table_uri
 
 FILES_AT_ONCE = 16
 """Files that are looked at side by side: on an object store each look is a few requests."""

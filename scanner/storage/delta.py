@@ -69,11 +69,6 @@ def _holding(table: DeltaTable, paths: pl.Series) -> set[str]:
     return set(files["path"].filter(pl.Series(first) < pl.Series(reach)))
 
 
-def table_uri(results: str, name: str) -> str:
-    """Location of a table: a folder of its own in the folder of results."""
-    return f"{results.rstrip('/')}/{name}"
-
-
 def make_table(uri: str, schema: pa.Schema, configuration: Mapping[str, str]) -> None:
     """Make an empty table, unless it is there or another process makes it at the same time.
 

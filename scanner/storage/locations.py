@@ -218,3 +218,8 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def table_uri(results: str, name: str) -> str:
+    """Location of a table: a folder of its own in the folder of results."""
+    return f"{results.rstrip('/')}/{name}"

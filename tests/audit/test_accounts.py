@@ -15,8 +15,9 @@ from scanner.detection.attribution import Origin
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
 from scanner.registry import Holders
-from scanner.results.transactions import TableEntry, commit, open_tables, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.scan_plan import Plan
+from scanner.storage.data_files import write_file
 from scanner.watermark.accounts import log10_evidence, pooled_positions
 from scanner.watermark.positions import Positions, Tokens
 from schemas.words import AuditState

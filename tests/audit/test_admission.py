@@ -12,7 +12,8 @@ from scipy import stats
 from jobs.cli import brickscan, run
 from scanner.audit.calibration.admission import admission_of, admissions, signable
 from scanner.audit.statistics.audit_rows import Audit, Question, rate_rows
-from scanner.audit.statistics.judgement import Count, cluster_sums, judge
+from scanner.audit.statistics.hits import cluster_sums
+from scanner.audit.statistics.judgement import Count, judge
 from scanner.errors import Refused
 from scanner.registry import load_registry, new_key
 from scanner.results import transactions

@@ -18,7 +18,7 @@ from jobs.calibrate import calibrate, module, table
 from jobs.cli import run
 from scanner import results
 from scanner.audit.calibration.calibration_plan import plan_calibration
-from scanner.audit.statistics.judgement import THRESHOLDS
+from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.cluster import calibrate as calibrating
 from scanner.cluster.corpus import CorpusPart, Encoding
 from scanner.registry import new_key

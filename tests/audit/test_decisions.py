@@ -6,7 +6,8 @@ import pytest
 
 from scanner import results, scan_plan
 from scanner.audit.in_every_scan.decoy_keys import TOGETHER, WholeTextDecoys
-from scanner.audit.statistics.judgement import THRESHOLDS, ClusterSums, counts, judge
+from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums
+from scanner.audit.statistics.judgement import counts, judge
 from scanner.detection.open_plan import open_detector
 from scanner.scan_plan import ErrorShares
 from scanner.watermark import log10_any_of, rule, span_search

@@ -7,7 +7,7 @@ import pytest
 
 from scanner.audit.calibration.calibration_plan import PANELS, piece_counts, pieces, repeated
 from scanner.audit.calibration.one_key import law_png, pieces_png
-from scanner.audit.statistics.judgement import THRESHOLDS
+from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.watermark import GreenList, Gumbel, batch_tokens, log10_greenlist, log10_gumbel, log10_z, scored_positions
 from scanner.watermark.positions import WholeWindows
 from tests.watermark.pairs import format_for

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.audit.statistics.judgement import RowMemory, chances, critical_scores, randomised_p, uniformity
+from scanner.audit.statistics.hits import RowMemory, chances, critical_scores, randomised_p
+from scanner.audit.statistics.judgement import uniformity
 from scanner.watermark import log10_gumbel
 from scanner.watermark.laws import Normal
 from tests.watermark.pairs import law_of

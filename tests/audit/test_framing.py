@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from scanner.audit.in_every_scan import scan_audit
-from scanner.audit.in_every_scan.controls import AT_MOST, FEW
+from scanner.audit.in_every_scan.controls import FEW
+from scanner.audit.in_every_scan.reserved import AT_MOST
 from scanner.audit.in_every_scan.scan_audit import ScanAudit, judge_scan
-from scanner.audit.statistics.judgement import THRESHOLDS
+from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.cluster import worker as written
 from scanner.detection import open_plan as plan_module
 from scanner.scan_plan import Plan

@@ -7,11 +7,10 @@ import mpmath
 import numpy as np
 import pytest
 
+from scanner.audit.statistics.hits import ClusterSums, cluster_sums
 from scanner.audit.statistics.judgement import (
-    ClusterSums,
     binomial_limits,
     binomial_tail,
-    cluster_sums,
     design_effect,
     few_clusters,
     poisson_limits,

@@ -14,8 +14,9 @@ import pytest
 from jobs.cli import brickscan, run
 from jobs.summary import summary
 from scanner import results
-from scanner.cluster import ScanOutcome, Worker, run_scan
 from scanner.cluster.pieces import Busy, Piece, Report
+from scanner.cluster.scan import ScanOutcome, run_scan
+from scanner.cluster.worker import Worker
 from scanner.errors import Refused
 from scanner.registry import admit_key, load_registry, new_key, read_secret
 from scanner.scan_plan import make_plan

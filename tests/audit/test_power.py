@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, ClusterSums, cluster_sums, counts, judge
+from scanner.audit.statistics.hits import DEEP, THRESHOLDS, ClusterSums, cluster_sums
+from scanner.audit.statistics.judgement import counts, judge
 from schemas.words import AuditVerdict
 from tests.bench.audit_power import DOCUMENTS, Row, decoys_of_all, decoys_of_one, least_law, reserved, smallest
 from tests.bench.audit_power import USERS as MESSAGES

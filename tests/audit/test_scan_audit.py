@@ -15,14 +15,15 @@ from scanner import results
 from scanner.audit.in_every_scan import scan_audit, traffic
 from scanner.audit.in_every_scan.decoy_keys import entropy_of, kind_of, open_decoys, share_of
 from scanner.audit.in_every_scan.scan_audit import ScanAudit
-from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, critical_scores
+from scanner.audit.statistics.hits import DEEP, THRESHOLDS, critical_scores
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
 from scanner.detection.attribution import KeyPositions, Origin
 from scanner.errors import Refused
 from scanner.registry import load_registry, set_audit_secret
-from scanner.results.transactions import SCHEMAS, TableEntry, commit
+from scanner.results.transactions import TableEntry, commit
 from scanner.scan_plan import make_plan
+from scanner.storage.data_files import SCHEMAS
 from scanner.watermark import GreenList, Tokens, log10_any_of, log10_greenlist, log10_gumbel, rule, scored_positions
 from scanner.watermark.laws import Normal
 from scanner.watermark.native.format import GreenListFormat

@@ -7,11 +7,11 @@ import polars as pl
 import pytest
 
 from scanner import results
-from scanner.audit.in_every_scan import decoys, traffic
+from scanner.audit.in_every_scan import decoys
 from scanner.audit.in_every_scan.decoy_keys import SHADOWS, Decoys, open_decoys
+from scanner.audit.in_every_scan.decoys import script_of
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
-from scanner.audit.in_every_scan.traffic import script_of
-from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, critical_scores
+from scanner.audit.statistics.hits import DEEP, THRESHOLDS, critical_scores
 from scanner.detection import open_plan as plan_module
 from schemas.audit import STRATA
 from tests.support.audited_scan import Key, make, pieces, scan
@@ -44,7 +44,7 @@ def wrong(audit) -> set[tuple]:
         ("123 … 😀", "none"),
         ("", "none"),
         ("ꓐꓑꓒ", "other"),
-        ("x" * traffic.LETTERS + "я" * 999, "LATIN"),
+        ("x" * decoys.LETTERS + "я" * 999, "LATIN"),
     ],
 )
 def test_the_script_is_that_of_most_letters(text, script):
@@ -80,12 +80,12 @@ def test_one_sick_host_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, 
 
     def elsewhere(self, *batch) -> None:
         host = f"host-{next(number) % PARTS}"
-        monkeypatch.setattr(traffic.platform, "node", lambda: host)
+        monkeypatch.setattr(decoys.platform, "node", lambda: host)
         observe(self, *batch)
 
     plan = make(tmp_path, texts, Key(1))
     monkeypatch.setattr(decoys.PieceDecoys, "observe", elsewhere)
-    monkeypatch.setattr(decoys, "log10_p_best", lambda *a: p(*a) * (1.9 if traffic.platform.node() == "host-7" else 1))
+    monkeypatch.setattr(decoys, "log10_p_best", lambda *a: p(*a) * (1.9 if decoys.platform.node() == "host-7" else 1))
     number = itertools.count()
     audit = scan(plan, parts=PARTS, draw=DRAW)
     assert audit.state == "alarm"

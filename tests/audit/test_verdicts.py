@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.audit.statistics.judgement import POWER, Count, cluster_sums, counts, holm, judge, smallest_excess
+from scanner.audit.statistics.hits import cluster_sums
+from scanner.audit.statistics.judgement import POWER, Count, counts, holm, judge, smallest_excess
 
 MANY = 1e9
 

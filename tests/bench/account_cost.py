@@ -29,7 +29,8 @@ from scanner.detection.accounts import by_account
 from scanner.detection.rows import TextIds
 from scanner.registry import new_key
 from scanner.results.account_posts import ROWS_A_PART, PostGroup, part_of
-from scanner.results.transactions import TableEntry, commit, open_tables, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables
+from scanner.storage.data_files import write_file
 from schemas.tables import ACCOUNT_POSTS
 from tests.bench.real_accounts import NOW, cut, show
 from tests.bench.spans import sample

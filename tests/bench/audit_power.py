@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from scanner.audit.in_every_scan.decoy_keys import share_of
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.in_every_scan.traffic import single_p
-from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, POWER, THRESHOLDS, Count, binomial_limits, judge
+from scanner.audit.statistics.hits import DEEP, THRESHOLDS
+from scanner.audit.statistics.judgement import KEY_BOUND, POWER, Count, binomial_limits, judge
 from scanner.watermark.native.format import GumbelFormat2, groups_for
 from schemas.audit import PARTS
 from schemas.config import ScanAuditConfig

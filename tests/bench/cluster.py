@@ -22,8 +22,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scanner.cluster import ScanOutcome, run_scan
 from scanner.cluster.machines import cluster
+from scanner.cluster.scan import ScanOutcome, run_scan
 from scanner.input.columns import Columns
 from scanner.input.documents import read
 from scanner.input.files import list_files

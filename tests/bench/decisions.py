@@ -20,15 +20,8 @@ import pyarrow.parquet as pq
 
 from scanner.audit.in_every_scan.decoy_keys import TOGETHER, WholeTextDecoys
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
-from scanner.audit.statistics.judgement import (
-    DEEP,
-    THRESHOLDS,
-    ClusterSums,
-    Count,
-    few_clusters,
-    poisson_limits,
-    smallest_excess,
-)
+from scanner.audit.statistics.hits import DEEP, THRESHOLDS, ClusterSums
+from scanner.audit.statistics.judgement import Count, few_clusters, poisson_limits, smallest_excess
 from scanner.detection.open_plan import open_detector
 from scanner.input.shards import MAX_ROWS
 from scanner.scan_plan import make_plan

@@ -20,7 +20,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from jobs.demo import TOKENIZER
-from scanner.audit.statistics.judgement import chances
+from scanner.audit.statistics.hits import chances
 from scanner.registry import find_key, load_registry, open_key
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Positions, Tokens, Watermark, select_positions

@@ -19,8 +19,10 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from scanner import results
-from scanner.results.transactions import SCHEMAS, TableEntry, additions, commit, open_tables, try_to_commit, write_file
-from scanner.storage.delta import KeptTable, table_uri
+from scanner.results.transactions import TableEntry, additions, commit, open_tables, try_to_commit
+from scanner.storage.data_files import SCHEMAS, write_file
+from scanner.storage.delta import KeptTable
+from scanner.storage.locations import table_uri
 from tests.bench.measure import in_a_process
 from tests.support.rows import filled, verdict
 

@@ -11,8 +11,9 @@ import time
 
 import numpy as np
 
-from scanner.audit.in_every_scan.controls import CLUSTERS, OTHERS, RankCounts, counted
-from scanner.audit.statistics.judgement import ClusterSums, binomial_limits, counts, judge
+from scanner.audit.in_every_scan.knockoffs import CLUSTERS, OTHERS, RankCounts, counted
+from scanner.audit.statistics.hits import ClusterSums
+from scanner.audit.statistics.judgement import binomial_limits, counts, judge
 from schemas.words import AuditVerdict
 
 STAND_INS = 100

@@ -18,8 +18,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
 from scanner.results.newest import SIDE_TABLES, enter_side_rows, run_number, settle
-from scanner.results.transactions import SCHEMAS, DataFile, TableEntry, Tables, commit, committed, open_tables
-from scanner.storage.delta import table_uri
+from scanner.results.transactions import TableEntry, Tables, commit, committed, open_tables
+from scanner.storage.data_files import SCHEMAS, DataFile
+from scanner.storage.locations import table_uri
 
 SHARDS_A_NIGHT = 2_500
 SHARDS_A_FLUSH = 20

@@ -19,7 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
 from scanner.audit.calibration.admission import fresh_entropy
-from scanner.audit.statistics.judgement import binomial_limits, chances
+from scanner.audit.statistics.hits import chances
+from scanner.audit.statistics.judgement import binomial_limits
 from scanner.watermark import Tokens
 from scanner.watermark.formats import make_format
 from scanner.watermark.native.streams import RunRequest, in_two, window_nonces

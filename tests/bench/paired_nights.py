@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from scanner.audit.statistics.judgement import DEEP, ENOUGH_HITS, ClusterSums, design_effect, few_clusters
+from scanner.audit.statistics.hits import DEEP, ClusterSums
+from scanner.audit.statistics.judgement import ENOUGH_HITS, design_effect, few_clusters
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.nulls import Paired
 

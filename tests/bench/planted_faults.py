@@ -24,7 +24,8 @@ from scipy import stats
 from scanner.audit.in_every_scan.decoy_keys import REACH, share_of
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.in_every_scan.traffic import single_p
-from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, THRESHOLDS, binomial_limits
+from scanner.audit.statistics.hits import DEEP, THRESHOLDS
+from scanner.audit.statistics.judgement import KEY_BOUND, binomial_limits
 from scanner.detection.attribution import Origin
 from scanner.detection.open_plan import open_detector
 from scanner.watermark import rule

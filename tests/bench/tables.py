@@ -23,8 +23,9 @@ from scanner.detection.rows import EXACT
 from scanner.results import queries, retention
 from scanner.results.newest import enter_side_rows, settle
 from scanner.results.retention import erase_user
-from scanner.results.transactions import SCHEMAS, TableEntry, commit, committed, open_tables, write_file
+from scanner.results.transactions import TableEntry, commit, committed, open_tables
 from scanner.results.upkeep import compact
+from scanner.storage.data_files import SCHEMAS, write_file
 from tests.bench.measure import in_a_process
 from tests.support.rows import filled, verdict
 

@@ -20,8 +20,9 @@ from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
 from scanner.results.newest import SIDE_TABLES, run_number, settle
 from scanner.results.retention import EXPIRE_AFTER, FREEZE_AFTER, done_in_frozen_nights, freeze
-from scanner.results.transactions import SCHEMAS, TableEntry, Tables, commit, committed, open_tables, write_file
-from scanner.storage.delta import table_uri
+from scanner.results.transactions import TableEntry, Tables, commit, committed, open_tables
+from scanner.storage.data_files import SCHEMAS, write_file
+from scanner.storage.locations import table_uri
 from tests.bench.history import BEGAN, MERGED_ROWS, SHARD_ROWS, SHARDS_A_NIGHT, about, files_of, ranges_of
 from tests.bench.log import FLUSHES, IN_A_PACK, a_file, flush, memory, shard_id
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from scanner.cluster import run_scan
 from scanner.cluster.machines import cluster
+from scanner.cluster.scan import run_scan
 from scanner.scan_plan import make_plan
 from schemas.config import ClusterConfig
 from tests.chaos.night import Night, make_input, make_registry

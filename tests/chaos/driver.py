@@ -19,7 +19,9 @@ from deltalake import DeltaTable
 
 from jobs.cli import run
 from jobs.summary import summary
-from scanner.cluster import Worker, commits, run_scan, todo
+from scanner.cluster import commits, todo
+from scanner.cluster.scan import run_scan
+from scanner.cluster.worker import Worker
 from scanner.input.shards import DriverShare
 from scanner.results import retention, upkeep
 from scanner.scan_plan import make_plan

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from scanner import results
 from scanner.registry import add_users, new_key
-from scanner.storage.delta import KeptTable, table_uri
+from scanner.storage.delta import KeptTable
+from scanner.storage.locations import table_uri
 from tests.chaos.processes import command_of, output_of
 from tests.chaos.worker import PIDS, PLAN
 from tests.fixed import fix_secrets

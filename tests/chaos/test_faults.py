@@ -10,7 +10,7 @@ import time
 import pytest
 import ray
 
-from scanner.cluster import run_scan
+from scanner.cluster.scan import run_scan
 from scanner.scan_plan import make_plan
 from tests.chaos.driver import MOMENTS
 from tests.chaos.processes import output_of

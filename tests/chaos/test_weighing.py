@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from scanner import results
 from scanner.results.transactions import read_whole
-from scanner.storage.delta import table_uri
+from scanner.storage.locations import table_uri
 from schemas.words import WEIGHED
 from tests.chaos.processes import command_of, descendants, output_of, wait_for
 from tests.support.foregone import chain_key, chain_model, writer_of_foregone  # noqa: F401 - fixtures

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from scanner.cluster import Worker
+from scanner.cluster.worker import Worker
 from scanner.detection.attribution import Origin
 from scanner.detection.detector import Detector
 from scanner.scan_plan import Plan

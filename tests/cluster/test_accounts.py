@@ -11,8 +11,9 @@ import polars as pl
 import pytest
 
 from scanner import results
-from scanner.cluster import passes, run_scan
+from scanner.cluster import passes
 from scanner.cluster.passes import AccountUnit, take_first_looks
+from scanner.cluster.scan import run_scan
 from scanner.detection import accounts
 from scanner.errors import Refused
 from scanner.input.files import list_files

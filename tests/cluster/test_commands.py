@@ -12,7 +12,8 @@ import pytest
 from jobs import cli
 from jobs.scan import module, scan_and_tell
 from jobs.text import Progress
-from scanner.cluster import DocumentCounts, ScanTotals
+from scanner.cluster.commits import ScanTotals
+from scanner.cluster.pieces import DocumentCounts
 from scanner.printable import printable
 from scanner.results.transactions import open_tables
 from scanner.watermark import kernel

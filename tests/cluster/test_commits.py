@@ -9,17 +9,18 @@ from deltalake import DeltaTable
 
 from scanner import results
 from scanner.audit.in_every_scan.scan_audit import audit_scan
-from scanner.cluster import Worker, commits
+from scanner.cluster import commits
 from scanner.cluster.commits import Committer
 from scanner.cluster.pieces import FinishedShard, LostDocument, Piece
 from scanner.cluster.work import find_work, inspect_input
+from scanner.cluster.worker import Worker
 from scanner.errors import FileFault
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
 from scanner.results import transactions
 from scanner.results.transactions import open_tables
 from scanner.scan_plan import Plan
-from scanner.storage.delta import table_uri
+from scanner.storage.locations import table_uri
 from tests.support.inspection import inspect
 from tests.support.night import Night
 

@@ -1,6 +1,5 @@
 """Nights on a Delta table: each live document once, whatever commits did to the files."""
 
-import importlib
 import json
 import shutil
 from collections import Counter
@@ -175,7 +174,8 @@ def test_a_scan_that_follows_a_table_scans_what_is_appended_and_nothing_that_mov
         lambda: delete_by_vector(table, ["doc 4", "doc 31"]),
         lambda: write_deltalake(table, posts(range(35, 37)), mode="append"),
     ]
-    following = importlib.import_module("scanner.cluster.follow")  # the package exports a function of this name
+    from scanner.cluster import follow as following
+
     looks = []
 
     def sleep(_seconds: float) -> None:

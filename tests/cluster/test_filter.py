@@ -16,8 +16,9 @@ from deltalake import DeltaTable, write_deltalake
 from jobs.scan import of_outcome
 from jobs.summary import summary
 from scanner import results
-from scanner.cluster import passes, run_scan, work
+from scanner.cluster import passes, work
 from scanner.cluster.passes import MOST_SHARDS, sample_of
+from scanner.cluster.scan import run_scan
 from scanner.cluster.scan_check import check_scan
 from scanner.detection.one_text import Check, check_text
 from scanner.errors import Refused
@@ -31,7 +32,7 @@ from scanner.results import filters
 from scanner.results.false_discoveries import scored_documents
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan
-from scanner.storage.delta import table_uri
+from scanner.storage.locations import table_uri
 from scanner.storage.toml import digest
 from scanner.watermark import positions
 from schemas.registry import Admission, AuditedFilter

@@ -5,7 +5,8 @@ from datetime import date, timedelta
 import polars as pl
 import pytest
 
-from scanner.cluster import passes, run_scan
+from scanner.cluster import passes
+from scanner.cluster.scan import run_scan
 from scanner.detection.accounts import Posts
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan

@@ -1,6 +1,5 @@
 """A scan that follows its input: new files are scanned soon, unfinished files are waited for, a stop loses nothing."""
 
-import importlib
 import io
 import os
 import signal
@@ -20,8 +19,11 @@ import pytest
 
 from jobs.text import StatusLine
 from scanner import results
-from scanner.cluster import DocumentCounts, ScanOutcome, ScanTotals, follow
-from scanner.cluster.follow import LOOK_SECONDS, RETRY_SECONDS, UNFINISHED_SECONDS, Landing
+from scanner.cluster import follow as follow_module
+from scanner.cluster.commits import ScanTotals
+from scanner.cluster.follow import LOOK_SECONDS, RETRY_SECONDS, UNFINISHED_SECONDS, Landing, follow
+from scanner.cluster.pieces import DocumentCounts
+from scanner.cluster.scan import ScanOutcome
 from scanner.input.files import list_files
 from scanner.input.tables import NEWEST
 from scanner.results.transactions import read_whole
@@ -31,8 +33,6 @@ from tests.support.found_work import work
 from tests.support.inspection import INSPECTOR
 from tests.support.submitted import files_of, secrets_of, wait_for
 from tests.support.two_keys import message_of
-
-following_module = importlib.import_module("scanner.cluster.follow")  # the package exports a function of this name
 
 
 class Clock:
@@ -218,9 +218,9 @@ def test_an_alarm_is_told_at_once_and_is_the_exit_code_at_the_stop(monkeypatch, 
     def scan(*_, files):
         return ScanOutcome("s", next(codes), work(1), ScanTotals(), 1.0, None, None, to_retry=frozenset(files))
 
-    monkeypatch.setattr(following_module, "run_scan", scan)
-    monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
-    monkeypatch.setattr(following_module.time, "sleep", lambda _: None)
+    monkeypatch.setattr(follow_module, "run_scan", scan)
+    monkeypatch.setattr(follow_module, "cluster", lambda _: nullcontext())
+    monkeypatch.setattr(follow_module.time, "sleep", lambda _: None)
     monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
     Watch(tmp_path).write()
     told = []
@@ -233,8 +233,8 @@ def test_a_stop_right_after_an_alarm_is_still_an_alarm(monkeypatch, tmp_path, co
     stopped = ScanOutcome(
         "s", code, work(1), ScanTotals(), 1.0, None, SimpleNamespace(state="alarm", warnings=list), stopped=late
     )
-    monkeypatch.setattr(following_module, "run_scan", lambda *_, files: stopped)
-    monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
+    monkeypatch.setattr(follow_module, "run_scan", lambda *_, files: stopped)
+    monkeypatch.setattr(follow_module, "cluster", lambda _: nullcontext())
     monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
     Watch(tmp_path).write()
     plan = SimpleNamespace(
@@ -251,8 +251,8 @@ def test_a_stop_right_after_an_alarm_is_still_an_alarm(monkeypatch, tmp_path, co
 def test_possible_framing_is_told_and_no_trouble(monkeypatch, tmp_path, caplog):
     audit = SimpleNamespace(state="possible framing", warnings=lambda: ["key k: so and so"])
     ended = ScanOutcome("s", 0, work(1), ScanTotals(), 1.0, None, audit, stopped=True)
-    monkeypatch.setattr(following_module, "run_scan", lambda *_, files: ended)
-    monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
+    monkeypatch.setattr(follow_module, "run_scan", lambda *_, files: ended)
+    monkeypatch.setattr(follow_module, "cluster", lambda _: nullcontext())
     monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
     Watch(tmp_path).write()
     plan = SimpleNamespace(
@@ -289,9 +289,9 @@ def test_a_folder_that_is_not_there_yet_is_waited_for(monkeypatch, tmp_path, cap
     def scan(*_, files):
         return ScanOutcome("s", 143, work(len(files)), ScanTotals(), 1.0, None, None)
 
-    monkeypatch.setattr(following_module, "run_scan", scan)
-    monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
-    monkeypatch.setattr(following_module.time, "sleep", sleep)
+    monkeypatch.setattr(follow_module, "run_scan", scan)
+    monkeypatch.setattr(follow_module, "cluster", lambda _: nullcontext())
+    monkeypatch.setattr(follow_module.time, "sleep", sleep)
     monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
     assert follow(lambda: plan, lambda *_: None, lambda _: None) == 0
     assert looks == [False, False]

@@ -1,6 +1,5 @@
 """Nights on an Iceberg table: each live document once, whatever snapshots did to the files."""
 
-import importlib
 import signal
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -124,7 +123,8 @@ def test_a_scan_that_follows_a_table_scans_what_is_appended_and_nothing_that_mov
         lambda: delete("1:2", puffin=True),
         lambda: table.append(model.append(4, 2)),
     ]
-    following = importlib.import_module("scanner.cluster.follow")  # the package exports a function of this name
+    from scanner.cluster import follow as following
+
     looks = []
 
     def sleep(_seconds: float) -> None:

@@ -4,8 +4,7 @@ import time
 
 import pytest
 
-from scanner.cluster import ScanTotals
-from scanner.cluster.commits import ALARMS, Metrics
+from scanner.cluster.commits import ALARMS, Metrics, ScanTotals
 
 
 @pytest.mark.usefixtures("ray_cluster")

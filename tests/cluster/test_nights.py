@@ -6,7 +6,9 @@ import pytest
 
 from jobs.summary import summary
 from scanner import results
-from scanner.cluster import DocumentCounts, ScanOutcome, ScanTotals, run_scan
+from scanner.cluster.commits import ScanTotals
+from scanner.cluster.pieces import DocumentCounts
+from scanner.cluster.scan import ScanOutcome, run_scan
 from scanner.cluster.work import ScanWork, _too_much
 from scanner.evidence.site import night_of
 from scanner.results.retention import expired

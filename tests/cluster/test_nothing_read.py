@@ -1,6 +1,5 @@
 """A scan that read nothing is not green and says what it found instead, for each kind of bad day of an operator."""
 
-import importlib
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -8,16 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scanner.cluster import follow
-from scanner.cluster.follow import Landing
+from scanner.cluster import follow as following
+from scanner.cluster.follow import Landing, follow
 from scanner.cluster.work import other_names
 from scanner.input.files import list_files
 from scanner.input.tables import NEWEST
 from scanner.results.scan_list import Reason, in_words
 from tests.support.columns import COLUMNS
 from tests.support.command_line import call
-
-following_module = importlib.import_module("scanner.cluster.follow")
 
 
 def empty_folder(night, plain):
@@ -145,7 +142,7 @@ def test_files_that_vanish_are_not_read(night, plain, monkeypatch):
 @pytest.mark.usefixtures("without_ray")
 def test_a_scan_that_follows_only_logs_it(night, plain, monkeypatch, caplog):
     night.write("a", [None])
-    outcomes, scan = [], following_module.run_scan
+    outcomes, scan = [], following.run_scan
 
     def once(*args, **options):
         outcomes.append(scan(*args, **options))
@@ -154,9 +151,9 @@ def test_a_scan_that_follows_only_logs_it(night, plain, monkeypatch, caplog):
     def stop(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(following_module, "run_scan", once)
-    monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
-    monkeypatch.setattr(following_module.time, "sleep", stop)
+    monkeypatch.setattr(following, "run_scan", once)
+    monkeypatch.setattr(following, "cluster", lambda _: nullcontext())
+    monkeypatch.setattr(following.time, "sleep", stop)
     monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
     troubles = []
     assert follow(night.plan, lambda *_: None, troubles.append) == 0
@@ -178,8 +175,8 @@ def test_a_scan_that_follows_tells_what_it_passes_over_and_that_there_is_nothing
     plan = SimpleNamespace(
         locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None), reading=NEWEST
     )
-    monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
-    monkeypatch.setattr(following_module.time, "sleep", sleep)
+    monkeypatch.setattr(following, "cluster", lambda _: nullcontext())
+    monkeypatch.setattr(following.time, "sleep", sleep)
     assert follow(lambda: plan, lambda *_: None, lambda _: None) == 0
     csv, upper, nothing = sorted(caplog.messages)
     assert csv.endswith(".csv' is passed over, and all other files that end in '.csv': only .parquet is read")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scanner.cluster import Worker, scan, worker
+from scanner.cluster import scan, worker
 from scanner.cluster.pieces import Piece
+from scanner.cluster.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

@@ -20,7 +20,7 @@ from scanner.input.files import InputFile, list_files
 from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Range, Shard
 from scanner.results.newest import side_tables
 from scanner.results.transactions import Tables, open_tables
-from scanner.storage.delta import table_uri
+from scanner.storage.locations import table_uri
 
 ROWS = 6
 FILES = ("a", "b", "c", "d")

@@ -8,7 +8,8 @@ import shutil
 import pytest
 
 from scanner import results
-from scanner.cluster import ScanOutcome, commits, run_scan
+from scanner.cluster import commits
+from scanner.cluster.scan import ScanOutcome, run_scan
 from scanner.errors import Refused
 from scanner.input.files import InputFile
 from scanner.input.shards import DriverShare

@@ -12,7 +12,8 @@ from scanner.cluster import scan
 from scanner.errors import Refused
 from scanner.input.files import list_files
 from scanner.results import retention
-from scanner.results.transactions import SCHEMAS, open_tables
+from scanner.results.transactions import open_tables
+from scanner.storage.data_files import SCHEMAS
 from tests.support.command_line import call
 from tests.support.nights import Today, add_night, scan_of
 

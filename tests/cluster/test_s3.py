@@ -31,7 +31,7 @@ from scanner.results import upkeep
 from scanner.results.retention import erase_user
 from scanner.results.transactions import committed, open_tables
 from scanner.scan_plan import make_plan
-from scanner.storage.delta import table_uri
+from scanner.storage.locations import table_uri
 from schemas.tables import VERDICTS
 from tests.chaos.night import start_driver
 from tests.support import encodings

@@ -15,11 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner import results
-from scanner.cluster import Worker, machines, run_scan, todo
+from scanner.cluster import machines, todo
 from scanner.cluster import scan as scan_module
 from scanner.cluster import work as work_module
 from scanner.cluster.machines import cluster
 from scanner.cluster.pieces import Piece
+from scanner.cluster.scan import run_scan
+from scanner.cluster.worker import Worker
 from scanner.errors import ScanFailed
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut

@@ -14,8 +14,8 @@ from scanner.cluster import machines
 from scanner.registry import load_registry
 from scanner.results import exist
 from scanner.results.transactions import open_tables
-from scanner.storage.delta import make_table, table_uri
-from scanner.storage.locations import make_private
+from scanner.storage.delta import make_table
+from scanner.storage.locations import make_private, table_uri
 from schemas.config import COST_OF_LOOKS
 from tests.support.command_line import call
 

@@ -13,7 +13,7 @@ from scanner.cluster.worker import Worker, parts_of, sizes_of
 from scanner.detection.detector import Detector
 from scanner.input.files import list_files
 from scanner.results.transactions import open_tables
-from scanner.storage.delta import table_uri
+from scanner.storage.locations import table_uri
 from scanner.watermark.span_search import FEW_SEARCHES, LONGEST_AT_ONCE, MOST_SEARCHES
 
 

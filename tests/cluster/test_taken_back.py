@@ -6,8 +6,8 @@ import pytest
 
 from scanner.cluster.worker import Rows
 from scanner.input.documents import Reader, Unreadable
-from scanner.results.transactions import SCHEMAS
-from scanner.storage.delta import table_uri
+from scanner.storage.data_files import SCHEMAS
+from scanner.storage.locations import table_uri
 from tests.support.two_keys import message_of
 
 LATER = pa.schema([("row", pa.int64()), ("content", pa.string())])

@@ -9,10 +9,11 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from scanner.cluster import Worker, commits
+from scanner.cluster import commits
 from scanner.cluster.commits import Committer
 from scanner.cluster.pieces import FinishedPack, FinishedShard, Piece
 from scanner.cluster.work import inspect_input
+from scanner.cluster.worker import Worker
 from scanner.errors import Refused
 from scanner.evidence.case import StoredTexts, find_case
 from scanner.evidence.explainer import Explainer
@@ -23,7 +24,7 @@ from scanner.results.transactions import open_tables
 from scanner.results.upkeep import compact
 from scanner.scan_plan import Plan
 from scanner.service.desk import Desk, FlagRequest
-from scanner.storage.delta import table_uri
+from scanner.storage.locations import table_uri
 from tests.support.command_line import call
 from tests.support.hostile_files import FATAL
 from tests.support.night import Night

@@ -18,8 +18,9 @@ from scanner.evidence.registry_check import RegistryCheck, held_against, with_re
 from scanner.evidence.site import night_of
 from scanner.registry import add_users, erase_users, head_of, list_users, new_key, remove_users
 from scanner.results.decision_log import users_of
-from scanner.results.transactions import TableEntry, append_scan, commit, open_tables, write_file
+from scanner.results.transactions import TableEntry, append_scan, commit, open_tables
 from scanner.service.desk import Desk, FlagRequest
+from scanner.storage.data_files import write_file
 from schemas.audit import AUDITS
 from schemas.tables import FLAGS, SCANS, SHARDS, SPANS
 from tests.support.command_line import call

@@ -15,8 +15,9 @@ from scanner.evidence.page import advise, in_short
 from scanner.evidence.sentences import what_was_found
 from scanner.exports import verdict_of
 from scanner.results.decision_log import users_of
-from scanner.results.transactions import TableEntry, commit, open_tables, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.service.desk import Desk, DocumentPlace, FlagRequest
+from scanner.storage.data_files import write_file
 from schemas.tables import ACCOUNTS, FLAGS, SPANS
 from schemas.words import OF_REGISTRY, Naming
 from tests.support.command_line import call

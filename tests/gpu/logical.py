@@ -19,8 +19,9 @@ import ray
 from triton import knobs
 
 from scanner import results
-from scanner.cluster import Worker, run_scan
 from scanner.cluster.machines import device_of_worker, share_gpus
+from scanner.cluster.scan import run_scan
+from scanner.cluster.worker import Worker
 from scanner.errors import Refused
 from scanner.registry import add_users, new_key
 from scanner.results import newest

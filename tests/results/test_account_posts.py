@@ -8,7 +8,8 @@ import pytest
 from scanner.detection.accounts import by_account
 from scanner.results import account_posts
 from scanner.results.account_posts import PostGroup, drop_posts, part_of, some_accounts
-from scanner.results.transactions import TableEntry, commit, open_tables, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables
+from scanner.storage.data_files import write_file
 from schemas.tables import ACCOUNT_POSTS
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)

@@ -15,7 +15,7 @@ from scanner.results.flags import WantedFlags, newest, sums
 from scanner.results.retention import erase_user
 from scanner.results.transactions import open_tables
 from scanner.results.upkeep import compact
-from scanner.storage.delta import table_uri
+from scanner.storage.locations import table_uri
 from schemas.tables import SHARDS
 from tests.support.command_line import call
 from tests.support.nights import enter

@@ -13,9 +13,10 @@ from scanner.results import upkeep
 from scanner.results.newest import flags
 from scanner.results.queries import ask
 from scanner.results.retention import _delete_replaced, _without_names, erase_user
-from scanner.results.transactions import TableEntry, commit, open_tables, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.results.upkeep import rewrite
-from scanner.storage.delta import table_uri
+from scanner.storage.data_files import write_file
+from scanner.storage.locations import table_uri
 from schemas.tables import FLAGS
 from tests.support.rows import add, rows_of, verdict
 

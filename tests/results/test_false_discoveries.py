@@ -10,7 +10,8 @@ import pytest
 from scanner import results
 from scanner.errors import Refused
 from scanner.results import false_discoveries
-from scanner.results.transactions import TableEntry, commit, open_tables, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables
+from scanner.storage.data_files import write_file
 from schemas.tables import SCANS
 from tests.support.rows import add, filled, verdict
 

@@ -24,8 +24,9 @@ from scanner.detection.sketches import sketch
 from scanner.evidence.explainer import Explainer
 from scanner.registry import new_key, restore_users, set_canaries
 from scanner.results.flags import WantedFlags, by_need, newest, sums
-from scanner.results.transactions import TableEntry, commit, open_tables, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.service.desk import Desk, FlagRequest
+from scanner.storage.data_files import write_file
 from schemas.registry import Canaries, Canary
 from schemas.tables import FLAGS, SCANS, SHARDS, USER_EVENTS
 from schemas.words import Naming

@@ -15,8 +15,9 @@ from scanner.registry import new_key, restore_users, set_canaries
 from scanner.results.decision_log import NewDecision, decide, new_id
 from scanner.results.flags import WantedFlags, by_need, count_flags
 from scanner.results.retention import erase_user
-from scanner.results.transactions import TableEntry, commit, open_tables, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.service.desk import Desk, FlagRequest
+from scanner.storage.data_files import write_file
 from schemas.registry import Canaries, Canary
 from schemas.tables import FLAGS, SCANS, SHARDS, USER_EVENTS
 from tests.support.command_line import call

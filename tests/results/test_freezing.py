@@ -20,7 +20,8 @@ from scanner.results.newest import SIDE_TABLES
 from scanner.results.retention import EXPIRE_AFTER, FREEZE_AFTER, freeze
 from scanner.results.transactions import open_tables
 from scanner.results.upkeep import compact, merge_bookkeeping
-from scanner.storage.delta import KeptTable, table_uri
+from scanner.storage.delta import KeptTable
+from scanner.storage.locations import table_uri
 
 TABLES = ("verdicts", *SIDE_TABLES)
 NOW = datetime.now(UTC)

@@ -13,7 +13,8 @@ from jobs import options
 from jobs.nights import WORDS
 from jobs.text import width
 from scanner.results.scan_list import QuarantineFilter, in_quarantine
-from scanner.results.transactions import TableEntry, commit, open_tables, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables
+from scanner.storage.data_files import write_file
 from schemas.tables import QUARANTINE, SHARDS
 from schemas.words import DOCUMENT_REASONS, LASTING_FILE_REASONS, PASSING_FILE_REASONS
 from tests.support.command_line import call

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from deltalake import write_deltalake
 
-from scanner.cluster import run_scan
+from scanner.cluster.scan import run_scan
 from scanner.errors import Refused, ScanFailed
 from scanner.registry import add_users, erase_users, ledger, load_registry, registry_sha256, remove_users
 from scanner.results.sightings import TABLE, lost_head

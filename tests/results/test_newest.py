@@ -10,7 +10,8 @@ from scanner import results
 from scanner.registry import load_registry, new_key
 from scanner.results.flags import WantedFlags
 from scanner.results.flags import newest as newest_list
-from scanner.results.transactions import TableEntry, commit, open_tables, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables
+from scanner.storage.data_files import write_file
 from schemas.tables import FLAGS, SHARDS
 from tests.support.command_line import call
 from tests.support.rescanned import FLAGGED_AT, SHARDS_OF_NIGHTS, Shard, ended, write

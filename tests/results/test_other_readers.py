@@ -9,8 +9,9 @@ import pytest
 from deltalake import DeltaTable
 
 from scanner import results
-from scanner.results.transactions import TABLES, append_scan, open_tables, read_whole
-from scanner.storage.delta import table_uri
+from scanner.results.transactions import append_scan, open_tables, read_whole
+from scanner.storage.data_files import TABLES
+from scanner.storage.locations import table_uri
 from schemas.tables import SCANS
 from tests.support.rows import add_scanned, filled, verdict
 

@@ -24,9 +24,11 @@ from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.results.queries import ask
 from scanner.results.retention import erase_user
 from scanner.results.scan_list import readiness
-from scanner.results.transactions import TableEntry, append_scan, commit, committed, open_tables, write_file
+from scanner.results.transactions import TableEntry, append_scan, commit, committed, open_tables
 from scanner.results.upkeep import compact, vacuum
-from scanner.storage.delta import make_table, table_uri
+from scanner.storage.data_files import write_file
+from scanner.storage.delta import make_table
+from scanner.storage.locations import table_uri
 from schemas.tables import QUARANTINE, SCANS, VERDICTS
 from tests.support.command_line import call
 from tests.support.rows import NOW, add, add_scanned, entry, filled, rows_of, verdict

@@ -13,10 +13,11 @@ from scanner.results import retention, upkeep
 from scanner.results.retention import OF_A_NIGHT, cutoff, drop_older, expired, retain
 from scanner.results.scan_list import NOTHING_READ, whole_input
 from scanner.results.sightings import _files, _wanted_files
-from scanner.results.transactions import SCHEMAS, append_scan, committed, open_tables
+from scanner.results.transactions import append_scan, committed, open_tables
 from scanner.results.upkeep import compact
 from scanner.storage import delta
-from scanner.storage.delta import table_uri
+from scanner.storage.data_files import SCHEMAS
+from scanner.storage.locations import table_uri
 from schemas.tables import SCANS
 from tests.support.command_line import call
 from tests.support.nights import TODAY, Today, add_night, enter, scan_of

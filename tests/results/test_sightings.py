@@ -12,7 +12,8 @@ from scanner.detection.attribution import EarlierScans, FileHistory
 from scanner.input.files import list_files
 from scanner.registry import list_users, new_key, restore_users
 from scanner.results.sightings import sightings_of
-from scanner.results.transactions import TableEntry, commit, open_tables, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables
+from scanner.storage.data_files import write_file
 from schemas.tables import FLAGS, QUARANTINE, USER_EVENTS
 from tests.support.command_line import call
 from tests.support.night import Night

@@ -11,7 +11,8 @@ import pytest
 from jobs.nights import ENDED
 from scanner.cluster.scan import ExitCode
 from scanner.results.scan_list import went_on
-from scanner.results.transactions import TableEntry, commit, open_tables, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables
+from scanner.storage.data_files import write_file
 from schemas.tables import QUARANTINE, SCANS, SHARDS
 from tests.support.command_line import call
 from tests.support.rows import NOW, filled

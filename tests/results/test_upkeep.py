@@ -15,9 +15,10 @@ from scanner import results
 from scanner.errors import Refused, ScanFailed
 from scanner.results import transactions, upkeep
 from scanner.results.retention import erase_user
-from scanner.results.transactions import TableEntry, append_audits, append_scan, commit, committed, write_file
+from scanner.results.transactions import TableEntry, append_audits, append_scan, commit, committed
 from scanner.results.upkeep import compact, vacuum
-from scanner.storage.delta import table_uri
+from scanner.storage.data_files import write_file
+from scanner.storage.locations import table_uri
 from schemas.audit import AUDITS
 from schemas.tables import QUARANTINE, SCANS
 from tests.support.command_line import call

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from scanner.audit.statistics.judgement import cluster_sums
+from scanner.audit.statistics.hits import cluster_sums
 
 THRESHOLDS = (0.1, 0.01)
 

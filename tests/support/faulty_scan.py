@@ -15,7 +15,8 @@ import ray
 from ray.util.metrics import Gauge
 
 from jobs.text import Progress
-from scanner.cluster import Worker, run_scan
+from scanner.cluster.scan import run_scan
+from scanner.cluster.worker import Worker
 from scanner.scan_plan import make_plan
 from scanner.watermark import Tokens
 

@@ -1,6 +1,6 @@
 """The work that a scan found, without any files."""
 
-from scanner.cluster import ScanWork
+from scanner.cluster.work import ScanWork
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
 

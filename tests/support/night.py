@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scanner import results
-from scanner.cluster import ScanOutcome, run_scan
+from scanner.cluster.scan import ScanOutcome, run_scan
 from scanner.results import newest
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import Plan, make_plan

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta, tzinfo
 import pyarrow as pa
 
 from scanner.results.retention import OF_A_NIGHT
-from scanner.results.transactions import SCHEMAS, TableEntry, append_scan, commit, write_file
+from scanner.results.transactions import TableEntry, append_scan, commit
+from scanner.storage.data_files import SCHEMAS, write_file
 from schemas.tables import SCANS
 from tests.support.rows import filled, verdict
 

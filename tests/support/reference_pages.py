@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from jobs.cli import brickscan
 from scanner import api, results
 from scanner.cluster.scan import ExitCode
-from scanner.results.transactions import SCHEMAS
+from scanner.storage.data_files import SCHEMAS
 from schemas import audit, config, evaluation, service, tables
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"

@@ -8,7 +8,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from scanner.input.shards import MAX_ROWS
-from scanner.results.transactions import TableEntry, commit, open_tables, write_file
+from scanner.results.transactions import TableEntry, commit, open_tables
+from scanner.storage.data_files import write_file
 from schemas.tables import FLAGS, QUARANTINE, SHARDS, VERDICTS
 from tests.support.rows import NOW, filled, verdict
 

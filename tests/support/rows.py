@@ -6,8 +6,9 @@ import polars as pl
 import pyarrow as pa
 
 from scanner.audit.in_every_scan.traffic import Traffic, measure
-from scanner.results.transactions import TableEntry, commit, write_file
-from scanner.storage.delta import table_uri
+from scanner.results.transactions import TableEntry, commit
+from scanner.storage.data_files import write_file
+from scanner.storage.locations import table_uri
 from schemas.registry import is_reserved
 from schemas.tables import FLAGS, SCANS, SHARDS, VERDICTS
 

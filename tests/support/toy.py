@@ -1,6 +1,6 @@
 """The format of docs/examples/add_a_format.py, the same without a law, and a worker whose process knows both."""
 
-from scanner.cluster import Worker
+from scanner.cluster.worker import Worker
 from scanner.watermark.formats import FORMATS
 from tests.support.examples import example
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from scanner.audit.calibration.admission import fresh_entropy
-from scanner.audit.statistics.judgement import critical_scores
+from scanner.audit.statistics.hits import critical_scores
 from scanner.watermark import GreenList, Gumbel, label, scored_positions
 from scanner.watermark.native.nulls import count_hits, keys_of
 from tests.watermark.pairs import batch_tokens, law_of

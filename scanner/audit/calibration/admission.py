@@ -19,15 +19,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from scanner.audit.statistics.audit_rows import Row, failing
-from scanner.audit.statistics.judgement import (
-    TOLERANCE,
-    ClusterSums,
-    binomial_limits,
-    cluster_sums,
-    critical_scores_up_to,
-    poisson_limits,
-    randomised_p,
-)
+from scanner.audit.statistics.hits import ClusterSums, cluster_sums, critical_scores_up_to, randomised_p
+from scanner.audit.statistics.judgement import TOLERANCE, binomial_limits, poisson_limits
 from scanner.errors import Refused
 from scanner.watermark import Dedup, Format, Tokens
 from scanner.watermark.format import CountsHits, DrawsKeys

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from scanner.audit.calibration.admission import LawCase, cases
 from scanner.audit.calibration.wrong_names import NamesCase, names_cases
-from scanner.audit.statistics.judgement import chances
+from scanner.audit.statistics.hits import chances
 from scanner.errors import Refused
 from scanner.input.columns import Columns
 from scanner.input.files import resolve

@@ -25,7 +25,8 @@ from scanner.audit.calibration.admission import LawCase, LawCounts
 from scanner.audit.calibration.calibration_plan import PANELS, CalibrationPlan, PieceCounts, repeated
 from scanner.audit.calibration.wrong_names import DEDUP, NAMES_AT, NamesCase, NamesCounts
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, rate_rows, uniformity_rows
-from scanner.audit.statistics.judgement import KEY_BOUND, THRESHOLDS, TOLERANCE, ClusterSums, chances, cluster_sums
+from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums, chances, cluster_sums
+from scanner.audit.statistics.judgement import KEY_BOUND, TOLERANCE
 from scanner.errors import Refused
 from scanner.registry import tokenizer_path
 from scanner.watermark import Dedup, Format, Positions, Tokens, Watermark

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.audit.calibration.admission import fresh_entropy
-from scanner.audit.statistics.judgement import ClusterSums, chances, cluster_sums
+from scanner.audit.statistics.hits import ClusterSums, chances, cluster_sums
 from scanner.errors import Refused
 from scanner.watermark import Dedup, Format, Positions, Tokens, Watermark
 from scanner.watermark.format import DrawsKeys

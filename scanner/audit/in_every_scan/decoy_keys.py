@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.audit.statistics.judgement import (
+from scanner.audit.statistics.hits import (
     DEEP,
     THRESHOLDS,
     ClusterSums,

@@ -14,30 +14,35 @@ how often the evidence over nights reaches the inverse of the threshold. The law
 bound is 0 where no score can reach it.
 """
 
+import functools
 import hashlib
+import platform
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from scanner.audit.in_every_scan.controls import counted, rank
 from scanner.audit.in_every_scan.decoy_keys import SHADOWS, TOGETHER, TOGETHER_LONG, Decoys, entropy_of
-from scanner.audit.in_every_scan.traffic import strata
-from scanner.audit.statistics.judgement import DEEP, THRESHOLDS, ClusterSums, cluster_sums
+from scanner.audit.in_every_scan.knockoffs import counted, rank
+from scanner.audit.statistics.hits import DEEP, THRESHOLDS, ClusterSums, cluster_sums
 from scanner.detection.accounts import AccountPositions, Posts
 from scanner.detection.attribution import KeyPositions, KeyUnderTest, Origin
 from scanner.detection.detector import Detector
+from scanner.text import Tokenizer
 from scanner.watermark import select_positions
 from scanner.watermark.accounts import by_post, log10_evidence
 from scanner.watermark.format import CountsHits, JoinsKeys, ScoresParts, StandsIn, UnlabelledColumns, Watermark
 from scanner.watermark.rule import log10_p_best, log10_p_of, search
 from scanner.watermark.span_search import Limit, least_of_parts, spans_of
 from scanner.watermark.spans import log10_in_document, running_sums, totals
-from schemas.audit import AUDIT_COUNTS, KNOCKOFFS
+from schemas.audit import AUDIT_COUNTS, KNOCKOFFS, PARTS
 
 _LOG10_ALPHA = np.log10(THRESHOLDS)
 
@@ -421,3 +426,45 @@ class AccountDecoys(HitCounts):
         )
         sums = cluster_sums(hit, np.ones(len(hit)), np.where(possible, THRESHOLDS, 0.0))
         self._count("decoy_evidence", test, sums, 1)
+
+
+LETTERS = 64
+"""First letters of a text that decide its script."""
+
+
+_LOOKED_AT = 1024  # characters among which the letters are looked for
+
+
+_SCRIPTS = (
+    *("LATIN", "CYRILLIC", "GREEK", "ARABIC", "HEBREW", "DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "THAI"),
+    *("HANGUL", "HIRAGANA", "KATAKANA", "CJK", "GEORGIAN", "ARMENIAN", "ETHIOPIC", "KHMER", "MYANMAR"),
+)
+
+
+def script_of(text: str) -> str:
+    """The script of most of a text's first letters, as Unicode names them; `other`, or `none` where it has none."""
+    letters = "".join(islice(filter(str.isalpha, text[:_LOOKED_AT]), LETTERS))
+    if letters.isascii():
+        return "LATIN" if letters else "none"
+    ((most, _),) = Counter(map(_script_of_letter, letters)).most_common(1)
+    return most if most in _SCRIPTS else "other"
+
+
+@functools.lru_cache(maxsize=4096)
+def _script_of_letter(letter: str) -> str:
+    return "LATIN" if letter.isascii() else unicodedata.name(letter, "other").split()[0]
+
+
+def strata(
+    scored: NDArray[np.int64], tokenizer: Tokenizer, text_of: Callable[[int], str], documents: Sequence[int]
+) -> Iterator[tuple[str, NDArray[np.str_]]]:
+    """Parts of the traffic (schemas.audit.PARTS), each with the stratum of every one of D documents: str[D].
+
+    scored: positions, int64[D], each above 0; documents: which of the batch the D documents are.
+    """
+    length, host, backend, script = PARTS
+    low = 2 ** np.floor(np.log2(scored)).astype(np.int64)
+    yield length, np.array([f"{least}-{2 * least - 1}" for least in low.tolist()])
+    yield host, np.full(len(scored), platform.node() or "unnamed")
+    yield backend, np.full(len(scored), tokenizer.backend)
+    yield script, np.array([script_of(text_of(document)) for document in documents])

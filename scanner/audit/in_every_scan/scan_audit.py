@@ -39,7 +39,8 @@ from scanner.audit.in_every_scan.traffic import (
     unmarked,
 )
 from scanner.audit.statistics.audit_rows import HOLD, Audit, Question, Row, failing, rate_rows
-from scanner.audit.statistics.judgement import DEEP, KEY_BOUND, THRESHOLDS, ClusterSums, Limits, counts, poisson_limits
+from scanner.audit.statistics.hits import DEEP, THRESHOLDS, ClusterSums
+from scanner.audit.statistics.judgement import KEY_BOUND, Limits, counts, poisson_limits
 from scanner.results import queries
 from scanner.results.newest import flags
 from scanner.scan_plan import Plan

@@ -13,12 +13,9 @@ A text posted a million times is one piece of evidence: rows are joined by the d
 Memory stays flat: digests are taken a share at a time.
 """
 
-import functools
-import platform
-import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice, product
+from collections.abc import Mapping, Sequence
+from itertools import product
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -26,55 +23,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.controls import AT_MOST, WithoutFew, without_few
+from scanner.audit.in_every_scan.controls import WithoutFew, without_few
+from scanner.audit.in_every_scan.reserved import AT_MOST
 from scanner.audit.statistics.audit_rows import Question
-from scanner.audit.statistics.judgement import THRESHOLDS, ClusterSums
+from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums
 from scanner.scan_plan import Plan
-from scanner.text import Tokenizer
 from scanner.watermark.formats import format_of
-from schemas.audit import DECISION, DECISION_WHOLE, PARTS, STRATA
+from schemas.audit import DECISION, DECISION_WHOLE, STRATA
 from schemas.registry import MasterKey, is_reserved, reserved_count
 from schemas.tables import SCORED
 from schemas.words import Naming
-
-LETTERS = 64
-"""First letters of a text that decide its script."""
-
-_LOOKED_AT = 1024  # characters among which the letters are looked for
-_SCRIPTS = (
-    *("LATIN", "CYRILLIC", "GREEK", "ARABIC", "HEBREW", "DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "THAI"),
-    *("HANGUL", "HIRAGANA", "KATAKANA", "CJK", "GEORGIAN", "ARMENIAN", "ETHIOPIC", "KHMER", "MYANMAR"),
-)
-
-
-def script_of(text: str) -> str:
-    """The script of most of a text's first letters, as Unicode names them; `other`, or `none` where it has none."""
-    letters = "".join(islice(filter(str.isalpha, text[:_LOOKED_AT]), LETTERS))
-    if letters.isascii():
-        return "LATIN" if letters else "none"
-    ((most, _),) = Counter(map(_script_of_letter, letters)).most_common(1)
-    return most if most in _SCRIPTS else "other"
-
-
-@functools.lru_cache(maxsize=4096)
-def _script_of_letter(letter: str) -> str:
-    return "LATIN" if letter.isascii() else unicodedata.name(letter, "other").split()[0]
-
-
-def strata(
-    scored: NDArray[np.int64], tokenizer: Tokenizer, text_of: Callable[[int], str], documents: Sequence[int]
-) -> Iterator[tuple[str, NDArray[np.str_]]]:
-    """Parts of the traffic (schemas.audit.PARTS), each with the stratum of every one of D documents: str[D].
-
-    scored: positions, int64[D], each above 0; documents: which of the batch the D documents are.
-    """
-    length, host, backend, script = PARTS
-    low = 2 ** np.floor(np.log2(scored)).astype(np.int64)
-    yield length, np.array([f"{least}-{2 * least - 1}" for least in low.tolist()])
-    yield host, np.full(len(scored), platform.node() or "unnamed")
-    yield backend, np.full(len(scored), tokenizer.backend)
-    yield script, np.array([script_of(text_of(document)) for document in documents])
-
 
 AT_A_TIME = 1 << 23
 """Rows of verdicts that are joined at a time, about."""

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from scanner.audit.statistics.judgement import ClusterSums, Count, Judgement, counts, holm, judge, uniformity
+from scanner.audit.statistics.hits import ClusterSums
+from scanner.audit.statistics.judgement import Count, Judgement, counts, holm, judge, uniformity
 from scanner.errors import Refused
 from scanner.printable import printable
 from scanner.watermark import Format

@@ -1,9 +1,6 @@
 """Stated rates: what a law promises, limits of the rates behind counts, and whether they hold.
 
-The green list attains few p-values, so the chance of p ≤ α is the largest attainable p ≤ α, which can be far below α.
-The Gumbel score attains all p-values, except for steps of 2^-32 in each draw, which only make p larger (SPEC §3).
-
-Clusters are documents (of fresh keys) or keys (over the same documents). The limits of Clopper and Pearson are taken
+The limits of Clopper and Pearson are taken
 at the effective number of tests, tests divided by the design effect (Korn and Graubard, Confidence Intervals for
 Proportions with Small Expected Number of Positive Counts Estimated from Survey Data, 1998): with one test a cluster
 and a design effect of 1 they are the exact binomial limits.
@@ -12,117 +9,15 @@ Whether a rate holds is decided by intervals, over a family fixed beforehand. La
 can decide neither way reads `undecided`.
 """
 
-import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy import special  # type: ignore[import-untyped]
 
-from scanner.watermark.laws import Law
-from scanner.watermark.rule import corrected
+from scanner.audit.statistics.hits import ClusterSums
 from schemas.words import AuditVerdict
-
-THRESHOLDS = tuple(10.0**-k for k in range(1, 9))
-"""Thresholds that are judged: every power of ten down to 1e-8."""
-
-DEEP = tuple(10.0**-k for k in range(1, 13))
-"""Thresholds for sets of very many p-values, down to where flags of many messages are decided."""
-
-_MOST_REMEMBERED = 1 << 16
-_AT_ONCE = 512  # lengths of short texts, whose rows are found together: a search for one takes as long as for many
-_BISECTIONS = 100  # enough to come from the largest score down to neighbouring doubles
-
-
-class CriticalScores(NamedTuple):
-    """Scores that pass, and their chance, for U numbers of scored positions and J thresholds.
-
-    critical: float64[U, J], the smallest score with p ≤ α, ∞ where no score has one (whole numbers of a discrete law);
-    chance: float64[U, J], P(p ≤ α) as the law has it: the largest attainable p ≤ α, 0 where there is none.
-    """
-
-    critical: NDArray[np.float64]
-    chance: NDArray[np.float64]
-
-
-def critical_scores(law: Law, scored: ArrayLike, thresholds: Sequence[float], messages: int = 1) -> CriticalScores:
-    """Find, by bisection over scores, the least score that passes each threshold.
-
-    scored: T, int64[U]; thresholds: α[J], between 0 and 1. messages: M; a p-value is corrected for so many, as the best
-    of M is.
-    """
-    t = np.asarray(scored, np.int64)[:, None]
-    log10_alpha = np.log10(np.asarray(thresholds, np.float64))[None, :]
-    passes = np.broadcast_to(law.largest(t), (len(t), log10_alpha.shape[1]))
-    fails = np.zeros(passes.shape)
-    for _ in range(_BISECTIONS):
-        middle = np.floor((fails + passes) / 2) if law.discrete else (fails + passes) / 2
-        passing = corrected(law.log10_p(middle, t), messages) <= log10_alpha
-        passes, fails = np.where(passing, middle, passes), np.where(passing, fails, middle)
-        if (passes - fails <= (1.0 if law.discrete else np.spacing(passes))).all():
-            break
-    log10_p = corrected(law.log10_p(passes, t), messages)
-    attained = log10_p <= log10_alpha
-    return CriticalScores(np.where(attained, passes, np.inf), np.where(attained, 10.0**log10_p, 0.0))
-
-
-@functools.lru_cache(maxsize=256)
-def critical_scores_up_to(law: Law, longest: int, thresholds: tuple[float, ...], messages: int = 1) -> CriticalScores:
-    """Those of every number of scored positions 0 … longest, kept: bisection takes longer than a small experiment."""
-    return critical_scores(law, np.arange(longest + 1), thresholds, messages)
-
-
-def chances(law: Law, scored: ArrayLike, thresholds: Sequence[float], messages: int = 1) -> NDArray[np.float64]:
-    """P(p ≤ α) as the law has it, without the scores: float64[U, J], as `critical_scores` gives it."""
-    if law.discrete:
-        return critical_scores(law, scored, thresholds, messages).chance
-    t, alpha = np.asarray(scored, np.int64)[:, None], np.asarray(thresholds, np.float64)[None, :]
-    return np.where(corrected(law.log10_p(law.largest(t), t), messages) <= np.log10(alpha), alpha, 0.0)
-
-
-class RowMemory:
-    """Rows by number of scored positions, kept, since finding one takes longer than scoring a document."""
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, dict[int, NDArray[np.float64]]] = {}
-
-    def of(
-        self,
-        law: Hashable,
-        scored: NDArray[np.int64],
-        find: Callable[[list[int]], NDArray[np.float64]],
-    ) -> NDArray[np.float64]:
-        """A row of J numbers for each of D documents: float64[D, J]."""
-        known = self._known.setdefault(law, {})
-        distinct, which = np.unique(scored, return_inverse=True)
-        missing = [t for t in distinct.tolist() if t not in known]
-        if any(t < _AT_ONCE for t in missing):
-            missing = sorted({*missing, *range(_AT_ONCE)} - known.keys())
-        if len(known) + len(missing) > _MOST_REMEMBERED:
-            known.clear()
-            missing = distinct.tolist()
-        if missing:
-            known.update(zip(missing, find(missing), strict=True))
-        if not len(scored):
-            return find([])
-        return np.array([known[t] for t in distinct.tolist()])[which]
-
-
-def randomised_p(
-    score: NDArray[np.generic], scored: NDArray[np.int64], law: Law, generator: np.random.Generator
-) -> NDArray[np.float64]:
-    """p-values that are uniform under a law, though its score may be discrete: float64[D].
-
-    P(S' > S) + V · P(S' = S), with V uniform and S' an independent score. For a continuous score it is the plain
-    p-value.
-    """
-    p = 10.0 ** law.log10_p(score, scored)
-    if not law.discrete:
-        return p
-    whole, most = score.astype(np.int64), law.largest(scored)
-    above = np.where(whole < most, 10.0 ** law.log10_p(np.minimum(whole + 1, most), scored), 0.0)
-    return np.asarray(above + generator.random(len(p)) * (p - above), np.float64)
 
 
 def uniformity(p: NDArray[np.float64]) -> tuple[float, float]:
@@ -169,58 +64,6 @@ def poisson_limits(count: float, risk: float) -> Limits:
     """Exact limits of a Poisson mean, each one-sided (Garwood 1936)."""
     low = float(special.gammaincinv(count, risk)) if count > 0 else 0.0
     return Limits(low, float(special.gammainccinv(count + 1, risk)))
-
-
-COLUMNS = ("tests", "hits", "expected", "hits_squared", "hits_times_expected", "expected_squared", "texts")
-"""Columns of AUDIT_COUNTS: the parts of ClusterSums, in their order."""
-
-
-class ClusterSums(NamedTuple):
-    """Sums over clusters that make up a design effect; parts of a sum can be added. Each is float64 of one shape.
-
-    tests: Σ n; hits: Σ h; expected: Σ e = Σ n q; hh, he, ee: Σ h², Σ he, Σ e²; clusters: how many.
-    """
-
-    tests: NDArray[np.float64]
-    hits: NDArray[np.float64]
-    expected: NDArray[np.float64]
-    hh: NDArray[np.float64]
-    he: NDArray[np.float64]
-    ee: NDArray[np.float64]
-    clusters: NDArray[np.float64]
-
-    def plus(self, other: "ClusterSums") -> "ClusterSums":
-        """Both sums together."""
-        return ClusterSums(*(a + b for a, b in zip(self, other, strict=True)))
-
-    def columns(self) -> dict[str, NDArray[np.generic]]:
-        """As columns of schemas.audit.AUDIT_COUNTS; counts as int64."""
-        whole = {"tests", "hits", "texts"}
-        return {
-            column: part.astype(np.int64) if column in whole else part
-            for column, part in zip(COLUMNS, self, strict=True)
-        }
-
-    @classmethod
-    def of_columns(cls, columns: Mapping[str, ArrayLike]) -> "ClusterSums":
-        """The sum over rows of these columns of AUDIT_COUNTS."""
-        return cls(*(np.asarray(columns[column], np.float64) for column in COLUMNS))
-
-
-def cluster_sums(hits: NDArray[np.generic], tests: NDArray[np.generic], chance: NDArray[np.float64]) -> ClusterSums:
-    """Sums over the clusters on the first axis.
-
-    Args:
-        hits: h, [D, J].
-        tests: n, [D] or [D, J].
-        chance: q of one test, float64[D, J].
-    """
-    h = hits.astype(np.float64)
-    n = np.empty(h.shape)
-    n[...] = tests.reshape(len(h), -1)
-    e = n * chance
-    clusters = np.full(h.shape, 1.0)
-    return ClusterSums(*(part.sum(axis=0) for part in (n, h, e, h * h, h * e, e * e, clusters)))
 
 
 def design_effect(sums: ClusterSums) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scanner.audit.calibration.admission import fresh_entropy
-from scanner.audit.statistics.judgement import critical_scores
+from scanner.audit.statistics.hits import critical_scores
 from scanner.watermark import scored_positions
 from scanner.watermark.formats import make_format
 from scanner.watermark.native import nulls

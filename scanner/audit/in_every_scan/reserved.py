@@ -1,0 +1,77 @@
+"""Texts whose best message is reserved, which nobody holds: noted while they are scored.
+
+Verdicts do not tell which message was the best. Each such text is a row of `audit_counts`, with a keyed digest of the
+text that stands in no other table, so that copies count once over all shards and nobody who reads verdicts learns which
+text it was.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scanner.audit.statistics.hits import THRESHOLDS
+from scanner.detection.rows import TextIds
+from scanner.watermark.formats import format_of
+from schemas.audit import AUDIT_COUNTS, RESERVED_TEXT
+from schemas.registry import MasterKey, is_reserved
+
+_NOTHING = {"expected": 0.0, "hits_squared": 0.0, "hits_times_expected": 0.0, "expected_squared": 0.0}
+
+
+def reserved_texts(
+    exact: Sequence[pa.RecordBatch], keys: Sequence[MasterKey], dedup: str, ids: TextIds, canaries: Collection[str] = ()
+) -> list[pa.RecordBatch]:
+    """Rows of AUDIT_COUNTS on verdicts whose best message is reserved at p ≤ 0.1: each text of a shard once.
+
+    exact: batches of rows of VERDICTS, as scanner.detection.detector.Detector gives them; dedup: as the verdicts have
+    it; canaries: accounts whose texts are no traffic.
+    """
+    batches = [_small(batch.select(_NEEDED)) for batch in exact]
+    if not sum(map(len, batches)):
+        return []
+    some = pa.Table.from_batches(batches)
+    texts = ids.for_audit(some["text_sha256"])
+    found = [row | {"text": text} for row, text in zip(some.to_pylist(), texts, strict=True)]
+    wanted = [row for row in found if is_reserved(row["message"]) and row["account_id"] not in canaries]
+    # the first account stands for all that posted a text: a dict keeps what comes last
+    wanted.sort(key=lambda row: (row["account_id"] is None, row["account_id"] or ""), reverse=True)
+    rows = list(_rows({(row["shard_id"], row["text"]): row for row in wanted}.values(), keys, dedup))
+    return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
+
+
+def _small(rows: pa.RecordBatch) -> pa.RecordBatch:
+    small = pc.less_equal(rows["log10_p_global"], float(np.log10(THRESHOLDS[0])))
+    return rows.filter(pc.and_(pc.fill_null(small, False), pc.is_valid(rows["message"])))
+
+
+_NEEDED = ["scan_id", "shard_id", "path", "text_sha256", "account_id", "key_id", "message", "log10_p_global"]
+
+
+def _rows(found: Iterable[Mapping[str, Any]], keys: Sequence[MasterKey], dedup: str) -> Iterator[dict[str, Any]]:
+    now, of_id = datetime.now(UTC), {key.key_id: key for key in keys}
+    for row in sorted(found, key=lambda row: row["text"]):
+        key, p = of_id[row["key_id"]], row["log10_p_global"]
+        about = format_of(key)
+        yield {
+            **{name: row[name] for name in ("scan_id", "shard_id", "path", "key_id", "message", "text")},
+            **about.columns()._asdict(),
+            **_NOTHING,
+            "kind": RESERVED_TEXT,
+            "label": about.label(),
+            "dedup": dedup,
+            "messages": key.messages,
+            "threshold": min(alpha for alpha in THRESHOLDS if p <= np.log10(alpha)),
+            "texts": 1,
+            "tests": 1,
+            "hits": 1,
+            "account_id": row["account_id"] if p <= np.log10(AT_MOST) else None,
+            "scanned_at": now,
+        }
+
+
+AT_MOST = 1e-3
+"""Largest p-value of texts that are looked at: whoever frames wants far smaller ones, and chance gives few of these."""
