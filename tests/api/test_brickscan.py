@@ -31,6 +31,7 @@ def folder(night, own_registry, marked, plain, monkeypatch, without_ray):
     return texts
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_the_examples_of_the_package_run(folder):
     found = doctest.testmod(brickscan, globs={"marked": folder[0], "unmarked": folder[1]}, optionflags=doctest.ELLIPSIS)
@@ -101,6 +102,7 @@ def test_a_mark_and_messages_are_for_processors_and_show_no_key(registry):
             taken(opened)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -92,6 +92,7 @@ def test_what_posts_share_counted_in_each_raises_the_alarm(tmp_path, human_texts
     assert wrong(audit) == {"decoy_accounts", "decoy_evidence"}
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize("times", [1, 2])
 def test_evidence_of_posts_that_count_twice_raises_the_alarm(tmp_path, monkeypatch, times):

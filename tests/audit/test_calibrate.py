@@ -179,6 +179,7 @@ def test_the_same_seed_gives_the_same_counts(tmp_path, human_texts):
     assert sorted(map(str, first)) != sorted(map(str, counts("two")))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("most", [1, 7, 10**6])
 def test_much_work_is_cut_into_calls_that_take_seconds(tmp_path, human_texts, monkeypatch, most):
     monkeypatch.setattr(calibrating, "TESTS_A_CALL", most * 4096)

@@ -221,6 +221,7 @@ def probability_of_alarm(due: int, share: float, power: float, error: float) -> 
     return float(stats.binom.pmf(hits, due, share)[alarms].sum())
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("power", [0.5, 0.7, 0.9, 0.95])
 def test_of_200_half_lost_is_seen_and_a_night_as_planned_is_quiet(power):
     assert probability_of_alarm(200, power / 2, power, 1e-3) >= 0.99

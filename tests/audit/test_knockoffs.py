@@ -128,6 +128,7 @@ def test_a_sound_night_is_quiet_and_counts_what_was_drawn(tmp_path, texts):
     assert open_decoys(plan).held == {"k0": USERS}
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize(("more", "share", "seen"), [(1, 1.0, "knockoff"), (20, 0.2, "knockoff_first")])
 def test_scores_that_favour_users_are_seen_by_ranks_alone(tmp_path, texts, monkeypatch, more, share, seen):

@@ -140,6 +140,7 @@ def test_a_resumed_night_is_judged_as_a_whole_and_counts_each_shard_once(config,
     assert {row["kind"]: row["tests"] for row in nothing_new.audit.rows} == tests
 
 
+@pytest.mark.costly
 def test_who_scans_a_part_of_what_an_interrupted_scan_committed_judges_all_of_that(config, human_texts):
     for name in "abc":
         write(config, name, [f"{name} {text}" for text in short(human_texts, 40)])
@@ -162,6 +163,7 @@ def test_who_scans_a_part_of_what_an_interrupted_scan_committed_judges_all_of_th
     assert run_scan(make_plan(config), lambda work, totals: None).audit.traffic.texts == 40  # of one file alone
 
 
+@pytest.mark.costly
 def test_counts_that_a_dead_driver_left_are_replaced(config, human_texts):
     write(config, "a", short(human_texts, 40))
     plan = make_plan(config)

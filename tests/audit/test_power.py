@@ -58,6 +58,7 @@ def test_a_law_that_is_right_at_1e_6_and_a_thousand_times_too_small_at_1e_12_is_
         assert row.seen(row.chance * excess[:few], 4000, 3, row.critical()) <= 40
 
 
+@pytest.mark.costly
 def test_nights_of_pairs_are_judged_as_a_scan_judges_them():
     """As many of 400 nights as by `judge`, level by level, with a risk so large that some alarm."""
     nights, risk = simulate(400, 20, 3), 0.02

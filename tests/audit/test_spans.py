@@ -70,6 +70,7 @@ def test_nothing_of_spans_is_counted_where_they_are_off(tmp_path, human_texts):
     assert counts.is_empty()
 
 
+@pytest.mark.costly
 def test_decoys_of_a_batch_count_what_each_counts_by_itself(tmp_path, human_texts, monkeypatch):
     """Texts with windows and segments, each under a key of its own, all in one pass and one after another."""
     score_one, compared = decoys.PieceDecoys._score_one, []

@@ -185,6 +185,7 @@ def test_a_killed_first_look_stays_the_first(posted):
     assert take_first_looks(plan.results, other._replace(night=date(2026, 3, 3)), ["green"]) == {"green"}
 
 
+@pytest.mark.costly
 def test_an_account_that_only_quotes_is_marked_and_named_for_nobody(posted, marked, plain, registry):
     """`quoter` quotes a user's posts among own words; `both` quotes, and writes text that is marked for the user."""
     night, alice = posted, message_of(registry, "green", "alice")

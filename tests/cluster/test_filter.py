@@ -432,6 +432,7 @@ def test_copies_of_a_text_are_one_text_that_a_filter_was_learnt_from(nightly, pl
     assert set(with_filter_rows(nightly, SECOND).left_out.learnt.values()) == {6}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("damage", [lambda file: file.unlink(), lambda file: file.write_bytes(file.read_bytes()[:-99])])
 @pytest.mark.parametrize("table", ["filters", "filter_sketches"])
 def test_damaged_filters_and_sketches_end_commands_in_a_sentence(nightly, plain, marked, registry, table, damage):

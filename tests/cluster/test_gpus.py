@@ -38,6 +38,7 @@ def test_it_refuses_where_gpus_are_required(night, plain):
     assert not Path(night.results).exists()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("lines", "complaint"),
     [

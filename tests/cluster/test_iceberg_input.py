@@ -67,6 +67,7 @@ def step(kind: str, _night: Night, model: PlainTable, number: int, data: st.Data
         forget_snapshots(table)
 
 
+@pytest.mark.costly
 def test_a_scan_that_ended_half_way_goes_on_although_files_moved(catalogs, registry):
     night, model = Night(next(catalogs), registry), PlainTable()
     night.configure(paths=[NAME], more='keys = ["gum"]')

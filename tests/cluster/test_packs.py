@@ -120,6 +120,7 @@ def test_a_pack_has_the_rows_of_its_shards(plan):
         assert same.equals(alone.drop("scan_id", "scanned_at").sort("row"))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("moment", ["before", "enter_side_rows", "commit", "settle"])
 @pytest.mark.parametrize(("ours", "theirs"), [("abc", "bcd"), ("abcd", "b"), ("ab", "ab")])
 def test_two_drivers_with_packs_that_overlap(plan, monkeypatch, moment, ours, theirs):
@@ -144,6 +145,7 @@ def test_two_drivers_with_packs_that_overlap(plan, monkeypatch, moment, ours, th
     assert first.totals.counts.documents + second.totals.counts.documents == ROWS * len({*ours, *theirs})
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("dies_before", ["commit", "settle"])
 @pytest.mark.parametrize("then", ["ab", "bcd", "abcd"])
 def test_a_driver_that_dies_over_a_pack_leaves_nothing_twice(plan, monkeypatch, dies_before, then):

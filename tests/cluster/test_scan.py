@@ -136,6 +136,7 @@ def test_a_night_and_the_nights_after(night, marked, plain, registry):
     assert results.verdicts(night.results).collect().height == verdicts.height + 1
 
 
+@pytest.mark.costly
 def test_what_a_file_becomes_after_it_was_listed(night, plain, monkeypatch):
     """Vanished and changed files are reported, and a rerun scans them when they are back."""
     for name in ("early", "late", "changed", "stays"):

@@ -83,6 +83,7 @@ def test_users_held_their_messages_before_the_documents_were_posted(
     assert held.is_empty()
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize("key_id", KEYS)
 def test_the_marks_are_those_of_the_truth(

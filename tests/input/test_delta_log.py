@@ -201,6 +201,7 @@ def test_files_of_a_shallow_clone_are_refused(table, path):
         list_files([str(table)])
 
 
+@pytest.mark.costly
 def test_paths_are_read_together_as_one_by_one():
     rng = random.Random(0)
     parts = ["a", "b c", "ü", "/", ".", "..", "//", "%2F", "%2e", "%C3%BC", "%ff", ":", "://", "x=1", "\n"]

@@ -84,6 +84,7 @@ def test_a_table_that_two_paths_lead_to_is_read_once(table, tmp_path):
     assert len(list_files([str(link)])) == 2
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("folder", "spelling"),
     [("ann", "./account=ann"), ("ann", "%61ccount=ann"), ("ü", "account=ü"), ("a*", "account=a*")],
@@ -282,6 +283,7 @@ def test_checkpoints_of_every_form_say_how_many_rows_vectors_take_away(tmp_path)
     assert _stated(table, 2) == (2, stated)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("kind", ["link", "hard link", "folder", "spelling"])
 def test_a_file_that_a_log_names_twice_is_read_once(tmp_path, kind):
     table = tmp_path / "table"
@@ -343,6 +345,7 @@ def test_listing_a_million_files_takes_at_most_twice_the_memory_of_deltalakes_sn
     assert peaks["brickscan"] <= 2 * peaks["deltalake"], peaks
 
 
+@pytest.mark.costly
 def test_a_vector_in_a_fifo_ends_in_a_sentence(table, tmp_path, monkeypatch):
     """Its reader would wait for ever."""
     monkeypatch.setattr("scanner.input.deletion_vectors.STALL_SECONDS", 2.0)
@@ -406,6 +409,7 @@ def test_a_log_with_a_fifo_is_refused(table, name):
         list_files([str(table)])
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("link", [os.link, os.symlink])
 def test_a_file_of_a_table_that_links_lead_to_is_read_as_the_tables(table, tmp_path, link):
     """Read as a loose file too, it would give its deleted rows back."""

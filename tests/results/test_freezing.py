@@ -94,6 +94,7 @@ def test_a_frozen_night_is_done_when_its_transactions_are_gone(plan):
     assert left(plan) == []
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("step", range(12))
 def test_who_dies_while_a_night_is_frozen_loses_and_doubles_nothing(plan, monkeypatch, step):
     """The driver dies before the n-th commit of the freeze; the next scan finishes the freeze, and time passes."""

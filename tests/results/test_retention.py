@@ -296,6 +296,7 @@ def test_the_command_asks_says_and_does(year):
     assert call("retain", year, "--keep", 10**6, "--yes")[0] == 2
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("code", "drops"), [(0, False), (3, False), (4, False), (5, False), (1, True), (130, True)])
 def test_a_scan_that_came_to_its_end_today_is_the_one_that_drops(year, code, drops):
     """Also one that lost canaries: what each later scan of the day would look for is gone already."""

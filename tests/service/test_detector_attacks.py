@@ -153,6 +153,7 @@ def test_bodies_together_have_a_bound(server, monkeypatch):
     assert server.room._held == 0
 
 
+@pytest.mark.costly
 def test_an_unforeseen_fault_of_the_registry_ends_answers_and_not_the_look_at_it(tmp_path, registry, monkeypatch):
     """It ended the look alone: a key that was retired afterwards was served for ever."""
     told = []
@@ -164,6 +165,7 @@ def test_an_unforeseen_fault_of_the_registry_ends_answers_and_not_the_look_at_it
         until(lambda: request(server, "GET", "/ready")[0] == 200)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("cut", ["keys.toml", "secrets/green.key", "users/_delta_log/*.json"])
 def test_a_registry_that_is_cut_short_ends_answers_until_it_is_whole(tmp_path, registry, plain, cut):
     folder = Path(shutil.copytree(registry, tmp_path / "registry"))
@@ -179,6 +181,7 @@ def test_a_registry_that_is_cut_short_ends_answers_until_it_is_whole(tmp_path, r
         assert ask(server, plain(150, 1))["status"] == 200
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("lost", ["a user", "a key"])
 def test_a_registry_that_is_put_back_to_an_older_state_ends_answers_until_it_is_meant(tmp_path, registry, plain, lost):
     """It was answered by: users of the older state were named, and marks of newer keys not found."""
@@ -203,6 +206,7 @@ def test_a_registry_that_is_put_back_to_an_older_state_ends_answers_until_it_is_
         assert ask(server, plain(150, 1))["status"] == 200
 
 
+@pytest.mark.costly
 def test_a_disk_that_is_full_gives_no_answer_and_ends_nothing(tmp_path, registry, plain):
     """What is not charged or not logged is not answered; the text may be asked about when there is room."""
     with detecting(configured(tmp_path, registry)) as server:

@@ -9,6 +9,7 @@ import pytest
 from scanner.service.scoring import ScoringPool, Unavailable
 
 
+@pytest.mark.costly
 def test_a_call_that_raises_is_answered_and_takes_no_process(monkeypatch):
     def new(pool, _served):
         process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))

@@ -76,6 +76,7 @@ def test_entities_are_undone_once(words):
     assert plain == text or len(escaped) - len(text) < len(escaped) / 100 or "<br" in text
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @given(st.lists(st.text(alphabet="abcdefg", min_size=1, max_size=9), min_size=250, max_size=400), st.integers(60, 78))
 def test_broken_lines_are_joined(words, width):

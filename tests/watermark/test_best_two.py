@@ -51,6 +51,7 @@ def test_greenlist(dedup, batch, window, count, gamma):
     assert_same_best(greenlist(window, gamma), batch, count, dedup)
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize("dedup", DEDUPS)
 @many
@@ -134,6 +135,7 @@ def test_ties_go_to_the_smallest_message(count, length):
     assert_same_best(greenlist(0), batch, count, scores=brute_force.scores)
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize("count", [TILE - 1, TILE, TILE + 1, TILE + 70, 2 * TILE + 5])
 def test_tiles_of_greenlist(count):

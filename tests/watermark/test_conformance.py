@@ -119,6 +119,7 @@ def test_abilities_of_a_class_are_those_of_each_mark(form):
         assert isinstance(mark, ability) == all(hasattr(mark, name) for name in members), ability
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("form", ALL, ids=lambda form: form.label())
 def test_what_proves_its_flags_finds_the_same(form):
     """Scores agree up to rounding, also for repeats, short texts and the last message; p-values agree for flags."""

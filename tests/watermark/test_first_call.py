@@ -12,6 +12,7 @@ FIRST_CALLS = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("call", FIRST_CALLS.values(), ids=FIRST_CALLS)
 def test_one_document_in_a_fresh_process_without_a_warning(call):
     code = f"import numpy as np; from fractions import Fraction; from scanner.watermark import *; {call}"

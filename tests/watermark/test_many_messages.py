@@ -40,6 +40,7 @@ def test_a_hundred_thousand(name):
     assert_best_of(PAIRS[name], random_documents(1, [1, 2, 5, 12]), 100_000)
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_million(name):

@@ -132,5 +132,6 @@ def test_evidence_that_is_looked_at_every_night_seldom_errs():
     assert binomial_limits(ever(1), TRIALS, 0.001).low <= ALPHA
 
 
+@pytest.mark.costly
 def test_a_night_that_counts_twice_is_seen():
     assert binomial_limits(ever(2), TRIALS, 0.001).low > ALPHA

@@ -22,6 +22,7 @@ def got(batch, window, dedup):
     return split(scored_positions(tokens, window, dedup), tokens)
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize("dedup", DEDUPS)
 @many
@@ -115,6 +116,7 @@ def seconds(tokens: Tokens, dedup: str) -> float:
     return min(times)
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @pytest.mark.parametrize("dedup", ["ngram", "context"])
 @pytest.mark.parametrize("name", adversarial_texts(1))
