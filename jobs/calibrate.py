@@ -290,10 +290,10 @@ def publish_(file: Path, registry: Path | str) -> None:
     lines, new = publish(registry, file)
     tell(*(" ".join(map(str, line[:5])) for line in lines[len(lines) - new :]))
     tell(_in_words(lines) + f"; {new:,} of them new")
-    left_out = [key.key_id for key in load_registry(registry).keys if key.commitment is None]
-    if left_out:
+    without_commitment = [key.key_id for key in load_registry(registry).keys if key.commitment is None]
+    if without_commitment:
         why = "a commitment to a key of fewer than 128 bits would give the key away"
-        tell(f"left out, for {why}: {', '.join(left_out)}")
+        tell(f"left out, for {why}: {', '.join(without_commitment)}")
 
 
 @click.command("verify")

@@ -82,11 +82,11 @@ def check(
         request = Check.of_registry(folder, key_ids, 1e-6 if fpr is None else fpr)
     verdicts = check_text(request, _read(source))
     rate, tested, weights = request.rules.false_positive_rate, request.rules.keys_tested, request.rules.weights
-    left_out = None if found is None else found.left_out
+    scan_filter = None if found is None else found.scan_filter
     rows = [
         _line(
             row,
-            _admitted_to(key, rate / weights.corrections(key, tested)[0]) and not lacks(key, left_out),
+            _admitted_to(key, rate / weights.corrections(key, tested)[0]) and not lacks(key, scan_filter),
             format_of(key).generator,
         )
         for row, key in zip(verdicts, request.keys, strict=True)
@@ -99,15 +99,15 @@ def check(
         of_keys += ", with the weights of scan.toml or equal ones"
     tell(f"p-values are corrected for all messages {of_keys}; text counts as marked at {one_in(math.log10(rate))}")
     if found is not None:
-        tell(_left_out(found))
+        tell(_filter_in_words(found))
     return 3 if any(row["proof"] == Proof.DIFFERS for row in verdicts) else 0
 
 
-def _left_out(found: "NightFilter") -> str:
+def _filter_in_words(found: "NightFilter") -> str:
     name = f"the filter {found.sha256[:12]} of {found.night}"
     if found.empty:
         return f"no n-gram is left out: {name} knows no earlier night"
-    return f"n-grams that {found.left_out.texts} texts of earlier nights hold are left out, by {name}"
+    return f"n-grams that {found.scan_filter.texts} texts of earlier nights hold are left out, by {name}"
 
 
 def _read(source: str) -> bytes:

@@ -99,7 +99,7 @@ def of_outcome(outcome: "ScanOutcome", plan: "Plan") -> dict[str, Any]:
         "weighed": None if outcome.weighed.reader_sha256 is None else outcome.weighed._asdict(),
         "rows_dropped": outcome.dropped,
         "trial": outcome.trial,
-        "left_out": [key._asdict() for key in outcome.left_out],
+        "left_out": [key._asdict() for key in outcome.unsupported_keys],
         "audit": None if outcome.audit is None else _of_audit(outcome.audit),
     }
 

@@ -286,7 +286,7 @@ def _hands(outcome: "ScanOutcome") -> Iterator[str]:
             "which goes on from there"
         )
     counts, over = outcome.totals.counts, outcome.unread.passed_over
-    yield from (f"LEFT OUT: no text was scored under key {key.key_id}. {key.why}" for key in outcome.left_out)
+    yield from (f"LEFT OUT: no text was scored under key {key.key_id}. {key.why}" for key in outcome.unsupported_keys)
     if counts.values_not_read:
         documents = counted(counts.values_not_read, "document")
         yield f"{documents} with an id, account or time that cannot be read, and is null"

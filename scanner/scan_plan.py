@@ -156,7 +156,7 @@ def recorded_correction(row: Mapping[str, Any]) -> float:
     return correction
 
 
-class LeftOut(NamedTuple):
+class ScanFilter(NamedTuple):
     """What the filter of a scan leaves out.
 
     texts: distinct texts that make an n-gram common, or accounts where by_account; learnt: how many texts it was learnt
@@ -175,40 +175,40 @@ class UnsupportedKey(NamedTuple):
     why: str
 
 
-def lacks(key: MasterKey, left_out: LeftOut | None) -> str:
+def lacks(key: MasterKey, scan_filter: ScanFilter | None) -> str:
     """What a scan lacks to leave out the n-grams that the key's admission left out; empty: nothing.
 
-    left_out: None: the scan scores all positions.
+    scan_filter: None: the scan scores all positions.
     """
     audited = None if key.admission is None else key.admission.filter
     if audited is None:
         return ""
-    if left_out is None:
+    if scan_filter is None:
         return "it has no filter"
-    if left_out.by_account:
+    if scan_filter.by_account:
         return "its filter counts accounts, since [input] names a column of them, and that of the audit counts texts"
-    if left_out.texts > audited.texts:
-        return f"its filter leaves out n-grams of {left_out.texts} texts, the audit those of {audited.texts}"
+    if scan_filter.texts > audited.texts:
+        return f"its filter leaves out n-grams of {scan_filter.texts} texts, the audit those of {audited.texts}"
     kind = key.tokenizer.sha256, reach_of(format_of(key).rule())
-    learnt = audited.learnt if left_out.learnt is None else left_out.learnt.get(kind, 0)
+    learnt = audited.learnt if scan_filter.learnt is None else scan_filter.learnt.get(kind, 0)
     if learnt < audited.learnt:
         return f"its filter was learnt from {learnt:,} texts, that of the audit from {audited.learnt:,}"
     return ""
 
 
 def supported_keys(
-    keys: Sequence[MasterKey], config: ScanConfig, tested: int, left_out: LeftOut | None
+    keys: Sequence[MasterKey], config: ScanConfig, tested: int, scan_filter: ScanFilter | None
 ) -> tuple[tuple[MasterKey, ...], tuple[UnsupportedKey, ...]]:
     """The keys whose p-values law or audit supports in a scan, and the keys that it leaves out.
 
     Only keys that the configuration does not name are left out; where it has `audit.require_admission`, none is.
 
-    tested: keys of the registry that give p-values; left_out: as for `lacks`.
+    tested: keys of the registry that give p-values; scan_filter: as for `lacks`.
 
     Raises:
         Refused: a key may not be left out, or none would be left; names the key, and what to do.
     """
-    found = [UnsupportedKey(key.key_id, _fault(key, config, tested, left_out)) for key in keys]
+    found = [UnsupportedKey(key.key_id, _fault(key, config, tested, scan_filter)) for key in keys]
     supported = tuple(key for key, fault in zip(keys, found, strict=True) if not fault.why)
     others = ", ".join(f'"{key.key_id}"' for key in supported)
     leave_it_out = f"; or leave it out on purpose: keys = [{others}]" if supported else ""
@@ -218,7 +218,7 @@ def supported_keys(
     return supported, wrong
 
 
-def _fault(key: MasterKey, config: ScanConfig, tested: int, left_out: LeftOut | None) -> str:
+def _fault(key: MasterKey, config: ScanConfig, tested: int, scan_filter: ScanFilter | None) -> str:
     """Why neither law nor audit supports a key, and what to do; empty: one does."""
     # The audit is asked of all keys by `require_admission`, else of keys whose p-values no law over keys supports. For
     # these it must reach what is left of the rate when all keys have their share, since an audit is of one key.
@@ -241,17 +241,17 @@ def _fault(key: MasterKey, config: ScanConfig, tested: int, left_out: LeftOut | 
             f"{key.admission.holds_down_to:g}, not to false_positive_rate = {all_keys:g}{share}; audit it over "
             f"more documents (`brickscan calibrate --down-to {rate:.2g}` says how many), or scan at a higher rate"
         )
-    lacking = lacks(key, left_out)
+    lacking = lacks(key, scan_filter)
     if lacking:
         return (
             f"{setting}: key {key.key_id!r} passed an audit that left out common n-grams, and this scan would score "
-            f"more: {lacking}; {_advice(left_out)}"
+            f"more: {lacking}; {_advice(scan_filter)}"
         )
     return ""
 
 
-def _advice(left_out: LeftOut | None) -> str:
-    if left_out is None or left_out.learnt is None:
+def _advice(scan_filter: ScanFilter | None) -> str:
+    if scan_filter is None or scan_filter.learnt is None:
         return "set `filter` as the audit's keys.filter is, or audit the key without keys.filter"
     return (
         "scan earlier nights under other keys of its tokenizer and window first, or audit the key with a smaller "
@@ -270,8 +270,9 @@ class Plan:
     in that of a pass; audit_secret: where the secret of decoy keys and of text_id is; canaries: of the registry, None
     where there are none, or the input has no accounts; documents: of the input, None before footers are read;
     first_keys: ids of the registry's keys that shared equally before any had a weight, none where none has one; date:
-    of the input, None: none was given; filter_sha256: digest of the filter, None: no filter; left_out: keys that no
-    text is scored under, since neither law nor audit supports their p-values; trial: the registry was made for a trial.
+    of the input, None: none was given; filter_sha256: digest of the filter, None: no filter; unsupported_keys: keys
+    that no text is scored under, since neither law nor audit supports their p-values; trial: the registry was made for
+    a trial.
     """
 
     config: ScanConfig
@@ -290,7 +291,7 @@ class Plan:
     first_keys: frozenset[str] = frozenset()
     date: datetime.date | None = None
     filter_sha256: str | None = None
-    left_out: tuple[UnsupportedKey, ...] = ()
+    unsupported_keys: tuple[UnsupportedKey, ...] = ()
     trial: bool = False
 
     @cached_property
@@ -420,8 +421,8 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         raise Refused(f"input.where: {config.input.where!r} holds {{date}}; say which with --date yesterday")
     keys = keys_under_test(registry, config.registry, config.keys)
     tested = keys_tested(registry)
-    filtered = LeftOut(config.filter.texts, by_account=config.input.account is not None) if config.filter else None
-    keys, left_out = supported_keys(keys, config, tested, filtered)
+    filtered = ScanFilter(config.filter.texts, by_account=config.input.account is not None) if config.filter else None
+    keys, unsupported = supported_keys(keys, config, tested, filtered)
     _refuse_results_as_input("registry", folder, locations)
     _refuse_results_as_input("results", results, locations)
     return Plan(
@@ -437,7 +438,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         canaries=_canaries(config, registry),
         first_keys=frozenset(key.key_id for key in first_keys(registry.keys, gives_p_values)),
         date=date,
-        left_out=left_out,
+        unsupported_keys=unsupported,
         trial=bool(registry.trial),
     )
 

@@ -116,7 +116,7 @@ def test_verbose_tells_what_the_audit_counted_and_how_to_ask():
     ("changes", "expected"),
     [
         (
-            {"left_out": (UnsupportedKey("hug", "It never passed an audit."),)},
+            {"unsupported_keys": (UnsupportedKey("hug", "It never passed an audit."),)},
             "LEFT OUT: no text was scored under key hug. It never passed an audit.",
         ),
         ({"unread": UnreadInput(nothing="Nothing was read: x.")}, "Nothing was read: x."),
@@ -151,8 +151,8 @@ def test_what_needs_a_hand(changes, expected):
 
 def test_an_alarm_is_told_first(monkeypatch):
     monkeypatch.setattr(ScanAudit, "alarms", lambda self: ["decoy hits too often", "Act on no flag of this scan."])
-    left_out = (UnsupportedKey("hug", "It never passed an audit."),)
-    result = outcome(exit_code=3, audit=audit(state=AuditState.ALARM), left_out=left_out)
+    unsupported_keys = (UnsupportedKey("hug", "It never passed an audit."),)
+    result = outcome(exit_code=3, audit=audit(state=AuditState.ALARM), unsupported_keys=unsupported_keys)
     assert [hand.split(":")[0] for hand in hands(result)] == ["AUDIT ALARM", "AUDIT ALARM", "LEFT OUT"]
     assert (
         "audit        alarm: an observed rate is incompatible with the stated one, or a flag was not proved\n"

@@ -125,7 +125,7 @@ def follow(
                     before, plan = plan, renew()
                     if plan.decides != before.decides:
                         landing.forget()
-                    for key in plan.left_out:
+                    for key in plan.unsupported_keys:
                         warn_once(key.why, "no text is scored under key %r: %s", key.key_id, key.why)
                     outcome = run_scan(plan, watch, files=files)
                     if outcome.exit_code >= ExitCode.INTERRUPTED:

@@ -148,7 +148,7 @@ def leave_out_rewritten(
             bare = replace(bare, file=replace(bare.file, moved_from=came_from))
         if rows is None:
             return bare
-        gone = rows[shard.rows.start :] | shard.file.left_out(shard.rows.start, shard.rows.stop)
+        gone = rows[shard.rows.start :] | shard.file.rows_not_read(shard.rows.start, shard.rows.stop)
         if shard.file.path in scanned_before and not gone.all():
             return bare
         return replace(bare, file=replace(bare.file, rewritten=pack_rows(rows)))

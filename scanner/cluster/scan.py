@@ -167,7 +167,7 @@ def scan_row(
         "filter_sha256": plan.filter_sha256,
         "night": (plan.date or begun.started_at.date()).isoformat(),
         "trial": plan.trial,
-        "keys_left_out": [key.key_id for key in plan.left_out],
+        "keys_left_out": [key.key_id for key in plan.unsupported_keys],
         "night_stated": None,
         "filtered": totals.counts.filtered,
         "users_head": begun.users_head,
@@ -186,8 +186,8 @@ class ScanOutcome:
     to_retry: files at fault for now, to be tried again; unread: what it did not read, the reasons alone
     where it was interrupted; stopped: SIGTERM or Ctrl-C came when its row was about to be written, which changes
     nothing any more; dropped: rows of nights that were older than `retain`; accounts: those that this scan tested;
-    share: its share of the input, None: all of it; left_out: keys that no text was scored under; trial: the registry
-    was made for a trial; weighed: what a model read.
+    share: its share of the input, None: all of it; unsupported_keys: keys that no text was scored under; trial: the
+    registry was made for a trial; weighed: what a model read.
     """
 
     scan_id: str
@@ -203,7 +203,7 @@ class ScanOutcome:
     dropped: int = 0
     accounts: AccountTotals | None = None
     share: DriverShare | None = None
-    left_out: tuple[UnsupportedKey, ...] = ()
+    unsupported_keys: tuple[UnsupportedKey, ...] = ()
     trial: bool = False
     weighed: WeighingResult = NOT_WEIGHED
 
@@ -483,7 +483,7 @@ class _Scan:
             self._dropped,
             self._accounts,
             self._share,
-            self._plan.left_out,
+            self._plan.unsupported_keys,
             self._plan.trial,
             self._weighed,
         )

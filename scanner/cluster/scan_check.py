@@ -114,12 +114,12 @@ def _corrected(plan: Plan) -> str:
 
 def _registry(plan: Plan) -> CheckFinding:
     says = [f"{plan.registry}: {_count(len(plan.keys), 'key')} under test, {_corrected(plan)}"]
-    says += [f"LEFT OUT: no text will be scored under key {key.key_id}. {key.why}" for key in plan.left_out]
+    says += [f"LEFT OUT: no text will be scored under key {key.key_id}. {key.why}" for key in plan.unsupported_keys]
     facts = {
         "folder": plan.registry,
         "keys": [key.key_id for key in plan.keys],
         "keys_tested": plan.keys_tested,
-        "left_out": [key._asdict() for key in plan.left_out],
+        "left_out": [key._asdict() for key in plan.unsupported_keys],
     }
     return CheckFinding("registry", tuple(says), facts)
 

@@ -268,7 +268,7 @@ class WeighingCommitter(Committer):
     def _row(self, shard: Shard, counts: DocumentCounts) -> dict[str, object]:
         more = replace(NOTHING, flagged=counts.flagged, canaries=counts.canaries)
         # flags of rows that moved stand, as in scans
-        moved = shard.file.left_out(shard.rows.start, shard.rows.stop).all()
+        moved = shard.file.rows_not_read(shard.rows.start, shard.rows.stop).all()
         return super()._row(shard, more) | {"rows": 0 if moved else shard.rows.documents}
 
     def _write_lost(self, finished: FinishedShard) -> Files:

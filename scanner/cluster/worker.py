@@ -358,9 +358,9 @@ class Worker:
         """Put rows that turned out to be unreadable into quarantine, and take them out of all other tables."""
         rows.take_back(void)
         whose = identities(piece.shard.file, self._plan.columns, void.start, void.stop)
-        left_out = piece.shard.file.left_out(void.start, void.stop)
+        not_read = piece.shard.file.rows_not_read(void.start, void.stop)
         gone = [
-            (row, of) for row, of, out in zip(range(void.start, void.stop), whose, left_out, strict=True) if not out
+            (row, of) for row, of, out in zip(range(void.start, void.stop), whose, not_read, strict=True) if not out
         ]
         rows.batches["quarantine"].append(quarantine_rows(origin, gone, "unreadable", void.detail))
 

@@ -17,7 +17,7 @@ from scanner.detection.rules import Rules
 from scanner.errors import Refused
 from scanner.power import Strengths, measure
 from scanner.registry import Holders, load_registry
-from scanner.scan_plan import ErrorShares, LeftOut, keys_tested, keys_under_test, read_config, supported_keys
+from scanner.scan_plan import ErrorShares, ScanFilter, keys_tested, keys_under_test, read_config, supported_keys
 from scanner.storage.locations import absolute
 from scanner.watermark.formats import can_be_weighed
 from scanner.watermark.laws import Law
@@ -55,16 +55,16 @@ class Check:
         return cls(folder, keys_under_test(registry, config.registry, chosen), rules)
 
     @classmethod
-    def of_scan(cls, config_file: Path, left_out: LeftOut | None) -> "Check":
+    def of_scan(cls, config_file: Path, scan_filter: ScanFilter | None) -> "Check":
         """The check of a scan's configuration under the keys alone whose p-values law or audit supports in scans.
 
-        left_out: as for scanner.scan_plan.lacks.
+        scan_filter: as for scanner.scan_plan.lacks.
 
         Raises:
             Refused: it cannot be right, or no key is left.
         """
         check, config = cls.of_config(config_file), read_config(config_file)
-        supported, _ = supported_keys(check.keys, config, check.rules.keys_tested, left_out)
+        supported, _ = supported_keys(check.keys, config, check.rules.keys_tested, scan_filter)
         return replace(check, keys=supported)
 
     @classmethod

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.detection.attribution import DocumentSpan
-from scanner.detection.rules import Rules, plainly_left_out
+from scanner.detection.rules import Rules, common_places_of
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.normal_form import normalise
 from scanner.text.quoting import segments_of
@@ -111,7 +111,7 @@ def prove_spans(
         return Proof.NOT_OFFERED
     ids = tokenizer.encode([text]).ids
     messages = sorted({one.span.message for one in document_spans})
-    places, terms, of_user, users = path.parts(ids, messages, dedup, plainly_left_out(common, ids))
+    places, terms, of_user, users = path.parts(ids, messages, dedup, common_places_of(common, ids))
     parts = frozenset(parts_of(kinds, tokenizer, text, places))
     of_message = dict(zip(messages, terms, strict=True))
     tests_of = tests[0], users, tests[1]
@@ -301,13 +301,15 @@ class Prover:
         correction = float(
             key.corrections[flag.variant, int(plain != flag.text), int(self._parted(path, key, flag.text))]
         )
-        left_out = plainly_left_out(key.common, ids)
-        scored, scores = path.scores(ids, messages, self._dedup, left_out)
+        common_places = common_places_of(key.common, ids)
+        scored, scores = path.scores(ids, messages, self._dedup, common_places)
         if (len(ids), scored) != sizes:
             return None
         recomputed, room = [], path.rounding(scored) if isinstance(path, BoundsRounding) else 0.0
         evidence = (
-            path.user_evidence(ids, messages, self._dedup, left_out) if isinstance(path, ProvesUserEvidence) else None
+            path.user_evidence(ids, messages, self._dedup, common_places)
+            if isinstance(path, ProvesUserEvidence)
+            else None
         )
         for claim, score, log10_p_user in zip(
             claims, scores, self._log10_p_user(path, evidence, len(messages), correction), strict=True
@@ -327,7 +329,7 @@ class Prover:
         if key.correction_of_spans is None or not isinstance(path, ProvesParts):
             return False
         ids = key.tokenizer.encode([text]).ids
-        places = path.parts(ids, [0], self._dedup, plainly_left_out(key.common, ids))[0]
+        places = path.parts(ids, [0], self._dedup, common_places_of(key.common, ids))[0]
         return len(places) >= self._min_scored and len(parts_of(self._kinds, key.tokenizer, text, places)) > 1
 
     def _log10_p_user(

@@ -54,11 +54,11 @@ class Filter(NamedTuple):
 NO_FILTER = Filter({})
 
 
-def plainly_left_out(common: CommonNgrams | None, ids: NDArray[np.uint32]) -> frozenset[int]:
+def common_places_of(common: CommonNgrams | None, ids: NDArray[np.uint32]) -> frozenset[int]:
     """Places of a text that are left out, by the slow path that shares no code with the first."""
-    from scanner.watermark.proof import common_places  # flags alone need mpmath
+    from scanner.watermark.proof import find_common_places  # flags alone need mpmath
 
-    return frozenset() if common is None else common_places(ids.tolist(), *common.plain)
+    return frozenset() if common is None else find_common_places(ids.tolist(), *common.plain)
 
 
 MOST_CHARACTERS = 1 << 14

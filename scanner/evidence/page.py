@@ -195,7 +195,7 @@ def about(explained: Explanation) -> dict[str, Any]:
         "does_not_say": DOES_NOT_SAY,
         "no_text": explained.no_text and safe(explained.no_text),
         "segments": of_text,
-        "left_out": len(text) - most,
+        "more_characters": len(text) - most,
         "weighed": explained.weighed,
         "by_model": explained.row["unit"] == WEIGHED,
         "spans": explained.spans,
@@ -262,10 +262,10 @@ class Precision(NamedTuple):
 
     def counts_in_words(self) -> str:
         """All texts with decisions: `12 right, 3 wrong; 4 unclear and 1 on which deciders differ are left out`."""
-        left_out = [f"{self.unclear:,} unclear"] * (self.unclear > 0)
-        left_out += [f"{self.differ:,} on which deciders differ"] * (self.differ > 0)
+        not_counted = [f"{self.unclear:,} unclear"] * (self.unclear > 0)
+        not_counted += [f"{self.differ:,} on which deciders differ"] * (self.differ > 0)
         counted = f"{self.right:,} right, {self.wrong:,} wrong"
-        return f"{counted}; left out: {' and '.join(left_out)}" if left_out else counted
+        return f"{counted}; left out: {' and '.join(not_counted)}" if not_counted else counted
 
 
 def precision(decisions: pl.DataFrame, flags: Sequence[dict[str, object]] | None = None) -> Precision:

@@ -28,7 +28,7 @@ from scanner.detection.attribution import FileHistory, Origin, log10_reach
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.proving import nearly_equal, parts_of
-from scanner.detection.rules import Filter, Rules, plainly_left_out
+from scanner.detection.rules import Filter, Rules, common_places_of
 from scanner.detection.weighing import levels_on_record, pinned_reader, weighed_keys
 from scanner.errors import Refused
 from scanner.evidence.case import OF_FILE, FlagCase, StoredTexts, filter_of, find_case, surprise_of
@@ -272,8 +272,8 @@ def _by_slow_path(
     if steps is not None:
         levels = levels_on_record([test], text, steps, case.where)
         path = ByLevelsProof(path, levels.of(key.tokenizer.sha256), form)
-    left_out = plainly_left_out(ngram_filter.of(key.tokenizer.sha256, test.watermark.rule), ids)
-    scored, (score,) = path.scores(ids, [row["message"]], (case.scan or {})["dedup"], left_out)
+    common_places = common_places_of(ngram_filter.of(key.tokenizer.sha256, test.watermark.rule), ids)
+    scored, (score,) = path.scores(ids, [row["message"]], (case.scan or {})["dedup"], common_places)
     log10_p = max(path.log10_p(score, scored), log10_reach(test))
     room = path.rounding(scored) if isinstance(path, BoundsRounding) else 0.0
     return {"tokens": len(ids), "scored": scored, "score": score, "log10_p": log10_p}, room

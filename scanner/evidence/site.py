@@ -415,7 +415,7 @@ def _index(night: Night, values: Mapping[str, Any], marked: Sequence[Mapping[str
             more_accounts=max(0, len(marked) - MOST_ACCOUNTS),
             decided=night.decided,
             speed=night.documents / max(night.seconds, 1e-9),
-            left_out=max(0, len(night.flags) - MOST_FLAGS),
+            more_flags=max(0, len(night.flags) - MOST_FLAGS),
             rates=rates_chart(night.rates) if night.rates else None,
             charts=[
                 (heading, bars_chart(most(name), heading), len(night.by[name]) - len(_first(night, name)))

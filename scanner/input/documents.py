@@ -149,15 +149,15 @@ class Reader:
     def read(self, file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[pa.RecordBatch | Unreadable]:
         """Read rows start … stop−1, in order: batches of DOCUMENTS, each of about BATCH_TEXT_BYTES of text.
 
-        Rows that the file leaves out (InputFile.left_out) are in no batch.
+        Rows that the file leaves out (InputFile.rows_not_read) are in no batch.
 
         Raises:
             FileFault: the file is gone, is another one than was listed, lacks these rows, or its bytes cannot be read.
         """
         held: list[pa.RecordBatch] = []
         size, reached = 0, start
-        left_out = file.left_out(start, stop)
-        if left_out.all():
+        not_read = file.rows_not_read(start, stop)
+        if not_read.all():
             return
         file.check_unchanged()
         for part in self._read_small(file, columns, start, stop):
@@ -169,8 +169,8 @@ class Reader:
                 yield part
                 continue
             first, reached = reached - start, reached + len(part)
-            if left_out[first : reached - start].any():
-                part = part.filter(pa.array(~left_out[first : reached - start]))
+            if not_read[first : reached - start].any():
+                part = part.filter(pa.array(~not_read[first : reached - start]))
             if part.nbytes >= BATCH_TEXT_BYTES:
                 yield part  # without a copy, since it may be very long
             else:

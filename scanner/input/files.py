@@ -70,7 +70,7 @@ class InputFile:
         """Values of columns that may stand beside the file: in the log of its table, else in the names of folders."""
         return dict(values_of_path(self.inner) if self.entry is None else self.entry.values)
 
-    def left_out(self, start: int, stop: int) -> NDArray[np.bool_]:
+    def rows_not_read(self, start: int, stop: int) -> NDArray[np.bool_]:
         """Whether each of the rows start … stop−1 is deleted, or was scanned in another file: bool[stop−start]."""
         deleted = b"" if self.entry is None else self.entry.deleted
         return unpack_rows(deleted, start, stop) | unpack_rows(self.rewritten, start, stop)

@@ -172,7 +172,7 @@ def find_key(registry: Registry, key_id: str) -> MasterKey:
     raise Refused(f"key {key_id!r} is not in the registry; its keys: {known}")
 
 
-_LEFT_OUT = ("one_of", "held_by")
+_NOT_IN_DIGEST = ("one_of", "held_by")
 """Fields of a key that the digest leaves out where they are null."""
 
 
@@ -182,13 +182,16 @@ def registry_sha256(registry: Registry) -> str:
 
     null = set() if registry.trial else {"trial"}
     whole = registry.model_dump(mode="json", exclude={"version", "keys", "canaries"} | null)
-    keys = [key.model_dump(mode="json", exclude=_left_out(key)) | format_of(key).decides() for key in registry.keys]
+    keys = [
+        key.model_dump(mode="json", exclude=_fields_not_in_digest(key)) | format_of(key).decides()
+        for key in registry.keys
+    ]
     return digest(whole | {"keys": keys})
 
 
-def _left_out(key: MasterKey) -> dict[str, Any]:
+def _fields_not_in_digest(key: MasterKey) -> dict[str, Any]:
     """Fields of a key that the digest leaves out, as pydantic takes them."""
-    names = ("format", "parameters", *(name for name in _LEFT_OUT if getattr(key, name) is None))
+    names = ("format", "parameters", *(name for name in _NOT_IN_DIGEST if getattr(key, name) is None))
     of_admission = {"admission": {"filter"}} if key.admission is not None and key.admission.filter is None else {}
     return dict.fromkeys(names, True) | of_admission
 

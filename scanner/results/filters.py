@@ -33,8 +33,8 @@ from scanner.registry import load_registry, read_secret
 from scanner.results.transactions import TableEntry, commit, faults_named, open_tables, read_whole
 from scanner.results.upkeep import RewrittenFile, rewrite
 from scanner.scan_plan import (
-    LeftOut,
     Plan,
+    ScanFilter,
     UnsupportedKey,
     audit_secret_of,
     read_config,
@@ -192,7 +192,7 @@ def with_filter(plan: Plan, scan_id: str | None) -> Plan:
         return plan
     secret = open_text_ids(plan).ngram_secret()
     found = filter_of(plan.results, config, night, secret)
-    keys, left_out = _supported(plan, found)
+    keys, unsupported = _supported(plan, found)
     if not found.fixed:
         _refuse_another(plan.results, night, found.sha256)
     if scan_id is not None and not found.fixed:
@@ -201,8 +201,8 @@ def with_filter(plan: Plan, scan_id: str | None) -> Plan:
         file = write_file(plan.results, FILTERS_TABLE, [pa.RecordBatch.from_pylist(rows, FILTERS)])
         commit(plan.results, FILTERS_TABLE, [TableEntry(night.isoformat(), (file,) if file else ())])
         found = filter_of(plan.results, config, night, secret)
-        keys, left_out = _supported(plan, found)  # another driver may have been first, with a filter of fewer texts
-    return replace(plan, keys=keys, left_out=plan.left_out + left_out, filter_sha256=found.sha256)
+        keys, unsupported = _supported(plan, found)  # another driver may have been first, with a filter of fewer texts
+    return replace(plan, keys=keys, unsupported_keys=plan.unsupported_keys + unsupported, filter_sha256=found.sha256)
 
 
 @dataclass(frozen=True)
@@ -236,10 +236,10 @@ class NightFilter:
         return not self._learnt
 
     @property
-    def left_out(self) -> LeftOut:
+    def scan_filter(self) -> ScanFilter:
         """What it leaves out, for keys that were admitted with a filter."""
         learnt = {(row["tokenizer_sha256"], row["reach"]): row["learnt_texts"] for row in self._learnt}
-        return LeftOut(self.rows[0]["texts"], learnt)
+        return ScanFilter(self.rows[0]["texts"], learnt)
 
     def open(self) -> Filter:
         """The n-grams that it leaves out."""
@@ -300,7 +300,7 @@ def used(results: str, night: date) -> set[str]:
 
 
 def _supported(plan: Plan, found: NightFilter) -> tuple[tuple[MasterKey, ...], tuple[UnsupportedKey, ...]]:
-    of_night = found.left_out._replace(by_account=plan.config.input.account is not None)
+    of_night = found.scan_filter._replace(by_account=plan.config.input.account is not None)
     return supported_keys(plan.keys, plan.config, plan.keys_tested, of_night)
 
 

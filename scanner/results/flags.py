@@ -276,11 +276,11 @@ def newest(
     same = _SAME if fold else (*_SAME, *_DOCUMENT)
 
     def question() -> FlagList:
-        entries, left_out = _entries(found_flags(results, rate, wanted), same, canaries)
+        entries, canary_copies = _entries(found_flags(results, rate, wanted), same, canaries)
         page = _with_pieces(_in_order(entries, same).head(_most(limit, entries)), entries, results, rate, wanted)
         few = None if limit is None else page["text_sha256"]
         rows = _newest_copies(found_flags(results, rate, wanted, few), page, same)
-        return FlagList(rows, _totals(entries, len(entries), left_out))
+        return FlagList(rows, _totals(entries, len(entries), canary_copies))
 
     return ask(results, question)
 
@@ -310,7 +310,7 @@ def sums(
 
     def question() -> FlagList:
         found = found_flags(results, rate, wanted, each=by != "text")
-        everybody, left_out = _entries(found, (*_SAME, "account_id"), canaries)
+        everybody, canary_copies = _entries(found, (*_SAME, "account_id"), canaries)
         entries = everybody.filter(~pl.col("again"))
         distinct = {"texts": "text_sha256", "accounts": "account_id", "users": "user_id"}
         counts = (by == "user") | ~pl.col("again")  # a document is one of each of its users, and one of its account
@@ -328,7 +328,7 @@ def sums(
             .cast(pl.Int64),
         )
         largest = summed.sort("texts", "documents", *group, descending=[True, True, *(False for _ in group)])
-        return FlagList(largest.head(_most(limit, largest)), _totals(entries, len(largest), left_out))
+        return FlagList(largest.head(_most(limit, largest)), _totals(entries, len(largest), canary_copies))
 
     return ask(results, question)
 
@@ -398,8 +398,8 @@ def _entries(
     )
     entries = counted.collect(engine="streaming")
     entries = entries.join(pieces(found), on=OF, how="left", nulls_equal=True, maintain_order="left")
-    left_out = entries.filter(pl.col("of_canary") & ~pl.col("again"))
-    return entries.filter(~pl.col("of_canary")), int(left_out["copies"].sum())
+    canary_texts = entries.filter(pl.col("of_canary") & ~pl.col("again"))
+    return entries.filter(~pl.col("of_canary")), int(canary_texts["copies"].sum())
 
 
 def _with_pieces(
@@ -437,7 +437,7 @@ def _most(limit: int | None, rows: pl.DataFrame) -> int:
     return len(rows) if limit is None else limit
 
 
-def _totals(entries: pl.DataFrame, shown_at_most: int, left_out: int) -> FlagTotals:
+def _totals(entries: pl.DataFrame, shown_at_most: int, canary_copies: int) -> FlagTotals:
     nobody = entries.filter(pl.col("naming") != Naming.NAMED).group_by("naming").agg(pl.col("copies").sum())
     return FlagTotals(
         entries=shown_at_most,
@@ -445,7 +445,7 @@ def _totals(entries: pl.DataFrame, shown_at_most: int, left_out: int) -> FlagTot
         texts=entries["text_sha256"].n_unique(),
         unnamed=dict(nobody.sort("copies", "naming", descending=[True, False]).iter_rows()),
         alarmed=int(entries["alarmed"].sum()),
-        canaries=left_out,
+        canaries=canary_copies,
         like_canaries=int(entries["like_canaries"].sum()),
         pieces=None if entries["piece"].null_count() else entries["piece"].n_unique(),
     )

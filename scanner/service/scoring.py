@@ -99,7 +99,7 @@ class Served:
         """
         scan, night = folder / config.scan, datetime.now(UTC).date() if config.filter else None
         found = filter_of_config(scan, night) if night else None
-        check = Check.of_scan(scan, found.left_out if found else None)
+        check = Check.of_scan(scan, found.scan_filter if found else None)
         kept = tuple(key for key in check.keys if reach_of(format_of(key).rule()) >= LEAST_CONTEXT)
         if not kept:
             raise Refused(

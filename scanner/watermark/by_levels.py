@@ -103,7 +103,7 @@ class ProvesTermsOfKeys(Protocol):
         """By which weights the sums of the keys are added up."""
 
     def terms_of_keys(
-        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, left_out: Collection[int] = ()
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, common_places: Collection[int] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Which tokens of a text are scored, int64[P], and what each adds for each of M messages: float64[M, K, P].
 
@@ -364,24 +364,24 @@ class ByLevelsProof:
         self._bits = None if basis.proven else basis.bits
 
     def scores(
-        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, left_out: Collection[int] = ()
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, common_places: Collection[int] = ()
     ) -> tuple[int, list[float]]:
         """See ProofPath: −ln p of each message's sum."""
         if isinstance(self._path, ProvesTermsOfKeys):
-            places, terms = self._path.terms_of_keys(tokens, messages, dedup, left_out)
+            places, terms = self._path.terms_of_keys(tokens, messages, dedup, common_places)
         else:
-            places, of_messages, _, _ = self._path.parts(tokens, messages, dedup, left_out)
+            places, of_messages, _, _ = self._path.parts(tokens, messages, dedup, common_places)
             terms = of_messages[:, None]
         levels = self._levels(tokens)[places]
         return len(places), [self._surprise(levels, of_one) for of_one in terms]
 
     def user_evidence(
-        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, left_out: Collection[int] = ()
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, common_places: Collection[int] = ()
     ) -> tuple[int, list[float], int] | None:
         """See ProvesUserEvidence."""
         if not isinstance(self._path, ProvesParts):
             return None
-        places, terms, of_user, users = self._path.parts(tokens, messages, dedup, left_out)
+        places, terms, of_user, users = self._path.parts(tokens, messages, dedup, common_places)
         if of_user is None:
             return None
         levels = self._levels(tokens)[places][of_user]

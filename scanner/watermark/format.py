@@ -452,11 +452,11 @@ class ProofPath(Protocol):
     """
 
     def scores(
-        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, left_out: Collection[int] = ()
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, common_places: Collection[int] = ()
     ) -> tuple[int, list[float]]:
         """How many positions of a text are scored, and the score of each message.
 
-        tokens: uint32[N], of the text; left_out: places of further tokens that are not scored.
+        tokens: uint32[N], of the text; common_places: places of further tokens that are not scored.
         """
 
     def log10_p(self, score: float, scored: int) -> float:
@@ -468,7 +468,7 @@ class ProvesUserEvidence(Protocol):
     """A `ProofPath` of messages that may share positions."""
 
     def user_evidence(
-        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, left_out: Collection[int] = ()
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, common_places: Collection[int] = ()
     ) -> tuple[int, list[float], int] | None:
         """Each message's score on what it shares with no other message, as in `UserEvidence`; None: names need no more.
 
@@ -482,7 +482,7 @@ class ProvesParts(Protocol):
     """A `ProofPath` of a mark that scores parts."""
 
     def parts(
-        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, left_out: Collection[int] = ()
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, common_places: Collection[int] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_] | None, int]:
         """Which tokens of a text are scored, int64[P], and what each adds to each of M messages, float64[M, P].
 

@@ -163,15 +163,15 @@ def _log_greenlist_tail(s: float, n: NDArray[np.float64], values: NDArray[np.int
     if s == largest:
         return float(n.sum()) * math.log(gamma) * (1.0 - 2.0**-50)
     tilt = _tilt(s, n, values, gamma)
-    begin, law, left_out, log_moments = 0, np.ones(1), 0.0, 0.0
+    begin, law, cut_mass, log_moments = 0, np.ones(1), 0.0, 0.0
     for v in range(len(n)):
         moment = math.log1p(gamma * math.expm1(tilt * values[v]))
         log_moments += n[v] * moment
         share = gamma * math.exp(tilt * values[v] - moment)
         low, of_value, cut = _middle(n[v], share)
         begin, law = begin + low * values[v], _convolved(law, of_value, values[v])
-        left_out += cut
-    at, total = int(s) - begin, left_out
+        cut_mass += cut
+    at, total = int(s) - begin, cut_mass
     for i in range(max(at, 0), len(law)):
         total += law[i] * math.exp(-tilt * (i - at))
     if total <= 0.0:

@@ -377,7 +377,7 @@ class CommonNgrams:
 
     @functools.cached_property
     def plain(self) -> tuple[int, Sequence[int], Sequence[bytes]]:
-        """Reach, key and common cells as plain values, as scanner.watermark.proof.common_places takes them."""
+        """Reach, key and common cells as plain values, as scanner.watermark.proof.find_common_places takes them."""
         return self.reach, self.key.tolist(), [row.tobytes() for row in self.common]
 
 

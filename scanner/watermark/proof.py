@@ -44,7 +44,7 @@ def units(contexts: Sequence[Hashable], tokens: Sequence[int], dedup: str) -> It
     return {"ngram": zip(contexts, tokens, strict=True), "context": contexts, "none": range(len(tokens))}[dedup]
 
 
-def common_places(ids: Sequence[int], reach: int, key: Sequence[int], common: Sequence[bytes]) -> frozenset[int]:
+def find_common_places(ids: Sequence[int], reach: int, key: Sequence[int], common: Sequence[bytes]) -> frozenset[int]:
     """Places of a text whose n-gram is common, and left out of scoring (scanner.watermark.positions).
 
     Args:
@@ -66,13 +66,17 @@ def common_places(ids: Sequence[int], reach: int, key: Sequence[int], common: Se
 
 
 def counted(
-    places: Sequence[int], contexts: Sequence[Hashable], tokens: Sequence[int], dedup: str, left_out: Collection[int]
+    places: Sequence[int],
+    contexts: Sequence[Hashable],
+    tokens: Sequence[int],
+    dedup: str,
+    common_places: Collection[int],
 ) -> list[int]:
     """Which of P positions count, by number: without repeats (see `units`), and without the places that are left out.
 
-    places: of the P positions in the text; left_out: places that do not count, as common_places finds them.
+    places: of the P positions in the text; common_places: places that do not count, as find_common_places finds them.
     """
-    return [i for i in first_of_each(units(contexts, tokens, dedup)) if places[i] not in left_out]
+    return [i for i in first_of_each(units(contexts, tokens, dedup)) if places[i] not in common_places]
 
 
 def log10_binomial(score: int, scored: int, gamma: Fraction) -> float:

@@ -244,8 +244,8 @@ def test_several_scans_of_a_night_fill_no_sketch_and_count_no_text_twice(nightly
     rows = read_whole(nightly.results, filters.SKETCHES_TABLE).collect()
     assert rows["unit"].n_unique() == 3
     found = with_filter_rows(nightly, SECOND)
-    assert found.left_out.learnt
-    assert set(found.left_out.learnt.values()) == {3 * TEXTS}
+    assert found.scan_filter.learnt
+    assert set(found.scan_filter.learnt.values()) == {3 * TEXTS}
     most = rows.sort("ngrams").group_by("tokenizer_sha256").last()
     for row in most.iter_rows(named=True):
         (common,) = (one["common"] for one in found.rows if one["tokenizer_sha256"] == row["tokenizer_sha256"])
@@ -318,7 +318,7 @@ def test_a_scan_of_a_date_to_come_drops_nothing_that_the_next_nights_need(nightl
     for day in (today, today + timedelta(days=1000)):
         write(nightly, day, "a", signed(plain, day.toordinal()))
         scan(nightly, day)
-    assert with_filter_rows(nightly, today + timedelta(days=1)).left_out.learnt
+    assert with_filter_rows(nightly, today + timedelta(days=1)).scan_filter.learnt
 
 
 def with_filter_rows(night, day) -> filters.NightFilter:
@@ -415,7 +415,7 @@ def test_texts_that_were_counted_are_never_taken_for_accounts(nightly, plain, fi
     nightly.write(f"{FIRST}/a", signed(plain, 1000), who=["bob"] * TEXTS)
     nightly.configure(more=ON, columns=first, paths=["in/{date}"])
     scan(nightly, FIRST)
-    assert set(with_filter_rows(nightly, SECOND).left_out.learnt.values()) == {TEXTS}
+    assert set(with_filter_rows(nightly, SECOND).scan_filter.learnt.values()) == {TEXTS}
     nightly.configure(more=ON, columns=then, paths=["in/{date}"])
     assert with_filter_rows(nightly, SECOND).empty
 
@@ -429,7 +429,7 @@ def test_copies_of_a_text_are_one_text_that_a_filter_was_learnt_from(nightly, pl
     nightly.write(f"{FIRST}/a", texts, who=[f"account {i}" for i in range(len(texts))])
     nightly.write(f"{FIRST}/b", texts, who=["another"] * len(texts))
     scan(nightly, FIRST)
-    assert set(with_filter_rows(nightly, SECOND).left_out.learnt.values()) == {6}
+    assert set(with_filter_rows(nightly, SECOND).scan_filter.learnt.values()) == {6}
 
 
 @pytest.mark.costly

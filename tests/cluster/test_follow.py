@@ -199,7 +199,7 @@ def plan_of(folder: Path) -> SimpleNamespace:
     """As much of a plan as `follow` itself reads."""
     config = SimpleNamespace(cluster=None)
     return SimpleNamespace(
-        locations=[str(folder)], columns=COLUMNS, decides="", config=config, left_out=(), reading=NEWEST
+        locations=[str(folder)], columns=COLUMNS, decides="", config=config, unsupported_keys=(), reading=NEWEST
     )
 
 
@@ -210,7 +210,7 @@ def test_an_alarm_is_told_at_once_and_is_the_exit_code_at_the_stop(monkeypatch, 
         columns=COLUMNS,
         decides="",
         config=SimpleNamespace(cluster=None),
-        left_out=(),
+        unsupported_keys=(),
         reading=NEWEST,
     )
     codes = iter([0, 4, 3, 4, 143])
@@ -242,7 +242,7 @@ def test_a_stop_right_after_an_alarm_is_still_an_alarm(monkeypatch, tmp_path, co
         columns=COLUMNS,
         decides="",
         config=SimpleNamespace(cluster=None),
-        left_out=(),
+        unsupported_keys=(),
         reading=NEWEST,
     )
     assert follow(lambda: plan, lambda *_: None, lambda _: None) == 3
@@ -260,7 +260,7 @@ def test_possible_framing_is_told_and_no_trouble(monkeypatch, tmp_path, caplog):
         columns=COLUMNS,
         decides="",
         config=SimpleNamespace(cluster=None),
-        left_out=(),
+        unsupported_keys=(),
         reading=NEWEST,
     )
     told = []
@@ -276,7 +276,7 @@ def test_a_folder_that_is_not_there_yet_is_waited_for(monkeypatch, tmp_path, cap
         columns=COLUMNS,
         decides="",
         config=SimpleNamespace(cluster=None),
-        left_out=(),
+        unsupported_keys=(),
         reading=NEWEST,
     )
 

@@ -79,8 +79,8 @@ def test_each_mark_is_found_and_proved_and_names_nobody_whose_law_is_assumed(tmp
     assumed = [name for name in PARAMETERS if name != "synthid-table"]
     for number, name in enumerate(assumed):
         plan = make_plan(night.config)
-        assert [key.key_id for key in plan.left_out] == assumed[number:]
-        assert f"'{name}' has no law over its keys: key '{name}' never passed an audit" in plan.left_out[0].why
+        assert [key.key_id for key in plan.unsupported_keys] == assumed[number:]
+        assert f"'{name}' has no law over its keys: key '{name}' never passed an audit" in plan.unsupported_keys[0].why
         with pytest.raises(Refused, match=f"key '{name}' never passed an audit"):
             make_plan(night.configure(rate=1e-4, more=f"keys = ['{name}']"))
         with pytest.raises(Refused, match=re.escape('; or leave it out on purpose: keys = ["synthid-table"]')):
@@ -91,7 +91,7 @@ def test_each_mark_is_found_and_proved_and_names_nobody_whose_law_is_assumed(tmp
         (1e-6, "known to hold down to 1e-05, not to false_positive_rate = 1e-06"),
         (5e-5, "= 5e-05, of which it has 8.3e-06 among the registry's keys"),
     ):
-        assert why in make_plan(night.configure(rate=rate)).left_out[0].why
+        assert why in make_plan(night.configure(rate=rate)).unsupported_keys[0].why
     night.configure(rate=1e-4)
     assert night.scan().audit.traffic.unproved == 0
     rows = night.verdicts().sort("row")

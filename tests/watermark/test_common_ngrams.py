@@ -7,7 +7,7 @@ import pytest
 
 from scanner.watermark import Positions, batch_tokens
 from scanner.watermark.positions import CommonNgrams, Sketch, consecutive_positions, hash_key, least_bits
-from scanner.watermark.proof import common_places
+from scanner.watermark.proof import find_common_places
 
 KEY = hash_key(b"a secret of 16 b")
 SHARED = list(range(100, 120))
@@ -77,7 +77,7 @@ def test_the_plain_path_of_proofs_leaves_out_the_same_places(reach):
     sketch = learnt(texts, random.integers(0, 64, len(texts)), reach)
     common = CommonNgrams(reach, KEY, sketch.common(8))
     fast = filtered(sketch, texts, 8)
-    plain = [common_places(text, *common.plain) for text in texts]
+    plain = [find_common_places(text, *common.plain) for text in texts]
     assert [sorted(set(range(len(text))) - left) for text, left in zip(texts, plain, strict=True)] == fast
     assert 400 < sum(map(len, plain)) < 4000  # some stay, some go
 

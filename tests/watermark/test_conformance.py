@@ -142,10 +142,10 @@ def test_what_proves_its_flags_finds_the_same(form):
                 steps = int((~mark.group_steps(tokens, positions)).sum())
                 assert own == (steps, pytest.approx(alone, rel=1e-12, abs=1e-12), form.groups)
             assert (own is None) == (form.model_dump().get("groups") is None)
-            left_out = frozenset(random.permutation(length)[: length // 3].tolist())
-            stays = np.array([place not in left_out for place in positions.index.tolist()], bool)
+            common_places = frozenset(random.permutation(length)[: length // 3].tolist())
+            stays = np.array([place not in common_places for place in positions.index.tolist()], bool)
             rest = Positions(positions.index[stays], np.array([0, stays.sum()]))
-            scored, scores = proof.scores(tokens.ids, messages, dedup, left_out)
+            scored, scores = proof.scores(tokens.ids, messages, dedup, common_places)
             assert scored == rest.scored[0]
             fast = [float(mark.score(tokens, rest, message)[0]) for message in messages]
             assert scores == pytest.approx(fast, rel=1e-12 if form.name[:7] != "synthid" else 1e-9, abs=1e-12)

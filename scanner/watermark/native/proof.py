@@ -94,36 +94,36 @@ class _Proof(ABC):
         self._version, self._window, self._groups = version, window, groups
 
     def scores(
-        self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+        self, tokens: Words, messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[int, list[float]]:
-        _, _, terms = self._each(tokens, messages, dedup, left_out)
+        _, _, terms = self._each(tokens, messages, dedup, common_places)
         return terms.shape[1], [math.fsum(of_one) for of_one in terms.tolist()]
 
     def user_evidence(
-        self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+        self, tokens: Words, messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[int, list[float], int] | None:
         """See scanner.watermark.format.ProvesUserEvidence: scores of the user steps, among the users of a group."""
         if self._groups is None:
             return None
-        _, nonces, terms = self._each(tokens, messages, dedup, left_out)
+        _, nonces, terms = self._each(tokens, messages, dedup, common_places)
         of_user = terms[:, ~_of_group(nonces)]
         return of_user.shape[1], [math.fsum(of_one) for of_one in of_user.tolist()], self._groups
 
     def parts(
-        self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+        self, tokens: Words, messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_] | None, int]:
-        places, nonces, terms = self._each(tokens, messages, dedup, left_out)
+        places, nonces, terms = self._each(tokens, messages, dedup, common_places)
         of_user = None if self._groups is None else ~_of_group(nonces)
         return places, terms, of_user, self._groups or 1
 
     def _each(
-        self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int]
+        self, tokens: Words, messages: Sequence[int], dedup: str, common_places: Collection[int]
     ) -> tuple[NDArray[np.int64], Nonces, NDArray[np.float64]]:
         """The P scored positions, their nonces, and what each adds to each of M messages: float64[M, P]."""
         ids, window = tokens.tolist(), self._window
         whole = range(window, len(ids))
         contexts = [tuple(ids[t - window : t]) for t in whole]
-        kept = counted(whole, contexts, ids[window:], dedup, left_out)
+        kept = counted(whole, contexts, ids[window:], dedup, common_places)
         places = np.array([whole[i] for i in kept], np.int64)
         nonces = siphash24(self._sip.value, tokens[places[:, None] + np.arange(-window, 0)])
         first = tokens[places].astype(np.uint64) << np.uint64(0 if self._version == 1 else 32)

@@ -62,13 +62,13 @@ class KgwProof:
         self._table = Held([] if self._left else shuffled(self._key.value, _TABLE, _TABLE))
 
     def scores(
-        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[int, list[float]]:
         """See scanner.watermark.format.ProofPath; the mark has one message."""
         ids, before = tokens.tolist(), self._width if self._left else self._width - 1
         places = [t for t in range(before, len(ids)) if not self._left or ids[t - 1] != 0]
         seeds = [self._seed(ids[t - before : t + 1]) % 2**32 for t in places]
-        kept = counted(places, seeds, [ids[t] for t in places], dedup, left_out)
+        kept = counted(places, seeds, [ids[t] for t in places], dedup, common_places)
         lists = {seed: set(shuffled(seed, self._size, self._green)) for seed in {seeds[i] for i in kept}}
         return len(kept), [float(sum(ids[places[i]] in lists[seeds[i]] for i in kept))] * len(messages)
 
@@ -95,13 +95,13 @@ class ThreeBricksProof:
         self._table = [] if seeding == "hash" else shuffled(table_seed, _TABLE, _TABLE)
 
     def scores(
-        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[int, list[float]]:
         """See scanner.watermark.format.ProofPath."""
         ids, h = tokens.tolist(), self._window
         places = [t for t in range(h + 1, len(ids)) if ids[t] < self._size and self._keyed(ids[t - h : t])]
         seeds = [self._seed(ids[t - h : t]) % 2**32 for t in places]
-        kept = counted(places, seeds, [ids[t] for t in places], dedup, left_out)
+        kept = counted(places, seeds, [ids[t] for t in places], dedup, common_places)
         sums = np.zeros((len(messages), len(kept)))
         for n, i in enumerate(kept):
             met = [(ids[places[i]] + message) % self._size for message in messages]
@@ -168,14 +168,14 @@ class SynthIdProof:
         self._weights = [weight // math.gcd(*whole) for weight in whole]
 
     def scores(
-        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[int, list[float]]:
         """See scanner.watermark.format.ProofPath; the mark has one message, and its score is −ln p."""
         ids, before = tokens.tolist(), self._length - 1
         places = range(before, len(ids))
         contexts = [tuple(ids[t - before : t]) for t in places]
         unit = "none" if dedup == "none" else "context"
-        kept = counted(places, contexts, [ids[t] for t in places], unit, left_out)
+        kept = counted(places, contexts, [ids[t] for t in places], unit, common_places)
         if not kept:
             return 0, [0.0] * len(messages)
         keys, start = self._key.value
@@ -324,10 +324,10 @@ class VllmProof:
         self._weight = weight
 
     def scores(
-        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[int, list[float]]:
         """See scanner.watermark.format.ProofPath; the mark has one message."""
-        places, terms = self._terms(tokens, dedup, left_out)
+        places, terms = self._terms(tokens, dedup, common_places)
         sums = [math.fsum(of_key) for of_key in terms.tolist()]
         score = sums[0] if self._weight is None else self._best(sums[0], sums[1], len(places))
         return len(places), [score] * len(messages)
@@ -341,21 +341,21 @@ class VllmProof:
         return tuple(((1.0 - of_second, of_second), share) for of_second, share in each)
 
     def terms_of_keys(
-        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """See scanner.watermark.by_levels.ProvesTermsOfKeys; the mark has one message."""
-        places, terms = self._terms(tokens, dedup, left_out)
+        places, terms = self._terms(tokens, dedup, common_places)
         return places, np.stack([terms] * len(messages))
 
     def _terms(
-        self, tokens: NDArray[np.uint32], dedup: str, left_out: Collection[int]
+        self, tokens: NDArray[np.uint32], dedup: str, common_places: Collection[int]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The P scored positions, and what each adds to the sum of each of K keys: float64[K, P]."""
         ids, width = tokens.tolist(), self._width
         padded = [-1] * width + ids
         places = range(0 if self._opening else width, len(ids))
         contexts = [tuple(padded[t : t + width]) for t in places]
-        kept = counted(places, contexts, [ids[t] for t in places], dedup, left_out)
+        kept = counted(places, contexts, [ids[t] for t in places], dedup, common_places)
         rows = np.array([contexts[i] for i in kept], np.int64).reshape(len(kept), width).astype(np.uint64) & _MASK
         met = np.array([ids[places[i]] for i in kept], np.uint64)
         cells = [(philox_words(key, rows, met) >> np.uint64(8)).tolist() for key in self._keys.value]
@@ -413,10 +413,10 @@ class SglangProof:
         self._width, self._share, self._bits = width, share, bits
 
     def scores(
-        self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+        self, tokens: Words, messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[int, list[float]]:
         """See scanner.watermark.format.ProofPath."""
-        places, terms = self.terms_of_keys(tokens, messages, dedup, left_out)
+        places, terms = self.terms_of_keys(tokens, messages, dedup, common_places)
         return len(places), [math.fsum(of_one) for of_one in terms[:, 0].tolist()]
 
     @property
@@ -425,7 +425,7 @@ class SglangProof:
         return ONE_SUM
 
     def terms_of_keys(
-        self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+        self, tokens: Words, messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """See scanner.watermark.by_levels.ProvesTermsOfKeys."""
         width = self._width
@@ -434,7 +434,7 @@ class SglangProof:
             return np.empty(0, np.int64), np.empty((len(messages), 1, 0))
         hashes = murmur3([tokens[i : len(tokens) - width + i] for i in range(width)])
         places = range(width, len(tokens))
-        kept = np.array(counted(places, hashes.tolist(), met.tolist(), dedup, left_out), np.int64)
+        kept = np.array(counted(places, hashes.tolist(), met.tolist(), dedup, common_places), np.int64)
         terms = [self._terms(self._of(message), hashes[kept], met[kept]) for message in messages]
         return kept + width, np.array(terms).reshape(len(messages), 1, len(kept))
 

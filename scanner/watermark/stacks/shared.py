@@ -212,19 +212,19 @@ class BySeed:
         seeds = self.seeds.value(tokens)
         found = seeded_positions(tokens, seeds, self.skipped, dedup)
         of_positions, first, end = seeds[found.index], self.keyless.start, self.keyless.stop
-        left_out = ((of_positions >= first) & (of_positions < end)) | (tokens.ids[found.index] >= self.size)
-        return drop_positions(found, left_out) if left_out.any() else found
+        unscorable = ((of_positions >= first) & (of_positions < end)) | (tokens.ids[found.index] >= self.size)
+        return drop_positions(found, unscorable) if unscorable.any() else found
 
     def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
         """See PositionRule."""
         return tuple(tokens.ids[place - self.window : place + 1].tolist())
 
 
-def drop_positions(positions: Positions, left_out: NDArray[np.bool_]) -> Positions:
+def drop_positions(positions: Positions, dropped: NDArray[np.bool_]) -> Positions:
     """The positions without some of them, bool[P]."""
     kept = np.zeros(len(positions.index) + 1, np.int64)
-    np.cumsum(~left_out, out=kept[1:])
-    return Positions(positions.index[~left_out], kept[positions.offsets])
+    np.cumsum(~dropped, out=kept[1:])
+    return Positions(positions.index[~dropped], kept[positions.offsets])
 
 
 @kernel

@@ -39,14 +39,14 @@ class SbwProof:
         self._of_nothing = hashed(0) % 2**32 if seeding == "minhash" else 0
 
     def scores(
-        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[int, list[float]]:
         """See scanner.watermark.format.ProofPath; the mark has one message."""
         ids, before = tokens.tolist(), self._before
         streams = {t: self._stream(ids[t - before : t + 1]) for t in range(before, len(ids))}
         places = [t for t, stream in streams.items() if stream % 2**32 != self._of_nothing]
         low = [streams[t] % 2**32 for t in places]
-        kept = [places[i] for i in counted(places, low, [ids[t] for t in places], dedup, left_out)]
+        kept = [places[i] for i in counted(places, low, [ids[t] for t in places], dedup, common_places)]
         green = sum(self._word(streams[t], ids[t]) % 2**31 < self._below for t in kept)
         return len(kept), [float(green)] * len(messages)
 
