@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from scanner.errors import Refused
 from scanner.input.columns import Columns
 from scanner.input.files import resolve
-from scanner.input.shards import key_set, what_decides
+from scanner.input.shards import key_set, verdict_settings
 from scanner.input.tables import DELTA, TableReading
 from scanner.registry import load_registry, registry_sha256
 from scanner.registry.keys import first_keys
@@ -80,7 +80,7 @@ class ErrorShares(NamedTuple):
         """Equal shares of documents beside other units, and of the variants that are on."""
         return cls(round(1 / units, 4), 0.5 if normalised else 1.0, 0.5 if normalised else None)  # 3 · 0.3333 ≤ 1
 
-    def decide(self) -> dict[str, float]:
+    def digest_fields(self) -> dict[str, float]:
         """The weights' part of shard ids: empty for equal shares, since ids existed before weights.
 
         Where spans or accounts are tested, their weight stands in it, and the kinds of spans unless these are windows
@@ -321,25 +321,25 @@ class Plan:
         return [f"under {', '.join(key_ids)}: {caution}" for caution, key_ids in keys_of.items()]
 
     @cached_property
-    def decides(self) -> str:
+    def verdict_settings(self) -> str:
         """Everything but the file that decides verdicts (scanner.input.shards)."""
-        return self.decides_under(self.keys)
+        return self.verdict_settings_under(self.keys)
 
-    def decides_under(self, keys: Sequence[MasterKey], keys_tested: int | None = None) -> str:
-        """As `decides`, for a scan under other keys; keys_tested: as it was then, None: as it is."""
+    def verdict_settings_under(self, keys: Sequence[MasterKey], keys_tested: int | None = None) -> str:
+        """As `verdict_settings`, for a scan under other keys; keys_tested: as it was then, None: as it is."""
         config, tested = self.config, self.keys_tested if keys_tested is None else keys_tested
         variants = ["normalised"] if config.variants.normalised else []
         rules = config.dedup, config.min_scored, self.columns
-        weights = self.weights.decide() | weighed_in_stacks(keys, self.weights.weighed)
-        decides = what_decides(keys, tested, *rules, variants, weights, self.filter_sha256)
+        weights = self.weights.digest_fields() | weighed_in_stacks(keys, self.weights.weighed)
+        settings = verdict_settings(keys, tested, *rules, variants, weights, self.filter_sha256)
         if self.weights_by is None or self.reader_sha256 is None:
-            return decides
-        return canonical([decides, self.reader_sha256, self.weights_by.cut, self.weights_by.share])
+            return settings
+        return canonical([settings, self.reader_sha256, self.weights_by.cut, self.weights_by.share])
 
     @property
     def tests_sha256(self) -> str:
-        """Digest of `decides`, as hex text."""
-        return hashlib.sha256(self.decides.encode()).hexdigest()
+        """Digest of `verdict_settings`, as hex text."""
+        return hashlib.sha256(self.verdict_settings.encode()).hexdigest()
 
     @cached_property
     def canary_accounts(self) -> frozenset[str]:

@@ -172,7 +172,7 @@ class Committer:
         if file.path in self._files_at_fault:
             return
         self._files_at_fault.add(file.path)
-        whole = shard_id(file, None, self._plan.decides)
+        whole = shard_id(file, None, self._plan.verdict_settings)
         rows = quarantine_rows(Origin(self._scan_id, whole, file.path), [(None, UNKNOWN)], fault.reason, fault.detail)
         written = write_file(self._plan.results, "quarantine", [rows])
         files = (written,) if written else ()

@@ -123,7 +123,7 @@ def follow(
                 files = landing.ready(listed, plan.columns)
                 if files:
                     before, plan = plan, renew()
-                    if plan.decides != before.decides:
+                    if plan.verdict_settings != before.verdict_settings:
                         landing.forget()
                     for key in plan.unsupported_keys:
                         warn_once(key.why, "no text is scored under key %r: %s", key.key_id, key.why)

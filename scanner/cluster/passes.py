@@ -138,7 +138,7 @@ def unit_of(plan: Plan, shards: Sequence[Shard], began: datetime) -> AccountUnit
         window = first.isoformat(), (first + timedelta(days=accounts.nights - 1)).isoformat()
     ids = sorted({shard.shard_id for shard in shards})
     rows = accounts.nights * sum(shard.rows.documents for shard in shards)
-    name = digest({"shards": ids, "window": window, "nights": accounts.nights, "decides": plan.decides})[:32]
+    name = digest({"shards": ids, "window": window, "nights": accounts.nights, "decides": plan.verdict_settings})[:32]
     return AccountUnit(name, PostGroup(tuple(ids), window, -(-rows // ROWS_A_PART)), began, night)
 
 

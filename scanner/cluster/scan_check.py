@@ -104,7 +104,7 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
 
 
 def _corrected(plan: Plan) -> str:
-    stated = plan.weights.decide()
+    stated = plan.weights.digest_fields()
     shares = "; weights " + ", ".join(f"{name} {weight:g}" for name, weight in stated.items()) if stated else ""
     if any(key.one_of is not None for key in plan.keys):
         return f"each with its own weight in the false-positive rate{shares}"

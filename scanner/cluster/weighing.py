@@ -281,7 +281,9 @@ class WeighingCommitter(Committer):
 def shards_of_pass(plan: Plan, shards: Sequence[Shard]) -> list[Shard]:
     """The shards of a pass, for those of a scan, under whichever keys these were scanned."""
     ranges = {(shard.file.path, shard.rows): shard for shard in shards}.values()
-    return [replace(shard, shard_id=shard_id(shard.file, shard.rows, plan.decides), keys=()) for shard in ranges]
+    return [
+        replace(shard, shard_id=shard_id(shard.file, shard.rows, plan.verdict_settings), keys=()) for shard in ranges
+    ]
 
 
 def not_weighed(plan: Plan, shards: Sequence[Shard], scanned: Sequence[Shard]) -> list[Shard]:

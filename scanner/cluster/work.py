@@ -47,11 +47,11 @@ class DoneUnderKeys(NamedTuple):
     left: Shard | None
 
 
-class _Run(NamedTuple):
+class _PossibleScan(NamedTuple):
     """Keys that a scan may have had, by their ids, and what decided its verdicts then."""
 
     key_ids: tuple[str, ...]
-    decides: str
+    settings: str
 
 
 def done_under_others(
@@ -63,9 +63,9 @@ def done_under_others(
     shard was scanned under; done: function that gives the committed ids among some.
     """
     before: dict[str, list[Shard]] = {}
-    for run in _runs(plan, recorded):
-        under = {shard_id(shard.file, shard.rows, run.decides): shard for shard in shards}
-        tried = [Shard(name, shard.file, shard.rows, keys=run.key_ids) for name, shard in under.items()]
+    for scan in _possible_scans(plan, recorded):
+        under = {shard_id(shard.file, shard.rows, scan.settings): shard for shard in shards}
+        tried = [Shard(name, shard.file, shard.rows, keys=scan.key_ids) for name, shard in under.items()]
         committed = done(tried)
         for one in tried:
             if one.shard_id in committed:
@@ -112,9 +112,9 @@ def other_rules(plan: Plan) -> dict[str, str]:
     """Rules of earlier scans that may have had the same texts, but for the plan's: in words, by digests of tests."""
     recorded = sets_of_keys(plan.results)
     return {
-        hashlib.sha256(run.decides.encode()).hexdigest(): _in_words(*rule)
+        hashlib.sha256(scan.settings.encode()).hexdigest(): _in_words(*rule)
         for rule in set(_rules(plan)) - {_rule(plan)}
-        for run in _runs(_under(plan, rule), recorded)
+        for scan in _possible_scans(_under(plan, rule), recorded)
     }
 
 
@@ -138,26 +138,26 @@ def _also_done(plan: Plan, shard: Shard, before: Sequence[Shard]) -> DoneUnderKe
     left = tuple(key for key in plan.keys if key.key_id not in known_keys)
     if not left:
         return DoneUnderKeys(tuple(before), None)
-    name = shard_id(shard.file, shard.rows, plan.decides_under(left))
+    name = shard_id(shard.file, shard.rows, plan.verdict_settings_under(left))
     return DoneUnderKeys(tuple(before), Shard(name, shard.file, shard.rows, keys=tuple(key.key_id for key in left)))
 
 
-def _runs(plan: Plan, recorded: Collection[str]) -> Iterator[_Run]:
+def _possible_scans(plan: Plan, recorded: Collection[str]) -> Iterator[_PossibleScan]:
     """Neighbours among the keys under test that were scanned together, the longest run, of all keys, first."""
     for begin, end in sorted(combinations(range(len(plan.keys) + 1), 2), key=lambda pair: pair[0] - pair[1]):
         keys = plan.keys[begin:end]
         key_ids = tuple(key.key_id for key in keys)
         if key_set(key_ids) in recorded:
-            yield from (_Run(key_ids, decides) for decides in _decided(plan, keys))
+            yield from (_PossibleScan(key_ids, settings) for settings in _settings_now_and_before(plan, keys))
 
 
-def _decided(plan: Plan, keys: Sequence[MasterKey]) -> list[str]:
+def _settings_now_and_before(plan: Plan, keys: Sequence[MasterKey]) -> list[str]:
     """Everything that decides verdicts under keys now, and before they had weights."""
-    now = plan.decides_under(keys)
+    now = plan.verdict_settings_under(keys)
     if not all(key.key_id in plan.first_keys for key in keys):
         return [now]
     equal = [key.model_copy(update={"one_of": None}) for key in keys]
-    return [now, plan.decides_under(equal, len(plan.first_keys))]
+    return [now, plan.verdict_settings_under(equal, len(plan.first_keys))]
 
 
 PACKS_A_WORKER = 8
@@ -231,9 +231,9 @@ def inspect_input(plan: Plan, files: Sequence[InputFile]) -> InspectedInput:
     with Inspector() as inspector:
         for file, found in inspector.inspect_all(files, plan.columns):
             try:
-                shards += _shards_of(file, found, plan.decides)
+                shards += _shards_of(file, found, plan.verdict_settings)
             except FileFault as fault:
-                faults[shard_id(file, None, plan.decides)] = (file, fault)
+                faults[shard_id(file, None, plan.verdict_settings)] = (file, fault)
     return InspectedInput(shards, len(files) - len(faults), faults)
 
 
@@ -387,11 +387,11 @@ def _unit(shards: list[Shard]) -> Shard | Pack:
     return Pack(tuple(shards)) if len(shards) > 1 else shards[0]
 
 
-def _shards_of(file: InputFile, found: list[RowGroup] | FileFault, decides: str) -> list[Shard]:
+def _shards_of(file: InputFile, found: list[RowGroup] | FileFault, settings: str) -> list[Shard]:
     """Shards of a file. Raises FileFault when its inspection did, or when the file is too large to be cut."""
     if isinstance(found, FileFault):
         raise found
-    return [Shard(shard_id(file, rows, decides), file, rows) for rows in cut(found)]
+    return [Shard(shard_id(file, rows, settings), file, rows) for rows in cut(found)]
 
 
 _ENDINGS_TOLD = 5

@@ -294,7 +294,7 @@ class AccountJudge:
         accounts, kept = long_enough(under_key.positions, self._rules.min_scored)
         correction_of_scores = correction * HALVES * self._nights
         found = search(mark, under_key.together(posts.begins), kept, messages, correction_of_scores)
-        found = found.among(accounts, under_key.positions.scored, correction_of_scores)
+        found = found.of_batch(accounts, under_key.positions.scored, correction_of_scores)
         log10_e = np.zeros(found.message.shape)
         for c in range(found.message.shape[1]):
             if (found.message[:, c] >= 0).any():

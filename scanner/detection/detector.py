@@ -395,7 +395,7 @@ class Detector:
             found, spans = search_parts(mark, tokens, kept, messages, corrections[documents], limit, scores.parts)
             scores = scores._replace(spans=spans)
         found = ranked(found, mark, tokens, kept, messages, self._ranked_rate, terms.most_ranked)
-        return found.among(documents, positions.scored, corrections), scores
+        return found.of_batch(documents, positions.scored, corrections), scores
 
     def _named(
         self, naming: NDArray[np.object_], outcomes: TextOutcomes, batch: ScoredBatch

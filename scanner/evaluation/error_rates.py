@@ -49,7 +49,7 @@ Watch = Callable[[str, int, int], None]
 class ErrorCell:
     """One count with its limits.
 
-    part, row, among: where it stands: a section, a line of it, and which texts (`all` or a stratum); measure: what is
+    part, row, stratum: where it stands: a section, a line of it, and which texts (`all` or a stratum); measure: what is
     counted; texts, hits: n and how many of them; low, high: 95 % limits; share: hits over texts, null where these are
     too few for the cell's claim; rate: the rate that the hits are held against, null for a share; lacks: how many texts
     more it takes to show the rate (as long as hits stay as they are) or to state the share (of other users); 0: none.
@@ -57,7 +57,7 @@ class ErrorCell:
 
     part: str
     row: str
-    among: str
+    stratum: str
     measure: str
     texts: int
     hits: int
@@ -78,7 +78,7 @@ class CellPlace(NamedTuple):
 
     part: str
     row: str
-    among: str = "all"
+    stratum: str = "all"
 
 
 def rate_cell(place: CellPlace, measure: str, hits: NDArray[np.bool_], rate: float) -> ErrorCell:
@@ -279,7 +279,7 @@ def _imitation(decider: Decider, marked: pl.DataFrame, window: int, seed: str, t
         new = f"{np.mean([row['new'] for row in rows]):.0%} of the runs of 8 tokens are in no marked text"
         decided = decider.decide(forged["text"].to_list())
         cells = found_cells("imitation", f"n-grams of window {window}; {new}", decided, forged)
-        yield from (cell for cell in cells if cell.among == "all")
+        yield from (cell for cell in cells if cell.stratum == "all")
 
 
 PARAPHRASE = "Rewrite this text in other words. Keep its meaning and its length. Write the new text alone.\n\n{}"
@@ -337,8 +337,8 @@ _ALL, _LONG = "all", f"{LONG} tokens and more"
 _FOUND = (("found", _ALL, "found"), ("named", _ALL, "its user named"), ("misnamed", _ALL, "somebody else named"))
 
 _EDITED = tuple(
-    (measure, among, f"{words}, {lengths}")
-    for among, lengths in ((_ALL, "all lengths"), (_LONG, _LONG))
+    (measure, stratum, f"{words}, {lengths}")
+    for stratum, lengths in ((_ALL, "all lengths"), (_LONG, _LONG))
     for measure, _, words in _FOUND
 )
 
@@ -377,7 +377,7 @@ def table(
     cells: Sequence[ErrorCell], part: str, heading: str, columns: Sequence[tuple[str, str, str]]
 ) -> dict[str, Any]:
     """A section as a table, a line a row; columns: measure, which texts, words above; empty ones are left out."""
-    known = {(cell.row, cell.measure, cell.among): cell for cell in cells if cell.part == part}
+    known = {(cell.row, cell.measure, cell.stratum): cell for cell in cells if cell.part == part}
     known_columns = [column for column in columns if any(key[1:] == column[:2] for key in known)]
     lines = [
         (printable(row, LONGEST_ROW), [in_words(known.get((row, *column[:2]))) for column in known_columns])

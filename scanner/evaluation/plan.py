@@ -67,16 +67,16 @@ class Exam:
     def digest(self, model_sha256: str) -> str:
         """Hex digest of everything that decides the answers, the whole folder of the task included."""
         secret, setting = key_secret(self.key_seed, 0), self.setting
-        decides = {
+        digest_fields = {
             "model": model_sha256,
             "folder": folder_sha256(self.file.parent),
             "file": self.file.name,
-            "setting": setting.decides(),
+            "setting": setting.digest_fields(),
             "documents": self.documents,
             "batch": self.batch,
             "commitment": setting.commitment(secret),
         }
-        return digest(decides)
+        return digest(digest_fields)
 
 
 def exams(config: EvaluationConfig, base: Path) -> list[Exam]:

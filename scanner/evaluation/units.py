@@ -42,9 +42,9 @@ class Setting:
         mark = none if self.format is None else self.format.columns()._asdict()
         return mark | {"delta": self.delta, "temperature": self.temperature}
 
-    def decides(self) -> dict[str, object]:
+    def digest_fields(self) -> dict[str, object]:
         """Everything that decides the texts, for digests: the columns, and the label of formats newer than these."""
-        mark = {} if self.format is None else self.format.decides()
+        mark = {} if self.format is None else self.format.digest_fields()
         return self.columns() | mark | {"top_p": self.top_p, "max_new_tokens": self.max_new_tokens}
 
     def commitment(self, secret: bytes) -> str | None:
@@ -88,15 +88,15 @@ class WritingUnit:
 
     def digest(self, model_sha256: str) -> str:
         """Hex digest of all that decides the texts: the model, the setting, the seed and every row. No key."""
-        decides = {
+        digest_fields = {
             "model": model_sha256,
-            "setting": self.setting.decides(),
+            "setting": self.setting.digest_fields(),
             "seed": self.seed,
             "prompts": self.prompts,
             "commitments": self.commitments,
             "messages": self.messages,
         }
-        return digest(decides)
+        return digest(digest_fields)
 
 
 def write_texts(model: "LocalModel", unit: WritingUnit) -> "list[Completion]":
@@ -145,7 +145,7 @@ def batches(
     units = []
     for begin in range(0, len(rows), size):
         prompts, keys, messages = zip(*rows[begin : begin + size], strict=True)
-        what = canonical([seed, setting.decides(), sample, begin]).encode()
+        what = canonical([seed, setting.digest_fields(), sample, begin]).encode()
         number = int.from_bytes(hashlib.blake2b(what, digest_size=7).digest(), "little")
         marked = (keys, messages) if setting.format else ((), ())
         units.append(WritingUnit(setting, number, prompts, seed, *marked))

@@ -281,7 +281,7 @@ def _evenly(group: RowGroup, first: int) -> list[Range]:
     return [Range(first + a, first + b, group.text_bytes * (b - a) // group.rows) for a, b in pairwise(bounds)]
 
 
-def what_decides(
+def verdict_settings(
     keys: Sequence[MasterKey],
     keys_tested: int,
     dedup: str,
@@ -306,7 +306,7 @@ def what_decides(
             "keys": [
                 {
                     "key_id": key.key_id,
-                    **format_of(key).decides(),
+                    **format_of(key).digest_fields(),
                     "messages": key.messages,
                     "commitment": key.commitment,
                     "tokenizer": key.tokenizer.sha256,
@@ -334,14 +334,14 @@ def key_set(key_ids: Iterable[str]) -> str:
     return _digest(sorted(key_ids))
 
 
-def shard_id(file: InputFile, rows: Range | None, decides: str) -> str:
+def shard_id(file: InputFile, rows: Range | None, settings: str) -> str:
     """SHA-256, in hex, of everything that decides a shard's rows.
 
     `rows` None: the file as a whole, which could not be read. Where it is a table's, its values of partitions and its
     deleted rows count too, but not the table's version: a commit that leaves a file as it is changes none of its ids.
     """
     span = None if rows is None else [rows.start, rows.stop]
-    of_file = {"path": file.path, "size": file.size, "modified": file.modified, "rows": span, "decides": decides}
+    of_file = {"path": file.path, "size": file.size, "modified": file.modified, "rows": span, "decides": settings}
     if file.entry is not None:
         of_file["entry"] = [file.entry.values, rows_sha256(file.entry.deleted)]
     return _digest(of_file)

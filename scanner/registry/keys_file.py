@@ -183,7 +183,7 @@ def registry_sha256(registry: Registry) -> str:
     null = set() if registry.trial else {"trial"}
     whole = registry.model_dump(mode="json", exclude={"version", "keys", "canaries"} | null)
     keys = [
-        key.model_dump(mode="json", exclude=_fields_not_in_digest(key)) | format_of(key).decides()
+        key.model_dump(mode="json", exclude=_fields_not_in_digest(key)) | format_of(key).digest_fields()
         for key in registry.keys
     ]
     return digest(whole | {"keys": keys})

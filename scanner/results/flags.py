@@ -49,11 +49,11 @@ class WantedFlags(NamedTuple):
         if self.account_part:
             requested &= _has(pl.col("account_id"), self.account_part)
         if self.about_users:
-            among = (
+            in_lists = (
                 pl.col(name).list.eval(self._is_of(pl.element().struct.field)).list.any()
                 for name in ("named", "named_again")
             )
-            requested &= pl.any_horizontal(self._is_of(pl.col), *(found.fill_null(value=False) for found in among))
+            requested &= pl.any_horizontal(self._is_of(pl.col), *(found.fill_null(value=False) for found in in_lists))
         return requested
 
     @property
@@ -129,10 +129,10 @@ def count_flags(results: str, rate: float, wanted: WantedFlags, canaries: Collec
 def flags_at(results: str, rate: float, wanted: WantedFlags, documents: pl.DataFrame) -> list[dict[str, Any]]:
     """Rows of VERDICTS with `audit` of documents, in their order. documents: columns path and row. Raises: as above."""
     numbered = documents.select("path", "row").with_row_index("number").lazy()
-    among = pl.col("path").is_in(documents["path"].unique().implode())
+    of_paths = pl.col("path").is_in(documents["path"].unique().implode())
 
     def newest_flags() -> pl.DataFrame:
-        return found_flags(results, rate, wanted).filter(among).join(numbered, on=["path", "row"]).collect()
+        return found_flags(results, rate, wanted).filter(of_paths).join(numbered, on=["path", "row"]).collect()
 
     return ask(results, newest_flags).sort("number").drop("number", "again").to_dicts()
 

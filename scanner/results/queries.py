@@ -159,7 +159,7 @@ def _without_contradictions(rows: pl.LazyFrame, lists: Sequence[str]) -> pl.Lazy
     """Rows of which those are `contradicted`, and name nobody, that say two things: no scan writes them."""
     # A user stands under `named` alone, and a list of names where the registry was asked, which takes a message. Here
     # no registry is asked: scanner.evidence.registry_check holds rows against it.
-    known, of_registry = ([str(naming) for naming in among] for among in (set(Naming) - {Naming.NONE}, OF_REGISTRY))
+    known, of_registry = ([str(naming) for naming in namings] for namings in (set(Naming) - {Naming.NONE}, OF_REGISTRY))
     filters = pl.col("naming").is_in(of_registry)
     wrong = [
         ~pl.col("naming").is_in(known),

@@ -269,7 +269,7 @@ _FLAG = ["scan_id", "shard_id", "path", "row"]
 
 def _without(name: str, which: pl.DataFrame, file: pq.ParquetFile) -> RewrittenFile | None:
     """Rows without those that equal one of these in all of its columns."""
-    goes = _among(pl.DataFrame(file.read(which.columns)), which)
+    goes = _has_row_in(pl.DataFrame(file.read(which.columns)), which)
     if not goes.any():
         return None
     left = file.read().cast(SCHEMAS[name]).filter((~goes).to_arrow()) if not goes.all() else pa.table({})
@@ -279,7 +279,7 @@ def _without(name: str, which: pl.DataFrame, file: pq.ParquetFile) -> RewrittenF
 def _marked(scans: pl.DataFrame, file: pq.ParquetFile) -> RewrittenFile | None:
     """Rows of `shards`, which stay and show when they were dropped."""
     rows = pl.DataFrame(file.read().cast(SHARDS))
-    goes = _among(rows, scans) & rows["dropped_at"].is_null()
+    goes = _has_row_in(rows, scans) & rows["dropped_at"].is_null()
     if not goes.any():
         return None
     now = pl.lit(datetime.now(UTC), rows.schema["dropped_at"])
@@ -287,7 +287,7 @@ def _marked(scans: pl.DataFrame, file: pq.ParquetFile) -> RewrittenFile | None:
     return RewrittenFile(int(goes.sum()), marked.to_arrow().cast(SHARDS))
 
 
-def _among(rows: pl.DataFrame, which: pl.DataFrame) -> pl.Series:
+def _has_row_in(rows: pl.DataFrame, which: pl.DataFrame) -> pl.Series:
     at = rows.with_row_index("at")
     return at["at"].is_in(at.join(which, on=which.columns, how="semi")["at"].implode())
 
@@ -429,10 +429,10 @@ def _anywhere(rows: pa.Table, user_ids: Sequence[str]) -> pl.Series:
     one_of = pl.element().struct.field("user_id").is_in(list(user_ids))
     lists = [column for column in NAMED_LISTS if column in rows.column_names]
     of_each = (pl.col(column).list.eval(one_of.fill_null(value=False)).list.any() for column in lists)
-    among = pl.any_horizontal(pl.lit(value=False), *(listed.fill_null(value=False) for listed in of_each))
+    in_lists = pl.any_horizontal(pl.lit(value=False), *(listed.fill_null(value=False) for listed in of_each))
     erased = pl.col("user_id").is_in(list(user_ids)).fill_null(value=False)
     frame = pl.DataFrame(rows)
-    return frame.select(erased | among).to_series()
+    return frame.select(erased | in_lists).to_series()
 
 
 def _others(rows: pa.Table, column: str, user_ids: Sequence[str]) -> pa.ChunkedArray:

@@ -217,8 +217,8 @@ def _tests_now(plan: Plan) -> pl.Expr:
     of_keys = {key.key_id: plan.corrections_of(key) for key in plan.keys}
 
     def now(variant: int) -> pl.Expr:
-        among = {key_id: tests[min(variant, len(tests) - 1)] for key_id, tests in of_keys.items()}
-        return pl.col("key_id").replace_strict(among, default=float(plan.keys_tested), return_dtype=pl.Float64)
+        tests_of_key = {key_id: tests[min(variant, len(tests) - 1)] for key_id, tests in of_keys.items()}
+        return pl.col("key_id").replace_strict(tests_of_key, default=float(plan.keys_tested), return_dtype=pl.Float64)
 
     return pl.when(pl.col("variant").is_null()).then(now(0)).otherwise(now(1))
 

@@ -237,7 +237,7 @@ class Format(BaseModel, ABC):
         """The wanted choices of repeats under which more than one position of a text is scored."""
         return list(wanted)
 
-    def decides(self) -> dict[str, object]:
+    def digest_fields(self) -> dict[str, object]:
         """What a shard's id contains of the parameters: the label; formats older than labels keep their old fields."""
         return {"label": self.label()}
 

@@ -363,14 +363,14 @@ class CommonNgrams:
     key: NDArray[np.uint64] = field(repr=False)
     common: NDArray[np.uint8] = field(repr=False)
 
-    def without(self, tokens: Tokens, positions: Positions, among: NDArray[np.bool_] | None = None) -> Positions:
+    def without(self, tokens: Tokens, positions: Positions, documents: NDArray[np.bool_] | None = None) -> Positions:
         """The positions whose n-gram is not common. A position with fewer than `reach` tokens before it stays.
 
-        among: bool[D], the documents that are looked at, all positions of others stay; None: all of them.
+        documents: bool[D], the documents that are looked at, all positions of others stay; None: all of them.
         """
         where = tokens.ids, tokens.offsets, positions.index, positions.offsets
-        looked_at = np.ones(len(positions.scored), np.bool_) if among is None else among
-        return Positions(*_without(*where, looked_at, self.reach, self.key, self.common))
+        chosen = np.ones(len(positions.scored), np.bool_) if documents is None else documents
+        return Positions(*_without(*where, chosen, self.reach, self.key, self.common))
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("CommonNgrams hold a key and are never pickled; open the filter again where it is needed")
@@ -415,7 +415,7 @@ def _without(
     offsets: NDArray[np.int64],
     index: NDArray[np.int64],
     bounds: NDArray[np.int64],
-    among: NDArray[np.bool_],
+    documents: NDArray[np.bool_],
     reach: int,
     key: NDArray[np.uint64],
     common: NDArray[np.uint8],
@@ -424,7 +424,7 @@ def _without(
     count, last = 0, uint64(8 * common.shape[1] - 1)
     for d in range(len(bounds) - 1):
         for p in range(bounds[d], bounds[d + 1]):
-            everywhere = among[d] and index[p] - offsets[d] >= reach
+            everywhere = documents[d] and index[p] - offsets[d] >= reach
             if everywhere:
                 h = _hash(ids, index[p], reach, key)
                 for row in range(ROWS):

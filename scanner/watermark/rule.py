@@ -60,7 +60,7 @@ class KeyFindings(NamedTuple):
         void = np.full_like(self.log10_p_global, np.nan)
         return self._replace(message=np.full_like(self.message, -1), log10_p_global=void)
 
-    def among(self, documents: NDArray[np.int64], scored: NDArray[np.int64], correction: ArrayLike) -> "KeyFindings":
+    def of_batch(self, documents: NDArray[np.int64], scored: NDArray[np.int64], correction: ArrayLike) -> "KeyFindings":
         """The same findings for all documents of a batch: values for `documents`, int64[d], none for the others.
 
         Args:

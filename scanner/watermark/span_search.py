@@ -204,7 +204,7 @@ class Span(NamedTuple):
     segment: int = -1
 
 
-class Among(NamedTuple):
+class PartSearch(NamedTuple):
     """D documents in which parts are looked for under a key: tokens, scored positions, the parts to test, the limit.
 
     independent: whether one message's mark leaves the scores of others as they were.
@@ -226,24 +226,24 @@ class Among(NamedTuple):
 
 
 def passing_spans(
-    among: Among, documents: NDArray[np.int64], messages: NDArray[np.int64], sums: NDArray[np.float64]
+    part_search: PartSearch, documents: NDArray[np.int64], messages: NDArray[np.int64], sums: NDArray[np.float64]
 ) -> list[Span]:
     """Spans of Q pairs of a document and a message, int64[Q] each, from the running sums of each pair."""
-    kept, parts = select_positions(among.positions, documents), among.parts.of_documents(documents)
+    kept, parts = select_positions(part_search.positions, documents), part_search.parts.of_documents(documents)
     found = []
     # a document without parts has no share for them: it is tested as a whole alone
-    for pair in np.flatnonzero(parts.exist_in(kept.scored) & _may_pass(among, kept, parts, sums)).tolist():
+    for pair in np.flatnonzero(parts.exist_in(kept.scored) & _may_pass(part_search, kept, parts, sums)).tolist():
         pair_sums = sums[kept.offsets[pair] + pair : kept.offsets[pair + 1] + pair + 1]
         where, number = parts.ranges_of(pair, len(pair_sums) - 1)
-        chosen = _disjoint(pair_sums, where, among)
+        chosen = _disjoint(pair_sums, where, part_search)
         if len(chosen):
-            found += _spans(among, int(documents[pair]), int(messages[pair]), where[chosen], number[chosen])
+            found += _spans(part_search, int(documents[pair]), int(messages[pair]), where[chosen], number[chosen])
     return found
 
 
-def _may_pass(among: Among, kept: Positions, parts: Parts, sums: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _may_pass(part_search: PartSearch, kept: Positions, parts: Parts, sums: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which of Q pairs have a part whose p may pass, whatever a rounding does: bool[Q]."""
-    law, enough = among.law, among.limit.log10_p
+    law, enough = part_search.law, part_search.limit.log10_p
     best = best_of_scales(sums, kept, windows=parts.windows)
     floors = np.append(_floors(law, enough, best.score.shape[1] - 1), -np.inf)
     may = (best.length > 0) & (best.score >= floors)
@@ -266,10 +266,10 @@ def _floors(law: Law, log10_p: float, scales: int) -> NDArray[np.float64]:
     return least_score(law, LENGTHS[:scales], log10_p)
 
 
-def _disjoint(sums: NDArray[np.float64], where: NDArray[np.int64], among: Among) -> list[int]:
+def _disjoint(sums: NDArray[np.float64], where: NDArray[np.int64], part_search: PartSearch) -> list[int]:
     """Parts of one document, int64[L, 2], that pass under one message and share no position, the smallest p first."""
-    limit = among.limit
-    log10_p = log10_p_of(among.law, sums[where[:, 1]] - sums[where[:, 0]], where[:, 1] - where[:, 0])
+    limit = part_search.limit
+    log10_p = log10_p_of(part_search.law, sums[where[:, 1]] - sums[where[:, 0]], where[:, 1] - where[:, 0])
     of_all = log10_any_of(log10_in_document(log10_p, len(where), limit.messages), limit.correction)
     chosen: list[int] = []
     left = passes(of_all, limit.rate)
@@ -281,10 +281,10 @@ def _disjoint(sums: NDArray[np.float64], where: NDArray[np.int64], among: Among)
 
 
 def _spans(
-    among: Among, document: int, message: int, chosen: NDArray[np.int64], number: NDArray[np.int64]
+    part_search: PartSearch, document: int, message: int, chosen: NDArray[np.int64], number: NDArray[np.int64]
 ) -> list[Span]:
     """Spans of C chosen parts, with scores by `score`: a difference of sums may be off in its last bits."""
-    mark, tokens, positions, parts, limit, independent = among
+    mark, tokens, positions, parts, limit, independent = part_search
     first = positions.offsets[document]
     of_parts = ranges(positions, first + chosen[:, 0], first + chosen[:, 1])
     of_message = np.full(len(chosen), message)
@@ -347,16 +347,16 @@ def spans_of(
     if not isinstance(mark, ScoresParts) or mark.law is None or not len(positions.scored):
         return []
     parts = Parts.only_windows(len(positions.scored)) if parts is None else parts
-    among = Among(mark, tokens, positions, parts, limit, whole.independent)
+    part_search = PartSearch(mark, tokens, positions, parts, limit, whole.independent)
     if sums is not None:
         documents = np.arange(len(positions.scored))
-        return sorted(passing_spans(among, documents, np.zeros_like(documents), sums), key=_best_first)
+        return sorted(passing_spans(part_search, documents, np.zeros_like(documents), sums), key=_best_first)
     documents, messages = promising(mark, tokens, positions, limit, whole, parts)
     found = []
     for some in _few(positions.scored[documents]):
         kept = select_positions(positions, documents[some])
         sums = running_sums(mark.terms(tokens, kept, messages[some]), kept.offsets)
-        found += passing_spans(among, documents[some], messages[some], sums)
+        found += passing_spans(part_search, documents[some], messages[some], sums)
     return sorted(found, key=_best_first)
 
 
@@ -437,7 +437,7 @@ def _in_windows(
     windows_positions = ranges(of_these, begin[window], end[window])
     log10_p = log10_p_of(mark.law, mark.score(tokens, windows_positions, message), windows_positions.scored)
     pairs = _Pairs(documents[np.searchsorted(first, window, side="right") - 1], message, log10_p)
-    return pairs.among(log10_p <= math.log10(PROMISING) - math.log10(messages))
+    return pairs.select(log10_p <= math.log10(PROMISING) - math.log10(messages))
 
 
 class _Pairs(NamedTuple):
@@ -447,19 +447,19 @@ class _Pairs(NamedTuple):
     message: NDArray[np.int64]
     log10_p: NDArray[np.float64]
 
-    def among(self, which: NDArray[Any]) -> "_Pairs":
+    def select(self, which: NDArray[Any]) -> "_Pairs":
         return _Pairs(*(values[which] for values in self))
 
 
 def _best_of(pairs: _Pairs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Distinct pairs, the best MOST_PROMISING of each document, sorted by document and message."""
-    ordered = pairs.among(np.lexsort((pairs.log10_p, pairs.message, pairs.document)))
+    ordered = pairs.select(np.lexsort((pairs.log10_p, pairs.message, pairs.document)))
     first = np.ones(len(ordered.document), np.bool_)
     first[1:] = (np.diff(ordered.document) != 0) | (np.diff(ordered.message) != 0)
-    distinct = ordered.among(first)
+    distinct = ordered.select(first)
     by_p = np.lexsort((distinct.log10_p, distinct.document))
     rank = np.arange(len(by_p)) - np.searchsorted(distinct.document, distinct.document)
-    kept = distinct.among(np.sort(by_p[rank < MOST_PROMISING]))
+    kept = distinct.select(np.sort(by_p[rank < MOST_PROMISING]))
     return kept.document, kept.message
 
 

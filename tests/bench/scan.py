@@ -65,7 +65,7 @@ def shards_of(plan: Plan, megabytes: float) -> list[Shard]:
     shards: list[Shard] = []
     room = megabytes * 2**20
     for rows in cut(inspect(file, plan.columns)):
-        shards.append(Shard(shard_id(file, rows, plan.decides), file, rows))
+        shards.append(Shard(shard_id(file, rows, plan.verdict_settings), file, rows))
         room -= rows.text_bytes
         if room <= 0:
             break

@@ -36,9 +36,9 @@ from scanner.watermark.formats import make_format
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
 from scanner.watermark.rule import corrected, passes, search
 from scanner.watermark.span_search import (
-    Among,
     Limit,
     Parts,
+    PartSearch,
     Segments,
     least_of_parts,
     passing_spans,
@@ -108,7 +108,7 @@ def found(key_id: str, marked: list[Marked], human: list[str], hosts: int) -> It
             here = bool((whole.message[0] == one.message)[0])
             before[i] += here and bool(passes(whole.log10_p_global[0, 0], RATE))
             after[i] += bool(right) or (here and bool(passes(corrected(whole.log10_p_global[0, 0], 1, 2), RATE)))
-            among = Among(mark, tokens, positions, Parts.only_windows(1), limit, True)
+            among = PartSearch(mark, tokens, positions, Parts.only_windows(1), limit, True)
             sums = running_sums(mark.terms(tokens, positions, one.message), positions.offsets)
             missed += not right and bool(passing_spans(among, np.array([0]), np.array([one.message]), sums))
             if right:

@@ -153,7 +153,7 @@ def test_accounts_need_a_column_and_a_weight(night):
     night.configure(more=f"{ON}\nweights = {{ document = 0.8, account = 0.2 }}", columns='account = "who"')
     with_accounts = night.plan()
     assert [kept.corrections_of(key) for key in kept.keys] == [with_accounts.corrections_of(key) for key in kept.keys]
-    assert kept.decides != with_accounts.decides
+    assert kept.verdict_settings != with_accounts.verdict_settings
 
 
 @pytest.mark.costly

@@ -55,7 +55,7 @@ def prepare(night: Night) -> Plan:
 
 def shards(plan) -> list[Shard]:
     cuts = [(file, rows) for file in list_files(plan.locations) for rows in cut(inspect(file, plan.columns))]
-    return [Shard(shard_id(file, rows, plan.decides), file, rows) for file, rows in cuts]
+    return [Shard(shard_id(file, rows, plan.verdict_settings), file, rows) for file, rows in cuts]
 
 
 def finish(plan, scan_id: str, shard: Shard, lost: int | None = None) -> FinishedShard:

@@ -199,7 +199,12 @@ def plan_of(folder: Path) -> SimpleNamespace:
     """As much of a plan as `follow` itself reads."""
     config = SimpleNamespace(cluster=None)
     return SimpleNamespace(
-        locations=[str(folder)], columns=COLUMNS, decides="", config=config, unsupported_keys=(), reading=NEWEST
+        locations=[str(folder)],
+        columns=COLUMNS,
+        verdict_settings="",
+        config=config,
+        unsupported_keys=(),
+        reading=NEWEST,
     )
 
 
@@ -208,7 +213,7 @@ def test_an_alarm_is_told_at_once_and_is_the_exit_code_at_the_stop(monkeypatch, 
     plan = SimpleNamespace(
         locations=[str(tmp_path)],
         columns=COLUMNS,
-        decides="",
+        verdict_settings="",
         config=SimpleNamespace(cluster=None),
         unsupported_keys=(),
         reading=NEWEST,
@@ -240,7 +245,7 @@ def test_a_stop_right_after_an_alarm_is_still_an_alarm(monkeypatch, tmp_path, co
     plan = SimpleNamespace(
         locations=[str(tmp_path)],
         columns=COLUMNS,
-        decides="",
+        verdict_settings="",
         config=SimpleNamespace(cluster=None),
         unsupported_keys=(),
         reading=NEWEST,
@@ -258,7 +263,7 @@ def test_possible_framing_is_told_and_no_trouble(monkeypatch, tmp_path, caplog):
     plan = SimpleNamespace(
         locations=[str(tmp_path)],
         columns=COLUMNS,
-        decides="",
+        verdict_settings="",
         config=SimpleNamespace(cluster=None),
         unsupported_keys=(),
         reading=NEWEST,
@@ -274,7 +279,7 @@ def test_a_folder_that_is_not_there_yet_is_waited_for(monkeypatch, tmp_path, cap
     plan = SimpleNamespace(
         locations=[str(folder)],
         columns=COLUMNS,
-        decides="",
+        verdict_settings="",
         config=SimpleNamespace(cluster=None),
         unsupported_keys=(),
         reading=NEWEST,

@@ -173,7 +173,11 @@ def test_a_scan_that_follows_tells_what_it_passes_over_and_that_there_is_nothing
             raise KeyboardInterrupt
 
     plan = SimpleNamespace(
-        locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None), reading=NEWEST
+        locations=[str(tmp_path)],
+        columns=COLUMNS,
+        verdict_settings="",
+        config=SimpleNamespace(cluster=None),
+        reading=NEWEST,
     )
     monkeypatch.setattr(following, "cluster", lambda _: nullcontext())
     monkeypatch.setattr(following.time, "sleep", sleep)

@@ -45,14 +45,14 @@ def test_a_night_with_spans(scanned):
     assert spans_in(night).equals(spans)  # committed once
     replayed = replay(night.config, "a:0")
     assert replayed.evidence_equal, [field for field in replayed.fields if not field.equal]
-    with_spans = night.plan().decides
+    with_spans = night.plan().verdict_settings
     night.configure()
-    without = night.plan().decides
+    without = night.plan().verdict_settings
     assert without != with_spans
-    assert '"weights"' not in night.plan().decides
+    assert '"weights"' not in night.plan().verdict_settings
     of_both = "spans = { windows = true, segments = true }"
     night.configure(more=of_both)
-    assert night.plan().decides not in (with_spans, without)
+    assert night.plan().verdict_settings not in (with_spans, without)
     night.configure(more="spans = { windows = true }")
     explained_quotation(night)
     erase_user(night.results, ["alice"])
@@ -88,4 +88,4 @@ def test_units_need_weights_that_leave_room(night):
         with pytest.raises(Refused, match=wrong):
             night.plan()
     night.configure(more="spans = { windows = true }\nweights = { document = 0.9, span = 0.1 }")
-    assert '"span":0.1' in night.plan().decides.replace(" ", "")
+    assert '"span":0.1' in night.plan().verdict_settings.replace(" ", "")

@@ -84,7 +84,7 @@ def test_a_submitted_scan_shows_no_key(submitted):
     files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert any("_delta_log" in name for name in files)
     plan = make_plan(night.config)
-    _ = plan.decides
+    _ = plan.verdict_settings
     pickles = {"plan": cloudpickle.dumps(plan), "actor": cloudpickle.dumps((plan, "scan id", PLANTED))}
     hits = found(secrets | {"planted": PLANTED}, done.shown | tables | files | pickles)
     assert {hit for hit in hits if hit[1] != "planted"} == set()

@@ -178,7 +178,7 @@ def test_equal_shares_are_what_shard_ids_were_made_of(night):
         "weights = { as_written = 0.9, normalised = 0.1 }\n",
     ):
         night.configure(more=more)
-        made[more] = night.plan().decides
+        made[more] = night.plan().verdict_settings
     before = [*made.values()]
     assert before[0] == before[1] == before[2]
     assert before[3] == before[4]

@@ -56,7 +56,7 @@ def test_the_pass_has_a_share_and_keys_that_cannot_be_weighed_give_it_back(night
     assert weighing is not None
     assert [key.key_id for key in weighing.keys] == ["one", "two"]
     assert weighing.key_set != plan.under(["one", "two"]).key_set
-    assert weighing.decides != plan.under(["one", "two"]).decides
+    assert weighing.verdict_settings != plan.under(["one", "two"]).verdict_settings
 
 
 def test_a_key_of_another_stack_has_a_share_of_the_pass_which_its_shard_ids_know(night, own_registry, model) -> None:
@@ -70,15 +70,15 @@ def test_a_key_of_another_stack_has_a_share_of_the_pass_which_its_shard_ids_know
     weighing = weighing_of(plan)
     assert weighing is not None
     assert [key.key_id for key in weighing.keys] == ["two", "users"]
-    assert json.loads(plan.decides)["weights"] == {
+    assert json.loads(plan.verdict_settings)["weights"] == {
         "document": 0.5,
         "as_written": 1.0,
         "weighed": 0.5,
         "weighed under users": 0.5,
     }
-    assert "weighed under users" not in plan.under(["two"]).decides
+    assert "weighed under users" not in plan.under(["two"]).verdict_settings
     without = make_plan(night.configure(more="weights = { weighed = 0.5, document = 0.5 }"))
-    assert "weighed" not in without.decides
+    assert "weighed" not in without.verdict_settings
 
 
 def test_a_plan_of_tokens_names_the_look_that_it_does_not_count(night, own_registry, model) -> None:

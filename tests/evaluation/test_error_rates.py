@@ -214,7 +214,7 @@ def test_every_attack_is_made_on_every_text_and_rewritings_are_counted(decider, 
         lambda what, done, of: steps.append((done, of)),
     )  # fmt: skip
     assert steps == [(i, 27) for i in range(28)]
-    of_all = {(cell.part, cell.row, cell.measure): cell for cell in cells if cell.among == "all"}
+    of_all = {(cell.part, cell.row, cell.measure): cell for cell in cells if cell.stratum == "all"}
     found = {row: cell.hits for (part, row, measure), cell in of_all.items() if part == "edits" and measure == "found"}
     whole = of_all["marked", "all", "found"].hits
     assert len(found) == 20
@@ -223,7 +223,7 @@ def test_every_attack_is_made_on_every_text_and_rewritings_are_counted(decider, 
     assert of_all["rewriting", "reversed", "found"].hits == 0
     (forged,) = [cell for (part, _, measure), cell in of_all.items() if part == "imitation" and measure == "named"]
     assert forged.hits > 100  # chains of marked n-grams of one user are marked for this user
-    assert {cell.texts for cell in cells if cell.part == "edits" and cell.among == "all"} == {30}
+    assert {cell.texts for cell in cells if cell.part == "edits" and cell.stratum == "all"} == {30}
 
 
 @pytest.mark.costly

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scanner.input import shards
 from scanner.input.columns import Columns
 from scanner.input.files import InputFile
-from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Range, RowGroup, cut, shard_id, what_decides
+from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Range, RowGroup, cut, shard_id, verdict_settings
 from schemas.registry import MasterKey, TokenizerFile
 
 GROUPS = st.lists(
@@ -96,7 +96,7 @@ ROWS = Range(0, 10, 99)
 
 
 def identity(file=FILE, rows=ROWS, keys=(KEY,), keys_tested=1, dedup="ngram", min_scored=16, columns=COLUMNS):
-    return shard_id(file, rows, what_decides(keys, keys_tested, dedup, min_scored, columns))
+    return shard_id(file, rows, verdict_settings(keys, keys_tested, dedup, min_scored, columns))
 
 
 def with_key(**changes):

@@ -8,7 +8,7 @@ from scanner.audit.in_every_scan.decoy_keys import entropy_of, kind_of
 from scanner.errors import Refused
 from scanner.input.columns import Columns
 from scanner.input.files import InputFile
-from scanner.input.shards import Range, shard_id, what_decides
+from scanner.input.shards import Range, shard_id, verdict_settings
 from scanner.registry import load_registry, new_key, registry_sha256
 from scanner.watermark.format import DrawsKeys
 from scanner.watermark.formats import FORMATS, format_of
@@ -91,8 +91,8 @@ def test_its_keys_are_read(registry):
 @pytest.mark.parametrize("names", SHARDS, ids="+".join)
 def test_shard_ids_of_existing_keys_are_what_they_were(registry, names):
     keys = [key for key in load_registry(registry).keys if key.key_id in names]
-    decides = what_decides(keys, 2, "ngram", 16, COLUMNS)
-    assert (shard_id(FILE, Range(0, 10, 99), decides), shard_id(FILE, None, decides)) == SHARDS[names]
+    settings = verdict_settings(keys, 2, "ngram", 16, COLUMNS)
+    assert (shard_id(FILE, Range(0, 10, 99), settings), shard_id(FILE, None, settings)) == SHARDS[names]
 
 
 def test_the_registrys_digest_is_what_it_was(registry):

@@ -72,7 +72,9 @@ def shards_of(plan: Plan, draw: int = 0) -> list[Shard]:
     (file,) = list_files(plan.locations)
     # decoys are drawn by the shard's id, so that a fixed path and time give the same decoys in every run
     always = replace(file, path="/in.parquet", modified=draw)
-    return [Shard(shard_id(always, rows, plan.decides), file, rows) for rows in cut(inspect(file, plan.columns))]
+    return [
+        Shard(shard_id(always, rows, plan.verdict_settings), file, rows) for rows in cut(inspect(file, plan.columns))
+    ]
 
 
 def scan(plan: Plan, scan_id: str = "scan", parts: int = 1, draw: int = 0) -> ScanAudit:

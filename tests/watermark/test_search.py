@@ -180,7 +180,7 @@ def test_what_is_not_scored_has_no_p_value():
     documents, kept = long_enough(positions, 4)
     assert documents.tolist() == [0, 2]
     assert kept.index.tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 9, 10]
-    said = search(Toy([[5.0, 4.0], [6.0, 2.0]]), tokens, kept, 7).among(documents, positions.scored, 3)
+    said = search(Toy([[5.0, 4.0], [6.0, 2.0]]), tokens, kept, 7).of_batch(documents, positions.scored, 3)
     assert (said.scored.tolist(), said.correction.tolist()) == ([4, 1, 6, 0], [3.0] * 4)
     assert said.message.tolist() == [[0, 1], [-1, -1], [0, 1], [-1, -1]]
     assert said.score.tolist() == [[5.0, 4.0], [0.0, 0.0], [6.0, 2.0], [0.0, 0.0]]

@@ -347,7 +347,7 @@ def _has_shadows(key: MasterKey, how: Format) -> bool:
 
 def kind_of(key: MasterKey) -> str:
     """Everything that decoys of a key depend on, as text: keys of one kind share decoys."""
-    return ";".join(map(str, [*format_of(key).decides().values(), key.tokenizer.sha256]))
+    return ";".join(map(str, [*format_of(key).digest_fields().values(), key.tokenizer.sha256]))
 
 
 def entropy_of(kind: str, messages: int, seed: bytes) -> bytes:

@@ -148,7 +148,7 @@ class Native(Format):
         """Without a window all positions of a text have one context."""
         return [dedup for dedup in wanted if self.window or dedup != "context"]
 
-    def decides(self) -> dict[str, object]:
+    def digest_fields(self) -> dict[str, object]:
         """Method, window and γ, as shard ids had them before labels existed."""
         return self.columns()._asdict()
 
@@ -285,8 +285,8 @@ class _Native2(Native):
         cluster = message % CLUSTERS
         return StandIns(cluster, max(reserved, beyond, key=len)[cluster::CLUSTERS])
 
-    def decides(self) -> dict[str, object]:
-        return Format.decides(self)
+    def digest_fields(self) -> dict[str, object]:
+        return Format.digest_fields(self)
 
 
 class GreenListFormat2(_Native2, GreenListFormat):
