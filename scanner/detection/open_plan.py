@@ -17,9 +17,9 @@ from scanner.detection.weighing import TextLevels, weighed_keys
 from scanner.registry import Holders, check_secret, open_key, read_secret, tokenizer_path
 from scanner.scan_plan import Plan
 from scanner.text import Tokenizer, load_tokenizer
-from scanner.watermark import Watermark
-from scanner.watermark.by_levels import ByLevelsProof
-from scanner.watermark.format import Proves
+from scanner.watermark import Format, Watermark
+from scanner.watermark.by_levels import ByLevelsProof, LevelsOf
+from scanner.watermark.format import ProofPath, Proves
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
 
@@ -96,14 +96,26 @@ def open_prover(
     keys, secret = [], b""
     for test in keys_under_test:
         how, secret = format_of(test.key), check_secret(registry, test.key)
-        path = how.proof(secret) if isinstance(how, Proves) else None
-        if path is not None and levels is not None:
-            path = ByLevelsProof(path, levels.of(test.key.tokenizer.sha256), how)
+        of_tokenizer = None if levels is None else levels.of(test.key.tokenizer.sha256)
+        path = _opener_of_path(how, secret, of_tokenizer)
         corrections = rules.weights.corrections(test.key, rules.keys_tested, *np.indices((2, 2)))  # differs, parted
         of_spans = rules.weights.correction_of_spans(test.key, rules.keys_tested)
         common = rules.ngram_filter.of(test.key.tokenizer.sha256, test.watermark.rule)
         keys.append(ProvedKey(path, test.tokenizer.reference, test.key.messages, corrections, of_spans, common))
     return Prover(keys, secret[:64], rules)
+
+
+def _opener_of_path(how: Format, secret: bytes, levels: LevelsOf | None) -> Callable[[], ProofPath] | None:
+    """What opens a key's slow path, once; its repr shows no secret. None: its format has none."""
+    if not isinstance(how, Proves):
+        return None
+
+    @functools.cache
+    def open_path() -> ProofPath:
+        path = how.proof(secret)
+        return path if levels is None else ByLevelsProof(path, levels, how)
+
+    return open_path
 
 
 def open_keys(

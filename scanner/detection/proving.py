@@ -137,19 +137,24 @@ SECONDS_A_TOKEN = 5e-5
 
 
 class ProvedKey(NamedTuple):
-    """A key under test: its slow path (None: its format has none), the reference tokenizer, M and K of SPEC §3.
+    """A key under test: what opens its slow path (None: it has none), the reference tokenizer, M and K of SPEC §3.
 
     corrections: K of texts as they stand and, where these are scored, of normalised texts, for texts that are their own
     normal form or not, without parts or with them: float64[variants, 2, 2]; correction_of_spans: K of spans; common:
     n-grams that are left out of scoring, None: none are.
     """
 
-    path: SlowPath | None
+    open_path: Callable[[], SlowPath] | None
     tokenizer: HuggingFaceTokenizer
     messages: int
     corrections: NDArray[np.float64]
     correction_of_spans: float | None = None
     common: CommonNgrams | None = None
+
+    @property
+    def path(self) -> SlowPath | None:
+        """The slow path, which is opened when a flag asks for it: it imports for longer than a key is opened."""
+        return self.open_path and self.open_path()
 
 
 class Claim(NamedTuple):
@@ -234,7 +239,7 @@ class Prover:
         ]
         left = MOST_TOKENS
         for flag in sorted(flags, key=lambda flag: self._lot(flag.text, salt)):
-            if self._keys.value[flag.key].path is None:
+            if self._keys.value[flag.key].open_path is None:
                 proofs[flag.place] = Proof.NOT_OFFERED
                 continue
             size = int(tokens[flag.key][flag.place])

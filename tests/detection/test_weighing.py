@@ -192,7 +192,7 @@ def test_a_long_text_of_two_keys_at_the_threshold_is_proved() -> None:
     rate = 1.0001 * 10.0 ** found.log10_p_global[0, 0]
 
     def proof_of(found: KeyFindings) -> list[Proof]:
-        prover = Prover([ProvedKey(path, tokenizer, 1, np.ones((1, 2, 2)))], bytes(16), Rules(rate, 1))
+        prover = Prover([ProvedKey(lambda: path, tokenizer, 1, np.ones((1, 2, 2)))], bytes(16), Rules(rate, 1))
         decided = decide([found], rate)
         each = prover.prove(lambda _: text, [np.array([len(tokens.ids)])], [found], decided, b"", np.zeros(1, np.bool_))
         return [Proof(one) for one in each]
