@@ -133,8 +133,8 @@ def _lines(explained: "Explanation") -> Iterator[str]:
     if explained.text is None:
         yield from wrapped(f"The text is not shown: {explained.no_text}.", width, "  ")
         return
-    if explained.not_weighed is not None:
-        yield from wrapped(f"The text stands without its evidence: {explained.not_weighed}.", width, "  ")
+    if explained.no_evidence is not None:
+        yield from wrapped(f"The text stands without its evidence: {explained.no_evidence}.", width, "  ")
     yield from _marked_lines(segments(explained, MOST_CHARACTERS), width)
     if len(explained.text) > MOST_CHARACTERS:
         yield f"({len(explained.text) - MOST_CHARACTERS:,} more characters; --html shows more)"

@@ -96,7 +96,7 @@ def of_outcome(outcome: "ScanOutcome", plan: "Plan") -> dict[str, Any]:
         "worker_bytes": totals.peak_memory,
         "retries": totals.retries,
         "accounts": None if outcome.accounts is None else outcome.accounts._asdict(),
-        "weighed": None if outcome.weighed.reader_sha256 is None else outcome.weighed._asdict(),
+        "weighed": None if outcome.model_pass.reader_sha256 is None else outcome.model_pass._asdict(),
         "rows_dropped": outcome.dropped,
         "trial": outcome.trial,
         "left_out": [key._asdict() for key in outcome.unsupported_keys],

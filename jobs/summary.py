@@ -228,11 +228,11 @@ def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
         flagged += f", beside {whole.canaries:,} of canaries, found and named right"
     yield from _line("flagged", f"{flagged}, at a false-positive rate of {one_in(math.log10(false_positive_rate))}")
     yield from _proved(outcome)
-    if outcome.weighed.reader_sha256 is not None:
-        read, more = outcome.weighed.texts, counted(outcome.weighed.flagged, "more document")
+    if outcome.model_pass.reader_sha256 is not None:
+        read, more = outcome.model_pass.texts, counted(outcome.model_pass.flagged, "more document")
         yield from _line("weighed", f"{counted(read, 'text')} read by the model; {more} flagged by their weights")
-        if outcome.weighed.given_up:
-            documents = counted(outcome.weighed.given_up, "document")
+        if outcome.model_pass.given_up:
+            documents = counted(outcome.model_pass.given_up, "document")
             yield from _line("", f"{documents} that the model cannot read, as the scan's log says")
     if outcome.accounts is not None:
         accounts_tested, marked = outcome.accounts
@@ -280,10 +280,10 @@ def _hands(outcome: "ScanOutcome") -> Iterator[str]:
         yield from (f"AUDIT ALARM: {line}" for line in outcome.audit.alarms())
         yield from (f"FRAMING? {line}" for line in outcome.audit.warnings())
     yield from _ended(outcome)
-    if outcome.weighed.left:
+    if outcome.model_pass.left:
         yield (
-            f"NOT FINAL: the model has not read {counted(outcome.weighed.left, 'shard')}; run the same command again, "
-            "which goes on from there"
+            f"NOT FINAL: the model has not read {counted(outcome.model_pass.left, 'shard')}; run the same command "
+            "again, which goes on from there"
         )
     counts, over = outcome.totals.counts, outcome.unread.passed_over
     yield from (f"LEFT OUT: no text was scored under key {key.key_id}. {key.why}" for key in outcome.unsupported_keys)

@@ -33,7 +33,7 @@ from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
 from scanner.storage.locations import absolute, real_location
 from scanner.storage.toml import canonical, digest, read_toml
-from scanner.watermark.formats import can_be_weighed, format_of, weighed_in_stacks
+from scanner.watermark.formats import can_have_levels, format_of, shares_of_levels
 from scanner.watermark.positions import reach_of
 from schemas.config import ScanConfig, WeightsByConfig, exact_fraction
 from schemas.registry import Canaries, Canary, MasterKey, Registry
@@ -92,7 +92,7 @@ class ErrorShares(NamedTuple):
         of_parts = {name: of_units.pop(name) for name in ("windows", "segments")}
         return of_units | of_parts if self.segments else of_units
 
-    def of_weighed(self) -> "ErrorShares":
+    def of_model_pass(self) -> "ErrorShares":
         """Weights of a text whose tokens count by a model: as a whole, as it stands. Raises ValueError: not tested."""
         if self.weighed is None:
             raise ValueError("texts whose tokens count by a model have no weight: they are not tested")
@@ -114,7 +114,7 @@ class ErrorShares(NamedTuple):
         """
         of_key = key.tested_among(keys_tested)
         variants = [exact_fraction(weight) for weight in (self.as_written, self.normalised) if weight is not None]
-        of_whole = exact_fraction(self.document) + (0 if can_be_weighed(key) else exact_fraction(self.weighed or 0))
+        of_whole = exact_fraction(self.document) + (0 if can_have_levels(key) else exact_fraction(self.weighed or 0))
         units = of_whole + exact_fraction(self.span or 0), of_whole
         of_stands = sum(variants), variants[0]
         each = [[[of_key / (unit * one) for one in (first, *variants[1:])] for unit in units] for first in of_stands]
@@ -300,7 +300,7 @@ class Plan:
         return Columns.of(self.config.input)
 
     @property
-    def reading(self) -> TableReading:
+    def table_reading(self) -> TableReading:
         """How tables of the input are read."""
         given, date = self.config.input, self.date
         where = given.where if given.where is None or date is None else given.where.replace("{date}", date.isoformat())
@@ -330,7 +330,7 @@ class Plan:
         config, tested = self.config, self.keys_tested if keys_tested is None else keys_tested
         variants = ["normalised"] if config.variants.normalised else []
         rules = config.dedup, config.min_scored, self.columns
-        weights = self.weights.digest_fields() | weighed_in_stacks(keys, self.weights.weighed)
+        weights = self.weights.digest_fields() | shares_of_levels(keys, self.weights.weighed)
         settings = verdict_settings(keys, tested, *rules, variants, weights, self.filter_sha256)
         if self.weights_by is None or self.reader_sha256 is None:
             return settings

@@ -117,7 +117,7 @@ def follow(
             listed: Sequence[InputFile] = ()
             while True:
                 end_on_signal()
-                listed = list_files(plan.locations, missing, passed_over, listed, plan.reading)
+                listed = list_files(plan.locations, missing, passed_over, listed, plan.table_reading)
                 if not listed:
                     warn_once("", "the input holds no Parquet file; it is looked at again")
                 files = landing.ready(listed, plan.columns)

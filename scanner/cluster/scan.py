@@ -18,6 +18,7 @@ import ray
 from scanner.audit.in_every_scan.scan_audit import ScanAudit, audit_scan
 from scanner.cluster.commits import Committer, Metrics, ScanTotals, costs
 from scanner.cluster.machines import cluster, fit_gpus, room, share_gpus, worker_memory
+from scanner.cluster.model_pass import NO_MODEL_PASS, ModelPassResult, run_model_pass, shards_not_read, shards_of_pass
 from scanner.cluster.passes import (
     AccountTotals,
     AccountUnit,
@@ -31,7 +32,6 @@ from scanner.cluster.passes import (
 from scanner.cluster.pool import Pool
 from scanner.cluster.rewritten import leave_out_rewritten
 from scanner.cluster.todo import PiecePace, seconds_a_byte
-from scanner.cluster.weighing import NOT_WEIGHED, WeighingResult, not_weighed, shards_of_pass, weighing_pass
 from scanner.cluster.work import (
     ALL_READ,
     ScanWork,
@@ -47,7 +47,7 @@ from scanner.cluster.work import (
 from scanner.cluster.worker import Worker
 from scanner.detection.attribution import EarlierScans
 from scanner.detection.open_plan import check_plan
-from scanner.detection.weighing import weighing_of
+from scanner.detection.token_levels import model_pass_of
 from scanner.errors import Refused
 from scanner.input.files import InputFile, list_files
 from scanner.input.shards import DriverShare, Shard
@@ -137,7 +137,12 @@ def snapshots_of(work: ScanWork) -> list[Snapshot]:
 
 
 def scan_row(
-    plan: Plan, begun: ScanStart, work: ScanWork, totals: ScanTotals, weighed: WeighingResult, audit: ScanAudit | None
+    plan: Plan,
+    begun: ScanStart,
+    work: ScanWork,
+    totals: ScanTotals,
+    model_pass: ModelPassResult,
+    audit: ScanAudit | None,
 ) -> dict[str, object]:
     """The row of schemas.tables.SCANS, without `finished_at` and `exit_code`; audit: None where it was not judged."""
     return {
@@ -173,7 +178,7 @@ def scan_row(
         "users_head": begun.users_head,
         "part": None if begun.share is None else str(begun.share),
         "snapshots": [table._asdict() for table in snapshots_of(work)],
-        **weighed.columns(),
+        **model_pass.columns(),
         **costs(totals),
     }
 
@@ -187,7 +192,7 @@ class ScanOutcome:
     where it was interrupted; stopped: SIGTERM or Ctrl-C came when its row was about to be written, which changes
     nothing any more; dropped: rows of nights that were older than `retain`; accounts: those that this scan tested;
     share: its share of the input, None: all of it; unsupported_keys: keys that no text was scored under; trial: the
-    registry was made for a trial; weighed: what a model read.
+    registry was made for a trial; model_pass: what a model read.
     """
 
     scan_id: str
@@ -205,7 +210,7 @@ class ScanOutcome:
     share: DriverShare | None = None
     unsupported_keys: tuple[UnsupportedKey, ...] = ()
     trial: bool = False
-    weighed: WeighingResult = NOT_WEIGHED
+    model_pass: ModelPassResult = NO_MODEL_PASS
 
 
 def run_scan(
@@ -261,7 +266,7 @@ class _Scan:
         self._unit: AccountUnit | None = None
         self._accounts: AccountTotals | None = None
         self._of_unit: dict[str, object] = {}  # columns of its row
-        self._weighed, self._weighed_ids = NOT_WEIGHED, list[str]()
+        self._model_pass, self._model_pass_ids = NO_MODEL_PASS, list[str]()
         self._unread = ALL_READ
         self._dropped, self._recorded, self._stopped = 0, False, False
 
@@ -292,10 +297,10 @@ class _Scan:
         refuse_mixed(plan.results, trial=plan.trial)
         self._verified = verified(plan.registry, plan.results)
         self._users_head = head_of(plan.registry)
-        weighing = weighing_of(plan)
+        model_plan = model_pass_of(plan)
         self._wait("listing the input")
         if files is None:
-            files = list_files(plan.locations, passed_over=passed_over.append, reading=plan.reading)
+            files = list_files(plan.locations, passed_over=passed_over.append, reading=plan.table_reading)
         if self._share is not None:
             files = [file for file in files if self._share.holds(file)]
         self._plan = plan = with_filter(plan, self._scan_id)
@@ -309,7 +314,7 @@ class _Scan:
                 self._work_through(workers)
             self._commit()  # while Ray's metrics can still take it
             self._test_accounts(whole=whole)
-            self._weigh(weighing and replace(weighing, filter_sha256=plan.filter_sha256))
+            self._read_by_model(model_plan and replace(model_plan, filter_sha256=plan.filter_sha256))
             self._judge(whole=whole)
         if self._committer.totals.counts.flagged or self._accounts:  # somebody may have been named
             refuse_changed_since(plan.registry, plan.results, self._scan_id, self._verified)
@@ -417,25 +422,25 @@ class _Scan:
             marked = count_marked(plan.results, [self._unit.name])
             self._of_unit = {"accounts_unit": self._unit.name, "accounts_marked": marked[self._unit.name]}
 
-    def _weigh(self, weighing: Plan | None) -> None:
+    def _read_by_model(self, model_plan: Plan | None) -> None:
         """Have a model read texts, and score them by levels, if it is configured."""
         shards = self._work.of_input
-        if weighing is None:
+        if model_plan is None:
             return
-        of_pass = shards_of_pass(weighing, shards)
-        self._weighed_ids, left = [shard.shard_id for shard in of_pass], not_weighed(weighing, of_pass, shards)
-        self._weighed = WeighingResult(weighing.reader_sha256, left=len(left))
+        of_pass = shards_of_pass(model_plan, shards)
+        self._model_pass_ids, left = [shard.shard_id for shard in of_pass], shards_not_read(model_plan, of_pass, shards)
+        self._model_pass = ModelPassResult(model_plan.reader_sha256, left=len(left))
         if left:
             self._wait("starting workers whose model reads texts")
-            weighing = replace(weighing, documents=sum(shard.rows.documents for shard in shards))
-            with cluster(weighing.config.cluster) as workers:
+            model_plan = replace(model_plan, documents=sum(shard.rows.documents for shard in shards))
+            with cluster(model_plan.config.cluster) as workers:
                 given = self._scan_id, self._started_at, left, shards, workers, self._end_on_signal
-                self._weighed = weighing_pass(weighing, *given)
+                self._model_pass = run_model_pass(model_plan, *given)
 
     def _judge(self, *, whole: bool) -> None:
         """Audit the scan; whole: it covers all files of the input, which all canaries come with."""
         found, earlier = ([shard.shard_id for shard in shards] for shards in (self._work.found, self._work.earlier))
-        units = [*(self._unit.parts if self._unit else ()), *self._weighed_ids]
+        units = [*(self._unit.parts if self._unit else ()), *self._model_pass_ids]
         self._audit = audit_scan(self._plan, self._scan_id, found, earlier, units, whole=whole)
         append_audits(self._plan.results, self._audit.rows)
         self._report_metrics()
@@ -457,7 +462,7 @@ class _Scan:
     def _record(self, exit_code: ExitCode) -> None:
         """Write the scan's row, whole, once; an interrupt that comes meanwhile changes nothing of it."""
         begun = ScanStart(self._scan_id, self._started_at, self._users_head, self._share)
-        row = scan_row(self._plan, begun, self._work, self._committer.totals, self._weighed, self._audit)
+        row = scan_row(self._plan, begun, self._work, self._committer.totals, self._model_pass, self._audit)
         try:
             with interrupts_held():
                 ended = {"finished_at": datetime.now(UTC), "exit_code": int(exit_code)}
@@ -485,5 +490,5 @@ class _Scan:
             self._share,
             self._plan.unsupported_keys,
             self._plan.trial,
-            self._weighed,
+            self._model_pass,
         )

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from scanner import results
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
 from scanner.cluster.machines import WORKER_MEMORY, cluster, worker_memory
+from scanner.cluster.model_pass import reading_cost, shards_not_read, shards_of_pass
 from scanner.cluster.night_price import CostEstimate, estimate
-from scanner.cluster.weighing import not_weighed, reading_cost, shards_of_pass
 from scanner.cluster.work import (
     InspectedInput,
     ScanWork,
@@ -24,7 +24,7 @@ from scanner.cluster.work import (
     work_left,
 )
 from scanner.detection.open_plan import check_secrets, check_tokenizers, check_users
-from scanner.detection.weighing import reading_of, weighing_of
+from scanner.detection.token_levels import model_pass_of, reader_config
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.files import list_files
 from scanner.input.named_files import describe
@@ -78,7 +78,7 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
     verified(plan.registry, plan.results)
     yield _registry(plan)
     check_secrets(plan)
-    weighing = weighing_of(plan)
+    model_plan = model_pass_of(plan)
     plan = with_filter(plan, None)
     decoys = open_decoys(plan) is not None
     audit = "and that of decoys" if decoys else "no decoys: the law itself will not be tested (see the audit)"
@@ -99,8 +99,8 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
     yield listed.done()
     wait("scoring a sample of the documents")
     yield from _costs(plan, listed.work, workers, memory)
-    if weighing is not None:
-        yield _model(replace(weighing, filter_sha256=plan.filter_sha256), listed.work)
+    if model_plan is not None:
+        yield _model(replace(model_plan, filter_sha256=plan.filter_sha256), listed.work)
 
 
 def _corrected(plan: Plan) -> str:
@@ -151,7 +151,7 @@ class _Input:
     def __init__(self, plan: Plan, share: DriverShare | None) -> None:
         self._plan, self._share = plan, share
         self._passed_over: list[str] = []
-        listed = list_files(plan.locations, passed_over=self._passed_over.append, reading=plan.reading)
+        listed = list_files(plan.locations, passed_over=self._passed_over.append, reading=plan.table_reading)
         self._listed = len(listed)
         self._files = [file for file in listed if share is None or share.holds(file)]
         self._inspected: InspectedInput
@@ -260,19 +260,19 @@ MARKED = 0.1
 """Share of a night's texts that is taken to be marked: nearly all of these pass the cut of a model."""
 
 
-def _model(weighing: Plan, work: ScanWork) -> CheckFinding:
+def _model(model_plan: Plan, work: ScanWork) -> CheckFinding:
     """What the model reads of what is left, at most, and how long one core takes for it."""
-    of_pass = shards_of_pass(weighing, work.of_input)
-    left = not_weighed(weighing, of_pass, work.of_input) if results.exist(weighing.results) else of_pass
-    seconds, share = reading_cost(weighing)
-    of_all = share + MARKED * (reading_of(weighing).share - share)
+    of_pass = shards_of_pass(model_plan, work.of_input)
+    left = shards_not_read(model_plan, of_pass, work.of_input) if results.exist(model_plan.results) else of_pass
+    seconds, share = reading_cost(model_plan)
+    of_all = share + MARKED * (reader_config(model_plan).share - share)
     hours = of_all * seconds * sum(shard.rows.text_bytes for shard in left) / 3600
     says = (
         f"{len(of_pass) - len(left):,} of {_count(len(of_pass), 'shard')} read; of the others at most {share:.3g} of "
         f"the unmarked texts, and marked ones: where one text in {1 / MARKED:g} is marked, about {_hours(hours)} "
         "core-hours more on CPUs, on GPUs less"
     )
-    return CheckFinding("model", (says,), {"reader_sha256": weighing.reader_sha256, "core_hours": hours})
+    return CheckFinding("model", (says,), {"reader_sha256": model_plan.reader_sha256, "core_hours": hours})
 
 
 def _sample(found: CostEstimate) -> CheckFinding:

@@ -19,7 +19,7 @@ from scanner.power import Strengths, measure
 from scanner.registry import Holders, load_registry
 from scanner.scan_plan import ErrorShares, ScanFilter, keys_tested, keys_under_test, read_config, supported_keys
 from scanner.storage.locations import absolute
-from scanner.watermark.formats import can_be_weighed
+from scanner.watermark.formats import can_have_levels
 from scanner.watermark.laws import Law
 from scanner.watermark.rule import long_enough, search
 from schemas.config import Dedup
@@ -112,7 +112,7 @@ class ScannedKey:
             raise Refused(f"--key {key_id or 'is missing'}: one of the keys of {config_file} is needed: {known}")
         weights, (key,) = ErrorShares.of(config), chosen
         others = {"normalised text": weights.normalised, "spans": weights.span, "accounts": weights.account}
-        others["tokens weighed by a model"] = weights.weighed if can_be_weighed(key) else None
+        others["tokens weighed by a model"] = weights.weighed if can_have_levels(key) else None
         others_tested = ", ".join(what for what, weight in others.items() if weight is not None)
         return cls(
             key,

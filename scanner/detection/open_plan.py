@@ -13,7 +13,7 @@ from scanner.detection.detector import Detector
 from scanner.detection.proving import ProvedKey, Prover
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import NO_FILTER, Filter, Rules
-from scanner.detection.weighing import TextLevels, weighed_keys
+from scanner.detection.token_levels import TextLevels, keys_with_levels
 from scanner.registry import Holders, check_secret, open_key, read_secret, tokenizer_path
 from scanner.scan_plan import Plan
 from scanner.text import Tokenizer, load_tokenizer
@@ -67,14 +67,14 @@ def open_detector(plan: Plan, device: "torch.device | None" = None, ngram_filter
     return Detector(keys_under_test, holders, rules, open_prover(plan.registry, keys_under_test, rules))
 
 
-def open_weighing(
+def open_model_pass(
     plan: Plan, keys_under_test: Sequence[KeyUnderTest], levels: TextLevels, ngram_filter: Filter
 ) -> Detector:
     """As `open_detector`, for the pass in which tokens count by levels; keys_under_test: opened without levels."""
-    rules = replace(Rules.of(plan.config, plan.keys_tested, ngram_filter), weights=plan.weights.of_weighed())
+    rules = replace(Rules.of(plan.config, plan.keys_tested, ngram_filter), weights=plan.weights.of_model_pass())
     holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
     return Detector(
-        weighed_keys(keys_under_test, levels),
+        keys_with_levels(keys_under_test, levels),
         holders,
         rules,
         open_prover(plan.registry, keys_under_test, rules, levels),

@@ -157,7 +157,7 @@ class TextIds:
         """Digests under another key, so that rows of an audit cannot be joined with verdicts."""
         return list(self._digests(sha256, b"text-audit-v1"))
 
-    def for_weighing(self, digests: Sequence[bytes]) -> NDArray[np.float64]:
+    def for_model_pass(self, digests: Sequence[bytes]) -> NDArray[np.float64]:
         """A number from 0 to 1 for each text, by its SHA-256: below the share, a model may read it. float64[D]."""
         drawn = b"".join(self._digests(pa.array(digests, pa.binary()), b"text-weighed-v1"))
         return np.frombuffer(drawn, "<u8")[::2] / 2.0**64

@@ -69,7 +69,7 @@ class AccountExplanation:
 
     row: of ACCOUNTS with `audit`, as the registry says it; trial: its keys are dated back; posts: strongest first;
     read: how many could be read again; no_posts: why none; log10_p, log10_p_own: of all posts and of own words alone
-    as they are read now, corrected as in the row, NaN: too few tokens, None: not computed, for `not_weighed`.
+    as they are read now, corrected as in the row, NaN: too few tokens, None: not computed, for `no_evidence`.
     """
 
     row: Mapping[str, Any]
@@ -80,7 +80,7 @@ class AccountExplanation:
     no_posts: str | None
     log10_p: float | None
     log10_p_own: float | None
-    not_weighed: str | None
+    no_evidence: str | None
 
 
 def none_tested(results: str) -> bool:
@@ -180,21 +180,21 @@ def _explained(explainer: Explainer, row: Mapping[str, Any], check: RegistryChec
     scan = recorded_scan(explainer.results, row["scan_id"])
     read, no_posts = _posts(explainer, row)
     texts = [read_text(post["text"])[0] or "" for post in read]
-    p = p_unquoted = not_weighed = None
+    p = p_unquoted = no_evidence = None
     levels: list[tuple[int, int | None, int | None]] = [(0, None, None)] * len(read)
     try:
         if read:
-            p, p_unquoted, levels = _weighed(explainer, row, scan, read, texts)
+            p, p_unquoted, levels = _evidence_of_posts(explainer, row, scan, read, texts)
     except Refused as error:
-        not_weighed = str(error)
+        no_evidence = str(error)
     posts = [
-        AccountPost(post["path"], post["row"], post["created_at"], text, *weights)
-        for post, text, weights in zip(read, texts, levels, strict=True)
+        AccountPost(post["path"], post["row"], post["created_at"], text, *evidence)
+        for post, text, evidence in zip(read, texts, levels, strict=True)
     ]
     posts.sort(key=lambda post: (-max(post.level or 0, post.own_level or 0), post.path, post.row))
     trial = bool(scan and scan["trial"])
     return AccountExplanation(
-        row, check, trial, posts[:MOST_POSTS_LISTED], len(posts), no_posts, p, p_unquoted, not_weighed
+        row, check, trial, posts[:MOST_POSTS_LISTED], len(posts), no_posts, p, p_unquoted, no_evidence
     )
 
 
@@ -218,7 +218,7 @@ def _posts(explainer: Explainer, row: Mapping[str, Any]) -> tuple[list[dict[str,
     return best, None if best else "its posts are kept no longer, and their files are gone or hold other texts now"
 
 
-def _weighed(
+def _evidence_of_posts(
     explainer: Explainer,
     row: Mapping[str, Any],
     scan: Mapping[str, Any] | None,
@@ -403,7 +403,7 @@ def _unquoted_words(explained: AccountExplanation) -> str:
     share, p = explained.row["quoted_share"], explained.log10_p_own
     quoted = "how much is quoted is not known" if share is None else f"{share:.0%} of the scored words stand in quotes"
     if p is None:
-        why = explained.no_posts or explained.not_weighed
+        why = explained.no_posts or explained.no_evidence
         return f"{quoted}; their own p-value is not shown: {why}"
     few = f", of the {explained.read:,} posts that can be read again" if explained.read < explained.row["posts"] else ""
     if np.isnan(p):
@@ -417,7 +417,7 @@ def posts_in_words(explained: AccountExplanation, most: int = MOST_POSTS_LISTED)
         return f"The posts are not shown: {explained.no_posts}."
     few = f"{min(most, len(explained.posts)):,} of {explained.row['posts']:,} posts"
     gone = f"; {explained.read:,} of them can be read again" if explained.read < explained.row["posts"] else ""
-    why = f" Their evidence is not shown: {explained.not_weighed}." if explained.not_weighed else ""
+    why = f" Their evidence is not shown: {explained.no_evidence}." if explained.no_evidence else ""
     return f"{few}, those that speak strongest for the mark first{gone}. Single posts decide nothing.{why}"
 
 
@@ -471,7 +471,7 @@ def record_of_account(explained: AccountExplanation) -> dict[str, Any]:
         "log10_p_own_words": _plain(explained.log10_p_own),
         "posts_read": explained.read,
         "no_posts": explained.no_posts,
-        "not_weighed": explained.not_weighed,
+        "not_weighed": explained.no_evidence,
         "shown": [
             {name: _plain(value) for name, value in post._asdict().items()}
             | {"parts": [part._asdict() for part in post.parts]}

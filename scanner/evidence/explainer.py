@@ -22,7 +22,7 @@ from scanner.detection.open_plan import open_keys
 from scanner.detection.proving import PartKinds, nearly_equal
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import Filter
-from scanner.detection.weighing import levels_on_record, weighed_keys
+from scanner.detection.token_levels import keys_with_levels, levels_on_record
 from scanner.errors import Refused
 from scanner.evidence.case import (
     ACCOUNT,
@@ -47,7 +47,7 @@ from scanner.evidence.case import (
     surprise_of,
     text_ids_of,
 )
-from scanner.evidence.explanation import RUN, Explanation, Omissions, TextEvidence, log10_p_in, weigh
+from scanner.evidence.explanation import RUN, Explanation, Omissions, TextEvidence, evidence_of_text, log10_p_in
 from scanner.evidence.registry_check import (
     CHANGED_ROW,
     NOT_ASKED,
@@ -101,8 +101,8 @@ class _TextFindings(NamedTuple):
     why_none: str | None = None
     not_from_file: str | None = None
     parts: Sequence[TextPart] = ()
-    weighed: TextEvidence | None = None
-    not_weighed: str | None = None
+    text_evidence: TextEvidence | None = None
+    no_evidence: str | None = None
     of_file: Mapping[str, Any] = MappingProxyType({})
     moved: bool = False
 
@@ -112,20 +112,20 @@ def _as_scored(case: FlagCase, found: StoredText) -> str:
     return text if case.row["variant"] is None else normalise(text)
 
 
-def _as_weighed(case: FlagCase, weighed: TextEvidence | None, check: RegistryCheck) -> RegistryCheck:
+def _unless_scored_otherwise(case: FlagCase, evidence: TextEvidence | None, check: RegistryCheck) -> RegistryCheck:
     """The registry's word, unless the row has another message than its text: the registry was asked of a stranger."""
     # Nobody is named by a p-value smaller than that of the text. Parts are compared by `brickscan replay` alone.
     row = case.row
-    if weighed is None or row["unit"] not in (None, WEIGHED) or check.agrees is False:
+    if evidence is None or row["unit"] not in (None, WEIGHED) or check.agrees is False:
         return check
-    recorded, computed = (row["tokens"], row["scored"]), (weighed.tokens, weighed.scored)
+    recorded, computed = (row["tokens"], row["scored"]), (evidence.tokens, evidence.scored)
     of_message = f"its text, scored again for message {row['message']}, has"
-    if recorded != computed or not nearly_equal(row["score"], weighed.score):
+    if recorded != computed or not nearly_equal(row["score"], evidence.score):
         why = (
-            f"{of_message} score {weighed.score:g} from {weighed.scored:,} of {weighed.tokens:,} tokens, and the row "
-            f"says {row['score']:g} from {row['scored']:,} of {row['tokens']:,}"
+            f"{of_message} score {evidence.score:g} from {evidence.scored:,} of {evidence.tokens:,} tokens, and the "
+            f"row says {row['score']:g} from {row['scored']:,} of {row['tokens']:,}"
         )
-    elif found := _smaller(case, weighed.log10_p):
+    elif found := _smaller(case, evidence.log10_p):
         why = "{} {} {:g}, and the row says {:g}".format(of_message, *found)
     else:
         return check
@@ -216,7 +216,7 @@ class Explainer:
             parts = spans_of.get(tuple(case.row[name] for name in _DOCUMENT), [])
             if reading.moved and check.agrees is not False:
                 check = RegistryCheck(False, f"not asked: {reading.why_none}. {CHANGED_ROW}, or the file")
-            check = _as_filed(case.row, _as_weighed(case, reading.weighed, check), reading.of_file)
+            check = _as_filed(case.row, _unless_scored_otherwise(case, reading.text_evidence, check), reading.of_file)
             check = self._as_text_speaks(case, reading.text, parts, check)
             known = {name: value for name, value in reading.of_file.items() if case.row[name] is not None}
             case = replace(case, row={**with_registry_names(case.row, check), **known})
@@ -230,8 +230,8 @@ class Explainer:
                 no_text=reading.why_none,
                 not_from_file=reading.not_from_file,
                 parts=reading.parts,
-                weighed=reading.weighed,
-                not_weighed=reading.not_weighed,
+                text_evidence=reading.text_evidence,
+                no_evidence=reading.no_evidence,
                 of_user=of_users.get(case.row["user_id"]) if case.row["naming"] == Naming.NAMED else None,
                 of_message=of_message,
                 of_account=None if case.row["account_id"] is None else of_account,
@@ -444,7 +444,7 @@ class Explainer:
         if case.row["unit"] != WEIGHED:
             return test
         levels = levels_on_record([test], text, surprise_of(self.results, case), case.where)
-        return weighed_keys([test], levels)[0]
+        return keys_with_levels([test], levels)[0]
 
     def _text_of(self, case: FlagCase) -> "_TextFindings":
         if self._config is None:
@@ -468,5 +468,5 @@ class Explainer:
         dedup = case.scan["dedup"] if case.scan else self._config.dedup
         tokenizer = test.tokenizer.reference
         about = text, message, test.key.messages, Omissions(dedup, common), parts
-        weighed = weigh(test.watermark, tokenizer, *about, self._run)
-        return _TextFindings(text, None, found.not_from_file, parts, weighed, None, of_file)
+        evidence = evidence_of_text(test.watermark, tokenizer, *about, self._run)
+        return _TextFindings(text, None, found.not_from_file, parts, evidence, None, of_file)

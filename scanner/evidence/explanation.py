@@ -102,7 +102,7 @@ class Omissions(NamedTuple):
     common: CommonNgrams | None = None
 
 
-def weigh(
+def evidence_of_text(
     mark: Watermark,
     tokenizer: HuggingFaceTokenizer,
     text: str,
@@ -146,7 +146,7 @@ def log10_p_in(
 ) -> float:
     """The smallest log10 p of one message, not corrected, in some places of a text; 0 where nothing is scored.
 
-    ranges: first character of each, and the one after its last; the rest: as for `weigh`. The key has a law.
+    ranges: first character of each, and the one after its last; the rest: as for `evidence_of_text`. The key has a law.
     """
     ids, offsets = tokenizer.encode_with_offsets(text)
     tokens = Tokens(ids, np.array([0, len(ids)], np.int64))
@@ -228,7 +228,7 @@ class Explanation:
 
     case: its row and scan; key: the key's record, None without a configuration, or if it is gone; text: as it was
     scored, None where it cannot be shown, for the reason `no_text`; not_from_file: why it is the one that the scan
-    kept; parts of the text; weighed: how it speaks for the verdict's message, None for the reason `not_weighed`;
+    kept; parts of the text; text_evidence: how it speaks for the verdict's message, None for the reason `no_evidence`;
     of_user: flags that name the flag's own user, None where nobody is named; of_message, of_account, of_text: flags
     with the same message, account and text; near_duplicates: flags of one piece of evidence with this,
     None: too many to tell; expected: N·p, how many texts of its scan chance alone brings to this p-value at most;
@@ -246,8 +246,8 @@ class Explanation:
     no_text: str | None
     not_from_file: str | None
     parts: Sequence[TextPart]
-    weighed: TextEvidence | None
-    not_weighed: str | None
+    text_evidence: TextEvidence | None
+    no_evidence: str | None
     of_user: GroupCounts | None
     of_message: GroupCounts
     of_account: GroupCounts | None
@@ -272,7 +272,7 @@ class Explanation:
         A text that is flagged by a part of it is None too, since its names go by that part alone.
         """
         named = self.row["naming"] == Naming.NAMED and self.row["unit"] in (None, WEIGHED)
-        return self.weighed.user_evidence if named and self.weighed else None
+        return self.text_evidence.user_evidence if named and self.text_evidence else None
 
     @property
     def log10_p_own(self) -> float | None:
@@ -293,7 +293,7 @@ class Explanation:
     @property
     def findings_of_parts(self) -> list[PartFinding]:
         """Findings in quoted lines and in own words, if the text has both."""
-        return self.weighed.parts if self.weighed and len(self.weighed.parts) > 1 else []
+        return self.text_evidence.parts if self.text_evidence and len(self.text_evidence.parts) > 1 else []
 
     @property
     def silent(self) -> set[Kind]:

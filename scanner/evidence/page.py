@@ -131,7 +131,7 @@ class PageSegment(NamedTuple):
 def segments(explained: Explanation, most: int = MOST_CHARACTERS) -> list[PageSegment]:
     """The text's first characters, cut wherever evidence or kind of part changes."""
     text = (explained.text or "")[:most]
-    runs = explained.weighed.runs if explained.weighed else []
+    runs = explained.text_evidence.runs if explained.text_evidence else []
     # places of marked parts are in the text as it stands
     spans = explained.spans if explained.row["variant"] is None else ()
     marked = [(span["char_from"], span["char_to"]) for span in spans]
@@ -196,10 +196,10 @@ def about(explained: Explanation) -> dict[str, Any]:
         "no_text": explained.no_text and safe(explained.no_text),
         "segments": of_text,
         "more_characters": len(text) - most,
-        "weighed": explained.weighed,
+        "text_evidence": explained.text_evidence,
         "by_model": explained.row["unit"] == WEIGHED,
         "spans": explained.spans,
-        "not_weighed": explained.not_weighed and safe(explained.not_weighed),
+        "no_evidence": explained.no_evidence and safe(explained.no_evidence),
         "levels": list(enumerate(LEVEL_WORDS)),
     }
 
@@ -366,7 +366,7 @@ RULES = (
     AdviceRule(
         "the text that was scanned cannot be shown, or not weighed",
         ReviewDecision.UNCLEAR,
-        lambda explained: explained.text is None or explained.weighed is None,
+        lambda explained: explained.text is None or explained.text_evidence is None,
     ),
     AdviceRule("quoted lines carry it all", ReviewDecision.QUOTED, _in_quoted_lines),
     AdviceRule("most of it stands in earlier posts of other accounts", ReviewDecision.QUOTED, _copied),

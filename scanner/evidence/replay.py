@@ -29,7 +29,7 @@ from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.proving import nearly_equal, parts_of
 from scanner.detection.rules import Filter, Rules, common_places_of
-from scanner.detection.weighing import levels_on_record, pinned_reader, weighed_keys
+from scanner.detection.token_levels import keys_with_levels, levels_on_record, pinned_reader
 from scanner.errors import Refused
 from scanner.evidence.case import OF_FILE, FlagCase, StoredTexts, filter_of, find_case, surprise_of
 from scanner.evidence.check_claim import WEAK, Mark, any_of
@@ -48,7 +48,7 @@ from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
 from scanner.watermark.by_levels import BoundsRounding, ByLevelsProof
 from scanner.watermark.format import ProofPath, Proves
-from scanner.watermark.formats import can_be_weighed, format_of
+from scanner.watermark.formats import can_have_levels, format_of
 from schemas.config import ScanConfig
 from schemas.registry import MasterKey, Registry
 from schemas.tables import DOCUMENTS
@@ -235,12 +235,12 @@ def _detected(
             "rate they have; put [weights_by] back, as the scan had it"
         )
     if steps is not None:
-        keys, weights = [key for key in keys if can_be_weighed(key)], weights.of_weighed()
+        keys, weights = [key for key in keys if can_have_levels(key)], weights.of_model_pass()
     rules = Rules.recorded(scan, scan["keys_tested"], weights, ngram_filter)
     keys_under_test, holders = open_keys(folder, keys, fast=False), Holders.load(folder, [key.key_id for key in keys])
     if steps is not None:
         levels = levels_on_record(keys_under_test, read_text(raw)[0] or "", steps, case.where)
-    of_detector = keys_under_test if levels is None else weighed_keys(keys_under_test, levels)
+    of_detector = keys_under_test if levels is None else keys_with_levels(keys_under_test, levels)
     detector = Detector(of_detector, holders, rules, open_prover(folder, keys_under_test, rules, levels))
     columns = {name: [None] for name in DOCUMENTS.names} | {"row": [row["row"]], "text": [raw]}
     document = pa.RecordBatch.from_pydict(columns, schema=DOCUMENTS)

@@ -306,7 +306,7 @@ _OF_SPANS = (
 
 def record_of(explained: Explanation) -> dict[str, Any]:
     """A record for json.dumps; missing numbers are null. begin and end count characters of the text."""
-    row, weighed = explained.row, explained.weighed
+    row, evidence = explained.row, explained.text_evidence
     return {
         **{name: row[name] for name in _FIELDS},
         "text_sha256": row["text_sha256"].hex(),
@@ -325,9 +325,9 @@ def record_of(explained: Explanation) -> dict[str, Any]:
         ],
         "spans": [{name: span[name] for name in _OF_SPANS} for span in explained.spans],
         "copied": None if explained.copied is None else explained.copied._asdict(),
-        "runs": [{"begin": one.begin, "end": one.end, "level": one.level} for one in weighed.runs] if weighed else [],
+        "runs": [{"begin": one.begin, "end": one.end, "level": one.level} for one in evidence.runs] if evidence else [],
         "no_text": explained.no_text,
-        "not_weighed": explained.not_weighed,
+        "not_weighed": explained.no_evidence,
         "text_not_from_file": explained.not_from_file,
         "says": [{"heading": heading, "sentence": safe(sentence)} for heading, sentence in what_was_found(explained)],
         "does_not_say": list(DOES_NOT_SAY),

@@ -193,17 +193,17 @@ def _agrees(expected: object, computed: object) -> bool:
     return type(expected) is type(computed) and bool(expected == computed)
 
 
-def can_be_weighed(key: MasterKey) -> bool:
+def can_have_levels(key: MasterKey) -> bool:
     """Whether tokens can count by levels under a key (scanner.watermark.by_levels): by its format and messages."""
     return not lacks_for_levels(format_of(key), key.messages)
 
 
-def weighed_in_stacks(keys: Sequence[MasterKey], share: float | None) -> dict[str, float]:
+def shares_of_levels(keys: Sequence[MasterKey], share: float | None) -> dict[str, float]:
     """The share of tokens that count by levels under each key of another stack, as shard ids have it; None: they don't.
 
     Ids of keys of our own formats do not have it: tokens counted by levels under these alone at first.
     """
-    of_stacks = (key for key in keys if format_of(key).version is None and can_be_weighed(key))
+    of_stacks = (key for key in keys if format_of(key).version is None and can_have_levels(key))
     return {} if share is None else {f"weighed under {key.key_id}": share for key in of_stacks}
 
 

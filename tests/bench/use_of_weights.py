@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from scanner.audit.in_every_scan.decoy_keys import TOGETHER, WholeTextDecoys
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.detection.attribution import KeyPositions, Origin
-from scanner.detection.open_plan import open_detector, open_keys, open_weighing
+from scanner.detection.open_plan import open_detector, open_keys, open_model_pass
 from scanner.detection.rules import NO_FILTER
-from scanner.detection.weighing import TextLevels
+from scanner.detection.token_levels import TextLevels
 from scanner.scan_plan import make_plan
 from scanner.text import HuggingFaceTokenizer
 from scanner.watermark import Watermark
@@ -79,8 +79,8 @@ def measure(name: str, texts: Sequence[str], steps: Sequence[NDArray[np.uint8]],
         plan = make_plan(config)
         tests = open_keys(plan.registry, plan.keys)
         levels, whole_texts = TextLevels.of_keys(tests), WholeTextDecoys(bytes(32), plan)
-        detectors = open_detector(plan), open_weighing(plan, tests, levels, NO_FILTER)
-        correction = float(plan.weights.of_weighed().corrections(plan.keys[0], plan.keys_tested)[0])
+        detectors = open_detector(plan), open_model_pass(plan, tests, levels, NO_FILTER)
+        correction = float(plan.weights.of_model_pass().corrections(plan.keys[0], plan.keys_tested)[0])
         began, log10_p, most, counted = time.process_time(), np.zeros(len(texts)), np.zeros(len(RATES)), 0
         for begin in range(0, len(texts), TOGETHER):
             some = texts[begin : begin + TOGETHER]

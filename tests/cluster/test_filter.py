@@ -111,8 +111,8 @@ def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, mark
     again = replay(nightly.config, flag["doc_id"])
     assert again.equal, [field for field in again.fields if not field.equal]
     explained = Explainer(nightly.config).explain(flag["doc_id"])
-    assert (explained.weighed.scored, explained.weighed.common) == (80, 28)
-    assert explained.weighed.score == flag["score"]
+    assert (explained.text_evidence.scored, explained.text_evidence.common) == (80, 28)
+    assert explained.text_evidence.score == flag["score"]
     case = nightly.folder / "case"
     assert call("replay", nightly.config, flag["doc_id"], "--proof", case)[0] == 0
     command = [sys.executable, "-I", check_claim.__file__, case, registry / "secrets" / "green.key"]
@@ -124,7 +124,7 @@ def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, mark
     shutil.rmtree(Path(nightly.results, filters.FILTERS_TABLE))
     with pytest.raises(Refused, match="lacks the filter"):
         replay(nightly.config, flag["doc_id"])
-    assert "lacks the filter" in Explainer(nightly.config).explain(flag["doc_id"]).not_weighed
+    assert "lacks the filter" in Explainer(nightly.config).explain(flag["doc_id"]).no_evidence
     nightly.configure(paths=["in/{date}"])
     with pytest.raises(Refused, match="another look"):  # without a filter, though the filter is lost
         scan(nightly, SECOND)

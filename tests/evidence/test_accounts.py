@@ -130,7 +130,7 @@ def test_the_evidence_of_an_account_is_the_scans(night, opened_once):
     for explained in (*found.values(), *again.values()):
         row = explained.row
         assert explained.log10_p == pytest.approx(row["log10_p_global"], rel=1e-12)
-        assert (explained.read, explained.no_posts, explained.not_weighed) == (row["posts"], None, None)
+        assert (explained.read, explained.no_posts, explained.no_evidence) == (row["posts"], None, None)
         assert sum(post.scored for post in explained.posts) == row["scored"]  # fewer than are shown at most
     assert found["answers"].log10_p_own > -1 > -6 > found["answers"].log10_p
     assert found["writes"].log10_p_own == found["writes"].log10_p

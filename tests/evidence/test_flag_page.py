@@ -58,7 +58,7 @@ def test_only_text_without_a_score_is_grey():
     """A text that is not weighed, since nobody is named, is not grey: all of it was scored."""
     weighed = explanation("some words, and more", runs=[ScoreRun(0, 10, 8, 0, -3.0)])
     assert page(weighed).count('<span class="un">') == 2  # the legend, and the rest of the text
-    unweighed = dataclasses.replace(weighed, weighed=None, not_weighed="no message is shown for this flag")
+    unweighed = dataclasses.replace(weighed, text_evidence=None, no_evidence="no message is shown for this flag")
     assert '<span class="un">' not in page(unweighed)
 
 
@@ -70,7 +70,7 @@ def test_no_shade_in_a_part_whose_own_p_is_not_small(silent, p_own, p_quoted):
     text = "> quoted words\nown words that are longer"
     explained = explanation(text, runs=[ScoreRun(0, len(text), 8, 0, -5.0)])
     said = [PartFinding("own", 25, 8, p_own, -9.0), PartFinding("quoted", 15, 8, p_quoted, -9.0)]
-    explained = dataclasses.replace(explained, weighed=explained.weighed._replace(parts=said))
+    explained = dataclasses.replace(explained, text_evidence=explained.text_evidence._replace(parts=said))
     levels = {"quoted" if part.quoted else "own": part.level for part in segments(explained)}
     assert levels == {kind: 0 if kind == silent else 4 for kind in ("own", "quoted")}
 
@@ -140,8 +140,8 @@ QUOTED = [PartFinding("own", 9, 8, 0.0, -0.1), PartFinding("quoted", 9, 8, -9.0,
 
 def of(copied: float = 0.0, parts: tuple[PartFinding, ...] = (), **row: object) -> Explanation:
     found = explanation("some words")
-    weighed = found.weighed._replace(parts=list(parts))
-    changed = dataclasses.replace(found, weighed=weighed, copied=CopiedShare(copied, 1, 1))
+    weighed = found.text_evidence._replace(parts=list(parts))
+    changed = dataclasses.replace(found, text_evidence=weighed, copied=CopiedShare(copied, 1, 1))
     changed.row.update(row)
     return changed
 
@@ -160,7 +160,10 @@ TRAPS = {
     "no account": (of(account_id=None), "unclear"),
     "of two users": (of(named=TWO), "unclear"),
     "canary": (dataclasses.replace(of(), canary=True), "allowed"),
-    "edited": (dataclasses.replace(of(), text=None, weighed=None, no_text="another text stands there now"), "unclear"),
+    "edited": (
+        dataclasses.replace(of(), text=None, text_evidence=None, no_text="another text stands there now"),
+        "unclear",
+    ),
 }
 
 

@@ -52,7 +52,7 @@ def test_how_sure_a_name_is_goes_by_what_the_user_shares_with_nobody():
                 "case": SimpleNamespace(
                     row=verdict(0, naming="named", keys_tested=4, basis="key", unit=None), scan=scan
                 ),
-                "weighed": SimpleNamespace(user_evidence=UserEvidenceFinding(55, 100, log10_p)),
+                "text_evidence": SimpleNamespace(user_evidence=UserEvidenceFinding(55, 100, log10_p)),
             }
         )
         assert explained.log10_p_own == pytest.approx(log10_p + math.log10(400))

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from scanner import generation
-from scanner.detection.weighing import levels_on_record
+from scanner.detection.token_levels import levels_on_record
 from scanner.errors import Refused
 from scanner.evidence.case import find_case, surprise_of
 from scanner.evidence.explainer import Explainer
@@ -73,9 +73,9 @@ def test_an_explanation_says_how_tokens_counted_and_agrees_with_the_row(flagged:
     explained = Explainer(flagged.config).explain(place(flagged))
     row = explained.row
     assert (row["unit"], row["user_id"], row["naming"]) == (WEIGHED, USERS[3], "named")
-    assert explained.weighed is not None
-    assert explained.weighed.score == pytest.approx(row["score"])
-    assert explained.weighed.log10_p == pytest.approx(row["log10_p"])
+    assert explained.text_evidence is not None
+    assert explained.text_evidence.score == pytest.approx(row["score"])
+    assert explained.text_evidence.log10_p == pytest.approx(row["log10_p"])
     said = " ".join(sentence for _, sentence in what_was_found(explained))
     assert "counts the more, the less a language model expected it" in said
     legend = page(explained).split('class="legend"')[1].split("</p>")[0]
@@ -129,8 +129,8 @@ def test_a_reading_of_another_text_is_none(flagged: Night, tmp_path: Path) -> No
     with pytest.raises(Refused, match="Somebody changed the results"):
         replay(other.config, place(flagged))
     explained = Explainer(other.config).explain(place(flagged))
-    assert explained.weighed is None
-    assert "Somebody changed the results" in (explained.not_weighed or "")
+    assert explained.text_evidence is None
+    assert "Somebody changed the results" in (explained.no_evidence or "")
 
 
 def test_a_reading_of_another_model_or_a_second_one_is_none(flagged: Night, tmp_path: Path) -> None:

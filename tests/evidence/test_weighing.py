@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scanner.detection.open_plan import open_keys
-from scanner.evidence.explanation import RUN_STRENGTHS, Omissions, ScoreRun, weigh
+from scanner.evidence.explanation import RUN_STRENGTHS, Omissions, ScoreRun, evidence_of_text
 from scanner.registry import check_secret, load_registry
 from scanner.text import load_tokenizer, sha256_file
 from scanner.text.quoting import TextPart
@@ -24,7 +24,9 @@ def opened(request, registry):
 def weighed(opened, text, parts=(), run=8, dedup="ngram"):
     registry, key, test = opened
     message = message_of(registry, key.key_id, "alice")
-    return weigh(test.watermark, test.tokenizer.reference, text, message, key.messages, Omissions(dedup), parts, run)
+    return evidence_of_text(
+        test.watermark, test.tokenizer.reference, text, message, key.messages, Omissions(dedup), parts, run
+    )
 
 
 @pytest.mark.parametrize("dedup", ["ngram", "context", "none"])
@@ -95,7 +97,7 @@ def test_what_a_message_reads_alone_is_that_of_the_slow_path():
     steps = [s for s in slow.steps(tokenizer.encode([text]).ids.tolist()) if not s.of_group]
     own = slow.log10_p(slow.sum_of(steps, slow.number(message, of_group=False)), len(steps))
     for form, expected in ((GumbelFormat2(window=2, groups=groups), own), (GumbelFormat2(window=2), None)):
-        found = weigh(form.open(secret), tokenizer, text, message, groups**2, Omissions("ngram"), ())
+        found = evidence_of_text(form.open(secret), tokenizer, text, message, groups**2, Omissions("ngram"), ())
         if expected is None:
             assert found.user_evidence is None
         else:

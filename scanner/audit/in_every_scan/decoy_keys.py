@@ -36,7 +36,7 @@ from scanner.scan_plan import Plan
 from scanner.text.normal_form import normalise
 from scanner.watermark import Format, Watermark
 from scanner.watermark.format import CountsHits, DrawsKeys, StandsIn
-from scanner.watermark.formats import can_be_weighed, format_of
+from scanner.watermark.formats import can_have_levels, format_of
 from scanner.watermark.laws import Law
 from schemas.audit import DECISION, DECISION_WHOLE
 from schemas.registry import MasterKey
@@ -192,7 +192,7 @@ class WholeTextDecoys:
             key, places = self._keys[of_key.test.key.key_id], of_key.documents
             messages, scored, parted = of_key.test.key.messages, of_key.positions.scored, of_key.parted
             # a text that lacks a look has its share elsewhere (scanner.scan_plan.ErrorShares.corrections)
-            without = 0.0 if can_be_weighed(of_key.test.key) else weights.weighed or 0.0
+            without = 0.0 if can_have_levels(of_key.test.key) else weights.weighed or 0.0
             unit = weights.document + without + np.where(parted, 0.0, weights.span or 0.0)
             of_whole = unit * (weights.as_written + np.where(differs, 0.0, normalised))
             whole[places] += np.log1p(-self._as_written(key, messages, scored, of_whole[places]))

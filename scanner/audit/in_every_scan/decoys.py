@@ -315,7 +315,7 @@ def _joined(marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Iterator[t
         yield from ((mark, every[d : d + 1]) for d, mark in enumerate(marks))
 
 
-class WeighedDecoys(PieceDecoys):
+class LevelDecoys(PieceDecoys):
     """Counts how often decoys of one message reach each threshold in texts whose tokens count by a model.
 
     Whether a model reads a text depends on the keys of the registry, and on no decoy, so that decoys' p-values hold in
@@ -335,9 +335,9 @@ class WeighedDecoys(PieceDecoys):
             key_id = of_key.test.key.key_id
             if key_id in self._decoys.one:
                 number = self._decoys.kinds[key_id].number
-                self._score_weighed(of_key, np.flatnonzero(kinds[of_key.documents] == number), seeds)
+                self._score_by_levels(of_key, np.flatnonzero(kinds[of_key.documents] == number), seeds)
 
-    def _score_weighed(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
+    def _score_by_levels(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         key, kind = scores.test.key, self._decoys.kinds[scores.test.key.key_id]
         log10_p = []
         for place in places.tolist():

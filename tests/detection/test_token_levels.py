@@ -1,4 +1,4 @@
-"""Shares, refusals, the cut and levels of texts that a model reads; the pass itself: tests/cluster/test_weighing.py."""
+"""Shares, refusals, the cut and levels of texts that a model reads; the pass: tests/cluster/test_model_pass.py."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scanner.detection.one_text import ScannedKey
 from scanner.detection.proving import LONGEST, ProvedKey, Prover, nearly_equal
 from scanner.detection.rules import Rules
-from scanner.detection.weighing import TextLevels, reader_sha256, weighing_of, worth_reading
+from scanner.detection.token_levels import TextLevels, model_pass_of, reader_sha256, worth_reading
 from scanner.errors import Refused
 from scanner.registry import new_key
 from scanner.scan_plan import ErrorShares, make_plan
@@ -48,15 +48,15 @@ def test_the_pass_has_a_share_and_keys_that_cannot_be_weighed_give_it_back(night
     new_key(own_registry, "two", format="gumbel-v2", window=4, messages=1000, tokenizer=TOKENIZER)
     plan = make_plan(configured(night, model, "spans = { windows = true }"))
     assert (plan.weights.document, plan.weights.span, plan.weights.weighed) == (0.3333, 0.3333, 0.3333)
-    assert plan.weights.of_weighed() == ErrorShares(0.3333)
+    assert plan.weights.of_model_pass() == ErrorShares(0.3333)
     of_key = {key.key_id: plan.corrections_of(key)[0] for key in plan.keys}
     assert of_key["one"] == of_key["two"] == pytest.approx(plan.keys_tested / 0.3333)
     assert of_key["green"] == of_key["gum"] == pytest.approx(plan.keys_tested / 0.6666)
-    weighing = weighing_of(plan)
-    assert weighing is not None
-    assert [key.key_id for key in weighing.keys] == ["one", "two"]
-    assert weighing.key_set != plan.under(["one", "two"]).key_set
-    assert weighing.verdict_settings != plan.under(["one", "two"]).verdict_settings
+    model_plan = model_pass_of(plan)
+    assert model_plan is not None
+    assert [key.key_id for key in model_plan.keys] == ["one", "two"]
+    assert model_plan.key_set != plan.under(["one", "two"]).key_set
+    assert model_plan.verdict_settings != plan.under(["one", "two"]).verdict_settings
 
 
 def test_a_key_of_another_stack_has_a_share_of_the_pass_which_its_shard_ids_know(night, own_registry, model) -> None:
@@ -67,9 +67,9 @@ def test_a_key_of_another_stack_has_a_share_of_the_pass_which_its_shard_ids_know
     plan = make_plan(configured(night, model))
     of_key = {key.key_id: plan.corrections_of(key)[0] for key in plan.keys}
     assert of_key["users"] == of_key["two"] == 2 * plan.keys_tested
-    weighing = weighing_of(plan)
-    assert weighing is not None
-    assert [key.key_id for key in weighing.keys] == ["two", "users"]
+    model_plan = model_pass_of(plan)
+    assert model_plan is not None
+    assert [key.key_id for key in model_plan.keys] == ["two", "users"]
     assert json.loads(plan.verdict_settings)["weights"] == {
         "document": 0.5,
         "as_written": 1.0,
@@ -92,7 +92,7 @@ def test_a_plan_of_tokens_names_the_look_that_it_does_not_count(night, own_regis
 
 def test_a_pass_that_cannot_be_is_refused_before_any_work(night, model) -> None:
     with pytest.raises(Refused, match="no key under test can be weighed"):
-        weighing_of(make_plan(configured(night, model)))
+        model_pass_of(make_plan(configured(night, model)))
     (model / "tokenizer.json").unlink()
     with pytest.raises(Refused, match=r"holds no tokenizer\.json"):
         reader_sha256(model, "float32")

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import ray
 
-from scanner.audit.in_every_scan.decoys import PieceDecoys, WeighedDecoys
+from scanner.audit.in_every_scan.decoys import LevelDecoys, PieceDecoys
 from scanner.cluster.commits import Committer
 from scanner.cluster.machines import fit_gpus, limit_memory, worker_memory
 from scanner.cluster.pieces import NOTHING, DocumentCounts, Files, FinishedShard, Piece
@@ -31,10 +31,10 @@ from scanner.cluster.work import packed
 from scanner.cluster.worker import Rows, Worker, texts_of_flags
 from scanner.detection.attribution import EarlierScans, FileHistory, KeyUnderTest, Origin
 from scanner.detection.detector import Detector
-from scanner.detection.open_plan import open_keys, open_weighing
+from scanner.detection.open_plan import open_keys, open_model_pass
 from scanner.detection.rows import flagged_rows, with_canaries, with_ids
 from scanner.detection.rules import Rules
-from scanner.detection.weighing import LevelsName, TextLevels, pinned_reader, reading_of, worth_reading
+from scanner.detection.token_levels import LevelsName, TextLevels, pinned_reader, reader_config, worth_reading
 from scanner.input.documents import read_text
 from scanner.input.shards import Shard, shard_id
 from scanner.input.tables import pack_rows
@@ -73,7 +73,7 @@ class FlaggedRows(NamedTuple):
 NO_ROWS = FlaggedRows(frozenset(), frozenset())
 
 
-class WeighingResult(NamedTuple):
+class ModelPassResult(NamedTuple):
     """Result of a pass of a model, by the digest of its files, None: none is configured.
 
     texts: that were read; flagged: documents that are flagged by weights and were not before; canaries: of canaries,
@@ -96,14 +96,14 @@ class WeighingResult(NamedTuple):
         return {"reader_sha256": self.reader_sha256, **{name: n if known else None for name, n in counts.items()}}
 
 
-NOT_WEIGHED = WeighingResult()
+NO_MODEL_PASS = ModelPassResult()
 
 
-class WeighingWorker(Worker):
+class ModelPassWorker(Worker):
     """Reads texts with a model, and scores them by levels. Made by the driver with a plan, which holds no secrets.
 
     Args:
-        plan: the plan of the pass (scanner.detection.weighing.weighing_of).
+        plan: the plan of the pass (scanner.detection.token_levels.model_pass_of).
         scan_id, memory, earlier: as for Worker; the memory is what it may take beyond the model.
         flagged: rows that were flagged before, by path.
     """
@@ -112,7 +112,7 @@ class WeighingWorker(Worker):
         self, plan: Plan, scan_id: str, memory: int | None, earlier: EarlierScans, flagged: Mapping[str, FlaggedRows]
     ) -> None:
         super().__init__(plan, scan_id, None, earlier)
-        self._more_memory, self._flagged, self._by = memory, flagged, reading_of(plan)
+        self._more_memory, self._flagged, self._by = memory, flagged, reader_config(plan)
 
     @cached_property
     def _tests(self) -> list[KeyUnderTest]:
@@ -130,7 +130,7 @@ class WeighingWorker(Worker):
 
     @cached_property
     def _detector(self) -> Detector:
-        return open_weighing(self._plan, self._tests, self._levels, self._rules.ngram_filter)
+        return open_model_pass(self._plan, self._tests, self._levels, self._rules.ngram_filter)
 
     @cached_property
     def _text_reader(self) -> "TextReader":
@@ -156,7 +156,7 @@ class WeighingWorker(Worker):
         return ""
 
     def _observer(self, origin: Origin, piece: Piece) -> PieceDecoys | None:
-        return WeighedDecoys(self._decoys, origin, piece.start) if self._decoys else None
+        return LevelDecoys(self._decoys, origin, piece.start) if self._decoys else None
 
     def _take(
         self,
@@ -173,7 +173,7 @@ class WeighingWorker(Worker):
             for index, row in enumerate(documents["row"].to_pylist())
             if row not in before.decided and (text := read_text(stored[index])[0])
         }
-        drawn = self._text_ids.for_weighing([hashlib.sha256(stored[index]).digest() for index in texts])
+        drawn = self._text_ids.for_model_pass([hashlib.sha256(stored[index]).digest() for index in texts])
         wanted = worth_reading(self._tests, self._rules, self._by, [*texts.values()]) & (drawn < self._by.share)
         to_read = {index: text for (index, text), one in zip(texts.items(), wanted.tolist(), strict=True) if one}
         for some in _together(to_read, self._levels.names([*to_read.values()])):
@@ -183,7 +183,7 @@ class WeighingWorker(Worker):
             self._levels.put(each, [*steps_of.values()])
             few = documents.take(pa.array(some))
             result = self._detector.score_batch(few, origin, observer, known)
-            verdicts = _as_weighed(with_canaries(result.verdicts, self._plan.canaries_made))
+            verdicts = _with_unit(with_canaries(result.verdicts, self._plan.canaries_made))
             batches["verdicts"].append(verdicts)
             batches["lengths"].append(result.lengths)
             if verdicts["flagged"].true_count:
@@ -225,7 +225,7 @@ def reading_cost(plan: Plan) -> tuple[float, float]:
     """CPU seconds of a pass's model for a byte of text here, and the share of unmarked texts that it reads at most."""
     from scanner.generation.model import SAMPLE, TextReader
 
-    by, sample = reading_of(plan), SAMPLE * 32
+    by, sample = reader_config(plan), SAMPLE * 32
     reader = TextReader(Path(by.model), "cpu", by.dtype)
     reader.surprise([sample])
     began = time.process_time()
@@ -248,7 +248,7 @@ def _together(texts: Mapping[int, str], names: Sequence[Collection[LevelsName]])
     return found
 
 
-def _as_weighed(exact: pa.RecordBatch) -> pa.RecordBatch:
+def _with_unit(exact: pa.RecordBatch) -> pa.RecordBatch:
     """Exact rows of VERDICTS, those that are flagged with the unit WEIGHED."""
     unit = pc.if_else(exact["flagged"], pa.scalar(WEIGHED), pa.scalar(None, pa.string()))
     return exact.set_column(exact.schema.get_field_index("unit"), exact.schema.field("unit"), unit)
@@ -262,7 +262,7 @@ def readings_of_flags(texts: pa.RecordBatch, plan: Plan, surprise: Sequence[byte
     return pa.RecordBatch.from_arrays([columns[name] for name in FLAG_READINGS.names], schema=FLAG_READINGS)
 
 
-class WeighingCommitter(Committer):
+class ModelPassCommitter(Committer):
     """Commits the shards of the pass. Their documents were counted before; flags alone are more."""
 
     def _row(self, shard: Shard, counts: DocumentCounts) -> dict[str, object]:
@@ -286,7 +286,7 @@ def shards_of_pass(plan: Plan, shards: Sequence[Shard]) -> list[Shard]:
     ]
 
 
-def not_weighed(plan: Plan, shards: Sequence[Shard], scanned: Sequence[Shard]) -> list[Shard]:
+def shards_not_read(plan: Plan, shards: Sequence[Shard], scanned: Sequence[Shard]) -> list[Shard]:
     """The shards of a pass that no scan has committed, those of tables without rows that a commit moved.
 
     The verdicts on such rows stand where they were, and so does what a model found there. All that the shards of the
@@ -310,7 +310,7 @@ def not_weighed(plan: Plan, shards: Sequence[Shard], scanned: Sequence[Shard]) -
     return [without_moved(shard) if shard.file.path in paths else shard for shard in left]
 
 
-def weighing_pass(
+def run_model_pass(
     plan: Plan,
     scan_id: str,
     began: datetime,
@@ -318,7 +318,7 @@ def weighing_pass(
     shards: Sequence[Shard],
     workers: int,
     meanwhile: Callable[[], None],
-) -> WeighingResult:
+) -> ModelPassResult:
     """Have a model read the texts of the shards that are left, on a cluster that is connected, and commit its flags.
 
     A shard whose file cannot be read now is left for a later run.
@@ -331,7 +331,7 @@ def weighing_pass(
     """
     tables = ["flag_readings", *["flag_texts"] * plan.config.evidence.keep_text]
     open_tables(plan.results, tables)
-    committer, by = WeighingCommitter(plan, scan_id), reading_of(plan)
+    committer, by = ModelPassCommitter(plan, scan_id), reader_config(plan)
     sightings = sightings_of(plan, {shard.file for shard in left}, began, under_way=True)
     known = [replace(shard, first_scanned=sightings.files.get(shard.file.path)) for shard in left]
     pace = PiecePace(seconds_a_byte(plan) + reading_seconds(Path(by.model)))
@@ -340,7 +340,7 @@ def weighing_pass(
     if not fit:
         _log.warning("%s; the model reads on CPUs", missing)
         gpus = 0.0
-    actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(WeighingWorker)
+    actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(ModelPassWorker)
     given = ray.put(plan), scan_id, worker_memory(plan.config.cluster), ray.put(sightings._replace(files={}))
     before = ray.put(_flagged_rows(plan, shards))
     pool = Pool(
@@ -366,7 +366,7 @@ def weighing_pass(
     counts = committer.totals.counts
     read = counts.documents - counts.quarantined
     found = counts.flagged, counts.canaries, counts.unproved
-    return WeighingResult(plan.reader_sha256, read, *found, faulty, counts.quarantined)
+    return ModelPassResult(plan.reader_sha256, read, *found, faulty, counts.quarantined)
 
 
 def _flagged_rows(plan: Plan, shards: Sequence[Shard]) -> dict[str, FlaggedRows]:

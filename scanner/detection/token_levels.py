@@ -26,7 +26,7 @@ from scanner.scan_plan import Plan
 from scanner.text import Tokenizer
 from scanner.watermark import Tokens
 from scanner.watermark.by_levels import ByLevels, LevelsOf
-from scanner.watermark.formats import can_be_weighed
+from scanner.watermark.formats import can_have_levels
 from scanner.watermark.level_laws import MOST_CHARACTERS, levels_of
 from scanner.watermark.rule import long_enough, passes, search
 from schemas.config import ReaderDtype, WeightsByConfig
@@ -38,7 +38,7 @@ NEEDED = ("config.json", "tokenizer.json")
 """Files without which a folder holds no model that can read."""
 
 
-def weighing_of(plan: Plan) -> Plan | None:
+def model_pass_of(plan: Plan) -> Plan | None:
     """The plan of the pass in which a model reads texts: the keys that can be weighed, and the model's digest.
 
     None where none is configured.
@@ -49,7 +49,7 @@ def weighing_of(plan: Plan) -> Plan | None:
     by = plan.weights_by
     if by is None:
         return None
-    keys = tuple(key for key in plan.keys if can_be_weighed(key))
+    keys = tuple(key for key in plan.keys if can_have_levels(key))
     if not keys:
         raise Refused(
             "weights_by: no key under test can be weighed: greenlist-v2, gumbel-v2 and keys of vLLM's and SGLang's own "
@@ -62,7 +62,7 @@ def weighing_of(plan: Plan) -> Plan | None:
     return dataclasses.replace(plan, keys=keys, reader_sha256=sha256, pass_after=plan.key_set)
 
 
-def reading_of(plan: Plan) -> WeightsByConfig:
+def reader_config(plan: Plan) -> WeightsByConfig:
     """How the model of a pass reads. Raises ValueError: the plan is of no such pass."""
     if plan.weights_by is None:
         raise ValueError("the plan names no model that reads texts")
@@ -196,7 +196,7 @@ def _each(tokens: Tokens) -> list[NDArray[np.uint32]]:
     return [tokens.ids[begin:end] for begin, end in pairwise(tokens.offsets.tolist())]
 
 
-def weighed_keys(keys_under_test: Iterable[KeyUnderTest], levels: TextLevels) -> list[KeyUnderTest]:
+def keys_with_levels(keys_under_test: Iterable[KeyUnderTest], levels: TextLevels) -> list[KeyUnderTest]:
     """Keys, and all that is opened in their place, under which tokens count by levels."""
     return [
         dataclasses.replace(test, watermark=of_key(test.watermark), to_device=of_key)

@@ -44,14 +44,14 @@ def test_a_night_that_the_model_has_not_read_is_not_final_and_is_gone_on_with(fo
     assert facts["core_hours"] > 0
     assert len(str(facts["reader_sha256"])) == 64
 
-    file, real, kept = next(foregone.input.glob("a.parquet")), scan.weighing_pass, foregone.folder / "kept"
+    file, real, kept = next(foregone.input.glob("a.parquet")), scan.run_model_pass, foregone.folder / "kept"
 
     def without_a_file(*given: object) -> object:
         file.rename(kept)
         return real(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(scan, "weighing_pass", without_a_file)
+        patch.setattr(scan, "run_model_pass", without_a_file)
         code, out, _ = call("scan", foregone.config)
     kept.rename(file)
     summary = " ".join(out.split())
