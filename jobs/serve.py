@@ -58,7 +58,7 @@ def run(config: Path, host: str, port: int) -> None:
     """
     with needs_extra("serve", "serve"):
         from scanner.service.detector_app import DetectorServer
-        from scanner.service.scoring import forbid_core_dumps
+        from scanner.service.processes import forbid_core_dumps
         from scanner.service.signing import new_signing_key, signing_keys
     read = read_toml(config, DetectorConfig)
     forbid_core_dumps()

@@ -25,7 +25,8 @@ from scanner.registry import head_of, load_registry, numbers_of_heads
 from scanner.registry.keys_file import read_published
 from scanner.registry.secrets import new_secret_file, read_secret
 from scanner.service.budget import Budget, BudgetSpent, Charge
-from scanner.service.scoring import Finding, ScoringPool, Served, Unavailable, look
+from scanner.service.processes import Unavailable
+from scanner.service.scoring import Finding, ScoringPool, Served, look
 from scanner.service.signing import Signer
 from scanner.storage.locations import make_private, read_named, write_whole
 from schemas.service import (

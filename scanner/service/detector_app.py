@@ -31,8 +31,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from scanner.errors import BrickscanError
 from scanner.evidence.page import environment
 from scanner.service.answering import Answers, Caller
-from scanner.service.reading import KINDS, read_file
-from scanner.service.scoring import Unavailable
+from scanner.service.processes import Unavailable
+from scanner.service.reading import KINDS, FileReader
 from scanner.service.serving import Room, Server, body_of
 from scanner.service.signing import expert_of, signing_keys
 from schemas.service import (
@@ -86,7 +86,7 @@ class DetectorServer(Server):
         self.answers = Answers(config, folder, tell)
         app = DetectorApp(self.answers, tell)
         super().__init__(host, port, lambda _port: app, at_once=AT_ONCE, lifespan="on")
-        self.room = app.room
+        self.room, self.files = app.room, app.files
         self.address = f"http://{host}:{self.port}"
         self.answers.name = config.name or self.address
 
@@ -96,6 +96,7 @@ class DetectorApp:
 
     def __init__(self, answers: Answers, tell: Callable[[str], None]) -> None:
         self._answers, self._config, self._tell, self.room = answers, answers.config, tell, Room(HELD)
+        self.files = FileReader(self._config.workers, self._config.seconds, self._config.most_bytes)
         routes: list[tuple[str, str, Handler]] = [
             ("/", "GET", self._page),
             ("/", "POST", self._form),
@@ -190,9 +191,9 @@ class DetectorApp:
     async def _text_of(self, kind: str, raw: bytes, request: Request) -> bytes:
         if kind not in KINDS:
             raise HTTPException(415, f"{kind[:60]!r} is not read; these are: {', '.join(KINDS)}")
-        text, _ = await self._answers.pool.run(self._caller(request), read_file, kind, raw, self._config.most_bytes)
+        text = await self.files.text_of(self._caller(request), kind, raw)
         if text is None:
-            raise HTTPException(422, "No text could be read out of this file: damaged, locked, or too much.")
+            raise HTTPException(422, "No text could be read out of this file: damaged, locked, no UTF-8, or too much.")
         return text
 
     def _bounded(self, text: bytes) -> bytes:

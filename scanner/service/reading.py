@@ -1,20 +1,25 @@
-"""Texts of files, read by a process of the pool, so that a hostile file ends no more than the request that sent it.
+"""Texts of files, each read by a process of its own that holds no key, writes no file, and ends with it.
 
-PDF and DOCX are read where the extra `files` is installed. What a file can take is bounded: its pages, its bytes when
-unpacked, memory, and time.
+So a hostile file costs nobody but who sent it. PDF and DOCX are read where the extra `files` is installed. What a file
+can take is bounded: its pages, its bytes when unpacked, memory, and time.
 """
 
+import asyncio
 import contextlib
 import importlib.util
 import io
+import os
 import re
 import resource
-import signal
-import threading
+import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from asyncio.subprocess import DEVNULL, PIPE
+from collections import Counter
+from collections.abc import Callable, Hashable
 from html.parser import HTMLParser
-from pathlib import Path
+from weakref import WeakValueDictionary
+
+from scanner.service.processes import Unavailable, end_with_parent, forbid_core_dumps
 
 MOST_PAGES = 500
 """Most pages of a PDF."""
@@ -23,47 +28,88 @@ UNPACKED = 2**26
 """Bytes to which a DOCX may unpack."""
 
 MEMORY = 2**30
-"""Bytes that reading a file may take."""
+"""Bytes of memory of a process that reads a file."""
 
-SECONDS = 10.0
-"""Longest time of reading a file."""
+SECONDS = 10
+"""Seconds of a core that reading a file may take."""
 
-AGAIN = 0.05
-"""Seconds until a file that goes on is interrupted once more: Python drops what is raised while it frees memory."""
+_OF_ONE_CALLER = 8
+"""Most files of one caller that wait at a time."""
 
-_UNSEEN = {"script", "style", "template", "head", "noscript"}
+_UNSEEN = {"title", "script", "style", "template", "noscript"}
 _BLOCKS = {"p", "div", "li", "br", "tr", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "blockquote", "section", "article"}
 
 
+class FileReader:
+    """Reads files: so many at a time, and one of each caller, so that nobody holds up the files of all others.
+
+    Args:
+        processes: how many files are read at a time.
+        seconds: longest time that a file waits and is read.
+        most: bytes of a text.
+    """
+
+    def __init__(self, processes: int, seconds: float, most: int) -> None:
+        self._free, self._seconds, self._most = asyncio.Semaphore(processes), seconds, most
+        self._turns = WeakValueDictionary[Hashable, asyncio.Lock]()
+        self._callers = Counter[Hashable]()
+
+    async def text_of(self, caller: Hashable, kind: str, raw: bytes) -> bytes | None:
+        """The text of a file, UTF-8; None: as read_file, or reading takes too much.
+
+        Raises:
+            Unavailable: too many files wait.
+        """
+        if self._callers[caller] >= _OF_ONE_CALLER:
+            raise Unavailable("You ask too much at a time: wait for answers before you ask on.")
+        self._callers[caller] += 1
+        turn = self._turns.setdefault(caller, asyncio.Lock())
+        try:
+            async with asyncio.timeout(self._seconds), turn, self._free:
+                return await _read_apart(kind, raw, self._most)
+        except TimeoutError:
+            raise Unavailable("The detector is too busy to read files. Ask again in a minute.") from None
+        finally:
+            self._callers[caller] -= 1
+            self._callers += Counter()  # keeps those above 0 alone
+
+
+async def _read_apart(kind: str, raw: bytes, most: int) -> bytes | None:
+    """See read_file, in a process, which is killed where this is cancelled."""
+    command = ("-m", __name__, kind, str(most))
+    # no path, so that no library starts a program
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=os.environ | {"PATH": ""}
+    )
+    try:
+        text, _ = await process.communicate(raw)
+        return text if process.returncode == 0 else None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def main(kind: str, most: int) -> None:
+    """Read a file of standard input, and write its text to standard output, within bounds; ends with 1 for None."""
+    forbid_core_dumps()
+    end_with_parent()
+    os.nice(10)  # texts come first
+    for bound, value in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_FSIZE, 0)):
+        resource.setrlimit(bound, (value, value))  # the system ends it, whatever it is at
+    text = read_file(kind, sys.stdin.buffer.read(), most)
+    if text is not None:
+        sys.stdout.buffer.write(text)
+        sys.stdout.buffer.flush()
+    os._exit(text is None)
+
+
 def read_file(kind: str, raw: bytes, most: int) -> bytes | None:
-    """The text of a file, UTF-8; None: none can be read, it has more than `most` bytes, or reading takes too much."""
-    with contextlib.suppress(BaseException), _bounded():  # whatever it is, and a traceback could hold a part of it
+    """The text of a file, UTF-8; None: none can be read, or it has more than `most` bytes."""
+    with contextlib.suppress(BaseException):  # whatever it is, and a traceback could hold a part of it
         found = _READERS[kind](raw, most).encode()
         return found if len(found) <= most else None
     return None
-
-
-@contextlib.contextmanager
-def _bounded() -> Iterator[None]:
-    """Bound memory and, in the main thread of a process, time: what exceeds them raises."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, before[1]))
-    timed = threading.current_thread() is threading.main_thread()
-    if timed:
-        signal.signal(signal.SIGALRM, _too_slow)
-        signal.setitimer(signal.ITIMER_REAL, SECONDS, AGAIN)
-    try:
-        yield
-    finally:
-        for _ in range(2 * timed):  # the first may be interrupted once more
-            with contextlib.suppress(TimeoutError):
-                signal.setitimer(signal.ITIMER_REAL, 0)
-        resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-def _too_slow(*_: object) -> None:
-    raise TimeoutError
 
 
 def _of_pdf(raw: bytes, most: int) -> str:
@@ -86,15 +132,19 @@ def _of_docx(raw: bytes, _most: int) -> str:
     from docx import Document
     from docx.oxml.ns import qn
 
-    with zipfile.ZipFile(io.BytesIO(raw)) as packed:  # which reads no more of an entry than it says it has
+    with zipfile.ZipFile(io.BytesIO(raw)) as packed:
         if sum(entry.file_size for entry in packed.infolist()) > UNPACKED:
             raise ValueError("too much is packed")
+        if len(set(packed.namelist())) < len(packed.namelist()):
+            raise ValueError("programs show one or the other of two parts of a name")
     body, parts = Document(io.BytesIO(raw)).element.body, list[str]()
-    characters = {qn("w:p"): "\n", qn("w:br"): "\n", qn("w:tab"): "\t"}
+    if body.getroottree().docinfo.internalDTD is not None:
+        raise ValueError("entities are not resolved, and no program writes them")
+    characters = {qn("w:p"): "\n", qn("w:br"): "\n", qn("w:cr"): "\n", qn("w:tab"): "\t", qn("w:noBreakHyphen"): "-"}
     for copy in list(body.iter(_FALLBACK)):  # what older programs show of what stands beside it
         copy.getparent().remove(copy)
     for element in body.iter(qn("w:t"), *characters):
-        parts.append(characters.get(element.tag, element.text or ""))
+        parts.append(characters.get(element.tag) or element.xpath("string()"))  # which goes on after a comment
     return "".join(parts).strip("\n")
 
 
@@ -102,6 +152,8 @@ _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallba
 
 
 def _of_plain(raw: bytes, _most: int) -> str:
+    if b"\0" in raw:
+        raise ValueError("it is no text, or UTF-16, which could pass for UTF-8")
     return raw.removeprefix(b"\xef\xbb\xbf").decode()
 
 
@@ -164,3 +216,7 @@ KINDS = {
     if ends[0] not in _NEEDS or importlib.util.find_spec(_NEEDS[ends[0]])
 }
 """Media types of files that are read here, and the ends of their names."""
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -2,12 +2,10 @@
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import math
 import multiprocessing
 import os
-import resource
 import signal
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -23,11 +21,12 @@ from numpy.typing import NDArray
 from scanner.detection.one_text import Check, OpenedCheck
 from scanner.detection.rows import p_class
 from scanner.detection.sketches import gram_key, keyed_sketches
-from scanner.errors import InternalFault, Refused
+from scanner.errors import Refused
 from scanner.input.documents import read_text
 from scanner.registry import Holders, NamedUser, check_secret
 from scanner.registry.ledger import open_users
 from scanner.results.filters import filter_of_config
+from scanner.service.processes import Unavailable, end_with_parent, forbid_core_dumps
 from scanner.text.normal_form import normalise_all
 from scanner.watermark.formats import format_of
 from scanner.watermark.positions import reach_of
@@ -50,10 +49,6 @@ _TOGETHER, _SHORT = 32, 4096
 """Most texts that are looked at together, and bytes of each: so few that no flag goes without a proof that it would
 have by itself.
 """
-
-
-class Unavailable(InternalFault):
-    """No answer can be given now; its text is for the caller."""
 
 
 class Finding(NamedTuple):
@@ -218,7 +213,7 @@ _scorer: Scorer | None = None
 def _begin(served: Served, secret: bytes) -> None:
     global _scorer
     forbid_core_dumps()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # else it would hold the keys after a killed server
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends its processes
     _scorer = Scorer(served, secret)
     gc.freeze()  # else the collector would look through all of it, while a text waits
@@ -245,15 +240,6 @@ def _call(calls: Sequence[tuple[Callable[..., Any], Sequence[Any]]]) -> list[Any
     if len(calls) > 1 and (findings := look([text for _, (texts,) in calls for text in texts])) is not None:
         return [[finding] for finding in findings]
     return [function(*arguments) for function, arguments in calls]
-
-
-def forbid_core_dumps() -> None:
-    """Have the system write no image of this process, in which texts would stand, wherever it sends images."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 
 
 @dataclass(eq=False)

@@ -226,3 +226,19 @@ def test_processes_end_with_a_server_that_is_killed(tmp_path, registry):
     run.kill()
     run.wait()
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in scoring))
+
+
+def test_slow_files_hold_up_no_text(tmp_path, registry, plain):
+    """24 files of one caller that take ten seconds each had everybody's texts wait for more than a minute."""
+    config = configured(tmp_path, registry, detector="workers = 1\n")
+    slow = b"<p>" + b"<>" * 450_000  # takes a second or so, and has text
+    with detecting(config, here=False) as server, ThreadPoolExecutor(6) as crowd:
+        ask(server, plain(150, 1))
+        asking = [
+            crowd.submit(request, server, "POST", "/detect/file", slow, Content_Type="text/html") for _ in range(6)
+        ]
+        until(lambda: server.files._callers.total() == 6)
+        answers = [ask(server, plain(150, seed))["status"] for seed in range(2, 5)]
+        still = server.files._callers.total()
+        assert (answers, still >= 1) == ([200] * 3, True)
+        assert {one.result()[0] for one in asking} <= {200, 422, 503}

@@ -6,7 +6,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from scanner.service.scoring import ScoringPool, Unavailable
+from scanner.service.processes import Unavailable
+from scanner.service.scoring import ScoringPool
 
 
 @pytest.mark.costly
