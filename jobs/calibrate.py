@@ -122,7 +122,7 @@ def calibrate_and_tell(
         contextlib.redirect_stdout(sys.stderr),  # Ray prints to stdout, which is for the summary
     ):
         found = run_calibration(plan, f"{plan.results}/.tokens-{audit.audit_id}", StepProgress("calibrate", check))
-    rows = all_rows(audit, plan, found.law, found.pieces, found.names, found.keys, found.filters)
+    rows = all_rows(audit, plan, found.law, found.fragments, found.names, found.keys, found.filters)
     append_audits(plan.results, rows)
     files = _write_files(plan, audit.audit_id, rows, found, show_text)
     tell(
@@ -193,14 +193,16 @@ def _write_files(
     found: "CalibrationCounts",
     show_text: bool,
 ) -> list[str]:
-    from scanner.audit.calibration.one_key import PIECE_THRESHOLDS, details, law_png, pieces_png
+    from scanner.audit.calibration.one_key import FRAGMENT_THRESHOLDS, details, fragments_png, law_png
     from scanner.storage.locations import filesystem_of
 
     files = {
-        "details.json": json.dumps(details(plan, found.pieces, found.names, found.keys, show_text), indent=1).encode()
+        "details.json": json.dumps(
+            details(plan, found.fragments, found.names, found.keys, show_text), indent=1
+        ).encode()
     }
-    if found.pieces:
-        files["figure.png"] = pieces_png(found.pieces, PIECE_THRESHOLDS)
+    if found.fragments:
+        files["figure.png"] = fragments_png(found.fragments, FRAGMENT_THRESHOLDS)
     if any(row["kind"] == "law_total" for row in rows):
         files["law.png"] = law_png(rows)
     filesystem, folder = filesystem_of(f"{plan.results}/figures")

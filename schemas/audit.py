@@ -33,7 +33,7 @@ class LawConfig(_ConfigTable):
         return self
 
 
-class PiecesConfig(_ConfigTable):
+class FigureConfig(_ConfigTable):
     """The paper's figure: a few master keys over disjoint pieces of documents."""
 
     pieces: int = Field(default=100_000, ge=1)  # pieces of documents, none of which overlap
@@ -88,7 +88,7 @@ class CalibrationConfig(_ConfigTable):
     tokenizer: TokenizerFile
     input: InputConfig
     law: LawConfig | None = None
-    figure: PiecesConfig | None = None
+    figure: FigureConfig | None = None
     names: NamesConfig | None = None
     keys: RegistryAuditConfig | None = None
     cluster: ClusterConfig = ClusterConfig()

@@ -21,18 +21,18 @@ from scanner.audit.calibration.calibration_plan import (
     AuditedKeys,
     CalibrationPlan,
     CorpusLesson,
-    PieceCounts,
+    FragmentCounts,
     common_in,
+    count_fragments,
+    cut_fragments,
     distinct_documents,
     draw_documents,
-    draw_pieces,
+    draw_fragments,
     in_halves,
     lessons,
-    piece_counts,
-    pieces,
     teaching,
 )
-from scanner.audit.calibration.one_key import PIECE_THRESHOLDS, KeyCounts, key_counts
+from scanner.audit.calibration.one_key import FRAGMENT_THRESHOLDS, KeyCounts, key_counts
 from scanner.audit.calibration.wrong_names import NAMES_AT, NamesCase, NamesCounts, names_counts
 from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.cluster.corpus import (
@@ -54,7 +54,7 @@ from scanner.storage.toml import digest
 from scanner.watermark import Format
 from scanner.watermark.formats import format_of
 from scanner.watermark.positions import LEAST_REACH, CommonNgrams, hash_key, reach_of
-from schemas.audit import LawConfig, PiecesConfig
+from schemas.audit import FigureConfig, LawConfig
 from schemas.registry import AuditedFilter, MasterKey
 
 
@@ -123,7 +123,7 @@ TOKENS_A_CALL, TEXTS_A_CALL = 1 << 21, 1 << 10
 Watch = Callable[[str, int, int], None]
 """Function that is called with what is done, how many calls of it, and how many there are."""
 
-OfPieces = dict[Format, PieceCounts]
+OfFragments = dict[Format, FragmentCounts]
 
 
 class CalibrationCounts(NamedTuple):
@@ -133,7 +133,7 @@ class CalibrationCounts(NamedTuple):
     """
 
     law: dict[LawCase, LawCounts]
-    pieces: OfPieces
+    fragments: OfFragments
     names: dict[NamesCase, NamesCounts]
     keys: dict[str, KeyCounts]
     filters: dict[str, AuditedFilter]
@@ -159,9 +159,11 @@ def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Calibr
             law: dict[LawCase, LawCounts] = {}
             if plan.config.law:
                 law = _run(_law_calls(plan, plan.config.law, encoding, parts), workers, watch, "law")
-            of_pieces: OfPieces = {}
+            of_fragments: OfFragments = {}
             if plan.config.figure:
-                of_pieces = _run(_piece_calls(plan, plan.config.figure, encoding, parts), workers, watch, "figure")
+                of_fragments = _run(
+                    _fragment_calls(plan, plan.config.figure, encoding, parts), workers, watch, "figure"
+                )
             names = _run(_names_calls(plan), workers, watch, "names")
             keys: dict[str, KeyCounts] = {}
             filters: dict[str, AuditedFilter] = {}
@@ -170,7 +172,7 @@ def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Calibr
                     without = corpus.filter(plan.audited, key)
                     keys |= _run(_key_calls(plan.audited, key, corpus, without), workers, watch, f"key {key.key_id}")
                     filters |= {key.key_id: without.about} if without else {}
-            return CalibrationCounts(law, of_pieces, names, keys, filters, corpus.documents, corpus.distinct)
+            return CalibrationCounts(law, of_fragments, names, keys, filters, corpus.documents, corpus.distinct)
     finally:
         remove_scratch(scratch)
 
@@ -277,25 +279,25 @@ def score_law(
     return law_counts(case, cut_documents(load(encoding, part), documents, length), numbers, seed, thresholds)
 
 
-def _piece_calls(
-    plan: CalibrationPlan, requested: PiecesConfig, encoding: Encoding, parts: Sequence[CorpusPart]
+def _fragment_calls(
+    plan: CalibrationPlan, requested: FigureConfig, encoding: Encoding, parts: Sequence[CorpusPart]
 ) -> Iterator[Call]:
     distinct = distinct_documents([part.digests for part in parts])
-    drawn = draw_pieces([part.lengths for part in parts], distinct, requested.pieces, requested.tokens, plan.seed)
+    drawn = draw_fragments([part.lengths for part in parts], distinct, requested.pieces, requested.tokens, plan.seed)
     found = sum(int(counts.sum()) for counts in drawn)
     if found < requested.pieces:
         raise Refused(
             f"figure.pieces = {requested.pieces}: the corpus has {found} pieces of {requested.tokens} tokens;"
             " ask for fewer"
         )
-    secrets = plan.piece_secrets()
+    secrets = plan.fragment_secrets()
     for part, counts in zip(parts, drawn, strict=True):
-        for how in plan.piece_formats() if counts.any() else []:
-            arguments = (how, secrets, encoding, part.number, counts, requested.tokens, PIECE_THRESHOLDS)
-            yield Call(how, score_pieces, arguments)
+        for how in plan.fragment_formats() if counts.any() else []:
+            arguments = (how, secrets, encoding, part.number, counts, requested.tokens, FRAGMENT_THRESHOLDS)
+            yield Call(how, score_fragments, arguments)
 
 
-def score_pieces(
+def score_fragments(
     how: Format,
     secrets: Sequence[bytes],
     encoding: Encoding,
@@ -303,9 +305,9 @@ def score_pieces(
     counts: NDArray[np.int64],
     length: int,
     thresholds: Sequence[float],
-) -> PieceCounts:
-    """One format on the pieces of one part, on a worker."""
-    return piece_counts(how, secrets, pieces(load(encoding, part), counts, length), thresholds)
+) -> FragmentCounts:
+    """One format on the fragments of one part, on a worker."""
+    return count_fragments(how, secrets, cut_fragments(load(encoding, part), counts, length), thresholds)
 
 
 def _names_calls(plan: CalibrationPlan) -> Iterator[Call]:

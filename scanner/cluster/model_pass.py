@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import ray
 
-from scanner.audit.in_every_scan.decoys import LevelDecoys, PieceDecoys
+from scanner.audit.in_every_scan.decoys import DecoyObserver, LevelDecoyObserver
 from scanner.cluster.commits import Committer
 from scanner.cluster.machines import fit_gpus, limit_memory, worker_memory
 from scanner.cluster.pieces import NOTHING, DocumentCounts, Files, FinishedShard, Piece
@@ -155,14 +155,14 @@ class ModelPassWorker(Worker):
             limit_memory(self._more_memory, more=True)
         return ""
 
-    def _observer(self, origin: Origin, piece: Piece) -> PieceDecoys | None:
-        return LevelDecoys(self._decoys, origin, piece.start) if self._decoys else None
+    def _observer(self, origin: Origin, piece: Piece) -> DecoyObserver | None:
+        return LevelDecoyObserver(self._decoys, origin, piece.start) if self._decoys else None
 
     def _take(
         self,
         documents: pa.RecordBatch,
         origin: Origin,
-        observer: PieceDecoys | None,
+        observer: DecoyObserver | None,
         known: FileHistory,
         batches: dict[str, list[pa.RecordBatch]],
     ) -> None:

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
-from scanner.audit.in_every_scan.decoys import PieceDecoys, Rehearsal
+from scanner.audit.in_every_scan.decoys import DecoyObserver, Rehearsal
 from scanner.cluster.machines import peak_memory
 from scanner.cluster.pieces import Piece, Report, Seconds
 from scanner.cluster.todo import PiecePace
@@ -304,7 +304,7 @@ def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> CostEstimate | 
     samples = list[Sample]()
     for shard, count in spread_evenly(left, SAMPLES).items():
         origin = Origin("", shard.shard_id, shard.file.path)
-        observer = PieceDecoys(decoys, origin, shard.rows.start, detector) if decoys else None
+        observer = DecoyObserver(decoys, origin, shard.rows.start, detector) if decoys else None
         samples += _samples(plan, shard, count, _scorer(detector, origin, observer))
     return project(samples, [shard.rows.documents for shard in left], workers) if samples else None
 

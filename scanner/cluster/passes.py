@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
-from scanner.audit.in_every_scan.decoys import AccountDecoys
+from scanner.audit.in_every_scan.decoys import AccountDecoyObserver
 from scanner.cluster.pool import on_actors
 from scanner.detection.accounts import AccountJudge, Posts, account_rows
 from scanner.detection.attribution import Origin
@@ -92,7 +92,11 @@ class AccountWorker:
         """
         pa.set_cpu_count(1)
         plan, name = self._plan, self._unit.parts[part]
-        decoys = AccountDecoys(self._decoys, Origin(self._scan_id, name, ""), self._unit.name) if self._decoys else None
+        decoys = (
+            AccountDecoyObserver(self._decoys, Origin(self._scan_id, name, ""), self._unit.name)
+            if self._decoys
+            else None
+        )
         found, accounts = [], 0
         for rows in some_accounts(part_of(plan.results, self._unit.together, part), BATCH_TEXT_BYTES):
             posts = Posts.of_rows(rows)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
-from scanner.audit.in_every_scan.decoys import PieceDecoys, Rehearsal
+from scanner.audit.in_every_scan.decoys import DecoyObserver, Rehearsal
 from scanner.audit.in_every_scan.reserved import reserved_texts
 from scanner.cluster.machines import device_of_worker, limit_memory, peak_memory, resident
 from scanner.cluster.pieces import NOTHING, Busy, DocumentCounts, Files, PackReport, Piece, Report, Seconds
@@ -320,14 +320,14 @@ class Worker:
         clock.within_score("prove", self._detector.proving - before_it[1])
         return rows
 
-    def _observer(self, origin: Origin, piece: Piece) -> PieceDecoys | None:
-        return PieceDecoys(self._decoys, origin, piece.start, self._detector) if self._decoys else None
+    def _observer(self, origin: Origin, piece: Piece) -> DecoyObserver | None:
+        return DecoyObserver(self._decoys, origin, piece.start, self._detector) if self._decoys else None
 
     def _take(
         self,
         documents: pa.RecordBatch,
         origin: Origin,
-        observer: PieceDecoys | None,
+        observer: DecoyObserver | None,
         known: FileHistory,
         batches: dict[str, list[pa.RecordBatch]],
     ) -> None:

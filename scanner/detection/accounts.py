@@ -152,7 +152,7 @@ class AccountFindings(NamedTuple):
 
 
 class AccountObserver(Protocol):
-    """Sees the accounts that are scored; scanner.audit.in_every_scan.decoys.AccountDecoys is one."""
+    """Sees the accounts that are scored; scanner.audit.in_every_scan.decoys.AccountDecoyObserver is one."""
 
     def observe(self, posts: Posts, under_keys: Sequence[AccountPositions]) -> None:
         """Take some accounts, with the data of each key."""

@@ -34,7 +34,7 @@ from scanner.input.shards import MAX_ROWS, key_set
 from scanner.printable import printable
 from scanner.registry import read_secret
 from scanner.results import flagged
-from scanner.results.false_discoveries import OF, pieces, sizes_of
+from scanner.results.false_discoveries import OF, pieces_of_evidence, sizes_of
 from scanner.results.filters import open_filter
 from scanner.results.flags import WantedFlags, sums
 from scanner.results.newest import ranges_ever
@@ -357,7 +357,7 @@ def alike_with(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -> 
 
     def of_these() -> pl.DataFrame:
         flags = current_flags(results, rate, pl.col("key_id").is_in(list(keys)) & (of_messages | unshown))
-        groups = pieces(flags)
+        groups = pieces_of_evidence(flags)
         schema = {name: groups.schema[name] for name in OF}
         flagged = pl.DataFrame([{name: row[name] for name in OF} for row in rows], schema).unique()
         mine = groups.join(flagged, on=OF, how="semi", nulls_equal=True).drop_nulls("piece")

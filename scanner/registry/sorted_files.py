@@ -220,8 +220,8 @@ def merged(sequences: Sequence[SortedRows], schema: pa.Schema) -> Iterator[pa.Ta
     low = BELOW
     for high in (*(part.last for part in longest.parts[:-1]), MOST):
         rows = in_order([table for each in sequences for table in each.between(low, high)], schema)
-        pieces = -(-len(rows) // PART_ROWS)
-        for piece in range(pieces):
-            begin, end = len(rows) * piece // pieces, len(rows) * (piece + 1) // pieces
+        slices = -(-len(rows) // PART_ROWS)
+        for number in range(slices):
+            begin, end = len(rows) * number // slices, len(rows) * (number + 1) // slices
             yield rows.slice(begin, end - begin)
         low = high

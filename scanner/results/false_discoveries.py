@@ -133,7 +133,7 @@ OF = ("text_sha256", "key_id", "message")
 _GROUP = OF[1:]  # texts of two groups are never one piece
 
 
-def pieces(flags: pl.LazyFrame) -> pl.DataFrame:
+def pieces_of_evidence(flags: pl.LazyFrame) -> pl.DataFrame:
     """Each flagged text with its piece, a number.
 
     Columns: those of OF, and piece, int64; null where there are too many texts to tell: of a key and message with more
@@ -159,7 +159,7 @@ def sizes_of(flags: pl.LazyFrame, of_flags: pl.DataFrame) -> pl.DataFrame:
 
     Args:
         flags: rows of schemas.tables.FLAGS, one a document.
-        of_flags: rows of `pieces` of these flags.
+        of_flags: rows of `pieces_of_evidence` of these flags.
     """
     rows = flags.join(of_flags.drop_nulls("piece").lazy(), on=OF, how="inner", nulls_equal=True)
     distinct = {"piece_texts": "text_sha256", "piece_accounts": "account_id"}
@@ -182,7 +182,7 @@ def _parts(sizes: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, bool]]:
 
 
 def _in_memory(texts: pl.DataFrame) -> pl.DataFrame:
-    """As `pieces`, for texts that fit in memory."""
+    """As `pieces_of_evidence`, for texts that fit in memory."""
     texts = texts.sort(OF).with_row_index("text")
     sketched = texts.drop_nulls("sketch")
     places = np.frombuffer(b"".join(sketched["sketch"]), "<u4").reshape(len(sketched), PLACES)
@@ -391,7 +391,7 @@ def reserved_q_values(results: str, scan_id: str) -> pl.DataFrame:
     flagged = flags(results).filter(of_scan, pl.col("message").is_not_null(), pl.col("log10_p_global").is_not_null())
     shares = reserved_count(pl.col("messages_tested")) / pl.col("messages_tested")
     flagged = flagged.with_columns(share=shares).filter(pl.col("share") > 0)
-    piece = pieces(flagged)
+    piece = pieces_of_evidence(flagged)
     rows = flagged.select(*_COLUMNS, "share").sort("log10_p_global", *OF).unique(OF, keep="first", maintain_order=True)
     best = rows.collect(engine="streaming")
     if not piece["piece"].null_count():  # all or none: reserved ones alone would else be fewer

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import polars as pl
 
 from scanner.results.decision_log import State, in_state
-from scanner.results.false_discoveries import LOG10_P_SHOWN, OF, pieces, sizes_of
+from scanner.results.false_discoveries import LOG10_P_SHOWN, OF, pieces_of_evidence, sizes_of
 from scanner.results.newest import EVERY
 from scanner.results.queries import ask, current_flags, scanned_and_one_of, with_audit
 from schemas.registry import CANARY_ID, Canary
@@ -397,7 +397,7 @@ def _entries(
         accounts=pl.col("account_id").drop_nulls().n_unique().cast(pl.Int64),
     )
     entries = counted.collect(engine="streaming")
-    entries = entries.join(pieces(found), on=OF, how="left", nulls_equal=True, maintain_order="left")
+    entries = entries.join(pieces_of_evidence(found), on=OF, how="left", nulls_equal=True, maintain_order="left")
     canary_texts = entries.filter(pl.col("of_canary") & ~pl.col("again"))
     return entries.filter(~pl.col("of_canary")), int(canary_texts["copies"].sum())
 

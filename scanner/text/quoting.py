@@ -58,7 +58,7 @@ def segments_of(text: str) -> Iterator[TextSegment]:
 
     One after the other: a hostile text has one in three characters, whose list would take far more than the text.
     """
-    for part in _joined(_pieces(text)):
+    for part in _joined(_lines_and_blocks(text)):
         if part.kind == "quoted":
             yield TextSegment("quotation", part.begin, part.end)
             continue
@@ -73,31 +73,31 @@ def segments_of(text: str) -> Iterator[TextSegment]:
 
 def parts_of(text: str) -> list[TextPart]:
     """The parts of a text, in order; neighbours differ in kind, and together they are the text."""
-    return [*_joined(_pieces(text))]
+    return [*_joined(_lines_and_blocks(text))]
 
 
 def unquoted_words(text: str) -> str:
     """A text without the lines that quote others."""
-    return "".join(text[part.begin : part.end] for part in _joined(_pieces(text)) if part.kind == "own")
+    return "".join(text[part.begin : part.end] for part in _joined(_lines_and_blocks(text)) if part.kind == "own")
 
 
-def _joined(pieces: Iterable[TextPart]) -> Iterator[TextPart]:
-    """Pieces without those of no length; neighbours of one kind are one."""
+def _joined(parts: Iterable[TextPart]) -> Iterator[TextPart]:
+    """Parts without those of no length; neighbours of one kind are one."""
     last: TextPart | None = None
-    for piece in pieces:
-        if piece.begin >= piece.end:
+    for part in parts:
+        if part.begin >= part.end:
             continue
-        if last is not None and last.kind == piece.kind:
-            last = last._replace(end=piece.end)
+        if last is not None and last.kind == part.kind:
+            last = last._replace(end=part.end)
         else:
             if last is not None:
                 yield last
-            last = piece
+            last = part
     if last is not None:
         yield last
 
 
-def _pieces(text: str) -> Iterator[TextPart]:
+def _lines_and_blocks(text: str) -> Iterator[TextPart]:
     """Lines that are quoted or own, and what of own lines stands in blocks, in order."""
     blocks = deque(_blocks(text))  # a deque, since pop(0) of a list moves all other items
     for line in _LINE.finditer(text):

@@ -7,7 +7,7 @@ import pytest
 
 from scanner.audit.in_every_scan import decoys as of_accounts
 from scanner.audit.in_every_scan.decoy_keys import Decoys
-from scanner.audit.in_every_scan.decoys import AccountDecoys
+from scanner.audit.in_every_scan.decoys import AccountDecoyObserver
 from scanner.audit.in_every_scan.scan_audit import ScanAudit, audit_scan
 from scanner.detection import accounts
 from scanner.detection.accounts import AccountJudge, AccountPositions, Posts
@@ -50,12 +50,14 @@ def audited(folder, human_texts) -> tuple[ScanAudit, int]:
     return judged(plan, decoys), len(flagged)
 
 
-def decoys_of(plan: Plan) -> AccountDecoys:
+def decoys_of(plan: Plan) -> AccountDecoyObserver:
     """Decoys that score every account."""
-    return AccountDecoys(Decoys(b"audit secret, 16", plan.keys, "ngram", 1.0, 0.0), Origin("scan", UNIT, ""), UNIT)
+    return AccountDecoyObserver(
+        Decoys(b"audit secret, 16", plan.keys, "ngram", 1.0, 0.0), Origin("scan", UNIT, ""), UNIT
+    )
 
 
-def judged(plan: Plan, decoys: AccountDecoys) -> ScanAudit:
+def judged(plan: Plan, decoys: AccountDecoyObserver) -> ScanAudit:
     open_tables(plan.results)
     file = write_file(plan.results, "audit_counts", decoys.rows())
     assert file is not None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scanner.audit.calibration.admission import LawCase, law_counts
-from scanner.audit.calibration.calibration_plan import pieces
+from scanner.audit.calibration.calibration_plan import cut_fragments
 from scanner.audit.calibration.one_key import key_counts, sampled_messages
 from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.audit.statistics.judgement import counts, judge
@@ -41,7 +41,7 @@ def said(sums):
 @pytest.fixture(scope="module")
 def short(human) -> Tokens:
     """Pieces of 64 tokens, so that there are many."""
-    return pieces(human, np.diff(human.offsets) // 64, 64)
+    return cut_fragments(human, np.diff(human.offsets) // 64, 64)
 
 
 def test_messages_are_spread_evenly():
@@ -128,7 +128,7 @@ def test_a_key_tuned_to_common_ngrams_is_caught_and_its_ngrams_are_shown(short):
 @pytest.mark.seconds
 def test_marked_text_in_the_corpus_is_caught_and_told_from_a_broken_law(human, tokenizer):
     """One text in 1,000 is marked: its key hits far too often, keys that are drawn do not."""
-    cut = pieces(human, np.diff(human.offsets) // 128, 128)
+    cut = cut_fragments(human, np.diff(human.offsets) // 128, 128)
     plain = Tokens(cut.ids[: 999 * 128], cut.offsets[:1000])
     secret = bytes.fromhex((DEMO / "secrets" / "demo-paper.key").read_text().strip())
     mark = GreenList(secret, 4, QUARTER)

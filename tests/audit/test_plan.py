@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from scanner.audit.calibration.calibration_plan import KEY_STRIDE, distinct_documents, draw_documents, draw_pieces
+from scanner.audit.calibration.calibration_plan import KEY_STRIDE, distinct_documents, draw_documents, draw_fragments
 
 
 def test_a_text_counts_once():
@@ -27,8 +27,8 @@ def test_documents_are_drawn_without_replacement_while_they_last():
 def test_pieces_are_as_many_as_asked():
     lengths, available = [np.array([600, 255, 256]), np.array([1000])], [np.array([0, 1, 2]), np.array([0])]
     for count, wanted in ((3, 3), (6, 6), (100, 6)):
-        taken = draw_pieces(lengths, available, count, 256, b"seed")
+        taken = draw_fragments(lengths, available, count, 256, b"seed")
         assert sum(int(part.sum()) for part in taken) == wanted
         assert (np.concatenate(taken) <= [2, 0, 1, 3]).all()
-    without = draw_pieces(lengths, [np.array([0]), np.array([], np.int64)], 100, 256, b"seed")
+    without = draw_fragments(lengths, [np.array([0]), np.array([], np.int64)], 100, 256, b"seed")
     assert [part.tolist() for part in without] == [[2, 0, 0], [0]]

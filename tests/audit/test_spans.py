@@ -73,7 +73,7 @@ def test_nothing_of_spans_is_counted_where_they_are_off(tmp_path, human_texts):
 @pytest.mark.costly
 def test_decoys_of_a_batch_count_what_each_counts_by_itself(tmp_path, human_texts, monkeypatch):
     """Texts with windows and segments, each under a key of its own, all in one pass and one after another."""
-    score_one, compared = decoys.PieceDecoys._score_one, []
+    score_one, compared = decoys.DecoyObserver._score_one, []
 
     def both(counts, scores, places, *others):
         score_one(counts_of[0], scores, places, *others)
@@ -85,8 +85,8 @@ def test_decoys_of_a_batch_count_what_each_counts_by_itself(tmp_path, human_text
     plan = make(
         tmp_path, ["\n\n".join(pieces(human_texts, 40, 300, 20)[i : i + 2]) for i in range(299)], *KEYS, more=LOOKS
     )
-    counts_of = [decoys.PieceDecoys(open_decoys(plan), Origin("", "", ""), 0) for _ in range(2)]
-    monkeypatch.setattr(decoys.PieceDecoys, "_score_one", both)
+    counts_of = [decoys.DecoyObserver(open_decoys(plan), Origin("", "", ""), 0) for _ in range(2)]
+    monkeypatch.setattr(decoys.DecoyObserver, "_score_one", both)
     scan(plan)
     assert max(compared) > 20
     together, apart = (counts._found for counts in counts_of)

@@ -76,7 +76,7 @@ def test_strata_of_a_kind_add_up_to_all_decoys(tmp_path, texts):
 def test_one_sick_host_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, monkeypatch):
     """The sick host's p-values are p^1.9."""
     number = itertools.count()
-    observe, p = decoys.PieceDecoys.observe, decoys.log10_p_best
+    observe, p = decoys.DecoyObserver.observe, decoys.log10_p_best
 
     def elsewhere(self, *batch) -> None:
         host = f"host-{next(number) % PARTS}"
@@ -84,7 +84,7 @@ def test_one_sick_host_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, 
         observe(self, *batch)
 
     plan = make(tmp_path, texts, Key(1))
-    monkeypatch.setattr(decoys.PieceDecoys, "observe", elsewhere)
+    monkeypatch.setattr(decoys.DecoyObserver, "observe", elsewhere)
     monkeypatch.setattr(decoys, "log10_p_best", lambda *a: p(*a) * (1.9 if decoys.platform.node() == "host-7" else 1))
     number = itertools.count()
     audit = scan(plan, parts=PARTS, draw=DRAW)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from jobs.demo import TOKENIZER
-from scanner.audit.in_every_scan.decoys import PieceDecoys
+from scanner.audit.in_every_scan.decoys import DecoyObserver
 from scanner.cluster import worker as of_worker
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
@@ -51,14 +51,14 @@ CASES: dict[str, tuple[int, dict[str, Any], str]] = {
     "SynthID's table": (1, ONE_MESSAGE | SYNTHID, ""),
 }
 PARTS: tuple[tuple[Any, str, str], ...] = (
-    (PieceDecoys, "observe", "drawing"),
-    (PieceDecoys, "_score_one", "one message"),
-    (PieceDecoys, "_score_shadows", "shadows"),
-    (PieceDecoys, "_rank_held", "ranks"),
-    (PieceDecoys, "_score_all", "all messages"),
-    (PieceDecoys, "_decide", "whole decisions"),
-    (PieceDecoys, "rows", "rows"),
-    (PieceDecoys, "_count_parts", "counts and strata"),
+    (DecoyObserver, "observe", "drawing"),
+    (DecoyObserver, "_score_one", "one message"),
+    (DecoyObserver, "_score_shadows", "shadows"),
+    (DecoyObserver, "_rank_held", "ranks"),
+    (DecoyObserver, "_score_all", "all messages"),
+    (DecoyObserver, "_count_whole_texts", "whole decisions"),
+    (DecoyObserver, "rows", "rows"),
+    (DecoyObserver, "_count_parts", "counts and strata"),
     (of_worker, "reserved_texts", "reserved messages"),
 )
 """Functions that make up the audit: where they are looked up, by what name, and what they do."""

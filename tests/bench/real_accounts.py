@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from jobs.demo import KEYS, TOKENIZER, make_registry
 from scanner.audit.in_every_scan.decoy_keys import Decoys
-from scanner.audit.in_every_scan.decoys import AccountDecoys
+from scanner.audit.in_every_scan.decoys import AccountDecoyObserver
 from scanner.detection.accounts import HALVES, AccountJudge, Posts
 from scanner.detection.attribution import Origin
 from scanner.detection.open_plan import open_keys
@@ -75,7 +75,7 @@ class Judgement(NamedTuple):
     """A judge of accounts under the demo's keys, decoys of all accounts, and the share of a rate that accounts have."""
 
     judge: AccountJudge
-    decoys: AccountDecoys
+    decoys: AccountDecoyObserver
     share: float
 
 
@@ -85,7 +85,7 @@ def judged(folder: Path, rate: float) -> Judgement:
     keys = load_registry(folder).keys
     opened, tests = open_keys(folder, keys), 2.0 * len(keys)
     judge = AccountJudge(opened, [tests] * len(keys), EachMessage(), Rules(rate, len(keys)), nights=1)
-    decoys = AccountDecoys(Decoys(b"audit secret, 16", keys, "ngram", 1.0, 0.0), Origin("", "", ""), "bench")
+    decoys = AccountDecoyObserver(Decoys(b"audit secret, 16", keys, "ngram", 1.0, 0.0), Origin("", "", ""), "bench")
     return Judgement(judge, decoys, sum(test.watermark.basis.proven for test in opened) / tests)
 
 

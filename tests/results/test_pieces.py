@@ -6,7 +6,7 @@ import pytest
 
 from scanner.detection.sketches import PLACES, sketch
 from scanner.results import false_discoveries as pieces_module
-from scanner.results.false_discoveries import ALIKE, OF, pieces
+from scanner.results.false_discoveries import ALIKE, OF, pieces_of_evidence
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.positions import WholeWindows, reach_of
 
@@ -87,7 +87,7 @@ def by_all_pairs(rows: list[dict]) -> set[frozenset]:
 
 
 def test_pieces_are_those_of_all_pairs(flags):
-    found = pieces(pl.concat([flags, flags]).lazy())
+    found = pieces_of_evidence(pl.concat([flags, flags]).lazy())
     assert found.columns == [*OF, "piece"]
     assert len(found) == len(flags)
     told = {frozenset(part["text_sha256"]) for _, part in found.group_by("piece")}
@@ -101,10 +101,10 @@ def parts_of(told: pl.DataFrame) -> set[frozenset]:
 
 def test_texts_that_cannot_be_held_at_once_are_told_by_message(flags, monkeypatch):
     """Pieces are the same if texts are read message by message. Texts of a message with too many texts get no piece."""
-    whole, sizes = pieces(flags.lazy()), flags.group_by("message").len().sort("len")
+    whole, sizes = pieces_of_evidence(flags.lazy()), flags.group_by("message").len().sort("len")
     assert len(sizes) == 4
     monkeypatch.setattr(pieces_module, "MOST_SKETCHES", int(sizes["len"][-1]))
-    by_parts = pieces(pl.concat([flags, flags]).lazy())
+    by_parts = pieces_of_evidence(pl.concat([flags, flags]).lazy())
     assert by_parts.columns == whole.columns
     assert len(by_parts) == len(flags)
     assert parts_of(by_parts) == parts_of(whole)
@@ -112,7 +112,7 @@ def test_texts_that_cannot_be_held_at_once_are_told_by_message(flags, monkeypatc
 
     monkeypatch.setattr(pieces_module, "MOST_SKETCHES", int(sizes["len"][-1]) - 1)
     most = pl.col("message").eq_missing(sizes["message"][-1])
-    told = pieces(flags.lazy())
+    told = pieces_of_evidence(flags.lazy())
     assert told.filter(most)["piece"].null_count() == told["piece"].null_count() == sizes["len"][-1]
     assert parts_of(told.filter(~most)) == parts_of(whole.filter(~most))
 
@@ -120,6 +120,6 @@ def test_texts_that_cannot_be_held_at_once_are_told_by_message(flags, monkeypatc
 def test_of_more_texts_than_may_be_read_nothing_is_said(flags, monkeypatch):
     monkeypatch.setattr(pieces_module, "MOST_SKETCHES", int(flags.group_by("message").len()["len"].max()))
     monkeypatch.setattr(pieces_module, "MOST_READS", 1)
-    told = pieces(flags.lazy())
+    told = pieces_of_evidence(flags.lazy())
     assert told["piece"].null_count() == len(told) == len(flags)
-    assert pieces(flags.head(0).lazy()).is_empty()
+    assert pieces_of_evidence(flags.head(0).lazy()).is_empty()

@@ -3,9 +3,9 @@
 No text meets a filter that it taught. A scan's filter is learnt from earlier nights, which a corpus has not. So digests
 part its texts into two halves, and each half is scored without the n-grams that are common in the other.
 
-The paper's figure is of a few master keys over disjoint pieces of documents, three tests of each piece (Sec. 3). Under
-one key documents share n-grams, so hits are not independent; the keys are the clusters, and bands come from the spread
-between them.
+The paper's figure is of a few master keys over disjoint fragments of documents, three tests of each fragment (Sec. 3).
+Under one key documents share n-grams, so hits are not independent; the keys are the clusters, and bands come from the
+spread between them.
 """
 
 import datetime
@@ -95,13 +95,13 @@ class CalibrationPlan:
             requested.tokens,
         )
 
-    def piece_formats(self) -> list[Format]:
-        """Formats of the keys under which disjoint pieces are tested."""
+    def fragment_formats(self) -> list[Format]:
+        """Formats of the keys under which disjoint fragments are tested."""
         requested = self.config.figure
         return [] if requested is None else of_the_paper([requested.gamma], requested.windows, requested.version)
 
-    def piece_secrets(self) -> list[bytes]:
-        """The master keys for disjoint pieces, 32 bytes each, drawn from the seed and fit for nothing else."""
+    def fragment_secrets(self) -> list[bytes]:
+        """The master keys for disjoint fragments, 32 bytes each, drawn from the seed and fit for nothing else."""
         count = self.config.figure.keys if self.config.figure else 0
         return [
             hashlib.blake2b(number.to_bytes(8, "little"), key=self.seed, digest_size=32, person=b"figure-v1").digest()
@@ -178,16 +178,16 @@ def draw_documents(
     return [(document[order[part[order] == p]], numbers[part[order] == p]) for p in range(len(available))]
 
 
-def draw_pieces(
+def draw_fragments(
     lengths: list[NDArray[np.int64]], available: list[NDArray[np.int64]], count: int, tokens: int, seed: bytes
 ) -> list[NDArray[np.int64]]:
-    """How many disjoint pieces of so many tokens to take of each document of each part: `count` in all, if there are.
+    """How many disjoint fragments of so many tokens to take of each document of each part: `count` in all at most.
 
-    Documents come in random order, each with all of its pieces.
+    Documents come in random order, each with all of its fragments.
     """
     offered = [np.zeros(len(part), np.int64) for part in lengths]
-    for pieces, part, documents in zip(offered, lengths, available, strict=True):
-        pieces[documents] = part[documents] // tokens
+    for fragments, part, documents in zip(offered, lengths, available, strict=True):
+        fragments[documents] = part[documents] // tokens
     flat = np.concatenate(offered)
     order = np.random.default_rng([*seed, len(flat)]).permutation(len(flat))
     before = np.cumsum(flat[order]) - flat[order]
@@ -266,8 +266,8 @@ PANELS: tuple[tuple[str, Dedup], ...] = (("z", "none"), ("exact", "none"), ("exa
 """Tests, with the repeats left out: the Z-test of the past, the exact test, the exact test with repeats left out."""
 
 
-class Worst(NamedTuple):
-    """The piece with the smallest p when repeats are scored, and its p when they are left out."""
+class ExtremeFragment(NamedTuple):
+    """The fragment with the smallest p when repeats are scored, and its p when they are left out."""
 
     log10_p: float
     log10_p_ngram: float
@@ -277,35 +277,38 @@ class Worst(NamedTuple):
     ids: NDArray[np.uint32]
 
 
-class PieceCounts(NamedTuple):
-    """Counts of one part of the pieces for one format and window; parts can be added.
+class FragmentCounts(NamedTuple):
+    """Counts of one part of the fragments for one format and window; parts can be added.
 
-    hits: int64[K, 3, J], of K keys in the PANELS at J thresholds; expected: float64[3, J], of one key; tests: pieces.
+    hits: int64[K, 3, J], of K keys in the PANELS at J thresholds; expected: float64[3, J], of one key; tests:
+    fragments.
     """
 
     hits: NDArray[np.int64]
     expected: NDArray[np.float64]
     tests: int
-    worst: Worst
+    extreme: ExtremeFragment
 
-    def plus(self, other: "PieceCounts") -> "PieceCounts":
+    def plus(self, other: "FragmentCounts") -> "FragmentCounts":
         """Both parts together."""
-        worst = min(self.worst, other.worst, key=lambda worst: worst.log10_p)
-        return PieceCounts(self.hits + other.hits, self.expected + other.expected, self.tests + other.tests, worst)
+        extreme = min(self.extreme, other.extreme, key=lambda extreme: extreme.log10_p)
+        return FragmentCounts(self.hits + other.hits, self.expected + other.expected, self.tests + other.tests, extreme)
 
 
-def pieces(tokens: Tokens, counts: NDArray[np.int64], length: int) -> Tokens:
-    """The first counts[d] disjoint pieces of exactly `length` tokens of each document d."""
+def cut_fragments(tokens: Tokens, counts: NDArray[np.int64], length: int) -> Tokens:
+    """The first counts[d] disjoint fragments of exactly `length` tokens of each document d."""
     numbers = np.concatenate([np.arange(count) for count in counts]) if len(counts) else np.empty(0, np.int64)
     begins = np.repeat(tokens.offsets[:-1], counts) + length * numbers.astype(np.int64)
     index = begins[:, None] + np.arange(length)[None, :]
     return Tokens(tokens.ids[index].ravel(), np.arange(len(begins) + 1, dtype=np.int64) * length)
 
 
-def piece_counts(how: Format, secrets: Sequence[bytes], tokens: Tokens, thresholds: Sequence[float]) -> PieceCounts:
-    """Score pieces under every key, with repeats and without.
+def count_fragments(
+    how: Format, secrets: Sequence[bytes], tokens: Tokens, thresholds: Sequence[float]
+) -> FragmentCounts:
+    """Score fragments under every key, with repeats and without.
 
-    secrets: the secrets of the K keys; tokens: at least one piece.
+    secrets: the secrets of the K keys; tokens: at least one fragment.
 
     Raises:
         ValueError: no keys, or a format without a law.
@@ -317,15 +320,15 @@ def piece_counts(how: Format, secrets: Sequence[bytes], tokens: Tokens, threshol
     positions = {dedup: how.rule().positions(tokens, dedup) for dedup in dict.fromkeys(d for _, d in PANELS)}
     laws: dict[str, Law] = {"z": Normal(exact), "exact": exact}
     hits = np.zeros((len(marks), len(PANELS), len(thresholds)), np.int64)
-    worst: Worst | None = None
+    extreme: ExtremeFragment | None = None
     for k, mark in enumerate(marks):
         score = {dedup: mark.score(tokens, where, 0) for dedup, where in positions.items()}
         p = {panel: laws[panel[0]].log10_p(score[panel[1]], positions[panel[1]].scored) for panel in PANELS}
         for i, panel in enumerate(PANELS):
             hits[k, i] = (p[panel][:, None] <= log10_alpha[None, :]).sum(axis=0)
         at = int(p["exact", "none"].argmin())
-        if worst is None or p["exact", "none"][at] < worst.log10_p:
-            worst = Worst(
+        if extreme is None or p["exact", "none"][at] < extreme.log10_p:
+            extreme = ExtremeFragment(
                 float(p["exact", "none"][at]),
                 float(p["exact", "ngram"][at]),
                 int(positions["none"].scored[at]),
@@ -333,10 +336,10 @@ def piece_counts(how: Format, secrets: Sequence[bytes], tokens: Tokens, threshol
                 k,
                 tokens.ids[tokens.offsets[at] : tokens.offsets[at + 1]],
             )
-    if worst is None:
+    if extreme is None:
         raise ValueError("no keys: pieces are tested under at least one")
     expected = [_expected(laws[test], positions[dedup].scored, thresholds) for test, dedup in PANELS]
-    return PieceCounts(hits, np.array(expected), len(tokens.offsets) - 1, worst)
+    return FragmentCounts(hits, np.array(expected), len(tokens.offsets) - 1, extreme)
 
 
 def _expected(law: Law, scored: NDArray[np.int64], thresholds: Sequence[float]) -> NDArray[np.float64]:

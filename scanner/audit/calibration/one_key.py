@@ -6,7 +6,7 @@ spread between its messages, each of which meets other draws, shows how large su
 
 N-grams behind small p-values are shown as counts, and their text only on request (SPEC §4). The families of tests are
 fixed by the configuration alone. Each gets an even share of the family-wise error: the law's methods, the best of all
-messages, the law's cases, their uniformity, disjoint pieces, names in marked text, the keys.
+messages, the law's cases, their uniformity, disjoint fragments, names in marked text, the keys.
 
 Drawings are PNG bytes; they need matplotlib, which the extra `audit` installs.
 """
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy import special  # type: ignore[import-untyped]
 
 from scanner.audit.calibration.admission import LawCase, LawCounts
-from scanner.audit.calibration.calibration_plan import PANELS, CalibrationPlan, PieceCounts, repeated
+from scanner.audit.calibration.calibration_plan import PANELS, CalibrationPlan, FragmentCounts, repeated
 from scanner.audit.calibration.wrong_names import DEDUP, NAMES_AT, NamesCase, NamesCounts
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, rate_rows, uniformity_rows
 from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums, chances, cluster_sums
@@ -179,7 +179,7 @@ NGRAMS_LISTED = 20
 
 def details(
     plan: CalibrationPlan,
-    pieces: Mapping[Format, PieceCounts],
+    fragments: Mapping[Format, FragmentCounts],
     names: Mapping[NamesCase, NamesCounts],
     keys: Mapping[str, KeyCounts],
     show_text: bool,
@@ -190,13 +190,13 @@ def details(
     """
     reader = _Reader(plan.tokenizer) if show_text else None
     found: dict[str, Any] = {"figure": [], "names": [_named(*entry) for entry in names.items()], "keys": {}}
-    for how, counts in pieces.items():
+    for how, counts in fragments.items():
         found["figure"].append(
             {
                 **how.columns()._asdict(),
                 "label": how.label(),
                 "pieces": counts.tests,
-                "thresholds": list(PIECE_THRESHOLDS),
+                "thresholds": list(FRAGMENT_THRESHOLDS),
                 "panels": [
                     {"test": test, "dedup": dedup, "hits": counts.hits[:, i].tolist()}
                     for i, (test, dedup) in enumerate(PANELS)
@@ -234,8 +234,8 @@ class _Reader:
         return str(self._inner.decode(list(ids), skip_special_tokens=False))
 
 
-def _vanilla(counts: PieceCounts, rule: PositionRule, reader: _Reader | None) -> dict[str, Any]:
-    worst = counts.worst
+def _vanilla(counts: FragmentCounts, rule: PositionRule, reader: _Reader | None) -> dict[str, Any]:
+    worst = counts.extreme
     columns: dict[str, Any] = {
         "key": worst.key,
         "log10_p_none": worst.log10_p,
@@ -258,18 +258,18 @@ def _excess(counts: KeyCounts, reader: _Reader | None) -> list[dict[str, Any]]:
     ]
 
 
-PIECE_THRESHOLDS = tuple(10.0 ** (-k / 4) for k in range(29))
-"""Thresholds of disjoint pieces: quarters of a power of ten, from 1 down to 1e-7."""
+FRAGMENT_THRESHOLDS = tuple(10.0 ** (-k / 4) for k in range(29))
+"""Thresholds of disjoint fragments: quarters of a power of ten, from 1 down to 1e-7."""
 
-PIECES_JUDGED = 6
-"""Powers of ten at which disjoint pieces are judged, from 1e-1 down: below them, a million tests decide nothing."""
+FRAGMENTS_JUDGED = 6
+"""Powers of ten at which disjoint fragments are judged, from 1e-1 down: below them, a million tests decide nothing."""
 
 
 def all_rows(
     audit: Audit,
     plan: CalibrationPlan,
     law: Mapping[LawCase, LawCounts],
-    pieces: Mapping[Format, PieceCounts],
+    fragments: Mapping[Format, FragmentCounts],
     names: Mapping[NamesCase, NamesCounts],
     keys: Mapping[str, KeyCounts],
     filters: Mapping[str, AuditedFilter],
@@ -278,13 +278,13 @@ def all_rows(
 
     filters: by key id, of keys that were audited without common n-grams.
     """
-    families = 4 * bool(law) + bool(pieces) + bool(names) + bool(keys)
+    families = 4 * bool(law) + bool(fragments) + bool(names) + bool(keys)
     share = replace(audit, family_error=audit.family_error / max(families, 1))
     rows: list[Row] = []
     if law:
         rows += _law_rows(share, law)
-    if pieces:
-        rows += _piece_rows(share, pieces)
+    if fragments:
+        rows += _fragment_rows(share, fragments)
     if names:
         rows += rate_rows(share, _names_answers(names), NAMES_AT)
     if plan.audited is not None:
@@ -323,16 +323,16 @@ def _by_method(answers: Sequence[tuple[Question, ClusterSums]]) -> list[tuple[Qu
     return list(totals.items())
 
 
-def _piece_rows(audit: Audit, pieces: Mapping[Format, PieceCounts]) -> list[Row]:
-    at = [int(np.argmin(np.abs(np.log10(PIECE_THRESHOLDS) + k))) for k in range(1, PIECES_JUDGED + 1)]
+def _fragment_rows(audit: Audit, fragments: Mapping[Format, FragmentCounts]) -> list[Row]:
+    at = [int(np.argmin(np.abs(np.log10(FRAGMENT_THRESHOLDS) + k))) for k in range(1, FRAGMENTS_JUDGED + 1)]
     answers = []
-    for how, found in pieces.items():
+    for how, found in fragments.items():
         for i, (test, dedup) in enumerate(PANELS):
             hits = found.hits[:, i][:, at]
             chance = np.broadcast_to(found.expected[i][at] / found.tests, hits.shape)
             question = Question.about("figure", test, "key", how, dedup)
             answers.append((question, cluster_sums(hits, np.full(len(hits), found.tests), chance)))
-    return rate_rows(audit, answers, THRESHOLDS[:PIECES_JUDGED])
+    return rate_rows(audit, answers, THRESHOLDS[:FRAGMENTS_JUDGED])
 
 
 def _names_answers(names: Mapping[NamesCase, NamesCounts]) -> list[tuple[Question, ClusterSums]]:
@@ -359,7 +359,7 @@ TITLES = ("Z-test, nothing left out", "exact test, nothing left out", "exact tes
 BAND = 0.95
 
 
-def pieces_png(found: Mapping[Format, PieceCounts], thresholds: Sequence[float]) -> bytes:
+def fragments_png(found: Mapping[Format, FragmentCounts], thresholds: Sequence[float]) -> bytes:
     """The paper's figure: empirical against theoretical rate, one row a format, one panel a test, all keys visible.
 
     Thin lines are keys, thick ones their mean; the band is Student's 95 % interval of the mean over keys.
@@ -367,7 +367,7 @@ def pieces_png(found: Mapping[Format, PieceCounts], thresholds: Sequence[float])
     from matplotlib import colormaps
     from matplotlib.figure import Figure as Drawing
 
-    by_method: dict[str, dict[int, PieceCounts]] = {}
+    by_method: dict[str, dict[int, FragmentCounts]] = {}
     for how, counts in found.items():
         _, window, gamma = how.columns()
         by_method.setdefault(how.title + (f", γ = {gamma}" if gamma else ""), {})[window] = counts
@@ -394,7 +394,7 @@ def pieces_png(found: Mapping[Format, PieceCounts], thresholds: Sequence[float])
 
 
 def _draw(
-    ax: "Axes", found: PieceCounts, panel: int, thresholds: Sequence[float], colour: Sequence[float], name: str
+    ax: "Axes", found: FragmentCounts, panel: int, thresholds: Sequence[float], colour: Sequence[float], name: str
 ) -> None:
     rates = found.hits[:, panel] / found.tests
     positive = np.where(rates > 0, rates, np.nan)

@@ -29,7 +29,7 @@ TOKENS = 8192, 16384
 CHOICES = 8
 """Tokens that a step chooses among: three bits a token, as much as a model that is free in its words."""
 
-PIECE = 100
+TOKENS_A_TURN = 100
 """Tokens of one user before the next user's, where a text is several users'."""
 
 Ids = NDArray[np.uint32]
@@ -94,8 +94,8 @@ def after(contexts: Ids, choices: Ids) -> tuple[Tokens, Positions]:
 
 
 def by_turns(texts: Sequence[Ids]) -> Ids:
-    """One text made of several, in pieces of PIECE tokens by turns, for as long as each lasts."""
-    parts = [[text[at : at + PIECE] for at in range(0, len(text), PIECE)] for text in texts]
+    """One text made of several, by turns of TOKENS_A_TURN tokens, for as long as each lasts."""
+    parts = [[text[at : at + TOKENS_A_TURN] for at in range(0, len(text), TOKENS_A_TURN)] for text in texts]
     longest = max(map(len, parts))
     return np.concatenate([part[i] for i in range(longest) for part in parts if i < len(part)])
 
@@ -235,7 +235,7 @@ def _people(users: int, texts: int, groups: int, rng: np.random.Generator, *, on
 
 
 def _written(case: NamesCase, mark: Version2Mark, messages: Messages, rng: np.random.Generator) -> list[Ids]:
-    """The texts of a case. Several users' texts stand in pieces by turns, as much of each."""
+    """The texts of a case. Several users' texts stand by turns, as much of each."""
 
     def unmarked(_: Ids, choices: Ids, __: NDArray[np.int64]) -> Ids:
         return choices[:, 0]

@@ -53,7 +53,7 @@ class HitSubject:
 
     kind: str
     messages: int
-    decoy: int | None
+    decoy_number: int | None
     columns: UnlabelledColumns
     label: str
     stratum: str | None = None
@@ -76,12 +76,12 @@ class HitCounts:
         test: KeyUnderTest,
         sums: ClusterSums,
         messages: int,
-        decoy: int | None = None,
+        decoy_number: int | None = None,
         stratum: str | None = None,
         key_id: str | None = None,
     ) -> None:
         how = self._decoys.kinds[test.key.key_id].format
-        subject = HitSubject(kind, messages, decoy, how.columns(), how.label(), stratum, key_id)
+        subject = HitSubject(kind, messages, decoy_number, how.columns(), how.label(), stratum, key_id)
         self._add_sums(subject, sums)
 
     def _add_sums(self, subject: HitSubject, sums: ClusterSums) -> None:
@@ -92,7 +92,12 @@ class HitCounts:
         shared = self._origin._asdict() | {"dedup": self._decoys.dedup, "scanned_at": datetime.now(UTC)}
         rows: list[dict[str, Any]] = []
         for subject, sums in self._found.items():
-            about = {"kind": subject.kind, "messages": subject.messages, "decoy": subject.decoy, "label": subject.label}
+            about = {
+                "kind": subject.kind,
+                "messages": subject.messages,
+                "decoy": subject.decoy_number,
+                "label": subject.label,
+            }
             about |= {"stratum": subject.stratum, "key_id": subject.key_id}
             thresholds = [KNOCKOFFS[subject.kind]] if subject.kind in KNOCKOFFS else DEEP[: len(sums.hits)]
             columns = {"threshold": thresholds, **sums.columns()}
@@ -101,7 +106,7 @@ class HitCounts:
         return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
 
 
-class PieceDecoys(HitCounts):
+class DecoyObserver(HitCounts):
     """Counts the decoys' hits in one piece of a shard; scanner.detection.detector shows it every batch.
 
     detector: decides texts whole, under decoys; None: no text is.
@@ -315,7 +320,7 @@ def _joined(marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Iterator[t
         yield from ((mark, every[d : d + 1]) for d, mark in enumerate(marks))
 
 
-class LevelDecoys(PieceDecoys):
+class LevelDecoyObserver(DecoyObserver):
     """Counts how often decoys of one message reach each threshold in texts whose tokens count by a model.
 
     Whether a model reads a text depends on the keys of the registry, and on no decoy, so that decoys' p-values hold in
@@ -351,7 +356,7 @@ class LevelDecoys(PieceDecoys):
             self._count("decoy_weighed", scores.test, cluster_sums(hits, np.ones(len(hits)), chance), 1)
 
 
-class Rehearsal(PieceDecoys):
+class Rehearsal(DecoyObserver):
     """Decoys that are scored to compile their kernels, and counted nowhere."""
 
     def __init__(self, decoys: Decoys) -> None:
@@ -364,7 +369,7 @@ class Rehearsal(PieceDecoys):
             self._score(scores, seeds, np.full(len(digests), number), every & (number == 0), text_of)
 
 
-class AccountDecoys(HitCounts):
+class AccountDecoyObserver(HitCounts):
     """Counts the decoys' hits of the accounts of one part; scanner.detection.accounts shows it some at a time.
 
     origin: of the part, as it stands in every row; unit: name of the posts that are tested together.
