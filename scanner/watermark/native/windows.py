@@ -15,9 +15,9 @@ import numpy as np
 from numpy import float32, uint32, uint64
 from numpy.typing import NDArray
 
-from scanner.watermark.kernel import kernel
+from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Law
-from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
+from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes
 from scanner.watermark.native.gumbel_runs import BITS, MOST_OF_A_TERM
 from scanner.watermark.native.keyed import below
 from scanner.watermark.native.streams import ScoredSteps, begin_run, in_two, is_group_step, log2, steps_of
@@ -91,6 +91,9 @@ def _best_of_each(whose: NDArray[np.int64], log10_p: NDArray[np.float64]) -> NDA
 WIDTH = 32
 """Numbers of a word."""
 
+COLUMNS = 4 * WIDTH
+"""Numbers whose green steps are counted side by side."""
+
 
 @kernel
 def best_green(
@@ -112,7 +115,8 @@ def best_green(
     per_block = 5 + log2(height)
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     longest = np.max(np.diff(steps.offsets))
-    words, sums = np.empty((height, longest + CHUNK), np.uint32), np.zeros((longest + 1, WIDTH), np.int32)
+    words = np.zeros((max(height, COLUMNS // WIDTH), longest + CHUNK), np.uint32)
+    sums, places = np.zeros((longest + 1) * COLUMNS, np.uint32), np.arange(COLUMNS).astype(np.uint32)
     numbers, scores = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
     for d in range(len(first) - 1):
         key, at, size = keys[steps.whose[d]], steps.offsets[d], steps.offsets[d + 1] - steps.offsets[d]
@@ -123,25 +127,65 @@ def best_green(
                 chacha8_lanes(key, inputs, lanes, block)
                 for k in range(height):
                     below(n, bits, height * CHUNK, block[k * CHUNK :], words[k, p - at : p - at + lanes])
-            for k in range(height):
-                number = run + k * WIDTH
-                if number >= count:
-                    break
-                for i in range(size):
-                    word, now, after = words[k, i], sums[i], sums[i + 1]
-                    for j in range(WIDTH):
-                        after[j] = now[j] + np.int32(uint32(word >> uint32(j)) & uint32(1))
-                width = min(WIDTH, count - number)
-                for w in range(first[d], first[d + 1]):
-                    low, high = sums[begin[w] - at], sums[end[w] - at]
-                    most = np.int32(0)
-                    for j in range(WIDTH):
-                        most = max(most, np.int32(high[j] - low[j]))
-                    if most > scores[w]:
-                        for j in range(width):
-                            if high[j] - low[j] > scores[w]:
-                                scores[w], numbers[w] = high[j] - low[j], number + j
+            for number in range(run, min(run + height * WIDTH, count), COLUMNS):
+                _count_bits(words[(number - run) // WIDTH :], size, places < uint32(count - number), sums)
+                _find_best(sums, places, number, at, first[d], first[d + 1], begin, end, numbers, scores)
     return numbers, scores
+
+
+@kernel
+def _count_bits(words: NDArray[np.uint32], size: int, valid: NDArray[np.bool_], sums: NDArray[np.uint32]) -> None:
+    """Running sums of COLUMNS numbers' bits over so many steps, from words of 32; of those not valid they are 0."""
+    now, used = np.zeros(COLUMNS, np.uint32), valid.astype(np.uint32)
+    for i in range(uint64(size)):
+        a, b, c, d = words[0, i], words[1, i], words[2, i], words[3, i]
+        after = (i + uint64(1)) * uint64(COLUMNS)
+        for j in range(uint64(WIDTH)):  # four at once: the compiler unrolls a shorter loop, and finds no vectors then
+            _add(now, sums, j, after, uint32(a >> uint32(j)) & used[j])
+            _add(now, sums, j + uint64(WIDTH), after, uint32(b >> uint32(j)) & used[j + uint64(WIDTH)])
+            _add(now, sums, j + uint64(2 * WIDTH), after, uint32(c >> uint32(j)) & used[j + uint64(2 * WIDTH)])
+            _add(now, sums, j + uint64(3 * WIDTH), after, uint32(d >> uint32(j)) & used[j + uint64(3 * WIDTH)])
+
+
+@inlined
+def _add(now: NDArray[np.uint32], sums: NDArray[np.uint32], place: int | uint64, after: uint64, more: uint32) -> None:
+    """Go on with a running sum: `now` holds those of the last step, and `after` is where the next step's begin."""
+    now[place] += more
+    sums[after + place] = now[place]
+
+
+@kernel
+def _find_best(
+    sums: NDArray[np.uint32],
+    places: NDArray[np.uint32],
+    number: int,
+    at: int,
+    first: int,
+    last: int,
+    begin: NDArray[np.int64],
+    end: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    scores: NDArray[np.int64],
+) -> None:
+    """Keep the best number of each of a document's windows, first … last−1, where it is better than any before.
+
+    sums: uint32[steps + 1, C], flat, running sums of C numbers; places: uint32[C], which each is, from `number` on.
+    """
+    columns = uint64(len(places))
+    for w in range(first, last):
+        low, high, most = uint64(begin[w] - at) * columns, uint64(end[w] - at) * columns, uint32(0)
+        for j in range(columns):
+            most = max(most, uint32(sums[high + j] - sums[low + j]))
+        if np.int64(most) > scores[w]:
+            place = ~uint32(0)
+            for j in range(columns):
+                if uint32(sums[high + j] - sums[low + j]) == most:
+                    place = min(place, places[j])
+            scores[w], numbers[w] = most, number + np.int64(place)
+
+
+NUMBERS = 1 << BITS
+"""Numbers of a block."""
 
 
 @kernel
@@ -157,35 +201,64 @@ def best_gumbel(
 
     Arguments and result as of `best_green`; a window has 2^16 steps at most.
     """
-    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK + LANES, np.uint32)
     longest = np.max(np.diff(steps.offsets))
-    sums = np.zeros((longest + 1, 1 << BITS), np.uint32)  # differences of sums that went around are right still
+    # number k of block b in column LANES · k + b; differences of sums that went around are right still
+    sums, columns = np.zeros((longest + 1) * LANES * NUMBERS, np.uint32), np.arange(LANES * NUMBERS)
+    places = (columns % LANES * NUMBERS + columns // LANES).astype(np.uint32)
     numbers, scores = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
     for d in range(len(first) - 1):
         key, at, size = keys[steps.whose[d]], steps.offsets[d], steps.offsets[d + 1] - steps.offsets[d]
-        for run in range(0, count if first[d + 1] > first[d] else 0, 1 << BITS):
-            for p in range(at, at + size, CHUNK):
-                lanes = min(CHUNK, at + size - p)
-                begin_run(steps.ids[p : p + lanes], steps.nonces[p : p + lanes], run, BITS, inputs)
-                chacha8_lanes(key, inputs, lanes, block)
-                for k in range(1 << BITS):
-                    draws = block[k * CHUNK : k * CHUNK + lanes]
-                    for i in range(lanes):
-                        rest = float32(uint32(~draws[i] | uint32(1)))
-                        draws[i] = uint32(MOST_OF_A_TERM) - uint32(rest.view(np.uint32) >> uint32(12))
-                for i in range(uint64(lanes)):
-                    now, after = sums[uint64(p - at) + i], sums[uint64(p - at) + i + uint64(1)]
-                    for k in range(uint64(1 << BITS)):
-                        after[k] = uint32(now[k] + block[k * uint64(CHUNK) + i])
-            width = min(1 << BITS, count - run)
-            for w in range(first[d], first[d + 1]):
-                low, high = sums[begin[w] - at], sums[end[w] - at]
-                most = uint32(0)
-                for k in range(1 << BITS):
-                    most = max(most, uint32(high[k] - low[k]))
-                if np.int64(most) > scores[w]:
-                    for k in range(width):
-                        bound = np.int64(uint32(high[k] - low[k]))
-                        if bound > scores[w]:
-                            scores[w], numbers[w] = bound, run + k
+        for run in range(0, count if first[d + 1] > first[d] else 0, LANES * NUMBERS):
+            side = min(LANES, (count - run + NUMBERS - 1) // NUMBERS)
+            now, at_once, used = np.zeros(len(places), np.uint32), CHUNK // side, places < uint32(count - run)
+            for p in range(0, size, at_once):
+                these = min(at_once, size - p)
+                _begin_side_by_side(steps, at + p, these, run >> BITS, side, inputs)
+                chacha8_lanes(key, inputs, these * side, block)
+                _add_bounds(block, side, these, used, now, sums[(p + 1) * len(places) :])
+            _find_best(sums, places, run, at, first[d], first[d + 1], begin, end, numbers, scores)
     return numbers, scores
+
+
+@kernel
+def _begin_side_by_side(
+    steps: ScoredSteps, first: int, size: int, block: int, side: int, inputs: NDArray[np.uint32]
+) -> None:
+    """Counters and nonces of `side` blocks of each of some steps, step by step, as `chacha8_lanes` takes them."""
+    lane = 0
+    for p in range(first, first + size):
+        low, high, nonce = uint32(steps.ids[p] << uint32(32 - BITS)), steps.ids[p] >> uint32(BITS), steps.nonces[p]
+        for b in range(side):
+            inputs[lane], inputs[CHUNK + lane] = low | uint32(block + b), high
+            inputs[2 * CHUNK + lane], inputs[3 * CHUNK + lane] = uint32(nonce), uint32(nonce >> uint64(32))
+            lane += 1
+
+
+@kernel
+def _add_bounds(
+    block: NDArray[np.uint32],
+    side: int,
+    size: int,
+    valid: NDArray[np.bool_],
+    now: NDArray[np.uint32],
+    sums: NDArray[np.uint32],
+) -> None:
+    """Go on with running sums of bounds on the terms of some steps; of numbers that are not valid they are 0."""
+    for k in range(NUMBERS):
+        draws = block[k * CHUNK : k * CHUNK + side * size]
+        for i in range(len(draws)):
+            rest = float32(uint32(~draws[i] | uint32(1)))
+            draws[i] = uint32(MOST_OF_A_TERM) - uint32(rest.view(np.uint32) >> uint32(12))
+    used, row, width = np.where(valid, ~uint32(0), uint32(0)), uint64(CHUNK), uint64(LANES)
+    for i in range(uint64(size)):
+        after = i * uint64(LANES * NUMBERS)
+        for k in range(uint64(0), uint64(NUMBERS), uint64(4)):
+            a, place = k * row + i * uint64(side), k * width
+            b, c, d = a + row, a + row + row, a + row + row + row
+            for j in range(place, place + width):  # four at once, as in `_count_bits`
+                lane = j - place
+                _add(now, sums, j, after, block[a + lane] & used[j])
+                _add(now, sums, j + width, after, block[b + lane] & used[j + width])
+                _add(now, sums, j + width + width, after, block[c + lane] & used[j + width + width])
+                _add(now, sums, j + width + width + width, after, block[d + lane] & used[j + width + width + width])
