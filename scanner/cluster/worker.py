@@ -313,8 +313,9 @@ class Worker:
                 yield Busy(self._plan.config.cluster.stall_seconds + SIGNS_APART, behind)
             clock.lap("score")
         batches["audit_counts"] += observer.rows() if observer else []
-        odd = replace(self._odd_times(batches["verdicts"], known.written), values_not_read=sum(map(len, unread)))
-        rows.counts = self._counts(rows, text_bytes, piece.shard.file.path) + odd
+        counts = self._counts(rows, text_bytes, piece.shard.file.path)
+        future, older = self._odd_times(batches["verdicts"], known.written)
+        rows.counts = replace(counts, in_future=future, older_than_key=older, values_not_read=sum(map(len, unread)))
         clock.lap("score")
         clock.within_score("tokenise", self._detector.tokenising - before_it[0])
         clock.within_score("prove", self._detector.proving - before_it[1])
@@ -373,14 +374,15 @@ class Worker:
             return batch, []
         return batch.filter(pc.invert(large)), batch["row"].filter(large).to_pylist()
 
-    def _odd_times(self, verdicts: list[pa.RecordBatch], written: datetime | None) -> DocumentCounts:
+    def _odd_times(self, verdicts: list[pa.RecordBatch], written: datetime | None) -> tuple[int, int]:
+        """How many documents are from the future, and how many named ones are older than their key."""
         keys, future, older = {key.key_id: key for key in self._plan.keys}, 0, 0
         for batch in verdicts:
             times = batch["created_at"] if written is None else pc.fill_null(batch["created_at"], written)
             future += pc.sum(pc.greater(times, batch["scanned_at"]), min_count=0).as_py()
             dated = batch.filter(pc.is_valid(batch["first_seen_at"])).select(["first_seen_at", "key_id"])
             older += sum(row["first_seen_at"] < keys[row["key_id"]].marked_since() for row in dated.to_pylist())
-        return DocumentCounts(in_future=future, older_than_key=older)
+        return future, older
 
     @cached_property
     def _seconds_a_byte(self) -> float:

@@ -11,6 +11,7 @@ Two messages of one user are one user (SPEC_2 §3). So a text under two keys of 
 replaces another, names that user. This holds under keys of version 1 too, where several messages that pass name nobody.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,17 @@ class KeyUnderTest:
     tokenizer: "Tokenizer"
     to_device: Callable[[Watermark], Watermark] = as_it_is
 
+    @functools.cached_property
+    def basis(self) -> str:
+        """Basis of its p-values, as tables have it."""
+        return str(self.watermark.basis)
+
+    @functools.cached_property
+    def log10_reach(self) -> float:
+        """log10 of the smallest p-value that it may state: by its admission if its law is assumed; else −∞."""
+        admission = self.key.admission
+        return math.log10(admission.holds_down_to) if self.watermark.basis.assumed and admission else -math.inf
+
 
 class KeyPositions(NamedTuple):
     """What one key scores of a batch: the positions of D of its documents, and which these are, int64[D].
@@ -104,12 +116,6 @@ class ScoreObserver(Protocol):
 
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
         """Take a batch: SHA-256 of its texts, the scores of each key, and the texts as they were read, by place."""
-
-
-def log10_reach(test: KeyUnderTest) -> float:
-    """log10 of the smallest p-value that a key may state: by its admission if its law is assumed; else −∞."""
-    admission = test.key.admission
-    return math.log10(admission.holds_down_to) if test.watermark.basis.assumed and admission else -math.inf
 
 
 class DocumentSpan(NamedTuple):

@@ -283,7 +283,7 @@ class Detector:
         if not document_spans:
             return verdicts, pa.RecordBatch.from_pylist([], SPANS)
         keys = [
-            SpanKey(test.key, test.tokenizer.reference, terms.of_spans or math.nan, str(test.watermark.basis))
+            SpanKey(test.key, test.tokenizer.reference, terms.of_spans or math.nan, test.basis)
             for test, terms in zip(self._keys, self._terms, strict=True)
         ]
         return with_spans(verdicts, document_spans, keys, batch, self._rules.rates[1], salt)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import KeyUnderTest, Origin, TextOutcomes, log10_reach
+from scanner.detection.attribution import KeyUnderTest, Origin, TextOutcomes
 from scanner.watermark.rule import KeyFindings, corrected
 from schemas.registry import Canary
 from schemas.tables import DECADES, FLAGS, SPANS, VERDICTS
@@ -48,7 +48,7 @@ def verdict_columns(
         return of_chosen(of_key[rows, np.minimum(decided.candidate, of_key.shape[1] - 1)] for of_key in values)
 
     tested = of_chosen(findings.correction for findings in found)
-    reach = np.array([log10_reach(test) for test in keys], np.float64)[chosen]
+    reach = np.array([test.log10_reach for test in keys], np.float64)[chosen]
     reach_global, whole = corrected(reach, 1, tested), np.ceil(tested)
 
     message = of_candidate(findings.message for findings in found)
@@ -80,7 +80,7 @@ def verdict_columns(
         "keys_tested": whole.astype(np.int64),
         "tests": pa.array(tested, mask=whole == tested),
         "flagged": decided.flagged,
-        "basis": pa.array([str(test.watermark.basis) for test in keys]).take(pa.array(chosen)),
+        "basis": pa.array([test.basis for test in keys]).take(pa.array(chosen)),
         "p_rank": _p_values(of_candidate(findings.p_rank for findings in found)),
         "text_id": pa.nulls(len(chosen), pa.binary()),
         "p_class": pa.nulls(len(chosen), pa.int64()),

@@ -7,6 +7,7 @@ texts of one account count once, and so do all texts without one; else its own. 
 accounts alone, never on a score.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -182,7 +183,7 @@ class Rules:
         rates = scan["false_positive_rate"], keys_tested, scan["misnaming_rate"]
         return cls(*rates, scan["dedup"], scan["min_scored"], weights, ngram_filter)
 
-    @property
+    @functools.cached_property
     def rates(self) -> tuple[float, float]:
         """At or below which p a text is flagged, and its user named."""
         return self.false_positive_rate, self.misnaming_rate or self.false_positive_rate

@@ -6,7 +6,7 @@ each named by the evidence of its own part. If a span, or the whole, differs whe
 so and the document names nobody.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -30,30 +30,11 @@ from scanner.detection.sketches import sketch
 from scanner.scan_plan import correction_columns
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import parts_of, segments_of
-from scanner.watermark import Positions, Tokens
 from scanner.watermark.positions import reach_of
 from scanner.watermark.rule import passes
-from scanner.watermark.span_search import Span
 from schemas.registry import MasterKey
 from schemas.tables import SPANS, VERDICTS
 from schemas.words import Naming, Proof
-
-
-def locate(
-    spans: Iterable[Span], key: int, tokens: Tokens, positions: Positions, documents: NDArray[np.int64]
-) -> list[DocumentSpan]:
-    """Find the places of spans.
-
-    spans: spans of `positions`; positions: positions of the documents that were scored; documents: places of these
-    documents in the batch, int64[d].
-    """
-    found = []
-    for span in spans:
-        document, begin = int(documents[span.document]), int(positions.offsets[span.document])
-        first, last = positions.index[begin + span.begin], positions.index[begin + span.end - 1]
-        at = tokens.offsets[document]
-        found.append(DocumentSpan(document, key, int(first - at), int(last - at), span))
-    return found
 
 
 def namings(
@@ -111,11 +92,14 @@ def quoted_shares(text: str, characters: Sequence[tuple[int, int]]) -> list[floa
 
 def located_spans(scores: Sequence[KeyPositions]) -> list[DocumentSpan]:
     """Every span that keys found in a batch, with the place of its tokens."""
-    return [
-        one
-        for key, of_key in enumerate(scores)
-        for one in locate(of_key.spans, key, of_key.tokens, of_key.positions, of_key.documents)
-    ]
+    found = []
+    for key, (_, tokens, positions, documents, spans, _) in enumerate(scores):
+        for span in spans:
+            document, begin = int(documents[span.document]), int(positions.offsets[span.document])
+            first, last = positions.index[begin + span.begin], positions.index[begin + span.end - 1]
+            at = tokens.offsets[document]
+            found.append(DocumentSpan(document, key, int(first - at), int(last - at), span))
+    return found
 
 
 @dataclass(frozen=True)

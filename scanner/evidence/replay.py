@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import FileHistory, Origin, log10_reach
+from scanner.detection.attribution import FileHistory, Origin
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.proving import nearly_equal, parts_of
@@ -274,7 +274,7 @@ def _by_slow_path(
         path = ByLevelsProof(path, levels.of(key.tokenizer.sha256), form)
     common_places = common_places_of(ngram_filter.of(key.tokenizer.sha256, test.watermark.rule), ids)
     scored, (score,) = path.scores(ids, [row["message"]], (case.scan or {})["dedup"], common_places)
-    log10_p = max(path.log10_p(score, scored), log10_reach(test))
+    log10_p = max(path.log10_p(score, scored), test.log10_reach)
     room = path.rounding(scored) if isinstance(path, BoundsRounding) else 0.0
     return {"tokens": len(ids), "scored": scored, "score": score, "log10_p": log10_p}, room
 

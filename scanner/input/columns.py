@@ -291,7 +291,7 @@ def documents_of(
     def named(role: str) -> pa.Array:
         name = columns.names[role]
         if name is None:
-            return pa.array([partitions.get(role)] * len(batch), pa.string())
+            return pa.array([partitions.get(role)] * len(batch))
         return _plain(batch.column(name))
 
     created = times(named("time"), columns.time_zone)

@@ -64,12 +64,12 @@ def open_source(file: InputFile, columns: Columns) -> FileSource:
         FileFault: it is gone, is another one than was listed, or its bytes cannot be read.
     """
     with contextlib.ExitStack() as closing:
-        opened = closing.enter_context(file.open())
+        opened, of_path = closing.enter_context(file.open()), file.values
         footer = footer_of(opened)
         try:
             plain = open_footer(footer)
             metadata, found = plain.metadata, readable(plain.schema_arrow, columns)
-            read, of_path = found.names, file.values
+            configured, read = columns.names, found.names
             names = [name for name in dict.fromkeys(read.values()) if name is not None]
             options = {"metadata": metadata, "buffer_size": _BUFFER_BYTES, "pre_buffer": False}
             options["page_checksum_verification"] = True  # for pages that have a checksum
@@ -81,13 +81,12 @@ def open_source(file: InputFile, columns: Columns) -> FileSource:
         except Exception as error:  # it was readable when the shard was cut
             file.check_unchanged()
             raise FileFault("io_error", f"the footer cannot be read any more: {in_words(error)}") from None
-        configured = columns.names.items()
         partitions = {
             role: of_path[name]
-            for role, name in configured
+            for role, name in configured.items()
             if name is not None and name in of_path and read[role] is None
         }
-        all_read = all(read[role] == name or name in of_path for role, name in configured)
+        all_read = all(read[role] == name or name in of_path for role, name in configured.items())
         closing.pop_all()  # the caller closes it
     return FileSource(file, columns, opened, as_values, as_dictionaries, found, names, numbers, partitions, all_read)
 

@@ -37,8 +37,10 @@ in their refusal when it is not there. What a format cannot do it does not provi
 |                     | CountsByLevels       |                                                                    |
 """
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -82,7 +84,8 @@ class Watermark(Protocol):
         """
 
 
-class Basis(NamedTuple):
+@dataclass(frozen=True)
+class Basis:
     """What a p-value holds over: the draw of the key, or an assumption.
 
     bits: bits of the key that the draws depend on. assumed: the format's hash is assumed to behave as random, or its
@@ -92,7 +95,7 @@ class Basis(NamedTuple):
     bits: int
     assumed: bool = False
 
-    @property
+    @functools.cached_property
     def proven(self) -> bool:
         """Whether they hold over a key that nobody can search, by what its cipher is believed to be."""
         return not self.assumed and self.bits >= 128
@@ -146,9 +149,7 @@ class Format(BaseModel, ABC):
     """Advice for a secret that can be guessed; None: draw another."""
 
     generator: ClassVar[str | None] = None
-    """Generator whose random numbers are read, if the stack draws others on another device; None where it does not
-    matter.
-    """
+    """Generator that is read, if the stack draws other numbers on another device; None where that does not matter."""
 
     title: ClassVar[str]
     """Title for people, such as `Kirchenbauer et al. (green list)`."""
@@ -262,8 +263,7 @@ class Candidates(NamedTuple):
 
     message: int64[D, C], −1 where there are fewer; score: int64[D, C] or float64[D, C], 0 there, over all T positions;
     user_evidence: what names need besides (version 2, §3), None: nothing; independent: whether one message's mark
-    leaves the scores of the others as they were. Then every candidate that passes is named, else only one that passes
-    alone.
+    leaves the scores of the others as they were: if so, every candidate that passes is named, else one alone.
     """
 
     message: NDArray[np.int64]

@@ -63,10 +63,13 @@ def log10_z(score: ArrayLike, scored: ArrayLike, mean: float, variance: float) -
     return _each_z(s.ravel(), t.ravel(), mean, variance).reshape(s.shape)
 
 
-def log10_any_of(log10_p: ArrayLike, tests: ArrayLike) -> NDArray[np.float64]:
-    """log10(1 − (1 − p)^N): the smallest of N ≥ 1 valid p-values, corrected (SPEC §3: messages, then keys)."""
-    p, n = _broadcast(log10_p, tests)
-    return _each_any_of(p.ravel(), n.ravel()).reshape(p.shape)
+def log10_any_of(log10_p: ArrayLike, tests: ArrayLike, further: ArrayLike = 1) -> NDArray[np.float64]:
+    """log10(1 − (1 − p)^N): the smallest of N ≥ 1 valid p-values, corrected; then in the same way for `further` such.
+
+    In two steps (SPEC §3: messages, then keys), since the product of both numbers may be beyond 2^53.
+    """
+    p, n, m = _broadcast(log10_p, tests, further)
+    return _each_any_of(p.ravel(), n.ravel(), m.ravel()).reshape(p.shape)
 
 
 @functools.lru_cache(maxsize=128)
@@ -76,12 +79,13 @@ def _short_law(gamma: float) -> NDArray[np.float64]:
     return _each_greenlist(np.minimum(s, t).ravel(), t.ravel(), gamma, np.empty((0, 0))).reshape(t.shape)
 
 
-def _broadcast(score: ArrayLike, scored: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Both in their common shape, copied: numpy's views of such a shape take longer to make than short arrays."""
-    given = np.asarray(score, np.float64), np.asarray(scored, np.float64)
-    both = np.empty((2, *np.broadcast(*given).shape))
-    both[0], both[1] = given
-    return both[0, ...], both[1, ...]
+def _broadcast(*given: ArrayLike) -> NDArray[np.float64]:
+    """All in their common shape, copied: numpy's views of such a shape take longer to make than short arrays."""
+    arrays = [np.asarray(values, np.float64) for values in given]
+    out = np.empty((len(arrays), *np.broadcast(*arrays).shape))
+    for place, values in enumerate(arrays):
+        out[place] = values
+    return out
 
 
 @kernel
@@ -250,14 +254,23 @@ def _each_gumbel_log(s: NDArray[np.float64], t: NDArray[np.float64]) -> NDArray[
 
 
 @kernel
-def _each_any_of(log10_p: NDArray[np.float64], tests: NDArray[np.float64]) -> NDArray[np.float64]:
+def _log10_any_of(log10_p: float, tests: float, log_tests: float) -> float:
+    """As `log10_any_of`: of one test, p itself."""
+    return _log_any_of(log10_p * LN10, log_tests) / LN10 if tests > 1.0 else min(log10_p, 0.0)
+
+
+@kernel
+def _each_any_of(
+    log10_p: NDArray[np.float64], tests: NDArray[np.float64], further: NDArray[np.float64]
+) -> NDArray[np.float64]:
     out = np.empty(len(log10_p))
-    last, log_last = 1.0, 0.0  # N is the same for most
+    n, log_n, m, log_m = 1.0, 0.0, 1.0, 0.0  # these are the same for most
     for i in range(len(log10_p)):
-        if tests[i] != last:
-            last, log_last = tests[i], math.log(tests[i])
-        # of one test, p itself
-        out[i] = _log_any_of(log10_p[i] * LN10, log_last) / LN10 if last > 1.0 else min(log10_p[i], 0.0)
+        if tests[i] != n:
+            n, log_n = tests[i], math.log(tests[i])
+        if further[i] != m:
+            m, log_m = further[i], math.log(further[i])
+        out[i] = _log10_any_of(_log10_any_of(log10_p[i], n, log_n), m, log_m)
     return out
 
 

@@ -130,7 +130,7 @@ def corrected(log10_p: ArrayLike, messages: int, correction: ArrayLike = 1) -> N
 
     correction: K, which is how many keys there are, or 1 over the product of the weights of key, unit and variant.
     """
-    return log10_any_of(log10_any_of(log10_p, messages), correction)
+    return log10_any_of(log10_p, messages, correction)
 
 
 def log10_p_best(

@@ -85,8 +85,7 @@ def log10_in_document(log10_p: ArrayLike, looks: ArrayLike, messages: int) -> ND
 
     log10_p: of the part and message of smallest p; looks: how many parts its document has, the whole counted.
     """
-    # with two powers, since looks · M may be beyond 2^53
-    return log10_any_of(log10_any_of(log10_p, messages), np.maximum(looks, 1))
+    return log10_any_of(log10_p, messages, np.maximum(looks, 1))
 
 
 def least_log10_p(law: Law, best: BestWindows) -> NDArray[np.float64]:

@@ -97,7 +97,7 @@ def test_an_ordinary_key_passes(mark, short):
 @pytest.mark.seconds
 def test_the_correction_left_out_is_caught(short, monkeypatch):
     """The audit sees the missing correction, although its expectation is computed by the same function."""
-    monkeypatch.setattr(rule, "log10_any_of", lambda p, _: p)
+    monkeypatch.setattr(rule, "log10_any_of", lambda p, *_: p)
     some = Tokens(short.ids[: 64 * 2000], short.offsets[:2001])
     found = count(GreenList(SECRET, 4, QUARTER), some, messages=1000)
     assert said(found.by_cluster())[:4] == ["too small"] * 4

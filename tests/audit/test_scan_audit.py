@@ -257,7 +257,7 @@ def test_a_z_test_is_caught(tmp_path, human_texts, monkeypatch):
 
 
 def test_the_correction_for_messages_left_out_is_caught(tmp_path, human_texts, monkeypatch):
-    monkeypatch.setattr(rule, "log10_any_of", lambda p, _: p)
+    monkeypatch.setattr(rule, "log10_any_of", lambda p, *_: p)
     audit, without = sabotaged(tmp_path, human_texts, Key(500), most=1000)
     assert alarming(audit) == {"decision", "decoy_best", "reserved"}
     assert alarming(without) == {"reserved"}  # reserved messages need no decoys
