@@ -5,6 +5,7 @@ do. It leaves at one of a few times of its length class, so that its time does n
 """
 
 import asyncio
+import errno
 import functools
 import hashlib
 import importlib.metadata
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scanner.errors import BrickscanError, Refused
 from scanner.registry import head_of, load_registry, numbers_of_heads
@@ -27,8 +29,8 @@ from scanner.registry.secrets import new_secret_file, read_secret
 from scanner.service.budget import Budget, BudgetSpent, Charge
 from scanner.service.processes import Unavailable
 from scanner.service.scoring import Finding, ScoringPool, Served, look
-from scanner.service.signing import Signer
-from scanner.storage.locations import make_private, read_named, write_whole
+from scanner.service.signing import Signer, make_folder
+from scanner.storage.locations import read_named, write_whole
 from schemas.service import (
     CHARACTERS,
     MEANINGS,
@@ -76,7 +78,7 @@ class Answers:
     def __init__(self, config: DetectorConfig, folder: Path, tell: Callable[[str], None]) -> None:
         self.config, self.state, self._folder, self._tell = config, folder / config.state, folder, tell
         self.name = config.name or ""
-        make_private(self.state)
+        make_folder(self.state)
         if not (self.state / _KEY_FILE).exists():
             new_secret_file(self.state / _KEY_FILE)
         secret = read_secret(f"file:{_KEY_FILE}", self.state)
@@ -301,27 +303,40 @@ class Answers:
             raise Refused(f"{path}: cannot be read ({error.strerror})") from None
 
 
+class _KnownRegistry(BaseModel):
+    """keys: their ids; users_head: of the chain of users, None: there are none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    keys: tuple[str, ...] = ()
+    users_head: str | None = None
+
+
 def refuse_older(registry: Path | str, file: Path) -> None:
     """Hold a registry against what a file says of it, the ids of its keys and the head of its users; keep them there.
 
     Raises:
-        Refused: a key is gone, or its chain of users never had that head: it was put back to an older state.
+        Refused: a key is gone, or its chain of users never had that head: it was put back to an older state; or the
+            file cannot be read.
     """
-    known: dict[str, Any] = json.loads(read_named(file)) if file.exists() else {"keys": [], "users_head": None}
-    now: dict[str, Any] = {
-        "keys": [key.key_id for key in load_registry(registry).keys],
-        "users_head": head_of(registry),
-    }
+    try:
+        known = _KnownRegistry.model_validate_json(read_named(file)) if file.exists() else _KnownRegistry()
+    except (OSError, ValidationError):
+        raise Refused(
+            f"{file}: is not as the detector writes it; restore it from a copy, or delete it if none is newer"
+        ) from None
+    keys = tuple(key.key_id for key in load_registry(registry).keys)
+    now = _KnownRegistry(keys=keys, users_head=head_of(registry))
     if now == known:
         return
-    gone, head = sorted(set(known["keys"]) - set(now["keys"])), known["users_head"]
+    gone, head = sorted(set(known.keys) - set(now.keys)), known.users_head
     if gone or (head and not numbers_of_heads(registry, [head])):
         what = f"the key {gone[0]}" if gone else f"the head {head} of its users"
         raise Refused(
             f"registry {registry}: is older than this detector, or another, since it lacks {what}: put back its "
             f"newest backup; if it is meant, delete {file}"
         )
-    write_whole(file, lambda out: out.write(json.dumps(now).encode()))
+    write_whole(file, lambda out: out.write(now.model_dump_json().encode()))
 
 
 @functools.lru_cache(maxsize=1)
@@ -355,15 +370,19 @@ class DetectorLog:
     def __init__(self, folder: Path, days: int) -> None:
         self._folder, self._days = folder, days
         self._day: date | None = None
-        make_private(folder)
+        make_folder(folder)
 
     def add(self, entries: Iterable[Mapping[str, object]]) -> None:
-        """Append entries, with the time."""
+        """Append entries, with the time: all of them, or none where they cannot be written."""
         now = datetime.now(UTC)
         time = {"time": now.isoformat(timespec="seconds")}
         lines = "".join(json.dumps(time | {**entry}) + "\n" for entry in entries)
-        with open(f"{self._folder}/{now.date()}.jsonl", "ab") as file:  # a path's own `open` takes twice as long
-            file.write(lines.encode())
+        path = f"{self._folder}/{now.date()}.jsonl"
+        with open(path, "ab", buffering=0) as file:  # a path's own `open` takes twice as long
+            before = file.tell()
+            if file.write(raw := lines.encode()) < len(raw):
+                file.truncate(before)  # else the next line would go on where this one was cut off
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     def expire(self) -> None:
         """Delete the files of days that are over for longer than they are kept, once a day."""

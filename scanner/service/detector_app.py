@@ -110,11 +110,15 @@ class DetectorApp:
             ("/ready", "GET", self._ready),
             ("/metrics", "GET", self._metrics),
         ]
-        self._app: ASGIApp = Starlette(
+        app = Starlette(
             routes=[Route(path, self._guarded(handler), methods=[method]) for path, method, handler in routes],
             exception_handlers={HTTPException: self._wrong},
             lifespan=self._lifespan,
         )
+        app.router.redirect_slashes = (
+            False  # behind a proxy, it would have clients send their texts by http, or elsewhere
+        )
+        self._app: ASGIApp = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request (ASGI)."""
@@ -231,15 +235,15 @@ class DetectorApp:
     async def _form(self, request: Request) -> Response:
         body = await body_of(request, 2 * self._config.most_bytes + 4_000, self.room)
         fields = _fields(request.headers.get("content-type", ""), body)
-        kind, raw = fields.get("file", ("", b""))
+        name, raw = fields.get("file", ("", b""))
+        # browsers send the lines of a box with CR LF, whatever was pasted
+        text = fields.get("text", ("", b""))[1].replace(b"\r\n", b"\n")
+        if bool(raw) == bool(text.strip()):
+            raise HTTPException(422, "Paste a text, or choose a file: one of the two.")
         if raw:
-            kind = next((known for known, ends in KINDS.items() if kind.lower().endswith(ends)), "")
-            text = await self._text_of(kind, raw, request)
-        else:
-            # browsers send the lines of a box with CR LF, whatever was pasted
-            text = fields.get("text", ("", b""))[1].replace(b"\r\n", b"\n")
-        if not text.strip():
-            raise HTTPException(422, "Paste a text, or choose a file.")
+            text = await self._text_of(_kind_of(name), raw, request)
+        elif text.decode(errors="ignore").encode() != text:
+            raise HTTPException(422, "text: is no UTF-8.")
         answer = await self._one(text, request, raw or None)
         report = b64encode(answer.report.model_dump_json(indent=1).encode()).decode()
         statement = json.loads(answer.report.statement)
@@ -336,11 +340,20 @@ def _utf8(text: str) -> bytes:
         raise HTTPException(422, "text: holds a surrogate, which is no character.") from None
 
 
+def _kind_of(name: str) -> str:
+    """Media type of a file by its name. Raises HTTPException: it is none that is read."""
+    for kind, ends in KINDS.items():
+        if name.lower().endswith(ends):
+            return kind
+    raise HTTPException(415, f"Files are read by the ends of their names: {', '.join(sum(KINDS.values(), ()))}.")
+
+
 def _json(model: BaseModel) -> Response:
     return Response(model.model_dump_json(), media_type="application/json")
 
 
 _PARTS, _LONGEST_HEAD = 10, 1_000
+_AS_IT_IS = ("7bit", "8bit", "binary")
 
 
 def _fields(content_type: str, body: bytes) -> dict[str, tuple[str, bytes]]:
@@ -350,17 +363,19 @@ def _fields(content_type: str, body: bytes) -> dict[str, tuple[str, bytes]]:
     """
     head = _head(f"Content-Type: {content_type}")
     boundary = head.get_boundary()
-    if head.get_content_type() != "multipart/form-data" or not boundary:
+    if head.get_content_type() != "multipart/form-data" or not boundary or not boundary.isascii():
         raise HTTPException(415, "The form of this page is asked, or /detect with JSON.")
-    _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode("latin-1"), _PARTS + 1)
+    _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode(), _PARTS + 1)
     if len(parts) > _PARTS:
         raise HTTPException(422, f"A form has {_PARTS - 1} fields at most.")
-    found = {}
+    found = dict[str, tuple[str, bytes]]()
     for part in parts:
         named, _, value = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
         field = _head(named.decode("latin-1"))
         name = field.get_param("name", header="content-disposition")
         if isinstance(name, str):
+            if name in found or field.get("content-transfer-encoding", "binary").lower() not in _AS_IT_IS:
+                raise HTTPException(422, "A field of this form comes once, and as it is.")
             found[name] = (field.get_filename() or "", value)
     return found
 

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
     load_pem_private_key,
+    load_pem_public_key,
 )
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -37,6 +38,18 @@ _HANDOVER = timedelta(minutes=1)
 """Time after a new key was made in which the last one's reports are good: some are being signed by it just then."""
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder of the detector that others cannot enter, unless it exists.
+
+    Raises:
+        Refused: it cannot be made.
+    """
+    try:
+        make_private(folder)
+    except OSError as error:
+        raise Refused(f"{folder}: cannot be made a folder ({error.strerror}); name another `state`") from None
+
+
 class _SigningKeys(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,13 +60,27 @@ def signing_keys(state: Path) -> tuple[SigningKey, ...]:
     """Every signing key of a detector, oldest first.
 
     Raises:
-        Refused: the list cannot be read.
+        Refused: the list cannot be read, an id is another key's, or private keys are there and no list is.
     """
     path = state / _FILE
     try:
-        return _SigningKeys.model_validate_json(read_named(path)).keys if path.exists() else ()
-    except (OSError, ValidationError):
-        raise Refused(f"{path}: is no list of signing keys; restore it from a copy") from None
+        keys = _SigningKeys.model_validate_json(read_named(path)).keys if path.exists() else ()
+        are_their_own = all(key_id_of(_public_key(key)) == key.key_id for key in keys)
+    except (OSError, ValueError):
+        are_their_own = False
+    if not are_their_own:
+        raise Refused(f"{path}: is no list of signing keys; restore it from a copy")
+    if not path.exists() and any(state.glob("signing-*.pem")):  # else old reports would be nobody's
+        raise Refused(f"{path}: is gone, and its private keys are there; restore it from a copy, or delete them, too")
+    return keys
+
+
+def _public_key(key: SigningKey) -> Ed25519PublicKey:
+    """Raises ValueError: it is none of Ed25519."""
+    public = load_pem_public_key(key.public_key.encode())
+    if not isinstance(public, Ed25519PublicKey):
+        raise ValueError("another kind of key")
+    return public
 
 
 def new_signing_key(state: Path) -> SigningKey:
@@ -62,9 +89,10 @@ def new_signing_key(state: Path) -> SigningKey:
     Raises:
         Refused: it cannot be written.
     """
-    make_private(state)
+    make_folder(state)
     with locked(state):
-        private, now = Ed25519PrivateKey.generate(), datetime.now(UTC).replace(microsecond=0)
+        before, now = signing_keys(state), datetime.now(UTC).replace(microsecond=0)
+        private = Ed25519PrivateKey.generate()
         public = private.public_key()
         made = SigningKey(
             key_id=key_id_of(public),
@@ -78,7 +106,7 @@ def new_signing_key(state: Path) -> SigningKey:
             file.flush()
             os.fsync(file.fileno())
         until = {"signs_until": now + _HANDOVER}
-        ended = [key if key.signs_until else key.model_copy(update=until) for key in signing_keys(state)]
+        ended = [key if key.signs_until else key.model_copy(update=until) for key in before]
         _write(state, (*ended, made))
     return made
 
@@ -89,7 +117,7 @@ def revoke_signing_key(state: Path, key_id: str) -> SigningKey:
     Raises:
         Refused: there is no such key.
     """
-    make_private(state)
+    make_folder(state)
     with locked(state):
         now, keys = datetime.now(UTC).replace(microsecond=0), signing_keys(state)
         if key_id not in [key.key_id for key in keys]:
@@ -206,7 +234,7 @@ def issue_token(state: Path, expert: str, until: datetime) -> tuple[str, ExpertT
     made = ExpertToken(
         token_id=secrets.token_hex(4), expert=expert.strip(), sha256=_digest(token), issued_at=now, until=until
     )
-    make_private(state)
+    make_folder(state)
     with locked(state):
         _write_tokens(state, (*tokens(state), made))
     return token, made
@@ -218,7 +246,7 @@ def revoke_token(state: Path, token_id: str) -> ExpertToken:
     Raises:
         Refused: there is no such token.
     """
-    make_private(state)
+    make_folder(state)
     with locked(state):
         every = tokens(state)
         if token_id not in [one.token_id for one in every]:

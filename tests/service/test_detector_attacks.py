@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import shutil
 import socket
 import threading
@@ -17,7 +18,7 @@ from docs.examples.check_report import check
 from scanner.errors import Refused
 from scanner.registry import add_users, new_key
 from scanner.service import detector_app, scoring
-from scanner.service.answering import DetectorLog
+from scanner.service.answering import DetectorLog, refuse_older
 from scanner.service.budget import BudgetSpent, Charge
 from scanner.service.detector_app import _fields, network_of
 from scanner.service.scoring import look
@@ -92,6 +93,42 @@ def test_a_form_has_the_fields_of_the_page_and_no_thousands():
     ):
         with pytest.raises(detector_app.HTTPException):
             _fields(kind, body)
+
+
+def field(name: str, value: bytes, more: str = "") -> bytes:
+    return f'--e\r\nContent-Disposition: form-data; name="{name}"{more}\r\n\r\n'.encode() + value + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    ("parts", "status", "words"),
+    [
+        ([field("text", b"one"), field("file", b"two", '; filename="a.txt"')], 422, "one of the two"),
+        ([field("text", b"one"), field("text", b"two")], 422, "comes once"),
+        ([field("file", b"one", '; filename="a.txt"'), field("file", b"two", '; filename="b.txt"')], 422, "comes once"),
+        ([field("text", b"b25l", "\r\nContent-Transfer-Encoding: base64")], 422, "as it is"),
+        ([field("text", b"\xe9 one")], 422, "is no UTF-8"),
+        ([field("text", b"o\xed\xa0\x80ne")], 422, "is no UTF-8"),
+        ([field("file", b"one", '; filename="a.exe"')], 415, ".txt, .md"),
+        ([], 422, "Paste a text"),
+    ],
+)
+def test_a_form_that_could_be_answered_about_another_text_is_refused(server, parts, status, words):
+    """Of a text and a file, or two of one name, the last was answered, and what is no UTF-8 as U+FFFD."""
+    body = b"".join(parts) + b"--e--\r\n"
+    got, _, page = request(server, "POST", "/", body, Content_Type="multipart/form-data; boundary=e")
+    assert (got, words in page.decode()) == (status, True)
+
+
+def test_a_boundary_in_letters_that_no_header_has_is_no_fault(server):
+    """It was one of the detector's own, with a line of the log each."""
+    kind = "multipart/form-data; boundary*=utf-8''%E2%82%AC"
+    assert request(server, "POST", "/", b"", Content_Type=kind)[0] == 415
+
+
+def test_nobody_is_sent_elsewhere_by_a_slash(server):
+    """A client would send its text again, to the host that the request named, without TLS."""
+    status, headers, _ = request(server, "POST", "/detect/", "{}", Host="evil.example")
+    assert (status, "location" in headers) == (404, False)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +219,21 @@ def test_a_registry_that_is_cut_short_ends_answers_until_it_is_whole(tmp_path, r
 
 
 @pytest.mark.costly
+@pytest.mark.parametrize("held", ["{", "[]", "{}x", '{"keys": 5}', ""])
+def test_what_the_detector_knows_of_its_registry_is_whole_or_the_sentence_says_what_to_do(tmp_path, registry, held):
+    """The start ended in a traceback, and what ended answers was told as JSONDecodeError."""
+    (tmp_path / "known.json").write_text(held)
+    with pytest.raises(Refused, match="is not as the detector writes it; restore it"):
+        refuse_older(registry, tmp_path / "known.json")
+
+
+def test_a_folder_that_cannot_be_made_is_refused_in_a_sentence(tmp_path, registry):
+    config = configured(tmp_path, registry)
+    (tmp_path / "detector" / "log").write_text("")
+    with pytest.raises(Refused, match="cannot be made a folder"), detecting(config):
+        pass
+
+
 @pytest.mark.parametrize("lost", ["a user", "a key"])
 def test_a_registry_that_is_put_back_to_an_older_state_ends_answers_until_it_is_meant(tmp_path, registry, plain, lost):
     """It was answered by: users of the older state were named, and marks of newer keys not found."""
@@ -338,6 +390,21 @@ def test_hostile_reports_are_refused_in_words():
         report = json.dumps({"statement": statement_text, "signature": ""}).encode()
         with pytest.raises((ValueError, KeyError, RecursionError)):
             check(report, b"", b'{"signingKeys": []}')
+
+
+def test_a_line_of_the_log_that_a_full_disk_cut_is_gone(tmp_path):
+    """The next line went on where it was cut, and neither could be read."""
+    log, (soft, hard) = DetectorLog(tmp_path, 90), resource.getrlimit(resource.RLIMIT_FSIZE)
+    log.add([{"digest": "one"}])
+    (day,) = tmp_path.iterdir()
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (day.stat().st_size + 20, hard))
+        with pytest.raises(OSError, match="No space"):
+            log.add([{"digest": "two"}])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    log.add([{"digest": "three"}])
+    assert [json.loads(line)["digest"] for line in day.read_text().splitlines()] == ["one", "three"]
 
 
 def test_days_of_the_log_end_though_nobody_asks(tmp_path):

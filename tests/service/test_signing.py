@@ -179,6 +179,29 @@ def test_openssl_checks_the_same(state, tmp_path):
         assert subprocess.run(["openssl", *command], cwd=tmp_path, capture_output=True, check=False).returncode == code
 
 
+def test_a_list_of_keys_with_another_key_under_an_id_is_refused(state, tmp_path):
+    """It was published, and reports that were good went for forged."""
+    new_signing_key(tmp_path / "other")
+    listed = json.loads((state / "signing.json").read_text())
+    for public in (signing_keys(tmp_path / "other")[0].public_key, "no key"):
+        changed = {"keys": [listed["keys"][0] | {"public_key": public}]}
+        (state / "signing.json").write_text(json.dumps(changed))
+        for refused in (lambda: signing_keys(state), lambda: signed(state), lambda: new_signing_key(state)):
+            with pytest.raises(Refused, match="is no list of signing keys"):
+                refused()
+
+
+def test_a_list_of_keys_that_is_gone_is_no_new_beginning(state):
+    """A new key was made, and reports of those before were nobody's."""
+    kept = (state / "signing.json").read_text()
+    (state / "signing.json").unlink()
+    for refused in (lambda: signing_keys(state), lambda: new_signing_key(state)):
+        with pytest.raises(Refused, match="is gone, and its private keys are there; restore it"):
+            refused()
+    (state / "signing.json").write_text(kept)
+    assert signed(state)
+
+
 def test_private_keys_are_private(state):
     for path in [*state.glob("*.pem")]:
         assert path.stat().st_mode & 0o077 == 0
