@@ -144,7 +144,7 @@ def _of_docx(raw: bytes, _most: int) -> str:
     for copy in list(body.iter(_FALLBACK)):  # what older programs show of what stands beside it
         copy.getparent().remove(copy)
     for element in body.iter(qn("w:t"), *characters):
-        parts.append(characters.get(element.tag) or element.xpath("string()"))  # which goes on after a comment
+        parts.append(characters.get(element.tag) or "".join(element.itertext()))  # which goes on after a comment
     return "".join(parts).strip("\n")
 
 

@@ -113,7 +113,7 @@ def field(name: str, value: bytes, more: str = "") -> bytes:
     ],
 )
 def test_a_form_that_could_be_answered_about_another_text_is_refused(server, parts, status, words):
-    """Of a text and a file, or two of one name, the last was answered, and what is no UTF-8 as U+FFFD."""
+    """The last was answered of a text and a file, or of two of one name, and what is no UTF-8 as U+FFFD."""
     body = b"".join(parts) + b"--e--\r\n"
     got, _, page = request(server, "POST", "/", body, Content_Type="multipart/form-data; boundary=e")
     assert (got, words in page.decode()) == (status, True)
