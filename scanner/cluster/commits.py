@@ -18,7 +18,7 @@ from ray.util.metrics import Counter, Gauge
 
 from scanner.cluster.pieces import NO_TIME, NOTHING, DocumentCounts, Files, FinishedPack, FinishedShard, Seconds
 from scanner.cluster.worker import quarantine_rows
-from scanner.detection.attribution import Origin, written
+from scanner.detection.attribution import Origin
 from scanner.errors import FileFault
 from scanner.input.documents import UNKNOWN
 from scanner.input.files import InputFile
@@ -262,7 +262,7 @@ class Committer:
             "canaries": counts.canaries,
             "tokens": counts.tokens,
             "tests_sha256": (self._plan.under(shard.keys) if shard.keys else self._plan).tests_sha256,
-            "since": None if shard.file.entry is None else written(shard.file),
+            "since": None if shard.file.entry is None else shard.file.written,
             "moved_from": shard.file.moved_from or None,
             "dedup": self._plan.config.dedup,
             "min_scored": self._plan.config.min_scored,

@@ -26,7 +26,7 @@ from scanner.cluster.machines import device_of_worker, limit_memory, peak_memory
 from scanner.cluster.pieces import NOTHING, Busy, DocumentCounts, Files, PackReport, Piece, Report, Seconds
 from scanner.cluster.todo import seconds_a_byte
 from scanner.detection.accounts import by_account, posts_of
-from scanner.detection.attribution import EarlierScans, FileHistory, Origin, written
+from scanner.detection.attribution import EarlierScans, FileHistory, Origin
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_detector, open_text_ids
 from scanner.detection.proving import MOST_TOKENS, SECONDS_A_TOKEN
@@ -292,7 +292,7 @@ class Worker:
         text_bytes, before_it = 0, (self._detector.tokenising, self._detector.proving)
         observer = self._observer(origin, piece)
         known = FileHistory(
-            self._earlier.began, self._earlier.texts, piece.shard.first_scanned, written(piece.shard.file)
+            self._earlier.began, self._earlier.texts, piece.shard.first_scanned, piece.shard.file.written
         )
         for batch in self._reader.read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
             clock.lap("read")

@@ -15,14 +15,13 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.input.files import InputFile
 from scanner.registry import NamedUser
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.rule import Decision, KeyFindings, decide, replace_findings
@@ -132,9 +131,6 @@ class DocumentSpan(NamedTuple):
         return int(token_characters[self.first, 0]), int(token_characters[self.last, 1])
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 class EarlierScans(NamedTuple):
     """A scan's knowledge when it begins.
 
@@ -164,17 +160,6 @@ class FileHistory(NamedTuple):
         known = (self.written if created_at is None else created_at, self.first_scanned, self.texts.get(text))
         first = min((time for time in known if time is not None), default=self.began)
         return first if first < self.began else None
-
-
-def written(file: InputFile) -> datetime | None:
-    """When a file was modified, where its filesystem says so; in a table, since when any of its rows was there."""
-    at = file.entry.since or file.modified if file.entry else file.modified
-    return time_of_ns(at) if at else None
-
-
-def time_of_ns(modified: int) -> datetime:
-    """Nanoseconds since 1970 as a time."""
-    return _EPOCH + timedelta(microseconds=modified // 1000)
 
 
 class NamedMessage(NamedTuple):

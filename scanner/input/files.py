@@ -41,6 +41,14 @@ if TYPE_CHECKING:
     from scanner.input.table_files import TableFiles
 
 
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+def time_of_ns(nanoseconds: int) -> datetime.datetime:
+    """A time since 1970, to the microsecond."""
+    return _EPOCH + datetime.timedelta(microseconds=nanoseconds // 1000)
+
+
 @dataclass(frozen=True, slots=True)
 class InputFile:
     """A file as it was listed.
@@ -69,6 +77,12 @@ class InputFile:
     def values(self) -> Mapping[str, str | None]:
         """Values of columns that may stand beside the file: in the log of its table, else in the names of folders."""
         return dict(values_of_path(self.inner) if self.entry is None else self.entry.values)
+
+    @property
+    def written(self) -> datetime.datetime | None:
+        """When it was modified, where its filesystem says so; in a table, since when any of its rows was there."""
+        at = self.entry.since or self.modified if self.entry else self.modified
+        return time_of_ns(at) if at else None
 
     def rows_not_read(self, start: int, stop: int) -> NDArray[np.bool_]:
         """Whether each of the rows start … stop−1 is deleted, or was scanned in another file: bool[stop−start]."""

@@ -17,9 +17,9 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from scanner.detection.attribution import EarlierScans, time_of_ns, written
+from scanner.detection.attribution import EarlierScans
 from scanner.errors import Refused, ScanFailed
-from scanner.input.files import InputFile
+from scanner.input.files import InputFile, time_of_ns
 from scanner.registry import NO_RECORD, NamesPart, Record, given_at, given_rows, numbers_of_heads, verify_since
 from scanner.results.newest import flags, ranges_ever
 from scanner.results.queries import ask, exist, quarantine, scans
@@ -49,7 +49,7 @@ def sightings_of(plan: Plan, files: Iterable[InputFile], began: datetime, *, und
         Refused: there are no results.
         ScanFailed: names were erased all the while.
     """
-    modified = {file.path: written(file) for file in files}
+    modified = {file.path: file.written for file in files}
     if not modified:
         return EarlierScans(began, {}, {})
     wanted = _wanted_files(((path, at, began) for path, at in modified.items()), all_scans=not under_way)

@@ -1,11 +1,12 @@
 """The way of a text from Parquet to its row, and of a key from its secret to a score: `python -m tests.bench.way`.
 
 Counts functions of ours that are called, files that these are in, and how often the way returns to a file that it left.
+Then come the calls, a line for each stay in a file, from the second stay on with a `<` before it.
 """
 
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
@@ -51,6 +52,13 @@ class Way(NamedTuple):
         returns = len(list(groupby(file for file, _ in self.calls))) - len(self.files)
         return f"{len(set(self.calls))} functions, {len(self.files)} files, {returns} returns"
 
+    def stays(self) -> Iterator[str]:
+        """A line for each stay in a file, with the functions that are called there."""
+        known = set()
+        for file, calls in groupby(self.calls, key=lambda call: call[0]):
+            yield f"  {'<' if file in known else ' '} {file}: {' '.join(dict.fromkeys(name for _, name in calls))}"
+            known.add(file)
+
 
 def traced(act: Callable[[], object]) -> Way:
     calls = []
@@ -94,15 +102,15 @@ def main() -> None:
         worker.prepare()
         scan = lambda: list(worker.scan(Piece(shard, 0, 1)))  # noqa: E731
         scan()
-        print("a text, from Parquet to its row:", traced(scan))
+        of_text = traced(scan)
+        print("a text, from Parquet to its row:", of_text, *of_text.stays(), sep="\n")
         (key,) = open_keys(plan.registry, plan.keys)
         opened = traced(lambda: open_keys(plan.registry, plan.keys))
         tokens = batch_tokens([list(range(300))])
         positions = key.watermark.rule.positions(tokens, "ngram")
         scored = traced(lambda: search(key.watermark, tokens, positions, 100))
         both = Way(opened.calls + scored.calls)
-        print("a key, from its secret to a score:", both)
-        print("\n".join(f"  {file}" for file in both.files))
+        print("a key, from its secret to a score:", both, *both.stays(), sep="\n")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from scanner.watermark.native.streams import (
     steps_of_positions,
 )
 from scanner.watermark.positions import Positions, Tokens, WholeWindows
-from schemas.registry import MOST_NUMBERS
+from schemas.registry import MAX_GAMMA_BITS, MAX_WINDOW, MOST_NUMBERS
 
 NO_TERMS = np.empty(0)
 """An empty array in the place of what each position adds, where nobody needs it."""
@@ -238,7 +238,8 @@ class NativeMark(ABC):
     def __init__(
         self, secret_bytes: bytes, window: int, gamma: Fraction | None = None, groups: int | None = None
     ) -> None:
-        secret.check_window(window)
+        if not 0 <= window <= MAX_WINDOW:
+            raise ValueError(f"window {window} is out of range; allowed: 0 to {MAX_WINDOW}")
         if groups is not None and not (self.version == 2 and window and 2 <= groups <= MOST_NUMBERS):
             raise ValueError(f"{groups} groups, window {window}: 2 to {MOST_NUMBERS} groups, window 1 or more")
         self.window, self.groups = window, groups
@@ -387,6 +388,9 @@ class Version1Mark(NativeMark):
         return self.best_two(tokens, positions, count).candidates()
 
 
+_DENOMINATORS = [1 << bits for bits in range(1, MAX_GAMMA_BITS + 1)]
+
+
 class GreenListMark(NativeMark):
     """The green list of Kirchenbauer et al. under one master key, of either version.
 
@@ -398,7 +402,8 @@ class GreenListMark(NativeMark):
     """
 
     def __init__(self, secret_bytes: bytes, window: int, gamma: Fraction, groups: int | None = None) -> None:
-        secret.check_gamma(gamma)
+        if not (isinstance(gamma, Fraction) and gamma.denominator in _DENOMINATORS and 0 < gamma < 1):
+            raise ValueError(f"gamma {gamma!r} is not a Fraction n/2^b between 0 and 1, with b <= {MAX_GAMMA_BITS}")
         super().__init__(secret_bytes, window, gamma, groups)
         self.gamma, self.law = gamma, Binomial(gamma)
         self._rule = secret.rule_of(gamma)

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 MIN_SECRET_BYTES, MAX_SECRET_BYTES = 16, 64
-MAX_WINDOW, MAX_GAMMA_BITS = 16, 8
 
 
 class SubKeys(NamedTuple):
@@ -60,19 +59,6 @@ def _keyed_hash(secret: bytes, size: int, person: str, label: str) -> bytes:
     if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
         raise ValueError(f"a secret has {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes; this one has {len(secret)}")
     return hashlib.blake2b(label.encode("ascii"), key=secret, digest_size=size, person=person.encode()).digest()
-
-
-def check_window(window: int) -> None:
-    """Raise ValueError when the width of the window is not 0 to 16."""
-    if not 0 <= window <= MAX_WINDOW:
-        raise ValueError(f"window {window} is out of range; allowed: 0 to {MAX_WINDOW}")
-
-
-def check_gamma(gamma: Fraction) -> None:
-    """Raise ValueError when γ is no share that a green list can have."""
-    allowed = [1 << bits for bits in range(1, MAX_GAMMA_BITS + 1)]
-    if not isinstance(gamma, Fraction) or gamma.denominator not in allowed or not 0 < gamma < 1:
-        raise ValueError(f"gamma {gamma!r} is not a Fraction n/2^b with 1 <= b <= {MAX_GAMMA_BITS} between 0 and 1")
 
 
 def planes_of(gamma: Fraction) -> int:
