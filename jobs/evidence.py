@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from tqdm import tqdm
 
-from jobs.options import Day, NamedPath, results_argument, results_at, scanned
+from jobs.options import Day, NamedPath, refuse_unscanned, results_argument, results_at
 from jobs.text import columns, counted, tell, wrapped
 from scanner.errors import Refused
 from scanner.printable import amount, combines, cut, printable, safe
@@ -83,8 +83,7 @@ def explain(
     from scanner.evidence.sentences import record_of
 
     location = results_at(results)
-    if not scanned(location):
-        return
+    refuse_unscanned(location)
     explainer = Explainer(location.config or location.folder, run or RUN)
     day = night.date() if night else None
     explained = None
@@ -293,8 +292,7 @@ def report(results: str, day: datetime | None, out: Path) -> None:
     from scanner.evidence.site import night_of, write_report
 
     location = results_at(results)
-    if not scanned(location):
-        return
+    refuse_unscanned(location)
     explainer = Explainer(location.config or location.folder)
     night = night_of(
         explainer.results,

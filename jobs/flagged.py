@@ -46,7 +46,7 @@ NOBODY: Mapping[Naming, str] = {
     Naming.RESERVED: "the message is reserved: a false accusation",
     Naming.REMOVED: "the user was removed",
     Naming.AMBIGUOUS: "several messages pass",
-    Naming.UNPROVED: "computed again, it came out differently",
+    Naming.UNPROVED: "the proof, counted again in high precision, gave another result than the scan",
     Naming.UNDECIDED: "the evidence for one user alone is too weak",
     Naming.QUOTED: "without the lines that it quotes, its own words name nobody",
     Naming.ASSUMED: "the p-value holds only as far as a hash behaves",

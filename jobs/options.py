@@ -237,18 +237,37 @@ def canaries_of(location: Results) -> "Sequence[Canary] | None":
 
 
 def scanned(location: Results) -> bool:
-    """Whether a scan made tables there. If none did, the owner of a configuration gets advice, and a folder is refused.
+    """Whether a scan made tables there; if none did, whoever asks for a list of what is in them gets advice.
 
     Raises:
         Refused: a folder was named that holds no tables of a scan.
     """
+    advice = _no_results_yet(location)
+    if advice is not None:
+        tell(advice)
+    return advice is None
+
+
+def refuse_unscanned(location: Results) -> None:
+    """Refuse what names a thing that a scan made, where none made tables: no list of nothing is an answer.
+
+    Raises:
+        Refused: no scan made tables there.
+    """
+    advice = _no_results_yet(location)
+    if advice is not None:
+        raise Refused(advice)
+
+
+def _no_results_yet(location: Results) -> str | None:
+    """Advice for the owner of a configuration whose scan made no tables yet; None: one did."""
     from scanner.results import exist
     from scanner.results.queries import of_trial
 
     if exist(location.folder):
         if of_trial(location.folder):
             complain(TRIAL)
-        return True
+        return None
     if location.config is None:
         raise Refused(
             f"results: there are no tables of a scan in {location.folder}; name the folder of a scan's results"
@@ -259,8 +278,7 @@ def scanned(location: Results) -> bool:
     paths = read_config(location.config).input.paths
     dated = next((path for path in paths if "{date}" in path), None)
     date = f" --date {newest_date(dated, location.config.absolute().parent)}" if dated else ""
-    tell(f"There are no results in {location.folder} yet: run `brickscan scan {location.config}{date}` first.")
-    return False
+    return f"There are no results in {location.folder} yet: run `brickscan scan {location.config}{date}` first."
 
 
 results_argument = click.argument("results", metavar="CONFIG|RESULTS")

@@ -249,7 +249,7 @@ def _proved(outcome: "ScanOutcome") -> Iterator[str]:
     if not counts.flagged + counts.canaries:
         return
     others = {
-        "came out differently and name nobody": counts.unproved,
+        "name nobody: the proof, counted again in high precision, gave another result than the scan": counts.unproved,
         "were not drawn (too many at once, or texts of more than 65,536 tokens)": counts.flagged
         + counts.canaries
         - counts.proved

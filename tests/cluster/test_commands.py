@@ -127,7 +127,7 @@ def test_every_naming_has_its_words(night):
         "several messages",
         "too weak",
         "a hash",
-        "came out differently",
+        "gave another result than the scan",
     ):
         assert words in out
     assert "message 19, seen by 2026-02-27 09:30, which its user got later: 2026-03-02 00:00" in out

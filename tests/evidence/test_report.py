@@ -255,3 +255,20 @@ def test_a_file_is_decoded_once_for_all_its_flags(night, registry, marked, plain
     assert len(decoded) == 1
     monkeypatch.chdir(tmp_path / "report")
     assert call("report", night.config, "--out", ".")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "command", [["explain", "a:0"], ["explain", "a:0", "--json"], ["explain", "a", "--html", "page"], ["report"]]
+)
+def test_what_names_a_thing_of_a_scan_is_refused_before_the_first(tmp_path, monkeypatch, command):
+    """It ended with 0, as though the page had been written, or with a sentence where JSON was asked for."""
+    monkeypatch.chdir(tmp_path)
+    Path("scan.toml").write_text(
+        'version = 1\nregistry = "registry"\nresults = "results"\nfalse_positive_rate = 1e-6\n[input]\npaths = ["in"]\n'
+    )
+    name, *more = command
+    code, out, err = call(name, "scan.toml", *more, *(["--out", "pages"] if name == "report" else []))
+    assert (code, out) == (2, "")
+    assert "There are no results in" in err
+    assert "run `brickscan scan scan.toml` first." in err
+    assert [path.name for path in tmp_path.iterdir()] == ["scan.toml"]
