@@ -34,7 +34,8 @@ class _ServeGroup(click.Group):
 def serve() -> None:
     """Answer whether texts carry a mark: over HTTP, signed, without giving the mark away.
 
-    CONFIG is the file of a detector: `brickscan serve CONFIG` runs it. `brickscan schema serve` describes its fields.
+    CONFIG is the file of a detector: `brickscan serve CONFIG` runs it, on another --port or --host where one is named
+    (`brickscan serve run --help`). `brickscan schema serve` describes its fields.
 
     \b
     Example:
@@ -69,12 +70,14 @@ def run(config: Path, host: str, port: int) -> None:
         tell(f"signing key: {new_signing_key(state).key_id} is new")
     server = DetectorServer(read, config.absolute().parent, host, port, complain)
     first = server.answers.first
-    common = "left out" if first.night else "scored"
+    common = "left out" if first.night else "scored, too"
+    rate, factor = first.check.rules.false_positive_rate, first.factor
     withheld = f"; to nobody: {', '.join(first.withheld)}" if first.withheld else ""
     tell(
         f"detector: {server.address}/ (ready when {server.address}/ready says so); Ctrl-C ends it",
         f"serves {', '.join(key.key_id for key in first.check.keys)}{withheld}",
-        f"found: p at most {first.false_positive_rate:g}; common n-grams are {common}",
+        f"says “found” where p is {first.false_positive_rate:g} or less, “not found” where it is "
+        f"{min(1.0, rate * factor):g} or more; common n-grams are {common}",
     )
     gc.freeze()  # else the collector would look through all that was imported, while answers wait
     sys.setswitchinterval(0.001)  # else a thread beside the loop could hold up an answer for five times as long

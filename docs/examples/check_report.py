@@ -1,8 +1,8 @@
 """Check a report of a detector: python check_report.py REPORT TEXT SIGNPOST
 
-REPORT: report.json as it was downloaded. TEXT: a file with the very bytes that were asked about, or the file itself.
-SIGNPOST: the detector's /.well-known/ai-provenance, fetched from the detector's own address, or from a copy that you
-trust.
+REPORT: report.json as the page gives it, or the field `report` of an answer. TEXT: a file with the very bytes that were
+asked about, or the file itself. SIGNPOST: the detector's /.well-known/ai-provenance, fetched
+from the detector's address, or from a copy that you trust.
 Needs Python and the package `cryptography`. Says what the report states, or why it states nothing.
 """
 
@@ -25,7 +25,7 @@ def check(report: bytes, text: bytes, signpost: bytes) -> dict[str, object]:
     """The statement of a report about a text. Raises ValueError: why the report is not good."""
     signed = json.loads(report)
     if not isinstance(signed, dict) or set(signed) != {"statement", "signature"}:
-        raise ValueError("a report has a statement and a signature, and nothing else")
+        raise ValueError("a report has a statement and a signature, and nothing else: of an answer, its field `report`")
     statement = json.loads(signed["statement"])
     if not isinstance(statement, dict) or statement.get("type") != TYPE or statement.get("result") not in RESULTS:
         raise ValueError(f"this is no {TYPE!r}")
@@ -57,8 +57,12 @@ def check(report: bytes, text: bytes, signpost: bytes) -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     try:
         found = check(*(Path(name).read_bytes() for name in sys.argv[1:4]))
+    except OSError as error:
+        sys.exit(f"{error.filename}: cannot be read ({error.strerror})")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         sys.exit(f"not good: {error}")
     print("good:", json.dumps(found, indent=1))

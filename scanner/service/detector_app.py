@@ -10,6 +10,7 @@ import functools
 import importlib.metadata
 import ipaddress
 import json
+import math
 import re
 import sqlite3
 from base64 import b64encode
@@ -30,6 +31,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scanner.errors import BrickscanError
 from scanner.evidence.page import environment
+from scanner.printable import one_in
 from scanner.service.answering import Answers, Caller
 from scanner.service.processes import Unavailable
 from scanner.service.reading import KINDS, FileReader
@@ -190,11 +192,13 @@ class DetectorApp:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             where = ".".join(str(part) for part in first["loc"][:2]) or "the body"
             kind = "is no JSON" if first["type"] == "json_invalid" else f"is wrong ({first['type']})"
-            raise HTTPException(422, f'{where[:60]}: {kind}; {{"text": "…"}} is asked.') from None
+            shape = '{"texts": ["…", "…"]}' if model is BatchRequest else '{"text": "…"}'
+            raise HTTPException(422, f"{where[:60]}: {kind}; {shape} is asked.") from None
 
     async def _text_of(self, kind: str, raw: bytes, request: Request) -> bytes:
         if kind not in KINDS:
-            raise HTTPException(415, f"{kind[:60]!r} is not read; these are: {', '.join(KINDS)}")
+            why = "The body is to be the file itself, and Content-Type one of"
+            raise HTTPException(415, f"{kind[:60]!r} is not read. {why}: {', '.join(KINDS)}.")
         text = await self.files.text_of(self._caller(request), kind, raw)
         if text is None:
             raise HTTPException(422, "No text could be read out of this file: damaged, locked, no UTF-8, or too much.")
@@ -247,7 +251,9 @@ class DetectorApp:
         answer = await self._one(text, request, raw or None)
         report = b64encode(answer.report.model_dump_json(indent=1).encode()).decode()
         statement = json.loads(answer.report.statement)
-        return self._html(200, title=f"{answer.result.capitalize()}", answer=answer, report=report, statement=statement)
+        rate = one_in(math.log10(statement["false_positive_rate"]))
+        title = answer.result.capitalize()
+        return self._html(200, title=title, answer=answer, report=report, statement=statement, rate=rate)
 
     def _html(self, status: int, **values: object) -> Response:
         given = {"answer": None, "wrong": None} | values
@@ -288,7 +294,7 @@ class DetectorApp:
                     "methods": ['POST application/json {"text": "..."}'],
                     "signedReports": True,
                     "retention": "none",
-                    "filter": config.filter,
+                    "filter": served.night is not None,
                     "secondPass": False,
                 },
                 "techniques": [{"id": "text-watermark", "description": title} for title in served.techniques],

@@ -109,7 +109,7 @@ class Served:
             check=replace(check, keys=kept),
             scan=scan,
             factor=config.factor,
-            night=night,
+            night=night if found else None,
             names=config.names == "experts",
             techniques=tuple(dict.fromkeys(format_of(key).title for key in kept)),
             audited=None if None in days else min(filter(None, days)),

@@ -140,6 +140,9 @@ def test_what_cannot_be_right_is_refused_without_repeating_it(server, path, body
     assert got == status
     assert not TOKEN.search(answer.decode())
     assert headers["cache-control"] == "no-store"
+    if status == 422:
+        shape = {"/detect": '{"text": "…"}', "/detect/batch": '{"texts": ["…", "…"]}'}[path]
+        assert json.loads(answer)["detail"].endswith((f"{shape} is asked.", "is no character."))
 
 
 def test_files_are_read(server, marked):
@@ -171,10 +174,12 @@ def test_the_page_answers_in_words_with_a_report(server, marked):
         report = re.search(r"base64,([\w+/=]+)", page.decode())[1]
         _, _, signpost = request(server, "GET", "/.well-known/ai-provenance")
         assert check(base64.b64decode(report), text.encode(), signpost)
+        assert "at most 1 in 100,000,000 of such texts" in page.decode()
     for fields in ({"text": b" "}, {"file": ("x.exe", b"MZ")}):
         body, kind = form(**fields)
         status, _, page = request(server, "POST", "/", body, Content_Type=kind)
         assert (status in (415, 422), "No answer" in page.decode()) == (True, True)
+    assert "ends of their names: .txt, .md, " in page.decode()
 
 
 def test_openapi_describes_every_answer(server, plain):
@@ -212,3 +217,14 @@ def test_a_fault_is_told_by_its_kind_alone(server, told, monkeypatch):
     answer = ask(server, "WORDbeta")
     assert answer == {"detail": "This went wrong.", "status": 500}
     assert told[-1] == "event=fault path=/detect kind=ValueError"
+
+
+@pytest.mark.parametrize("more", ["", "filter = {}\n"])
+def test_the_signpost_says_whether_ngrams_are_left_out_not_what_is_configured(tmp_path, registry, more):
+    """`filter = true` beside a scan without a filter was told as if n-grams were left out."""
+    config = configured(tmp_path, registry, more=more, detector="filter = true\n")
+    scan = tmp_path / "scan.toml"
+    scan.write_text(scan.read_text().replace('["in"]', '["in/{date}"]'))
+    with detecting(config) as server:
+        signpost = json.loads(request(server, "GET", "/.well-known/ai-provenance")[2])
+    assert signpost["detector"]["filter"] == bool(more)
