@@ -15,7 +15,7 @@ from jobs.options import Day, NamedPath, key_ids_option
 from jobs.text import columns, tell
 from scanner.errors import Refused
 from scanner.printable import one_in
-from scanner.storage.locations import MOST_ROWS, is_uri, read_named
+from scanner.storage.locations import MOST_LIST, is_uri, read_named
 from schemas.registry import MasterKey
 from schemas.words import Proof
 
@@ -114,7 +114,7 @@ def _read(source: str) -> bytes:
     if source == "-":
         return sys.stdin.buffer.read()
     try:
-        return read_named(source, MOST_ROWS)
+        return read_named(source, MOST_LIST)
     except OSError as error:
         raise Refused(
             f"--text {source}: cannot be read ({error.strerror}); name a file, or - for what is piped"

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from scanner.evidence.page import PageSegment
 
 
-MOST_CHARACTERS = 3_000
+CHARACTERS_IN_TERMINAL = 3_000
 """Most characters of a text in a terminal."""
 
-MOST_POSTS = 20
+POSTS_IN_TERMINAL = 20
 """Most posts of an account in a terminal."""
 
 LONGEST_PART = 400
@@ -78,13 +78,13 @@ def explain(
         raise click.UsageError("Give --html or --json; one of the two.")
     from scanner.evidence.accounts import account_page, explain_account, marked_accounts, record_of_account
     from scanner.evidence.explainer import Explainer
-    from scanner.evidence.explanation import RUN
+    from scanner.evidence.explanation import TOKENS_A_RUN
     from scanner.evidence.page import page
     from scanner.evidence.sentences import record_of
 
     location = results_at(results)
     refuse_unscanned(location)
-    explainer = Explainer(location.config or location.folder, run or RUN)
+    explainer = Explainer(location.config or location.folder, run or TOKENS_A_RUN)
     day = night.date() if night else None
     explained = None
     if not of_account and day is None:
@@ -134,9 +134,9 @@ def _lines(explained: "Explanation") -> Iterator[str]:
         return
     if explained.no_evidence is not None:
         yield from wrapped(f"The text stands without its evidence: {explained.no_evidence}.", width, "  ")
-    yield from _marked_lines(segments(explained, MOST_CHARACTERS), width)
-    if len(explained.text) > MOST_CHARACTERS:
-        yield f"({len(explained.text) - MOST_CHARACTERS:,} more characters; --html shows more)"
+    yield from _marked_lines(segments(explained, CHARACTERS_IN_TERMINAL), width)
+    if len(explained.text) > CHARACTERS_IN_TERMINAL:
+        yield f"({len(explained.text) - CHARACTERS_IN_TERMINAL:,} more characters; --html shows more)"
 
 
 def _account_lines(found: "Sequence[AccountExplanation]") -> Iterator[str]:
@@ -147,8 +147,8 @@ def _account_lines(found: "Sequence[AccountExplanation]") -> Iterator[str]:
         for heading, sentence in what_was_found(explained):
             yield from wrapped(f"{heading}: {safe(sentence)}", width, "  ")
         yield ""
-        yield from wrapped(posts_in_words(explained, MOST_POSTS), width, "  ")
-        for post in explained.posts[:MOST_POSTS]:
+        yield from wrapped(posts_in_words(explained, POSTS_IN_TERMINAL), width, "  ")
+        for post in explained.posts[:POSTS_IN_TERMINAL]:
             yield ""
             yield from _post_lines(post, width)
 

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from scanner.results.flags import By, FlagList, FlagTotals, WantedFlags
 
 
-LONGEST = 60
+LONGEST_ID_SHOWN = 60
 """Characters of an id that are shown."""
 
-NEWEST = 20
+ROWS_BY_DEFAULT = 20
 """Rows of a list, unless asked for more."""
 
-NOBODY: Mapping[Naming, str] = {
+WHY_NOBODY_IS_NAMED: Mapping[Naming, str] = {
     Naming.UNALLOCATED: "no user held the message then",
     Naming.EVERYBODY: "its key marks for everybody alike",
     Naming.HELD_LATER: "its user got the message later",
@@ -63,18 +63,18 @@ def marked_for(row: Mapping[str, Any]) -> str:
     if row["naming"] == Naming.EVERYBODY or (row["naming"] == Naming.UNALLOCATED and row["messages_tested"] == 1):
         return "nobody: its key marks for everybody alike"
     return {
-        Naming.NAMED: printable(row["user_id"] or "(name erased)", LONGEST),
+        Naming.NAMED: printable(row["user_id"] or "(name erased)", LONGEST_ID_SHOWN),
         Naming.UNALLOCATED: f"message {row['message']}, which no user held then",
         Naming.RESERVED: f"message {row['message']}, which is reserved: a false accusation",
         Naming.REMOVED: f"message {row['message']}, of a removed user",
         Naming.AMBIGUOUS: "several messages",
-    }.get(row["naming"]) or f"nobody: {NOBODY[row['naming']]}"
+    }.get(row["naming"]) or f"nobody: {WHY_NOBODY_IS_NAMED[row['naming']]}"
 
 
 def user_or_nobody(row: Mapping[str, Any]) -> str:
     """The user in a few words, for narrow columns; the totals by reason stand below the list."""
     if row["naming"] == Naming.NAMED:
-        return printable(row["user_id"] or "(name erased)", LONGEST)
+        return printable(row["user_id"] or "(name erased)", LONGEST_ID_SHOWN)
     return f"nobody: {str(row['naming']).replace('_', ' ')}"
 
 
@@ -170,7 +170,7 @@ def _several(name: str, kind: str) -> Callable[[Callable[..., None]], Callable[.
 
 @click.command()
 @results_argument
-@click.option("--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {NEWEST}]")
+@click.option("--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {ROWS_BY_DEFAULT}]")
 @click.option("--all", "everything", is_flag=True, help="Show all, each document on a line of its own, canaries too.")
 @click.option("--canaries", is_flag=True, help="Show texts of canaries too, though they were found and named right.")
 @since_option
@@ -227,7 +227,7 @@ def flagged(
     if not scanned(location):
         return
     wanted = WantedFlags(since, before, users, accounts, keys, docs, state)
-    most = None if everything else limit or NEWEST
+    most = None if everything else limit or ROWS_BY_DEFAULT
     with_canaries = canaries or everything or bool(users or accounts or docs)  # shown to whoever asks for one by name
     known = () if with_canaries else canaries_of(location)
     if by is None:
@@ -279,8 +279,8 @@ def _sums_against_registry(location: Results, found: "FlagList", by: "By") -> "t
     users = found.rows["user_id"].drop_nulls().unique().sort().to_list()
     wrong = strangers(str(location.registry), location.folder, location.false_positive_rate, users)
     notes = [
-        f"user {printable(user, LONGEST)}: {counted(documents, 'document')} name this user for messages that the "
-        "registry never gave them: name nobody by these rows"
+        f"user {printable(user, LONGEST_ID_SHOWN)}: {counted(documents, 'document')} name this user for messages that "
+        "the registry never gave them: name nobody by these rows"
         for user, documents in wrong.items()
     ]
     held = set(users_of(str(location.registry), users).select("user_id", "key_id", "message").iter_rows())
@@ -357,7 +357,7 @@ _CUT = {"user_id", "account_id", "text_sha256", "key_id"}
 def _line(row: Mapping[str, Any], words: str) -> tuple[str, ...]:
     return (
         f"{row['scanned_at']:%Y-%m-%d %H:%M}",
-        printable(row["doc_id"] or "-", LONGEST),
+        printable(row["doc_id"] or "-", LONGEST_ID_SHOWN),
         _accounts(row),
         words,
         row["key_id"],
@@ -394,7 +394,7 @@ def _shown(value: object) -> str:
         return value.hex()
     if isinstance(value, int):
         return f"{value:,}"
-    return "-" if value is None else printable(str(value), LONGEST)
+    return "-" if value is None else printable(str(value), LONGEST_ID_SHOWN)
 
 
 def _footer(found: "FlagList", location: Results, wanted: "WantedFlags", *, listed: bool) -> list[str]:
@@ -444,7 +444,9 @@ def _pieces(totals: "FlagTotals") -> str:
 
 
 def _nobody(totals: "FlagTotals") -> str:
-    why = "; ".join(f"{number:,}: {NOBODY[cast(Naming, naming)]}" for naming, number in totals.unnamed.items())
+    why = "; ".join(
+        f"{number:,}: {WHY_NOBODY_IS_NAMED[cast(Naming, naming)]}" for naming, number in totals.unnamed.items()
+    )
     return f"{counted(sum(totals.unnamed.values()), 'document')} for which nobody is named ({why})"
 
 

@@ -9,7 +9,7 @@ import click
 from jobs.options import NamedPath
 from jobs.text import columns, tell
 from scanner.errors import Refused, in_a_line
-from scanner.storage.locations import MOST_ROWS, read_named
+from scanner.storage.locations import MOST_LIST, read_named
 
 if TYPE_CHECKING:
     from scanner.watermark.format import Format
@@ -83,7 +83,7 @@ def selftest(vectors: tuple[Path, ...]) -> int:
     for source in vectors or shipped():
         try:
             if isinstance(source, Path):
-                text = read_named(source, MOST_ROWS).decode()
+                text = read_named(source, MOST_LIST).decode()
             else:
                 text = source.read_text(encoding="utf-8")
             results = check(text)

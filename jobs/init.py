@@ -148,7 +148,7 @@ def _toml(sample: Path, path: str, columns: dict[str, object]) -> str:
     )
 
 
-MOST_MEASURED = 200
+TEXTS_MEASURED = 200
 """Texts of a key that are measured: a row of numbers each in keys.toml."""
 
 
@@ -239,7 +239,7 @@ def _measured(file: Path, registry: Path) -> list[CanaryStrength]:
 
     known, marked = load_registry(registry), read_marked(file)
     of_keys = (
-        (name, marked.filter(key_id=name).head(MOST_MEASURED)) for name in marked["key_id"].unique(maintain_order=True)
+        (name, marked.filter(key_id=name).head(TEXTS_MEASURED)) for name in marked["key_id"].unique(maintain_order=True)
     )
     return [
         canary_strength(

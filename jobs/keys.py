@@ -10,7 +10,17 @@ import click
 import numpy as np
 
 from jobs.calibrate import admit, audit_secret, publish_, verify
-from jobs.options import DATE, Folder, NamedPath, dry_run_option, groups_of, held_by_option, sure, time_of, yes_option
+from jobs.options import (
+    DATE_OR_MINUTE,
+    Folder,
+    NamedPath,
+    dry_run_option,
+    groups_of,
+    held_by_option,
+    sure,
+    time_of,
+    yes_option,
+)
 from jobs.text import complain, counted, tell, wrapped
 from scanner.errors import Refused
 from scanner.printable import printable
@@ -88,8 +98,10 @@ USERS = 100_000
     help="file:PATH (made with a new secret when it is not there; a relative path starts at the registry) or env:NAME; "
     "both hold 16 to 64 bytes as hexadecimal text.  [default: file:secrets/KEY_ID.key]",
 )
-@click.option("--active-from", type=DATE, help="Nothing is marked with it before (UTC).  [default: now]")
-@click.option("--active-until", type=DATE, help="Nothing is marked with it from then on (UTC); it is still scanned.")
+@click.option("--active-from", type=DATE_OR_MINUTE, help="Nothing is marked with it before (UTC).  [default: now]")
+@click.option(
+    "--active-until", type=DATE_OR_MINUTE, help="Nothing is marked with it from then on (UTC); it is still scanned."
+)
 @held_by_option
 def new(
     key_id: str,
@@ -174,7 +186,7 @@ def _messages(version: int, users: float | None, messages: int | None, window: i
 @click.option("--messages", default=1, show_default=True, help="Users of a format that names some: a message each.")
 @click.option("--tokenizer", required=True, metavar="PATH", help="The tokenizer.json of the model that is marked.")
 @click.option("--secret", metavar="REFERENCE", help="Where the key is, or is to be copied to; as for `keys new`.")
-@click.option("--active-from", type=DATE, help="Since when (UTC) the stack marks with it.  [default: now]")
+@click.option("--active-from", type=DATE_OR_MINUTE, help="Since when (UTC) the stack marks with it.  [default: now]")
 @held_by_option
 def add(
     key_id: str,

@@ -24,7 +24,7 @@ from jobs.text import MarkProgress, columns, complain, tell
 from scanner.errors import Refused, TokenizerError, in_a_line
 from scanner.input.named_files import open_parquet
 from scanner.printable import printable
-from scanner.storage.locations import MOST_ROWS, read_named, write_whole
+from scanner.storage.locations import MOST_LIST, read_named, write_whole
 
 if TYPE_CHECKING:
     import polars as pl
@@ -87,7 +87,7 @@ def read_prompt_list(path: Path, field: str = "--prompts") -> PromptList:
             found = columns.column("prompt").to_pylist()
             users = columns.column("user_id").to_pylist() if "user_id" in names else None
         else:
-            with io.TextIOWrapper(io.BytesIO(read_named(path, MOST_ROWS)), encoding="utf-8") as lines:
+            with io.TextIOWrapper(io.BytesIO(read_named(path, MOST_LIST)), encoding="utf-8") as lines:
                 found = [line.removesuffix("\n") for line in lines]
     except (OSError, UnicodeDecodeError, KeyError, pa.ArrowException) as error:
         raise Refused(f"{field} {path}: cannot be read as prompts: {in_a_line(error)}") from None
@@ -103,7 +103,7 @@ def read_prompt_list(path: Path, field: str = "--prompts") -> PromptList:
     return PromptList(prompts, None if users is None else list(compress(users, written)))
 
 
-MARKED = pa.schema(
+MARKED_COLUMNS = pa.schema(
     [
         pa.field("key_id", pa.string(), nullable=False),
         pa.field("user_id", pa.string()),  # null when a message was given that no user holds
@@ -147,8 +147,8 @@ class KeptRows:
 
     def finish(self) -> None:
         """Write OUT, which is whole or not there, and remove the file beside it. Raises OSError."""
-        columns = [dict(zip(MARKED.names, row, strict=True)) for row in self.rows]
-        table = pa.Table.from_pylist(columns, schema=MARKED)
+        columns = [dict(zip(MARKED_COLUMNS.names, row, strict=True)) for row in self.rows]
+        table = pa.Table.from_pylist(columns, schema=MARKED_COLUMNS)
         write_whole(self._out, lambda file: pq.write_table(table, file))
         unfinished(self._out).unlink()
 
@@ -327,7 +327,7 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     from scanner.scan_plan import keys_tested
     from scanner.watermark.rule import corrected, log10_p_of
 
-    index_of = {name: MARKED.names.index(name) for name in MARKED.names}
+    index_of = {name: MARKED_COLUMNS.names.index(name) for name in MARKED_COLUMNS.names}
     texts, messages = ([row[index_of[name]] for row in rows] for name in ("text", "message"))
     law, strengths = strengths_of(registry, key, texts, np.array(messages, np.int64))
     aim = Aim(USUAL_RATE, key.messages, key.tested_among(keys_tested(load_registry(registry))))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.flagged import LONGEST, NEWEST, marked_for
+from jobs.flagged import LONGEST_ID_SHOWN, ROWS_BY_DEFAULT, marked_for
 from jobs.options import (
     Day,
     Form,
@@ -32,7 +32,7 @@ from schemas.words import DOCUMENT_REASONS, LASTING_FILE_REASONS, PASSING_FILE_R
 if TYPE_CHECKING:
     from scanner.results.scan_list import By, LastScans, QuarantineList
 
-ENDED: Mapping[int, str] = {
+EXIT_CODE_WORDS: Mapping[int, str] = {
     0: "done",
     1: "failed",
     2: "refused",
@@ -126,7 +126,7 @@ def _took(time: timedelta) -> str:
 
 
 def _ended(row: Mapping[str, Any]) -> str:
-    word = ENDED.get(row["exit_code"], f"exit code {row['exit_code']}")
+    word = EXIT_CODE_WORDS.get(row["exit_code"], f"exit code {row['exit_code']}")
     left = f", {_left(row):,} of {row['shards']:,} shards left" if row["exit_code"] in _STOPPED and _left(row) else ""
     return (f"part {row['part']} " if row["part"] else "") + word + left
 
@@ -212,7 +212,7 @@ def _of_newest(row: Mapping[str, Any], see: str) -> Iterator[str]:
 
 _OURS = "keep the document, report it"
 
-WORDS: Mapping[str, str] = {
+REASON_WORDS: Mapping[str, str] = {
     "null_text": "no text; ask who exports",
     "unreadable": "corrupt on the disk; write the file anew",
     "failed": _OURS,
@@ -248,7 +248,7 @@ _REASONS = sorted({*DOCUMENT_REASONS, *LASTING_FILE_REASONS, *PASSING_FILE_REASO
 @click.option(
     "--group-by", "by", type=click.Choice(("reason", "account", "document")), default="reason", show_default=True
 )
-@click.option("--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {NEWEST}]")
+@click.option("--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {ROWS_BY_DEFAULT}]")
 @click.option("--all", "everything", is_flag=True, help="Show all.")
 @since_option
 @until_option
@@ -284,7 +284,7 @@ def quarantine(
     location = results_at(results)
     if not scanned(location):
         return
-    wanted, most = QuarantineFilter(since, before, reasons, accounts), None if everything else limit or NEWEST
+    wanted, most = QuarantineFilter(since, before, reasons, accounts), None if everything else limit or ROWS_BY_DEFAULT
     found = in_quarantine(location.folder, wanted, most, by)
     _show(found, by, form)
     show_footer(form, [_footer(found, filtered=any(wanted))])
@@ -303,7 +303,7 @@ def _show(found: "QuarantineList", by: "By", form: Form) -> None:
 
 
 def _by_reason(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return row["reason"], *_counts(row, "accounts"), WORDS.get(row["reason"], "-")
+    return row["reason"], *_counts(row, "accounts"), REASON_WORDS.get(row["reason"], "-")
 
 
 def _by_account(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -328,7 +328,7 @@ _TABLES: Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], tuple
 
 
 def _id(value: str | None) -> str:
-    return "-" if value is None else printable(value, LONGEST)
+    return "-" if value is None else printable(value, LONGEST_ID_SHOWN)
 
 
 def _footer(found: "QuarantineList", *, filtered: bool) -> str:
@@ -355,7 +355,7 @@ _RECORD_OF_ACCOUNT = (
 
 @click.command()
 @results_argument
-@click.option("--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {NEWEST}]")
+@click.option("--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {ROWS_BY_DEFAULT}]")
 @click.option("--all", "everything", is_flag=True, help="Show all.")
 @click.option("--date", "night", type=Day(), help="Of this night alone.")
 @click.option("--account", "account_ids", multiple=True, metavar="ID", help="Of this account; several times: of any.")
@@ -384,7 +384,7 @@ def accounts(
     if not scanned(location):
         return
     found = marked_accounts(Explainer(location.config or location.folder), night.date() if night else None, account_ids)
-    listed = found if everything else found[: limit or NEWEST]
+    listed = found if everything else found[: limit or ROWS_BY_DEFAULT]
     if form != "table":
         show_records(form, listed, {"accounts": len({row["account_id"] for row in found})}, _RECORD_OF_ACCOUNT)
     elif listed:
@@ -406,7 +406,7 @@ def _line_of_account(row: Mapping[str, Any]) -> tuple[str, ...]:
     share = row["quoted_share"]
     return (
         row["night"],
-        printable(row["account_id"], LONGEST),
+        printable(row["account_id"], LONGEST_ID_SHOWN),
         marked_for({"first_seen_at": row["last_post"], "held_since": row["last_post"], **row}),
         row["key_id"],
         one_in(row["log10_p_global"]),

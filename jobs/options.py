@@ -201,7 +201,7 @@ def groups_of(users: float) -> int:
     return groups_for(users)
 
 
-TRIAL = "TRIAL: its key and users are dated back. What is shown here is evidence against nobody."
+TRIAL_LINE = "TRIAL: its key and users are dated back. What is shown here is evidence against nobody."
 """Line that stands above all that a trial gave."""
 
 
@@ -266,7 +266,7 @@ def _no_results_yet(location: Results) -> str | None:
 
     if exist(location.folder):
         if of_trial(location.folder):
-            complain(TRIAL)
+            complain(TRIAL_LINE)
         return None
     if location.config is None:
         raise Refused(
@@ -297,7 +297,7 @@ held_by_option = click.option(
     help="Who else has the secret, such as a site that serves the model: whoever has it can mark text for anybody. "
     "Whoever asks about a flag is told.",
 )
-DATE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
+DATE_OR_MINUTE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 """Kind of argument: a date, or a minute, in UTC."""
 
 

@@ -36,7 +36,13 @@ def night_lines(figures: Path, night: float, tokens: float, users: float, flagge
     """
     if not math.isfinite(night * tokens * users * flagged):
         raise Refused("--night, --tokens, --users and --flagged must be finite numbers")
-    from scanner.cluster.night_price import OPERATIONS_A_SECOND, PARAMETERS, MeasuredCost, price_night, price_reading
+    from scanner.cluster.night_price import (
+        OPERATIONS_A_SECOND,
+        READER_PARAMETERS,
+        MeasuredCost,
+        price_night,
+        price_reading,
+    )
 
     try:
         found = parse_json(read_named(figures))
@@ -72,7 +78,7 @@ def night_lines(figures: Path, night: float, tokens: float, users: float, flagge
     read, gpu_hours = price_reading(night, tokens, users, flagged)
     yield (
         f"A model of [weights_by] reads {read:,.0f} unmarked documents besides at most, and marked ones that are not "
-        f"flagged: {gpu_hours:,.1f} GPU hours for each {PARAMETERS:,.0f} parameters, by an estimate of "
+        f"flagged: {gpu_hours:,.1f} GPU hours for each {READER_PARAMETERS:,.0f} parameters, by an estimate of "
         f"{OPERATIONS_A_SECOND:g} operations a second. `brickscan scan --check` measures it on your CPUs."
     )
     yield "Not in it: the start of workers, the driver, tries that failed, and time in which cores wait for storage."
@@ -118,14 +124,14 @@ def bench(quick: bool, users: tuple[float, ...], tokenizer: Path | None, figures
     import pyarrow.parquet as pq
 
     from jobs.demo import HERE, TOKENIZER
-    from scanner.cluster.night_price import GROUPED, measure
+    from scanner.cluster.night_price import FORMATS_WITH_GROUPS, measure
 
     for number in users:
         groups_of(number)
     stored = pq.read_table(HERE / "sample-1.parquet", columns=["text"])["text"].cast(pa.binary()).to_pylist()
     texts = [text.decode(errors="ignore") for text in stored if text]
     rows = []
-    for row in measure(GROUPED, users, tokenizer or TOKENIZER, texts, 3 if quick else 10):
+    for row in measure(FORMATS_WITH_GROUPS, users, tokenizer or TOKENIZER, texts, 3 if quick else 10):
         rows.append(row._asdict())
         a_document = sorted(sum(cost.values()) for cost in row.rounds)
         complain(

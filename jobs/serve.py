@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from jobs.decisions import needs_extra, run_until_ended
-from jobs.options import DATE, NamedPath
+from jobs.options import DATE_OR_MINUTE, NamedPath
 from jobs.text import columns, complain, tell
 from scanner.printable import printable
 from scanner.storage.toml import read_toml
@@ -159,7 +159,7 @@ def token() -> None:
 @token.command(name="new")
 @click.argument("config", type=_CONFIG)
 @click.option("--for", "expert", required=True, metavar="NAME", help="Whose it is.")
-@click.option("--until", required=True, type=DATE, help="It ends at the beginning of this day (UTC).")
+@click.option("--until", required=True, type=DATE_OR_MINUTE, help="It ends at the beginning of this day (UTC).")
 def _new_token(config: Path, expert: str, until: datetime.datetime) -> None:
     """Issue a token, and print it; its digest alone is kept. It is sent as `Authorization: Bearer TOKEN`.
 

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jobs.options import TRIAL
+from jobs.options import TRIAL_LINE
 from jobs.text import counted, wrapped
 from scanner.audit.in_every_scan.controls import CANARY_WORDS
 from scanner.audit.in_every_scan.scan_audit import ScanAudit
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SHOWN_DOWN_TO = 0.99e-4
 """Smallest threshold that is shown; smaller ones are in the table `audits` alone."""
 
-MEANING: Mapping[AuditState, str] = {
+AUDIT_STATE_WORDS: Mapping[AuditState, str] = {
     AuditState.NO_ALARM: "nothing is incompatible with the stated rates",
     AuditState.ALARM: "an observed rate is incompatible with the stated one, or a flag was not proved",
     AuditState.CANARIES_LOST: "texts that are known to be marked were not found as planned, or were named for others",
@@ -48,7 +48,7 @@ Row = Mapping[str, Any]
 
 def verdict_in_words(audit: ScanAudit) -> str:
     """How an audit ended, and how far down rates are known to hold, if that is known."""
-    ending = f"{audit.state}: {MEANING[audit.state]}"
+    ending = f"{audit.state}: {AUDIT_STATE_WORDS[audit.state]}"
     if audit.state != AuditState.NO_ALARM:
         return ending
     down_to = [holds_down_to(rows) for question, rows in questions(audit.rows).items() if question.startswith("decoys")]
@@ -130,7 +130,7 @@ def table(audit: ScanAudit) -> list[str]:
     return lines
 
 
-WIDTH = 100
+LINE_WIDTH = 100
 """Columns of a line, without commands and paths, which stay whole."""
 
 _MARGIN = 13
@@ -149,7 +149,7 @@ def summary(
     cautions: sentences about names under its keys; verbose: whether to show what the audit counted, when the first
     commit came, and the query in Python.
     """
-    lines = [TRIAL] * outcome.trial + [
+    lines = [TRIAL_LINE] * outcome.trial + [
         *_read(outcome),
         *_found(outcome, false_positive_rate),
         *_audited(outcome, verbose=verbose),
@@ -169,11 +169,13 @@ def summary(
     hands = list(_hands(outcome))
     if not hands:
         return "\n".join([*lines, "nothing needs a hand"])
-    return "\n".join([*lines, "needs a hand:", *(line for hand in hands for line in wrapped(f"- {hand}", WIDTH, "  "))])
+    return "\n".join(
+        [*lines, "needs a hand:", *(line for hand in hands for line in wrapped(f"- {hand}", LINE_WIDTH, "  "))]
+    )
 
 
 def _line(label: str, text: str) -> list[str]:
-    return wrapped(f"{label:<{_MARGIN}}{text}", WIDTH, " " * _MARGIN)
+    return wrapped(f"{label:<{_MARGIN}}{text}", LINE_WIDTH, " " * _MARGIN)
 
 
 def _read(outcome: "ScanOutcome") -> Iterator[str]:
@@ -184,7 +186,7 @@ def _read(outcome: "ScanOutcome") -> Iterator[str]:
     yield from wrapped(
         f"scan {outcome.scan_id}: {counted(counts.documents, 'document')} in {seconds:.1f} s "
         f"({counts.documents / seconds:,.0f} documents/s, {counts.text_bytes / 1e6 / seconds:.2f} MB/s)",
-        WIDTH,
+        LINE_WIDTH,
         " " * _MARGIN,
     )
     whole = _whole(outcome)
@@ -271,7 +273,7 @@ def _audited(outcome: "ScanOutcome", *, verbose: bool) -> Iterator[str]:
     for sentence in canaries_in_words(outcome.audit):
         yield from _line("canaries", sentence)
     for line in table(outcome.audit) if verbose else ():
-        yield from wrapped(f"  {line}", WIDTH, " " * _MARGIN)
+        yield from wrapped(f"  {line}", LINE_WIDTH, " " * _MARGIN)
 
 
 def _hands(outcome: "ScanOutcome") -> Iterator[str]:

@@ -40,10 +40,10 @@ from scanner.registry import (
     users_of,
     verify_users,
 )
-from scanner.storage.locations import MOST_ROWS, read_named
+from scanner.storage.locations import MOST_LIST, read_named
 from schemas.registry import is_reserved
 
-PAGE = 1000
+LINES_OF_ONE_WIDTH = 1000
 """Lines of `users list` whose columns have the same widths."""
 
 registry_option = click.option("--registry", required=True, type=Folder(), help="Folder or URI of the registry.")
@@ -61,7 +61,11 @@ _HEAD = ("user", "key", "message", "allocated", "removed")
 @click.option("--until", type=_time, help="Only messages that were given before this time (UTC).")
 @click.option("--after", metavar="KEY_ID:MESSAGE", help="Go on after this one, the last line of a list.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=PAGE, show_default=True, help="How many to show; more are told of."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=LINES_OF_ONE_WIDTH,
+    show_default=True,
+    help="How many to show; more are told of.",
 )
 @form_option
 def list_(
@@ -100,7 +104,7 @@ def list_(
         complain(*([_after(listed[-1])] if more else []))
         return
     left, last, head = limit, None, [_HEAD]
-    while left and (page := list(islice(rows, min(PAGE, left)))):
+    while left and (page := list(islice(rows, min(LINES_OF_ONE_WIDTH, left)))):
         tell(*columns([*head, *map(_line, page)]))
         left, last, head = left - len(page), page[-1], []
     if head:
@@ -230,7 +234,7 @@ def _line(row: tuple[str | None, str, int, datetime, datetime | None]) -> tuple[
     return name, key_id, str(message), time_of(allocated), time_of(removed)
 
 
-WARNED = 10
+USERS_WARNED = 10
 """Most users of one command who are warned about by name."""
 
 
@@ -278,9 +282,9 @@ def _add(
     alike = look_alikes(registry, names)  # first, since it refuses what is no id
     warnings = [*_returned(registry, names), *_blank_edges(names), *_invisible(names)]
     warnings += [f"user {name!r} looks like user {other!r}; they are two users" for name, other in alike]
-    complain(*warnings[:WARNED])
-    if len(warnings) > WARNED:
-        complain(f"and {len(warnings) - WARNED:,} more such users")
+    complain(*warnings[:USERS_WARNED])
+    if len(warnings) > USERS_WARNED:
+        complain(f"and {len(warnings) - USERS_WARNED:,} more such users")
     for done in add_users(registry, key_ids or None, names):
         kept = f", {done.kept:,} had a message and keep it" if done.kept else ""
         left = "1 message is left" if done.left == 1 else f"{done.left:,} messages are left"
@@ -361,7 +365,9 @@ def _remove(
 
 def _what_goes(registry: Path | str, names: Sequence[str], erase: bool, results: str | None) -> list[str]:
     held = users_of(registry, names).filter(pl.col("removed_at").is_null())
-    listed = ", ".join(printable(name, 60) for name in names[:WARNED]) + (", …" if len(names) > WARNED else "")
+    listed = ", ".join(printable(name, 60) for name in names[:USERS_WARNED]) + (
+        ", …" if len(names) > USERS_WARNED else ""
+    )
     lines = [f"withdraws {counted(held.height, 'message')}, for good, from {counted(len(names), 'user')}: {listed}"]
     if erase:
         lines.append(f"erases the names, for good, from the registry{f' and from {results}' if results else ''}")
@@ -411,7 +417,7 @@ def _column(file: Path, column: str) -> pl.Series:
             names = parquet.schema_arrow.names
             frame = pl.DataFrame(parquet.read(columns=[column] if column in names else []))
         else:  # the bytes, since polars takes a file's name for a pattern of names
-            data = io.BytesIO(read_named(file, MOST_ROWS))
+            data = io.BytesIO(read_named(file, MOST_LIST))
             frame = pl.read_csv(data, separator=between, infer_schema=False)
             names = frame.columns
     except pa.ArrowException as error:

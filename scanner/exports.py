@@ -109,7 +109,7 @@ def account_verdict_of(explained: AccountExplanation, config: str) -> AccountVer
     )
 
 
-COLUMNS = (
+VERDICT_COLUMNS = (
     *("id", "doc_id", "account_id", "created_at", "user_id", "naming", "key_id", "log10_p_global", "log10_p_shown"),
     *("messages_tested", "keys_tested", "proof", "audit", "path", "row", "text_sha256", "scan_id", "scanned_at"),
     "replay",
@@ -212,7 +212,7 @@ def label_studio_task(verdict: Verdict, text: str) -> dict[str, Any]:
 
 def csv_lines(verdicts: Iterable[Verdict]) -> Iterable[str]:
     """A table with a head, a line at a time, of which no cell is a formula."""
-    return _lines((COLUMNS, *map(_row, verdicts)))
+    return _lines((VERDICT_COLUMNS, *map(_row, verdicts)))
 
 
 def account_csv_lines(accounts: Iterable[AccountVerdict]) -> Iterable[str]:
@@ -231,7 +231,7 @@ def _lines(rows: Iterable[Sequence[str]]) -> Iterable[str]:
 def _row(verdict: Verdict) -> list[str]:
     flat = verdict.model_dump(mode="json")
     flat |= flat["document"] | flat["p"] | {"key_id": flat["key"]["key_id"]}
-    return [cell(flat[name]) for name in COLUMNS]
+    return [cell(flat[name]) for name in VERDICT_COLUMNS]
 
 
 _SECONDS = 30

@@ -21,7 +21,7 @@ from scanner.watermark.positions import Dedup
 from scanner.watermark.rule import corrected, passes
 from schemas.registry import parse_gamma
 
-MOST = 1 << 20
+MOST_SCORED = 1 << 20
 """Most scored tokens that are searched."""
 
 MAX_ENTROPY = 1 / math.e
@@ -346,9 +346,10 @@ def tokens_needed(marked: MarkAssumption, aim: Aim, power: float) -> int:
     reach = 16
     while marked.power(np.array([reach]), aim)[0] < power:
         reach *= 2
-        if reach > MOST:
+        if reach > MOST_SCORED:
             raise Refused(
-                f"a power of {power:g} is not reached within {MOST:,} scored tokens; ask for less or mark more strongly"
+                f"a power of {power:g} is not reached within {MOST_SCORED:,} scored tokens; ask for less or mark more "
+                "strongly"
             )
     if marked.sawtooth:  # look at all
         counts = np.arange(1, 2 * reach + 1)

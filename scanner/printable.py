@@ -20,7 +20,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-UNSEEN = re.compile(
+INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
@@ -35,7 +35,7 @@ BLANKS = re.compile("[\u000b\u000c\u00a0\u1680\u2000-\u200a\u202f\u205f\u2800\u3
 LINE_ENDS = re.compile("\r\n?|[\u0085\u2028\u2029]")
 """Other line ends than the usual one."""
 
-LINES = re.compile("[\u0305\u0332\u0333\u0335-\u0337\u033f]")
+COMBINING_LINES = re.compile("[\u0305\u0332\u0333\u0335-\u0337\u033f]")
 """Combining lines over, under and through a letter, which no orthography needs."""
 
 Script = Literal["Latin", "Cyrillic", "Greek", "Armenian", "Cherokee", "Coptic", "Lisu"]
@@ -145,7 +145,7 @@ def composed(text: str, form: Literal["NFC", "NFKC"] = "NFC") -> str:
 
 def skeleton(name: str) -> str:
     """The common form of names that look alike: case, blanks at the ends and letters' scripts make no difference."""
-    visible = UNSEEN.sub("", composed(name.translate(_AS_LATIN), "NFKC")).translate(_AS_LATIN)
+    visible = INVISIBLE.sub("", composed(name.translate(_AS_LATIN), "NFKC")).translate(_AS_LATIN)
     return " ".join(visible.casefold().split())
 
 
@@ -174,7 +174,10 @@ def safe(line: str) -> str:
     for character in line:
         marks = marks + 1 if combines(character) else 0
         hidden = (
-            not character.isprintable() or character == _BLANK_BRAILLE or UNSEEN.match(character) or marks > MOST_MARKS
+            not character.isprintable()
+            or character == _BLANK_BRAILLE
+            or INVISIBLE.match(character)
+            or marks > MOST_MARKS
         )
         out.append(character.encode("unicode_escape").decode("ascii") if hidden else character)
     return "".join(out)

@@ -19,7 +19,7 @@ import pytest
 
 from scanner import exports
 from scanner.errors import ScanFailed
-from scanner.exports import COLUMNS, ReceiverAnswer, ozone_or_coop, sent
+from scanner.exports import VERDICT_COLUMNS, ReceiverAnswer, ozone_or_coop, sent
 from scanner.printable import cell
 from schemas.verdict import Verdict
 from tests.support.command_line import call
@@ -192,7 +192,7 @@ def test_a_verdict_is_what_its_schema_says_and_replays(scanned):
 def test_no_cell_of_a_table_is_a_formula(scanned):
     code, out, _ = export(scanned, "csv")
     rows = list(csv.DictReader(io.StringIO(out)))
-    assert (code, len(rows), tuple(rows[0])) == (0, 10, COLUMNS)
+    assert (code, len(rows), tuple(rows[0])) == (0, 10, VERDICT_COLUMNS)
     cells = [value for row in rows for value in row.values()]
     assert not [value for value in cells if value[:1] in set("=+@\t\r\n＝＋－＠")]
     assert {value for value in cells if value.startswith("-")} == {row["log10_p_global"] for row in rows}  # numbers

@@ -20,7 +20,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs.cli import brickscan
-from jobs.options import TRIAL, Day
+from jobs.options import TRIAL_LINE, Day
 from scanner.errors import Refused
 from scanner.registry import load_registry, open_key
 from scanner.scan_plan import make_plan, read_config
@@ -394,9 +394,9 @@ def test_a_trial_names_its_users_in_text_of_last_week_and_says_everywhere_that_i
     pq.write_table(pa.table({"text": [text], "id": ["a"]}), path)
     os.utime(path, (NOW.timestamp() - 7 * 86_400,) * 2)
     code, out, _ = call("scan", trial / "scan.toml")
-    assert (code, out.splitlines()[0]) == (0, TRIAL)
+    assert (code, out.splitlines()[0]) == (0, TRIAL_LINE)
     code, out, err = call("flagged", trial / "scan.toml")
-    assert (code, "trial-07" in out, err.splitlines()[0]) == (0, True, TRIAL)
+    assert (code, "trial-07" in out, err.splitlines()[0]) == (0, True, TRIAL_LINE)
     assert call("report", trial / "scan.toml", "--out", tmp_path / "pages")[0] == 0
     assert "A trial: its key and users are dated back" in (tmp_path / "pages" / "index.html").read_text()
     code, out, err = call("export", trial / "scan.toml")

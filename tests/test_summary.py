@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs import summary as words
-from jobs.summary import WIDTH, holds_down_to, share_in_words, summary, verdict_in_words
+from jobs.summary import LINE_WIDTH, holds_down_to, share_in_words, summary, verdict_in_words
 from jobs.text import width
 from scanner.audit.in_every_scan.scan_audit import ScanAudit
 from scanner.audit.in_every_scan.traffic import Traffic
@@ -242,7 +242,7 @@ def test_lines_fit_whatever_is_in_them(number, code, limits, names, verbose):
     result = outcome(exit_code=code, totals=ScanTotals(number, counts), audit=found, unread=unread, seconds=1e6)
     for line in said(result, verbose=verbose).split("\n"):
         whole = line.startswith(("tables ", "list ", "query "))
-        assert whole or width(line) <= WIDTH or len(line.split()[-1]) > WIDTH - 20
+        assert whole or width(line) <= LINE_WIDTH or len(line.split()[-1]) > LINE_WIDTH - 20
 
 
 def test_what_a_path_holds_forges_no_line():

@@ -111,7 +111,7 @@ def _read(file: str) -> NDArray[np.uint8]:
     return found
 
 
-LEAST_TOKENS = 64
+FEWEST_TOKENS_OF_LAW = 64
 """Fewest tokens of a document that is drawn for the law: a score of few tokens attains no small p-value."""
 
 TESTS_A_CALL, DOCUMENTS_A_CALL = 1 << 27, 1 << 15
@@ -249,9 +249,9 @@ def _law_calls(
     plan: CalibrationPlan, law: LawConfig, encoding: Encoding, parts: Sequence[CorpusPart]
 ) -> Iterator[Call]:
     distinct = distinct_documents([part.digests for part in parts])
-    long_enough = [some[part.lengths[some] >= LEAST_TOKENS] for part, some in zip(parts, distinct, strict=True)]
+    long_enough = [some[part.lengths[some] >= FEWEST_TOKENS_OF_LAW] for part, some in zip(parts, distinct, strict=True)]
     if not sum(map(len, long_enough)):
-        raise Refused(f"corpus: no document has {LEAST_TOKENS} tokens; give one with longer texts")
+        raise Refused(f"corpus: no document has {FEWEST_TOKENS_OF_LAW} tokens; give one with longer texts")
     listed = plan.law_cases()
     most = max(min(TESTS_A_CALL // law.messages, DOCUMENTS_A_CALL), 1)
     for number, case in enumerate(listed):

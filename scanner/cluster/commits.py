@@ -16,7 +16,7 @@ import pyarrow as pa
 import ray
 from ray.util.metrics import Counter, Gauge
 
-from scanner.cluster.pieces import NO_TIME, NOTHING, DocumentCounts, Files, FinishedPack, FinishedShard, Seconds
+from scanner.cluster.pieces import NO_DOCUMENTS, NO_TIME, DocumentCounts, Files, FinishedPack, FinishedShard, Seconds
 from scanner.cluster.worker import quarantine_rows
 from scanner.detection.attribution import Origin
 from scanner.errors import FileFault
@@ -89,7 +89,7 @@ class ScanTotals:
     """
 
     shards: int = 0
-    counts: DocumentCounts = NOTHING
+    counts: DocumentCounts = NO_DOCUMENTS
     files_quarantined: int = 0
     peak_memory: int = 0
     retries: int = 0

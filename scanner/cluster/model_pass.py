@@ -24,7 +24,7 @@ import ray
 from scanner.audit.in_every_scan.decoys import DecoyObserver, LevelDecoyObserver
 from scanner.cluster.commits import Committer
 from scanner.cluster.machines import fit_gpus, limit_memory, worker_memory
-from scanner.cluster.pieces import NOTHING, DocumentCounts, Files, FinishedShard, Piece
+from scanner.cluster.pieces import NO_DOCUMENTS, DocumentCounts, Files, FinishedShard, Piece
 from scanner.cluster.pool import Pool
 from scanner.cluster.todo import PiecePace, seconds_a_byte
 from scanner.cluster.work import packed
@@ -52,7 +52,7 @@ from schemas.words import WEIGHED, Naming
 if TYPE_CHECKING:
     from scanner.generation import TextReader
 
-TOGETHER = 2**16
+BYTES_READ_TOGETHER = 2**16
 """Bytes of text that are read together, unless a single text has more."""
 
 SECONDS_A_BYTE = 1e-10
@@ -223,9 +223,9 @@ def reading_seconds(folder: Path) -> float:
 
 def reading_cost(plan: Plan) -> tuple[float, float]:
     """CPU seconds of a pass's model for a byte of text here, and the share of unmarked texts that it reads at most."""
-    from scanner.generation.model import SAMPLE, TextReader
+    from scanner.generation.model import SAMPLE_TEXT, TextReader
 
-    by, sample = reader_config(plan), SAMPLE * 32
+    by, sample = reader_config(plan), SAMPLE_TEXT * 32
     reader = TextReader(Path(by.model), "cpu", by.dtype)
     reader.surprise([sample])
     began = time.process_time()
@@ -235,11 +235,11 @@ def reading_cost(plan: Plan) -> tuple[float, float]:
 
 
 def _together(texts: Mapping[int, str], names: Sequence[Collection[LevelsName]]) -> list[list[int]]:
-    """Places of texts, of TOGETHER bytes or a single text each, in which texts of one name are copies."""
-    found, text_of, size = list[list[int]](), dict[LevelsName, str](), TOGETHER
+    """Places of texts, of BYTES_READ_TOGETHER bytes or a single text each, in which texts of one name are copies."""
+    found, text_of, size = list[list[int]](), dict[LevelsName, str](), BYTES_READ_TOGETHER
     for (index, text), of_text in zip(texts.items(), names, strict=True):
         more = len(text.encode())
-        if size + more > TOGETHER or any(text_of.get(name, text) != text for name in of_text):
+        if size + more > BYTES_READ_TOGETHER or any(text_of.get(name, text) != text for name in of_text):
             found.append([])
             size, text_of = 0, {}
         found[-1].append(index)
@@ -266,7 +266,7 @@ class ModelPassCommitter(Committer):
     """Commits the shards of the pass. Their documents were counted before; flags alone are more."""
 
     def _row(self, shard: Shard, counts: DocumentCounts) -> dict[str, object]:
-        more = replace(NOTHING, flagged=counts.flagged, canaries=counts.canaries)
+        more = replace(NO_DOCUMENTS, flagged=counts.flagged, canaries=counts.canaries)
         # flags of rows that moved stand, as in scans
         moved = shard.file.rows_not_read(shard.rows.start, shard.rows.stop).all()
         return super()._row(shard, more) | {"rows": 0 if moved else shard.rows.documents}

@@ -52,10 +52,10 @@ from schemas.config import WeightsByConfig
 from schemas.tables import STAGES
 from schemas.words import VERSION
 
-GROUPED = tuple(name for name, entry in FORMATS.items() if "groups" in entry.model_fields)
+FORMATS_WITH_GROUPS = tuple(name for name, entry in FORMATS.items() if "groups" in entry.model_fields)
 """Formats whose users stand in groups, so that a key has room for any number of them."""
 
-SHORT, LONG = 50, 400
+TOKENS_OF_SHORT, TOKENS_OF_LONG = 50, 400
 """Tokens of a document, about: of the two nights that are compared."""
 
 _FIRST, _MOST = 16, 10_000  # documents
@@ -102,8 +102,8 @@ def measure(
         for number in users:
             with tempfile.TemporaryDirectory() as folder:
                 night = _Night(Path(folder), name, number, tokenizer, texts)
-                yield night.measured(SHORT, rounds)
-                yield night.measured(LONG, rounds, proofs=True)
+                yield night.measured(TOKENS_OF_SHORT, rounds)
+                yield night.measured(TOKENS_OF_LONG, rounds, proofs=True)
 
 
 class _Night:
@@ -209,7 +209,7 @@ def price_night(
 OPERATIONS_A_SECOND = 1e14
 """Operations of a GPU in a second while a model reads texts: an assumption, since no GPU was there to measure."""
 
-PARAMETERS = 1e8
+READER_PARAMETERS = 1e8
 """Parameters for which the price of a model's reading is stated. Twice as many take twice as long."""
 
 
@@ -221,7 +221,7 @@ def price_reading(documents: float, tokens: float, users: float, flagged: float)
     """
     share = 1.0 if users > 1 else WeightsByConfig.model_fields["cut"].default
     read = documents * (1.0 - flagged) * share
-    return read, read * tokens * 2.0 * PARAMETERS / OPERATIONS_A_SECOND / 3600.0
+    return read, read * tokens * 2.0 * READER_PARAMETERS / OPERATIONS_A_SECOND / 3600.0
 
 
 def _price(lengths: Sequence[MeasuredCost], documents: float, tokens: float, flagged: float) -> NightPrice:
@@ -242,16 +242,16 @@ def _price(lengths: Sequence[MeasuredCost], documents: float, tokens: float, fla
     return NightPrice(short.key_format, stages, low, high, len(short.rounds))
 
 
-SAMPLES = 12
+PLACES_SAMPLED = 12
 """Most places of the input at which documents are sampled."""
 
 SECONDS_A_PLACE = 0.5
 """Seconds for which documents of a place are scored, about."""
 
-FIRST = 16
+FIRST_SAMPLE = 16
 """Documents that are scored at first, to see how long they take."""
 
-LONGEST = 2**20
+LONGEST_SAMPLED = 2**20
 """Most bytes of a sampled text; longer ones are left out, for the memory that they may take."""
 
 
@@ -302,7 +302,7 @@ def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> CostEstimate | 
     detector, decoys = open_detector(plan), open_decoys(plan)
     detector.compile(Rehearsal(decoys) if decoys else None)
     samples = list[Sample]()
-    for shard, count in spread_evenly(left, SAMPLES).items():
+    for shard, count in spread_evenly(left, PLACES_SAMPLED).items():
         origin = Origin("", shard.shard_id, shard.file.path)
         observer = DecoyObserver(decoys, origin, shard.rows.start, detector) if decoys else None
         samples += _samples(plan, shard, count, _scorer(detector, origin, observer))
@@ -363,7 +363,7 @@ def _samples(plan: Plan, shard: Shard, count: int, score: Score) -> list[Sample]
     if batch is None:
         return []
     reading = (time.perf_counter() - began) / len(batch)
-    batch = batch.filter(pc.less_equal(pc.fill_null(pc.binary_length(batch["text"]), 0), LONGEST))
+    batch = batch.filter(pc.less_equal(pc.fill_null(pc.binary_length(batch["text"]), 0), LONGEST_SAMPLED))
     bounds = [len(batch) * i // count for i in range(count + 1)]
     samples = []
     for begin, end in pairwise(bounds):
@@ -382,7 +382,7 @@ def timed(
 
     Returns the last time's seconds and result.
     """
-    most = FIRST
+    most = FIRST_SAMPLE
     while True:
         rows = batch.slice(0, most)
         began = clock()

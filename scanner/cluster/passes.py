@@ -196,7 +196,7 @@ def take_first_looks(results: str, unit: AccountUnit, key_ids: Sequence[str]) ->
     return frozenset(names[name] for name in ours)
 
 
-MOST_SHARDS = 64
+SHARDS_LEARNT = 64
 """Shards that are read; of more, those are drawn whose digests are least."""
 
 BYTES_A_TOKEN = 4
@@ -259,7 +259,7 @@ def sample_of(plan: Plan, shards: Sequence[Shard]) -> FilterSample | None:
     ranges = {(shard.file.path, shard.file.modified, shard.rows): shard for shard in shards}
     by_account = plan.config.input.account is not None
     unit = unit_name(by_account, digest({"night": plan.date.isoformat(), "rows": sorted(map(str, ranges))})[:32])
-    drawn = sorted(ranges, key=lambda rows: hashlib.sha256(repr(rows).encode()).digest())[:MOST_SHARDS]
+    drawn = sorted(ranges, key=lambda rows: hashlib.sha256(repr(rows).encode()).digest())[:SHARDS_LEARNT]
     most = MOST_NGRAMS // plan.config.filter.nights
     tokens = sum(rows.text_bytes for _, _, rows in drawn) / BYTES_A_TOKEN
     share = min(1.0, most / max(tokens, 1.0))

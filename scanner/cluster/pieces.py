@@ -69,7 +69,7 @@ class DocumentCounts:
         return DocumentCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
-NOTHING = DocumentCounts()
+NO_DOCUMENTS = DocumentCounts()
 
 
 class Seconds(NamedTuple):
@@ -112,7 +112,7 @@ class Report:
     """
 
     files: Files = field(default_factory=dict)
-    counts: DocumentCounts = NOTHING
+    counts: DocumentCounts = NO_DOCUMENTS
     fault: FileFault | None = None
     peak_memory: int = 0
     seconds: Seconds = NO_TIME

@@ -309,7 +309,7 @@ class Pool:
         return slot.given[0][1]
 
 
-RETRIES = 2
+DEATHS_MADE_GOOD = 2
 """Most deaths of a worker that are made good, each with another try of its items."""
 
 Item = TypeVar("Item")
@@ -338,7 +338,7 @@ def spread(
 
     @functools.cache
     def remote(function: Callable[..., Any]) -> Any:  # noqa: ANN401
-        return ray.remote(num_cpus=1, max_retries=RETRIES)(function)
+        return ray.remote(num_cpus=1, max_retries=DEATHS_MADE_GOOD)(function)
 
     def ask(_holder: int, call: Call) -> Any:  # noqa: ANN401
         return remote(call.function).remote(*call.arguments)
@@ -365,7 +365,7 @@ def on_actors(
         ScanFailed: an item failed in another way, or kept killing its actor.
     """
     todo = list(items)
-    remote: Any = ray.remote(num_cpus=1, max_restarts=RETRIES, max_task_retries=RETRIES)(kind)
+    remote: Any = ray.remote(num_cpus=1, max_restarts=DEATHS_MADE_GOOD, max_task_retries=DEATHS_MADE_GOOD)(kind)
     actors: list[Any] = [remote.remote(*arguments) for _ in range(min(workers, len(todo)))]
     try:
         # every actor gets its first item before any gets its second

@@ -256,7 +256,7 @@ def _costs_of_looks(plan: Plan) -> Iterator[str]:
         yield f"a look takes so many times as long as a scan for 100,000 users without it, once measured: {each}"
 
 
-MARKED = 0.1
+MARKED_SHARE = 0.1
 """Share of a night's texts that is taken to be marked: nearly all of these pass the cut of a model."""
 
 
@@ -265,11 +265,11 @@ def _model(model_plan: Plan, work: ScanWork) -> CheckFinding:
     of_pass = shards_of_pass(model_plan, work.of_input)
     left = shards_not_read(model_plan, of_pass, work.of_input) if results.exist(model_plan.results) else of_pass
     seconds, share = reading_cost(model_plan)
-    of_all = share + MARKED * (reader_config(model_plan).share - share)
+    of_all = share + MARKED_SHARE * (reader_config(model_plan).share - share)
     hours = of_all * seconds * sum(shard.rows.text_bytes for shard in left) / 3600
     says = (
         f"{len(of_pass) - len(left):,} of {_count(len(of_pass), 'shard')} read; of the others at most {share:.3g} of "
-        f"the unmarked texts, and marked ones: where one text in {1 / MARKED:g} is marked, about {_hours(hours)} "
+        f"the unmarked texts, and marked ones: where one text in {1 / MARKED_SHARE:g} is marked, about {_hours(hours)} "
         "core-hours more on CPUs, on GPUs less"
     )
     return CheckFinding("model", (says,), {"reader_sha256": model_plan.reader_sha256, "core_hours": hours})

@@ -31,7 +31,7 @@ from scanner.results.filters import fixed, used
 from scanner.results.newest import sets_of_keys, settle
 from scanner.results.queries import rules_ever
 from scanner.results.retention import cutoff, done_in_frozen_nights
-from scanner.results.scan_list import MOST_TOLD, NOTHING_READ, Reason, WholeInput, in_words, reasons, whole_input
+from scanner.results.scan_list import EXAMPLES_TOLD, NOTHING_READ, Reason, WholeInput, in_words, reasons, whole_input
 from scanner.results.transactions import Tables, committed
 from scanner.scan_plan import Plan
 from schemas.registry import MasterKey
@@ -460,7 +460,7 @@ def _too_much(
 ) -> Iterator[str]:
     """A sentence for each limit that what could not be read exceeds; lost: paths of the files, which it names."""
     config, see = plan.config, f"`brickscan quarantine {shlex.quote(plan.results)} --group-by document`"
-    named = ": " + ", ".join(map(printable, lost[:MOST_TOLD])) + " …" * (len(lost) > MOST_TOLD) if lost else ""
+    named = ": " + ", ".join(map(printable, lost[:EXAMPLES_TOLD])) + " …" * (len(lost) > EXAMPLES_TOLD) if lost else ""
     if files_at_fault > config.max_lost_files:
         yield (
             f"{files_at_fault:,} of the input's files cannot be read, and max_lost_files allows "

@@ -23,7 +23,7 @@ from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
 from scanner.audit.in_every_scan.decoys import DecoyObserver, Rehearsal
 from scanner.audit.in_every_scan.reserved import reserved_texts
 from scanner.cluster.machines import device_of_worker, limit_memory, peak_memory, resident
-from scanner.cluster.pieces import NOTHING, Busy, DocumentCounts, Files, PackReport, Piece, Report, Seconds
+from scanner.cluster.pieces import NO_DOCUMENTS, Busy, DocumentCounts, Files, PackReport, Piece, Report, Seconds
 from scanner.cluster.todo import seconds_a_byte
 from scanner.detection.accounts import by_account, posts_of
 from scanner.detection.attribution import EarlierScans, FileHistory, Origin
@@ -57,7 +57,7 @@ class Rows:
 
     batches: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
     set_aside: list[int] = field(default_factory=list)
-    counts: DocumentCounts = NOTHING
+    counts: DocumentCounts = NO_DOCUMENTS
 
     def add(self, other: "Rows") -> None:
         """Append the rows of another shard of a pack."""

@@ -45,14 +45,14 @@ def parts_of(
     Segments have SHORTEST scored positions or more and are not the whole; a position is where its token begins.
     places: which of its tokens are scored, int64[P].
     """
-    from scanner.watermark.proof import SHORTEST, windows_of  # flags alone need mpmath
+    from scanner.watermark.proof import SHORTEST_PART, windows_of  # flags alone need mpmath
 
     found = [(*window, -1) for window in (windows_of(len(places)) if kinds.windows else {(0, len(places))})]
     if kinds.segments:
         at = tokenizer.begins(text)[places]
         for number, segment in enumerate(segments_of(text)):
             begin, end = (int(np.searchsorted(at, edge)) for edge in (segment.begin, segment.end))
-            if SHORTEST <= end - begin < len(places):
+            if SHORTEST_PART <= end - begin < len(places):
                 found.append((begin, end, number))
     return found
 

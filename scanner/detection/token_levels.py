@@ -27,7 +27,7 @@ from scanner.text import Tokenizer
 from scanner.watermark import Tokens
 from scanner.watermark.by_levels import ByLevels, LevelsOf
 from scanner.watermark.formats import can_have_levels
-from scanner.watermark.level_laws import MOST_CHARACTERS, levels_of
+from scanner.watermark.level_laws import CHARACTERS_READ, levels_of
 from scanner.watermark.rule import long_enough, passes, search
 from schemas.config import ReaderDtype, WeightsByConfig
 
@@ -182,7 +182,7 @@ def levels_on_record(tests: Iterable[KeyUnderTest], text: str, steps: NDArray[np
     Raises:
         Refused: it is no reading of this text.
     """
-    if len(steps) != min(len(text), MOST_CHARACTERS):
+    if len(steps) != min(len(text), CHARACTERS_READ):
         raise Refused(
             f"{where}: what the model expected is on record for {len(steps):,} characters, and the text has "
             f"{len(text):,}. Somebody changed the results: restore the table `flag_readings` from a backup"

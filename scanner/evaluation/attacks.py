@@ -18,9 +18,9 @@ import numpy as np
 import tokenizers
 
 from scanner.errors import TokenizerError
-from scanner.printable import BLANKS, UNSEEN, with_manifest
+from scanner.printable import BLANKS, INVISIBLE, with_manifest
 
-EVERY = (
+ATTACKS_OF_REPORT = (
     "substitute:0.3",
     "delete:0.1",
     "insert:0.1",
@@ -93,7 +93,7 @@ def attack(name: str, text: str, random: np.random.Generator, tools: Tools) -> s
     """
     kind, _, rate = name.partition(":")
     if kind not in ATTACKS:
-        raise ValueError(f"attack {name!r} is unknown; allowed: {', '.join(EVERY)}, with other rates too")
+        raise ValueError(f"attack {name!r} is unknown; allowed: {', '.join(ATTACKS_OF_REPORT)}, with other rates too")
     return ATTACKS[kind](text, float(rate or 0), random, tools)
 
 
@@ -218,7 +218,7 @@ def swap_letters(text: str, rate: float, random: np.random.Generator, tools: Too
 
 def strip_unicode(text: str, rate: float, random: np.random.Generator, tools: Tools) -> str:
     """Leave out what shows nothing, and write blanks, quotes, dashes and styled letters in their plain form."""
-    return unicodedata.normalize("NFKC", BLANKS.sub(" ", UNSEEN.sub("", text)).translate(_PLAIN))
+    return unicodedata.normalize("NFKC", BLANKS.sub(" ", INVISIBLE.sub("", text)).translate(_PLAIN))
 
 
 _PLAIN = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "–": "-", "—": "-", "…": "...", "•": "-"})

@@ -23,7 +23,7 @@ from scanner.audit.statistics.judgement import binomial_limits, poisson_limits
 from scanner.detection.one_text import Check, OpenedCheck
 from scanner.errors import Refused
 from scanner.evaluation.attacks import EDITS, REMOVERS, Tools, attacked, followers, imitated, new_share
-from scanner.evaluation.scores import RISK, effective_texts
+from scanner.evaluation.scores import LIMIT_RISK, effective_texts
 from scanner.evidence.page import environment, rates_chart
 from scanner.printable import printable
 from scanner.registry import tokenizer_path
@@ -31,15 +31,15 @@ from scanner.text import Tokenizer
 from scanner.watermark.positions import reach_of
 from schemas.words import Naming
 
-LENGTHS = ((0, 49), (50, 99), (100, 199), (200, 399), (400, None))  # tokens of the texts of a row: from, to
-LONG = 200  # tokens from which a text counts as long: shorter free-form text is out of the European code's scope
-COARSE = 0.01  # a rate that a few hundred texts can show; parts of a corpus are held against it besides the stated one
-LEAST_TEXTS = 106  # independent texts from which on exact limits of any share are at most 0.1 away from it
-MOST_ROWS = 20  # kinds, languages or sources with a row of their own; the others together have one
+LENGTH_CLASSES = ((0, 49), (50, 99), (100, 199), (200, 399), (400, None))  # tokens of the texts of a row: from, to
+LONG_TEXT = 200  # tokens from which a text counts as long: shorter free-form text is out of the European code's scope
+COARSE_RATE = 0.01  # which a few hundred texts can show; parts of a corpus are held against it besides the stated one
+FEWEST_TEXTS = 106  # independent texts from which on exact limits of any share are at most 0.1 away from it
+ROWS_A_COLUMN = 20  # kinds, languages or sources with a row of their own; the others together have one
 FORGERIES, FORGED_TOKENS = 120, 300  # forgeries of each window, and tokens of each
 HUMAN_CHARACTERS = 20_000  # of an unmarked text that marked text is pasted into
 LONGEST_REWRITTEN = 600  # tokens of a text that a model rewrites
-BATCH = 256  # texts that are decided at a time
+TEXTS_A_BATCH = 256  # texts that are decided at a time
 
 Rewrite = Callable[[Sequence[str]], list[str]]
 Watch = Callable[[str, int, int], None]
@@ -84,8 +84,8 @@ class CellPlace(NamedTuple):
 def rate_cell(place: CellPlace, measure: str, hits: NDArray[np.bool_], rate: float) -> ErrorCell:
     """A count that is held against a rate; hits: bool[N], N ≥ 1, of texts that count as independent draws."""
     texts, found = len(hits), int(hits.sum())
-    low, high = binomial_limits(found, texts, RISK)
-    needed = math.ceil(poisson_limits(found, RISK).high / rate)  # never less than the binomial law asks for
+    low, high = binomial_limits(found, texts, LIMIT_RISK)
+    needed = math.ceil(poisson_limits(found, LIMIT_RISK).high / rate)  # never less than the binomial law asks for
     lacks = 0 if high <= rate else max(needed - texts, 1)
     return ErrorCell(*place, measure, texts, found, low, high, None if lacks else found / texts, rate, lacks)
 
@@ -98,18 +98,18 @@ def share_cell(place: CellPlace, measure: str, hits: NDArray[np.bool_], users: N
     texts, found, clusters = len(hits), int(hits.sum()), len(np.unique(users))
     by_users = found in (0, texts) or clusters == texts
     effective = float(clusters) if by_users else effective_texts(hits, users)
-    low, high = binomial_limits(found / texts * effective, effective, RISK) if effective > 0 else (0.0, 1.0)
+    low, high = binomial_limits(found / texts * effective, effective, LIMIT_RISK) if effective > 0 else (0.0, 1.0)
     lacks = _lacking(texts, effective if effective > 0 else 1.0)
     return ErrorCell(*place, measure, texts, found, low, high, None if lacks else found / texts, None, lacks)
 
 
 def _lacking(texts: int, effective: float) -> int:
-    """How many texts of other users, one each, make these N show as much as LEAST_TEXTS independent ones."""
+    """How many texts of other users, one each, make these N show as much as FEWEST_TEXTS independent ones."""
     # With m more, the variance of the share is that of (N + m)² / (N² / effective + m) independent texts.
-    if effective >= LEAST_TEXTS:
+    if effective >= FEWEST_TEXTS:
         return 0
-    root = math.sqrt(LEAST_TEXTS**2 + 4 * LEAST_TEXTS * texts * (texts / effective - 1))
-    return math.ceil((LEAST_TEXTS - 2 * texts + root) / 2)
+    root = math.sqrt(FEWEST_TEXTS**2 + 4 * FEWEST_TEXTS * texts * (texts / effective - 1))
+    return math.ceil((FEWEST_TEXTS - 2 * texts + root) / 2)
 
 
 class TextDecisions(NamedTuple):
@@ -147,8 +147,8 @@ class Decider:
         decided = TextDecisions(
             np.zeros(count), np.zeros(count, np.bool_), np.zeros(count, np.bool_), [frozenset()] * count
         )
-        for begin in range(0, count, BATCH):
-            some = [text.encode() for text in texts[begin : begin + BATCH]]
+        for begin in range(0, count, TEXTS_A_BATCH):
+            some = [text.encode() for text in texts[begin : begin + TEXTS_A_BATCH]]
             for row in self._opened.score_batch(some).verdicts.to_pylist():
                 place = begin + row["row"]
                 decided.log10_p[place] = row["log10_p_global"] or 0.0
@@ -162,7 +162,7 @@ class Decider:
 def strata(texts: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Rows of tables: ranges of lengths, then the values of columns that the texts have, each with its texts."""
     tokens = texts["tokens"].to_numpy()
-    for least, most in LENGTHS:
+    for least, most in LENGTH_CLASSES:
         words = f"{least} tokens and more" if most is None else f"{least} to {most} tokens"
         yield words, (tokens >= least) & (tokens <= (np.inf if most is None else most))
     for column in columns:
@@ -170,7 +170,7 @@ def strata(texts: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, N
             continue
         values = texts[column].fill_null("unknown")
         counts = values.value_counts().sort("count", column, descending=[True, False])
-        first, others = counts[column][:MOST_ROWS], counts[column][MOST_ROWS:]
+        first, others = counts[column][:ROWS_A_COLUMN], counts[column][ROWS_A_COLUMN:]
         for name in first:
             yield f"{column} {name}", (values == name).to_numpy()
         if len(others):
@@ -192,7 +192,7 @@ def false_positives(decided: TextDecisions, texts: pl.DataFrame, rate: float) ->
         if counted.any():
             place = CellPlace("false positives", words)
             yield rate_cell(place, "flagged", decided.flagged[counted], rate)
-            yield rate_cell(place, "reached", log10_p[counted] <= np.log10(COARSE), COARSE)
+            yield rate_cell(place, "reached", log10_p[counted] <= np.log10(COARSE_RATE), COARSE_RATE)
 
 
 def _unscored(row: str, decided: TextDecisions) -> ErrorCell:
@@ -210,7 +210,7 @@ def found_cells(part: str, row: str | None, decided: TextDecisions, texts: pl.Da
     named = np.array([user in found for user, found in zip(users, decided.users, strict=True)], np.bool_)
     misnamed = np.array([bool(found - {user}) for user, found in zip(users, decided.users, strict=True)], np.bool_)
     measures = {"found": (decided.flagged, everything), "named": (named, known), "misnamed": (misnamed, known)}
-    long = (f"{LONG} tokens and more", texts["tokens"].to_numpy() >= LONG)
+    long = (f"{LONG_TEXT} tokens and more", texts["tokens"].to_numpy() >= LONG_TEXT)
     for words, these in (("all", everything), long, *strata(texts, ("kind",))):
         place = CellPlace(part, words) if row is None else CellPlace(part, row, words)
         for measure, (hits, counted) in measures.items():
@@ -283,10 +283,10 @@ def _imitation(decider: Decider, marked: pl.DataFrame, window: int, seed: str, t
 
 
 PARAPHRASE = "Rewrite this text in other words. Keep its meaning and its length. Write the new text alone.\n\n{}"
-THERE = "Translate this text into French. Write the translation alone.\n\n{}"
-BACK = "Translate this text into English. Write the translation alone.\n\n{}"
+TO_FRENCH = "Translate this text into French. Write the translation alone.\n\n{}"
+TO_ENGLISH = "Translate this text into English. Write the translation alone.\n\n{}"
 
-LEAST_PARAMETERS = 1_000_000_000
+PARAMETERS_OF_A_PARAPHRASER = 1_000_000_000
 """Fewest parameters of a model whose paraphrases say anything of robustness: smaller ones repeat or ramble."""
 
 _AT_ONCE = 8
@@ -310,13 +310,13 @@ class Rewriter:
         """What the model does with texts, by the words of its row."""
         return {
             "paraphrased": lambda texts: self._ask(PARAPHRASE, texts),
-            "translated into French and back": lambda texts: self._ask(BACK, self._ask(THERE, texts)),
+            "translated into French and back": lambda texts: self._ask(TO_ENGLISH, self._ask(TO_FRENCH, texts)),
         }
 
     def about(self) -> dict[str, Any]:
         """The model as the page describes it."""
         parameters = sum(one.numel() for one in self._model.model.parameters())
-        size = {"parameters": parameters, "small": parameters < LEAST_PARAMETERS}
+        size = {"parameters": parameters, "small": parameters < PARAMETERS_OF_A_PARAPHRASER}
         return {"name": self._name, "longest": LONGEST_REWRITTEN} | size
 
     def _ask(self, request: str, texts: Sequence[str]) -> list[str]:
@@ -332,7 +332,7 @@ class Rewriter:
 
 LONGEST_ROW = 120
 
-_ALL, _LONG = "all", f"{LONG} tokens and more"
+_ALL, _LONG = "all", f"{LONG_TEXT} tokens and more"
 
 _FOUND = (("found", _ALL, "found"), ("named", _ALL, "its user named"), ("misnamed", _ALL, "somebody else named"))
 
@@ -394,14 +394,14 @@ def page(about: Mapping[str, Any], cells: Sequence[ErrorCell]) -> str:
         {"tests": 1, "hits": cell.hits / cell.texts, "expected": cell.rate, "low": cell.low, "high": cell.high}
         for cell in rates
     ]
-    at_rate = [("flagged", _ALL, f"flagged at {rate}"), ("reached", _ALL, f"p of {COARSE:g} and less")]
+    at_rate = [("flagged", _ALL, f"flagged at {rate}"), ("reached", _ALL, f"p of {COARSE_RATE:g} and less")]
     return _environment().get_template("error_rates.html.j2").render(
         title="Error rates of a watermark detector",
         about=about,
         cells=len(cells),
         held=sum(cell.rate is not None for cell in cells),
         rate=rate,
-        least=LEAST_TEXTS,
+        least=FEWEST_TEXTS,
         forged=FORGED_TOKENS,
         chart=rates_chart(points, "unmarked texts"),
         p_values=table(cells, "p-values", "All unmarked texts", [("reached", _ALL, "texts with so small a p-value")]),

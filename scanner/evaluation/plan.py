@@ -14,7 +14,7 @@ import pyarrow as pa
 from scipy import stats  # type: ignore[import-untyped]
 
 from scanner.errors import Refused, ScanFailed
-from scanner.evaluation.attacks import EVERY, Tools
+from scanner.evaluation.attacks import ATTACKS_OF_REPORT, Tools
 from scanner.evaluation.scores import Figure, figure, groups_of, share
 from scanner.evaluation.units import (
     Setting,
@@ -238,7 +238,7 @@ class EvaluationPlan:
         if how.attacks is not None:
             return how.attacks
         have = {"paste": how.human is not None, "retokenise": self.other_tokenizer is not None}
-        return tuple(attack for attack in EVERY if have.get(attack.partition(":")[0], True))
+        return tuple(attack for attack in ATTACKS_OF_REPORT if have.get(attack.partition(":")[0], True))
 
     def units(self) -> Iterator[WritingUnit]:
         """Everything that is to be written, in order of importance."""

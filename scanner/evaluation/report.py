@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scanner.evaluation.robustness import NOT_MARKED
-from scanner.evaluation.scores import FLAG_RATE, LENGTHS, Figure
+from scanner.evaluation.scores import FLAG_RATE, SCORED_CLASSES, Figure
 from scanner.watermark.formats import FORMATS
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def _long(
     rows: Sequence[Figure], methods: Sequence[str], counts: Sequence[int], rates: Sequence[float]
 ) -> tuple[str, str]:
     """Both formats on long texts, which tell much, and how many of these named somebody else."""
-    least, most = LENGTHS[-1]
+    least, most = SCORED_CLASSES[-1]
     count = _LONG_MESSAGES if _LONG_MESSAGES in counts else counts[-1]
     named = [f"found, M = {count:,}, FPR {rate:g}" for rate in rates]
     lines = [["method", "texts", f"TPR at {FLAG_RATE:g}, M = 1", *named, "wrong, the most of any M and FPR"]]
@@ -288,7 +288,7 @@ def _long(
 def _by_length(rows: Sequence[Figure], rate: float, counts: Sequence[int]) -> str:
     named = [f"found, M = {count:,}" for count in counts]
     lines = [["scored tokens", "texts", f"flagged at {FLAG_RATE:g}, M = 1", *named, "wrong, most of any M"]]
-    for least, most in LENGTHS:
+    for least, most in SCORED_CLASSES:
         of_length = [row for row in rows if (row["least_scored"], row["most_scored"]) == (least, most)]
         flagged = _where(of_length, measure="flagged")[0]
         found = [one(of_length, measure="found", false_positive_rate=rate, messages=count) for count in counts]

@@ -109,7 +109,7 @@ def similarity_figure(
     return figure("robustness", cell.setting, "similarity", mean(cosine, *cell.clusters), clusters=cell.units)
 
 
-BATCH = 16
+TEXTS_EMBEDDED_TOGETHER = 16
 
 
 class SentenceModel:
@@ -150,8 +150,8 @@ class SentenceModel:
         """Embeddings of D texts, each of length 1: float32[D, size]."""
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         out = np.empty((len(texts), self._model.config.hidden_size), np.float32)
-        for begin in range(0, len(order), BATCH):
-            rows = order[begin : begin + BATCH]
+        for begin in range(0, len(order), TEXTS_EMBEDDED_TOGETHER):
+            rows = order[begin : begin + TEXTS_EMBEDDED_TOGETHER]
             out[rows] = self._embed_batch([texts[i] for i in rows])
         return out
 

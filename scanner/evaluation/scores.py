@@ -27,7 +27,7 @@ from scanner.watermark.rule import search as search_key
 from schemas.evaluation import FIGURES
 from schemas.words import Naming
 
-RISK = 0.025
+LIMIT_RISK = 0.025
 """Risk of each limit."""
 
 
@@ -55,7 +55,7 @@ def share(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> MeanEstimate:
     if n == 0:
         return MeanEstimate(0, 0, np.nan, np.nan, np.nan)
     effective = effective_texts(hits, *clusterings)
-    limits = binomial_limits(found / n * effective, effective, RISK) if effective > 0 else (0.0, 1.0)
+    limits = binomial_limits(found / n * effective, effective, LIMIT_RISK) if effective > 0 else (0.0, 1.0)
     return MeanEstimate(n, found, found / n, *limits)
 
 
@@ -65,7 +65,7 @@ def effective_texts(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> floa
     if p in (0.0, 1.0):
         return float(n)
     spread = max(variance_of_mean(hits.astype(np.float64), *clusterings) / (p * (1 - p) / n), 1.0)
-    return float(n / (spread * few_clusters(_fewest(clusterings), RISK)))
+    return float(n / (spread * few_clusters(_fewest(clusterings), LIMIT_RISK)))
 
 
 def mean(values: NDArray[np.float64], *clusterings: NDArray[Any]) -> MeanEstimate:
@@ -81,7 +81,7 @@ def mean(values: NDArray[np.float64], *clusterings: NDArray[Any]) -> MeanEstimat
     centre, clusters = float(values.mean()), _fewest(clusterings)
     if clusters < 2:
         return MeanEstimate(n, None, centre, -np.inf, np.inf)
-    half = float(special.stdtrit(clusters - 1, 1 - RISK)) * variance_of_mean(values, *clusterings) ** 0.5
+    half = float(special.stdtrit(clusters - 1, 1 - LIMIT_RISK)) * variance_of_mean(values, *clusterings) ** 0.5
     return MeanEstimate(n, None, centre, centre - half, centre + half)
 
 
@@ -295,7 +295,7 @@ def name(
     return NamedShares(right, np.any(others, axis=0), decision.naming == Naming.AMBIGUOUS)
 
 
-LENGTHS: tuple[tuple[int | None, int | None], ...] = ((None, None), (0, 49), (50, 99), (100, 149), (150, None))
+SCORED_CLASSES: tuple[tuple[int | None, int | None], ...] = ((None, None), (0, 49), (50, 99), (100, 149), (150, None))
 """Scored tokens of the texts that are counted: from, to; the first entry is all texts."""
 
 Searched = TypeVar("Searched", Search, GroupSearch)
@@ -353,7 +353,7 @@ def identification_figures(
     """
     independent = setting.format is not None and not setting.format.can_be_framed()
     rows = []
-    for least, most in LENGTHS:
+    for least, most in SCORED_CLASSES:
         some = next(iter(searches.values()))
         chosen = (some.scored >= (least or 0)) & (some.scored <= (np.inf if most is None else most))
         users = own_message[chosen]

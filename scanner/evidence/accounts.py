@@ -21,7 +21,7 @@ from scanner.detection.rules import Rules
 from scanner.errors import Refused
 from scanner.evidence.case import FlagCase
 from scanner.evidence.explainer import Explainer
-from scanner.evidence.explanation import RUN, RUN_STRENGTHS
+from scanner.evidence.explanation import RUN_STRENGTHS, TOKENS_A_RUN
 from scanner.evidence.page import LEVEL_WORDS, LONGEST_TITLE, environment, visible
 from scanner.evidence.registry_check import CHANGED_ROW, RegistryCheck, with_registry_names
 from scanner.evidence.sentences import DOES_NOT_SAY, WHY_NOBODY, name
@@ -289,12 +289,12 @@ def _levels(findings: AccountFindings, message: int) -> tuple[NDArray[np.int64],
     log10_p = log10_p_of(mark.law, score, scored)
     # what fewer tokens say is material of the key
     return scored, [
-        sum(bool(p <= level) for level in RUN_STRENGTHS) if n >= RUN else None
+        sum(bool(p <= level) for level in RUN_STRENGTHS) if n >= TOKENS_A_RUN else None
         for p, n in zip(log10_p, scored, strict=True)
     ]
 
 
-MOST_CHARACTERS = 1_000
+CHARACTERS_OF_A_POST = 1_000
 """Most characters of a post that a page shows."""
 
 NO_DECISION = (
@@ -458,7 +458,7 @@ def about_account(found: Sequence[AccountExplanation]) -> dict[str, Any]:
 
 def _shown_parts(post: AccountPost) -> list[tuple[bool, str]]:
     """The parts of a post's first characters: whether each is quoted, and its text."""
-    text, parts = post.text[:MOST_CHARACTERS], (part for part in post.parts if part.begin < MOST_CHARACTERS)
+    text, parts = post.text[:CHARACTERS_OF_A_POST], (part for part in post.parts if part.begin < CHARACTERS_OF_A_POST)
     return [(part.kind == "quoted", visible(text[part.begin : part.end])) for part in parts]
 
 

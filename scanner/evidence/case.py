@@ -34,7 +34,7 @@ from scanner.input.shards import MAX_ROWS, key_set
 from scanner.printable import printable
 from scanner.registry import read_secret
 from scanner.results import flagged
-from scanner.results.false_discoveries import OF, pieces_of_evidence, sizes_of
+from scanner.results.false_discoveries import EVIDENCE_COLUMNS, pieces_of_evidence, sizes_of
 from scanner.results.filters import open_filter
 from scanner.results.flags import WantedFlags, sums
 from scanner.results.newest import ranges_ever
@@ -358,23 +358,25 @@ def alike_with(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -> 
     def of_these() -> pl.DataFrame:
         flags = current_flags(results, rate, pl.col("key_id").is_in(list(keys)) & (of_messages | unshown))
         groups = pieces_of_evidence(flags)
-        schema = {name: groups.schema[name] for name in OF}
-        flagged = pl.DataFrame([{name: row[name] for name in OF} for row in rows], schema).unique()
-        mine = groups.join(flagged, on=OF, how="semi", nulls_equal=True).drop_nulls("piece")
+        schema = {name: groups.schema[name] for name in EVIDENCE_COLUMNS}
+        flagged = pl.DataFrame([{name: row[name] for name in EVIDENCE_COLUMNS} for row in rows], schema).unique()
+        mine = groups.join(flagged, on=EVIDENCE_COLUMNS, how="semi", nulls_equal=True).drop_nulls("piece")
         sizes = sizes_of(flags, groups.filter(pl.col("piece").is_in(mine["piece"].implode())))
-        return mine.join(sizes, on="piece").select(*OF, "piece_documents", "piece_texts", "piece_accounts")
+        return mine.join(sizes, on="piece").select(
+            *EVIDENCE_COLUMNS, "piece_documents", "piece_texts", "piece_accounts"
+        )
 
     found = ask(results, of_these) if rows else pl.DataFrame()
     return {row[:-3]: GroupCounts(*row[-3:]) for row in found.iter_rows()}
 
 
-MOST_POSTS = 10
+EARLIER_POSTS_READ = 10
 """Earlier posts that are read for a flag, the most alike ones."""
 
-MOST_ROWS = 200_000
+SKETCHES_HELD = 200_000
 """Flags whose sketches are held; where more have the messages that are asked for, nothing is told."""
 
-RUN = 5
+COPIED_RUN = 5
 """Least tokens of a run that counts as copied: shorter ones stand in unrelated texts too."""
 
 PathAndRow = tuple[str, int]
@@ -413,8 +415,8 @@ def earlier_of_others(
     rate: false-positive rate of the flags.
 
     Returns:
-        By path and row of a document: rows of flags, one a text, MOST_POSTS at most, the most alike first. A document
-        without an account or a message has none.
+        By path and row of a document: rows of flags, one a text, EARLIER_POSTS_READ at most, the most alike first. A
+        document without an account or a message has none.
 
     Raises:
         Refused: there are no results.
@@ -426,9 +428,9 @@ def earlier_of_others(
 
     def flags() -> pl.DataFrame:
         rows = current_flags(results, rate, comparable).filter(pl.col("sketch").is_not_null())
-        return rows.select(*_COLUMNS, posted).head(MOST_ROWS + 1).collect()
+        return rows.select(*_COLUMNS, posted).head(SKETCHES_HELD + 1).collect()
 
-    if not messages or len(found := ask(results, flags)) > MOST_ROWS:
+    if not messages or len(found := ask(results, flags)) > SKETCHES_HELD:
         return {}
     places = np.frombuffer(b"".join(found["sketch"]), "<u4").reshape(len(found), PLACES)
     numbered = found.drop("sketch").with_row_index("number")
@@ -448,7 +450,7 @@ def _most_similar(numbered: pl.DataFrame, places: NDArray[np.uint32], number: in
     equal = (places[earlier["number"].to_numpy()] == places[number]).sum(axis=1)
     near = earlier.with_columns(equal=pl.Series(equal)).filter(pl.col("equal") > 0)
     ordered = near.sort("equal", "posted", descending=[True, False]).unique("text_sha256", maintain_order=True)
-    return ordered.head(MOST_POSTS).to_dicts()
+    return ordered.head(EARLIER_POSTS_READ).to_dicts()
 
 
 def copied_of(
@@ -459,7 +461,7 @@ def copied_of(
     ids: its tokens, uint32[T]. reach: how many previous tokens decide a token's draw; a run has one token more, and RUN
     at least. posts: the earlier posts, the most alike first.
     """
-    length = max(reach + 1, RUN)
+    length = max(reach + 1, COPIED_RUN)
     ends = set(scored.tolist())
     flagged_runs = [run for end, run in enumerate(_runs(ids, length), length - 1) if end in ends]
     copied, holding = np.zeros(len(flagged_runs), bool), list[tuple[int, EarlierPost]]()

@@ -47,7 +47,14 @@ from scanner.evidence.case import (
     surprise_of,
     text_ids_of,
 )
-from scanner.evidence.explanation import RUN, Explanation, Omissions, TextEvidence, evidence_of_text, log10_p_in
+from scanner.evidence.explanation import (
+    TOKENS_A_RUN,
+    Explanation,
+    Omissions,
+    TextEvidence,
+    evidence_of_text,
+    log10_p_in,
+)
 from scanner.evidence.registry_check import (
     CHANGED_ROW,
     NOT_ASKED,
@@ -62,7 +69,7 @@ from scanner.input.files import resolve
 from scanner.printable import printable
 from scanner.registry import find_key, load_registry
 from scanner.results.decision_log import users_of
-from scanner.results.false_discoveries import OF, log10_p_shown
+from scanner.results.false_discoveries import EVIDENCE_COLUMNS, log10_p_shown
 from scanner.results.queries import ask, spans
 from scanner.results.scan_list import refuse_impossible_scans
 from scanner.scan_plan import ErrorShares, read_config, recorded_correction, results_of
@@ -76,7 +83,7 @@ from schemas.config import ScanConfig
 from schemas.registry import Canary, MasterKey, Registry
 from schemas.words import WEIGHED, Naming
 
-MOST_TEXTS = 256
+EARLIER_TEXTS_HELD = 256
 """Earlier posts that are held, since many flags may share runs with the same ones."""
 
 _OF_POST = ("path", "row", "text_sha256", "variant", "key_id")
@@ -167,7 +174,7 @@ class Explainer:
         Refused: the configuration cannot be right.
     """
 
-    def __init__(self, path: Path | str, run: int = RUN) -> None:
+    def __init__(self, path: Path | str, run: int = TOKENS_A_RUN) -> None:
         self._run = run
         self._config: ScanConfig | None = None
         self.results, self.rate = str(path), 1.0
@@ -182,7 +189,7 @@ class Explainer:
             self._texts = StoredTexts(Columns(columns.text, None, None, None), locations, self.results, self._text_id)
         self._opened: dict[str, KeyUnderTest] = {}
         self._filters: dict[str | None, Filter] = {}
-        self._tokens_of = lru_cache(MOST_TEXTS)(self._read_tokens)
+        self._tokens_of = lru_cache(EARLIER_TEXTS_HELD)(self._read_tokens)
 
     def explain(self, document: str) -> Explanation:
         """Explain a flagged document, named by its id or as PATH:ROW.
@@ -236,7 +243,7 @@ class Explainer:
                 of_message=of_message,
                 of_account=None if case.row["account_id"] is None else of_account,
                 of_text=of_text,
-                near_duplicates=near.get(tuple(case.row[name] for name in OF)),
+                near_duplicates=near.get(tuple(case.row[name] for name in EVIDENCE_COLUMNS)),
                 expected=None if read is None else read * 10.0 ** log10_p_shown(case.row),
                 false_flags=None if read is None else read * stated,
                 spans=[with_registry_names(part, check) for part in parts] if check.agrees is False else parts,

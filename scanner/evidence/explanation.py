@@ -25,7 +25,7 @@ from scanner.watermark.rule import corrected, log10_p_of, search
 from schemas.registry import MasterKey
 from schemas.words import WEIGHED, Naming
 
-RUN = 8
+TOKENS_A_RUN = 8
 """Scored tokens that are shown as one: a single token's score is material of the key."""
 
 RUN_STRENGTHS = (-0.5, -1.0, -2.0, -4.0)
@@ -110,7 +110,7 @@ def evidence_of_text(
     messages: int,
     omissions: Omissions,
     parts: Sequence[TextPart],
-    run: int = RUN,
+    run: int = TOKENS_A_RUN,
 ) -> TextEvidence:
     """Weigh a text.
 
@@ -218,7 +218,7 @@ def _findings(
     return findings
 
 
-ALIKE = 0.01
+P_OF_UNMARKED = 0.01
 """Largest p-value of a part that does not read like text without a mark."""
 
 
@@ -298,7 +298,7 @@ class Explanation:
     @property
     def silent(self) -> set[Kind]:
         """Kinds of part that by themselves read like text without the mark: no run of theirs is shown to speak."""
-        return {part.kind for part in self.findings_of_parts if part.log10_p > math.log10(ALIKE)}
+        return {part.kind for part in self.findings_of_parts if part.log10_p > math.log10(P_OF_UNMARKED)}
 
     @property
     def carried_by(self) -> Kind | None:
@@ -306,6 +306,10 @@ class Explanation:
         log10_p_of = {part.kind: part.log10_p_any for part in self.findings_of_parts}
         orders: tuple[tuple[Kind, Kind], ...] = (("quoted", "own"), ("own", "quoted"))
         for kind, other in orders:
-            if log10_p_of and log10_p_of[kind] <= math.log10(self.rate) and log10_p_of[other] > math.log10(ALIKE):
+            if (
+                log10_p_of
+                and log10_p_of[kind] <= math.log10(self.rate)
+                and log10_p_of[other] > math.log10(P_OF_UNMARKED)
+            ):
                 return kind
         return None

@@ -26,7 +26,7 @@ from markupsafe import Markup, escape
 
 from scanner.audit.statistics.judgement import Limits, binomial_limits
 from scanner.evidence.explanation import RUN_STRENGTHS, Explanation
-from scanner.evidence.sentences import DOES_NOT_SAY, QUOTED, WHY_NOBODY, account_of, name, what_was_found
+from scanner.evidence.sentences import DOES_NOT_SAY, SHARE_OF_QUOTED_LINES, WHY_NOBODY, account_of, name, what_was_found
 from scanner.printable import MOST_MARKS, amount, combines, printable, safe
 from scanner.results.decision_log import DECIDED_ON, users_of
 from scanner.watermark.formats import format_of
@@ -102,10 +102,10 @@ def _svg(caption: str, height: int, drawn: Sequence[Markup]) -> Markup:
     return head.format(_WIDTH, height, escape(caption), escape(caption)) + Markup("").join(drawn) + Markup("</svg>")
 
 
-MOST_CHARACTERS = 40_000
-"""Most characters of a text on a page; fewer where escapes or many short runs would make it larger than MOST_BYTES."""
+CHARACTERS_A_PAGE = 40_000
+"""Most characters of a text on a page; fewer where escapes or many short runs would take TEXT_BYTES_A_PAGE and more."""
 
-MOST_BYTES = 180_000
+TEXT_BYTES_A_PAGE = 180_000
 """Most bytes of the text with its marks, so that a page stays below 200 kB."""
 
 LONGEST_TITLE = 400
@@ -128,7 +128,7 @@ class PageSegment(NamedTuple):
     marked: bool
 
 
-def segments(explained: Explanation, most: int = MOST_CHARACTERS) -> list[PageSegment]:
+def segments(explained: Explanation, most: int = CHARACTERS_A_PAGE) -> list[PageSegment]:
     """The text's first characters, cut wherever evidence or kind of part changes."""
     text = (explained.text or "")[:most]
     runs = explained.text_evidence.runs if explained.text_evidence else []
@@ -166,10 +166,10 @@ def _behind_accents(text: str, index: int) -> int:
 
 def _fitting(explained: Explanation) -> tuple[list[PageSegment], int]:
     """The text as far as a page holds it, and how many of its characters that are."""
-    most = min(MOST_CHARACTERS, len(explained.text or ""))
+    most = min(CHARACTERS_A_PAGE, len(explained.text or ""))
     while True:
         found = segments(explained, most)
-        if sum(len(escape(part.text).encode()) + _SPAN_BYTES for part in found) <= MOST_BYTES:
+        if sum(len(escape(part.text).encode()) + _SPAN_BYTES for part in found) <= TEXT_BYTES_A_PAGE:
             return found, most
         most = most * 3 // 4
 
@@ -224,7 +224,7 @@ def environment() -> jinja2.Environment:
     return found
 
 
-RISK = 0.025
+PRECISION_RISK = 0.025
 """Risk that one limit of the interval misses; both together: 5 %."""
 
 _RIGHT = (ReviewDecision.CONFIRMED, ReviewDecision.QUOTED, ReviewDecision.ALLOWED)
@@ -251,7 +251,7 @@ class Precision(NamedTuple):
     @property
     def limits(self) -> Limits | None:
         """Exact limits of the share (Clopper and Pearson, 95 %), for texts that were drawn at random."""
-        return binomial_limits(self.right, self.right + self.wrong, RISK) if self.right + self.wrong else None
+        return binomial_limits(self.right, self.right + self.wrong, PRECISION_RISK) if self.right + self.wrong else None
 
     def in_words(self) -> str:
         """The share of right texts with its interval; the caller says what the share leaves out."""
@@ -287,7 +287,7 @@ def precision(decisions: pl.DataFrame, flags: Sequence[dict[str, object]] | None
     return Precision(counts[True, False], counts[False, True], counts[True, True], counts[False, False])
 
 
-COPIED = 0.5
+SHARE_OF_A_COPY = 0.5
 """Least share of what was scored that stands in earlier posts of other accounts, for a text to be called a copy."""
 
 
@@ -332,11 +332,15 @@ def _others_can_make_it(explained: Explanation) -> bool:
 
 def _in_quoted_lines(explained: Explanation) -> bool:
     spans = explained.spans
-    return explained.carried_by == "quoted" or bool(spans and all(span["quoted"] >= QUOTED for span in spans))
+    return explained.carried_by == "quoted" or bool(
+        spans and all(span["quoted"] >= SHARE_OF_QUOTED_LINES for span in spans)
+    )
 
 
 def _copied(explained: Explanation) -> bool:
-    return explained.copied is not None and explained.copied.share >= COPIED and not _names_are_equal(explained)
+    return (
+        explained.copied is not None and explained.copied.share >= SHARE_OF_A_COPY and not _names_are_equal(explained)
+    )
 
 
 def _names_are_equal(explained: Explanation) -> bool:

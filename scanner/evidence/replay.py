@@ -54,7 +54,7 @@ from schemas.registry import MasterKey, Registry
 from schemas.tables import DOCUMENTS
 from schemas.words import WEIGHED, Naming, Proof
 
-FIELDS = (
+COMPARED_COLUMNS = (
     *("status", "tokens", "scored", "key_id", "message", "score", "log10_p", "log10_p_global", "messages_tested"),
     *("keys_tested", "tests", "flagged", "basis", "variant", "unit", "runner_up_log10_p", "runner_up_log10_p_global"),
     *("naming", "user_id", "held_since", "named", "proof"),
@@ -140,7 +140,7 @@ def replay(config_file: Path, document: str) -> Replay:
     rooms = {"score": room, "log10_p": room}
     fields = [
         _compare(name, case.row, replayed, why, rooms.get(name, 0.0))
-        for name in (*of_file, *FIELDS)
+        for name in (*of_file, *COMPARED_COLUMNS)
         if name in case.row
     ]
     if found.row is not None and case.row["message"] is not None and case.row["naming"] not in NOBODY_ASKED_FOR:

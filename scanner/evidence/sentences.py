@@ -17,10 +17,10 @@ from schemas.words import WEIGHED, AuditState, Naming, Proof
 
 LONGEST_ID = 60
 
-MOST_PARTS = 8
+PARTS_TOLD = 8
 """Most marked parts that get a sentence, in the order in which they stand."""
 
-QUOTED = 0.9
+SHARE_OF_QUOTED_LINES = 0.9
 """Share of quoted characters from which a part counts as quoted lines."""
 
 WHY_NOBODY: Mapping[str, str] = {
@@ -128,7 +128,7 @@ def _account_and_user(row: Mapping[str, Any]) -> str:
         return f"both are called {name(row['account_id'])}; your own records tell whether the account is this user's"
     whose = name(users[0]) if len(users) == 1 else "any of these users"
     return (
-        f"their names differ, {name(row['account_id'])} and {', '.join(map(name, users[:MOST_PARTS]))}: brickscan does "
+        f"their names differ, {name(row['account_id'])} and {', '.join(map(name, users[:PARTS_TOLD]))}: brickscan does "
         f"not know whose account it is. Ask your own records whether it is the account of {whose}"
     )
 
@@ -254,10 +254,10 @@ def _copied(copied: CopiedShare | None) -> str:
 
 def _spans(explained: Explanation) -> str:
     """A sentence for each marked part: its place, its user, and how seldom chance makes it in any part of a text."""
-    spans = "; ".join(_span(span) for span in explained.spans[:MOST_PARTS])
-    more = len(explained.spans) - MOST_PARTS
+    spans = "; ".join(_span(span) for span in explained.spans[:PARTS_TOLD])
+    more = len(explained.spans) - PARTS_TOLD
     rest = f"; and {more:,} more" if more > 0 else ""
-    if all(span["quoted"] >= QUOTED for span in explained.spans):
+    if all(span["quoted"] >= SHARE_OF_QUOTED_LINES for span in explained.spans):
         rest += ". All of them stand in quoted lines: whoever posted this quotes marked text"
     return spans + rest
 

@@ -49,7 +49,7 @@ from schemas.words import AuditState, Naming, Proof
 Row = Mapping[str, Any]
 Light = Literal["green", "amber", "red"]
 
-MOST_ROWS = 10
+ROWS_A_TABLE = 10
 """Most rows of a table on the page of a night."""
 
 _BAD = (AuditState.CANARIES_LOST, AuditState.POSSIBLE_FRAMING, AuditState.NO_DECOYS, AuditState.NOT_JUDGED)
@@ -434,7 +434,7 @@ def _index(night: Night, values: Mapping[str, Any], marked: Sequence[Mapping[str
 
 
 def _first(night: Night, name: str) -> Sequence[tuple[str | None, int]]:
-    return night.by[name] if name == "hour" else night.by[name][:MOST_ROWS]
+    return night.by[name] if name == "hour" else night.by[name][:ROWS_A_TABLE]
 
 
 def line_of(row: Mapping[str, Any]) -> Line:

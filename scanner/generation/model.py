@@ -27,7 +27,7 @@ from scanner.errors import Refused, TokenizerError
 from scanner.generation.processor import check_sampling, sampling_weights
 from scanner.storage.locations import MOST_TOKENIZER, read_named
 from scanner.text import HuggingFaceTokenizer
-from scanner.watermark.level_laws import MOST_CHARACTERS, of_characters
+from scanner.watermark.level_laws import CHARACTERS_READ, of_characters
 from schemas.config import ReaderDtype
 
 
@@ -167,10 +167,10 @@ def _positions(config: PretrainedConfig) -> int | None:
 BATCH_TOKENS = 2048
 """Tokens that go through the model at a time, padding included."""
 
-LONGEST = 2048
+TOKENS_A_WINDOW = 2048
 """Tokens that the model sees at a time. A longer text is cut, and each part sees half as many tokens before it."""
 
-ROWS = 128
+LOGIT_ROWS = 128
 """Rows of logits that are looked at together."""
 
 
@@ -204,7 +204,7 @@ def token_log_probabilities(
     before = [()] * len(texts) if contexts is None else contexts
     whole = [np.concatenate([context, text]).astype(np.int64) for context, text in zip(before, texts, strict=True)]
     found = [np.full(len(ids), np.nan) for ids in whole]
-    longest = min(LONGEST, getattr(model.model.config, "max_position_embeddings", LONGEST))
+    longest = min(TOKENS_A_WINDOW, getattr(model.model.config, "max_position_embeddings", TOKENS_A_WINDOW))
     parts = [(d, *part) for d, ids in enumerate(whole) for part in _parts(len(ids), len(before[d]), longest)]
     for batch in _batches(parts):
         rows = [whole[d][begin:end] for d, begin, _, end in batch]
@@ -255,8 +255,8 @@ def _of(
 ) -> NDArray[np.float64]:
     """ln p of one token for each row of logits."""
     out = np.empty(len(targets))
-    for start in range(0, len(targets), ROWS):
-        some, wanted = logits[start : start + ROWS].float(), targets[start : start + ROWS]
+    for start in range(0, len(targets), LOGIT_ROWS):
+        some, wanted = logits[start : start + LOGIT_ROWS].float(), targets[start : start + LOGIT_ROWS]
         if top_k or top_p < 1:
             weights = (sampling_weights(row, temperature, top_k, top_p) for row in some.cpu().numpy())
             with np.errstate(divide="ignore"):
@@ -270,11 +270,11 @@ def _of(
     return out
 
 
-FIRST = 4.0
+FIRST_SURPRISE = 4.0
 """Surprise of a text's first token, which no model can judge without a prompt."""
 
 
-SAMPLE = "It was a quiet day at the harbour, and nobody on the pier had expected a ship. "
+SAMPLE_TEXT = "It was a quiet day at the harbour, and nobody on the pier had expected a ship. "
 """Ordinary text, by which a model is tried."""
 
 
@@ -293,16 +293,16 @@ class TextReader:
         for weights in (*self._model.model.parameters(), *self._model.model.buffers()):
             weights.data = weights.data.clone()  # else they are the file's own pages, which change with it
         self._tokenizer = HuggingFaceTokenizer(read_named(folder / "tokenizer.json", MOST_TOKENIZER))
-        (log_p,) = token_log_probabilities(self._model, [self._tokenizer.encode([SAMPLE]).ids])
+        (log_p,) = token_log_probabilities(self._model, [self._tokenizer.encode([SAMPLE_TEXT]).ids])
         if np.isnan(log_p[1:]).any():
             raise Refused(f"model {str(folder)!r}: gives no probabilities in {dtype}; name another one, or float32")
 
     def surprise(self, texts: Sequence[str]) -> list[NDArray[np.uint8]]:
-        """Steps of surprise of each text's first MOST_CHARACTERS (scanner.watermark.level_laws), uint8 of so many."""
-        texts = [text[:MOST_CHARACTERS] for text in texts]
+        """Steps of surprise of each text's first CHARACTERS_READ (scanner.watermark.level_laws), uint8 of so many."""
+        texts = [text[:CHARACTERS_READ] for text in texts]
         tokens = self._tokenizer.encode(texts)
         log_p = token_log_probabilities(self._model, np.split(tokens.ids, tokens.offsets[1:-1]))
         return [
-            of_characters(np.nan_to_num(-of_text, nan=FIRST), self._tokenizer.begins(text), len(text))
+            of_characters(np.nan_to_num(-of_text, nan=FIRST_SURPRISE), self._tokenizer.begins(text), len(text))
             for text, of_text in zip(texts, log_p, strict=True)
         ]

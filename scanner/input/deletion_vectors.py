@@ -24,7 +24,7 @@ from pyarrow import fs
 
 from scanner.errors import ScanFailed, in_a_line
 from scanner.input.delta_log import actions_of
-from scanner.input.inspector import MEMORY, limit_memory
+from scanner.input.inspector import FOOTER_MEMORY, limit_memory
 from scanner.input.tables import LOG_OF_DELTA, pack_rows
 from scanner.storage.locations import filesystem_of
 
@@ -69,8 +69,8 @@ def read_deletion_vectors(location: str, version: int, *, checkpoint: bool) -> D
         how = how if code is None or code > 0 else f"ends by {signal.Signals(-code).name}"
         raise ScanFailed(
             f"input.paths: deletion vectors of Delta table {location!r} cannot be read: the process that reads them "
-            f"{how}, with {MEMORY:,} bytes of memory allowed; rewrite these files at the source (REORG TABLE … APPLY "
-            "(PURGE)), so that no deleted row is read"
+            f"{how}, with {FOOTER_MEMORY:,} bytes of memory allowed; rewrite these files at the source (REORG TABLE … "
+            "APPLY (PURGE)), so that no deleted row is read"
         )
     answer = json.loads(out)
     if isinstance(answer, str):

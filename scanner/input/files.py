@@ -25,9 +25,9 @@ from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.links import link_target, link_targets, share_inodes
 from scanner.input.tables import (
     DELTA,
-    HIDDEN,
+    HIDDEN_BEGINNINGS,
     ICEBERG,
-    NEWEST,
+    NEWEST_TABLES,
     LogEntry,
     TableFile,
     TableFolders,
@@ -162,7 +162,7 @@ def list_files(
     missing: Callable[[str], None] | None = None,
     passed_over: Callable[[str], None] = lambda path: None,
     before: Iterable[InputFile] = (),
-    reading: TableReading = NEWEST,
+    reading: TableReading = NEWEST_TABLES,
 ) -> Sequence[InputFile]:
     """List the Parquet files of resolved paths, sorted, each once, also when links lead to it from several places.
 
@@ -294,7 +294,7 @@ def _files_of_table(named: str, folders: TableFolders, reading: TableReading) ->
             return _in_delta_table(location, reading)
     if named != location:
         raise Refused(f"input.paths: {named!r} is no Delta table; name the folder that holds its _delta_log")
-    if reading != NEWEST:
+    if reading != NEWEST_TABLES:
         raise Refused(f"input: {location!r} is no table; version, timestamp and where are for tables alone")
     return None
 
@@ -408,7 +408,7 @@ def _in_folder(
 ) -> Iterator[_ListedFile]:
     for item in filesystem.get_file_info(fs.FileSelector(folder, recursive=True)):
         below = item.path[len(folder.rstrip("/")) :].strip("/").split("/")
-        hidden = any(part.startswith(HIDDEN) for part in below)
+        hidden = any(part.startswith(HIDDEN_BEGINNINGS) for part in below)
         is_folder = item.type == fs.FileType.Directory
         tables.refuse_by(folder, [*below, ""] if is_folder else below)
         if is_folder or hidden:
@@ -460,7 +460,7 @@ def _walk(folder: str, tables: TableFolders) -> Iterator[tuple[str, list[os.DirE
         folders: list[os.DirEntry[str]] = []
         with os.scandir(inner) as entries:
             for entry in entries:
-                if not entry.name.startswith(HIDDEN):
+                if not entry.name.startswith(HIDDEN_BEGINNINGS):
                     (folders if _is_folder(entry) else files).append(entry)
                 elif _is_folder(entry):
                     tables.refuse_by(inner, [entry.name, ""])

@@ -33,7 +33,7 @@ from scanner.storage.locations import REQUESTS_AT_ONCE, is_uri
 CPU_SECONDS = 20.0
 """CPU seconds that a footer may take; the largest that is read takes one or two."""
 
-MEMORY = 2 * 2**30
+FOOTER_MEMORY = 2 * 2**30
 """Bytes of memory that a footer may take; the largest takes a fraction."""
 
 _THREADS = 24  # threads that read footers of this machine's disks; as many more for a store, whose requests are slow
@@ -269,7 +269,7 @@ def serve_processes() -> None:
 def limit_memory() -> None:
     """Let this process take so much memory, and leave nothing of its own when it is ended."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_DATA, (FOOTER_MEMORY, FOOTER_MEMORY))
 
 
 def _answer_requests(line: Connection) -> None:
@@ -295,7 +295,7 @@ def _groups_or_fault(footer: pa.Buffer, size: int, columns: Columns, partitions:
     except FileFault as fault:
         return {"fault": [fault.reason, fault.detail.encode(errors="backslashreplace").decode()]}
     except MemoryError:
-        return {"fault": ["unreadable", f"the footer needs more than {MEMORY} bytes of memory to be read"]}
+        return {"fault": ["unreadable", f"the footer needs more than {FOOTER_MEMORY} bytes of memory to be read"]}
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def _inspector() -> Inspector:
     return inspector
 
 
-ROWS = 1000
+ROWS_OF_A_SAMPLE = 1000
 """Most rows that are looked at."""
 
 _TEXT = r"text|body|content|message|comment|post|document"
@@ -114,7 +114,7 @@ def guess_columns(sample: SampleFile) -> Guess:
     file = sample.file
     try:
         with open_parquet(file, str(file)) as parquet:
-            batch = next(parquet.iter_batches(ROWS), None)
+            batch = next(parquet.iter_batches(ROWS_OF_A_SAMPLE), None)
     except (OSError, pa.ArrowException) as error:
         raise Refused(
             f"{file}: cannot be read as Parquet ({in_a_line(error)}); give a Parquet file of your own"

@@ -22,7 +22,7 @@ from pyarrow import fs
 from scanner.errors import Refused
 from scanner.printable import printable
 
-HIDDEN = ("_", ".")
+HIDDEN_BEGINNINGS = ("_", ".")
 """First characters of names that are passed over."""
 
 DELTA = "delta:"
@@ -50,7 +50,7 @@ class TableReading(NamedTuple):
     where: str | None = None
 
 
-NEWEST = TableReading()
+NEWEST_TABLES = TableReading()
 """Reading of whole tables as they are now."""
 
 
@@ -189,7 +189,7 @@ class TableFolders:
         for depth, name in enumerate(below[:-1]):
             if name in _LOGS:
                 self._refuse(TableFolder("/".join([folder, *below[:depth]]), _LOGS[name]))
-            if name.startswith(HIDDEN):
+            if name.startswith(HIDDEN_BEGINNINGS):
                 return
         if below[-2:-1] == [_ICEBERG_FOLDER] and below[-1].endswith(_ICEBERG_FILES):
             self._refuse(TableFolder("/".join([folder, *below[:-2]]), "Iceberg"))

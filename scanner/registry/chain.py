@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from schemas.tables import USERS
 
-START = bytes(32)
+FIRST_HEAD = bytes(32)
 """Head of the chain before any event."""
 
-BLOCK = 65_536
+EVENTS_A_BLOCK = 65_536
 """Most events that share a head; events that are written together have blocks of their own."""
 
 _SALT_BYTES = 16
@@ -51,9 +51,9 @@ def chained(events: pl.DataFrame, seq: int, head: bytes) -> pl.DataFrame:
     )
     records = _records(rows)
     heads: list[bytes | None] = [None] * rows.height
-    for begin in range(0, rows.height, BLOCK):
-        head = _next_head(head, records[begin : begin + BLOCK])
-        heads[min(begin + BLOCK, rows.height) - 1] = head
+    for begin in range(0, rows.height, EVENTS_A_BLOCK):
+        head = _next_head(head, records[begin : begin + EVENTS_A_BLOCK])
+        heads[min(begin + EVENTS_A_BLOCK, rows.height) - 1] = head
     return rows.with_columns(head=pl.Series(heads, dtype=pl.Binary)).select(USERS.names)
 
 
@@ -77,7 +77,7 @@ def seals_of(rows: pl.DataFrame) -> list[bytes]:
     return [_seal(salt, name) if kept is None else kept for name, salt, kept in zip(*columns, strict=True)]
 
 
-def follow(windows: Iterable[pl.DataFrame], head: bytes = START) -> Iterator[Block]:
+def follow(windows: Iterable[pl.DataFrame], head: bytes = FIRST_HEAD) -> Iterator[Block]:
     """Follow a chain, block by block.
 
     After a fault it goes on from the head on record, so that later faults are found as well.
@@ -103,7 +103,7 @@ def follow(windows: Iterable[pl.DataFrame], head: bytes = START) -> Iterator[Blo
             yield Block(numbers[begin], numbers[end], heads[end], fault)
             head, begin = heads[end], end + 1
         rest = rows.slice(begin)
-        if rest.height >= BLOCK:
+        if rest.height >= EVENTS_A_BLOCK:
             yield Block(numbers[begin], numbers[-1], None, "the head after these was taken out")
             rest = rest.clear()
     if rest.height:

@@ -15,7 +15,7 @@ from scanner.registry import ledger
 from scanner.registry.index import missing
 from scanner.registry.keys_file import find_key, load_registry
 from scanner.registry.ledger import GivenMessage, UsersSnapshot, open_users
-from scanner.registry.sorted_files import BELOW, MOST
+from scanner.registry.sorted_files import BELOW_ALL_VALUES, LARGEST_VALUE
 from schemas.registry import is_reserved
 from schemas.tables import USER_LIST
 from schemas.words import Naming
@@ -90,8 +90,8 @@ def pages(folder: Path | str, wanted: WantedUsers) -> Iterator[pl.DataFrame]:
     ):
         if wanted.after is not None and key_id < wanted.after[0]:
             continue
-        low = wanted.after[1] if wanted.after is not None and key_id == wanted.after[0] else BELOW
-        while low < MOST:
+        low = wanted.after[1] if wanted.after is not None and key_id == wanted.after[0] else BELOW_ALL_VALUES
+        while low < LARGEST_VALUE:
             rows, low = _page(folder, key_id, low)
             yield rows.select(_LISTED).filter(wanted.condition())
 

@@ -30,9 +30,9 @@ from deltalake import DeltaTable
 from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, TooLate
-from scanner.registry.chain import START
+from scanner.registry.chain import FIRST_HEAD
 from scanner.registry.keys_file import USERS_FOLDER
-from scanner.registry.sorted_files import MOST, Ints, PartsFolder, SortedFile, SortedRows, in_order, merged
+from scanner.registry.sorted_files import LARGEST_VALUE, Ints, PartsFolder, SortedFile, SortedRows, in_order, merged
 from scanner.storage.delta import make_table, read, refuse_other_version
 from scanner.storage.locations import filesystem_of, is_uri, make_private
 from schemas.tables import USERS
@@ -71,7 +71,7 @@ def all_events(table: DeltaTable | None) -> pl.DataFrame:
         return read(table).collect()
 
 
-def since(table: DeltaTable, first: int, last: int = MOST) -> pl.DataFrame:
+def since(table: DeltaTable, first: int, last: int = LARGEST_VALUE) -> pl.DataFrame:
     """Events from one number to another, and all events without a number."""
     wanted = pl.col("seq").is_null() | pl.col("seq").is_between(first, last)
     inside = pl.col("first").is_null() | ((pl.col("last") >= first) & (pl.col("first") <= last))
@@ -131,8 +131,8 @@ def reading(table: DeltaTable | None) -> Iterator[None]:
 
 def missing(error: FileNotFoundError) -> ScanFailed:
     """Message about a file that is missing: only the index can be made anew."""
-    in_index = f"/{FOLDER}/" in str(error)
-    help_ = f"delete the folder {FOLDER}, which is made anew" if in_index else "restore it from a backup"
+    in_index = f"/{INDEX_FOLDER}/" in str(error)
+    help_ = f"delete the folder {INDEX_FOLDER}, which is made anew" if in_index else "restore it from a backup"
     return ScanFailed(f"users table: a file is missing ({error}); {help_}")
 
 
@@ -142,11 +142,11 @@ def raise_if_outdated(table: DeltaTable) -> None:
         raise TooLate
 
 
-FOLDER = "_index"
+INDEX_FOLDER = "_index"
 """Folder of the index, in the users table's folder; Delta ignores it because of the underscore."""
 
 GIVEN, REMOVED, NAMES = "given", "removed", "names"
-KINDS = {
+RUN_SCHEMAS = {
     GIVEN: pa.schema([("message", pa.int64()), ("at", pa.int64()), ("seq", pa.int64()), ("user_id", pa.string())]),
     REMOVED: pa.schema([("message", pa.int64()), ("at", pa.int64()), ("seq", pa.int64())]),
     NAMES: pa.schema([("digest", pa.int64()), ("message", pa.int64())]),
@@ -183,7 +183,7 @@ class Index(NamedTuple):
         return {part.file for run in self.runs for parts in run.values() for part in parts}
 
 
-NOTHING = Index(0, None, 0, START, ())
+EMPTY_INDEX = Index(0, None, 0, FIRST_HEAD, ())
 """Index of a table that has none."""
 
 
@@ -215,7 +215,7 @@ class EventRun:
         if self._names:
             _, tables = self.rows(key_id, NAMES).find(hashed)
             return np.concatenate([np.zeros(0, np.int64), *(table["message"].to_numpy() for table in tables)])
-        given = pl.DataFrame(pl.from_arrow(self.rows(key_id, GIVEN).all(KINDS[GIVEN])))
+        given = pl.DataFrame(pl.from_arrow(self.rows(key_id, GIVEN).all(RUN_SCHEMAS[GIVEN])))
         theirs = given.join(user_ids.to_frame("user_id"), on="user_id", how="semi")
         return np.asarray(theirs["message"].to_numpy(), np.int64)
 
@@ -223,7 +223,7 @@ class EventRun:
 @functools.cache
 def _empty(kind: str) -> SortedRows:
     """An empty table. Made late, since Arrow's first allocation maps a GiB, which counts as this process's memory."""
-    return SortedRows.in_memory(KINDS[kind].empty_table())
+    return SortedRows.in_memory(RUN_SCHEMAS[kind].empty_table())
 
 
 def digests(user_ids: Iterable[str | None]) -> Ints:
@@ -242,8 +242,8 @@ def run_of(events: pl.DataFrame) -> EventRun:
     for (key_id, event), part in events.group_by("key_id", "event"):
         kind = {ALLOCATED: GIVEN, REMOVED_EVENT: REMOVED}.get(str(event))
         if kind is not None:
-            columns = part.with_columns(pl.col("at").dt.epoch("us")).sort("message").select(KINDS[kind].names)
-            rows[str(key_id), kind] = SortedRows.in_memory(columns.to_arrow().cast(KINDS[kind]))
+            columns = part.with_columns(pl.col("at").dt.epoch("us")).sort("message").select(RUN_SCHEMAS[kind].names)
+            rows[str(key_id), kind] = SortedRows.in_memory(columns.to_arrow().cast(RUN_SCHEMAS[kind]))
             refuse_twice(str(key_id), columns["message"].to_numpy())
     return EventRun(rows, names=False)
 
@@ -263,7 +263,7 @@ class IndexFolder:
     """
 
     def __init__(self, table: str) -> None:
-        self._folder = PartsFolder(f"{table}/{FOLDER}")
+        self._folder = PartsFolder(f"{table}/{INDEX_FOLDER}")
 
     def read(self, number: int | None) -> Index | None:
         """The index of that number; None: there is none.
@@ -388,7 +388,7 @@ class IndexFolder:
     def _write(self, runs: Sequence[EventRun]) -> dict[tuple[str, str], tuple[SortedFile, ...]]:
         written: dict[tuple[str, str], tuple[SortedFile, ...]] = {}
         for key_id in sorted(set[str]().union(*(run.keys for run in runs))):
-            for kind, schema in KINDS.items():
+            for kind, schema in RUN_SCHEMAS.items():
                 rows = [run.rows(key_id, kind) for run in runs]
                 parts = tuple(self._folder.write(table) for table in merged(rows, schema))
                 if parts:
@@ -412,9 +412,9 @@ def _with_names(run: EventRun) -> EventRun:
     """A run in memory with its rows of the kind NAMES."""
     rows = {(key_id, kind): run.rows(key_id, kind) for key_id in run.keys for kind in (GIVEN, REMOVED)}
     for key_id in run.keys:
-        given = pl.DataFrame(pl.from_arrow(run.rows(key_id, GIVEN).all(KINDS[GIVEN]))).drop_nulls("user_id")
-        names = pa.table([digests(given["user_id"]), given["message"].to_arrow()], schema=KINDS[NAMES])
-        rows[key_id, NAMES] = SortedRows.in_memory(in_order([names], KINDS[NAMES]))
+        given = pl.DataFrame(pl.from_arrow(run.rows(key_id, GIVEN).all(RUN_SCHEMAS[GIVEN]))).drop_nulls("user_id")
+        names = pa.table([digests(given["user_id"]), given["message"].to_arrow()], schema=RUN_SCHEMAS[NAMES])
+        rows[key_id, NAMES] = SortedRows.in_memory(in_order([names], RUN_SCHEMAS[NAMES]))
     return EventRun(rows, names=True)
 
 

@@ -30,7 +30,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from scanner.errors import Refused
-from scanner.storage.locations import MOST_ROWS, filesystem_of, is_uri, read_named, writable_by_others, write_whole
+from scanner.storage.locations import MOST_LIST, filesystem_of, is_uri, read_named, writable_by_others, write_whole
 from scanner.storage.toml import digest, explained, read_toml, read_toml_text
 from schemas.registry import MasterKey, Registry
 
@@ -246,7 +246,7 @@ def read_published(path: Path) -> list[PublishedLine]:
         Refused: it cannot be read, or a line is not as it was written; names it.
     """
     try:
-        text = read_named(path, MOST_ROWS).decode("ascii")
+        text = read_named(path, MOST_LIST).decode("ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'no ASCII'})") from None
     found: list[PublishedLine] = []

@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 
 from scanner.errors import ScanFailed, TooLate
 from scanner.registry import index
-from scanner.registry.chain import START, chained, seals_of
+from scanner.registry.chain import FIRST_HEAD, chained, seals_of
 from scanner.registry.index import (
+    EMPTY_INDEX,
     GIVEN,
-    KINDS,
-    NOTHING,
     REMOVED,
+    RUN_SCHEMAS,
     EventRun,
     Index,
     IndexFolder,
@@ -46,7 +46,7 @@ from scanner.registry.index import (
     with_heads,
 )
 from scanner.registry.keys_file import USERS_FOLDER
-from scanner.registry.sorted_files import BELOW, MOST, Ints
+from scanner.registry.sorted_files import BELOW_ALL_VALUES, LARGEST_VALUE, Ints
 from schemas.registry import MAX_MESSAGES
 from schemas.tables import USERS
 
@@ -134,7 +134,7 @@ class UsersSnapshot:
             found.append(rows.join(names.to_frame(), on="user_id", how="semi", maintain_order="left"))
         return pl.concat(found)
 
-    def between(self, key_id: str, low: int = BELOW, high: int = MOST) -> pl.DataFrame:
+    def between(self, key_id: str, low: int = BELOW_ALL_VALUES, high: int = LARGEST_VALUE) -> pl.DataFrame:
         """Rows of the messages above `low` and at most `high`, in order. Raises Refused as `given` does."""
         found = (
             [t for run in self._runs for t in run.rows(key_id, kind).between(low, high)] for kind in (GIVEN, REMOVED)
@@ -150,7 +150,7 @@ class UsersSnapshot:
 
     def nth(self, key_id: str, numbers: Ints) -> Ints:
         """Given messages, by their places in order: from 0 on, and below their number."""
-        low, high = np.full(len(numbers), BELOW), np.full(len(numbers), MAX_MESSAGES, np.int64)
+        low, high = np.full(len(numbers), BELOW_ALL_VALUES), np.full(len(numbers), MAX_MESSAGES, np.int64)
         while (high - low > 1).any():
             middle = (low + high) // 2
             enough = self.given_up_to(key_id, middle) > numbers
@@ -169,14 +169,14 @@ class UsersSnapshot:
     def page_end(self, key_id: str, after: int) -> int:
         """A message above `after`, with some hundred thousand rows between; MOST: no more rows follow."""
         parts = max((run.rows(key_id, GIVEN).parts for run in self._runs), key=len, default=())
-        return next((part.last for part in parts[:-1] if part.last > after), MOST)
+        return next((part.last for part in parts[:-1] if part.last > after), LARGEST_VALUE)
 
     def _found(self, key_id: str, kind: str, messages: Ints) -> list[pa.Table]:
         return [table for run in self._runs for table in run.rows(key_id, kind).find(messages)[1]]
 
     def _rows(self, key_id: str, given: Sequence[pa.Table], removed: Sequence[pa.Table]) -> pl.DataFrame:
         both = [
-            pl.DataFrame(pl.from_arrow(pa.concat_tables([KINDS[kind].empty_table(), *tables]))).sort("message")
+            pl.DataFrame(pl.from_arrow(pa.concat_tables([RUN_SCHEMAS[kind].empty_table(), *tables]))).sort("message")
             for kind, tables in ((GIVEN, given), (REMOVED, removed))
         ]
         for rows in both:
@@ -407,21 +407,22 @@ def _index_folder(folder: Path | str) -> IndexFolder:
 
 def _snapshot(folder: Path | str, table: DeltaTable | None) -> tuple[UsersSnapshot, Index]:
     if table is None:
-        return UsersSnapshot.empty(START), NOTHING
+        return UsersSnapshot.empty(FIRST_HEAD), EMPTY_INDEX
     index_folder = _index_folder(folder)
     number = table.transaction_version(_INDEX_APP)
-    index = index_folder.read(number) or NOTHING
+    index = index_folder.read(number) or EMPTY_INDEX
     with reading(table):
         events = since(table, index.seq - 1)
         if index.seq and events.filter(pl.col("seq") == index.seq - 1)["head"].to_list() != [index.head]:
-            index, events = NOTHING, all_events(table)  # the index may be of another state, as a backup may leave it
-    if number is not None and index is NOTHING:
+            # the index may be of another state, as a backup may leave it
+            index, events = EMPTY_INDEX, all_events(table)
+    if number is not None and index is EMPTY_INDEX:
         raise_if_outdated(table)
     if events["seq"].null_count():
         raise _edited("an event has no number")
     tail = events.filter(pl.col("seq") >= index.seq).sort("seq")
     head = bytes(tail["head"][-1] or b"") if tail.height else index.head
-    whole = len(head) == len(START)
+    whole = len(head) == len(FIRST_HEAD)
     return UsersSnapshot(index_folder.runs(index), tail, index.seq + tail.height, head if whole else None), index
 
 
@@ -455,7 +456,7 @@ def _vacuum(folder: Path | str, *, full: bool, hours: int) -> None:
 def _clean(folder: Path | str) -> None:
     table, index_folder = open_table(folder), _index_folder(folder)
     if table is not None:
-        index_folder.clean(index_folder.read(table.transaction_version(_INDEX_APP)) or NOTHING)
+        index_folder.clean(index_folder.read(table.transaction_version(_INDEX_APP)) or EMPTY_INDEX)
 
 
 def _retry(attempt: Callable[[], Result]) -> Result:

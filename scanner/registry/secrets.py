@@ -11,7 +11,7 @@ from pathlib import Path
 from scanner.errors import SecretError
 from scanner.storage.locations import is_uri, sync_folder
 
-SIZES = range(16, 65)
+SECRET_SIZES = range(16, 65)
 """Bytes that a secret may have, unless its format says otherwise."""
 
 NEW_BYTES = 32
@@ -42,7 +42,12 @@ _DRAW = "Draw one with `brickscan keys new`, or with `openssl rand -hex 32`"
 
 
 def read_secret(
-    reference: str, base: Path | str, sizes: range = SIZES, *, guessable: bool = False, if_guessed: str | None = None
+    reference: str,
+    base: Path | str,
+    sizes: range = SECRET_SIZES,
+    *,
+    guessable: bool = False,
+    if_guessed: str | None = None,
 ) -> bytes:
     """Key bytes behind a reference: `file:PATH` or `env:NAME`, hexadecimal text in both.
 

@@ -20,7 +20,7 @@ from scanner.storage.locations import filesystem_of, is_uri, make_private, write
 PART_ROWS = 2**18
 """Most rows of a part."""
 
-BELOW, MOST = -1, 2**63 - 1
+BELOW_ALL_VALUES, LARGEST_VALUE = -1, 2**63 - 1
 """A value below all sorted values, and the largest value."""
 
 _KEPT_HERE, _KEPT_FROM_FAR = 4096, 16
@@ -217,8 +217,8 @@ def in_order(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
 def merged(sequences: Sequence[SortedRows], schema: pa.Schema) -> Iterator[pa.Table]:
     """Rows of several sequences as one, in order, in tables of at most PART_ROWS rows, read bit by bit."""
     longest = max(sequences, key=lambda sequence: sequence.rows)
-    low = BELOW
-    for high in (*(part.last for part in longest.parts[:-1]), MOST):
+    low = BELOW_ALL_VALUES
+    for high in (*(part.last for part in longest.parts[:-1]), LARGEST_VALUE):
         rows = in_order([table for each in sequences for table in each.between(low, high)], schema)
         slices = -(-len(rows) // PART_ROWS)
         for number in range(slices):

@@ -16,7 +16,7 @@ import polars as pl
 
 from scanner.errors import Refused
 from scanner.registry import ledger
-from scanner.registry.chain import START, follow
+from scanner.registry.chain import FIRST_HEAD, follow
 from scanner.registry.index import ALLOCATED, NAMES, REMOVED_EVENT
 from scanner.registry.keys_file import load_registry
 from scanner.registry.ledger import UsersSnapshot
@@ -129,7 +129,7 @@ class Record(NamedTuple):
     checkpoints: how many events the chain had, with its head then; parts: all files that names are read from.
     """
 
-    checkpoints: frozenset[tuple[int, str]] = frozenset({(0, START.hex())})
+    checkpoints: frozenset[tuple[int, str]] = frozenset({(0, FIRST_HEAD.hex())})
     parts: frozenset[NamesPart] = frozenset()
 
 

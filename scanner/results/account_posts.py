@@ -21,7 +21,7 @@ from scanner.results.upkeep import RewrittenFile, rewrite
 from scanner.storage.data_files import SCHEMAS
 from scanner.storage.locations import table_uri
 
-MOST_POSTS = 20_000
+POSTS_OF_AN_ACCOUNT = 20_000
 """Most posts of an account that are tested; later ones are left out."""
 
 MOST_TEXT_BYTES = 2**24
@@ -73,7 +73,7 @@ def part_of(results: str, together: PostGroup, part: int) -> pa.Table:
     distinct = (
         posts.filter(wanted).sort(_ORDER).unique(["account_id", "path", "row"], keep="first", maintain_order=True)
     )
-    few = (pl.int_range(pl.len()) < MOST_POSTS) & (pl.col("size").cum_sum() <= MOST_TEXT_BYTES)
+    few = (pl.int_range(pl.len()) < POSTS_OF_AN_ACCOUNT) & (pl.col("size").cum_sum() <= MOST_TEXT_BYTES)
     tested = distinct.filter(few.over("account_id")).select(_POST).collect(engine="streaming")
     rows = of_part.join(tested.lazy(), on=_POST, how="semi").sort(_ORDER)
     return rows.collect(engine="streaming").to_arrow().cast(SCHEMAS["account_posts"])
@@ -106,7 +106,7 @@ def _of_window(results: str, account_id: str, dates: tuple[str, str]) -> pl.Data
 
     def question() -> pl.DataFrame:
         rows = read_whole(results, "account_posts").filter(ours).sort("scan_id", "path", "row")
-        return rows.unique(["path", "row"], keep="first", maintain_order=True).head(MOST_POSTS).collect()
+        return rows.unique(["path", "row"], keep="first", maintain_order=True).head(POSTS_OF_AN_ACCOUNT).collect()
 
     return ask(results, question).with_row_index("n")
 
@@ -139,7 +139,12 @@ def scanned_posts(results: str, account_id: str, dates: tuple[str, str]) -> pl.D
         ours = shards(results).filter(of_nights).select("shard_id").unique()
         filters = scans(results).select("scan_id", "filter_sha256")
         found = verdicts(results).filter(theirs).join(ours, on="shard_id", how="semi")
-        return found.join(filters, on="scan_id", how="left").sort("scan_id", "path", "row").head(MOST_POSTS).collect()
+        return (
+            found.join(filters, on="scan_id", how="left")
+            .sort("scan_id", "path", "row")
+            .head(POSTS_OF_AN_ACCOUNT)
+            .collect()
+        )
 
     return ask(results, question)
 

@@ -116,7 +116,7 @@ def scored_documents(results: str, scan_ids: Collection[str]) -> dict[str, int]:
     )
 
 
-ALIKE = 4
+EQUAL_PLACES = 4
 """Equal places of two sketches of 64 from which texts are one piece: texts of one length that share a fifth agree in 7
 on average, and in fewer than 4 in one case of 12; texts that share nothing agree in none.
 """
@@ -127,10 +127,10 @@ MOST_SKETCHES = 200_000
 MOST_READS = 10
 """Most reads of the flags, of MOST_SKETCHES texts each: for more than two million texts, pieces are not counted."""
 
-OF = ("text_sha256", "key_id", "message")
+EVIDENCE_COLUMNS = ("text_sha256", "key_id", "message")
 """Columns that a piece of evidence shares, with the text."""
 
-_GROUP = OF[1:]  # texts of two groups are never one piece
+_GROUP = EVIDENCE_COLUMNS[1:]  # texts of two groups are never one piece
 
 
 def pieces_of_evidence(flags: pl.LazyFrame) -> pl.DataFrame:
@@ -139,15 +139,21 @@ def pieces_of_evidence(flags: pl.LazyFrame) -> pl.DataFrame:
     Columns: those of OF, and piece, int64; null where there are too many texts to tell: of a key and message with more
     than MOST_SKETCHES, or of all where MOST_READS are too few.
     """
-    found, first = [_in_memory(flags.head(0).select(*OF, "sketch").collect())], 0
-    for groups, tell in _parts(flags.select(OF).unique().group_by(_GROUP).len().collect(engine="streaming")):
+    found, first = [_in_memory(flags.head(0).select(*EVIDENCE_COLUMNS, "sketch").collect())], 0
+    for groups, tell in _parts(
+        flags.select(EVIDENCE_COLUMNS).unique().group_by(_GROUP).len().collect(engine="streaming")
+    ):
         these = flags.join(groups.lazy().select(_GROUP), on=_GROUP, how="semi", nulls_equal=True)
         if tell:
-            texts = these.select(*OF, "sketch").unique(OF, keep="any").collect(engine="streaming")
+            texts = (
+                these.select(*EVIDENCE_COLUMNS, "sketch")
+                .unique(EVIDENCE_COLUMNS, keep="any")
+                .collect(engine="streaming")
+            )
             found.append(_in_memory(texts).with_columns(pl.col("piece") + first))
             first += len(texts)
         else:
-            untold = these.select(OF).unique().with_columns(piece=pl.lit(None, pl.Int64))
+            untold = these.select(EVIDENCE_COLUMNS).unique().with_columns(piece=pl.lit(None, pl.Int64))
             found.append(untold.collect(engine="streaming"))
     return pl.concat(found)
 
@@ -161,7 +167,7 @@ def sizes_of(flags: pl.LazyFrame, of_flags: pl.DataFrame) -> pl.DataFrame:
         flags: rows of schemas.tables.FLAGS, one a document.
         of_flags: rows of `pieces_of_evidence` of these flags.
     """
-    rows = flags.join(of_flags.drop_nulls("piece").lazy(), on=OF, how="inner", nulls_equal=True)
+    rows = flags.join(of_flags.drop_nulls("piece").lazy(), on=EVIDENCE_COLUMNS, how="inner", nulls_equal=True)
     distinct = {"piece_texts": "text_sha256", "piece_accounts": "account_id"}
     counts = {name: pl.col(column).drop_nulls().n_unique().cast(pl.Int64) for name, column in distinct.items()}
     return rows.group_by("piece").agg(piece_documents=pl.len().cast(pl.Int64), **counts).collect(engine="streaming")
@@ -183,7 +189,7 @@ def _parts(sizes: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, bool]]:
 
 def _in_memory(texts: pl.DataFrame) -> pl.DataFrame:
     """As `pieces_of_evidence`, for texts that fit in memory."""
-    texts = texts.sort(OF).with_row_index("text")
+    texts = texts.sort(EVIDENCE_COLUMNS).with_row_index("text")
     sketched = texts.drop_nulls("sketch")
     places = np.frombuffer(b"".join(sketched["sketch"]), "<u4").reshape(len(sketched), PLACES)
     numbers = sketched["text"].to_numpy()
@@ -195,10 +201,10 @@ def _in_memory(texts: pl.DataFrame) -> pl.DataFrame:
         same = (group[order[1:]] == group[order[:-1]]) & (places[order[1:], place] == places[order[:-1], place])
         for at in np.flatnonzero(same).tolist():
             a, b = int(order[at]), int(order[at + 1])
-            if (places[a] == places[b]).sum() >= ALIKE:
+            if (places[a] == places[b]).sum() >= EQUAL_PLACES:
                 _join(parent, int(numbers[a]), int(numbers[b]))
     piece = np.array([_root(parent, text) for text in range(len(texts))], np.int64)
-    return texts.select(OF).with_columns(piece=pl.Series(piece, dtype=pl.Int64))
+    return texts.select(EVIDENCE_COLUMNS).with_columns(piece=pl.Series(piece, dtype=pl.Int64))
 
 
 def _root(parent: NDArray[np.int64], text: int) -> int:
@@ -344,10 +350,10 @@ def _shares(count: int) -> Iterator[pl.Expr]:
         yield above if high is None else above & (digest < high)
 
 
-FEWEST = 380
+FEWEST_FLAGS = 380
 """Fewest flags for which q = 0.05 is possible, if one message in 20 is reserved and none of the flags is for one."""
 
-_COLUMNS = (*OF, "log10_p_global", "user_id", "naming")
+_COLUMNS = (*EVIDENCE_COLUMNS, "log10_p_global", "user_id", "naming")
 
 
 def q_by_reserved(log10_p: ArrayLike, reserved: ArrayLike, share: float) -> NDArray[np.float64]:
@@ -392,10 +398,14 @@ def reserved_q_values(results: str, scan_id: str) -> pl.DataFrame:
     shares = reserved_count(pl.col("messages_tested")) / pl.col("messages_tested")
     flagged = flagged.with_columns(share=shares).filter(pl.col("share") > 0)
     piece = pieces_of_evidence(flagged)
-    rows = flagged.select(*_COLUMNS, "share").sort("log10_p_global", *OF).unique(OF, keep="first", maintain_order=True)
+    rows = (
+        flagged.select(*_COLUMNS, "share")
+        .sort("log10_p_global", *EVIDENCE_COLUMNS)
+        .unique(EVIDENCE_COLUMNS, keep="first", maintain_order=True)
+    )
     best = rows.collect(engine="streaming")
     if not piece["piece"].null_count():  # all or none: reserved ones alone would else be fewer
-        best = best.join(piece, on=OF).unique("piece", keep="first", maintain_order=True)
+        best = best.join(piece, on=EVIDENCE_COLUMNS).unique("piece", keep="first", maintain_order=True)
     reserved = best.select(is_reserved(pl.col("message")))["message"].to_numpy()
     share = float(best["share"].min() or 1.0)  # type: ignore[arg-type]
     q = q_by_reserved(best["log10_p_global"].to_numpy(), reserved, share)

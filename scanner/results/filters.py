@@ -45,7 +45,7 @@ from scanner.storage.data_files import SCHEMAS, DataFile, write_file
 from scanner.storage.locations import absolute, table_uri
 from scanner.storage.toml import digest
 from scanner.watermark import positions
-from scanner.watermark.positions import ROWS, CommonNgrams, Sketch, hash_key
+from scanner.watermark.positions import CELLS_AN_NGRAM, CommonNgrams, Sketch, hash_key
 from schemas.config import ScanConfig
 from schemas.registry import MasterKey
 from schemas.tables import FILTER_SKETCHES, FILTERS
@@ -163,12 +163,13 @@ def read_sketch(results: str, unit: str, tokenizer: str, reach: int, key: NDArra
             "scan wrote it; restore the table from a backup or an older version of it, or take that unit out"
         )
     cells = np.frombuffer(b"".join(parts["cells"]), "<u8")
-    if len(cells) != ROWS * positions.CELLS or parts["part"].to_list() != [*range(len(parts))]:
+    number = CELLS_AN_NGRAM * positions.CELLS_OF_A_ROW
+    if len(cells) != number or parts["part"].to_list() != [*range(len(parts))]:
         raise Refused(
-            f"results: table {table_uri(results, SKETCHES_TABLE)} has {len(cells):,} of {ROWS * positions.CELLS:,} "
+            f"results: table {table_uri(results, SKETCHES_TABLE)} has {len(cells):,} of {number:,} "
             f"cells of unit {unit}; restore the table from a backup or an older version of it, or take that unit out"
         )
-    return Sketch(reach, cells.reshape(ROWS, -1).astype(np.uint64, copy=False))
+    return Sketch(reach, cells.reshape(CELLS_AN_NGRAM, -1).astype(np.uint64, copy=False))
 
 
 FILTERS_TABLE = "filters"
@@ -246,7 +247,7 @@ class NightFilter:
         return Filter({(row["tokenizer_sha256"], row["reach"]): self._common(row) for row in self._learnt})
 
     def _common(self, row: Mapping[str, Any]) -> CommonNgrams:
-        return CommonNgrams(row["reach"], self.key, np.frombuffer(row["common"], np.uint8).reshape(ROWS, -1))
+        return CommonNgrams(row["reach"], self.key, np.frombuffer(row["common"], np.uint8).reshape(CELLS_AN_NGRAM, -1))
 
     @property
     def _learnt(self) -> list[Mapping[str, Any]]:

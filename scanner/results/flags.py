@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 import polars as pl
 
 from scanner.results.decision_log import State, in_state
-from scanner.results.false_discoveries import LOG10_P_SHOWN, OF, pieces_of_evidence, sizes_of
-from scanner.results.newest import EVERY
+from scanner.results.false_discoveries import EVIDENCE_COLUMNS, LOG10_P_SHOWN, pieces_of_evidence, sizes_of
+from scanner.results.newest import EVERY_ROW
 from scanner.results.queries import ask, current_flags, scanned_and_one_of, with_audit
 from schemas.registry import CANARY_ID, Canary
 from schemas.tables import NAMED_LISTS
@@ -66,7 +66,7 @@ class WantedFlags(NamedTuple):
         requested = (("user_id", self.users), ("key_id", self.keys))
         each = [field(name).is_in(list(values)) for name, values in requested if values]
         each += [_has(field("user_id"), self.user_part)] if self.user_part else []
-        return reduce(and_, (one.fill_null(value=False) for one in each), EVERY)
+        return reduce(and_, (one.fill_null(value=False) for one in each), EVERY_ROW)
 
     def requested_users(self) -> list[pl.Expr]:
         """Columns `asked` and `beside`, of a row that is asked for.
@@ -181,13 +181,24 @@ def by_need(results: str, rate: float, wanted: WantedFlags, canaries: Collection
 
     def question() -> pl.DataFrame:
         found = found_flags(results, rate, wanted).filter(~of_canary(canaries))
-        return found.select("path", "row", *OF, "scanned_at", "log10_p_global", need).collect()
+        return found.select("path", "row", *EVIDENCE_COLUMNS, "scanned_at", "log10_p_global", need).collect()
 
-    copies, last = pl.len().over(OF).cast(pl.Int64), pl.col("scanned_at").max().over(OF)
-    first, surest = pl.col("need").min().over(OF), pl.col("log10_p_global").min().over(OF)
+    copies, last = pl.len().over(EVIDENCE_COLUMNS).cast(pl.Int64), pl.col("scanned_at").max().over(EVIDENCE_COLUMNS)
+    first, surest = pl.col("need").min().over(EVIDENCE_COLUMNS), pl.col("log10_p_global").min().over(EVIDENCE_COLUMNS)
     order = ask(results, question).with_columns(copies=copies, last=last, first=first, surest=surest)
     down = {"copies", "last", "scanned_at"}
-    names = ("first", "copies", "last", "surest", *OF, "need", "scanned_at", "log10_p_global", "path", "row")
+    names = (
+        "first",
+        "copies",
+        "last",
+        "surest",
+        *EVIDENCE_COLUMNS,
+        "need",
+        "scanned_at",
+        "log10_p_global",
+        "path",
+        "row",
+    )
     ordered = order.sort(*names, descending=[name in down for name in names], nulls_last=True)
     return ordered.select("path", "row", "need", "copies")
 
@@ -397,7 +408,9 @@ def _entries(
         accounts=pl.col("account_id").drop_nulls().n_unique().cast(pl.Int64),
     )
     entries = counted.collect(engine="streaming")
-    entries = entries.join(pieces_of_evidence(found), on=OF, how="left", nulls_equal=True, maintain_order="left")
+    entries = entries.join(
+        pieces_of_evidence(found), on=EVIDENCE_COLUMNS, how="left", nulls_equal=True, maintain_order="left"
+    )
     canary_texts = entries.filter(pl.col("of_canary") & ~pl.col("again"))
     return entries.filter(~pl.col("of_canary")), int(canary_texts["copies"].sum())
 
@@ -406,7 +419,9 @@ def _with_pieces(
     page: pl.DataFrame, entries: pl.DataFrame, results: str, rate: float, wanted: WantedFlags
 ) -> pl.DataFrame:
     """Entries with the sizes of their pieces, which other entries may belong to."""
-    of_shown = entries.filter(pl.col("piece").is_in(page["piece"].implode())).select(*OF, "piece").unique()
+    of_shown = (
+        entries.filter(pl.col("piece").is_in(page["piece"].implode())).select(*EVIDENCE_COLUMNS, "piece").unique()
+    )
     some = None if len(page) == len(entries) else of_shown["text_sha256"]
     sizes = sizes_of(found_flags(results, rate, wanted, some), of_shown)
     return page.join(sizes, on="piece", how="left", maintain_order="left")

@@ -136,7 +136,7 @@ def _without(
     return [*removals, *additions([file] if file else [])]
 
 
-EVERY = pl.lit(value=True)
+EVERY_ROW = pl.lit(value=True)
 """Filter that takes every row."""
 
 _NAMES_NOBODY = [str(why) for why in (Naming.NONE, Naming.AMBIGUOUS, Naming.UNDECIDED, Naming.ASSUMED, Naming.UNPROVED)]
@@ -188,7 +188,7 @@ def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> pl.LazyFr
 
 def current_flags(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     """Rows of `flags` that no later scan took back, as in schemas.tables.FLAGS. Raises as `shards` does."""
-    return pl.concat(part.select(SCHEMAS["flags"].names) for part in _standing(results, rows, EVERY))
+    return pl.concat(part.select(SCHEMAS["flags"].names) for part in _standing(results, rows, EVERY_ROW))
 
 
 def _standing(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> tuple[pl.LazyFrame, pl.LazyFrame]:

@@ -11,7 +11,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from scanner.errors import ScanFailed
-from scanner.results.newest import EVERY, exact, flags, newest_flags, newest_verdicts, ranges_ever, shards
+from scanner.results.newest import EVERY_ROW, exact, flags, newest_flags, newest_verdicts, ranges_ever, shards
 from scanner.results.newest import current_flags as of_every_set_of_keys
 from scanner.results.transactions import faults_named, read_whole
 from scanner.storage.delta import open_table
@@ -69,7 +69,7 @@ def scanned_and_one_of(
         filters.append(pl.col("scanned_at") >= since)
     if before is not None:
         filters.append(pl.col("scanned_at") < before)
-    return reduce(and_, filters, EVERY)
+    return reduce(and_, filters, EVERY_ROW)
 
 
 def verdicts(results: str, paths: Collection[str] | None = None) -> pl.LazyFrame:
@@ -114,7 +114,7 @@ def verdicts_of(results: str, shard_ids: Iterable[str], judged: pl.LazyFrame) ->
 
 
 def flagged(
-    results: str, false_positive_rate: float = 1.0, wanted: pl.Expr = EVERY, *, canaries: bool = False
+    results: str, false_positive_rate: float = 1.0, wanted: pl.Expr = EVERY_ROW, *, canaries: bool = False
 ) -> pl.LazyFrame:
     """Verdicts on flagged documents, newest first, each with the state of its audit. Raises as `verdicts` does.
 
@@ -135,7 +135,7 @@ def flagged(
     return with_audit(results, rows.sort("scanned_at", "scan_id", descending=True))
 
 
-def current_flags(results: str, false_positive_rate: float, wanted: pl.Expr = EVERY) -> pl.LazyFrame:
+def current_flags(results: str, false_positive_rate: float, wanted: pl.Expr = EVERY_ROW) -> pl.LazyFrame:
     """Rows of `flagged` in any order, without the state of their audit."""
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
     return _without_contradictions(newest_flags(results, flags(results).filter(strict), wanted), NAMED_LISTS)

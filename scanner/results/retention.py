@@ -56,7 +56,7 @@ the night was frozen goes by the transactions.
 
 _DAY = pl.col("began_at").dt.strftime("%Y-%m-%d")
 
-LEAST_AGE = timedelta(days=1)
+YOUNGEST_FROZEN = timedelta(days=1)
 """Least age of the newest row of a night, so that no scan of that night still commits."""
 
 
@@ -72,7 +72,7 @@ def freeze(results: str, now: datetime) -> list[str]:
     ready = tables.now("shards")[1].versions(map(_expiring, nights["night"]))
     frozen = []
     for night, newest in nights.iter_rows():
-        if _expiring(night) not in ready and newest < now - LEAST_AGE:
+        if _expiring(night) not in ready and newest < now - YOUNGEST_FROZEN:
             _freeze(tables, night, newest)
             frozen.append(night)
     return frozen

@@ -275,7 +275,7 @@ def _refuse_unwritable(folder: Path) -> None:
         raise Refused(f"results: nothing can be written in {nearest}; change who may, or name another in `results`")
 
 
-MOST_TOLD = 3
+EXAMPLES_TOLD = 3
 
 
 class Reason(NamedTuple):
@@ -304,7 +304,7 @@ def in_words(counted: Iterable[Reason]) -> str:
         for number, what in ((documents, "document"), (files, "file"))
         if number
     ]
-    return ", ".join([*counts[:MOST_TOLD], *(["…"] if len(counts) > MOST_TOLD else [])])
+    return ", ".join([*counts[:EXAMPLES_TOLD], *(["…"] if len(counts) > EXAMPLES_TOLD else [])])
 
 
 By = Literal["reason", "account", "document"]

@@ -107,7 +107,7 @@ MOST_SETTINGS = 2**24
 MOST_TOKENIZER = 2**29
 """Most bytes of a tokenizer.json; the largest that are known have 40 MB."""
 
-MOST_ROWS = 2**36
+MOST_LIST = 2**36
 """Most bytes of a file of users, prompts or texts, which is held in memory."""
 
 

@@ -22,7 +22,7 @@ from scanner.text.quoting import Utf8
 from scanner.text.transport import NO_PROSE, arrived_text, transport_signs
 from scanner.watermark.kernel import inlined, kernel
 
-LEAST_CHANGES = 100
+CHARACTERS_A_CHANGE = 100
 """Characters for each change, at most: fewer changes leave nearly all of a mark, and are in many texts by custom."""
 
 LEAST_WORDS = 8
@@ -85,7 +85,7 @@ _BLOCKS_OF_SIGNS = (
 )
 """Blocks that hold all characters of `_HIDES`, and all that compose but for those of Korean."""
 
-_KINDS_OF_HIDDEN = (characters.UNSEEN, characters.CONTROLS, characters.BLANKS, characters.LINES)
+_KINDS_OF_HIDDEN = (characters.INVISIBLE, characters.CONTROLS, characters.BLANKS, characters.COMBINING_LINES)
 _HIDES = re.compile("|".join((*(kind.pattern for kind in _KINDS_OF_HIDDEN), "[\r\u0085\u2028\u2029]")))
 """Characters that are left out, or stand for a blank or a line end: `re` makes one class of them, which is fast."""
 
@@ -154,7 +154,7 @@ def in_short_lines(counts: LetterCounts) -> NDArray[np.bool_]:
 
 def _look_disguised(counts: LetterCounts, texts: Sequence[str]) -> NDArray[np.bool_]:
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    changed = (counts.changes > 0) & (counts.changes * LEAST_CHANGES >= lengths)
+    changed = (counts.changes > 0) & (counts.changes * CHARACTERS_A_CHANGE >= lengths)
     return changed | in_capitals(counts) | in_short_lines(counts)
 
 
@@ -183,7 +183,7 @@ def _of_plain_characters(text: str) -> str:
     """The text with the usual characters for others that look the same, or that show nothing."""
     if (_HIDES_IN_ASCII if text.isascii() else _HIDES).search(text):
         text = characters.BLANKS.sub(" ", characters.CONTROLS.sub("", characters.LINE_ENDS.sub("\n", text)))
-        text = characters.LINES.sub("", characters.UNSEEN.sub("", text))
+        text = characters.COMBINING_LINES.sub("", characters.INVISIBLE.sub("", text))
     if text.isascii():
         return text
     text = _WIDE.sub(lambda sign: chr(ord(sign[0]) - 0xFEE0), text)

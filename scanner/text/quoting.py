@@ -132,8 +132,8 @@ def _blocks(text: str) -> list[tuple[int, int]]:
     return [*found, (begin, len(text))] if depth else found
 
 
-LEAST_BYTES = 6
-"""Fewest bytes of a segment: no tokenizer makes SHORTEST tokens of fewer."""
+SHORTEST_SEGMENT = 6
+"""Fewest bytes of a segment: no tokenizer makes SHORTEST_WINDOW tokens of fewer."""
 
 _TAB, _NEWLINE, _FORM_FEED, _RETURN, _SPACE, _SLASH, _LESS, _MORE = b"\t\n\f\r /<>"
 _NAME = np.frombuffer(b"blockquote", np.uint8)
@@ -149,10 +149,10 @@ class Utf8(NamedTuple):
 
 
 def segments_of_texts(texts: Utf8) -> Segments:
-    """Segments, in bytes of their text; each has LEAST_BYTES at least and is less than the whole text."""
+    """Segments, in bytes of their text; each has SHORTEST_SEGMENT at least and is less than the whole text."""
     data, offsets = texts
     begin, end = offsets[[0, -1]].tolist()
-    edges = np.empty(((end - begin) // LEAST_BYTES, 3), np.int64)
+    edges = np.empty(((end - begin) // SHORTEST_SEGMENT, 3), np.int64)
     newlines, tags = (begin + np.flatnonzero(data[begin:end] == byte) for byte in (_NEWLINE, _LESS))
     first = _cut(data, offsets, newlines, *_blocks_of_bytes(data, offsets, tags), edges)
     return Segments(first, *edges[: first[-1]].T.copy())
@@ -304,7 +304,7 @@ def _write(
     size = segment[1] - segment[0]
     if size <= 0:
         return many, number
-    if LEAST_BYTES <= size < text[1] - text[0]:
+    if SHORTEST_SEGMENT <= size < text[1] - text[0]:
         edges[many, 0], edges[many, 1], edges[many, 2] = segment[0] - text[0], segment[1] - text[0], number
         many += 1
     return many, number + 1

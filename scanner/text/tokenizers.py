@@ -127,7 +127,7 @@ def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:
 
 
 LAST_CHARACTER = 0x1FFFF
-BLOCK = 0x80
+CHARACTERS_A_BLOCK = 0x80
 
 PHRASES = (
     "The quick brown fox jumps over the lazy dog. It's 3.14, isn't it? I'LL say SO; we've GONE.",
@@ -192,8 +192,12 @@ def golden_strings(tokenizer_json: bytes) -> list[str]:
 def _blocks() -> list[str]:
     """Every assigned character up to LAST_CHARACTER, a block at a time, side by side and one by one."""
     found = []
-    for start in range(0, LAST_CHARACTER, BLOCK):
-        block = [chr(c) for c in range(start, start + BLOCK) if unicodedata.category(chr(c)) not in ("Cn", "Cs", "Co")]
+    for start in range(0, LAST_CHARACTER, CHARACTERS_A_BLOCK):
+        block = [
+            chr(c)
+            for c in range(start, start + CHARACTERS_A_BLOCK)
+            if unicodedata.category(chr(c)) not in ("Cn", "Cs", "Co")
+        ]
         if block and not 0x3500 <= start < 0x9F00 and not 0xAD00 <= start < 0xD700 and not 0x17080 <= start < 0x18C80:
             found += ["".join(block), " ".join(block[:: 1 if start < 0x3000 else 4])]
     return found

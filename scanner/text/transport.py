@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
 
-LEAST_REMOVED = 100
+CHARACTERS_A_TAG = 100
 """Characters of a text for each that is taken off with entities and tags, at most; fewer leave nearly all of a mark."""
 
 LEAST_BREAKS = 3
@@ -70,7 +70,7 @@ def _without_html(text: str) -> str:
         return text
     plain = _BREAK.sub("\n", _LAST_TAG.sub("", _PARAGRAPHS.sub("\n\n", text).removeprefix("<p>")))
     plain = _ENTITY.sub(lambda entity: _CHARACTERS[entity[0]], plain)
-    return plain if LEAST_REMOVED * (len(text) - len(plain)) >= len(text) else text
+    return plain if CHARACTERS_A_TAG * (len(text) - len(plain)) >= len(text) else text
 
 
 def _unwrapped(text: str) -> str:

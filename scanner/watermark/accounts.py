@@ -21,11 +21,11 @@ from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law, TellsRatios
 from scanner.watermark.positions import Dedup, PositionRule, Positions, Tokens
 
-SHARES = (1.0, 0.3, 0.1, 0.03)
+MARKED_SHARES = (1.0, 0.3, 0.1, 0.03)
 """Shares of an account's posts that may be marked."""
 
-_LOG_SHARES = np.log(SHARES)
-_LOG_REST = np.array([math.log1p(-share) if share < 1 else -math.inf for share in SHARES])
+_LOG_SHARES = np.log(MARKED_SHARES)
+_LOG_REST = np.array([math.log1p(-share) if share < 1 else -math.inf for share in MARKED_SHARES])
 
 _LOG10_E = math.log10(math.e)
 

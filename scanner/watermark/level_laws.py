@@ -233,13 +233,13 @@ def _convolved(law: NDArray[np.float64], of_value: NDArray[np.float64], value: i
     return out
 
 
-STEPS = 16
+STEPS_A_NAT = 16
 """Steps of surprise to one nat. A character has 255 of them at most, p̂ = 1e-7."""
 
 MOST_SURPRISE = 100.0
 """Most surprise of a token that counts: p̂ = 4e-44. A model may say that a token cannot be, and texts have it still."""
 
-MOST_CHARACTERS = 2**16
+CHARACTERS_READ = 2**16
 """Characters of a text that a model reads, a minute of one core: what stands after them counts nothing."""
 
 
@@ -255,7 +255,7 @@ def of_characters(surprise: NDArray[np.float64], begins: NDArray[np.int64], char
     np.add.at(edges, begins, of_each)
     np.add.at(edges, ends, -of_each)
     total = np.maximum.accumulate(np.cumsum(np.cumsum(edges)[:characters]))
-    return np.asarray(np.minimum(np.diff(np.rint(STEPS * total), prepend=0.0), 255), np.uint8)
+    return np.asarray(np.minimum(np.diff(np.rint(STEPS_A_NAT * total), prepend=0.0), 255), np.uint8)
 
 
 def levels_of(steps: NDArray[np.uint8], begins: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -265,7 +265,7 @@ def levels_of(steps: NDArray[np.uint8], begins: NDArray[np.int64]) -> NDArray[np
         steps: of each character, uint8[C]; tokens that begin behind them have level 0.
         begins: as for `of_characters`, of the key's tokens.
     """
-    total = np.concatenate([[0.0], np.cumsum(steps, dtype=np.float64)]) / STEPS
+    total = np.concatenate([[0.0], np.cumsum(steps, dtype=np.float64)]) / STEPS_A_NAT
     ends = np.minimum(np.maximum(np.append(begins[1:], len(steps)), begins + 1), len(steps))
     surprise = total[ends] - total[np.minimum(begins, len(steps))]
     return np.asarray(np.rint(LEVELS * -np.expm1(-surprise / 2.0)), np.uint8)

@@ -28,13 +28,13 @@ from scanner.watermark.kernel import kernel
 
 Dedup = Literal["ngram", "context", "none"]
 
-WIDEST = 64
+WIDEST_WINDOW = 64
 """Widest window of any format."""
 
-CHUNK = 256
+WINDOWS_HASHED_TOGETHER = 256
 """Windows that are hashed at a time: their hashes stay in the first-level cache."""
 
-_PLACE_KEY = np.frombuffer(os.urandom(8 * (WIDEST + 1)), np.uint64)
+_PLACE_KEY = np.frombuffer(os.urandom(8 * (WIDEST_WINDOW + 1)), np.uint64)
 _MIX = uint64(0x9FB21C651E98DF25)
 
 TABLE_FACTOR = 4
@@ -265,7 +265,7 @@ def _first_occurrences(
     # document's entries are known by their places, and nothing needs to be cleared.
     kept = np.empty(len(ids), np.int64)
     kept_offsets = np.zeros(len(offsets), np.int64)
-    hashes = np.empty(CHUNK, np.uint64)
+    hashes = np.empty(WINDOWS_HASHED_TOGETHER, np.uint64)
     hashed_from, hashed_to = 0, 0
     count = 0
     for d in range(len(offsets) - 1):
@@ -277,7 +277,7 @@ def _first_occurrences(
         mask, shift = uint64((1 << bits) - 1), uint64(64 - bits)
         while next_one < end:
             if next_one >= hashed_to:
-                hashed_from, hashed_to = next_one, min(next_one + CHUNK, len(ids) - window)
+                hashed_from, hashed_to = next_one, min(next_one + WINDOWS_HASHED_TOGETHER, len(ids) - window)
                 _hash_windows(ids[next_one:], width, key, hashes[: hashed_to - hashed_from])
             run = hashes[next_one - hashed_from : end - hashed_from]  # as many of the document's as are hashed
             for i in range(uint64(len(run))):
@@ -296,10 +296,10 @@ def _first_occurrences(
     return kept[:count], kept_offsets
 
 
-ROWS = 2
+CELLS_AN_NGRAM = 2
 """Cells of an n-gram; it counts as common where all of them are full enough."""
 
-CELLS = 1 << 23
+CELLS_OF_A_ROW = 1 << 23
 """Cells of a row, a power of 2: a sketch has 128 MiB, a filter 2 MiB."""
 
 TEXTS_A_CELL = 64
@@ -319,7 +319,7 @@ def hash_key(secret: bytes) -> NDArray[np.uint64]:
 
     secret: never that of a watermark.
     """
-    return np.frombuffer(hashlib.shake_256(secret).digest(8 * (WIDEST + 2)), "<u8").astype(np.uint64)
+    return np.frombuffer(hashlib.shake_256(secret).digest(8 * (WIDEST_WINDOW + 2)), "<u8").astype(np.uint64)
 
 
 class Sketch:
@@ -332,7 +332,7 @@ class Sketch:
 
     def __init__(self, reach: int, cells: NDArray[np.uint64] | None = None) -> None:
         self.reach = reach
-        self.cells = np.zeros((ROWS, CELLS), np.uint64) if cells is None else cells
+        self.cells = np.zeros((CELLS_AN_NGRAM, CELLS_OF_A_ROW), np.uint64) if cells is None else cells
 
     def learn(self, key: NDArray[np.uint64], tokens: Tokens, texts: NDArray[np.uint8]) -> None:
         """Count the n-grams of D texts; texts: uint8[D], the bit of each by its digest, below TEXTS_A_CELL."""
@@ -405,7 +405,7 @@ def _learn(
         bit, last = uint64(uint64(1) << uint64(texts[d])), uint64(cells.shape[1] - 1)
         for end in range(offsets[d] + reach, offsets[d + 1]):
             h = _hash(ids, end, reach, key)
-            for row in range(ROWS):
+            for row in range(CELLS_AN_NGRAM):
                 cells[row, np.int64((h >> uint64(32 * row)) & last)] |= bit
 
 
@@ -427,7 +427,7 @@ def _without(
             everywhere = documents[d] and index[p] - offsets[d] >= reach
             if everywhere:
                 h = _hash(ids, index[p], reach, key)
-                for row in range(ROWS):
+                for row in range(CELLS_AN_NGRAM):
                     cell = np.int64((h >> uint64(32 * row)) & last)
                     everywhere = everywhere and (common[row, cell >> 3] >> (cell & 7)) & 1 == 1
             if not everywhere:

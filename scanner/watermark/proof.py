@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln  # type: ignore[import-untyped]
 
-DIGITS = 30
+DECIMAL_DIGITS = 30
 _ENOUGH = 20  # digits of a sum; smaller terms are left out
 
 Term = Any
@@ -83,7 +83,7 @@ def log10_binomial(score: int, scored: int, gamma: Fraction) -> float:
     """log10 P(Binomial(T, γ) ≥ S)."""
     if score <= 0:
         return 0.0
-    with mpmath.workdps(DIGITS):
+    with mpmath.workdps(DECIMAL_DIGITS):
         share = mpmath.mpf(gamma.numerator) / gamma.denominator
         odds = share / (1 - share)
 
@@ -100,7 +100,7 @@ def log10_gamma(score: float, scored: int) -> float:
     """log10 P(a sum of T exponential variables ≥ S), which is P(Poisson(S) < T)."""
     if scored == 0 or score <= 0:
         return 0.0
-    with mpmath.workdps(DIGITS):
+    with mpmath.workdps(DECIMAL_DIGITS):
         return _log10(_poisson_below(mpmath.mpf(score), scored))
 
 
@@ -118,7 +118,7 @@ def log10_two_gammas(score: float, scored: int, weight: float) -> float:
     if scored == 0 or score <= 0:
         return 0.0
     low, high = _where_it_matters(score, scored, lighter)
-    with mpmath.workdps(DIGITS):
+    with mpmath.workdps(DECIMAL_DIGITS):
         a = mpmath.mpf(lighter)
         q, x = a / (1 - a), mpmath.mpf(score) / a
         below, step = _poisson_below(x, scored + low), _poisson(x, scored + low)
@@ -146,7 +146,7 @@ def _where_it_matters(score: float, scored: int, a: float) -> tuple[int, int]:
     return int(n[matter[0]]), int(n[matter[-1]])
 
 
-SHORTEST = 24
+SHORTEST_PART = 24
 """Scored positions of the shortest part of a document that is tested."""
 
 
@@ -157,7 +157,7 @@ def windows_of(scored: int) -> set[tuple[int, int]]:
     that ends with the document.
     """
     found = {(0, scored)}
-    square = SHORTEST**2
+    square = SHORTEST_PART**2
     while (length := math.isqrt(square - 1) + 1) < scored:
         found |= {(begin, begin + length) for begin in range(0, scored - length, length // 4)}
         found.add((scored - length, scored))
@@ -169,14 +169,14 @@ def log10_any_of(log10_p: float, tests: float) -> float:
     """log10(1 − (1 − p)^tests)."""
     if log10_p >= 0.0 or tests == 1:
         return min(log10_p, 0.0)
-    with mpmath.workdps(DIGITS):
+    with mpmath.workdps(DECIMAL_DIGITS):
         none = tests * mpmath.log1p(-mpmath.power(10, mpmath.mpf(log10_p)))
         return _log10(-mpmath.expm1(none))
 
 
 def floored(log10_p: float, bits: int) -> float:
     """No p-value is below 2^-bits."""
-    with mpmath.workdps(DIGITS):
+    with mpmath.workdps(DECIMAL_DIGITS):
         return max(log10_p, float(-bits * mpmath.log10(2)))
 
 

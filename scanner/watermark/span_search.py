@@ -312,7 +312,7 @@ MOST_PROMISING = 256
 """Most messages of a document that are scored in every part, those of the smallest p. In a long text chance brings one
 in a hundred positions, and each would be scored at all positions."""
 
-AT_A_TIME = 2**22
+POSITIONS_AT_A_TIME = 2**22
 """Most positions that are scored together for such messages; one text of 16 MiB may have as many."""
 
 MOST_SEARCHES = 40
@@ -361,11 +361,11 @@ def spans_of(
 
 
 def _few(sizes: NDArray[np.int64]) -> Iterator[slice]:
-    """Runs of pairs with AT_A_TIME positions together at most; a longer pair is a run by itself."""
+    """Runs of pairs with POSITIONS_AT_A_TIME positions together at most; a longer pair is a run by itself."""
     ends, begin = np.cumsum(sizes), 0
     while begin < len(sizes):
         before = int(ends[begin - 1]) if begin else 0
-        end = max(begin + 1, int(np.searchsorted(ends, before + AT_A_TIME, side="right")))
+        end = max(begin + 1, int(np.searchsorted(ends, before + POSITIONS_AT_A_TIME, side="right")))
         yield slice(begin, end)
         begin = end
 

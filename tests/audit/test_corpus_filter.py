@@ -11,7 +11,7 @@ import pytest
 from jobs.calibrate import calibrate
 from jobs.cli import brickscan, run
 from scanner import results
-from scanner.audit.calibration.calibration_plan import HALVES, in_halves, lessons, teaching
+from scanner.audit.calibration.calibration_plan import CORPUS_HALVES, in_halves, lessons, teaching
 from scanner.cluster import calibrate as on_ray
 from scanner.cluster.calibrate import learn_filter
 from scanner.cluster.corpus import Encoding, make_scratch
@@ -39,7 +39,7 @@ TEXTS = 1200
 
 @pytest.fixture(autouse=True)
 def small_sketches(monkeypatch):
-    monkeypatch.setattr(positions, "CELLS", 1 << 16)
+    monkeypatch.setattr(positions, "CELLS_OF_A_ROW", 1 << 16)
 
 
 def digests_of(count: int, seed: int = 1) -> np.ndarray:
@@ -75,7 +75,7 @@ def test_no_text_is_scored_without_what_its_own_half_taught(tmp_path):
     one = batch_tokens([[9] * 5 + template])
     stays = [
         found.against(of).without(one, consecutive_positions(np.array([0]), np.array([35]))).scored[0]
-        for of in range(HALVES)
+        for of in range(CORPUS_HALVES)
     ]
     assert stays == [7, 35]  # the first half has no template, and the second taught it
     again = learn_filter(encoding, 2, lessons([digests], [np.arange(200)], 10**6), b"1", 1024, 16)

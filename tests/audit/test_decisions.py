@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from scanner import results, scan_plan
-from scanner.audit.in_every_scan.decoy_keys import TOGETHER, WholeTextDecoys
+from scanner.audit.in_every_scan.decoy_keys import TEXTS_A_DRAW, WholeTextDecoys
 from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums
 from scanner.audit.statistics.judgement import counts, judge
 from scanner.detection.open_plan import open_detector
@@ -34,8 +34,8 @@ def counted(folder, texts: list[str], more: str = ALL_LOOKS, kind: str = DECISIO
     plan = make(folder, ["some text"], *KEYS, more=more)
     whole_texts, detector = WholeTextDecoys(bytes(range(32)), plan), open_detector(plan)
     groups = [
-        {b"%d" % i: texts[i] for i in range(begin, min(begin + TOGETHER, len(texts)))}
-        for begin in range(0, len(texts), TOGETHER)
+        {b"%d" % i: texts[i] for i in range(begin, min(begin + TEXTS_A_DRAW, len(texts)))}
+        for begin in range(0, len(texts), TEXTS_A_DRAW)
     ]
     first, *others = [whole_texts.count_hits(detector, b"piece", group)[kind] for group in groups]
     for sums in others:
@@ -54,7 +54,7 @@ def test_sound_decisions_reach_much_of_what_is_expected_and_no_more(tmp_path, te
     assert not too_small(sums)
     assert 70 < sums.expected[0] < 80.001
     assert sums.expected[0] / 2 < sums.hits[0] < sums.expected[0] + 5 * np.sqrt(sums.expected[0])
-    assert (sums.tests[0], sums.clusters[0]) == (800, -(-800 // TOGETHER))
+    assert (sums.tests[0], sums.clusters[0]) == (800, -(-800 // TEXTS_A_DRAW))
 
 
 def _no_variants(self: ErrorShares, key: MasterKey, keys_tested: int, differs=True, parted=True) -> np.ndarray:
@@ -120,7 +120,7 @@ def test_counts_enter_with_the_shard_and_a_text_votes_once_in_it(tmp_path, human
     rows = results.audit_counts(plan.results).filter(pl.col("kind") == DECISION).collect()
     assert rows["threshold"].to_list() == [*THRESHOLDS]
     assert set(rows["tests"]) == {len(texts)}
-    assert set(rows["texts"]) == {-(-len(texts) // TOGETHER)}  # groups of one decoy
+    assert set(rows["texts"]) == {-(-len(texts) // TEXTS_A_DRAW)}  # groups of one decoy
     assert (rows["shard_id"].n_unique(), set(rows["messages"])) == (1, {20})
 
 
@@ -128,7 +128,7 @@ def test_counts_are_those_of_a_plain_loop(tmp_path, texts):
     """One key, whole texts alone: the best of its messages, each scored by itself, corrected in plain floats."""
     plan = make(tmp_path, ["some text"], KEYS[0])
     whole_texts, detector = WholeTextDecoys(bytes(range(32)), plan), open_detector(plan)
-    group = {b"%d" % i: text for i, text in enumerate(texts[:TOGETHER])}
+    group = {b"%d" % i: text for i, text in enumerate(texts[:TEXTS_A_DRAW])}
     sums = whole_texts.count_hits(detector, b"piece", group)[DECISION]
     (mark,) = whole_texts.marks(b"piece" + b"".join(group)).values()
     (test,) = detector._keys
@@ -140,7 +140,7 @@ def test_counts_are_those_of_a_plain_loop(tmp_path, texts):
         p = 1 - (1 - 10 ** float(mark.law.log10_p(score, positions.scored[0]))) ** 20
         hits += p <= np.array(THRESHOLDS)
     assert sums.hits.tolist() == hits.tolist()
-    assert sums.expected == pytest.approx(TOGETHER * np.array(THRESHOLDS))
+    assert sums.expected == pytest.approx(TEXTS_A_DRAW * np.array(THRESHOLDS))
 
 
 def test_a_piece_and_a_secret_draw_texts_and_decoys_of_their_own(tmp_path):

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from scanner.audit.in_every_scan import scan_audit
-from scanner.audit.in_every_scan.controls import FEW
-from scanner.audit.in_every_scan.reserved import AT_MOST
+from scanner.audit.in_every_scan.controls import FEW_ACCOUNTS
+from scanner.audit.in_every_scan.reserved import LARGEST_P
 from scanner.audit.in_every_scan.scan_audit import ScanAudit, judge_scan
 from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.cluster import worker as written
@@ -82,8 +82,8 @@ def judged(night: Night, framed: list[str | None], others: str | None = None) ->
     [
         (["eve"] * FRAMED, 1),
         (["eve", "eve", None, "mallory"], 3),
-        ([None] * FEW, FEW),
-        ([f"account {i % FEW}" for i in range(FRAMED)], FEW),
+        ([None] * FEW_ACCOUNTS, FEW_ACCOUNTS),
+        ([f"account {i % FEW_ACCOUNTS}" for i in range(FRAMED)], FEW_ACCOUNTS),
     ],
 )
 def test_texts_of_few_accounts_are_told_as_possible_framing(night, framed, accounts):
@@ -136,7 +136,9 @@ def test_where_the_law_is_not_known_to_hold_there_is_an_alarm(night):
 def test_the_accounts_that_hit_most_are_left_out(seed):
     """Against loops over plain rows; no two accounts have the same number of hits, so that nothing is tied."""
     generator = np.random.default_rng(seed)
-    owners = [(key, f"account {i}", i + 1) for key in ("a", "b") for i in range(int(generator.integers(0, FEW + 4)))]
+    owners = [
+        (key, f"account {i}", i + 1) for key in ("a", "b") for i in range(int(generator.integers(0, FEW_ACCOUNTS + 4)))
+    ]
     rows = []
     for key, account, count in owners:
         for _ in range(count):
@@ -154,7 +156,7 @@ def test_the_accounts_that_hit_most_are_left_out(seed):
     assert set(found) == {key for key, *_ in owners}
     for key, number, said in ((key, i, said) for key, all_said in found.items() for i, said in enumerate(all_said)):
         theirs = sorted(((count, account) for other, account, count in owners if other == key), reverse=True)
-        assert len(found[key]) == min(FEW, len(theirs))
+        assert len(found[key]) == min(FEW_ACCOUNTS, len(theirs))
         few = {account for _, account in theirs[: number + 1]}
         assert said.accounts == len(few)
         assert said.share == pytest.approx(np.mean([row["account_id"] in few for row in table]))
@@ -163,7 +165,7 @@ def test_the_accounts_that_hit_most_are_left_out(seed):
             for row in table
             if row["key_id"] == key
             and row["message"] % 20 == 19
-            and not (row["account_id"] in few and row["log10_p_global"] <= np.log10(AT_MOST))
+            and not (row["account_id"] in few and row["log10_p_global"] <= np.log10(LARGEST_P))
         ]
         wanted = [sum(row["log10_p_global"] <= np.log10(alpha) for row in kept) for alpha in THRESHOLDS]
         assert said.hits.sum(axis=0).tolist() == wanted

@@ -9,7 +9,7 @@ import pytest
 
 from scanner import results
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
-from scanner.audit.in_every_scan.knockoffs import CLUSTERS, OTHERS, RankCounts, counted, rank
+from scanner.audit.in_every_scan.knockoffs import CLUSTERS, KNOCKOFFS_A_MESSAGE, RankCounts, counted, rank
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.detection import open_plan as plan_module
 from scanner.registry import Holders, add_users, list_users
@@ -52,7 +52,7 @@ def test_stand_ins_are_nobodys_and_of_the_same_group_or_cluster(groups):
     for message in (0, 18, 33, messages // 2, messages - 2):
         cluster, others = how.stand_ins(message, messages)
         assert all(is_reserved(other) or other >= messages for other in others)
-        assert len(others) >= (OTHERS if groups is None else groups // 20)
+        assert len(others) >= (KNOCKOFFS_A_MESSAGE if groups is None else groups // 20)
         if groups is not None:
             assert cluster == message // groups
             assert {other // groups for other in others} == {cluster}
@@ -116,7 +116,7 @@ def test_a_sound_night_is_quiet_and_counts_what_was_drawn(tmp_path, texts):
     assert audit.state == "no alarm"
     rows = {row["kind"]: row for row in audit.rows if row["kind"] in KNOCKOFFS}
     assert rows["knockoff_first"]["tests"] == audit.traffic.texts
-    assert rows["knockoff"]["tests"] == OTHERS * audit.traffic.texts
+    assert rows["knockoff"]["tests"] == KNOCKOFFS_A_MESSAGE * audit.traffic.texts
     assert {(row["key_id"], row["cluster"], row["threshold"]) for row in rows.values()} == {
         ("k0", "users", threshold) for threshold in KNOCKOFFS.values()
     }

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.audit.statistics.hits import DEEP, THRESHOLDS, ClusterSums, cluster_sums
+from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums, cluster_sums
 from scanner.audit.statistics.judgement import counts, judge
 from schemas.words import AuditVerdict
 from tests.bench.audit_power import DOCUMENTS, Row, decoys_of_all, decoys_of_one, least_law, reserved, smallest
@@ -45,11 +45,11 @@ def test_a_cell_is_what_brute_force_finds():
 @pytest.mark.parametrize("documents", DOCUMENTS)
 def test_a_law_that_is_right_at_1e_6_and_a_thousand_times_too_small_at_1e_12_is_caught(documents):
     """Decoys of all messages see it in 99.9 % of 4,000 nights; the other rows see it in 1 % at most."""
-    alpha = np.array(DEEP)
+    alpha = np.array(DEEP_THRESHOLDS)
     excess = 10 ** (np.maximum(0.0, -np.log10(alpha) - 6) / 2)
     assert excess[[5, -1]].tolist() == [1.0, 1000.0]
     of_one, of_all = decoys_of_one(documents), decoys_of_all(documents, MESSAGES)
-    assert (of_all.levels, of_all.tests) == (DEEP, documents // 100 * MESSAGES)
+    assert (of_all.levels, of_all.tests) == (DEEP_THRESHOLDS, documents // 100 * MESSAGES)
     critical = of_all.critical()
     assert of_all.seen(alpha * excess, 4000, 1, critical) >= 3996
     assert of_all.seen(alpha, 4000, 2, critical) <= 8  # 2 expected at most
@@ -63,7 +63,7 @@ def test_nights_of_pairs_are_judged_as_a_scan_judges_them():
     """As many of 400 nights as by `judge`, level by level, with a risk so large that some alarm."""
     nights, risk = simulate(400, 20, 3), 0.02
     hits, squares = nights.at(nights.chance)
-    each, ones = nights.pairs * nights.chance, np.ones(len(DEEP))
+    each, ones = nights.pairs * nights.chance, np.ones(len(DEEP_THRESHOLDS))
     found = 0
     for of_night, squared in zip(hits, squares, strict=True):
         expected = nights.documents * each

@@ -7,7 +7,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from scanner.audit.in_every_scan.reserved import AT_MOST, reserved_texts
+from scanner.audit.in_every_scan.reserved import LARGEST_P, reserved_texts
 from scanner.audit.in_every_scan.traffic import measure
 from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.detection.rows import TextIds, for_everybody, with_ids
@@ -77,7 +77,7 @@ def test_rows_are_those_of_a_plain_loop(shards):
     said = found.select("shard_id", "text", "key_id", "message", pl.col("threshold").log10().round()).rows()
     assert len(said) == len(expected) > 50
     assert {*said} == expected
-    ordinary = found.filter(pl.col("threshold") > AT_MOST * 1.01)
+    ordinary = found.filter(pl.col("threshold") > LARGEST_P * 1.01)
     assert ordinary["account_id"].null_count() == ordinary.height > 0
     assert found["account_id"].drop_nulls().len() > 0
     assert not {*found["text"]} & {text for shard in shards for text in shard["text_id"].to_pylist()}

@@ -15,7 +15,7 @@ from scanner import results
 from scanner.audit.in_every_scan import scan_audit, traffic
 from scanner.audit.in_every_scan.decoy_keys import entropy_of, kind_of, open_decoys, share_of
 from scanner.audit.in_every_scan.scan_audit import ScanAudit
-from scanner.audit.statistics.hits import DEEP, THRESHOLDS, critical_scores
+from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, critical_scores
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
 from scanner.detection.attribution import KeyPositions, Origin
@@ -85,7 +85,7 @@ def test_counts_are_those_of_scoring_each_text_alone(tmp_path, human_texts):
     worker, keep = Worker(plan, "again"), Keep()
     batch = pa.RecordBatch.from_pylist([{"row": i, "text": text.encode()} for i, text in enumerate(texts)], DOCUMENTS)
     worker._detector.score_batch(batch, Origin("scan", shard.shard_id, "path"), keep)
-    hits, expected = ([np.zeros(len(alpha)) for alpha in (THRESHOLDS, THRESHOLDS, DEEP)] for _ in range(2))
+    hits, expected = ([np.zeros(len(alpha)) for alpha in (THRESHOLDS, THRESHOLDS, DEEP_THRESHOLDS)] for _ in range(2))
     for place, document in enumerate(seen[0].documents):
         piece = f"{shard.shard_id};0;".encode()
         assert [*decoys.drawn(piece, [keep.digests[document]])] == [(0, 0, True)]
@@ -100,8 +100,8 @@ def test_counts_are_those_of_scoring_each_text_alone(tmp_path, human_texts):
         p = float(log10_greenlist(scores[message], scored, QUARTER))
         best = 1 - (1 - 10 ** float(log10_greenlist(max(scores), scored, QUARTER))) ** 100
         each = 10 ** log10_greenlist(scores, scored, QUARTER)
-        hits[2] += (each[:, None] <= np.array(DEEP)).sum(axis=0)
-        expected[2] += 100 * critical_scores(law_of(QUARTER), [scored], DEEP, 1).chance[0]
+        hits[2] += (each[:, None] <= np.array(DEEP_THRESHOLDS)).sum(axis=0)
+        expected[2] += 100 * critical_scores(law_of(QUARTER), [scored], DEEP_THRESHOLDS, 1).chance[0]
         for kind, value, messages in ((0, 10**p, 1), (1, best, 100)):
             hits[kind] += value <= np.array(THRESHOLDS)
             expected[kind] += critical_scores(law_of(QUARTER), [scored], THRESHOLDS, messages).chance[0]

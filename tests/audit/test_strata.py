@@ -11,7 +11,7 @@ from scanner.audit.in_every_scan import decoys
 from scanner.audit.in_every_scan.decoy_keys import SHADOWS, Decoys, open_decoys
 from scanner.audit.in_every_scan.decoys import script_of
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
-from scanner.audit.statistics.hits import DEEP, THRESHOLDS, critical_scores
+from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, critical_scores
 from scanner.detection import open_plan as plan_module
 from schemas.audit import STRATA
 from tests.support.audited_scan import Key, make, pieces, scan
@@ -62,7 +62,7 @@ def test_strata_of_a_kind_add_up_to_all_decoys(tmp_path, texts):
         assert parts["stratum"].null_count() == 0
         of_kind = "decoy_all" if "all" in kind else "decoy"
         of_all = counts.filter(pl.col("kind") == of_kind)
-        for threshold in DEEP if of_kind == "decoy_all" else THRESHOLDS:
+        for threshold in DEEP_THRESHOLDS if of_kind == "decoy_all" else THRESHOLDS:
             own, whole = (rows.filter(threshold=threshold).select(sums).sum().row(0) for rows in (parts, of_all))
             assert own == pytest.approx(whole)
             assert own[0] > 250
@@ -103,7 +103,7 @@ def test_p_of_long_texts_that_is_a_little_too_small_is_seen_under_all_messages(t
     critical = Decoys.critical
 
     def of_long(self, law, scored):
-        eased = critical_scores(law, np.unique(scored), np.array(DEEP) / 0.7).critical[
+        eased = critical_scores(law, np.unique(scored), np.array(DEEP_THRESHOLDS) / 0.7).critical[
             np.unique(scored, return_inverse=True)[1]
         ]
         return np.where((scored >= 64)[:, None], eased, critical(self, law, scored))

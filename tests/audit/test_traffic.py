@@ -8,7 +8,7 @@ import pytest
 
 from scanner.audit.in_every_scan.traffic import Traffic, reserved_moments, single_p, unmarked
 from scanner.audit.statistics.audit_rows import Audit, Question, rate_rows
-from scanner.audit.statistics.hits import DEEP, THRESHOLDS, ClusterSums
+from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums
 from scanner.audit.statistics.judgement import KEY_BOUND
 from scanner.scan_plan import ErrorShares
 from scanner.watermark.formats import format_of
@@ -97,22 +97,22 @@ def test_what_has_no_p_value_was_not_tested():
 
 def of_decoys(tests: float, excess: np.ndarray) -> set[str]:
     """Verdicts on independent decoys of all messages that hit `excess` times too often at each threshold."""
-    alpha = np.array(DEEP[: len(excess)])
+    alpha = np.array(DEEP_THRESHOLDS[: len(excess)])
     hits = np.round(tests * alpha * excess)
     clusters = np.full(len(alpha), tests)
     sums = ClusterSums(clusters, hits, tests * alpha, hits, hits * alpha, tests * alpha**2, clusters)
     about = Question("decoy_all", "exact", "greenlist", cluster="document")
-    return {row["verdict"] for row in rate_rows(Audit.begin("", "", "", 5e-4), [(about, sums)], DEEP)}
+    return {row["verdict"] for row in rate_rows(Audit.begin("", "", "", 5e-4), [(about, sums)], DEEP_THRESHOLDS)}
 
 
 def test_a_law_that_is_right_at_1e_8_and_a_thousand_times_too_small_at_1e_12_is_seen():
     """Decoys see it on 1 % of 50 million documents, of 100,000 messages each; thresholds that end at 1e-8 do not."""
     tests = 0.01 * 50e6 * 1e5
-    excess = 10.0 ** np.maximum(0.0, 3.0 * (np.arange(1, len(DEEP) + 1) - 8) / 4)
+    excess = 10.0 ** np.maximum(0.0, 3.0 * (np.arange(1, len(DEEP_THRESHOLDS) + 1) - 8) / 4)
     assert excess[[7, -1]].tolist() == [1.0, 1000.0]
     assert "too small" in of_decoys(tests, excess)
     assert "too small" not in of_decoys(tests, excess[: len(THRESHOLDS)])
-    assert "too small" not in of_decoys(tests, np.ones(len(DEEP)))
+    assert "too small" not in of_decoys(tests, np.ones(len(DEEP_THRESHOLDS)))
 
 
 def test_reserved_messages_are_expected_as_often_as_in_the_kind_of_text_that_expects_most():

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from scanner.audit.statistics.hits import cluster_sums
-from scanner.audit.statistics.judgement import POWER, Count, counts, holm, judge, smallest_excess
+from scanner.audit.statistics.judgement import POWER_OF_SMALLEST_EXCESS, Count, counts, holm, judge, smallest_excess
 
 MANY = 1e9
 
@@ -88,7 +88,7 @@ def test_the_smallest_excess_is_seen_as_often_as_it_says(expected):
     excess = smallest_excess(count, 1.0, risk)
     hits = np.random.default_rng(9).poisson(excess * expected, 1000)
     seen = sum(judge([row(float(h), expected)], risk)[0].verdict == "too small" for h in hits)
-    assert seen / 1000 == pytest.approx(POWER, abs=0.04)
+    assert seen / 1000 == pytest.approx(POWER_OF_SMALLEST_EXCESS, abs=0.04)
 
 
 def test_a_design_effect_of_few_hits_is_carried_from_the_larger_threshold():

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from scanner.audit.in_every_scan.decoy_keys import share_of
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.in_every_scan.traffic import single_p
-from scanner.audit.statistics.hits import DEEP, THRESHOLDS
-from scanner.audit.statistics.judgement import KEY_BOUND, POWER, Count, binomial_limits, judge
+from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS
+from scanner.audit.statistics.judgement import KEY_BOUND, POWER_OF_SMALLEST_EXCESS, Count, binomial_limits, judge
 from scanner.watermark.native.format import GumbelFormat2, groups_for
 from schemas.audit import PARTS
 from schemas.config import ScanAuditConfig
@@ -38,7 +38,7 @@ FACTORS = (0.9, 0.8, 0.7, 0.5)
 _HALVINGS = 17  # steps of bisection: r is exact to a five-thousandth over twelve decades
 _AUDIT = ScanAuditConfig()
 _OF_FAMILY = _AUDIT.family_error / FAMILIES
-RISK = _OF_FAMILY / (2 * len(THRESHOLDS) + len(DEEP))
+RISK = _OF_FAMILY / (2 * len(THRESHOLDS) + len(DEEP_THRESHOLDS))
 """One level's part of the error of decoys: one message, the best of all, all."""
 
 
@@ -95,7 +95,7 @@ def smallest(row: Row | Nights, level: int, nights: int, seed: int) -> float:
         middle = (low + high) / 2
         law = least_law(row.chance, level, np.exp(middle))
         seen = row.seen(law, RISK) if critical is None else row.seen(law, nights, seed, critical)
-        low, high = (low, middle) if seen >= POWER * nights else (middle, high)
+        low, high = (low, middle) if seen >= POWER_OF_SMALLEST_EXCESS * nights else (middle, high)
     return float(np.exp(high))
 
 
@@ -108,7 +108,9 @@ def decoys_of_one(documents: int, risk: float = RISK) -> Row:
 def decoys_of_all(documents: int, messages: int) -> Row:
     """Decoys of all messages of a key without groups, each a test; a document is a cluster."""
     clusters = round(documents * _AUDIT.all_messages_share)
-    return Row("all messages, no groups", DEEP, clusters * messages, clusters, np.array(DEEP), RISK)
+    return Row(
+        "all messages, no groups", DEEP_THRESHOLDS, clusters * messages, clusters, np.array(DEEP_THRESHOLDS), RISK
+    )
 
 
 def reserved(documents: int, messages: int, groups: int | None = None) -> Row:
@@ -148,7 +150,7 @@ def main() -> None:
         known, unknown = (pool.together(cells, options.paired_nights) for pool in (first, fresh))
         count = len(known.hits)
         print(f"\n{documents:,} documents, all messages, {groups} groups: {known.tests:.3g} tests, {count:,} nights")
-        for j, level in enumerate(DEEP):
+        for j, level in enumerate(DEEP_THRESHOLDS):
             excess = smallest(known, j, count, 0)
             _print(f"{level:.0e}", excess, unknown.seen(least_law(unknown.chance, j, excess), RISK), len(unknown.hits))
         _print_quiet(documents, unknown)
@@ -162,14 +164,14 @@ def _print(what: str, excess: float, seen: int, nights: int) -> None:
 
 def _print_quiet(documents: int, nights: Nights) -> None:
     """How many nights without a fault alarm, where the risks of the levels add up to an error."""
-    for error in (RISK * len(DEEP), 0.01, 0.05):
-        seen = nights.seen(nights.chance, error / len(DEEP))
+    for error in (RISK * len(DEEP_THRESHOLDS), 0.01, 0.05):
+        seen = nights.seen(nights.chance, error / len(DEEP_THRESHOLDS))
         print(f"{documents:,} documents, no fault, error {error:.1e}: {seen} of {len(nights.hits):,} nights alarm")
 
 
 def _print_parts(documents: int, of_pairs: Nights) -> None:
     """How many nights see p-values times a factor in a part of the traffic, by both kinds of decoys."""
-    rows = len(PARTS) * STRATA_OF_A_PART * (len(THRESHOLDS) + len(DEEP))
+    rows = len(PARTS) * STRATA_OF_A_PART * (len(THRESHOLDS) + len(DEEP_THRESHOLDS))
     of_one = decoys_of_one(documents)
     tests = round(PART * of_one.tests)
     of_one = of_one._replace(tests=tests, clusters=tests, risk=_OF_FAMILY / rows)

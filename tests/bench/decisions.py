@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scanner.audit.in_every_scan.decoy_keys import TOGETHER, WholeTextDecoys
+from scanner.audit.in_every_scan.decoy_keys import TEXTS_A_DRAW, WholeTextDecoys
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
-from scanner.audit.statistics.hits import DEEP, THRESHOLDS, ClusterSums
+from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums
 from scanner.audit.statistics.judgement import Count, few_clusters, poisson_limits, smallest_excess
 from scanner.detection.open_plan import open_detector
 from scanner.input.shards import MAX_ROWS
@@ -97,11 +97,11 @@ def _line(words: np.ndarray, case: tuple[int, dict[str, Any], str], options: arg
         began, number, totals = time.process_time(), 0, dict[str, ClusterSums]()
         while time.process_time() - began < seconds:
             of_group = {
-                b"%d" % (number + i): text for i, text in enumerate(texts(words, TOGETHER, options.words, random))
+                b"%d" % (number + i): text for i, text in enumerate(texts(words, TEXTS_A_DRAW, options.words, random))
             }
             for kind, sums in whole_texts.count_hits(detector, str(seed).encode(), of_group).items():
                 totals[kind] = totals[kind].plus(sums) if kind in totals else sums
-            number += TOGETHER
+            number += TEXTS_A_DRAW
         spent = (time.process_time() - began) / number
     lines = [f"{number:,} texts, {spent * 1e3:.2f} ms each"]
     for kind, total in totals.items():
@@ -117,10 +117,13 @@ def _line(words: np.ndarray, case: tuple[int, dict[str, Any], str], options: arg
 
 def _power(expected: float, used: float) -> None:
     """Print the least factors that are seen, by documents and threshold."""
-    audit, rows = ScanAuditConfig(), 3 * len(THRESHOLDS) + len(DEEP)  # decisions, one message, the best of all, all
+    audit, rows = (
+        ScanAuditConfig(),
+        3 * len(THRESHOLDS) + len(DEEP_THRESHOLDS),
+    )  # decisions, one message, the best of all, all
     for documents in (10**5, 10**6, 10**7):
         tests = documents * audit.decisions_share
-        groups = documents / MAX_ROWS * np.ceil(MAX_ROWS * audit.decisions_share / TOGETHER)
+        groups = documents / MAX_ROWS * np.ceil(MAX_ROWS * audit.decisions_share / TEXTS_A_DRAW)
         risk, cells = audit.family_error / FAMILIES / rows, []
         for k in range(SHOWN):
             count = Count(tests, 0, expected * 10.0 ** -(k + 1) * tests, groups, 1.0)

@@ -29,11 +29,11 @@ from scanner.watermark.laws import Law, least_score, log10_normal
 from scanner.watermark.stacks.huggingface.format import Kgw
 from scanner.watermark.stacks.synthid.bits import (
     EXACT_BELOW,
-    FACTOR,
     FEW,
+    LARGEST_VARIANCE,
+    LCG_FACTOR,
     MANY,
     MEASURED_BELOW,
-    UNMEASURED,
     hashes,
     mixed_ones,
     variance_limit,
@@ -201,9 +201,9 @@ def sums_under(
     A layer's sum depends on A·k mod the table's size alone, and one correlation has it for every such number.
     """
     size = np.uint64(len(table) - 1)
-    starts = np.bincount(((states * FACTOR + np.uint64(1)) & size).astype(np.int64), minlength=len(table))
+    starts = np.bincount(((states * LCG_FACTOR + np.uint64(1)) & size).astype(np.int64), minlength=len(table))
     layer = np.rint(np.fft.irfft(np.conj(np.fft.rfft(starts)) * np.fft.rfft(table), len(table)))
-    return np.asarray(layer[((keys * FACTOR) & size).astype(np.int64)] @ weights.astype(np.float64))
+    return np.asarray(layer[((keys * LCG_FACTOR) & size).astype(np.int64)] @ weights.astype(np.float64))
 
 
 def surprises(mark: Any, sums: NDArray[np.int64], states: NDArray[np.uint64]) -> NDArray[np.float64]:
@@ -303,7 +303,7 @@ def p_of_sums(states: NDArray[np.uint64], weights: NDArray[np.int64]) -> tuple[N
         return log10_normal(sums, np.full(len(sums), scored), weights, 0.5, variance)
 
     narrow, folded = normal(1.0), tails(wide_law(scored, limit), weights)[sums]
-    near = np.where(narrow <= MEASURED_BELOW, normal(variance_limit(states, FEW)), normal(UNMEASURED))
+    near = np.where(narrow <= MEASURED_BELOW, normal(variance_limit(states, FEW)), normal(LARGEST_VARIANCE))
     return sums, np.where(narrow <= EXACT_BELOW, folded, 10.0**near)
 
 

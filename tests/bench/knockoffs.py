@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from scanner.audit.in_every_scan.knockoffs import CLUSTERS, OTHERS, RankCounts, counted
+from scanner.audit.in_every_scan.knockoffs import CLUSTERS, KNOCKOFFS_A_MESSAGE, RankCounts, counted
 from scanner.audit.statistics.hits import ClusterSums
 from scanner.audit.statistics.judgement import binomial_limits, counts, judge
 from schemas.words import AuditVerdict
@@ -37,9 +37,9 @@ def night(
     of_user, of_other = (generator.normal(size=size) * np.sqrt(common) for size in (users, (CLUSTERS, STAND_INS)))
     whose, alone = generator.integers(users, size=texts), np.sqrt(1 - common)
     own = of_user[whose] + alone * generator.normal(size=texts) + shift * (generator.random(texts) < share)
-    which = (generator.integers(STAND_INS, size=texts)[:, None] + np.arange(OTHERS)) % STAND_INS
+    which = (generator.integers(STAND_INS, size=texts)[:, None] + np.arange(KNOCKOFFS_A_MESSAGE)) % STAND_INS
     others = of_other[cluster[whose][:, None], which] + alone * generator.normal(size=which.shape)
-    return RankCounts((own[:, None] > others).sum(axis=1), np.full(texts, OTHERS), cluster[whose])
+    return RankCounts((own[:, None] > others).sum(axis=1), np.full(texts, KNOCKOFFS_A_MESSAGE), cluster[whose])
 
 
 def alarms(ranked: RankCounts, held: int, error: float) -> bool:

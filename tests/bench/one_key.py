@@ -17,12 +17,12 @@ from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Positions, Tokens
 from scanner.watermark.formats import make_format
 from scanner.watermark.rule import log10_p_of
-from scanner.watermark.stacks.synthid.format import PUBLISHED
+from scanner.watermark.stacks.synthid.format import PUBLISHED_KEYS
 from tests.bench.fresh_keys import LEVELS, entropy, show
 from tests.bench.null_counts import DEMO, pieces_of
 
 LIBRARY = (15485863).to_bytes(8, "big")
-PUBLIC = b"".join(key.to_bytes(8, "big") for key in PUBLISHED)
+PUBLIC = b"".join(key.to_bytes(8, "big") for key in PUBLISHED_KEYS)
 RESEARCH = (0).to_bytes(8, "big") + (35317).to_bytes(8, "big")
 CASES: tuple[tuple[str, dict[str, Any], bytes], ...] = (
     ("hf-lefthash", {"context_width": 1}, LIBRARY),

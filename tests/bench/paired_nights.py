@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from scanner.audit.statistics.hits import DEEP, ClusterSums
+from scanner.audit.statistics.hits import DEEP_THRESHOLDS, ClusterSums
 from scanner.audit.statistics.judgement import ENOUGH_HITS, design_effect, few_clusters
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.nulls import Paired
@@ -28,8 +28,8 @@ _LEVELS = (0.3, 1e-16)
 class Nights(NamedTuple):
     """Hits of some nights of equal size.
 
-    chance: α[J] of `DEEP`; law: P(a pair scores as much), float64[K], falling; hits, squares: of pairs, and of the
-    pairs of each document squared, float64[nights, K]; documents: of a night; pairs: of a document.
+    chance: α[J] of `DEEP_THRESHOLDS`; law: P(a pair scores as much), float64[K], falling; hits, squares: of pairs, and
+    of the pairs of each document squared, float64[nights, K]; documents: of a night; pairs: of a document.
     """
 
     law: NDArray[np.float64]
@@ -37,7 +37,7 @@ class Nights(NamedTuple):
     squares: NDArray[np.float64]
     documents: int
     pairs: int
-    chance: NDArray[np.float64] = np.array(DEEP)
+    chance: NDArray[np.float64] = np.array(DEEP_THRESHOLDS)
 
     @property
     def tests(self) -> float:

@@ -12,7 +12,7 @@ from scipy import stats
 
 from scanner.audit.statistics.judgement import binomial_limits, few_clusters
 from scanner.evaluation.report import STRENGTHS, identification, report, robustness, strength, table, utility
-from scanner.evaluation.scores import RISK
+from scanner.evaluation.scores import LIMIT_RISK
 from scanner.watermark.formats import FORMATS
 
 Kept = Mapping[str, Any]
@@ -70,8 +70,8 @@ def write_page(path: Path, found: Mapping[str, Kept]) -> Path:
 
 def limits(row: Kept) -> tuple[float, float]:
     """Limits of the hits of a row of AUDITS, with keys as clusters: 95 %, of this row alone."""
-    effect = row["design_effect"] * few_clusters(row["clusters"], RISK)
-    low, high = binomial_limits(row["hits"] / effect, row["tests"] / effect, RISK)
+    effect = row["design_effect"] * few_clusters(row["clusters"], LIMIT_RISK)
+    low, high = binomial_limits(row["hits"] / effect, row["tests"] / effect, LIMIT_RISK)
     return low * row["tests"], high * row["tests"]
 
 
@@ -180,7 +180,7 @@ def _directions(rows: Sequence[Kept]) -> str:
 def _compared(less: Sequence[Kept], more: Sequence[Kept]) -> tuple[str, str]:
     """Shares of two sets of rows in words, and whether the second is larger."""
     counts = [(sum(row["hits"] for row in rows), sum(row["n"] for row in rows)) for rows in (less, more)]
-    (low, until), (begin, high) = (binomial_limits(hits, n, RISK) for hits, n in counts)
+    (low, until), (begin, high) = (binomial_limits(hits, n, LIMIT_RISK) for hits, n in counts)
     shown = "shown" if until < begin else "the other way" if high < low else "not shown"
     return " → ".join(f"{hits} of {n}" for hits, n in counts), shown
 

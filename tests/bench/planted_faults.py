@@ -21,10 +21,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from scanner.audit.in_every_scan.decoy_keys import REACH, share_of
+from scanner.audit.in_every_scan.decoy_keys import REACH_OF_GROUPS, share_of
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.in_every_scan.traffic import single_p
-from scanner.audit.statistics.hits import DEEP, THRESHOLDS
+from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS
 from scanner.audit.statistics.judgement import KEY_BOUND, binomial_limits
 from scanner.detection.attribution import Origin
 from scanner.detection.open_plan import open_detector
@@ -136,9 +136,11 @@ FAULTS = (
 
 def controls(fault: Fault, documents: int = N) -> Iterator[tuple[str, list[tuple[Row, Levels]]]]:
     """Rows of each control in a night of so many documents, each with its chances under a fault."""
-    audit, alpha, deep = ScanAuditConfig(), np.array(THRESHOLDS), np.array(DEEP)
+    audit, alpha, deep = ScanAuditConfig(), np.array(THRESHOLDS), np.array(DEEP_THRESHOLDS)
     share = audit.family_error / FAMILIES
-    risk = share / (8 * len(THRESHOLDS) + 2 * len(DEEP))  # two formats: one message, best, all, parts; decisions twice
+    risk = share / (
+        8 * len(THRESHOLDS) + 2 * len(DEEP_THRESHOLDS)
+    )  # two formats: one message, best, all, parts; decisions twice
     # at least 50,000 under decoys of one message, which are all of the usual night
     each, of_all = (
         round(documents * share_of(audit.share, documents)) // KEYS,
@@ -146,14 +148,14 @@ def controls(fault: Fault, documents: int = N) -> Iterator[tuple[str, list[tuple
     )
     one = Row("one", THRESHOLDS, each, each, alpha, risk)
     best = Row("best", THRESHOLDS, of_all, of_all, alpha, risk)
-    every = Row("all", DEEP, of_all * COUNTED, of_all, deep, risk)
+    every = Row("all", DEEP_THRESHOLDS, of_all * COUNTED, of_all, deep, risk)
     parts = Row("parts", THRESHOLDS, each, each, alpha, risk)
     shared = FAULTS[0] if fault.detector else fault
     of_parts, of_best = -np.expm1(LOOKS / 2 / shared.looks * np.log1p(-alpha)), shared.best(fault.law, 1) * REACHED
     decoys = [(parts, of_parts), (one, fault.law(alpha)), (best, of_best), (every, fault.law(deep))]
     yield "decoys", decoys
     decided, levels = round(documents * audit.decisions_share), -np.expm1(np.log1p(-alpha) / (KEYS * UNITS))
-    limits = np.select([levels >= least for least, _ in REACH], [most for _, most in REACH], 1.0)
+    limits = np.select([levels >= least for least, _ in REACH_OF_GROUPS], [most for _, most in REACH_OF_GROUPS], 1.0)
     of_whole, missed, whole_missed = 1 - (1 - levels * limits) ** KEYS, np.ones(len(alpha)), np.ones(len(alpha))
     for law in (fault.law, *[right] * (KEYS - 1)):
         whole = fault.best(law, fault.keys * UNITS) * REACHED

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from scipy import special
 
-from scanner.audit.in_every_scan.decoy_keys import TOGETHER, WholeTextDecoys
+from scanner.audit.in_every_scan.decoy_keys import TEXTS_A_DRAW, WholeTextDecoys
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.detection.attribution import KeyPositions, Origin
 from scanner.detection.open_plan import open_detector
@@ -114,8 +114,8 @@ def measure(name: str, texts: Sequence[str], options: argparse.Namespace) -> Non
         plan = make_plan(config)
         detector, whole_texts, observer = open_detector(plan), WholeTextDecoys(bytes(32), plan), Kept()
         began, log10_p, of_wholes, ceilings, scored = time.process_time(), [], [], [], 0
-        for begin in range(0, len(texts), TOGETHER):
-            some = texts[begin : begin + TOGETHER]
+        for begin in range(0, len(texts), TEXTS_A_DRAW):
+            some = texts[begin : begin + TEXTS_A_DRAW]
             documents = [{"row": row, "text": text.encode()} for row, text in enumerate(some)]
             batch = pa.RecordBatch.from_pylist(documents, DOCUMENTS)
             marks = whole_texts.marks(b"%s %d %d" % (name.encode(), options.seed, begin))
@@ -128,7 +128,7 @@ def measure(name: str, texts: Sequence[str], options: argparse.Namespace) -> Non
                     of_wholes.append(p.copy())
             log10_p.append(p)
             scored += len({d for of_key in observer.seen for d in of_key.documents.tolist()})
-            if len(ceilings) * TOGETHER < options.ceiling:
+            if len(ceilings) * TEXTS_A_DRAW < options.ceiling:
                 ceilings.append(ceiling(plan, some, observer.seen))
         spent = (time.process_time() - began) / len(texts)
     most = np.concatenate(ceilings, axis=1)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.decoy_keys import TOGETHER, WholeTextDecoys
+from scanner.audit.in_every_scan.decoy_keys import TEXTS_A_DRAW, WholeTextDecoys
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.detection.attribution import KeyPositions, Origin
 from scanner.detection.open_plan import open_detector, open_keys, open_model_pass
@@ -82,9 +82,9 @@ def measure(name: str, texts: Sequence[str], steps: Sequence[NDArray[np.uint8]],
         detectors = open_detector(plan), open_model_pass(plan, tests, levels, NO_FILTER)
         correction = float(plan.weights.of_model_pass().corrections(plan.keys[0], plan.keys_tested)[0])
         began, log10_p, most, counted = time.process_time(), np.zeros(len(texts)), np.zeros(len(RATES)), 0
-        for begin in range(0, len(texts), TOGETHER):
-            some = texts[begin : begin + TOGETHER]
-            levels.put(some, steps[begin : begin + TOGETHER])
+        for begin in range(0, len(texts), TEXTS_A_DRAW):
+            some = texts[begin : begin + TEXTS_A_DRAW]
+            levels.put(some, steps[begin : begin + TEXTS_A_DRAW])
             batch = pa.RecordBatch.from_pylist(
                 [{"row": row, "text": text.encode()} for row, text in enumerate(some)], DOCUMENTS
             )

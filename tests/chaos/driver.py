@@ -93,7 +93,11 @@ def die_at(moment: str, commit: int, delay: float) -> None:
 
 def freeze_at_once() -> None:
     """Freeze all that was committed before this scan, tonight's rows too, and forget its transactions at once."""
-    retention.FREEZE_AFTER, retention.LEAST_AGE, retention.EXPIRE_AFTER = timedelta(days=-2), timedelta(0), timedelta(0)
+    retention.FREEZE_AFTER, retention.YOUNGEST_FROZEN, retention.EXPIRE_AFTER = (
+        timedelta(days=-2),
+        timedelta(0),
+        timedelta(0),
+    )
 
 
 def spoil(fault: dict) -> None:

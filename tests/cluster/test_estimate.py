@@ -83,7 +83,7 @@ def test_more_documents_are_scored_until_it_takes_long_enough(a_document, rows):
     seconds, taken, (*_, counted) = timed(score, batch, lambda: now[0])
     assert seconds == pytest.approx(a_document * len(taken))
     assert counted == len(taken) == scored[-1]
-    assert scored[0] == min(rows, estimating.FIRST)
+    assert scored[0] == min(rows, estimating.FIRST_SAMPLE)
     assert len(taken) == rows or seconds >= estimating.SECONDS_A_PLACE / 2
     assert sum(scored) * a_document <= max(2 * estimating.SECONDS_A_PLACE, 2 * scored[0] * a_document)
 
@@ -98,16 +98,21 @@ def left_of(night) -> list[Shard]:
 
 def test_what_the_sample_holds_is_counted(night, plain, monkeypatch):
     night.configure(columns='account = "account"')
-    texts = [plain(40, i) for i in range(20)] + ["short"] * 7 + [None] * 5 + ["long " * (estimating.LONGEST // 5 + 1)]
+    texts = (
+        [plain(40, i) for i in range(20)]
+        + ["short"] * 7
+        + [None] * 5
+        + ["long " * (estimating.LONGEST_SAMPLED // 5 + 1)]
+    )
     accounts = pa.array([[1]] * len(texts))  # a list is no account
     night.write("a", texts, account=accounts)
-    monkeypatch.setattr(estimating, "FIRST", 100)
+    monkeypatch.setattr(estimating, "FIRST_SAMPLE", 100)
     found = estimate(night.plan(), left_of(night), 2)
     sums = [sum(sample[i] for sample in found.samples) for i in range(1, 7)]
     assert sums[0] == len(texts) - 1  # without the text that is too long for a sample
     assert sums[1] == pytest.approx(sum(len(text or "") for text in texts[:-1]), rel=0.2)  # bytes include offsets
     assert sums[2:] == [7, 0, 5, len(texts) - 1]
-    assert len(found.samples) == estimating.SAMPLES
+    assert len(found.samples) == estimating.PLACES_SAMPLED
     assert 0 < found.core_seconds <= found.high
     assert found.workers == 1  # there is one shard
     assert found.memory > 2**20

@@ -17,7 +17,7 @@ from jobs.scan import of_outcome
 from jobs.summary import summary
 from scanner import results
 from scanner.cluster import passes, work
-from scanner.cluster.passes import MOST_SHARDS, sample_of
+from scanner.cluster.passes import SHARDS_LEARNT, sample_of
 from scanner.cluster.scan import run_scan
 from scanner.cluster.scan_check import check_scan
 from scanner.detection.one_text import Check, check_text
@@ -52,7 +52,7 @@ SAME = ("key_id", "scored", "score", "log10_p", "log10_p_global", "message", "us
 @pytest.fixture
 def nightly(night, monkeypatch):
     """A folder of nights whose texts end with the same signature; sketches are small, since texts are few."""
-    monkeypatch.setattr(positions, "CELLS", 1 << 15)
+    monkeypatch.setattr(positions, "CELLS_OF_A_ROW", 1 << 15)
     night.configure(more=ON, paths=["in/{date}"])
     return night
 
@@ -460,8 +460,8 @@ def test_a_lesson_is_a_sample_of_bounded_size(nightly):
     file = InputFile("/in/a.parquet", "/in", "/in/a.parquet", 10**12, 1)
     shards = [Shard(str(i), file, Range(i, i + 1, 10**8)) for i in range(1000)]
     sample = sample_of(plan, shards)
-    assert (len(sample.shards), sample.most) == (MOST_SHARDS, (1 << 25) // 7)
-    assert sample.share == pytest.approx(sample.most * 4 / (MOST_SHARDS * 10**8))
+    assert (len(sample.shards), sample.most) == (SHARDS_LEARNT, (1 << 25) // 7)
+    assert sample.share == pytest.approx(sample.most * 4 / (SHARDS_LEARNT * 10**8))
     twice = [Shard(f"other {i}", file, shard.rows, keys=("k",)) for i, shard in enumerate(shards)]
     assert sample_of(plan, [*twice, *shards]).unit == sample.unit  # keys that came later bring no new texts
     assert sample_of(make_plan(nightly.config, SECOND), shards).unit != sample.unit

@@ -29,7 +29,7 @@ def two_nights(night, registry, marked, plain, monkeypatch):
 
     The posts of each night end with a signature, which 40 other texts of the first night hold too.
     """
-    monkeypatch.setattr(positions, "CELLS", 1 << 15)
+    monkeypatch.setattr(positions, "CELLS_OF_A_ROW", 1 << 15)
     monkeypatch.setattr(passes, "window_begins", lambda day, _nights: day - timedelta(days=10))
     alice = message_of(registry, "green", "alice")
     signatures = {FIRST: plain(SIGNATURE, 1), SECOND: plain(SIGNATURE, 2)}

@@ -109,7 +109,7 @@ def test_what_is_no_file_of_figures_is_refused(tmp_path, content):
 
 @pytest.mark.costly
 def test_it_measures_what_a_worker_does(tmp_path, monkeypatch):
-    monkeypatch.setattr(night_price, "GROUPED", night_price.GROUPED[:1])
+    monkeypatch.setattr(night_price, "FORMATS_WITH_GROUPS", night_price.FORMATS_WITH_GROUPS[:1])
     monkeypatch.setattr(night_price, "_MOST", 64)
     file = tmp_path / "new" / "bench.json"
     assert call("bench", "--quick", "--users", "100", "--figures", file)[0] == 0

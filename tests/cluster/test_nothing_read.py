@@ -11,7 +11,7 @@ from scanner.cluster import follow as following
 from scanner.cluster.follow import Landing, follow
 from scanner.cluster.work import other_names
 from scanner.input.files import list_files
-from scanner.input.tables import NEWEST
+from scanner.input.tables import NEWEST_TABLES
 from scanner.results.scan_list import Reason, in_words
 from tests.support.columns import COLUMNS
 from tests.support.command_line import call
@@ -177,7 +177,7 @@ def test_a_scan_that_follows_tells_what_it_passes_over_and_that_there_is_nothing
         columns=COLUMNS,
         verdict_settings="",
         config=SimpleNamespace(cluster=None),
-        reading=NEWEST,
+        reading=NEWEST_TABLES,
     )
     monkeypatch.setattr(following, "cluster", lambda _: nullcontext())
     monkeypatch.setattr(following.time, "sleep", sleep)

@@ -16,7 +16,7 @@ from scipy import stats
 from scanner.audit.calibration.one_key import key_counts
 from scanner.detection.one_text import Check
 from scanner.evaluation.error_rates import (
-    LEAST_TEXTS,
+    FEWEST_TEXTS,
     CellPlace,
     Decider,
     ErrorCell,
@@ -133,7 +133,7 @@ def test_limits_are_clopper_and_pearsons_and_the_texts_lacking_suffice(hits, tex
 
 
 def test_a_share_is_stated_from_where_its_limits_are_near():
-    for texts, stated in ((LEAST_TEXTS - 1, False), (LEAST_TEXTS, True)):
+    for texts, stated in ((FEWEST_TEXTS - 1, False), (FEWEST_TEXTS, True)):
         far = max(
             max(k / texts - low, high - k / texts)
             for k in range(texts + 1)
@@ -141,7 +141,7 @@ def test_a_share_is_stated_from_where_its_limits_are_near():
         )
         cell = share_cell(PLACE, "found", np.arange(texts) < 50, np.arange(texts))
         assert (cell.share is not None, far <= 0.1) == (stated, stated)
-        assert (f"lacks {LEAST_TEXTS - texts} texts" in in_words(cell).lacks) == (not stated)
+        assert (f"lacks {FEWEST_TEXTS - texts} texts" in in_words(cell).lacks) == (not stated)
 
 
 @few
@@ -194,7 +194,7 @@ def test_texts_of_other_users_that_a_share_lacks_suffice():
         for more, enough in ((lacks, True), (lacks - 1, False)):
             correlations = np.eye(texts + more)
             correlations[:texts, :texts] = labels[:, None] == labels  # a user's texts agree
-            assert ((texts + more) ** 2 / correlations.sum() >= LEAST_TEXTS - 1e-9) == enough
+            assert ((texts + more) ** 2 / correlations.sum() >= FEWEST_TEXTS - 1e-9) == enough
     assert share_cell(PLACE, "found", np.array([1, 1, 0, 1], np.bool_), np.array([0, 0, 1, 2])).lacks < 300
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scanner.errors import Refused, TokenizerError
-from scanner.evaluation.attacks import EVERY
+from scanner.evaluation.attacks import ATTACKS_OF_REPORT
 from scanner.evaluation.plan import EvaluationPlan, plan_evaluation, read_evaluation, user_messages
 from tests.evaluation.conftest import PROMPTS
 
@@ -46,7 +46,7 @@ def test_every_prompt_is_written_under_its_keys_and_twice_without(tmp_path, tiny
         assert [unit.prompts for unit in first.units] == [unit.prompts for unit in second.units]
         assert not {unit.seed for unit in first.units} & {unit.seed for unit in second.units}
         assert not any(unit.keys or unit.messages for unit in first.units + second.units)
-    assert made.attacks == tuple(a for a in EVERY if not a.startswith("paste") and a != "retokenise")
+    assert made.attacks == tuple(a for a in ATTACKS_OF_REPORT if not a.startswith("paste") and a != "retokenise")
     assert made.identification == ()
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.evidence.case import RUN, EarlierPost, copied_of
+from scanner.evidence.case import COPIED_RUN, EarlierPost, copied_of
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
 
@@ -18,7 +18,7 @@ TEXTS = st.lists(st.integers(0, 2), max_size=30)
 
 @given(TEXTS, st.lists(st.tuples(st.sampled_from("ab"), TEXTS), max_size=3), st.integers(0, 6), st.data())
 def test_it_is_the_share_of_runs_that_other_posts_hold(text, posts, reach, data):
-    length = max(reach + 1, RUN)
+    length = max(reach + 1, COPIED_RUN)
     scored = data.draw(st.sets(st.integers(0, max(len(text) - 1, 0)))) if text else set()
     found = copied_of(
         np.array(text, np.uint32),

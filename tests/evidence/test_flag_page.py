@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jobs.evidence import _MARKS, _marked_lines
 from scanner.evidence.case import CopiedShare, FlagCase, GroupCounts
 from scanner.evidence.explanation import Explanation, PartFinding, ScoreRun, TextEvidence
-from scanner.evidence.page import MOST_CHARACTERS, RULES, advise, in_short, page, segments, visible
+from scanner.evidence.page import CHARACTERS_A_PAGE, RULES, advise, in_short, page, segments, visible
 from scanner.evidence.registry_check import RegistryCheck
 from scanner.printable import combines
 from scanner.text.quoting import parts_of
@@ -113,7 +113,7 @@ def test_a_long_text_is_cut_and_says_so():
     text = "word " * 20_000
     html = page(explanation(text, runs=[ScoreRun(i, i + 40, 8, 0, -3.0) for i in range(0, len(text), 40)]))
     assert len(html.encode()) < 200_000
-    assert f"{len(text) - MOST_CHARACTERS:,} more characters" in html
+    assert f"{len(text) - CHARACTERS_A_PAGE:,} more characters" in html
 
 
 def test_a_page_stays_small_whatever_the_id():

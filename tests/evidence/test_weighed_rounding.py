@@ -13,7 +13,7 @@ from scanner.detection.attribution import KeyUnderTest
 from scanner.detection.proving import nearly_equal
 from scanner.evidence.replay import replay
 from scanner.registry import new_key
-from scanner.watermark.level_laws import MOST_CHARACTERS
+from scanner.watermark.level_laws import CHARACTERS_READ
 from tests.fixed import fix_secrets
 from tests.support.foregone import chain_model  # noqa: F401 - a fixture
 from tests.support.night import Night
@@ -57,7 +57,7 @@ def test_a_long_text_of_two_keys_is_computed_again_as_it_stands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     key = two_keys(tmp_path / "registry")
-    letters = np.random.default_rng(12).integers(ord("a"), ord("z") + 1, (MOST_CHARACTERS // 6, 5)).astype(np.uint8)
+    letters = np.random.default_rng(12).integers(ord("a"), ord("z") + 1, (CHARACTERS_READ // 6, 5)).astype(np.uint8)
     text = " ".join(word.tobytes().decode() for word in letters)
 
     def surprise(reader: generation.TextReader, texts: Sequence[str]) -> list[NDArray[np.uint8]]:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from jobs.cli import brickscan, run
-from jobs.mark import MARKED, kept_rows, mark
+from jobs.mark import MARKED_COLUMNS, kept_rows, mark
 from jobs.text import MarkProgress
 from scanner.detection.one_text import Check, check_text
 from scanner.errors import Refused
@@ -68,7 +68,7 @@ def test_texts_are_marked_for_users_in_turn(
     )
     assert f"5 completions marked with {key_id}" in output
     assert f"prompts {prompts}: 1 of 6 left out, blank lines (counted from 1): 2\n" in output
-    assert pq.read_schema(out).equals(MARKED)
+    assert pq.read_schema(out).equals(MARKED_COLUMNS)
     rows = pl.read_parquet(out)
     assert rows["user_id"].to_list() == ["cy", "ada", "cy", "ada", "cy"]
     assert rows["prompt"].to_list() == ["w3 w4 w5", "w6 w7", "w8 w8", "w9 w10", "w11 w12 w13 w14"]

@@ -45,10 +45,10 @@ def test_batches_and_parts_change_nothing_that_the_model_can_see(tiny: LocalMode
     texts = [np.random.default_rng(n).integers(3, 97, n) for n in (3, 60, 200, 10)]
     whole = token_log_probabilities(tiny, texts)
     monkeypatch.setattr(module, "BATCH_TOKENS", 64)
-    monkeypatch.setattr(module, "ROWS", 7)
+    monkeypatch.setattr(module, "LOGIT_ROWS", 7)
     for a, b in zip(whole, token_log_probabilities(tiny, texts), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-4)
-    monkeypatch.setattr(module, "LONGEST", 40)
+    monkeypatch.setattr(module, "TOKENS_A_WINDOW", 40)
     cut = token_log_probabilities(tiny, texts)
     np.testing.assert_allclose(cut[0], whole[0], atol=1e-4)
     np.testing.assert_allclose(cut[2][:40], whole[2][:40], atol=1e-4)

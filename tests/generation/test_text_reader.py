@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from scanner.errors import Refused
 from scanner.generation import LocalModel, TextReader
 from scanner.generation import model as reading
-from scanner.generation.model import FIRST
-from scanner.watermark.level_laws import STEPS
+from scanner.generation.model import FIRST_SURPRISE
+from scanner.watermark.level_laws import STEPS_A_NAT
 
 ROOT = Path(__file__).parents[2]
 TEXTS = ["w3 w4 w50 w9 w9 w12", "w7", "", " ".join(f"w{3 + i * i % 90}" for i in range(60))]
@@ -23,7 +23,7 @@ def plain_sums(model: LocalModel, text: str) -> list[float]:
     """Running sums of surprise at the end of each word, asked for one word after the other."""
     ids, sums, total = [model.tokenizer.token_to_id(word) for word in text.split()], [], 0.0
     for t, token in enumerate(ids):
-        surprise = FIRST
+        surprise = FIRST_SURPRISE
         if t:
             with torch.inference_mode():
                 logits = model.model(torch.tensor([ids[:t]])).logits[0, -1].double()
@@ -42,7 +42,7 @@ def test_surprise_is_that_of_one_token_after_the_other(tiny: LocalModel, tiny_re
     for text, steps in zip(TEXTS, tiny_reader.surprise(TEXTS), strict=True):
         assert steps.shape == (len(text),)
         begins = np.cumsum([0, *(len(word) + 1 for word in text.split())])[1:]  # a blank is of the word before it
-        sums = [int(steps[:begin].sum()) / STEPS for begin in begins]
+        sums = [int(steps[:begin].sum()) / STEPS_A_NAT for begin in begins]
         assert sums == pytest.approx(plain_sums(tiny, text), abs=0.04)
 
 
@@ -55,7 +55,7 @@ def test_what_is_read_together_changes_nothing_but_rounding(tiny_reader: TextRea
 
 def test_a_long_text_is_read_to_a_limit(tiny_reader: TextReader, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tiny_reader.surprise(TEXTS)
-    monkeypatch.setattr(reading, "MOST_CHARACTERS", 11)
+    monkeypatch.setattr(reading, "CHARACTERS_READ", 11)
     for steps, of_whole in zip(tiny_reader.surprise(TEXTS), whole, strict=True):
         assert len(steps) == min(len(of_whole), 11)
         assert np.abs(np.cumsum(steps.astype(int)) - np.cumsum(of_whole[:11].astype(int)))[:8].max(initial=0) <= 1

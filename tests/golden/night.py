@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
-from scanner.audit.calibration.wrong_names import CHOICES, favoured
+from scanner.audit.calibration.wrong_names import CHOICES_A_STEP, favoured
 from scanner.registry import admit_key, load_registry, new_key, open_key, restore_users, set_canaries
 from scanner.watermark import Watermark
 from scanner.watermark.formats import FORMATS, make_format
@@ -164,7 +164,7 @@ class Writer:
             mark = self._marks[key_id]
             behind = mark.rule.context
             for step in range(behind, length):
-                some = random.integers(len(units.words), size=(len(messages), CHOICES))
+                some = random.integers(len(units.words), size=(len(messages), CHOICES_A_STEP))
                 before = units.tokens[chosen[:, step - behind : step]]
                 best = favoured(mark, before, units.tokens[some], np.array(messages))
                 chosen[:, step] = some[np.arange(len(messages)), best]

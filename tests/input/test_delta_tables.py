@@ -20,7 +20,7 @@ from scanner.input.documents import read
 from scanner.input.files import find_file, list_files
 from scanner.input.inspector import Inspector
 from scanner.input.shards import cut, shard_id
-from scanner.input.tables import NEWEST, TableReading, pack_rows, rows_sha256, unpack_rows, values_of_path
+from scanner.input.tables import NEWEST_TABLES, TableReading, pack_rows, rows_sha256, unpack_rows, values_of_path
 from tests.bench.files import log as write_log
 from tests.bench.files import memory_of_listing
 from tests.support.deltas import claim_rows, delete_by_vector, forget_commits, lose_rows
@@ -44,7 +44,7 @@ def table(tmp_path) -> Path:
     return folder
 
 
-def documents(location: Path | str, reading: TableReading = NEWEST) -> dict[str, dict]:
+def documents(location: Path | str, reading: TableReading = NEWEST_TABLES) -> dict[str, dict]:
     """All documents that would be scanned, by their ids."""
     found = {}
     with Inspector() as inspector:

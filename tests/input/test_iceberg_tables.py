@@ -22,7 +22,7 @@ from scanner.input.columns import Columns
 from scanner.input.documents import read
 from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Inspector
-from scanner.input.tables import NEWEST, TableReading
+from scanner.input.tables import NEWEST_TABLES, TableReading
 from scanner.storage.locations import filesystem_of
 from tests.support.icebergs import NAME, commit_deletes, delete_by_position, make_table, name_catalog, puffin_file
 from tests.support.submitted import free_ports
@@ -56,11 +56,11 @@ def table(tmp_path, monkeypatch) -> Table:
     return made
 
 
-def files(reading: TableReading = NEWEST) -> list[InputFile]:
+def files(reading: TableReading = NEWEST_TABLES) -> list[InputFile]:
     return list_files([NAME], reading=reading)
 
 
-def documents(reading: TableReading = NEWEST) -> list[str]:
+def documents(reading: TableReading = NEWEST_TABLES) -> list[str]:
     found: list[str] = []
     with Inspector() as inspector:
         for file, groups in inspector.inspect_all(files(reading), COLUMNS):

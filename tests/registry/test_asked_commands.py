@@ -46,7 +46,7 @@ def all_rows(registry):
 
 
 def test_a_list_goes_on_where_it_ended(cli, registry, monkeypatch):
-    monkeypatch.setattr(users, "PAGE", 2)
+    monkeypatch.setattr(users, "LINES_OF_ONE_WIDTH", 2)
     rows = all_rows(registry)
     assert shown(cli, "list", "--registry", registry) == rows
     first = cli("users", "list", "--registry", registry, "--limit", 3)

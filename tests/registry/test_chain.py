@@ -48,7 +48,7 @@ def kept(folder, make_key):
     """A registry with nine events in blocks of at most 3, one name erased."""
     make_key(messages=100)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chain, "BLOCK", 3)
+        patch.setattr(chain, "EVENTS_A_BLOCK", 3)
         add_users(folder, None, ["alice", "bob", "carol", "dave"], NOON)
         remove_users(folder, ["alice"], NOON)
         erase_users(folder, ["alice"])
@@ -134,7 +134,7 @@ def test_a_whole_chain_made_anew_is_missed_by_the_head_that_a_scan_wrote(kept):
     names = pl.col("user_id").replace("bob", "mallory")
     rewrite(
         kept,
-        lambda rows: chain.chained(rows.select(USER_EVENTS.names).with_columns(user_id=names), 0, chain.START),
+        lambda rows: chain.chained(rows.select(USER_EVENTS.names).with_columns(user_id=names), 0, chain.FIRST_HEAD),
     )
     assert verify_users(kept).holds
     assert verify_users(kept, [head]).lost == (head,)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.registry import sorted_files
-from scanner.registry.sorted_files import BELOW, MOST, PartsFolder, SortedRows, merged
+from scanner.registry.sorted_files import BELOW_ALL_VALUES, LARGEST_VALUE, PartsFolder, SortedRows, merged
 
 SCHEMA = pa.schema([("value", pa.int64()), ("name", pa.string())])
 VALUES = st.lists(st.integers(0, 30), max_size=40).map(sorted)
@@ -75,7 +75,7 @@ def test_sequences_are_merged_in_order_into_parts_that_are_not_too_long(folder, 
 
 def test_all_values_are_between_the_ends(folder):
     values = [0, 2**63 - 2]
-    assert sum(len(part) for part in sequence(folder, values, 1).between(BELOW, MOST)) == 2
+    assert sum(len(part) for part in sequence(folder, values, 1).between(BELOW_ALL_VALUES, LARGEST_VALUE)) == 2
 
 
 def test_a_part_that_is_read_from_a_disk_takes_no_memory(folder):

@@ -55,7 +55,7 @@ def test_each_row_is_read_once_account_by_account_and_scan_by_scan(folder, parts
     assert read(folder, (), parts=parts) == []
 
 
-@pytest.mark.parametrize(("limit", "most"), [("MOST_POSTS", 3), ("MOST_TEXT_BYTES", 39)])
+@pytest.mark.parametrize(("limit", "most"), [("POSTS_OF_AN_ACCOUNT", 3), ("MOST_TEXT_BYTES", 39)])
 def test_later_posts_of_an_account_are_left_out(folder, monkeypatch, limit, most):
     everything = read(folder, ("s1", "s2"))
     monkeypatch.setattr(account_posts, limit, most)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from jobs import options
-from jobs.nights import WORDS
+from jobs.nights import REASON_WORDS
 from jobs.text import width
 from scanner.results.scan_list import QuarantineFilter, in_quarantine
 from scanner.results.transactions import TableEntry, commit, open_tables
@@ -126,7 +126,7 @@ def test_by_reason_with_what_to_do(rows):
     assert lines[0].endswith("2026-08-31 03:00  no text; ask who exports")
     assert below == "3 of 3 shown; in quarantine: 5 documents, 1 whole file"
     assert "1 of 3 shown (--limit or --all shows more); in" in call("quarantine", rows, "--limit", 1)[1]
-    assert set(WORDS) == {*DOCUMENT_REASONS, *LASTING_FILE_REASONS, *PASSING_FILE_REASONS}
+    assert set(REASON_WORDS) == {*DOCUMENT_REASONS, *LASTING_FILE_REASONS, *PASSING_FILE_REASONS}
 
 
 def test_by_account(rows):
@@ -158,7 +158,7 @@ def test_every_line_by_reason_has_at_most_120_columns(folder):
     reasons = [*DOCUMENT_REASONS, *LASTING_FILE_REASONS, *PASSING_FILE_REASONS]
     put(folder, [lost(i, reason) for i, reason in enumerate(dict.fromkeys(reasons))])
     lines = call("quarantine", folder, "--all")[1].splitlines()
-    assert len(lines) == 1 + len(WORDS) + 1
+    assert len(lines) == 1 + len(REASON_WORDS) + 1
     counts = ("documents", "files", "accounts")
     room = sum(len("10,000,000") - len(name) for name in counts)  # large counts are wider than their heads
     assert max(map(width, lines)) <= 120 - room

@@ -6,7 +6,7 @@ import pytest
 
 from scanner.detection.sketches import PLACES, sketch
 from scanner.results import false_discoveries as pieces_module
-from scanner.results.false_discoveries import ALIKE, OF, pieces_of_evidence
+from scanner.results.false_discoveries import EQUAL_PLACES, EVIDENCE_COLUMNS, pieces_of_evidence
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.positions import WholeWindows, reach_of
 
@@ -78,7 +78,7 @@ def by_all_pairs(rows: list[dict]) -> set[frozenset]:
         for b in rows[:i]:
             if a["message"] != b["message"] or None in (a["sketch"], b["sketch"]):
                 continue
-            if agreeing(a["sketch"], b["sketch"]) >= ALIKE:
+            if agreeing(a["sketch"], b["sketch"]) >= EQUAL_PLACES:
                 one, other = (next(part for part in parts if row["text_sha256"] in part) for row in (a, b))
                 if one is not other:
                     parts.remove(other)
@@ -88,7 +88,7 @@ def by_all_pairs(rows: list[dict]) -> set[frozenset]:
 
 def test_pieces_are_those_of_all_pairs(flags):
     found = pieces_of_evidence(pl.concat([flags, flags]).lazy())
-    assert found.columns == [*OF, "piece"]
+    assert found.columns == [*EVIDENCE_COLUMNS, "piece"]
     assert len(found) == len(flags)
     told = {frozenset(part["text_sha256"]) for _, part in found.group_by("piece")}
     assert told == by_all_pairs(flags.to_dicts())

@@ -6,7 +6,7 @@ import pytest
 from scanner import results
 from scanner.errors import Refused
 from scanner.results import false_discoveries
-from scanner.results.false_discoveries import FEWEST, _log10_q, q_by_reserved
+from scanner.results.false_discoveries import FEWEST_FLAGS, _log10_q, q_by_reserved
 from tests.support.two_keys import message_of
 
 NIGHTS, MARKED, FALSE, SHARE = 2000, 1500, 100, 0.05
@@ -61,9 +61,9 @@ def test_all_false_flags_are_seldom_taken_for_a_discovery():
 
 
 def test_fewer_flags_than_that_say_no_five_percent():
-    for flags in (1, FEWEST - 1, FEWEST, 1000):
+    for flags in (1, FEWEST_FLAGS - 1, FEWEST_FLAGS, 1000):
         q = q_by_reserved(np.linspace(-30, -6, flags), np.zeros(flags, bool), SHARE)
-        assert (q.min() <= 0.05) == (flags >= FEWEST)
+        assert (q.min() <= 0.05) == (flags >= FEWEST_FLAGS)
 
 
 def test_q_against_a_plain_loop():

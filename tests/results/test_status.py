@@ -8,7 +8,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
-from jobs.nights import ENDED
+from jobs.nights import EXIT_CODE_WORDS
 from scanner.cluster.scan import ExitCode
 from scanner.results.scan_list import went_on
 from scanner.results.transactions import TableEntry, commit, open_tables
@@ -73,7 +73,7 @@ def test_scans_newest_first_and_nothing_to_do(folder):
 
 
 def test_every_exit_code_has_its_word():
-    assert set(ENDED) == {int(code) for code in ExitCode}
+    assert set(EXIT_CODE_WORDS) == {int(code) for code in ExitCode}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import pytest
 from deltalake import DeltaTable
 from tokenizers import Tokenizer
 
-from scanner.audit.calibration.wrong_names import CHOICES, favoured
+from scanner.audit.calibration.wrong_names import CHOICES_A_STEP, favoured
 from scanner.registry import (
     add_users,
     erase_users,
@@ -132,7 +132,7 @@ class Letters:
             mark = open_key(self._registry, find_key(load_registry(self._registry), key_id))
             message = np.array([message_of(self._registry, key_id, user)])
             for step in range(mark.rule.context, length):
-                some = random.integers(len(LETTERS), size=(1, CHOICES))
+                some = random.integers(len(LETTERS), size=(1, CHOICES_A_STEP))
                 before = self._tokens[chosen[:, step - mark.rule.context : step]]
                 chosen[:, step] = some[0, favoured(mark, before, self._tokens[some], message)]
         return "".join(LETTERS[number] for number in chosen[0])

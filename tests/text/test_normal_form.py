@@ -18,14 +18,14 @@ from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
 from scanner.printable import (
     BLANKS,
+    COMBINING_LINES,
     CONTROLS,
+    INVISIBLE,
     LINE_ENDS,
-    LINES,
     LOOK_ALIKES,
     MOST_COMBINING,
     SCRIPTS,
     STYLED,
-    UNSEEN,
     composed,
     skeleton,
 )
@@ -194,7 +194,7 @@ def test_counts_are_those_of_a_plain_reading(texts):
 
 @pytest.mark.seconds
 def test_one_class_has_all_characters_that_are_left_out_or_stand_for_another():
-    kinds = (UNSEEN, CONTROLS, BLANKS, LINE_ENDS, LINES)
+    kinds = (INVISIBLE, CONTROLS, BLANKS, LINE_ENDS, COMBINING_LINES)
     for letter in map(chr, range(0x110000)):
         assert bool(normal_form._HIDES.match(letter)) == any(kind.match(letter) for kind in kinds), hex(ord(letter))
 
@@ -210,8 +210,8 @@ _PLAIN_SENTENCE = re.compile(r"(?:\A\s*+|[.!?…]['\"”’)\]]*+\s++|(?<!\s)[^\
 
 
 def plain_characters(text: str) -> str:
-    text = UNSEEN.sub("", BLANKS.sub(" ", CONTROLS.sub("", LINE_ENDS.sub("\n", text))))
-    text = _PLAIN_WIDE.sub(lambda sign: chr(ord(sign[0]) - 0xFEE0), LINES.sub("", text))
+    text = INVISIBLE.sub("", BLANKS.sub(" ", CONTROLS.sub("", LINE_ENDS.sub("\n", text))))
+    text = _PLAIN_WIDE.sub(lambda sign: chr(ord(sign[0]) - 0xFEE0), COMBINING_LINES.sub("", text))
     return composed(normal_form._words_of_one_script(composed(text.translate(str.maketrans(dict(STYLED))))))
 
 
@@ -219,7 +219,7 @@ def plain_form(text: str) -> str:
     """The normal form of one text, counted anew after each change, and looked through for all that hides in it."""
     text = without_transport(text)
     counts = counts_of(utf8([text]))
-    changed = counts.changes[0] and counts.changes[0] * normal_form.LEAST_CHANGES >= len(text)
+    changed = counts.changes[0] and counts.changes[0] * normal_form.CHARACTERS_A_CHANGE >= len(text)
     for _ in range(normal_form._ROUNDS if changed or in_capitals(counts)[0] or in_short_lines(counts)[0] else 0):
         text = normal_form._TRAILING.sub("", _PLAIN_DOUBLED.sub(" ", plain_characters(text)))
         if in_short_lines(counts_of(utf8([text])))[0]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.text.quoting import LEAST_BYTES, Utf8, segments_of, segments_of_texts
+from scanner.text.quoting import SHORTEST_SEGMENT, Utf8, segments_of, segments_of_texts
 from scanner.watermark.span_search import Segments
 
 PIECES = [
@@ -45,7 +45,7 @@ def plainly(text: str) -> list[tuple[int, int, int]]:
     """Begin, end, number of the segments of a text, by bytes."""
     size = len(text.encode())
     each = ((len(text[: one.begin].encode()), len(text[: one.end].encode())) for one in segments_of(text))
-    return [(*edges, number) for number, edges in enumerate(each) if LEAST_BYTES <= edges[1] - edges[0] < size]
+    return [(*edges, number) for number, edges in enumerate(each) if SHORTEST_SEGMENT <= edges[1] - edges[0] < size]
 
 
 def told(segments: Segments) -> list[list[tuple[int, int, int]]]:

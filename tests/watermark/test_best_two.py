@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.watermark.native.greenlist import TILE
+from scanner.watermark.native.greenlist import GREENLIST_TILE
 from tests.watermark import brute_force
 from tests.watermark.one_message_path import assert_best_of_the_one_message_path
 from tests.watermark.pairs import batch_tokens, both, greenlist, gumbel, split, sum_error
@@ -137,7 +137,9 @@ def test_ties_go_to_the_smallest_message(count, length):
 
 @pytest.mark.costly
 @pytest.mark.seconds
-@pytest.mark.parametrize("count", [TILE - 1, TILE, TILE + 1, TILE + 70, 2 * TILE + 5])
+@pytest.mark.parametrize(
+    "count", [GREENLIST_TILE - 1, GREENLIST_TILE, GREENLIST_TILE + 1, GREENLIST_TILE + 70, 2 * GREENLIST_TILE + 5]
+)
 def test_tiles_of_greenlist(count):
     """Ties within and across tiles: with T = 1 and 2 many messages of each tile share the best count."""
     assert_same_best(greenlist(0), random_documents(count, [1, 2, 40]), count, scores=brute_force.scores)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.watermark.native import gumbel_runs
-from scanner.watermark.native.ciphers import GROUP
+from scanner.watermark.native.ciphers import WORDS_A_GROUP
 from tests.watermark.one_message_path import assert_best_of_the_one_message_path
 from tests.watermark.pairs import batch_tokens, gumbel, scores_of_all
 from tests.watermark.strategies import documents, few, random_documents
@@ -37,17 +37,17 @@ def test_one_term():
 
 def test_what_rounding_costs_is_less_than_the_room_for_it():
     """Rounding makes a bound too small by LONGEST · 2^-24 at most over all positions; the bound has room for 1 unit."""
-    assert gumbel_runs.LONGEST * 2.0**-24 < UNIT
+    assert gumbel_runs.LONGEST_BOUNDED * 2.0**-24 < UNIT
     assert (
-        gumbel_runs.LONGEST * ((gumbel_runs.MOST_OF_A_TERM >> 1) + 1) < 2**32
+        gumbel_runs.LONGEST_BOUNDED * ((gumbel_runs.MOST_OF_A_TERM >> 1) + 1) < 2**32
     )  # sums fit 32 bits: a float below 2^33 has half of it
 
 
 def sums_of(pair, tokens, positions, count, first=0):
     nonces, ids = pair.fast._nonces(tokens, positions), tokens.ids[positions.index]
-    sums = np.empty(count + 2 * GROUP, np.uint32)
+    sums = np.empty(count + 2 * WORDS_A_GROUP, np.uint32)
     gumbel_runs.sum_bits(pair.fast._keys.chacha, ids, nonces, first, sums)
-    return sums[GROUP : GROUP + count].copy(), nonces, ids
+    return sums[WORDS_A_GROUP : WORDS_A_GROUP + count].copy(), nonces, ids
 
 
 @pytest.mark.seconds
@@ -88,7 +88,9 @@ def test_most_messages_are_left_out():
     assert 2 <= (sums <= limit).sum() < 200
 
 
-@pytest.mark.parametrize("scored", [gumbel_runs.LONGEST - 1, gumbel_runs.LONGEST, gumbel_runs.LONGEST + 1])
+@pytest.mark.parametrize(
+    "scored", [gumbel_runs.LONGEST_BOUNDED - 1, gumbel_runs.LONGEST_BOUNDED, gumbel_runs.LONGEST_BOUNDED + 1]
+)
 @pytest.mark.parametrize("count", [2, 3, 255, 257])
 def test_where_long_documents_begin(scored, count):
     (document,) = random_documents(scored, [scored])
@@ -97,7 +99,13 @@ def test_where_long_documents_begin(scored, count):
 
 @pytest.mark.seconds
 @pytest.mark.parametrize(
-    "count", [gumbel_runs.TILE - 1, gumbel_runs.TILE, gumbel_runs.TILE + 1, 2 * gumbel_runs.TILE + 5]
+    "count",
+    [
+        gumbel_runs.BOUND_TILE - 1,
+        gumbel_runs.BOUND_TILE,
+        gumbel_runs.BOUND_TILE + 1,
+        2 * gumbel_runs.BOUND_TILE + 5,
+    ],
 )
 def test_tiles(count):
     batch = [*random_documents(count, [3, 12]), [5] * 4]

@@ -11,7 +11,7 @@ from scanner.watermark.by_levels import ByLevels, ByLevelsProof, lacks_for_level
 from scanner.watermark.formats import make_format
 from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels
 from scanner.watermark.native.gumbel_runs import level_sums
-from scanner.watermark.native.level_runs import LONGEST, largest_sums
+from scanner.watermark.native.level_runs import LONGEST_BOUNDED_BY_LEVELS, largest_sums
 from scanner.watermark.rule import corrected, search
 from tests.watermark.random_levels import levels_of, texts
 
@@ -51,7 +51,7 @@ def test_scores_and_proofs_are_of_the_sum_by_levels(name: str) -> None:
 
 
 @pytest.mark.seconds
-@pytest.mark.parametrize(("number", "length", "messages"), [(4, 90, 700), (1, LONGEST + 80, 70)])
+@pytest.mark.parametrize(("number", "length", "messages"), [(4, 90, 700), (1, LONGEST_BOUNDED_BY_LEVELS + 80, 70)])
 @pytest.mark.parametrize("name", ["greenlist-v2", "gumbel-v2"])
 def test_a_search_finds_the_best_messages_of_all(name: str, number: int, length: int, messages: int) -> None:
     mark, tokens = make_format(name, FORMS[name]).open(b"a secret of 16 b"), texts(number, length)
@@ -66,7 +66,7 @@ def test_a_search_finds_the_best_messages_of_all(name: str, number: int, length:
     assert [set(row[row >= 0]) >= set(np.flatnonzero(wanted)) for row, wanted in zip(found.message, rare, strict=True)]
 
 
-@pytest.mark.parametrize("scored", [1, 16, 17, 448, 449, LONGEST, LONGEST + 1])
+@pytest.mark.parametrize("scored", [1, 16, 17, 448, 449, LONGEST_BOUNDED_BY_LEVELS, LONGEST_BOUNDED_BY_LEVELS + 1])
 def test_bounds_of_sums_are_never_smaller_and_little_larger(scored: int) -> None:
     """A logarithm is too large by 0.0861 binary digits at most, one of LANES products likewise, and bits cut off."""
     rng, numbers = np.random.default_rng(scored), np.arange(100)

@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate, stats
 
 from scanner.audit.statistics.judgement import binomial_limits
-from scanner.watermark.accounts import SHARES, by_post, log10_evidence, pooled_positions
+from scanner.watermark.accounts import MARKED_SHARES, by_post, log10_evidence, pooled_positions
 from scanner.watermark.laws import GREENER, RATES, Binomial, Gamma, NegativeGamma
 from scanner.watermark.native.version2_marks import Version2GreenList
 from scanner.watermark.positions import WholeWindows
@@ -68,7 +68,7 @@ def plain_evidence(law, posts: list[tuple[int, float, int]]) -> float:
         if i + 1 == len(posts) or posts[i + 1][0] != night:
             products = []
             for strength in GREENER if isinstance(law, Binomial) else RATES:
-                for share in SHARES:
+                for share in MARKED_SHARES:
                     product = 1.0
                     for s, t in so_far:
                         if isinstance(law, Binomial):

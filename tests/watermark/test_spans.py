@@ -184,7 +184,7 @@ def test_many_marked_parts_are_told_up_to_a_number(monkeypatch):
 def test_what_a_long_text_takes_is_bounded_and_its_marked_part_is_found(name, monkeypatch):
     """Chance makes a message promising per hundred positions, and each is scored at all: 16 MiB killed a worker."""
     monkeypatch.setattr(span_search, "MOST_PROMISING", 5)
-    monkeypatch.setattr(span_search, "AT_A_TIME", 12_000)
+    monkeypatch.setattr(span_search, "POSITIONS_AT_A_TIME", 12_000)
     mark, generator = MARKS[name](), np.random.default_rng(10)
     part = marked_tokens(mark, 31, 150, generator)
     tokens = batch_tokens(
@@ -202,7 +202,7 @@ def test_what_a_long_text_takes_is_bounded_and_its_marked_part_is_found(name, mo
     assert {(span.document, span.message) for span in found} == {(0, 31)}
     assert max(scored_at_once) <= 12_000
     assert sum(scored_at_once) == positions.scored[documents].sum()
-    monkeypatch.setattr(span_search, "AT_A_TIME", 1)
+    monkeypatch.setattr(span_search, "POSITIONS_AT_A_TIME", 1)
     assert spans_of(mark, tokens, positions, limit, whole) == found
 
 

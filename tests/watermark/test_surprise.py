@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.watermark.level_laws import LEVELS, STEPS, levels_of, of_characters
+from scanner.watermark.level_laws import LEVELS, STEPS_A_NAT, levels_of, of_characters
 
 
 @st.composite
@@ -34,8 +34,8 @@ def test_a_token_s_surprise_is_shared_out_over_its_characters(text: tuple[np.nda
             shared[c] += of_token / len(of_its)
     steps = of_characters(surprise, begins, characters)
     for c in range(characters):  # rounding of running sums: half a step, however many characters
-        if max(shared) * STEPS < 250:
-            assert abs(int(steps[: c + 1].sum()) - STEPS * math.fsum(shared[: c + 1])) <= 0.5 + 1e-6
+        if max(shared) * STEPS_A_NAT < 250:
+            assert abs(int(steps[: c + 1].sum()) - STEPS_A_NAT * math.fsum(shared[: c + 1])) <= 0.5 + 1e-6
 
 
 @given(tokenised(), st.integers(0, 2**32))
@@ -43,7 +43,7 @@ def test_levels_follow_from_the_chance_of_a_token_s_characters(text: tuple[np.nd
     begins, characters = text
     steps = np.random.default_rng(seed).integers(0, 20, characters).astype(np.uint8)
     for i, level in enumerate(levels_of(steps, begins).tolist()):
-        p = math.exp(-sum(int(steps[c]) for c in plain_range(begins, i, characters) if c < characters) / STEPS)
+        p = math.exp(-sum(int(steps[c]) for c in plain_range(begins, i, characters) if c < characters) / STEPS_A_NAT)
         assert level == pytest.approx(LEVELS * (1 - math.sqrt(p)), abs=0.5 + 1e-9)
 
 
@@ -51,8 +51,8 @@ def test_what_a_model_holds_to_be_impossible_spoils_nothing_after_it() -> None:
     begins = np.array([0, 3, 5, 6])
     steps = of_characters(np.array([1.0, np.inf, np.inf, 2.0]), begins, 10)
     assert steps[3:6].tolist() == [255] * 3
-    assert steps[:3].sum() == STEPS
-    assert steps[6:].sum() == 2 * STEPS
+    assert steps[:3].sum() == STEPS_A_NAT
+    assert steps[6:].sum() == 2 * STEPS_A_NAT
 
 
 def test_what_stands_after_a_reading_counts_nothing() -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from scanner.audit.statistics.audit_rows import Row, failing
 from scanner.audit.statistics.hits import ClusterSums, cluster_sums, critical_scores_up_to, randomised_p
-from scanner.audit.statistics.judgement import TOLERANCE, binomial_limits, poisson_limits
+from scanner.audit.statistics.judgement import RATIO_THAT_HOLDS, binomial_limits, poisson_limits
 from scanner.errors import Refused
 from scanner.watermark import Dedup, Format, Tokens
 from scanner.watermark.format import CountsHits, DrawsKeys
@@ -263,14 +263,14 @@ def _sentence(rows: Sequence[Row], held: float | None, down_to: float) -> str:
 
 def _documents_needed(rows: Sequence[Row], down_to: float) -> float | None:
     """How many documents likely show that a key holds down to a p-value; None: the row was of no use."""
-    # As many hits as expected must put the upper limit at TOLERANCE times the expectation. The row of the nearest
-    # threshold shows how many hits a document gives and how they cluster.
+    # As many hits as expected must put the upper limit at RATIO_THAT_HOLDS times the expectation. The row of the
+    # nearest threshold shows how many hits a document gives and how they cluster.
     row = min((row for row in rows if row["threshold"] >= down_to * 0.999), key=_threshold, default=None)
     if row is None or not row["expected"]:
         return None
     risk = row["family_error"] / row["family"] / 2  # a limit on one side, as `judge` draws it
     effect, hits = row["design_effect"], 1.0
-    while poisson_limits(hits / effect, risk).high * effect > TOLERANCE * hits:
+    while poisson_limits(hits / effect, risk).high * effect > RATIO_THAT_HOLDS * hits:
         hits *= 1.02
     return float(hits * row["tests"] / row["expected"] * row["threshold"] / down_to)
 

@@ -196,7 +196,7 @@ def draw_fragments(
     return list(np.split(drawn, np.cumsum([len(part) for part in lengths])[:-1]))
 
 
-HALVES = 2
+CORPUS_HALVES = 2
 """Halves of a corpus, each of which teaches the other."""
 
 
@@ -210,8 +210,8 @@ class CorpusLesson(NamedTuple):
 
 def in_halves(digests: NDArray[np.uint64], documents: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Those of some documents whose texts are in each half, by digests of all texts of a part, uint64[D]."""
-    half = digests[documents] % np.uint64(HALVES)
-    return [documents[half == number] for number in range(HALVES)]
+    half = digests[documents] % np.uint64(CORPUS_HALVES)
+    return [documents[half == number] for number in range(CORPUS_HALVES)]
 
 
 def teaching(
@@ -229,7 +229,7 @@ def lessons(
     distinct: documents of each part whose texts teach, and stand in no earlier document; most: texts of a half.
     """
     halves = []
-    for number in range(HALVES):
+    for number in range(CORPUS_HALVES):
         of_half = [in_halves(*part)[number] for part in zip(digests, distinct, strict=True)]
         orders = [part[documents] >> np.uint64(7) for part, documents in zip(digests, of_half, strict=True)]
         least = np.sort(np.concatenate(orders))[:most] if orders else np.zeros(0, np.uint64)
@@ -244,7 +244,7 @@ def lessons(
 
 
 def _lesson(part: int, digests: NDArray[np.uint64], documents: NDArray[np.int64]) -> CorpusLesson:
-    bits = digests[documents] // np.uint64(HALVES) % np.uint64(TEXTS_A_CELL)
+    bits = digests[documents] // np.uint64(CORPUS_HALVES) % np.uint64(TEXTS_A_CELL)
     return CorpusLesson(part, documents, bits.astype(np.uint8))
 
 

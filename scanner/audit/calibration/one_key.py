@@ -26,7 +26,7 @@ from scanner.audit.calibration.calibration_plan import PANELS, CalibrationPlan, 
 from scanner.audit.calibration.wrong_names import DEDUP, NAMES_AT, NamesCase, NamesCounts
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, rate_rows, uniformity_rows
 from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums, chances, cluster_sums
-from scanner.audit.statistics.judgement import KEY_BOUND, TOLERANCE
+from scanner.audit.statistics.judgement import KEY_BOUND, RATIO_THAT_HOLDS
 from scanner.errors import Refused
 from scanner.registry import tokenizer_path
 from scanner.watermark import Dedup, Format, Positions, Tokens, Watermark
@@ -356,7 +356,7 @@ def _key_answers(
 
 
 TITLES = ("Z-test, nothing left out", "exact test, nothing left out", "exact test, repeats left out (ngram)")
-BAND = 0.95
+BAND_PROBABILITY = 0.95
 
 
 def fragments_png(found: Mapping[Format, FragmentCounts], thresholds: Sequence[float]) -> bytes:
@@ -401,7 +401,7 @@ def _draw(
     for key in positive:
         ax.plot(thresholds, key, color=colour, linewidth=0.5, alpha=0.35)
     mean = rates.mean(axis=0)
-    half = special.stdtrit(len(rates) - 1, (1 + BAND) / 2) * rates.std(axis=0, ddof=1) / np.sqrt(len(rates))
+    half = special.stdtrit(len(rates) - 1, (1 + BAND_PROBABILITY) / 2) * rates.std(axis=0, ddof=1) / np.sqrt(len(rates))
     mean, floor = np.where(mean > 0, mean, np.nan), 0.1 / (found.tests * len(rates))
     ax.plot(thresholds, mean, color=colour, linewidth=1.8, label=name)
     ax.fill_between(thresholds, np.maximum(mean - half, floor), mean + half, color=colour, alpha=0.15)
@@ -424,7 +424,7 @@ def law_png(rows: Sequence[Row]) -> bytes:
         ax.errorbar(at, ratio, yerr=[low, high], fmt="o", capsize=3, label=label)
     ax.axhline(1.0, color="black", linestyle="--", linewidth=1, label="as stated")
     ax.axhline(
-        TOLERANCE, color="grey", linestyle=":", linewidth=1, label="a key is admitted while the limits are below"
+        RATIO_THAT_HOLDS, color="grey", linestyle=":", linewidth=1, label="a key is admitted while the limits are below"
     )
     ax.set_title(
         "How many unmarked texts reach a p-value, over how many the law expects\n"

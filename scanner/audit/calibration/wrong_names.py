@@ -23,10 +23,10 @@ from scanner.watermark.format import DrawsKeys
 from scanner.watermark.native.version2_marks import Version2Mark
 from scanner.watermark.rule import decide, search
 
-TOKENS = 8192, 16384
+TOKEN_RANGE = 8192, 16384
 """Range of token ids to choose from: from, to."""
 
-CHOICES = 8
+CHOICES_A_STEP = 8
 """Tokens that a step chooses among: three bits a token, as much as a model that is free in its words."""
 
 TOKENS_A_TURN = 100
@@ -54,7 +54,7 @@ def write_marked(
     window, texts = mark.rule.context, len(messages)
     out = np.empty((texts, length), np.uint32)
     for t in range(length):
-        choices = rng.integers(*TOKENS, (texts, CHOICES), dtype=np.uint32)
+        choices = rng.integers(*TOKEN_RANGE, (texts, CHOICES_A_STEP), dtype=np.uint32)
         if t < window:
             out[:, t] = choices[:, 0]
             continue
@@ -111,7 +111,7 @@ DEDUP: Dedup = "ngram"
 NAMES_AT = tuple(10.0**-k for k in range(1, 5))
 """False-positive and misnaming rates that are judged: a hundred thousand texts say nothing about smaller ones."""
 
-NEARLY_ALL = 0.5
+RATE_OF_RULE_2_ALONE = 0.5
 """False-positive rate under which rule 2 is tested alone: text that fits a group passes rule 1."""
 
 
@@ -213,7 +213,7 @@ def names_counts(case: NamesCase, texts: int, number: int, seed: bytes, threshol
     in_group = found.message // case.groups == messages[:, :1] // case.groups
     named = 0
     for j, rate in enumerate(thresholds):
-        decision = decide([found], NEARLY_ALL if case.kind is NameQuestion.GROUP else rate, rate)
+        decision = decide([found], RATE_OF_RULE_2_ALONE if case.kind is NameQuestion.GROUP else rate, rate)
         of_it = decision.named[0]
         if case.kind is NameQuestion.UNMARKED:
             hits[:, j] = decision.flagged

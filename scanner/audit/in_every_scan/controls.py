@@ -29,10 +29,10 @@ from schemas.audit import CANARY_KINDS as KINDS
 from schemas.registry import Canaries, Canary
 from schemas.words import AuditVerdict, Naming
 
-FEW = 10
+FEW_ACCOUNTS = 10
 """Most accounts whose texts are left out."""
 
-MOST_TEXTS = 0.5
+SHARE_OF_FEW_ACCOUNTS = 0.5
 """Largest share of all scored texts that the accounts left out may have: accounts with more are the traffic itself, not
 a few among many.
 """
@@ -57,14 +57,14 @@ def without_few(
 
     Args:
         by_message: key_id, message, and the hits at each threshold, of reserved messages.
-        suspects: a row for each distinct text whose best message is reserved at p ≤ AT_MOST: text (a digest), account
+        suspects: a row for each distinct text whose best message is reserved at p ≤ LARGEST_P: text (a digest), account
             (a digest; null: none is known), key_id, message, and whether it hits, at each threshold.
         scored: rows that were scored, with account.
     """
     known = suspects.with_columns(owner=pl.coalesce("account", "text"), named=pl.col("account").is_not_null())
     found = {}
     for (key_id,), of_key in known.group_by("key_id"):
-        owners = of_key.group_by("owner", "named").len().sort("len", "owner", descending=True).head(FEW)
+        owners = of_key.group_by("owner", "named").len().sort("len", "owner", descending=True).head(FEW_ACCOUNTS)
         shares = np.cumsum(_shares(scored, owners)).tolist()
         of_all = by_message.filter(pl.col("key_id") == key_id)
         found[str(key_id)] = tuple(

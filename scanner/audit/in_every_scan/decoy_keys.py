@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.audit.statistics.hits import (
-    DEEP,
+    DEEP_THRESHOLDS,
     THRESHOLDS,
     ClusterSums,
     RowMemory,
@@ -43,10 +43,10 @@ from schemas.registry import MasterKey
 from schemas.tables import DOCUMENTS
 from schemas.words import Naming
 
-TOGETHER = 64
+TEXTS_A_DRAW = 64
 """Most texts that are decided under the same decoys: one by one they take several times as long. They are a cluster."""
 
-REACH = ((0.03, 0.65), (0.003, 0.85))
+REACH_OF_GROUPS = ((0.03, 0.65), (0.003, 0.85))
 """Upper limits of what keys with groups reach of a level of p, for levels from the first number up; 1 for smaller ones.
 
 Messages of a group share draws, and few groups are searched for their users. `python -m tests.bench.decisions` measured
@@ -56,7 +56,7 @@ Messages of a group share draws, and few groups are searched for their users. `p
 REACHED_ABOVE = 512
 """Most scored positions to which REACH applies: in texts of 400 to 2,000 words 0.79 to 0.95 are reached."""
 
-TOGETHER_LONG = 2**18
+CHARACTERS_A_DRAW = 2**18
 """Characters of texts from which fewer are decided together, so that the driver waits no longer for a sign of life."""
 
 _ALPHA = np.array(THRESHOLDS)
@@ -78,8 +78,8 @@ class _Decoyed(NamedTuple):
     def reach(self, level: NDArray[np.float64], scored: NDArray[np.int64]) -> NDArray[np.float64]:
         """Most that sound p-values reach of a level, [D, J], in D texts of so many positions: float64[D, J]."""
         short = self.groups & (scored[:, None] <= REACHED_ABOVE)
-        steps = [short & (level >= least) for least, _ in REACH]
-        return np.select(steps, [most for _, most in REACH], 1.0)
+        steps = [short & (level >= least) for least, _ in REACH_OF_GROUPS]
+        return np.select(steps, [most for _, most in REACH_OF_GROUPS], 1.0)
 
 
 def _lower(log10_p: NDArray[np.float64], rows: pa.RecordBatch) -> None:
@@ -213,11 +213,11 @@ class WholeTextDecoys:
         return attained * key.reach(level, scored)
 
 
-LEAST = 50_000
+FEWEST_DOCUMENTS = 50_000
 """Fewest documents that are scored with one message, where the input has so many: fewer say too little about a night.
 """
 
-RANKED = 5_000
+DOCUMENTS_RANKED = 5_000
 """Documents among these in which users' messages are ranked, where there are more: a rank takes twenty scores."""
 
 SHADOWS = 20
@@ -333,7 +333,7 @@ class Decoys:
 
     def critical(self, law: Law, scored: NDArray[np.int64]) -> NDArray[np.float64]:
         """The smallest scores that pass with one message, down to the last of DEEP: float64[D, J]."""
-        return self._critical.of(law, scored, lambda missing: critical_scores(law, missing, DEEP).critical)
+        return self._critical.of(law, scored, lambda missing: critical_scores(law, missing, DEEP_THRESHOLDS).critical)
 
 
 def _has_shadows(key: MasterKey, how: Format) -> bool:
@@ -371,7 +371,7 @@ def open_decoys(plan: Plan) -> Decoys | None:
     secret = read_secret(plan.audit_secret, plan.registry)
     share = share_of(how.share, plan.documents)
     holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
-    ranked = min(1.0, RANKED / (share * plan.documents)) if share and plan.documents else 1.0
+    ranked = min(1.0, DOCUMENTS_RANKED / (share * plan.documents)) if share and plan.documents else 1.0
     of_all, whole_texts = how.all_messages_share, WholeTextDecoys(secret, plan)
     return Decoys(
         secret, plan.keys, plan.config.dedup, share, of_all, holders=holders, ranked=ranked, whole_texts=whole_texts
@@ -385,4 +385,4 @@ def share_of(configured: float, documents: int | None) -> float:
         configured: the configured share; 0: no document is scored.
         documents: how many the input has; None: unknown.
     """
-    return max(configured, min(1.0, LEAST / documents)) if configured and documents else configured
+    return max(configured, min(1.0, FEWEST_DOCUMENTS / documents)) if configured and documents else configured

@@ -29,9 +29,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from scanner.audit.in_every_scan.decoy_keys import SHADOWS, TOGETHER, TOGETHER_LONG, Decoys, entropy_of
+from scanner.audit.in_every_scan.decoy_keys import CHARACTERS_A_DRAW, SHADOWS, TEXTS_A_DRAW, Decoys, entropy_of
 from scanner.audit.in_every_scan.knockoffs import counted, rank
-from scanner.audit.statistics.hits import DEEP, THRESHOLDS, ClusterSums, cluster_sums
+from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums, cluster_sums
 from scanner.detection.accounts import AccountPositions, Posts
 from scanner.detection.attribution import KeyPositions, KeyUnderTest, Origin
 from scanner.detection.detector import Detector
@@ -99,7 +99,7 @@ class HitCounts:
                 "label": subject.label,
             }
             about |= {"stratum": subject.stratum, "key_id": subject.key_id}
-            thresholds = [KNOCKOFFS[subject.kind]] if subject.kind in KNOCKOFFS else DEEP[: len(sums.hits)]
+            thresholds = [KNOCKOFFS[subject.kind]] if subject.kind in KNOCKOFFS else DEEP_THRESHOLDS[: len(sums.hits)]
             columns = {"threshold": thresholds, **sums.columns()}
             same = shared | subject.columns._asdict() | about
             rows += [same | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -134,7 +134,10 @@ class DecoyObserver(HitCounts):
                 if digests[d] not in self._decided:
                     self._decided.add(digests[d])
                     self._uncounted[digests[d]] = text_of(d)
-                    if len(self._uncounted) == TOGETHER or sum(map(len, self._uncounted.values())) >= TOGETHER_LONG:
+                    if (
+                        len(self._uncounted) == TEXTS_A_DRAW
+                        or sum(map(len, self._uncounted.values())) >= CHARACTERS_A_DRAW
+                    ):
                         self._count_whole_texts()
 
     def _score(
@@ -275,7 +278,7 @@ class DecoyObserver(HitCounts):
             critical = self._decoys.critical(kind.law, scored)
             positions = select_positions(scores.positions, places)
             hits = kind.format.count_all(secrets, scores.tokens, positions, key.messages, critical)
-            chance = self._decoys.chances(kind.law, scored, 1, DEEP)
+            chance = self._decoys.chances(kind.law, scored, 1, DEEP_THRESHOLDS)
             counted = np.full(len(scored), kind.format.counted(key.messages))
             self._count_parts("decoy_all", scores, places, hits, counted, chance, text_of)
 

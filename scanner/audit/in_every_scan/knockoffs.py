@@ -20,7 +20,7 @@ from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.format import StandsIn
 from schemas.audit import KNOCKOFFS
 
-OTHERS = 19
+KNOCKOFFS_A_MESSAGE = 19
 """Messages that nobody has beside each user's own, where there are as many."""
 
 
@@ -28,7 +28,7 @@ CLUSTERS = 32
 """Parts of the users, by which hits are counted: users of one part may share n-grams of their texts, and stand-ins."""
 
 
-FIRST = 0.1
+FIRST_RANKS = 0.1
 """Share of the ranks that counts as a hit: the own message is among the first tenth."""
 
 
@@ -57,7 +57,7 @@ def rank(
     """
     stand_ins = [how.stand_ins(message, messages) for message in of_users.tolist()]
     begin, step, size = np.array([(m.start, m.step, len(m)) for _, m in stand_ins], np.int64).reshape(-1, 3).T
-    others, size = np.minimum(size, OTHERS), np.maximum(size, 1)
+    others, size = np.minimum(size, KNOCKOFFS_A_MESSAGE), np.maximum(size, 1)
     first, place = (numbers % np.stack([size, others + 1], axis=1).astype(np.uint64)).astype(np.int64).T
     score, beaten = np.asarray(mark.score(tokens, positions, of_users), np.float64), np.zeros(len(of_users), np.int64)
     for draw in range(int(others.max(initial=0))):
@@ -75,7 +75,7 @@ def counted(
 
     held: H, how many messages users have.
     """
-    first = np.floor(FIRST * (ranked.others + 1) + 1e-9).astype(np.int64)
+    first = np.floor(FIRST_RANKS * (ranked.others + 1) + 1e-9).astype(np.int64)
     counts = (
         (ranked.beaten, ranked.others, np.full(len(ranked.others), 0.5)),
         (ranked.others - ranked.beaten < first, np.ones_like(first), first / (ranked.others + 1)),

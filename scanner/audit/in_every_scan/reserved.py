@@ -68,10 +68,10 @@ def _rows(found: Iterable[Mapping[str, Any]], keys: Sequence[MasterKey], dedup: 
             "texts": 1,
             "tests": 1,
             "hits": 1,
-            "account_id": row["account_id"] if p <= np.log10(AT_MOST) else None,
+            "account_id": row["account_id"] if p <= np.log10(LARGEST_P) else None,
             "scanned_at": now,
         }
 
 
-AT_MOST = 1e-3
+LARGEST_P = 1e-3
 """Largest p-value of texts that are looked at: whoever frames wants far smaller ones, and chance gives few of these."""

@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan.controls import (
-    MOST_TEXTS,
+    SHARE_OF_FEW_ACCOUNTS,
     CanaryCounts,
     canaries_lost,
     canary_alarms,
@@ -25,8 +25,8 @@ from scanner.audit.in_every_scan.controls import (
     warnings,
 )
 from scanner.audit.in_every_scan.traffic import (
-    COUNTED,
-    SAME,
+    COUNT_KEY_COLUMNS,
+    SUMMED_COLUMNS,
     Traffic,
     answers_of_keys,
     columns_of,
@@ -38,8 +38,8 @@ from scanner.audit.in_every_scan.traffic import (
     unheld_moments,
     unmarked,
 )
-from scanner.audit.statistics.audit_rows import HOLD, Audit, Question, Row, failing, rate_rows
-from scanner.audit.statistics.hits import DEEP, THRESHOLDS, ClusterSums
+from scanner.audit.statistics.audit_rows import HOLDING_VERDICTS, Audit, Question, Row, failing, rate_rows
+from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums
 from scanner.audit.statistics.judgement import KEY_BOUND, Limits, counts, poisson_limits
 from scanner.results import queries
 from scanner.results.newest import flags
@@ -65,7 +65,7 @@ _STRATUM = dict(zip(STRATA, 2 * ("texts of scored length", "host", "tokenizer ba
 FAMILIES = 5
 """Families of tests, which share the family error: decoys, messages of keys, strata, ranks, canaries."""
 
-RISK = 0.025
+FALSE_SHARE_RISK = 0.025
 """Risk of each limit of the share of false flags."""
 
 
@@ -171,7 +171,7 @@ def _wrong(rows: Sequence[Row]) -> list[Row]:
 def _law_holds(rows: Sequence[Row]) -> bool:
     """Whether decoys find that the law holds, and none finds otherwise."""
     of_law = [row["verdict"] for row in rows if row["kind"] in ALARMING and row["kind"] not in (*_OF_KEY, *STRATA)]
-    return AuditVerdict.TOO_SMALL not in of_law and any(verdict in HOLD for verdict in of_law)
+    return AuditVerdict.TOO_SMALL not in of_law and any(verdict in HOLDING_VERDICTS for verdict in of_law)
 
 
 def _state(rows: Sequence[Row], *, tested: bool, framing: bool, unproved: int) -> AuditState:
@@ -202,7 +202,7 @@ def _framing(plan: Plan, audit: Audit, traffic: Traffic, rows: Sequence[Row]) ->
 def _fewest(plan: Plan, audit: Audit, traffic: Traffic, key_id: str) -> int | None:
     """Accounts without whose texts no count is too small under a key: how many; None where it takes more than a few."""
     for left in traffic.without_few[key_id]:
-        if left.share > MOST_TEXTS:
+        if left.share > SHARE_OF_FEW_ACCOUNTS:
             return None
         rows = rate_rows(audit, _reserved_answers(plan, traffic, {key_id: left.hits}), THRESHOLDS, KEY_BOUND)
         if key_id not in {row["key_id"] for row in _wrong(rows)}:
@@ -278,7 +278,7 @@ def audit_scan(
         differing = flags(plan.results).filter(of_units, proof=Proof.DIFFERS).select(pl.len()).collect().item()
         is_text = pl.col("kind") == RESERVED_TEXT
         counts, reserved = counted.filter(~is_text & ~pl.col("shard_id").is_in(earlier)), counted.filter(is_text)
-        decoys = counts.group_by(SAME).agg(pl.col(COUNTED).sum())
+        decoys = counts.group_by(COUNT_KEY_COLUMNS).agg(pl.col(SUMMED_COLUMNS).sum())
         due = (plan.config.audit.canaries or 0) if whole else 0
         of_canaries = count_canaries(verdicts, canaries, due) if canaries else None
         if canaries:  # canaries are no traffic: they are marked on purpose, and show no false flags
@@ -307,11 +307,11 @@ def judge_scan(
     unheld = Question("unheld", "exact", "all", "document", dedup=plan.config.dedup)
     held = [(unheld, unheld_moments(traffic, plan.config.false_positive_rate))] if traffic.texts else []
     rows = [
-        *rate_rows(audit, fresh_answers(fresh), DEEP),
+        *rate_rows(audit, fresh_answers(fresh), DEEP_THRESHOLDS),
         *rate_rows(audit, [*of_keys, *shadows], THRESHOLDS, KEY_BOUND),
         *rate_rows(audit, held, [plan.config.false_positive_rate]),
     ]
-    rows += rate_rows(audit, strata_answers(decoys, plan.config.dedup), DEEP)
+    rows += rate_rows(audit, strata_answers(decoys, plan.config.dedup), DEEP_THRESHOLDS)
     of_ranks = dataclasses.replace(audit, family_error=audit.family_error / len(KNOCKOFFS))
     for kind, threshold in KNOCKOFFS.items():
         rows += rate_rows(of_ranks, answers_of_keys(plan, decoys, kind, "users"), [threshold])
@@ -338,7 +338,7 @@ def _false_share(plan: Plan, traffic: Traffic, reserved: Sequence[ClusterSums]) 
     if not traffic.flagged or not all(shares):
         return None
     effect = max((count.design_effect for sums in reserved for count in counts(sums)), default=1.0)
-    limits = poisson_limits(traffic.reserved / effect, RISK)
+    limits = poisson_limits(traffic.reserved / effect, FALSE_SHARE_RISK)
     scale = 1 / (float(np.mean(shares)) * traffic.flagged)
     low, high = (min(limit * effect * scale, 1.0) for limit in limits)
     return min(traffic.reserved * scale, 1.0), Limits(low, high)

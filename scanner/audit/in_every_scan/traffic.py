@@ -24,7 +24,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan.controls import WithoutFew, without_few
-from scanner.audit.in_every_scan.reserved import AT_MOST
+from scanner.audit.in_every_scan.reserved import LARGEST_P
 from scanner.audit.statistics.audit_rows import Question
 from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums
 from scanner.scan_plan import Plan
@@ -34,7 +34,7 @@ from schemas.registry import MasterKey, is_reserved, reserved_count
 from schemas.tables import SCORED
 from schemas.words import Naming
 
-AT_A_TIME = 1 << 23
+ROWS_JOINED_AT_A_TIME = 1 << 23
 """Rows of verdicts that are joined at a time, about."""
 
 
@@ -94,7 +94,7 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame) -
         account=_account(),
         scored="scored",
     )
-    totals, lengths = _totals(texts, -(-int(rows.item()) // AT_A_TIME))
+    totals, lengths = _totals(texts, -(-int(rows.item()) // ROWS_JOINED_AT_A_TIME))
     hits = _hits(reserved)
     thresholds = [str(alpha) for alpha in THRESHOLDS]
     by_message = hits.group_by("key_id", "message").agg(pl.col(thresholds).sum())
@@ -102,7 +102,7 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame) -
         str(key_id): part.select(thresholds).to_numpy().astype(np.int64)
         for (key_id,), part in by_message.group_by("key_id")
     }
-    suspects = hits.filter(pl.col("p") <= np.log10(AT_MOST) + _ROOM)
+    suspects = hits.filter(pl.col("p") <= np.log10(LARGEST_P) + _ROOM)
     few = without_few(by_message, suspects, texts)
     return Traffic(*totals, by_key, tuple(scans["scan_id"]), few, int(unproved.item()), lengths)
 
@@ -207,10 +207,10 @@ def reserved_moments(
     )
 
 
-ABOUT = ("kind", "method", "gamma", "window", "dedup", "messages", "label")
-SAME = (*ABOUT, "decoy", "key_id", "stratum", "threshold")
+KEY_COLUMNS = ("kind", "method", "gamma", "window", "dedup", "messages", "label")
+COUNT_KEY_COLUMNS = (*KEY_COLUMNS, "decoy", "key_id", "stratum", "threshold")
 
-COUNTED = ("texts", "tests", "hits", "expected", "hits_squared", "hits_times_expected", "expected_squared")
+SUMMED_COLUMNS = ("texts", "tests", "hits", "expected", "hits_squared", "hits_times_expected", "expected_squared")
 """Columns of AUDIT_COUNTS that add up."""
 
 
@@ -222,8 +222,10 @@ def columns_of(key: MasterKey) -> dict[str, object]:
 def fresh_answers(decoys: pl.DataFrame) -> list[tuple[Question, ClusterSums]]:
     """One key a document, which is the cluster; of whole decisions, decoys of some documents together."""
     answers = []
-    for values, part in decoys.sort(*ABOUT, "threshold", descending=True).group_by(ABOUT, maintain_order=True):
-        about = dict(zip(ABOUT, values, strict=True))
+    for values, part in decoys.sort(*KEY_COLUMNS, "threshold", descending=True).group_by(
+        KEY_COLUMNS, maintain_order=True
+    ):
+        about = dict(zip(KEY_COLUMNS, values, strict=True))
         cluster = "key" if about["kind"] in (DECISION, DECISION_WHOLE) else "document"
         answers.append((Question(test="exact", cluster=cluster, **about), ClusterSums.of_columns(part.to_dict())))
     return answers
@@ -232,7 +234,9 @@ def fresh_answers(decoys: pl.DataFrame) -> list[tuple[Question, ClusterSums]]:
 def strata_answers(decoys: pl.DataFrame, dedup: str) -> list[tuple[Question, ClusterSums]]:
     """Each part of the traffic, whatever the keys: the document is the cluster."""
     of_all = decoys.filter(pl.col("kind").is_in(STRATA)).group_by("kind", "stratum", "threshold")
-    sums = of_all.agg(pl.col(COUNTED).sum()).sort("kind", "stratum", "threshold", descending=[False, False, True])
+    sums = of_all.agg(pl.col(SUMMED_COLUMNS).sum()).sort(
+        "kind", "stratum", "threshold", descending=[False, False, True]
+    )
     return [
         (
             Question(str(kind), "exact", "all", "document", dedup=dedup, stratum=str(stratum)),

@@ -154,14 +154,14 @@ def _shared(audit: Audit, question: Question, family: int) -> Row:
     }
 
 
-HOLD = (AuditVerdict.HOLDS, AuditVerdict.CONSERVATIVE)
+HOLDING_VERDICTS = (AuditVerdict.HOLDS, AuditVerdict.CONSERVATIVE)
 """Verdicts on a rate that is known not to be too high."""
 
 
 def holds_down_to(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """The smallest threshold at and above which a question's rates are known to hold; None: at no threshold."""
     by_size = sorted(rows, key=lambda row: -row["threshold"])
-    holding = [row["threshold"] for row in takewhile(lambda row: row["verdict"] in HOLD, by_size)]
+    holding = [row["threshold"] for row in takewhile(lambda row: row["verdict"] in HOLDING_VERDICTS, by_size)]
     return min(holding) if holding else None
 
 

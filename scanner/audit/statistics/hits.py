@@ -20,7 +20,7 @@ THRESHOLDS = tuple(10.0**-k for k in range(1, 9))
 """Thresholds that are judged: every power of ten down to 1e-8."""
 
 
-DEEP = tuple(10.0**-k for k in range(1, 13))
+DEEP_THRESHOLDS = tuple(10.0**-k for k in range(1, 13))
 """Thresholds for sets of very many p-values, down to where flags of many messages are decided."""
 
 
@@ -123,7 +123,7 @@ def randomised_p(
     return np.asarray(above + generator.random(len(p)) * (p - above), np.float64)
 
 
-COLUMNS = ("tests", "hits", "expected", "hits_squared", "hits_times_expected", "expected_squared", "texts")
+SUM_COLUMNS = ("tests", "hits", "expected", "hits_squared", "hits_times_expected", "expected_squared", "texts")
 """Columns of AUDIT_COUNTS: the parts of ClusterSums, in their order."""
 
 
@@ -150,13 +150,13 @@ class ClusterSums(NamedTuple):
         whole = {"tests", "hits", "texts"}
         return {
             column: part.astype(np.int64) if column in whole else part
-            for column, part in zip(COLUMNS, self, strict=True)
+            for column, part in zip(SUM_COLUMNS, self, strict=True)
         }
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, ArrayLike]) -> "ClusterSums":
         """The sum over rows of these columns of AUDIT_COUNTS."""
-        return cls(*(np.asarray(columns[column], np.float64) for column in COLUMNS))
+        return cls(*(np.asarray(columns[column], np.float64) for column in SUM_COLUMNS))
 
 
 def cluster_sums(hits: NDArray[np.generic], tests: NDArray[np.generic], chance: NDArray[np.float64]) -> ClusterSums:

@@ -89,7 +89,7 @@ def few_clusters(clusters: float, risk: float) -> float:
     return float((special.stdtrit(clusters - 1, 1 - risk) / special.ndtri(1 - risk)) ** 2)
 
 
-TOLERANCE = 2.0
+RATIO_THAT_HOLDS = 2.0
 """Ratio of a rate's upper limit to its expectation up to which the rate holds."""
 
 ENOUGH_HITS = 100
@@ -100,7 +100,7 @@ is used.
 KEY_BOUND = 2.0
 """Ratio of a key's rate to the stated rate above which the key fails: every key is a little off (SPEC §4)."""
 
-POWER = 0.9
+POWER_OF_SMALLEST_EXCESS = 0.9
 """Probability with which a row sees the smallest excess that is stated for it."""
 
 
@@ -188,7 +188,7 @@ def _verdict(too_small: bool, high: float, expected: float) -> AuditVerdict:
         return AuditVerdict.TOO_SMALL
     if high < expected:
         return AuditVerdict.CONSERVATIVE
-    return AuditVerdict.HOLDS if high <= TOLERANCE * expected else AuditVerdict.UNDECIDED
+    return AuditVerdict.HOLDS if high <= RATIO_THAT_HOLDS * expected else AuditVerdict.UNDECIDED
 
 
 def holm(p_values: NDArray[np.float64], error: float) -> NDArray[np.bool_]:
@@ -210,4 +210,4 @@ def smallest_excess(count: Count, effect: float, risk: float, bound: float = 1.0
         return np.inf
     mean = count.expected * bound / effect
     most = float(np.ceil(special.pdtrik(1 - risk, mean)))  # more hits than this are called too small
-    return poisson_limits(most, 1 - POWER).high * effect / count.expected
+    return poisson_limits(most, 1 - POWER_OF_SMALLEST_EXCESS).high * effect / count.expected

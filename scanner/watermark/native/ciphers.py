@@ -15,13 +15,13 @@ from scanner.watermark.kernel import inlined, kernel
 LANES = 16
 """Blocks that are computed side by side: one interleaving group of SPEC §1, and one 512-bit vector of words."""
 
-GROUP = 16 * LANES
+WORDS_A_GROUP = 16 * LANES
 """Words in a group of interleaved blocks."""
 
-CHUNK = 256
+POSITIONS_AT_ONCE = 256
 """Positions that are worked on at a time: their state stays in the first-level cache."""
 
-FEW = 64
+FEW_LANES = 64
 """Most lanes that go through all rounds at once; more lanes go in four passes."""
 
 
@@ -152,24 +152,42 @@ def chacha8_lanes(key: NDArray[np.uint32], inputs: NDArray[np.uint32], lanes: in
     CHUNK], written: word k of lane i at CHUNK · k + i.
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])
-    if lanes <= FEW:
+    if lanes <= FEW_LANES:
         for begin in range(0, lanes, LANES):
             x, y = inputs[begin:], out[begin:]
             for lane in range(LANES):
-                block = _block(k, x[lane], x[CHUNK + lane], x[2 * CHUNK + lane], x[3 * CHUNK + lane])
-                _store(block, y, CHUNK, lane)
+                block = _block(
+                    k,
+                    x[lane],
+                    x[POSITIONS_AT_ONCE + lane],
+                    x[2 * POSITIONS_AT_ONCE + lane],
+                    x[3 * POSITIONS_AT_ONCE + lane],
+                )
+                _store(block, y, POSITIONS_AT_ONCE, lane)
         return
     stop = (lanes + 2 * LANES - 1) // (2 * LANES) * (2 * LANES)  # whole vectors
     for i in range(stop):
-        s = _start(k, inputs[i], inputs[CHUNK + i], inputs[2 * CHUNK + i], inputs[3 * CHUNK + i])
-        _store(_double_round(s), out, CHUNK, i)
+        s = _start(
+            k,
+            inputs[i],
+            inputs[POSITIONS_AT_ONCE + i],
+            inputs[2 * POSITIONS_AT_ONCE + i],
+            inputs[3 * POSITIONS_AT_ONCE + i],
+        )
+        _store(_double_round(s), out, POSITIONS_AT_ONCE, i)
     for i in range(stop):
-        _store(_double_round(_load(out, CHUNK, i)), out, CHUNK, i)
+        _store(_double_round(_load(out, POSITIONS_AT_ONCE, i)), out, POSITIONS_AT_ONCE, i)
     for i in range(stop):
-        _store(_double_round(_load(out, CHUNK, i)), out, CHUNK, i)
+        _store(_double_round(_load(out, POSITIONS_AT_ONCE, i)), out, POSITIONS_AT_ONCE, i)
     for i in range(stop):
-        s = _start(k, inputs[i], inputs[CHUNK + i], inputs[2 * CHUNK + i], inputs[3 * CHUNK + i])
-        _store(_sum(_double_round(_load(out, CHUNK, i)), s), out, CHUNK, i)
+        s = _start(
+            k,
+            inputs[i],
+            inputs[POSITIONS_AT_ONCE + i],
+            inputs[2 * POSITIONS_AT_ONCE + i],
+            inputs[3 * POSITIONS_AT_ONCE + i],
+        )
+        _store(_sum(_double_round(_load(out, POSITIONS_AT_ONCE, i)), s), out, POSITIONS_AT_ONCE, i)
 
 
 @kernel
@@ -197,10 +215,20 @@ def _absorb(low: NDArray[np.uint32], high: NDArray[np.uint32], state: NDArray[np
     """Two SipHash rounds over one 8-byte word a lane, from two tokens."""
     for i in range(len(low)):
         w = uint64(uint64(low[i]) | uint64(uint64(high[i]) << uint64(32)))
-        a, b, c, d = state[i], state[CHUNK + i], state[2 * CHUNK + i], uint64(state[3 * CHUNK + i] ^ w)
+        a, b, c, d = (
+            state[i],
+            state[POSITIONS_AT_ONCE + i],
+            state[2 * POSITIONS_AT_ONCE + i],
+            uint64(state[3 * POSITIONS_AT_ONCE + i] ^ w),
+        )
         a, b, c, d = _sip_round(a, b, c, d)
         a, b, c, d = _sip_round(a, b, c, d)
-        state[i], state[CHUNK + i], state[2 * CHUNK + i], state[3 * CHUNK + i] = uint64(a ^ w), b, c, d
+        state[i], state[POSITIONS_AT_ONCE + i], state[2 * POSITIONS_AT_ONCE + i], state[3 * POSITIONS_AT_ONCE + i] = (
+            uint64(a ^ w),
+            b,
+            c,
+            d,
+        )
 
 
 @kernel
@@ -208,7 +236,12 @@ def _finish(last: NDArray[np.uint64], state: NDArray[np.uint64], out: NDArray[np
     """The last word of each lane, and the four rounds that end SipHash."""
     for i in range(len(out)):
         w = last[i]
-        a, b, c, d = state[i], state[CHUNK + i], state[2 * CHUNK + i], uint64(state[3 * CHUNK + i] ^ w)
+        a, b, c, d = (
+            state[i],
+            state[POSITIONS_AT_ONCE + i],
+            state[2 * POSITIONS_AT_ONCE + i],
+            uint64(state[3 * POSITIONS_AT_ONCE + i] ^ w),
+        )
         a, b, c, d = _sip_round(a, b, c, d)
         a, b, c, d = _sip_round(a, b, c, d)
         a, c = uint64(a ^ w), uint64(c ^ uint64(0xFF))
@@ -234,11 +267,11 @@ def siphash_lanes(
     key: uint64[2]; tokens: uint32; scratch: uint64[5 · CHUNK]; out: uint64[L], L ≤ CHUNK, written.
     """
     lanes = len(out)
-    last = scratch[4 * CHUNK : 4 * CHUNK + lanes]
+    last = scratch[4 * POSITIONS_AT_ONCE : 4 * POSITIONS_AT_ONCE + lanes]
     scratch[:lanes] = key[0] ^ uint64(0x736F6D6570736575)
-    scratch[CHUNK : CHUNK + lanes] = key[1] ^ uint64(0x646F72616E646F6D)
-    scratch[2 * CHUNK : 2 * CHUNK + lanes] = key[0] ^ uint64(0x6C7967656E657261)
-    scratch[3 * CHUNK : 3 * CHUNK + lanes] = key[1] ^ uint64(0x7465646279746573)
+    scratch[POSITIONS_AT_ONCE : POSITIONS_AT_ONCE + lanes] = key[1] ^ uint64(0x646F72616E646F6D)
+    scratch[2 * POSITIONS_AT_ONCE : 2 * POSITIONS_AT_ONCE + lanes] = key[0] ^ uint64(0x6C7967656E657261)
+    scratch[3 * POSITIONS_AT_ONCE : 3 * POSITIONS_AT_ONCE + lanes] = key[1] ^ uint64(0x7465646279746573)
     for k in range(0, count - 1, 2):
         _absorb(tokens[stride * k : stride * k + lanes], tokens[stride * (k + 1) : stride * (k + 1) + lanes], scratch)
     # the last word: a left-over token, and the length in bytes in the top byte

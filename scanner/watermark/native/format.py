@@ -209,7 +209,7 @@ class GumbelFormat(Native):
         return UnlabelledColumns(self.name, self.window)
 
 
-CLUSTERS = 32
+MESSAGE_CLUSTERS = 32
 """Clusters of the messages of a key without groups, by which stand-ins are dealt out."""
 
 
@@ -282,8 +282,8 @@ class _Native2(Native):
             group = message // self.groups
             return StandIns(group, reserved_among(group * self.groups, (group + 1) * self.groups))
         reserved, beyond = reserved_among(0, messages), range(messages, MOST_NUMBERS)
-        cluster = message % CLUSTERS
-        return StandIns(cluster, max(reserved, beyond, key=len)[cluster::CLUSTERS])
+        cluster = message % MESSAGE_CLUSTERS
+        return StandIns(cluster, max(reserved, beyond, key=len)[cluster::MESSAGE_CLUSTERS])
 
     def digest_fields(self) -> dict[str, object]:
         return Format.digest_fields(self)

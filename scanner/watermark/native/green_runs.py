@@ -10,7 +10,7 @@ from numpy import uint32, uint64
 from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
-from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes
+from scanner.watermark.native.ciphers import LANES, POSITIONS_AT_ONCE, chacha8_lanes
 from scanner.watermark.native.keyed import below
 from scanner.watermark.native.streams import RunRequest, ScoredSteps, begin_run, log2, next_block
 
@@ -90,16 +90,16 @@ def _ones(x: uint64) -> np.int64:
     return np.int64((x * uint64(0x0101010101010101)) >> uint64(56))
 
 
-ROWS = 8
+VECTORS_A_PASS = 8
 """Vectors that one pass of the adders takes."""
 
-MANY = 64
+FEWEST_BLOCKS_ASIDE = 64
 """Fewest blocks of a run that stand side by side in a vector; with fewer, steps do, which is faster then."""
 
-SIDE = 128
+BLOCKS_ASIDE = 128
 """Most blocks that are worked on side by side: their bits of eight steps stay in the second-level cache."""
 
-TILE = 16
+BLOCKS_A_TILE = 16
 """Blocks of a run whose counters stay in the first-level cache while all steps are gone through."""
 
 
@@ -168,26 +168,26 @@ def count_run(
     height = 16 // planes
     per_block = 5 + log2(height)
     levels = max(5, bit_length((len(ids) + LANES - 1) // LANES))
-    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
-    row, carry = np.empty(CHUNK, np.uint32), np.empty(LANES, np.uint32)
+    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
+    row, carry = np.empty(POSITIONS_AT_ONCE, np.uint32), np.empty(LANES, np.uint32)
     # four levels more, for the sums of all lanes
-    sums = np.empty(((TILE * height), (levels + 4) * LANES), np.uint32)
+    sums = np.empty(((BLOCKS_A_TILE * height), (levels + 4) * LANES), np.uint32)
     blocks = counters.shape[1] // height
-    if blocks >= MANY:
+    if blocks >= FEWEST_BLOCKS_ASIDE:
         _count_blocks(key, ids, nonces, first, rule, counters)
         return
-    for tile in range(0, blocks, TILE):
-        here = min(TILE, blocks - tile)
+    for tile in range(0, blocks, BLOCKS_A_TILE):
+        here = min(BLOCKS_A_TILE, blocks - tile)
         sums[: here * height] = 0
-        for p in range(0, len(ids), CHUNK):
-            lanes = min(CHUNK, len(ids) - p)
-            whole = (lanes + ROWS * LANES - 1) // (ROWS * LANES) * (ROWS * LANES)
+        for p in range(0, len(ids), POSITIONS_AT_ONCE):
+            lanes = min(POSITIONS_AT_ONCE, len(ids) - p)
+            whole = (lanes + VECTORS_A_PASS * LANES - 1) // (VECTORS_A_PASS * LANES) * (VECTORS_A_PASS * LANES)
             begin_run(ids[p : p + lanes], nonces[p : p + lanes], first + (tile << per_block), per_block, inputs)
             for b in range(here):
                 chacha8_lanes(key, inputs, lanes, block)
                 next_block(inputs)
                 for k in range(height):
-                    below(n, bits, height * CHUNK, block[k * CHUNK :], row[:lanes])
+                    below(n, bits, height * POSITIONS_AT_ONCE, block[k * POSITIONS_AT_ONCE :], row[:lanes])
                     row[lanes:whole] = 0
                     _add_lanes(row[:whole], levels, sums[b * height + k], carry)
         for w in range(here * height):
@@ -210,21 +210,27 @@ def _count_blocks(
     height = 16 // planes
     per_block, levels = 5 + log2(height), len(counters)
     blocks = counters.shape[1] // height
-    tiles = (blocks + SIDE - 1) // SIDE
+    tiles = (blocks + BLOCKS_ASIDE - 1) // BLOCKS_ASIDE
     side = ((blocks + tiles - 1) // tiles + LANES - 1) // LANES * LANES
-    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
-    rows, carry = np.empty((ROWS, height * side), np.uint32), np.empty(height * side, np.uint32)
+    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
+    rows, carry = np.empty((VECTORS_A_PASS, height * side), np.uint32), np.empty(height * side, np.uint32)
     sums = np.empty((max(levels, 5), height * side), np.uint32)
     for tile in range(0, blocks, side):
         here = min(side, blocks - tile)
         sums[:] = 0
-        for p in range(0, len(ids), ROWS):
-            steps = min(ROWS, len(ids) - p)
+        for p in range(0, len(ids), VECTORS_A_PASS):
+            steps = min(VECTORS_A_PASS, len(ids) - p)
             for s in range(steps):
                 _blocks_of_step(ids[p + s], nonces[p + s], (first >> per_block) + tile, per_block, side, inputs)
                 chacha8_lanes(key, inputs, here, block)
                 for k in range(height):
-                    below(n, bits, height * CHUNK, block[k * CHUNK :], rows[s, k * side : (k + 1) * side])
+                    below(
+                        n,
+                        bits,
+                        height * POSITIONS_AT_ONCE,
+                        block[k * POSITIONS_AT_ONCE :],
+                        rows[s, k * side : (k + 1) * side],
+                    )
             rows[steps:] = 0
             _add_rows(rows, sums, carry)
         for level in range(levels):
@@ -238,8 +244,11 @@ def _blocks_of_step(token: uint32, nonce: uint64, block: int, bits: int, side: i
     """Counters and nonces of `side` blocks of one step's run, for `chacha8_lanes`; bits: as in `begin_run`."""
     low, high = uint32(token << uint32(32 - bits)) | uint32(block), uint32(token >> uint32(bits))
     for i in range(side):
-        inputs[i], inputs[CHUNK + i] = uint32(low + uint32(i)), high
-        inputs[2 * CHUNK + i], inputs[3 * CHUNK + i] = uint32(nonce), uint32(nonce >> uint64(32))
+        inputs[i], inputs[POSITIONS_AT_ONCE + i] = uint32(low + uint32(i)), high
+        inputs[2 * POSITIONS_AT_ONCE + i], inputs[3 * POSITIONS_AT_ONCE + i] = (
+            uint32(nonce),
+            uint32(nonce >> uint64(32)),
+        )
 
 
 @kernel
@@ -271,7 +280,7 @@ def _add_lanes(row: NDArray[np.uint32], levels: int, sums: NDArray[np.uint32], c
 
     Five levels in one loop, since a vector is soon gone through: loops of their own would cost twice as much.
     """
-    for v in range(0, len(row), ROWS * LANES):
+    for v in range(0, len(row), VECTORS_A_PASS * LANES):
         r = row[v:]
         for i in range(LANES):
             ones, a = add3(sums[i], r[i], r[LANES + i])

@@ -15,10 +15,10 @@ from scanner.watermark.native.green_runs import add3, bit_length, first_bits, la
 from scanner.watermark.native.keyed import BestMessages, GreenListMark, Version1Mark, below
 from scanner.watermark.native.streams import ScoredSteps
 
-TILE = 1 << 18
+GREENLIST_TILE = 1 << 18
 """Most messages that are counted at a time: their counters stay in the second-level cache."""
 
-ROWS = 8
+POSITIONS_A_PASS = 8
 """Positions that one pass of the carry-save adders takes."""
 
 
@@ -133,11 +133,11 @@ def count_tile(
     for t in range(len(ids)):
         start = int(ids[t]) + first_message
         begin = _green_strip(key, nonces[t], start, start + messages, n, bits, planes, strip)
-        _shift_into(strip.view(np.uint64), start - begin, rows[t % ROWS])
-        if t % ROWS == ROWS - 1:
+        _shift_into(strip.view(np.uint64), start - begin, rows[t % POSITIONS_A_PASS])
+        if t % POSITIONS_A_PASS == POSITIONS_A_PASS - 1:
             _add_rows(rows, counters, carry)
-    if len(ids) % ROWS:
-        rows[len(ids) % ROWS :] = 0
+    if len(ids) % POSITIONS_A_PASS:
+        rows[len(ids) % POSITIONS_A_PASS :] = 0
         _add_rows(rows, counters, carry)
 
 
@@ -168,10 +168,14 @@ def _best_two(
     documents = len(offsets) - 1
     message, score = np.zeros(documents, np.int64), np.full(documents, -1, np.int64)
     second, second_score = np.full(documents, -1, np.int64), np.full(documents, -1, np.int64)
-    tiles = (count + TILE - 1) // TILE
+    tiles = (count + GREENLIST_TILE - 1) // GREENLIST_TILE
     width = ((count + tiles - 1) // tiles + 63) // 64
     strip = np.zeros(strip_words(64 * width, planes), np.uint32)
-    rows, carry, candidates = np.empty((ROWS, width), np.uint64), np.empty(width, np.uint64), np.empty(width, np.uint64)
+    rows, carry, candidates = (
+        np.empty((POSITIONS_A_PASS, width), np.uint64),
+        np.empty(width, np.uint64),
+        np.empty(width, np.uint64),
+    )
     counters = np.empty((levels(offsets), width), np.uint64)
     for d in range(documents):
         begin, end = offsets[d], offsets[d + 1]

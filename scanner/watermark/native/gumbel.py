@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law, NegativeGamma
-from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_group
-from scanner.watermark.native.ciphers import GROUP as GROUP
-from scanner.watermark.native.gumbel_runs import LONGEST, largest_sum_of, sum_bits
-from scanner.watermark.native.gumbel_runs import TILE as BOUND_TILE
+from scanner.watermark.native.ciphers import LANES, POSITIONS_AT_ONCE, WORDS_A_GROUP, chacha8_group
+from scanner.watermark.native.gumbel_runs import BOUND_TILE, LONGEST_BOUNDED, largest_sum_of, sum_bits
 from scanner.watermark.native.keyed import BestMessages, GumbelMark, Version1Mark, draws_of_chunk, log_term, term
 from scanner.watermark.native.streams import ScoredSteps
 from scanner.watermark.positions import Positions, Tokens
@@ -128,31 +126,31 @@ def choose(key: NDArray[np.uint32], nonce: uint64, message: int, weights: NDArra
 
     key: uint32[8]; message: m ≥ 0; weights: float64[V], p up to a factor. −1: every weight is 0.
     """
-    draws = np.empty(GROUP, np.uint32)
+    draws = np.empty(WORDS_A_GROUP, np.uint32)
     chosen, cost = -1, math.inf
     stop = message + len(weights)
-    for group in range(message // GROUP, (stop - 1) // GROUP + 1):
-        first, last = max(message, group * GROUP), min(stop, (group + 1) * GROUP)
+    for group in range(message // WORDS_A_GROUP, (stop - 1) // WORDS_A_GROUP + 1):
+        first, last = max(message, group * WORDS_A_GROUP), min(stop, (group + 1) * WORDS_A_GROUP)
         some = weights[first - message : last - message]
         if some.max() == 0.0:
             continue
         chacha8_group(key, uint64(group * LANES), nonce, draws)
         chosen, cost = cheapest(
-            draws[first - group * GROUP : last - group * GROUP], some, first - message, chosen, cost
+            draws[first - group * WORDS_A_GROUP : last - group * WORDS_A_GROUP], some, first - message, chosen, cost
         )
     return chosen
 
 
-TILE = 4096
+GUMBEL_TILE = 4096
 """Messages that are summed at a time: their sums stay in the first-level cache."""
 
 TERM_ERROR = 16
 """Units of ln 2 / 2^23 by which an approximate term may miss; no draw's term misses by as much (test_gumbel_terms)."""
 
-UNIT = math.log(2.0) / 2**23
+SUM_UNIT = math.log(2.0) / 2**23
 """Size of one unit in the integer sums of Gumbel terms."""
 
-FLUSH = 15
+TERMS_OF_32_BITS = 15
 """Terms whose sum fits 32 bits, as each is at most 2^28 units."""
 
 # log2(1+f) = f + f(1−f) q(f) for 0 ≤ f ≤ 1: q by Chebyshev fit, error below 1.5e-6
@@ -228,9 +226,9 @@ def sum_log_scores(draws: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDA
 def draws_at(key: NDArray[np.uint32], nonces: NDArray[np.uint64], entries: NDArray[np.int64]) -> NDArray[np.uint32]:
     """Draw of one entry of each nonce's vector: uint32[P] for uint64[P] and int64[P] (SPEC §1)."""
     draws = np.empty(len(entries), np.uint32)
-    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
-    for begin in range(0, len(entries), CHUNK):
-        chunk = entries[begin : begin + CHUNK]
+    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
+    for begin in range(0, len(entries), POSITIONS_AT_ONCE):
+        chunk = entries[begin : begin + POSITIONS_AT_ONCE]
         draws_of_chunk(key, nonces[begin:], chunk, inputs, block, draws[begin:])
     return draws
 
@@ -240,13 +238,15 @@ def _draw_runs(
     key: NDArray[np.uint32], nonces: NDArray[np.uint64], starts: NDArray[np.int64], out: NDArray[np.uint32]
 ) -> None:
     count = out.shape[1]
-    block = np.empty(GROUP, np.uint32)
+    block = np.empty(WORDS_A_GROUP, np.uint32)
     for r in range(len(nonces)):
         stop = starts[r] + count
-        for group in range(starts[r] // GROUP, (stop - 1) // GROUP + 1):
+        for group in range(starts[r] // WORDS_A_GROUP, (stop - 1) // WORDS_A_GROUP + 1):
             chacha8_group(key, uint64(group * LANES), nonces[r], block)
-            first, last = max(starts[r], group * GROUP), min(stop, (group + 1) * GROUP)
-            out[r, first - starts[r] : last - starts[r]] = block[first - group * GROUP : last - group * GROUP]
+            first, last = max(starts[r], group * WORDS_A_GROUP), min(stop, (group + 1) * WORDS_A_GROUP)
+            out[r, first - starts[r] : last - starts[r]] = block[
+                first - group * WORDS_A_GROUP : last - group * WORDS_A_GROUP
+            ]
 
 
 @kernel
@@ -276,20 +276,20 @@ def sum_tile(
     sums: NDArray[np.int64],
 ) -> None:
     """Approximate scores of one document, in units, under the messages of a tile."""
-    block, scratch = np.empty(GROUP, np.uint32), np.empty(GROUP, np.float32)
+    block, scratch = np.empty(WORDS_A_GROUP, np.uint32), np.empty(WORDS_A_GROUP, np.float32)
     partial = np.zeros(len(sums), np.uint32)
     sums[:] = 0
     for t in range(len(ids)):
         start = int(ids[t]) + first_message
-        first_group = start // GROUP
-        for group in range(first_group, (start + len(sums) - 1) // GROUP + 1):
+        first_group = start // WORDS_A_GROUP
+        for group in range(first_group, (start + len(sums) - 1) // WORDS_A_GROUP + 1):
             chacha8_group(key, uint64(group * LANES), nonces[t], block)
-            at = (group - first_group) * GROUP
-            approximate_terms(block, scratch, strip[at : at + GROUP])
-        shifted = strip[start - first_group * GROUP :]
+            at = (group - first_group) * WORDS_A_GROUP
+            approximate_terms(block, scratch, strip[at : at + WORDS_A_GROUP])
+        shifted = strip[start - first_group * WORDS_A_GROUP :]
         for m in range(len(sums)):
             partial[m] += shifted[m]
-        if t % FLUSH == FLUSH - 1 or t == len(ids) - 1:
+        if t % TERMS_OF_32_BITS == TERMS_OF_32_BITS - 1 or t == len(ids) - 1:
             for m in range(len(sums)):
                 sums[m] += np.int64(partial[m])
                 partial[m] = 0
@@ -322,22 +322,22 @@ def _best_two(
     documents = len(offsets) - 1
     message, score = np.zeros(documents, np.int64), np.zeros(documents)
     second, second_score = np.full(documents, 1 if count > 1 else -1, np.int64), np.zeros(documents)
-    strip = np.empty(TILE + 2 * GROUP, np.uint32)
+    strip = np.empty(GUMBEL_TILE + 2 * WORDS_A_GROUP, np.uint32)
     sums, bit_sums = np.empty(0, np.int64), np.empty(0, np.uint32)
     for d in range(documents):
         begin, end = offsets[d], offsets[d + 1]
         scored, steps = ids[begin:end], nonces[begin:end]
         if begin == end:
             continue
-        if end - begin <= LONGEST:
+        if end - begin <= LONGEST_BOUNDED:
             if not len(bit_sums):
                 bit_sums = np.empty(count, np.uint32)
             candidates = _shortlist_by_bounds(key, scored, steps, bit_sums)
         else:
             if not len(sums):
                 sums = np.empty(count, np.int64)
-            for first in range(0, count, TILE):
-                sum_tile(key, scored, steps, first, strip, sums[first : first + TILE])
+            for first in range(0, count, GUMBEL_TILE):
+                sum_tile(key, scored, steps, first, strip, sums[first : first + GUMBEL_TILE])
             candidates = _shortlist(sums, end - begin)
         best, runner_up = -1.0, -1.0
         for m in candidates:
@@ -367,12 +367,12 @@ def _shortlist_by_bounds(
     """Every message that can be best or second best in double precision."""
     # The two messages of smallest sums are scored exactly. The second best score of all is at least the smaller one of
     # these two, and no message whose bound lies below that can have it.
-    tile = np.empty(BOUND_TILE + 2 * GROUP, np.uint32)
+    tile = np.empty(BOUND_TILE + 2 * WORDS_A_GROUP, np.uint32)
     for first in range(0, len(sums), BOUND_TILE):
         messages = min(BOUND_TILE, len(sums) - first)
-        used = tile[: messages + 2 * GROUP]
+        used = tile[: messages + 2 * WORDS_A_GROUP]
         sum_bits(key, ids, nonces, first, used)
-        sums[first : first + messages] = used[GROUP : GROUP + messages]
+        sums[first : first + messages] = used[WORDS_A_GROUP : WORDS_A_GROUP + messages]
     a, b = (0, 1) if sums[0] <= sums[1] else (1, 0)
     for m in range(2, len(sums)):
         if sums[m] < sums[b]:

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.native.ciphers import (
-    CHUNK,
-    GROUP,
     LANES,
+    POSITIONS_AT_ONCE,
+    WORDS_A_GROUP,
     block_after,
     chacha8_group,
     chacha8_lanes,
@@ -33,13 +33,13 @@ from scanner.watermark.native.ciphers import (
 from scanner.watermark.native.keyed import term
 from scanner.watermark.native.streams import RunRequest, ScoredSteps, begin_run, blocks_of_runs
 
-LONGEST = 2048
+LONGEST_BOUNDED = 2048
 """Most positions for which the bound is used: sums fit 32 bits, and few messages reach an exact score by mistake."""
 
-TILE = 8192
+BOUND_TILE = 8192
 """Messages that are summed at a time: their sums stay in the first-level cache."""
 
-TOGETHER = 4
+GROUPS_A_LOOP = 4
 """Groups whose bits are added by one loop."""
 
 PER_LN2 = 2.0**11 / math.log(2.0)  # units of the sums in one ln 2
@@ -71,20 +71,20 @@ def sum_bits(
         first_message: of the tile.
         sums: uint32[GROUP + messages + GROUP], written; message first_message + i at GROUP + i, the rest is waste.
     """
-    block = np.empty(TOGETHER * GROUP, np.uint32)
-    messages = len(sums) - 2 * GROUP
+    block = np.empty(GROUPS_A_LOOP * WORDS_A_GROUP, np.uint32)
+    messages = len(sums) - 2 * WORDS_A_GROUP
     sums[:] = uint32(0)
     for t in range(len(ids)):
         start = int(ids[t]) + first_message
-        first, stop = start // GROUP, (start + messages - 1) // GROUP + 1
-        at = GROUP - (start - first * GROUP)
-        for begin in range(first, stop, TOGETHER):
-            groups = min(TOGETHER, stop - begin)
+        first, stop = start // WORDS_A_GROUP, (start + messages - 1) // WORDS_A_GROUP + 1
+        at = WORDS_A_GROUP - (start - first * WORDS_A_GROUP)
+        for begin in range(first, stop, GROUPS_A_LOOP):
+            groups = min(GROUPS_A_LOOP, stop - begin)
             for group in range(groups):
-                out = block[group * GROUP : (group + 1) * GROUP]
+                out = block[group * WORDS_A_GROUP : (group + 1) * WORDS_A_GROUP]
                 chacha8_group(key, uint64((begin + group) * LANES), nonces[t], out)
-            _add_bits(block[: groups * GROUP], sums[at : at + groups * GROUP])
-            at += groups * GROUP
+            _add_bits(block[: groups * WORDS_A_GROUP], sums[at : at + groups * WORDS_A_GROUP])
+            at += groups * WORDS_A_GROUP
 
 
 @kernel
@@ -100,10 +100,10 @@ def largest_sum_of(score: float, scored: int) -> int:
 BITS = 4
 """log2 of the numbers that a block holds."""
 
-STEPS = 448
+STEPS_A_PRODUCT = 448
 """Steps that are multiplied before logarithms are taken: what their blocks share stays in the first-level cache."""
 
-PRODUCT = 7
+FACTORS_A_PRODUCT = 7
 """Factors of at most 2^32 that are multiplied before exponents are looked at: they make 2^-126 no larger than 2^99."""
 
 _START, _FRACTION = uint32(1 << 23), uint32((1 << 23) - 1)  # the bits of 2^-126, and those of a float behind the point
@@ -130,22 +130,24 @@ def bound_run(
         bounds: int64[16 · blocks], written.
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])
-    shared = np.empty((min(len(ids), STEPS) + LANES - 1) // LANES * _SHARED, np.uint32)
+    shared = np.empty((min(len(ids), STEPS_A_PRODUCT) + LANES - 1) // LANES * _SHARED, np.uint32)
     products, logarithms = np.empty(_TILE, np.uint32), np.empty(_TILE + LANES, np.uint32)
     bounds[:] = 0
-    for p in range(0, len(ids), STEPS):
-        steps = min(STEPS, len(ids) - p)
+    for p in range(0, len(ids), STEPS_A_PRODUCT):
+        steps = min(STEPS_A_PRODUCT, len(ids) - p)
         _write_shared(k, ids[p : p + steps], nonces[p : p + steps], first, shared)
         vectors = (steps + LANES - 1) // LANES
-        moves = (vectors - 1) // PRODUCT
+        moves = (vectors - 1) // FACTORS_A_PRODUCT
         most = np.int64(LANES * (32 * vectors + moves + 1)) << 11  # a product begins at exponent 1
         for b in range(uint64(len(bounds) >> BITS)):
             products[:] = _START
             logarithms[:] = uint32(0)
-            for begin in range(0, vectors, PRODUCT):
+            for begin in range(0, vectors, FACTORS_A_PRODUCT):
                 if begin:
                     _move_exponents(products, logarithms)
-                _multiply(k, shared, uint64(begin), uint64(min(begin + PRODUCT, vectors)), uint32(b), products)
+                _multiply(
+                    k, shared, uint64(begin), uint64(min(begin + FACTORS_A_PRODUCT, vectors)), uint32(b), products
+                )
             _add_lanes(products, logarithms)
             for n in range(uint64(_NUMBERS)):
                 bounds[b * uint64(_NUMBERS) + n] += most - np.int64(logarithms[n * uint64(LANES)])
@@ -316,10 +318,10 @@ def _largest_two(bounds: NDArray[np.int64]) -> tuple[int, int]:
 @kernel
 def score_of_number(key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], number: int) -> float:
     """Score of one document for one number, summed in order of position."""
-    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
-    total, row = 0.0, (number & 15) * CHUNK
-    for p in range(0, len(ids), CHUNK):
-        lanes = min(CHUNK, len(ids) - p)
+    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
+    total, row = 0.0, (number & 15) * POSITIONS_AT_ONCE
+    for p in range(0, len(ids), POSITIONS_AT_ONCE):
+        lanes = min(POSITIONS_AT_ONCE, len(ids) - p)
         begin_run(ids[p : p + lanes], nonces[p : p + lanes], number, BITS, inputs)
         chacha8_lanes(key, inputs, lanes, block)
         for draw in block[row : row + lanes]:
@@ -336,12 +338,12 @@ def level_sums(
     numbers: NDArray[np.int64],
 ) -> NDArray[np.float64]:
     """Σ level · term of one document for each of R numbers, summed in order of position: float64[R]."""
-    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
     sums = np.zeros(len(numbers))
     for r in range(len(numbers)):
-        row = (numbers[r] & 15) * CHUNK
-        for p in range(0, len(ids), CHUNK):
-            lanes = min(CHUNK, len(ids) - p)
+        row = (numbers[r] & 15) * POSITIONS_AT_ONCE
+        for p in range(0, len(ids), POSITIONS_AT_ONCE):
+            lanes = min(POSITIONS_AT_ONCE, len(ids) - p)
             begin_run(ids[p : p + lanes], nonces[p : p + lanes], numbers[r], BITS, inputs)
             chacha8_lanes(key, inputs, lanes, block)
             for i in range(lanes):
@@ -355,12 +357,12 @@ def draws_at(
 ) -> NDArray[np.uint32]:
     """The draw of one number of each token's run: uint32[P] for int64[P], uint64[P] and int64[P]."""
     draws = np.empty(len(numbers), np.uint32)
-    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
-    for p in range(0, len(numbers), CHUNK):
-        end = min(p + CHUNK, len(numbers))
+    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
+    for p in range(0, len(numbers), POSITIONS_AT_ONCE):
+        end = min(p + POSITIONS_AT_ONCE, len(numbers))
         blocks_of_runs(key, nonces[p:end], tokens[p:end], numbers[p:end], BITS, inputs, block)
         for i in range(p, end):
-            draws[i] = block[(numbers[i] & 15) * CHUNK + i - p]
+            draws[i] = block[(numbers[i] & 15) * POSITIONS_AT_ONCE + i - p]
     return draws
 
 

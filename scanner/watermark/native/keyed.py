@@ -20,7 +20,7 @@ from scanner.watermark.format import Basis, Candidates, UserEvidence
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Gamma, Law
 from scanner.watermark.native import secret, streams
-from scanner.watermark.native.ciphers import CHUNK
+from scanner.watermark.native.ciphers import POSITIONS_AT_ONCE
 from scanner.watermark.native.streams import (
     blocks_of_messages,
     blocks_of_words,
@@ -80,10 +80,18 @@ def count_green(
     n, bits, planes = rule
     height = 16 // planes
     counts = np.zeros(len(offsets) - 1, np.int64)
-    hashed, scratch, nonces = np.zeros(2, np.int64), np.empty(6 * CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
-    tokens, entries, places = np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64)
-    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
-    greens, green = np.empty(16 * CHUNK, np.uint32), np.empty(CHUNK, np.uint8)
+    hashed, scratch, nonces = (
+        np.zeros(2, np.int64),
+        np.empty(6 * POSITIONS_AT_ONCE, np.uint64),
+        np.empty(POSITIONS_AT_ONCE, np.uint64),
+    )
+    tokens, entries, places = (
+        np.empty(POSITIONS_AT_ONCE, np.int64),
+        np.empty(POSITIONS_AT_ONCE, np.int64),
+        np.empty(POSITIONS_AT_ONCE, np.int64),
+    )
+    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
+    greens, green = np.empty(16 * POSITIONS_AT_ONCE, np.uint32), np.empty(POSITIONS_AT_ONCE, np.uint8)
     p, d, of_key = 0, 0, 0
     while p < len(index):
         while offsets[d + 1] <= p:
@@ -91,12 +99,12 @@ def count_green(
         if d >= of_key:  # documents before it have the key of this one
             of_key = end_of_key(whose, d)
             hashed[:] = 0
-        end = min(p + CHUNK, offsets[of_key])
+        end = min(p + POSITIONS_AT_ONCE, offsets[of_key])
         lanes = end - p
         steps_of_positions(sip[whose[d]], ids, index[p:end], window, hashed, scratch, nonces, tokens)
         messages_of_positions(offsets, messages, p, end, d, entries)
         blocks_of_messages(chacha[whose[d]], version, nonces, tokens[:lanes], entries, 5, height, inputs, block, places)
-        below(n, bits, height * CHUNK, block, greens[: height * CHUNK])
+        below(n, bits, height * POSITIONS_AT_ONCE, block, greens[: height * POSITIONS_AT_ONCE])
         for i in range(lanes):
             green[i] = uint32(greens[uint64(places[i])] >> uint32(entries[i] & 31)) & uint32(1)
         if len(terms):
@@ -135,7 +143,7 @@ def draws_of_chunk(
     """Draw of entry j of each nonce's vector, one block each."""
     blocks_of_words(key, nonces, entries, 16, inputs, block)
     for i in range(len(entries)):
-        out[i] = block[row_of_word(entries[i], 16) * uint64(CHUNK) + uint64(i)]
+        out[i] = block[row_of_word(entries[i], 16) * uint64(POSITIONS_AT_ONCE) + uint64(i)]
 
 
 @kernel
@@ -158,10 +166,18 @@ def score_under(
     terms: float64[P], written: what each position adds; NO_TERMS: none is written.
     """
     sums = np.zeros(len(offsets) - 1)
-    hashed, scratch, nonces = np.zeros(2, np.int64), np.empty(6 * CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
-    tokens, entries, places = np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64)
-    added = np.empty(CHUNK)
-    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    hashed, scratch, nonces = (
+        np.zeros(2, np.int64),
+        np.empty(6 * POSITIONS_AT_ONCE, np.uint64),
+        np.empty(POSITIONS_AT_ONCE, np.uint64),
+    )
+    tokens, entries, places = (
+        np.empty(POSITIONS_AT_ONCE, np.int64),
+        np.empty(POSITIONS_AT_ONCE, np.int64),
+        np.empty(POSITIONS_AT_ONCE, np.int64),
+    )
+    added = np.empty(POSITIONS_AT_ONCE)
+    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
     p, d, of_key = 0, 0, 0
     while p < len(index):
         while offsets[d + 1] <= p:
@@ -169,7 +185,7 @@ def score_under(
         if d >= of_key:  # documents before it have the key of this one
             of_key = end_of_key(whose, d)
             hashed[:] = 0
-        end = min(p + CHUNK, offsets[of_key])
+        end = min(p + POSITIONS_AT_ONCE, offsets[of_key])
         lanes = end - p
         steps_of_positions(sip[whose[d]], ids, index[p:end], window, hashed, scratch, nonces, tokens)
         messages_of_positions(offsets, messages, p, end, d, entries)

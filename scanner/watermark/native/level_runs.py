@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.level_laws import LEVELS
-from scanner.watermark.native.ciphers import CHUNK, LANES, block_after, chacha8_lanes
+from scanner.watermark.native.ciphers import LANES, POSITIONS_AT_ONCE, block_after, chacha8_lanes
 from scanner.watermark.native.green_runs import (
-    ROWS,
-    SIDE,
+    BLOCKS_ASIDE,
+    VECTORS_A_PASS,
     _add_rows,
     _blocks_of_step,
     bit_length,
@@ -35,7 +35,7 @@ from scanner.watermark.native.gumbel_runs import (
     BITS,
     MOST_OF_A_TERM,
     PER_LN2,
-    STEPS,
+    STEPS_A_PRODUCT,
     _add_apart,
     _insert,
     _write_shared,
@@ -45,7 +45,7 @@ from scanner.watermark.native.gumbel_runs import (
 from scanner.watermark.native.keyed import below
 from scanner.watermark.native.streams import log2
 
-LONGEST = 1024
+LONGEST_BOUNDED_BY_LEVELS = 1024
 """Most steps for which one pass bounds sums of all levels."""
 
 
@@ -119,10 +119,10 @@ def _add_steps(
     n, bits, planes = rule
     height = 16 // planes
     per_block, blocks = 5 + log2(height), counters.shape[1] // height
-    tiles = (blocks + SIDE - 1) // SIDE
+    tiles = (blocks + BLOCKS_ASIDE - 1) // BLOCKS_ASIDE
     side = ((blocks + tiles - 1) // tiles + LANES - 1) // LANES * LANES
-    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
-    rows, carry = np.empty((ROWS, height * side), np.uint32), np.empty(height * side, np.uint32)
+    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
+    rows, carry = np.empty((VECTORS_A_PASS, height * side), np.uint32), np.empty(height * side, np.uint32)
     sums = np.empty((max(len(counters), 8), height * side), np.uint32)
     for tile in range(0, blocks, side):
         here = min(side, blocks - tile)
@@ -134,9 +134,15 @@ def _add_steps(
                     _blocks_of_step(ids[p], nonces[p], (first >> per_block) + tile, per_block, side, inputs)
                     chacha8_lanes(key, inputs, here, block)
                     for k in range(height):
-                        below(n, bits, height * CHUNK, block[k * CHUNK :], rows[filled, k * side : (k + 1) * side])
+                        below(
+                            n,
+                            bits,
+                            height * POSITIONS_AT_ONCE,
+                            block[k * POSITIONS_AT_ONCE :],
+                            rows[filled, k * side : (k + 1) * side],
+                        )
                     filled += 1
-                    if filled == ROWS:
+                    if filled == VECTORS_A_PASS:
                         _add_times(rows, level, sums, carry)
                         filled = 0
             if filled:
@@ -176,11 +182,11 @@ def bound_sums(
         bounds: int64[16 · blocks], written.
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])
-    shared = np.empty((min(len(ids), STEPS) + LANES - 1) // LANES * _SHARED, np.uint32)
+    shared = np.empty((min(len(ids), STEPS_A_PRODUCT) + LANES - 1) // LANES * _SHARED, np.uint32)
     sums = np.empty(_TILE + LANES, np.uint32)
     bounds[:] = 0
-    for p in range(0, len(ids), STEPS):
-        steps = min(STEPS, len(ids) - p)
+    for p in range(0, len(ids), STEPS_A_PRODUCT):
+        steps = min(STEPS_A_PRODUCT, len(ids) - p)
         _write_shared(k, ids[p : p + steps], nonces[p : p + steps], first, shared)
         # LEVELS · 448 steps · MOST_OF_A_TERM fits 32 bits
         vectors, most = (steps + LANES - 1) // LANES, np.int64(0)
@@ -253,7 +259,7 @@ def largest_sums(
     To round 2^32 − w to a float adds 2^-24 of it at most, 2^-12 units times the level. What sums in double precision
     miss is far less than their share of 1e-9.
     """
-    if len(ids) > LONGEST:
+    if len(ids) > LONGEST_BOUNDED_BY_LEVELS:
         found = np.zeros(length)
         for level in np.unique(levels).tolist():
             of = levels == level

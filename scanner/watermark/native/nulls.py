@@ -22,12 +22,17 @@ from numpy.typing import NDArray
 
 from scanner.watermark.format import Hits
 from scanner.watermark.kernel import kernel
-from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
+from scanner.watermark.native.ciphers import POSITIONS_AT_ONCE, WORDS_A_GROUP, chacha8_lanes
 from scanner.watermark.native.green_runs import at_least, bit_length, count_run, first_bits, levels_of, words_of
-from scanner.watermark.native.greenlist import ROWS, count_tile, levels, strip_words
-from scanner.watermark.native.greenlist import TILE as GREENLIST_TILE
-from scanner.watermark.native.gumbel import GROUP, TERM_ERROR, UNIT, approximate_terms, score_of, sum_tile
-from scanner.watermark.native.gumbel import TILE as GUMBEL_TILE
+from scanner.watermark.native.greenlist import GREENLIST_TILE, POSITIONS_A_PASS, count_tile, levels, strip_words
+from scanner.watermark.native.gumbel import (
+    GUMBEL_TILE,
+    SUM_UNIT,
+    TERM_ERROR,
+    approximate_terms,
+    score_of,
+    sum_tile,
+)
 from scanner.watermark.native.gumbel_runs import BITS, score_of_number
 from scanner.watermark.native.secret import SubKeys, derive, rule_of
 from scanner.watermark.native.streams import ScoredSteps, begin_run, in_two, next_block, steps_of, window_nonces
@@ -137,7 +142,11 @@ def _greenlist_hits(
     tiles = (count + GREENLIST_TILE - 1) // GREENLIST_TILE
     width = words_of((count + tiles - 1) // tiles, rule) // 2
     strip = np.zeros(strip_words(64 * width, rule[2]), np.uint32)
-    rows, carry, valid = np.empty((ROWS, width), np.uint64), np.empty(width, np.uint64), np.empty(width, np.uint64)
+    rows, carry, valid = (
+        np.empty((POSITIONS_A_PASS, width), np.uint64),
+        np.empty(width, np.uint64),
+        np.empty(width, np.uint64),
+    )
     passing = np.empty(width, np.uint64)
     counters = np.empty((levels(steps.offsets), width), np.uint64)
     for d in range(documents):
@@ -165,7 +174,7 @@ def _gumbel_hits(
     """Like `_greenlist_hits`, of Gumbel scores: int64[D, J], float64[D]. critical: float64[D, J]."""
     documents = len(steps.offsets) - 1
     hits, first_score = np.zeros(critical.shape, np.int64), np.zeros(documents)
-    strip, sums = np.empty(GUMBEL_TILE + 2 * GROUP, np.uint32), np.empty(GUMBEL_TILE, np.int64)
+    strip, sums = np.empty(GUMBEL_TILE + 2 * WORDS_A_GROUP, np.uint32), np.empty(GUMBEL_TILE, np.int64)
     for d in range(documents):
         begin, end = steps.offsets[d], steps.offsets[d + 1]
         ids, nonces = steps.ids[begin:end], steps.nonces[begin:end]
@@ -205,8 +214,8 @@ def _score_of(
 @kernel
 def _around(limit: float, scored: int) -> tuple[np.int64, np.int64]:
     """Approximate sums from which on, and below which, the exact score is surely on the same side of a limit."""
-    bound = scored * TERM_ERROR + 1.0 + limit / UNIT * scored * 2.0**-50
-    return np.int64(limit / UNIT + bound) + 1, np.int64(limit / UNIT - bound)
+    bound = scored * TERM_ERROR + 1.0 + limit / SUM_UNIT * scored * 2.0**-50
+    return np.int64(limit / SUM_UNIT + bound) + 1, np.int64(limit / SUM_UNIT - bound)
 
 
 @kernel
@@ -220,17 +229,17 @@ def sum_run(
     key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], first: int, sums: NDArray[np.int64]
 ) -> None:
     """Like `gumbel_runs.bound_run`, but scores to within TERM_ERROR a step, in units of ln 2 / 2^23."""
-    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
-    scratch, terms = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.uint32)
+    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
+    scratch, terms = np.empty(POSITIONS_AT_ONCE, np.float32), np.empty(POSITIONS_AT_ONCE, np.uint32)
     sums[:] = 0
-    for p in range(0, len(ids), CHUNK):
-        lanes = min(CHUNK, len(ids) - p)
+    for p in range(0, len(ids), POSITIONS_AT_ONCE):
+        lanes = min(POSITIONS_AT_ONCE, len(ids) - p)
         begin_run(ids[p : p + lanes], nonces[p : p + lanes], first, BITS, inputs)
         for b in range(len(sums) >> BITS):
             chacha8_lanes(key, inputs, lanes, block)
             next_block(inputs)
             for k in range(1 << BITS):
-                approximate_terms(block[k * CHUNK : k * CHUNK + lanes], scratch, terms)
+                approximate_terms(block[k * POSITIONS_AT_ONCE : k * POSITIONS_AT_ONCE + lanes], scratch, terms)
                 total = np.int64(0)
                 for i in range(lanes):
                     total += np.int64(terms[i])

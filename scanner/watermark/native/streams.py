@@ -20,7 +20,7 @@ from numpy import uint32, uint64
 from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
-from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes, siphash_lanes
+from scanner.watermark.native.ciphers import LANES, POSITIONS_AT_ONCE, chacha8_lanes, siphash_lanes
 from scanner.watermark.native.secret import SubKeys
 from scanner.watermark.positions import Positions, Tokens
 
@@ -44,10 +44,10 @@ def nonces_of_windows(sub_keys: SubKeys, windows: NDArray[np.uint32]) -> NDArray
 def _nonces_of_columns(key: NDArray[np.uint64], columns: NDArray[np.uint32]) -> NDArray[np.uint64]:
     count, lanes = columns.shape
     nonces = np.empty(lanes, np.uint64)
-    scratch = np.empty(5 * CHUNK, np.uint64)
+    scratch = np.empty(5 * POSITIONS_AT_ONCE, np.uint64)
     tokens = columns.ravel()
-    for begin in range(0, lanes, CHUNK):
-        siphash_lanes(key, tokens[begin:], lanes, count, scratch, nonces[begin : begin + CHUNK])
+    for begin in range(0, lanes, POSITIONS_AT_ONCE):
+        siphash_lanes(key, tokens[begin:], lanes, count, scratch, nonces[begin : begin + POSITIONS_AT_ONCE])
     return nonces
 
 
@@ -65,16 +65,16 @@ def stream_word(sub_keys: SubKeys, nonce: int, planes: int, plane: int, i: int, 
 
 def chacha8_block(key: NDArray[np.uint32], counter: int, nonce: int) -> NDArray[np.uint32]:
     """One ChaCha8 block: uint32[16] for a key of uint32[8], a 64-bit counter and a 64-bit nonce."""
-    out, inputs = np.empty(16 * CHUNK, np.uint32), np.zeros(4 * CHUNK, np.uint32)
-    inputs[::CHUNK] = np.array([counter, nonce], np.uint64).view(np.uint32)
+    out, inputs = np.empty(16 * POSITIONS_AT_ONCE, np.uint32), np.zeros(4 * POSITIONS_AT_ONCE, np.uint32)
+    inputs[::POSITIONS_AT_ONCE] = np.array([counter, nonce], np.uint64).view(np.uint32)
     chacha8_lanes(key, inputs, 1, out)
-    return out[::CHUNK].copy()
+    return out[::POSITIONS_AT_ONCE].copy()
 
 
 @kernel
 def end_of_chunk(index: NDArray[np.int64], p: int) -> int:
     """The first scored position that lies beyond the chunk of position p, or before its own: p < end ≤ p + CHUNK."""
-    stop, most = index[p] + CHUNK, min(p + CHUNK, len(index))
+    stop, most = index[p] + POSITIONS_AT_ONCE, min(p + POSITIONS_AT_ONCE, len(index))
     end = p + 1
     while end < most and index[end - 1] < index[end] < stop:
         end += 1
@@ -91,7 +91,7 @@ def nonces_of_chunk(
     out: NDArray[np.uint64],
 ) -> None:
     """Window nonces of one chunk (SPEC §1)."""
-    run = scratch[5 * CHUNK : 5 * CHUNK + places[-1] + 1 - places[0]]
+    run = scratch[5 * POSITIONS_AT_ONCE : 5 * POSITIONS_AT_ONCE + places[-1] + 1 - places[0]]
     siphash_lanes(key, ids[places[0] - window :], 1, window, scratch, run)
     for i in range(len(places)):
         out[i] = run[places[i] - places[0]]
@@ -130,8 +130,8 @@ def nonces_of_positions(
     key: NDArray[np.uint64], ids: NDArray[np.uint32], index: NDArray[np.int64], window: int
 ) -> NDArray[np.uint64]:
     """Window nonces of scored positions: uint64[P] for int64[P] (SPEC §1)."""
-    nonces = np.empty(len(index) + CHUNK, np.uint64)
-    scratch = np.empty(6 * CHUNK, np.uint64)
+    nonces = np.empty(len(index) + POSITIONS_AT_ONCE, np.uint64)
+    scratch = np.empty(6 * POSITIONS_AT_ONCE, np.uint64)
     p = 0
     while p < len(index):
         end = end_of_chunk(index, p)
@@ -156,12 +156,12 @@ def steps_of_positions(
     hashed: int64[2], from and to where the windows in scratch were hashed; zeros at first. nonces: uint64[CHUNK], and
     entries: int64[CHUNK]: the first L are written.
     """
-    run = scratch[5 * CHUNK :]
+    run = scratch[5 * POSITIONS_AT_ONCE :]
     begin, stop = hashed[0], hashed[1]
     for i in range(len(places)):
         place = places[i]
         if place >= stop or place < begin:
-            begin, stop = place, min(place + CHUNK, len(ids))
+            begin, stop = place, min(place + POSITIONS_AT_ONCE, len(ids))
             siphash_lanes(sip, ids[place - window :], 1, window, scratch, run[: stop - place])
         nonces[i] = run[uint64(place - begin)]  # unsigned: no look at whether it counts from the end
         entries[i] = np.int64(ids[uint64(place)])
@@ -209,8 +209,11 @@ def blocks_of_words(
         shift += 1
     for i in range(len(words)):
         counter = ((words[i] >> shift) << 4) | (words[i] & 15)
-        inputs[i], inputs[CHUNK + i] = uint32(counter), uint32(counter >> 32)
-        inputs[2 * CHUNK + i], inputs[3 * CHUNK + i] = uint32(nonces[i]), uint32(nonces[i] >> uint64(32))
+        inputs[i], inputs[POSITIONS_AT_ONCE + i] = uint32(counter), uint32(counter >> 32)
+        inputs[2 * POSITIONS_AT_ONCE + i], inputs[3 * POSITIONS_AT_ONCE + i] = (
+            uint32(nonces[i]),
+            uint32(nonces[i] >> uint64(32)),
+        )
     chacha8_lanes(key, inputs, len(words), out)
 
 
@@ -231,8 +234,14 @@ def blocks_of_runs(
     low, high = uint32(32 - bits), uint32(bits)
     for i in range(len(tokens)):
         token, nonce = uint32(tokens[i]), nonces[i]
-        inputs[i], inputs[CHUNK + i] = uint32(token << low) | uint32(uint32(numbers[i]) >> high), uint32(token >> high)
-        inputs[2 * CHUNK + i], inputs[3 * CHUNK + i] = uint32(nonce), uint32(nonce >> uint64(32))
+        inputs[i], inputs[POSITIONS_AT_ONCE + i] = (
+            uint32(token << low) | uint32(uint32(numbers[i]) >> high),
+            uint32(token >> high),
+        )
+        inputs[2 * POSITIONS_AT_ONCE + i], inputs[3 * POSITIONS_AT_ONCE + i] = (
+            uint32(nonce),
+            uint32(nonce >> uint64(32)),
+        )
     chacha8_lanes(key, inputs, len(tokens), out)
 
 
@@ -266,11 +275,11 @@ def blocks_of_messages(
             places[i] = entries[i] >> each
         blocks_of_words(key, nonces, places, height, inputs, out)
         for i in range(len(tokens)):
-            places[i] = np.int64(row_of_word(places[i], height)) * CHUNK + i
+            places[i] = np.int64(row_of_word(places[i], height)) * POSITIONS_AT_ONCE + i
         return
     blocks_of_runs(key, nonces, tokens, entries, each + log2(height), inputs, out)
     for i in range(len(tokens)):
-        places[i] = ((entries[i] >> each) & (height - 1)) * CHUNK + i
+        places[i] = ((entries[i] >> each) & (height - 1)) * POSITIONS_AT_ONCE + i
 
 
 @kernel
@@ -382,12 +391,15 @@ def begin_run(
     """
     low, high, block = uint32(32 - bits), uint32(bits), uint32(first >> bits)
     for i in range(len(ids)):
-        inputs[i], inputs[CHUNK + i] = uint32(ids[i] << low) | block, uint32(ids[i] >> high)
-        inputs[2 * CHUNK + i], inputs[3 * CHUNK + i] = uint32(nonces[i]), uint32(nonces[i] >> uint64(32))
+        inputs[i], inputs[POSITIONS_AT_ONCE + i] = uint32(ids[i] << low) | block, uint32(ids[i] >> high)
+        inputs[2 * POSITIONS_AT_ONCE + i], inputs[3 * POSITIONS_AT_ONCE + i] = (
+            uint32(nonces[i]),
+            uint32(nonces[i] >> uint64(32)),
+        )
 
 
 @kernel
 def next_block(inputs: NDArray[np.uint32]) -> None:
     """Go on to the next block in each lane. A run ends before the lower word of its counter overflows."""
-    for i in range(CHUNK):
+    for i in range(POSITIONS_AT_ONCE):
         inputs[i] += uint32(1)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import inlined, kernel
 
-WORDS = 624
+STATE_WORDS = 624
 """Words of the generator's state."""
 
 _M = 397
@@ -28,7 +28,7 @@ _M = 397
 def seeded(seed: uint32, state: NDArray[np.uint32]) -> None:
     """Fill a state, uint32[WORDS], from a seed; `turned` comes before its first word."""
     state[0] = seed
-    for i in range(1, WORDS):
+    for i in range(1, STATE_WORDS):
         last = uint32(state[i - 1])
         state[i] = uint32(uint32(1812433253) * uint32(last ^ uint32(last >> uint32(30))) + uint32(i))
 
@@ -43,11 +43,11 @@ def _twist(high: uint32, low: uint32, far: uint32) -> uint32:
 @kernel
 def turned(state: NDArray[np.uint32]) -> None:
     """The state of the next WORDS words."""
-    for i in range(WORDS - _M):
+    for i in range(STATE_WORDS - _M):
         state[i] = _twist(state[i], state[i + 1], state[i + _M])
-    for i in range(WORDS - _M, WORDS - 1):
-        state[i] = _twist(state[i], state[i + 1], state[i + _M - WORDS])
-    state[WORDS - 1] = _twist(state[WORDS - 1], state[0], state[_M - 1])
+    for i in range(STATE_WORDS - _M, STATE_WORDS - 1):
+        state[i] = _twist(state[i], state[i + 1], state[i + _M - STATE_WORDS])
+    state[STATE_WORDS - 1] = _twist(state[STATE_WORDS - 1], state[0], state[_M - 1])
 
 
 @inlined
@@ -62,22 +62,22 @@ def tempered(word: uint32) -> uint32:
 @kernel
 def first_words(seed: uint32, out: NDArray[np.uint32]) -> None:
     """The first words of a seed: fills uint32[n]."""
-    state = np.empty(WORDS, np.uint32)
+    state = np.empty(STATE_WORDS, np.uint32)
     seeded(seed, state)
-    for begin in range(0, len(out), WORDS):
+    for begin in range(0, len(out), STATE_WORDS):
         turned(state)
-        for i in range(min(WORDS, len(out) - begin)):
+        for i in range(min(STATE_WORDS, len(out) - begin)):
             out[begin + i] = tempered(state[i])
 
 
 @kernel
 def word_at(seed: uint32, place: int) -> uint32:
     """The word at a place of a seed's sequence."""
-    state = np.empty(WORDS, np.uint32)
+    state = np.empty(STATE_WORDS, np.uint32)
     seeded(seed, state)
-    for _ in range(place // WORDS + 1):
+    for _ in range(place // STATE_WORDS + 1):
         turned(state)
-    return tempered(state[place % WORDS])
+    return tempered(state[place % STATE_WORDS])
 
 
 @kernel
@@ -87,12 +87,12 @@ def is_among_first(seed: uint32, value: int, size: int, first: int) -> bool:
     The shuffle swaps place i with place i + word mod (size − i), so that place i is done. One value is followed through
     the swaps: no permutation is written down.
     """
-    state = np.empty(WORDS, np.uint32)
+    state = np.empty(STATE_WORDS, np.uint32)
     seeded(seed, state)
     place = uint32(value)
-    for begin in range(0, first, WORDS):
+    for begin in range(0, first, STATE_WORDS):
         turned(state)
-        for k in range(min(WORDS, first - begin)):
+        for k in range(min(STATE_WORDS, first - begin)):
             i = uint32(begin + k)
             other = uint32(i + tempered(state[k]) % uint32(uint32(size) - i))
             if other == place:
@@ -108,13 +108,13 @@ def first_of_permutation(seed: uint32, first: int, identity: NDArray[np.int32], 
 
     identity: 0 … size−1, int32[size]; changed meanwhile, and the identity again afterwards. out: int32[first].
     """
-    state = np.empty(WORDS, np.uint32)
+    state = np.empty(STATE_WORDS, np.uint32)
     swaps = np.empty(first, np.int32)
     seeded(seed, state)
     size = len(identity)
-    for begin in range(0, first, WORDS):
+    for begin in range(0, first, STATE_WORDS):
         turned(state)
-        for k in range(min(WORDS, first - begin)):
+        for k in range(min(STATE_WORDS, first - begin)):
             i = begin + k
             other = i + np.int64(tempered(state[k]) % uint32(size - i))
             swaps[i] = other
@@ -158,10 +158,10 @@ def product_mod(a: uint64, b: uint64, plus: uint64) -> uint64:
     return uint64(0) if out == uint64(0xFFFFFFFFFFFFFFFF) else out
 
 
-CHUNK = 256
+LANES_AT_A_TIME = 256
 """Lanes that are worked on at a time: their state stays in the first-level cache."""
 
-MISSING = 0xFFFFFFFF
+MISSING_TOKEN = 0xFFFFFFFF
 """Word that stands for a token that a context lacks."""
 
 _CONTEXT, _TOKEN = 0x574D4358, 0x574D544B  # ASCII WMCX and WMTK, big-endian
@@ -260,12 +260,15 @@ def words_of_positions(
         width: of the context.
     """
     out = np.empty(len(index), np.uint32)
-    context, state = np.empty((-(-width // 4) * 4, CHUNK), np.uint32), np.empty((4, CHUNK), np.uint32)
-    tokens = np.empty(CHUNK, np.uint32)
+    context, state = (
+        np.empty((-(-width // 4) * 4, LANES_AT_A_TIME), np.uint32),
+        np.empty((4, LANES_AT_A_TIME), np.uint32),
+    )
+    tokens = np.empty(LANES_AT_A_TIME, np.uint32)
     fill_up(context, width)
     begin, end = 0, 0  # of the document
-    for start in range(0, len(index), CHUNK):
-        lanes = min(CHUNK, len(index) - start)
+    for start in range(0, len(index), LANES_AT_A_TIME):
+        lanes = min(LANES_AT_A_TIME, len(index) - start)
         for i in range(lanes):
             place = index[start + i]
             if not begin <= place < end:
@@ -274,7 +277,7 @@ def words_of_positions(
             tokens[i] = ids[place]
             first = place - width
             for j in range(width):
-                context[j, i] = ids[first + j] if first + j >= begin else uint32(MISSING)
+                context[j, i] = ids[first + j] if first + j >= begin else uint32(MISSING_TOKEN)
         words_of_lanes(key, context, width, tokens, state, out[start : start + lanes])
     return out
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scanner.watermark import scored_positions
 from scanner.watermark.native import gumbel_runs
 from scanner.watermark.native.ciphers import LANES
-from scanner.watermark.native.gumbel_runs import PER_LN2, PRODUCT, STEPS, bound_run, units_of
+from scanner.watermark.native.gumbel_runs import FACTORS_A_PRODUCT, PER_LN2, STEPS_A_PRODUCT, bound_run, units_of
 from scanner.watermark.native.streams import steps_of
 from tests.watermark.native2.known2 import pair
 from tests.watermark.pairs import batch_tokens
@@ -46,7 +46,10 @@ def test_no_score_of_the_reference_is_larger(document, first):
         assert units_of(score, scored) <= bound <= (score + WASTE + scored * 2.0**-20) * PER_LN2 + LANES
 
 
-@pytest.mark.parametrize("scored", [1, 15, 16, 17, 111, 112, 113, STEPS - 1, STEPS, STEPS + 1, 3 * STEPS + 40])
+@pytest.mark.parametrize(
+    "scored",
+    [1, 15, 16, 17, 111, 112, 113, STEPS_A_PRODUCT - 1, STEPS_A_PRODUCT, STEPS_A_PRODUCT + 1, 3 * STEPS_A_PRODUCT + 40],
+)
 def test_no_score_is_larger_and_none_smaller_by_much(scored):
     """Vectors that are not full, products that are, and several parts of a document."""
     mark = pair("gumbel", 1).fast
@@ -54,24 +57,24 @@ def test_no_score_is_larger_and_none_smaller_by_much(scored):
     bounds, _ = bounds_of(mark, document, 3)
     copies = batch_tokens([document] * len(bounds))
     scores = mark.score(copies, scored_positions(copies, 1, "none"), np.arange(len(bounds)))
-    parts = -(-scored // STEPS)
+    parts = -(-scored // STEPS_A_PRODUCT)
     for score, bound in zip(scores.tolist(), bounds.tolist(), strict=True):
         assert units_of(score, scored) <= bound <= (score + parts * WASTE + scored * 2.0**-20) * PER_LN2 + LANES * parts
 
 
 @pytest.mark.seconds
 @many
-@given(st.lists(draws, min_size=1, max_size=3 * PRODUCT))
+@given(st.lists(draws, min_size=1, max_size=3 * FACTORS_A_PRODUCT))
 def test_any_draws_of_one_lane(drawn):
     """Among them those that no stream need ever hold: 2^32 − 1, whose score is 22, seven times in a row."""
     products = np.full(16 * LANES, gumbel_runs._START, np.uint32)
     logarithms = np.zeros(17 * LANES, np.uint32)
     for place, draw in enumerate(drawn):
-        if place and place % PRODUCT == 0:
+        if place and place % FACTORS_A_PRODUCT == 0:
             gumbel_runs._move_exponents(products, logarithms)
         products[0] = gumbel_runs._times(products[0], np.uint32(draw), np.uint32(1))
         products[1:] = gumbel_runs._times(products[1], np.uint32(draw), ~np.uint32(0))
-    looks = (len(drawn) - 1) // PRODUCT
+    looks = (len(drawn) - 1) // FACTORS_A_PRODUCT
     gumbel_runs._add_lanes(products, logarithms)
     bound = (LANES * (32 * len(drawn) + looks + 1) << 11) - int(logarithms[0])
     exact = math.fsum(32.0 - math.log2(2**32 - draw) for draw in drawn) * 2**11

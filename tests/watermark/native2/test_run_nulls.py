@@ -10,7 +10,7 @@ from scanner.audit.statistics.hits import critical_scores
 from scanner.watermark import scored_positions
 from scanner.watermark.formats import make_format
 from scanner.watermark.native import nulls
-from scanner.watermark.native.gumbel import TERM_ERROR, UNIT
+from scanner.watermark.native.gumbel import SUM_UNIT, TERM_ERROR
 from scanner.watermark.native.nulls import sum_run
 from scanner.watermark.native.streams import steps_of
 from tests.watermark.native2.known2 import pair
@@ -95,7 +95,7 @@ def test_sums_are_as_near_to_scores_as_they_say():
     for d, scored in enumerate(positions.scored.tolist()):
         own = slice(steps.offsets[d], steps.offsets[d + 1])
         sum_run(mark.sub_keys.chacha, steps.ids[own], steps.nonces[own], 0, sums)
-        assert np.abs(sums * UNIT - exact[d]).max() <= scored * TERM_ERROR * UNIT
+        assert np.abs(sums * SUM_UNIT - exact[d]).max() <= scored * TERM_ERROR * SUM_UNIT
 
 
 @pytest.mark.seconds

@@ -8,8 +8,8 @@ import pytest
 
 from scanner.watermark import scored_positions
 from scanner.watermark.native import version2_marks
-from scanner.watermark.native.green_runs import MANY, SIDE, bit_length, count_run, words_of
-from scanner.watermark.native.gumbel_runs import STEPS
+from scanner.watermark.native.green_runs import BLOCKS_ASIDE, FEWEST_BLOCKS_ASIDE, bit_length, count_run, words_of
+from scanner.watermark.native.gumbel_runs import STEPS_A_PRODUCT
 from scanner.watermark.native.secret import planes_of
 from scanner.watermark.native.streams import chosen, in_two, is_group_step, steps_of
 from tests.watermark.native2.known2 import SECRET, marked, pair
@@ -56,7 +56,7 @@ def test_without_groups(gamma, count):
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
 def test_more_numbers_than_stay_in_the_cache_and_more_positions_than_are_multiplied_at_once(method):
     mark = pair(method, 0).fast
-    tokens = batch_tokens(random_documents(2, (STEPS + 300, STEPS, 40), 2**32))
+    tokens = batch_tokens(random_documents(2, (STEPS_A_PRODUCT + 300, STEPS_A_PRODUCT, 40), 2**32))
     positions = scored_positions(tokens, 0, "none")
     assert_found(mark, tokens, positions, 40)
     short = batch_tokens(random_documents(3, (30, 5)))
@@ -64,7 +64,10 @@ def test_more_numbers_than_stay_in_the_cache_and_more_positions_than_are_multipl
 
 
 @pytest.mark.parametrize("gamma", GREEN, ids=str)
-@pytest.mark.parametrize("blocks", [MANY - 1, MANY, MANY + 1, SIDE, 2 * SIDE + 3])
+@pytest.mark.parametrize(
+    "blocks",
+    [FEWEST_BLOCKS_ASIDE - 1, FEWEST_BLOCKS_ASIDE, FEWEST_BLOCKS_ASIDE + 1, BLOCKS_ASIDE, 2 * BLOCKS_ASIDE + 3],
+)
 def test_long_runs_count_as_each_number_alone(gamma, blocks):
     """Numbers of blocks around those at which blocks stand side by side, and numbers of steps that fill no vector."""
     mark, planes = pair("greenlist", 1, gamma=gamma).fast, planes_of(gamma)

@@ -8,7 +8,7 @@ from transformers.generation.logits_process import SynthIDTextWatermarkLogitsPro
 from scanner.watermark import Positions, batch_tokens
 from scanner.watermark.formats import make_format
 from scanner.watermark.stacks.huggingface.format import CACHE_BYTES, KgwLefthashFormat, KgwSelfhashFormat
-from scanner.watermark.stacks.synthid.format import PUBLISHED, SynthIdMixedFormat, SynthIdTableFormat
+from scanner.watermark.stacks.synthid.format import PUBLISHED_KEYS, SynthIdMixedFormat, SynthIdTableFormat
 from scanner.watermark.stacks.three_bricks.format import ThreeBricksMarylandFormat, ThreeBricksOpenaiFormat
 from tests.watermark.known import cases, wrong
 
@@ -109,8 +109,12 @@ def test_windows_of_one_seed_count_once():
         (ThreeBricksOpenaiFormat(vocab_size=100, window=1), bytes(8) + (35317).to_bytes(8, "big"), "no key enters"),
         (ThreeBricksOpenaiFormat(vocab_size=100, window=0, seeding="min"), bytes(15) + b"\1", "window of 1 or more"),
         (ThreeBricksOpenaiFormat(vocab_size=100), bytes(8), "have 16 bytes"),
-        (SynthIdTableFormat(), b"".join(key.to_bytes(8, "big") for key in PUBLISHED), "anybody may make"),
-        (SynthIdMixedFormat(depth=9), b"".join(key.to_bytes(8, "big") for key in PUBLISHED[:9]), "published = true"),
+        (SynthIdTableFormat(), b"".join(key.to_bytes(8, "big") for key in PUBLISHED_KEYS), "anybody may make"),
+        (
+            SynthIdMixedFormat(depth=9),
+            b"".join(key.to_bytes(8, "big") for key in PUBLISHED_KEYS[:9]),
+            "published = true",
+        ),
         (SynthIdTableFormat(depth=2), b"\xff" * 16, r"below 2\^63"),
         (SynthIdTableFormat(depth=2), bytes(8), "have 16 bytes"),
     ],

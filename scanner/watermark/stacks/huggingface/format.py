@@ -20,7 +20,7 @@ from pydantic import Field
 from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Floored, Law
-from scanner.watermark.positions import WIDEST, Dedup, PositionRule, Positions, Tokens, batch_tokens
+from scanner.watermark.positions import WIDEST_WINDOW, Dedup, PositionRule, Positions, Tokens, batch_tokens
 from scanner.watermark.stacks.random_numbers import first_of_permutation, is_among_first, permutation, product_mod
 from scanner.watermark.stacks.shared import (
     BySeed,
@@ -163,7 +163,7 @@ class _KgwFormat(ShuffledGreenFormat):
     secret_bytes = range(8, 9)
     seeding: ClassVar[Literal["lefthash", "selfhash"]]
     greenlist_ratio: float = Field(default=0.25, gt=0, lt=1)
-    context_width: int = Field(default=1, ge=1, le=WIDEST)
+    context_width: int = Field(default=1, ge=1, le=WIDEST_WINDOW)
 
     def share(self) -> float:
         return self.greenlist_ratio

@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Binomial, Floored, Law
-from scanner.watermark.positions import WIDEST, Positions, Tokens, batch_tokens
+from scanner.watermark.positions import WIDEST_WINDOW, Positions, Tokens, batch_tokens
 from scanner.watermark.stacks.random_numbers import stream_word
 from scanner.watermark.stacks.shared import (
     BySeed,
@@ -132,7 +132,7 @@ class SbwFormat(StackFormat):
     secret_bytes = range(8, 9)
     answers = KnownAnswers(files(__package__) / "sbw.json", {"sbw": _detection})
     seeding: Literal["selfhash", "minhash", "additive"] = "selfhash"
-    context_width: int = Field(default=4, ge=1, le=WIDEST)
+    context_width: int = Field(default=4, ge=1, le=WIDEST_WINDOW)
     gamma: float = Field(default=0.5, gt=0, lt=1)
 
     @model_validator(mode="after")

@@ -18,7 +18,15 @@ from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Floored, Gamma, Law
 from scanner.watermark.native.gumbel import sum_scores, terms_of
-from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, batch_tokens, scored_positions, with_opening
+from scanner.watermark.positions import (
+    WIDEST_WINDOW,
+    Dedup,
+    Positions,
+    Tokens,
+    batch_tokens,
+    scored_positions,
+    with_opening,
+)
 from scanner.watermark.stacks.shared import DrawnFormat, Held, OpenedFormat, check_message, seeded_positions
 
 KEY_BITS = 32
@@ -187,7 +195,7 @@ class Sglang(OpenedFormat):
 class SglangFormat(DrawnFormat):
     """What all SGLang formats share."""
 
-    context_window: int = Field(default=4, ge=1, le=WIDEST)
+    context_window: int = Field(default=4, ge=1, le=WIDEST_WINDOW)
 
     def label(self) -> str:
         """See Format."""

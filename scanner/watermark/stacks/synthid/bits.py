@@ -23,7 +23,7 @@ from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import log10_normal, log_tail
 from scanner.watermark.pvalues import LN10
 
-FACTOR = uint64(6364136223846793005)
+LCG_FACTOR = uint64(6364136223846793005)
 _ROUNDS = 12
 _LN2 = math.log(2.0)
 
@@ -33,8 +33,8 @@ EXACT_BELOW = -3.0
 MEASURED_BELOW = -2.0
 """Largest log10 p by the normal law of independent bits at which a text's own variance is measured."""
 
-UNMEASURED = 3.0
-"""Largest variance, over the binomial's, that a text without a measurement may have; the least is 1/UNMEASURED."""
+LARGEST_VARIANCE = 3.0
+"""Largest variance, over the binomial's, that a text without a measurement may have; least 1/LARGEST_VARIANCE."""
 
 FEW, MANY, MOST_BITS = 2**9, 2**14, 2**27
 """Points of a measurement where p is above 10^EXACT_BELOW; points below it; most bits at the points of a long text."""
@@ -44,7 +44,7 @@ _CONFIDENCE = 2.326347874040841  # standard errors above the mean that 99 % of m
 
 @inlined
 def _taken_in(state: uint64, value: uint64) -> uint64:
-    return (state + value) * FACTOR + uint64(1)
+    return (state + value) * LCG_FACTOR + uint64(1)
 
 
 @kernel
@@ -151,7 +151,7 @@ class TableBits:
 def layer_law(states: NDArray[np.uint64], table: NDArray[np.uint8]) -> NDArray[np.float64]:
     """The law of a layer's sum over keys uniform mod the table's size: float64[T+1] for the hashes of T positions."""
     size = len(table)
-    places = np.bincount(((states * FACTOR + uint64(1)) & uint64(size - 1)).astype(np.int64), minlength=size)
+    places = np.bincount(((states * LCG_FACTOR + uint64(1)) & uint64(size - 1)).astype(np.int64), minlength=size)
     sums = np.fft.irfft(np.conj(np.fft.rfft(places)) * np.fft.rfft(table), size)
     counts = np.bincount(np.rint(sums).astype(np.int64), minlength=len(states) + 1)
     return np.asarray(counts / size, np.float64)
@@ -179,7 +179,9 @@ class MixedBits:
         of the text's own variance. Below: the law of a layer that has this variance, folded over the layers.
         """
         scored = np.diff(offsets)
-        narrow, *far = (log10_normal(sums, scored, weights, 0.5, v) for v in (1.0, UNMEASURED, 1.0 / UNMEASURED))
+        narrow, *far = (
+            log10_normal(sums, scored, weights, 0.5, v) for v in (1.0, LARGEST_VARIANCE, 1.0 / LARGEST_VARIANCE)
+        )
         surprise = -LN10 * np.maximum(*far)
         for d in np.flatnonzero((narrow <= MEASURED_BELOW) & (scored > 0)):
             of_document = states[offsets[d] : offsets[d + 1]]

@@ -21,18 +21,18 @@ from pydantic import Field, field_validator
 
 from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
 from scanner.watermark.laws import Floored, Law, Surprise
-from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, batch_tokens, scored_positions
+from scanner.watermark.positions import WIDEST_WINDOW, Dedup, Positions, Tokens, batch_tokens, scored_positions
 from scanner.watermark.stacks.random_numbers import bits
 from scanner.watermark.stacks.shared import CPU, DrawnFormat, Held, OpenedFormat, StackFormat, check_message
 from scanner.watermark.stacks.synthid.bits import Bits, MixedBits, TableBits, hashes
 
-PUBLISHED = (
+PUBLISHED_KEYS = (
     654, 400, 836, 123, 340, 443, 597, 160, 57, 29, 590, 639, 13, 715, 468,
     990, 966, 226, 324, 585, 118, 504, 421, 521, 129, 669, 732, 225, 90, 960,
 )  # fmt: skip
 """Keys of the examples of both packages: anybody can make their mark."""
 
-SMALL = 2**16
+STACK_TABLE_PLACES = 2**16
 """Places of the stack's table; drawn keys, which go up to 2^63, are not all below it."""
 
 
@@ -85,7 +85,7 @@ class _SynthIdFormat(StackFormat):
     secret_bytes = range(8, 8 * 64 + 1)
     if_guessed = "To read its marks nevertheless, say that anybody may know it: --set published=true"
     depth: int = Field(default=30, ge=1, le=64)
-    ngram_len: int = Field(default=5, ge=2, le=WIDEST + 1)
+    ngram_len: int = Field(default=5, ge=2, le=WIDEST_WINDOW + 1)
     score: Literal["weighted", "mean"] = "weighted"
     published: bool = False  # public keys, or small ones that can be guessed: no law over drawn keys holds
 
@@ -126,10 +126,10 @@ def not_drawn(keys: Sequence[int]) -> str | None:
 
     Keys below a table's places, such as three digits each, leave most of them out, and each layer is tried by itself.
     """
-    if tuple(keys) == PUBLISHED[: len(keys)]:
+    if tuple(keys) == PUBLISHED_KEYS[: len(keys)]:
         return "these keys are the published ones"
-    if max(keys) < SMALL:
-        return f"these keys are all below {SMALL:,}"
+    if max(keys) < STACK_TABLE_PLACES:
+        return f"these keys are all below {STACK_TABLE_PLACES:,}"
     return None
 
 

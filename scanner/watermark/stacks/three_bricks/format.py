@@ -19,7 +19,7 @@ from pydantic import Field
 from scanner.watermark.format import Basis, Candidates, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Floored, Gamma, Law
-from scanner.watermark.positions import WIDEST, Positions, Tokens, batch_tokens
+from scanner.watermark.positions import WIDEST_WINDOW, Positions, Tokens, batch_tokens
 from scanner.watermark.stacks.random_numbers import (
     first_of_permutation,
     first_words,
@@ -209,7 +209,7 @@ class ThreeBricks(OpenedFormat):
 
 class _ThreeBricksFormat(VocabularyFormat):
     secret_bytes = range(16, 17)
-    window: int = Field(default=4, ge=0, le=WIDEST)
+    window: int = Field(default=4, ge=0, le=WIDEST_WINDOW)
     seeding: Seeding = "hash"
     table_seed: int = Field(default=0, ge=0, lt=2**32)
 

@@ -17,8 +17,16 @@ from pydantic import AfterValidator, Field
 
 from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
 from scanner.watermark.laws import Floored, Gamma, Law, SeveralWeights, WeightedGamma, checked_weight
-from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, batch_tokens, scored_positions, with_opening
-from scanner.watermark.stacks.random_numbers import MISSING, sum_terms, terms_of, words_of_positions
+from scanner.watermark.positions import (
+    WIDEST_WINDOW,
+    Dedup,
+    Positions,
+    Tokens,
+    batch_tokens,
+    scored_positions,
+    with_opening,
+)
+from scanner.watermark.stacks.random_numbers import MISSING_TOKEN, sum_terms, terms_of, words_of_positions
 from scanner.watermark.stacks.shared import DrawnFormat, Held, OpenedFormat, check_message
 
 GRID_BITS = 24
@@ -129,7 +137,7 @@ class Vllm(OpenedFormat):
 
 class _VllmFormat(DrawnFormat):
     secret_bytes = range(8, 9)
-    context_width: int = Field(default=4, ge=1, le=WIDEST)
+    context_width: int = Field(default=4, ge=1, le=WIDEST_WINDOW)
     partial_contexts: Literal["scored", "dropped"] = "scored"
 
     def rule(self) -> ResponsePositions:
@@ -163,7 +171,10 @@ def _words(case: Case) -> Pairs:
     """The PRF on contexts that stand alone."""
     contexts, width = case["contexts"], len(case["contexts"][0])
     tokens = batch_tokens(
-        [[c & MISSING for c in [*context, token]] for context, token in zip(contexts, case["token_ids"], strict=True)]
+        [
+            [c & MISSING_TOKEN for c in [*context, token]]
+            for context, token in zip(contexts, case["token_ids"], strict=True)
+        ]
     )
     index = tokens.offsets[1:] - 1
     words = words_of_positions(np.uint64(case["key"]), tokens.ids, tokens.offsets, index, width)
