@@ -119,7 +119,7 @@ Row = tuple[Any, ...]
 
 
 class KeptRows:
-    """Rows of MARKED on disk, a batch at a time, beside the Parquet file that they become.
+    """Rows of MARKED_COLUMNS on disk, a batch at a time, beside the Parquet file that they become.
 
     The file OUT.unfinished has a line of JSON for the call and one for each batch, so that a batch is there whole or
     not at all, and nobody takes the file for Parquet. Made by `kept_rows`.

@@ -341,7 +341,7 @@ def tokens_needed(marked: MarkAssumption, aim: Aim, power: float) -> int:
     """The least number of scored tokens from which on the power stays at or above the wanted one.
 
     Raises:
-        Refused: it is not reached within MOST tokens.
+        Refused: it is not reached within MOST_SCORED tokens.
     """
     reach = 16
     while marked.power(np.array([reach]), aim)[0] < power:

@@ -155,7 +155,7 @@ _AS_LATIN = str.maketrans(dict(LOOK_ALIKES))
 MOST_MARKS = 2
 """Most combining characters on one letter that are shown; more of them paint over the lines above."""
 
-_BLANK_BRAILLE = "\u2800"  # Python calls it printable, as it does everything that UNSEEN matches
+_BLANK_BRAILLE = "\u2800"  # Python calls it printable, as it does everything that INVISIBLE matches
 
 
 def combines(character: str) -> bool:

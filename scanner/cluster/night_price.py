@@ -92,7 +92,7 @@ def measure(
 ) -> Iterator[MeasuredCost]:
     """Measure each format with each number of users, at two lengths of documents.
 
-    formats: of GROUPED; rounds: how often each is measured, for about a second.
+    formats: of FORMATS_WITH_GROUPS; rounds: how often each is measured, for about a second.
 
     Raises:
         Refused, TokenizerError: as for a scan.

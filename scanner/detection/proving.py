@@ -42,8 +42,8 @@ def parts_of(
 ) -> list[tuple[int, int, int]]:
     """All parts of a text: first scored position, position after the last, number of its segment, −1: none.
 
-    Segments have SHORTEST scored positions or more and are not the whole; a position is where its token begins.
-    places: which of its tokens are scored, int64[P].
+    Segments have SHORTEST_PART scored positions or more and are not the whole; a position is where its token
+    begins. places: which of its tokens are scored, int64[P].
     """
     from scanner.watermark.proof import SHORTEST_PART, windows_of  # flags alone need mpmath
 

@@ -46,7 +46,8 @@ class AccountPost(NamedTuple):
     """A post of a marked account.
 
     scored: scored tokens, of all its words; level, own_level: how strongly all of its words, and its own words alone,
-    speak for the mark, 0 to len(RUN_STRENGTHS); None: fewer than RUN tokens are scored, or the key cannot be opened.
+    speak for the mark, 0 to len(RUN_STRENGTHS); None: fewer than TOKENS_A_RUN tokens are scored, or the key cannot be
+    opened.
     """
 
     path: str

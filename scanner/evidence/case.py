@@ -350,7 +350,7 @@ def naming_users(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -
 
 
 def alike_with(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], GroupCounts]:
-    """Flags that are one piece of evidence with a row, by its values in OF. Raises Refused: no results."""
+    """Flags that are one piece of evidence with a row, by EVIDENCE_COLUMNS. Raises Refused: no results."""
     keys, messages = ({row[name] for row in rows} for name in MESSAGE)
     of_messages = pl.col("message").is_in(list(messages - {None}))
     unshown = pl.col("message").is_null() & (None in messages)
@@ -458,8 +458,8 @@ def copied_of(
 ) -> CopiedShare:
     """What a text shares with posts.
 
-    ids: its tokens, uint32[T]. reach: how many previous tokens decide a token's draw; a run has one token more, and RUN
-    at least. posts: the earlier posts, the most alike first.
+    ids: its tokens, uint32[T]. reach: how many previous tokens decide a token's draw; a run has one token more, and
+    COPIED_RUN at least. posts: the earlier posts, the most alike first.
     """
     length = max(reach + 1, COPIED_RUN)
     ends = set(scored.tolist())

@@ -168,7 +168,7 @@ class Explainer:
 
     Args:
         path: the file of a scan's configuration; or a folder or URI of results, with which no text is shown.
-        run: scored tokens that are weighed as one; below RUN a page shows material of the key.
+        run: scored tokens that are weighed as one; below TOKENS_A_RUN a page shows material of the key.
 
     Raises:
         Refused: the configuration cannot be right.

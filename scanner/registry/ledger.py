@@ -167,7 +167,7 @@ class UsersSnapshot:
         return given, removed
 
     def page_end(self, key_id: str, after: int) -> int:
-        """A message above `after`, with some hundred thousand rows between; MOST: no more rows follow."""
+        """A message above `after`, with some hundred thousand rows between; LARGEST_VALUE: no more rows follow."""
         parts = max((run.rows(key_id, GIVEN).parts for run in self._runs), key=len, default=())
         return next((part.last for part in parts[:-1] if part.last > after), LARGEST_VALUE)
 

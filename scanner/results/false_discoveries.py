@@ -136,8 +136,8 @@ _GROUP = EVIDENCE_COLUMNS[1:]  # texts of two groups are never one piece
 def pieces_of_evidence(flags: pl.LazyFrame) -> pl.DataFrame:
     """Each flagged text with its piece, a number.
 
-    Columns: those of OF, and piece, int64; null where there are too many texts to tell: of a key and message with more
-    than MOST_SKETCHES, or of all where MOST_READS are too few.
+    Columns: those of EVIDENCE_COLUMNS, and piece, int64; null where there are too many texts to tell: of a key and
+    message with more than MOST_SKETCHES, or of all where MOST_READS are too few.
     """
     found, first = [_in_memory(flags.head(0).select(*EVIDENCE_COLUMNS, "sketch").collect())], 0
     for groups, tell in _parts(
@@ -382,7 +382,7 @@ def reserved_q_values(results: str, scan_id: str) -> pl.DataFrame:
 
     Columns, most significant first: text_sha256, key_id, message, log10_p_global, user_id, naming, q. Rejecting all
     texts with q ≤ 0.05 keeps the expected share of false ones among them at 5 % at most, also where the law of the
-    p-values is broken. Below FEWEST flags no q is so small. Near-duplicates count once, where all are told apart
+    p-values is broken. Below FEWEST_FLAGS flags no q is so small. Near-duplicates count once, where all are told apart
     (scanner.results.false_discoveries). Left out: flags for reserved messages, of keys without any, and what tells no
     message.
 

@@ -315,7 +315,7 @@ _FILTER_MIX = (uint64(0xBF58476D1CE4E5B9), uint64(0x94D049BB133111EB))  # consta
 
 
 def hash_key(secret: bytes) -> NDArray[np.uint64]:
-    """The key under which n-grams are hashed, uint64[WIDEST + 2], so that no table tells which n-grams there were.
+    """The key under which n-grams are hashed, uint64[WIDEST_WINDOW + 2], so that no table tells which there were.
 
     secret: never that of a watermark.
     """
@@ -327,7 +327,7 @@ class Sketch:
 
     Args:
         reach: how many previous tokens an n-gram has.
-        cells: uint64[ROWS, CELLS]; None: nothing is learnt yet.
+        cells: uint64[CELLS_AN_NGRAM, CELLS_OF_A_ROW]; None: nothing is learnt yet.
     """
 
     def __init__(self, reach: int, cells: NDArray[np.uint64] | None = None) -> None:
@@ -343,7 +343,7 @@ class Sketch:
         return Sketch(self.reach, self.cells | other.cells)
 
     def common(self, texts: int) -> NDArray[np.uint8]:
-        """The n-grams that about so many distinct texts hold, or more: uint8[ROWS, CELLS / 8], a bit for each cell."""
+        """The n-grams that about so many distinct texts hold, or more: uint8[CELLS_AN_NGRAM, CELLS_OF_A_ROW / 8]."""
         return np.packbits(np.bitwise_count(self.cells) >= least_bits(texts), axis=1, bitorder="little")
 
 

@@ -88,7 +88,7 @@ def least_law(chance: NDArray[np.float64], level: int, excess: float) -> NDArray
 
 
 def smallest(row: Row | Nights, level: int, nights: int, seed: int) -> float:
-    """The smallest excess that so many nights see with probability POWER."""
+    """The smallest excess that so many nights see with probability POWER_OF_SMALLEST_EXCESS."""
     critical = row.critical() if isinstance(row, Row) else None
     low, high = 0.0, -np.log(row.chance[level])
     for _ in range(_HALVINGS):

@@ -36,7 +36,7 @@ def test_one_term():
 
 
 def test_what_rounding_costs_is_less_than_the_room_for_it():
-    """Rounding makes a bound too small by LONGEST · 2^-24 at most over all positions; the bound has room for 1 unit."""
+    """Rounding makes a bound too small by LONGEST_BOUNDED · 2^-24 at most over all positions; it has room for 1."""
     assert gumbel_runs.LONGEST_BOUNDED * 2.0**-24 < UNIT
     assert (
         gumbel_runs.LONGEST_BOUNDED * ((gumbel_runs.MOST_OF_A_TERM >> 1) + 1) < 2**32

@@ -53,7 +53,7 @@ class WithoutFew(NamedTuple):
 def without_few(
     by_message: pl.DataFrame, suspects: pl.DataFrame, scored: pl.LazyFrame
 ) -> dict[str, tuple[WithoutFew, ...]]:
-    """Leave out, for each key, the texts of the account that has most of its suspects, of the first two, … of FEW.
+    """Leave out, for each key, the texts of the accounts that have most of its suspects: one, two … FEW_ACCOUNTS.
 
     Args:
         by_message: key_id, message, and the hits at each threshold, of reserved messages.

@@ -5,8 +5,8 @@ Tokens, scores and counts are in scanner.audit.in_every_scan.decoys.
 A text that is drawn goes through the whole detector, with a decoy in place of each key. It is a hit where the smallest
 corrected p of its verdict or its spans reaches a threshold. A flag is corrected for messages, keys, variants, units and
 parts together, and other decoys test each of these alone. Expected hits are computed in this file alone, from the
-configured shares and REACH (a search of groups misses messages), so a correction that is dropped elsewhere shows. Where
-there are several looks, texts count once more by the whole text alone.
+configured shares and REACH_OF_GROUPS (a search of groups misses messages), so a correction that is dropped elsewhere
+shows. Where there are several looks, texts count once more by the whole text alone.
 """
 
 import functools
@@ -54,7 +54,7 @@ Messages of a group share draws, and few groups are searched for their users. `p
 """
 
 REACHED_ABOVE = 512
-"""Most scored positions to which REACH applies: in texts of 400 to 2,000 words 0.79 to 0.95 are reached."""
+"""Most scored positions to which REACH_OF_GROUPS applies: in texts of 400 to 2,000 words 0.79 to 0.95 are reached."""
 
 CHARACTERS_A_DRAW = 2**18
 """Characters of texts from which fewer are decided together, so that the driver waits no longer for a sign of life."""
@@ -332,7 +332,7 @@ class Decoys:
         return self._chances.of(about, scored, lambda missing: chances(law, missing, thresholds, messages))
 
     def critical(self, law: Law, scored: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The smallest scores that pass with one message, down to the last of DEEP: float64[D, J]."""
+        """The smallest scores that pass with one message, down to the last of DEEP_THRESHOLDS: float64[D, J]."""
         return self._critical.of(law, scored, lambda missing: critical_scores(law, missing, DEEP_THRESHOLDS).critical)
 
 
@@ -379,7 +379,7 @@ def open_decoys(plan: Plan) -> Decoys | None:
 
 
 def share_of(configured: float, documents: int | None) -> float:
-    """The share of the documents that is scored with one message: the configured one, and LEAST documents at least.
+    """The share of the documents that is scored with one message: as configured, and FEWEST_DOCUMENTS at least.
 
     Args:
         configured: the configured share; 0: no document is scored.

@@ -119,7 +119,7 @@ class Judgement(NamedTuple):
 
     p_value: probability of at least so many hits when the rate is the expected one times the bound; low, high: limits
     of the number of hits to expect, simultaneous over the family; smallest_excess: the ratio of the true to the
-    expected rate that this row would have called too small with probability POWER; verdict.
+    expected rate that this row would have called too small with probability POWER_OF_SMALLEST_EXCESS; verdict.
     """
 
     p_value: float
@@ -202,7 +202,7 @@ def holm(p_values: NDArray[np.float64], error: float) -> NDArray[np.bool_]:
 
 
 def smallest_excess(count: Count, effect: float, risk: float, bound: float = 1.0) -> float:
-    """Ratio of true to expected rate that is seen with probability POWER at this expectation; ∞ if none is.
+    """Ratio of true to expected rate that is seen with POWER_OF_SMALLEST_EXCESS at this expectation; ∞ if none is.
 
     By the Poisson law at the effective counts; the level is Bonferroni's, which Holm's procedure only improves.
     """

@@ -145,11 +145,11 @@ def chacha8_lanes(key: NDArray[np.uint32], inputs: NDArray[np.uint32], lanes: in
     """One block a lane, each with its own counter and nonce.
 
     Everything is 32 bits wide here: a single 64-bit value in the loop would halve the lanes of a vector. One block is a
-    long chain of steps, each of which waits for the previous one. More than FEW lanes go through it in four passes of a
-    double round each, which are short enough that the machine works on several vectors at a time.
-    inputs: uint32[4 · CHUNK]: low words of the counters, their high words, low words of the nonces, their high words,
-    CHUNK each; lanes beyond those asked for, up to CHUNK, may be computed from whatever stands there. out: uint32[16 ·
-    CHUNK], written: word k of lane i at CHUNK · k + i.
+    long chain of steps, each of which waits for the previous one. More than FEW_LANES lanes go through it in four
+    passes of a double round each, which are short enough that the machine works on several vectors at a time.
+    inputs: uint32[4 · POSITIONS_AT_ONCE]: low words of the counters, their high words, low words of the nonces, their
+    high words, POSITIONS_AT_ONCE each; lanes beyond those asked for, up to POSITIONS_AT_ONCE, may be computed from
+    whatever stands there. out: uint32[16 · POSITIONS_AT_ONCE], written: word k of lane i at POSITIONS_AT_ONCE · k + i.
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])
     if lanes <= FEW_LANES:
@@ -264,7 +264,8 @@ def siphash_lanes(
     """SipHash-2-4 of `count` tokens (4 little-endian bytes each) a lane: token k of lane i is tokens[stride · k + i].
 
     With a stride of 1 the lanes are the windows that begin at each place of a text.
-    key: uint64[2]; tokens: uint32; scratch: uint64[5 · CHUNK]; out: uint64[L], L ≤ CHUNK, written.
+    key: uint64[2]; tokens: uint32; scratch: uint64[5 · POSITIONS_AT_ONCE]; out: uint64[L], L ≤ POSITIONS_AT_ONCE,
+    written.
     """
     lanes = len(out)
     last = scratch[4 * POSITIONS_AT_ONCE : 4 * POSITIONS_AT_ONCE + lanes]

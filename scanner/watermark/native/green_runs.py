@@ -205,7 +205,7 @@ def _count_blocks(
     rule: tuple[int, int, int],
     counters: NDArray[np.uint32],
 ) -> None:
-    """As `count_run`, for MANY blocks or more: a step's blocks stand side by side, so that no lanes are added up."""
+    """As `count_run`, for FEWEST_BLOCKS_ASIDE or more: a step's blocks stand side by side: no lanes are added up."""
     n, bits, planes = rule
     height = 16 // planes
     per_block, levels = 5 + log2(height), len(counters)
@@ -253,7 +253,7 @@ def _blocks_of_step(token: uint32, nonce: uint64, block: int, bits: int, side: i
 
 @kernel
 def _add_rows(rows: NDArray[np.uint32], sums: NDArray[np.uint32], carry: NDArray[np.uint32]) -> None:
-    """Add ROWS rows of bits to vertical counters, at least five levels of them: uint32[levels, W]."""
+    """Add VECTORS_A_PASS rows of bits to vertical counters, at least five levels of them: uint32[levels, W]."""
     r0, r1, r2, r3, r4, r5, r6, r7 = rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], rows[6], rows[7]
     s0, s1, s2, s3, s4 = sums[0], sums[1], sums[2], sums[3], sums[4]
     for i in range(len(carry)):

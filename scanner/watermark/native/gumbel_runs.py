@@ -5,9 +5,9 @@ powers of two, below the true one by up to 0.0861. Sums of these bits therefore 
 quarter of the cost of the logarithm itself, and only the few messages whose bound reaches an exact score need theirs.
 Version 1 adds the bits of each R (`sum_bits`).
 
-Version 2 takes the logarithm of a product (`bound_run`): PRODUCT factors are multiplied in single precision before an
-exponent is looked at, LANES steps side by side, and a logarithm is taken once a lane, at the end. No bound is too
-small, and every STEPS steps make it too large by 16 · 0.0861 · ln 2 = 0.96 at most:
+Version 2 takes the logarithm of a product (`bound_run`): FACTORS_A_PRODUCT factors are multiplied in single precision
+before an exponent is looked at, LANES steps side by side, and a logarithm is taken once a lane, at the end. No bound is
+too small, and every STEPS_A_PRODUCT steps make it too large by 16 · 0.0861 · ln 2 = 0.96 at most:
 1. (2^32 − 1 − w) | 1 is R or R − 1, and at least 1. A factor that is too small makes the bound larger.
 2. To round a factor to a float, and a product, adds 2^-24 of it at most: 2^-12 / ln 2 units of ln 2 / 2^11 a step,
    which `units_of` takes off. A product lies between 2^-126 and 2^99, so that no float overflows or loses digits.
@@ -66,10 +66,11 @@ def sum_bits(
 
     Args:
         key: uint32[8].
-        ids: uint32[T], scored tokens, T ≤ LONGEST.
+        ids: uint32[T], scored tokens, T ≤ LONGEST_BOUNDED.
         nonces: uint64[T].
         first_message: of the tile.
-        sums: uint32[GROUP + messages + GROUP], written; message first_message + i at GROUP + i, the rest is waste.
+        sums: uint32[WORDS_A_GROUP + messages + WORDS_A_GROUP], written; message first_message + i at WORDS_A_GROUP + i,
+        the rest is waste.
     """
     block = np.empty(GROUPS_A_LOOP * WORDS_A_GROUP, np.uint32)
     messages = len(sums) - 2 * WORDS_A_GROUP

@@ -3,8 +3,8 @@
 Without groups message m reads number m everywhere. With B groups of B users, message g·B + v reads number g in group
 steps, which its group shares, and g·2^16 + v in user steps, which nobody shares (SPEC_2 §2).
 
-The score of one message is computed in one pass over the scored positions, CHUNK at a time: nonces, entries, blocks,
-scores. Everything but the text stays in the first-level cache.
+The score of one message is computed in one pass over the scored positions, POSITIONS_AT_ONCE at a time: nonces,
+entries, blocks, scores. Everything but the text stays in the first-level cache.
 """
 
 import math

@@ -5,8 +5,9 @@ one another, and their bits are added once for each bit of the level, so many pl
 
 **Gumbel.** The bits of a float are a logarithm that runs below the true one by up to 0.0861 binary digits
 (scanner.watermark.native.gumbel_runs). Times the level of its lane and summed they bound each sum from above, in one
-pass for all levels. Only numbers whose bound reaches an exact sum need logarithms. Over LONGEST steps so much is lost
-that too many would. There each level is bounded by itself, by products, which lose less and pad few lanes then.
+pass for all levels. Only numbers whose bound reaches an exact sum need logarithms. Over LONGEST_BOUNDED_BY_LEVELS steps
+so much is lost that too many would. There each level is bounded by itself, by products, which lose less and pad few
+lanes then.
 """
 
 from typing import NamedTuple
@@ -156,7 +157,7 @@ def _add_steps(
 
 @kernel
 def _add_times(rows: NDArray[np.uint32], times: int, sums: NDArray[np.uint32], carry: NDArray[np.uint32]) -> None:
-    """Add ROWS rows of bits to vertical counters so many times, 8 at most: uint32[8 or more, W]."""
+    """Add VECTORS_A_PASS rows of bits to vertical counters so many times, 8 at most: uint32[8 or more, W]."""
     for bit in range(4):
         if (times >> bit) & 1:
             _add_rows(rows, sums[bit:], carry)

@@ -1,16 +1,18 @@
 """Streams of the native watermark: from sub-keys to blocks of a step's secret vector (SPEC §1), and runs in them.
 
-Most positions of a text are scored, so windows are hashed for CHUNK tokens in a row: they stand in order then, and no
-lane has to collect its own. Blocks are computed for CHUNK positions at a time, so that nothing leaves the cache.
+Most positions of a text are scored, so windows are hashed for POSITIONS_AT_ONCE tokens in a row: they stand in order
+then, and no lane has to collect its own. Blocks are computed for POSITIONS_AT_ONCE positions at a time, so that nothing
+leaves the cache.
 
 In version 2 (SPEC_2 §1), whose nonces are those of version 1, each token has a run of numbers of its own and every run
 begins with a block. So nothing has to be shifted: lane i of a vector is step i, and what a block adds for a number is
 summed over the lanes.
 
 Kernels take key, uint32[8], or sip, uint64[2]; ids, uint32[N], flat tokens; window, h; places, int64[L], positions in
-ids, L ≤ CHUNK; nonces, uint64[L], and tokens x, int64[L], one a lane; bits, log2 of the numbers that a block holds;
-height, words of a plane in a block, P of SPEC §1, a power of two; inputs, uint32[4 · CHUNK], and scratch, uint64[6 ·
-CHUNK], for their own use; out, of which they write the first L or, of blocks, uint32[16 · CHUNK].
+ids, L ≤ POSITIONS_AT_ONCE; nonces, uint64[L], and tokens x, int64[L], one a lane; bits, log2 of the numbers that a
+block holds; height, words of a plane in a block, P of SPEC §1, a power of two; inputs, uint32[4 · POSITIONS_AT_ONCE],
+and scratch, uint64[6 · POSITIONS_AT_ONCE], for their own use; out, of which they write the first L or, of blocks,
+uint32[16 · POSITIONS_AT_ONCE].
 """
 
 from typing import Any, NamedTuple
@@ -73,7 +75,7 @@ def chacha8_block(key: NDArray[np.uint32], counter: int, nonce: int) -> NDArray[
 
 @kernel
 def end_of_chunk(index: NDArray[np.int64], p: int) -> int:
-    """The first scored position that lies beyond the chunk of position p, or before its own: p < end ≤ p + CHUNK."""
+    """The first scored position beyond the chunk of position p, or before its own: p < end ≤ p + POSITIONS_AT_ONCE."""
     stop, most = index[p] + POSITIONS_AT_ONCE, min(p + POSITIONS_AT_ONCE, len(index))
     end = p + 1
     while end < most and index[end - 1] < index[end] < stop:
@@ -153,8 +155,8 @@ def steps_of_positions(
 ) -> None:
     """Nonces and tokens of the next scored positions, fastest where they come in order from call to call.
 
-    hashed: int64[2], from and to where the windows in scratch were hashed; zeros at first. nonces: uint64[CHUNK], and
-    entries: int64[CHUNK]: the first L are written.
+    hashed: int64[2], from and to where the windows in scratch were hashed; zeros at first. nonces:
+    uint64[POSITIONS_AT_ONCE], and entries: int64[POSITIONS_AT_ONCE]: the first L are written.
     """
     run = scratch[5 * POSITIONS_AT_ONCE :]
     begin, stop = hashed[0], hashed[1]
@@ -202,7 +204,8 @@ def blocks_of_words(
 ) -> None:
     """The block that holds word i of a stream (SPEC §1), a lane for each nonce and word.
 
-    Word i of plane q then stands at CHUNK · (q · height + row_of_word(i, height)) + lane of out. words: int64[L].
+    Word i of plane q then stands at POSITIONS_AT_ONCE · (q · height + row_of_word(i, height)) + lane of out. words:
+    int64[L].
     """
     shift = 4
     while LANES * height >> shift > 1:
@@ -229,7 +232,8 @@ def blocks_of_runs(
 ) -> None:
     """The block that holds entry x·2^32 + d of a stream of version 2 (SPEC_2 §1), a lane for each token x and number d.
 
-    Word i of plane q then stands at CHUNK · (q · height + i mod height) + lane of out. numbers: int64[L], d.
+    Word i of plane q then stands at POSITIONS_AT_ONCE · (q · height + i mod height) + lane of out. numbers: int64[L],
+    d.
     """
     low, high = uint32(32 - bits), uint32(bits)
     for i in range(len(tokens)):
@@ -387,7 +391,8 @@ def begin_run(
 ) -> None:
     """Counters and nonces of the blocks that hold number `first` of each step's run, as `chacha8_lanes` takes them.
 
-    ids: uint32[L], L ≤ CHUNK; nonces: uint64[L] or more; first: the first number of a block; inputs: written.
+    ids: uint32[L], L ≤ POSITIONS_AT_ONCE; nonces: uint64[L] or more; first: the first number of a block; inputs:
+    written.
     """
     low, high, block = uint32(32 - bits), uint32(bits), uint32(first >> bits)
     for i in range(len(ids)):

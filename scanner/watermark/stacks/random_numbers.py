@@ -26,7 +26,7 @@ _M = 397
 
 @kernel
 def seeded(seed: uint32, state: NDArray[np.uint32]) -> None:
-    """Fill a state, uint32[WORDS], from a seed; `turned` comes before its first word."""
+    """Fill a state, uint32[STATE_WORDS], from a seed; `turned` comes before its first word."""
     state[0] = seed
     for i in range(1, STATE_WORDS):
         last = uint32(state[i - 1])
@@ -42,7 +42,7 @@ def _twist(high: uint32, low: uint32, far: uint32) -> uint32:
 
 @kernel
 def turned(state: NDArray[np.uint32]) -> None:
-    """The state of the next WORDS words."""
+    """The state of the next STATE_WORDS words."""
     for i in range(STATE_WORDS - _M):
         state[i] = _twist(state[i], state[i + 1], state[i + _M])
     for i in range(STATE_WORDS - _M, STATE_WORDS - 1):
