@@ -65,21 +65,21 @@ def check(
         raise click.UsageError("--fpr goes with --registry; CONFIG has a rate.")
     if date is not None and config is None:
         raise click.UsageError("--date goes with CONFIG; --registry has no filter.")
-    from scanner.detection.one_text import Check, check_text
+    from scanner.detection.one_text import TextCheck, check_text
     from scanner.results.filters import filter_of_config
     from scanner.scan_plan import NO_VARIANTS, lacks
     from scanner.watermark.formats import format_of
 
     found = None
     if config is not None:
-        request = Check.of_config(config, key_ids)
+        request = TextCheck.of_config(config, key_ids)
         found = filter_of_config(config, (date or datetime.datetime.now(datetime.UTC)).date())
         request = (
             request if found is None else replace(request, rules=replace(request.rules, ngram_filter=found.open()))
         )
     elif registry is not None:
         folder = registry if is_uri(registry) else Path(registry)
-        request = Check.of_registry(folder, key_ids, 1e-6 if fpr is None else fpr)
+        request = TextCheck.of_registry(folder, key_ids, 1e-6 if fpr is None else fpr)
     verdicts = check_text(request, _read(source))
     rate, tested, weights = request.rules.false_positive_rate, request.rules.keys_tested, request.rules.weights
     scan_filter = None if found is None else found.scan_filter
@@ -105,7 +105,7 @@ def check(
 
 def _filter_in_words(found: "NightFilter") -> str:
     name = f"the filter {found.sha256[:12]} of {found.night}"
-    if found.empty:
+    if found.is_empty:
         return f"no n-gram is left out: {name} knows no earlier night"
     return f"n-grams that {found.scan_filter.texts} texts of earlier nights hold are left out, by {name}"
 

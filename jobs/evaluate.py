@@ -26,7 +26,7 @@ from scanner.interrupts import interrupts_noted
 if TYPE_CHECKING:
     import polars as pl
 
-    from scanner.detection.one_text import Check
+    from scanner.detection.one_text import TextCheck
     from scanner.evaluation.plan import EvaluationPlan
     from scanner.evaluation.scores import Figure
     from scanner.evaluation.units import WrittenTexts
@@ -190,12 +190,12 @@ def error_rates(
     """
     import polars as pl
 
-    from scanner.detection.one_text import Check
+    from scanner.detection.one_text import TextCheck
     from scanner.evaluation.error_rates import Decider, Rewriter, page, twin
     from scanner.evaluation.error_rates import error_rates as measure
     from scanner.registry import unknown_users
 
-    check = Check.of_config(config)
+    check = TextCheck.of_config(config)
     human, ours = _read("--unmarked", unmarked), _read("--marked", marked)
     both = human.join(ours, on="text", how="semi").height
     if both:
@@ -262,7 +262,7 @@ def _about(texts: "pl.DataFrame", paths: Sequence[Path], too_short: int) -> dict
     return {"texts": texts.height, "too_short": too_short, "files": [sha256_file(path) for path in paths]}
 
 
-def _keys(check: "Check") -> list[dict[str, Any]]:
+def _keys(check: "TextCheck") -> list[dict[str, Any]]:
     from scanner.watermark.formats import format_of
 
     return [
@@ -272,7 +272,7 @@ def _keys(check: "Check") -> list[dict[str, Any]]:
     ]
 
 
-def _rules(check: "Check") -> dict[str, Any]:
+def _rules(check: "TextCheck") -> dict[str, Any]:
     rules, weights = check.rules, check.rules.weights
     looks = {"the text without what hides a mark": weights.normalised, "parts of the text": weights.span}
     stated = ("false_positive_rate", "misnaming_rate", "dedup", "min_scored", "keys_tested")

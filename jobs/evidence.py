@@ -13,7 +13,7 @@ import click
 from tqdm import tqdm
 
 from jobs.options import Day, NamedPath, refuse_unscanned, results_argument, results_at
-from jobs.text import columns, counted, tell, wrapped
+from jobs.text import columns, counted, tell, wrap_line
 from scanner.errors import Refused
 from scanner.printable import amount, combines, cut, printable, safe
 from schemas.words import Naming
@@ -126,14 +126,14 @@ def _lines(explained: "Explanation") -> Iterator[str]:
 
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     for heading, sentence in what_was_found(explained):
-        yield from wrapped(f"{heading}: {sentence}", width, "  ")
-    yield from wrapped(f"What this does not say: {'; '.join(DOES_NOT_SAY)}", width, "  ")
+        yield from wrap_line(f"{heading}: {sentence}", width, "  ")
+    yield from wrap_line(f"What this does not say: {'; '.join(DOES_NOT_SAY)}", width, "  ")
     yield ""
     if explained.text is None:
-        yield from wrapped(f"The text is not shown: {explained.no_text}.", width, "  ")
+        yield from wrap_line(f"The text is not shown: {explained.no_text}.", width, "  ")
         return
     if explained.no_evidence is not None:
-        yield from wrapped(f"The text stands without its evidence: {explained.no_evidence}.", width, "  ")
+        yield from wrap_line(f"The text stands without its evidence: {explained.no_evidence}.", width, "  ")
     yield from _marked_lines(segments(explained, CHARACTERS_IN_TERMINAL), width)
     if len(explained.text) > CHARACTERS_IN_TERMINAL:
         yield f"({len(explained.text) - CHARACTERS_IN_TERMINAL:,} more characters; --html shows more)"
@@ -145,9 +145,9 @@ def _account_lines(found: "Sequence[AccountExplanation]") -> Iterator[str]:
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     for explained in found:
         for heading, sentence in what_was_found(explained):
-            yield from wrapped(f"{heading}: {safe(sentence)}", width, "  ")
+            yield from wrap_line(f"{heading}: {safe(sentence)}", width, "  ")
         yield ""
-        yield from wrapped(posts_in_words(explained, POSTS_IN_TERMINAL), width, "  ")
+        yield from wrap_line(posts_in_words(explained, POSTS_IN_TERMINAL), width, "  ")
         for post in explained.posts[:POSTS_IN_TERMINAL]:
             yield ""
             yield from _post_lines(post, width)
@@ -155,14 +155,14 @@ def _account_lines(found: "Sequence[AccountExplanation]") -> Iterator[str]:
 
 def _post_lines(post: "AccountPost", width: int) -> Iterator[str]:
     from scanner.evidence.accounts import about_post
-    from scanner.evidence.page import visible
+    from scanner.evidence.page import visible_text
 
-    yield from wrapped(about_post(post), width, "  ")
+    yield from wrap_line(about_post(post), width, "  ")
     for part in post.parts:
         margin = "  quotes | " if part.kind == "quoted" else "  writes | "
-        text = visible(post.text[part.begin : part.end].rstrip())
+        text = visible_text(post.text[part.begin : part.end].rstrip())
         for line in (text if len(text) <= LONGEST_PART else cut(text, LONGEST_PART)).split("\n"):
-            yield from wrapped(margin + line, width, margin) if line.strip() else ()
+            yield from wrap_line(margin + line, width, margin) if line.strip() else ()
 
 
 def _marked_lines(parts: "list[PageSegment]", width: int) -> Iterator[str]:

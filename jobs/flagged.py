@@ -114,7 +114,8 @@ def least_sure(rows: "pl.DataFrame", prior: float | None) -> list[str]:
     row = rows.sort("log10_p_shown").row(-1, named=True)
     chance = row["expected_by_chance_at_most"]
     reached = f"{amount(chance)} documents of its scan at most reach it by chance alone; " if chance else ""
-    sentence = f"the largest p-value shown is {one_in(row['log10_p_shown'])}: {reached}{bet(row['log10_p_shown'])}"
+    e_value = e_value_in_words(row["log10_p_shown"])
+    sentence = f"the largest p-value shown is {one_in(row['log10_p_shown'])}: {reached}{e_value}"
     posterior = rows["posterior_at_most"].drop_nulls().to_list()
     if prior is not None and posterior:
         sentence += (
@@ -129,7 +130,7 @@ def least_sure(rows: "pl.DataFrame", prior: float | None) -> list[str]:
     return [sentence]
 
 
-def bet(log10_p: float) -> str:
+def e_value_in_words(log10_p: float) -> str:
     """The e-value of a p-value, in words."""
     from scanner.results.false_discoveries import log10_e_value
 
@@ -138,7 +139,7 @@ def bet(log10_p: float) -> str:
     )
 
 
-def bet_in_words(rate: float) -> str:
+def least_e_value_in_words(rate: float) -> str:
     """The e-value in words, of a flag that is just at a false-positive rate."""
     from scanner.results.false_discoveries import log10_e_value
 

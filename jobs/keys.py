@@ -14,14 +14,14 @@ from jobs.options import (
     DATE_OR_MINUTE,
     Folder,
     NamedPath,
+    confirm,
     dry_run_option,
     groups_of,
     held_by_option,
-    sure,
     time_of,
     yes_option,
 )
-from jobs.text import complain, counted, tell, wrapped
+from jobs.text import complain, counted, tell, wrap_line
 from scanner.errors import Refused
 from scanner.printable import printable
 from scanner.registry import find_key, load_registry, new_key, open_key, retire_key, suggested_parameters
@@ -38,13 +38,13 @@ ASSUMED = "assumed: no law over keys speaks for its p-values, and anyone can mak
 """Sentence about a key whose law is assumed."""
 
 
-def what(key: MasterKey) -> str:
+def format_in_words(key: MasterKey) -> str:
     """The key's format, parameters and messages, in words."""
     parameters = "".join(f", {name} {value}" for name, value in key.parameters.items())
     return f"{key.format}{parameters}, {counted(key.messages, 'message')}"
 
 
-def weight(key: MasterKey) -> list[str]:
+def weight_in_words(key: MasterKey) -> list[str]:
     """The weight of a later key: its share of the false-positive rate, and the share of older keys."""
     if key.one_of is None:
         return []
@@ -52,7 +52,7 @@ def weight(key: MasterKey) -> list[str]:
     return [f"weight      1/{key.one_of:,} of a false-positive rate, for ever: {kept}"]
 
 
-def strength(key: MasterKey) -> list[str]:
+def strength_in_words(key: MasterKey) -> list[str]:
     """What its p-values hold over, unless that is a key that nobody can search."""
     from scanner.watermark.formats import format_of
 
@@ -60,7 +60,7 @@ def strength(key: MasterKey) -> list[str]:
     if basis.proven:
         return []
     words = ASSUMED if basis.assumed else f"{basis}: p-values end at {2.0**-basis.bits:.0e}"
-    return wrapped(f"  strength {words}", 100, "    ")
+    return wrap_line(f"  strength {words}", 100, "    ")
 
 
 def cautions(key: MasterKey) -> list[str]:
@@ -144,14 +144,14 @@ def new(
         active_until=active_until and active_until.replace(tzinfo=UTC),
         held_by=held_by,
     )
-    tell(f"key         {key.key_id}: {what(key)}")
+    tell(f"key         {key.key_id}: {format_in_words(key)}")
     tell(f"tokenizer   {key.tokenizer.file}, SHA-256 {key.tokenizer.sha256}")
     tell(f"secret      {key.secret}")
     tell(f"decoys      {load_registry(registry).audit_secret or 'none: see `brickscan keys audit-secret`'}")
     tell(f"commitment  {key.commitment or 'none: keys of this format are too short to be committed to'}")
     tell(f"made        {time_of(key.created_at)}")
     tell(*([] if key.held_by is None else [f"held by     {printable(key.held_by)}, who can mark for anybody"]))
-    tell(*weight(key))
+    tell(*weight_in_words(key))
     complain(*(f"key {key.key_id!r}: {caution}" for caution in cautions(key)))
     tell(
         "",
@@ -246,10 +246,10 @@ def add(
         active_from=active_from and active_from.replace(tzinfo=UTC),
         held_by=held_by,
     )
-    tell(f"key         {key.key_id}: {what(key)}")
+    tell(f"key         {key.key_id}: {format_in_words(key)}")
     tell(f"tokenizer   {key.tokenizer.file}, SHA-256 {key.tokenizer.sha256}")
     tell(f"secret      {key.secret}")
-    tell(*weight(key))
+    tell(*weight_in_words(key))
     tell(*_floor(registry, key))
     tell(*_price(registry, key))
     tell(*(f"careful     {caution}" for caution in cautions(key)))
@@ -355,14 +355,14 @@ def _lines(key: MasterKey) -> list[str]:
         admitted = f"to p = {key.admission.holds_down_to:g}{', with a filter' if key.admission.filter else ''}"
     return [
         key.key_id,
-        *wrapped(f"  {what(key)}, tokenizer {key.tokenizer.sha256[:12]}", 100, "    "),
+        *wrap_line(f"  {format_in_words(key)}, tokenizer {key.tokenizer.sha256[:12]}", 100, "    "),
         f"  made {time_of(key.created_at)}, {_marks(key)}",
         f"  admitted by an audit: {admitted}",
         f"  commitment {key.commitment or 'none'}",
-        *([] if key.held_by is None else wrapped(f"  held by {printable(key.held_by)}", 100, "    ")),
-        *strength(key),
+        *([] if key.held_by is None else wrap_line(f"  held by {printable(key.held_by)}", 100, "    ")),
+        *strength_in_words(key),
         *([] if key.one_of is None else [f"  weight 1/{key.one_of:,} of a false-positive rate"]),
-        *(line for caution in cautions(key) for line in wrapped(f"  careful: {caution}", 100, "    ")),
+        *(line for caution in cautions(key) for line in wrap_line(f"  careful: {caution}", 100, "    ")),
     ]
 
 
@@ -393,7 +393,7 @@ def _retire(key_id: str, registry: Path | str, yes: bool, dry_run: bool) -> None
     key = find_key(load_registry(local_folder(registry)), key_id)
     if key.retired_at is not None:
         tell(f"{key_id} was retired {time_of(key.retired_at)}; nothing changed")
-    elif sure([f"retires {key_id}, for good: nothing is marked with it, users get no message of it"], yes, dry_run):
+    elif confirm([f"retires {key_id}, for good: nothing is marked with it, users get no message of it"], yes, dry_run):
         retire_key(registry, key_id)
         tell(f"{key_id} is retired: scans still test it, nothing is marked with it, users get no message of it.")
 

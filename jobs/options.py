@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
-from jobs.text import columns, complain, fitted, tell
+from jobs.text import columns, complain, fit_rows, tell
 from scanner.errors import Refused
 from scanner.printable import cell, printable
 from scanner.storage.locations import absolute, is_uri, refuse_password, refuse_special
@@ -45,7 +45,7 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], narrowest: Ma
     lines: Sequence[Sequence[str]] = [head, *rows]
     if on_terminal():
         most = min(shutil.get_terminal_size().columns, MOST_COLUMNS)
-        lines = fitted(lines, most, {head.index(name): least for name, least in narrowest.items()})
+        lines = fit_rows(lines, most, {head.index(name): least for name, least in narrowest.items()})
     tell(*columns(lines))
 
 
@@ -311,18 +311,18 @@ def refuse_output(out: Path) -> None:
         raise Refused(f"--out {out}: there is no folder {out.parent}; make it first")
 
 
-def sure(what: Sequence[str], yes: bool, dry_run: bool) -> bool:
+def confirm(changes: Sequence[str], yes: bool, dry_run: bool) -> bool:
     """Whether to go on with what cannot be undone, by --yes or by the answer of somebody at the terminal.
 
     Raises:
         Refused: neither option was given, and nobody can be asked.
     """
     if dry_run:
-        tell(*what, "nothing was done (--dry-run)")
+        tell(*changes, "nothing was done (--dry-run)")
         return False
     if yes:
         return True
-    complain(*what)
+    complain(*changes)
     if not sys.stdin.isatty():
         raise Refused("this cannot be undone, and nobody is there to ask: give --yes, or --dry-run to see it first")
     if click.confirm("This cannot be undone. Go on?", err=True):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jobs.options import TRIAL_LINE
-from jobs.text import counted, wrapped
+from jobs.text import counted, wrap_line
 from scanner.audit.in_every_scan.controls import CANARY_WORDS
 from scanner.audit.in_every_scan.scan_audit import ScanAudit
 from scanner.audit.statistics.audit_rows import holds_down_to, number
@@ -170,12 +170,12 @@ def summary(
     if not hands:
         return "\n".join([*lines, "nothing needs a hand"])
     return "\n".join(
-        [*lines, "needs a hand:", *(line for hand in hands for line in wrapped(f"- {hand}", LINE_WIDTH, "  "))]
+        [*lines, "needs a hand:", *(line for hand in hands for line in wrap_line(f"- {hand}", LINE_WIDTH, "  "))]
     )
 
 
 def _line(label: str, text: str) -> list[str]:
-    return wrapped(f"{label:<{_MARGIN}}{text}", LINE_WIDTH, " " * _MARGIN)
+    return wrap_line(f"{label:<{_MARGIN}}{text}", LINE_WIDTH, " " * _MARGIN)
 
 
 def _read(outcome: "ScanOutcome") -> Iterator[str]:
@@ -183,7 +183,7 @@ def _read(outcome: "ScanOutcome") -> Iterator[str]:
     from scanner.results.scan_list import in_words
 
     work, counts, seconds = outcome.work, outcome.totals.counts, max(outcome.seconds, 1e-9)
-    yield from wrapped(
+    yield from wrap_line(
         f"scan {outcome.scan_id}: {counted(counts.documents, 'document')} in {seconds:.1f} s "
         f"({counts.documents / seconds:,.0f} documents/s, {counts.text_bytes / 1e6 / seconds:.2f} MB/s)",
         LINE_WIDTH,
@@ -220,7 +220,7 @@ def _whole(outcome: "ScanOutcome") -> "WholeInput":
 
 def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
     """The flags, and how many of them chance explains."""
-    from jobs.flagged import bet_in_words
+    from jobs.flagged import least_e_value_in_words
 
     whole = _whole(outcome)
     flagged = counted(whole.flagged, "document")
@@ -242,7 +242,7 @@ def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
     if outcome.audit is not None:
         yield from _line("false flags", false_flags_in_words(outcome.audit))
         if whole.flagged:
-            yield from _line("evidence", bet_in_words(false_positive_rate))
+            yield from _line("evidence", least_e_value_in_words(false_positive_rate))
 
 
 def _proved(outcome: "ScanOutcome") -> Iterator[str]:
@@ -273,7 +273,7 @@ def _audited(outcome: "ScanOutcome", *, verbose: bool) -> Iterator[str]:
     for sentence in canaries_in_words(outcome.audit):
         yield from _line("canaries", sentence)
     for line in table(outcome.audit) if verbose else ():
-        yield from wrapped(f"  {line}", LINE_WIDTH, " " * _MARGIN)
+        yield from wrap_line(f"  {line}", LINE_WIDTH, " " * _MARGIN)
 
 
 def _hands(outcome: "ScanOutcome") -> Iterator[str]:

@@ -49,7 +49,7 @@ def numbers(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield from ("  ".join(map(str.rjust, row, widths)).rstrip() for row in rows)
 
 
-def fitted(rows: Sequence[Sequence[str]], most: int, narrowest: Mapping[int, int]) -> list[list[str]]:
+def fit_rows(rows: Sequence[Sequence[str]], most: int, narrowest: Mapping[int, int]) -> list[list[str]]:
     """Cells of a table cut until its lines take so many columns of a terminal, or all that may be cut is cut.
 
     Args:
@@ -74,7 +74,7 @@ def _cut_to(text: str, room: int) -> str:
     return out
 
 
-def wrapped(line: str, most: int, indent: str) -> list[str]:
+def wrap_line(line: str, most: int, indent: str) -> list[str]:
     """A line in lines of so many columns, the second and later ones indented; paths and ids stay whole."""
     return textwrap.wrap(line, most, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import click
 
-from jobs.options import Day, dry_run_option, results_argument, results_at, sure, yes_option
+from jobs.options import Day, confirm, dry_run_option, results_argument, results_at, yes_option
 from jobs.text import StepProgress, counted, tell
 
 
@@ -94,13 +94,13 @@ def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) 
     from scanner.results import retention
 
     folder = results_at(results).folder
-    old = retention.expired(folder, retention.cutoff(keep), keep_flags=keep_flags)
+    old = retention.expired_rows(folder, retention.cutoff(keep), keep_flags=keep_flags)
     if not old.nights:
         tell(f"no night is older than {counted(keep, 'day')}, from its date or its scan, the later one")
         return
     kept = ", of which those that stand are kept" if keep_flags else ""
     what = f"drops {len(old.nights):,} nights, {old.nights[0]} to {old.nights[-1]}: {old.documents:,} documents and "
-    if sure([what + f"{old.flagged:,} flags{kept}"], yes, dry_run):
+    if confirm([what + f"{old.flagged:,} flags{kept}"], yes, dry_run):
         rows = retention.retain(folder, old.scans, keep_flags=keep_flags, watch=StepProgress("retain"))
         tell(f"{rows:,} rows dropped")
 

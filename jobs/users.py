@@ -15,12 +15,12 @@ from jobs.options import (
     Folder,
     Form,
     NamedPath,
+    confirm,
     dry_run_option,
     form_option,
     key_ids_option,
     show_footer,
     show_records,
-    sure,
     time_of,
     yes_option,
 )
@@ -355,7 +355,7 @@ def _remove(
     unknown = unknown_users(registry, names)
     if unknown and not erase:
         raise Refused(f"user {unknown[0]!r} holds no message in this registry; see `brickscan users list`")
-    if not sure(_what_goes(registry, names, erase, results), yes, dry_run):
+    if not confirm(_what_goes(registry, names, erase, results), yes, dry_run):
         return
     if erase:
         _erase(registry, names, unknown, results)

@@ -41,7 +41,7 @@ from scanner.results.transactions import TableEntry, commit, open_tables, read_w
 from scanner.scan_plan import read_config
 from scanner.storage.data_files import write_file
 from scanner.storage.locations import table_uri
-from scanner.watermark.stacks.shared import Held
+from scanner.watermark.stacks.shared import HiddenValue
 from schemas.config import CoopConfig, ExportConfig, OzoneConfig
 from schemas.tables import SENT
 from schemas.verdict import AccountVerdict, Verdict, VerdictDocument, VerdictKey, VerdictP, VerdictSpan
@@ -243,7 +243,7 @@ class Receiver(NamedTuple):
 
     name: str
     url: str
-    headers: Held[dict[str, str]]
+    headers: HiddenValue[dict[str, str]]
     drops_repeats: bool
 
 
@@ -267,7 +267,7 @@ def checked_url(field: str, url: str) -> str:
     return url.rstrip("/")
 
 
-def sent(results: str) -> pl.LazyFrame:
+def sent_records(results: str) -> pl.LazyFrame:
     """All reports that were sent or were to be sent, oldest first, as in schemas.tables.SENT."""
     if not DeltaTable.is_deltatable(table_uri(results, "sent")):
         return pl.LazyFrame(schema=pl.Schema(SENT))
@@ -293,7 +293,7 @@ class Outbox:
         self._resend, self._post = resend or receiver.drops_repeats, post or _post
         open_tables(results, ["sent"])
         local = (pl.col("receiver") == receiver.name) & (pl.col("url") == receiver.url)
-        rows = ask(results, lambda: sent(results).filter(local).collect())
+        rows = ask(results, lambda: sent_records(results).filter(local).collect())
         self._states: dict[str, list[str]] = {}
         for item, state in rows.select("item_id", "state").iter_rows():
             self._states.setdefault(item, []).append(state)
@@ -384,7 +384,7 @@ def ozone_or_coop(config_file: Path, name: str) -> tuple[Body, Callable[[], Rece
         url = checked_url("export.coop.url", coop.url) + "/api/v1/report"
 
         def to_coop() -> Receiver:
-            return Receiver("coop", url, Held({"X-API-KEY": read_token(coop.token, base)}), drops_repeats=False)
+            return Receiver("coop", url, HiddenValue({"X-API-KEY": read_token(coop.token, base)}), drops_repeats=False)
 
         return lambda verdict, text: coop_report(verdict, text, coop), to_coop
     if name == "ozone" and (ozone := config.ozone) is not None:
@@ -394,7 +394,7 @@ def ozone_or_coop(config_file: Path, name: str) -> tuple[Body, Callable[[], Rece
             headers = {"Authorization": f"Bearer {read_token(ozone.token, base)}"}
             if ozone.labeler is not None:
                 headers["atproto-proxy"] = f"{ozone.labeler}#atproto_labeler"
-            return Receiver("ozone", where, Held(headers), drops_repeats=True)
+            return Receiver("ozone", where, HiddenValue(headers), drops_repeats=True)
 
         return lambda verdict, _text: ozone_event(verdict, ozone), to_ozone
     raise Refused(f"{config_file}: has no section [export.{name}]; the guide “Give flags to other systems” shows one")

@@ -131,7 +131,7 @@ def _likely_runs() -> re.Pattern[str]:
     return re.compile(f"[{marks}][{marks}]{{{MOST_COMBINING}}}")
 
 
-def composed(text: str, form: Literal["NFC", "NFKC"] = "NFC") -> str:
+def compose(text: str, form: Literal["NFC", "NFKC"] = "NFC") -> str:
     """A text in a normal form of Unicode, without the marks that come after 30 on one letter.
 
     Putting a run of marks in order takes time by the square of its length. Where the stream-safe format begins a new
@@ -145,7 +145,7 @@ def composed(text: str, form: Literal["NFC", "NFKC"] = "NFC") -> str:
 
 def skeleton(name: str) -> str:
     """The common form of names that look alike: case, blanks at the ends and letters' scripts make no difference."""
-    visible = INVISIBLE.sub("", composed(name.translate(_AS_LATIN), "NFKC")).translate(_AS_LATIN)
+    visible = INVISIBLE.sub("", compose(name.translate(_AS_LATIN), "NFKC")).translate(_AS_LATIN)
     return " ".join(visible.casefold().split())
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from scanner import exports
 from scanner.errors import ScanFailed
-from scanner.exports import VERDICT_COLUMNS, ReceiverAnswer, ozone_or_coop, sent
+from scanner.exports import VERDICT_COLUMNS, ReceiverAnswer, ozone_or_coop, sent_records
 from scanner.printable import cell
 from schemas.verdict import Verdict
 from tests.support.command_line import call
@@ -222,7 +222,7 @@ def test_label_studio_gets_characters_of_the_text(scanned):
 
 def test_nothing_is_sent_unless_it_is_asked_for(scanned, console):
     code, out, err = export(scanned, "coop")
-    assert (code, console.taken, sent(scanned.results).collect().height) == (0, [], 0)
+    assert (code, console.taken, sent_records(scanned.results).collect().height) == (0, [], 0)
     assert "nothing was sent: --send sends this" in err
     for line in out.splitlines():
         jsonschema.validate(json.loads(line), COOP)

@@ -10,7 +10,7 @@ import pytest
 from scanner.watermark.format import Format
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.native.keyed import GreenListMark, GumbelMark
-from scanner.watermark.stacks.shared import OpenedFormat
+from scanner.watermark.stacks.shared import StackMark
 
 ROOT = Path(__file__).parents[1]
 
@@ -22,7 +22,7 @@ def below(base: type) -> Iterator[type]:
         yield from below(subclass)
 
 
-CLASSES = {one.__name__ for base in (Format, OpenedFormat, GreenListMark, GumbelMark) for one in below(base)}
+CLASSES = {one.__name__ for base in (Format, StackMark, GreenListMark, GumbelMark) for one in below(base)}
 """Formats, and what they are when opened: `scanner.watermark.formats` imports the files of all."""
 PARAMETERS = {"gamma", "window", "method"}
 FORMATS_AND_TABLES = {

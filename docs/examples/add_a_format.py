@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from scanner.detection.one_text import Check, check_text
+from scanner.detection.one_text import TextCheck, check_text
 from scanner.registry import load_registry, new_key, open_key
 from scanner.text import HuggingFaceTokenizer
 from scanner.watermark import Positions, Tokens
@@ -24,7 +24,7 @@ from scanner.watermark.format import Format, KnownAnswers, UnlabelledColumns
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.laws import Binomial
 from scanner.watermark.positions import WholeWindows
-from scanner.watermark.stacks.shared import Held
+from scanner.watermark.stacks.shared import HiddenValue
 
 
 class HalfOfAll(Format):
@@ -65,11 +65,11 @@ class HalfOfAll(Format):
 
 
 class Opened:
-    """The format under one secret, which `Held` keeps out of every repr, log and pickle."""
+    """The format under one secret, which `HiddenValue` keeps out of every repr, log and pickle."""
 
     def __init__(self, form: HalfOfAll, secret: bytes) -> None:
         self.label, self.law, self.basis, self.rule = form.label(), form.law(), form.basis(), form.rule()
-        self._secret = Held(secret)
+        self._secret = HiddenValue(secret)
 
     def __repr__(self) -> str:
         return f"Opened({self.label})"
@@ -99,7 +99,7 @@ def main(tokenizer_json: Path, registry: Path) -> None:
     ids = {word: tokenizer.encode([" " + word]).ids for word in words.split()}
     counting = [word for word, tokens in ids.items() if len(tokens) == 1 and mark.counts(tokens[0])]
     for text in (" " + " ".join(counting), " " + words):
-        (verdict,) = check_text(Check.of_registry(registry, [], 1e-3), text.encode())
+        (verdict,) = check_text(TextCheck.of_registry(registry, [], 1e-3), text.encode())
         print(f"{verdict['score']:.0f} of {verdict['scored']} count: flagged {verdict['flagged']}")
 
 

@@ -89,10 +89,10 @@ class OpenedRegistry:
     """The keys of a registry, opened once, for a program that looks at many texts or marks them. See `open`."""
 
     def __init__(self, registry: Path | str, keys: Sequence[str], false_positive_rate: float) -> None:
-        from scanner.detection.one_text import Check, OpenedCheck  # late: whoever asks tables alone needs no kernel
+        from scanner.detection.one_text import OpenedCheck, TextCheck  # late: whoever asks tables alone needs no kernel
 
         self._folder = registry
-        self._check = OpenedCheck(Check.of_registry(registry, tuple(keys), false_positive_rate))
+        self._check = OpenedCheck(TextCheck.of_registry(registry, tuple(keys), false_positive_rate))
 
     @overload
     def check(self, texts: str) -> TextVerdict: ...

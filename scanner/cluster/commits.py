@@ -24,7 +24,7 @@ from scanner.input.documents import UNKNOWN
 from scanner.input.files import InputFile
 from scanner.input.shards import Shard, key_set, shard_id
 from scanner.results.newest import SIDE_TABLES, enter_side_rows, run_number, settle
-from scanner.results.transactions import TableEntry, Tables, commit, committed
+from scanner.results.transactions import TableEntry, Tables, commit, find_committed
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import write_file
 from schemas.tables import SHARDS
@@ -207,7 +207,7 @@ class Committer:
             commit(tables, "quarantine", list(self._passing_faults.values()))
         *others, (_, verdicts) = self._waiting.items()
         shards = [shard for entry in verdicts.values() for shard in entry.transactions]
-        entered_by_others = committed(tables, "verdicts", shards)  # by another driver
+        entered_by_others = find_committed(tables, "verdicts", shards)  # by another driver
         for table, entries in others:  # a pack whole or not at all: another driver's shards are taken out below
             self._enter(
                 table, [entry for entry in entries.values() if not entered_by_others.issuperset(entry.transactions)]

@@ -27,7 +27,7 @@ from scanner.cluster.machines import fit_gpus, limit_memory, worker_memory
 from scanner.cluster.pieces import NO_DOCUMENTS, DocumentCounts, Files, FinishedShard, Piece
 from scanner.cluster.pool import Pool
 from scanner.cluster.todo import PiecePace, seconds_a_byte
-from scanner.cluster.work import packed
+from scanner.cluster.work import pack_shards
 from scanner.cluster.worker import Rows, Worker, texts_of_flags
 from scanner.detection.attribution import EarlierScans, FileHistory, KeyUnderTest, Origin
 from scanner.detection.detector import Detector
@@ -43,7 +43,7 @@ from scanner.results.newest import flags
 from scanner.results.queries import ask
 from scanner.results.retention import done_in_frozen_nights
 from scanner.results.sightings import sightings_of
-from scanner.results.transactions import Tables, committed, open_tables, read_whole
+from scanner.results.transactions import Tables, find_committed, open_tables, read_whole
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import write_file
 from schemas.tables import DOCUMENTS, FLAG_READINGS
@@ -293,7 +293,9 @@ def shards_not_read(plan: Plan, shards: Sequence[Shard], scanned: Sequence[Shard
     scan have verdicts on was not moved (scanner.cluster.rewritten).
     """
     tables = Tables(plan.results)
-    done = committed(tables, "verdicts", [shard.shard_id for shard in shards]) | done_in_frozen_nights(tables, shards)
+    done = find_committed(tables, "verdicts", [shard.shard_id for shard in shards]) | done_in_frozen_nights(
+        tables, shards
+    )
     left = [shard for shard in shards if shard.shard_id not in done]
     paths = {shard.file.path for shard in left if shard.file.entry is not None and shard.file.entry.parents}
     if not paths:
@@ -352,7 +354,7 @@ def run_model_pass(
     )
     faulty = 0
     try:
-        for finished in pool.run(packed(known, fit or workers)):
+        for finished in pool.run(pack_shards(known, fit or workers)):
             meanwhile()
             if isinstance(finished, FinishedShard) and finished.fault is not None:
                 faulty += 1

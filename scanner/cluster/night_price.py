@@ -368,14 +368,14 @@ def _samples(plan: Plan, shard: Shard, count: int, score: Score) -> list[Sample]
     samples = []
     for begin, end in pairwise(bounds):
         if begin < end:
-            seconds, rows, (too_short, filtered, refused) = timed(score, batch.slice(begin, end - begin))
+            seconds, rows, (too_short, filtered, refused) = time_scores(score, batch.slice(begin, end - begin))
             unread = pc.sum(rows["unread"], min_count=0).as_py()
             cost = reading + seconds / len(rows)
             samples.append(Sample(cost, len(rows), rows["text"].nbytes, too_short, filtered, refused, unread))
     return samples
 
 
-def timed(
+def time_scores(
     score: Score, batch: pa.RecordBatch, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[float, pa.RecordBatch, tuple[int, int, int]]:
     """Score the first rows of a batch, more and more until it takes long enough.

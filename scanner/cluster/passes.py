@@ -30,7 +30,7 @@ from scanner.input.shards import Shard
 from scanner.registry import Holders
 from scanner.results.account_posts import ROWS_A_PART, PostGroup, drop_posts, part_of, some_accounts, window_begins
 from scanner.results.filters import SKETCHES_TABLE, drop_sketches, open_filter, unit_name, write_sketches
-from scanner.results.transactions import OF_NO_RUN, TableEntry, commit, committed, open_tables
+from scanner.results.transactions import OF_NO_RUN, TableEntry, commit, find_committed, open_tables
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import DataFile, write_file
 from scanner.storage.toml import digest
@@ -153,7 +153,7 @@ def parts_left(plan: Plan, unit: AccountUnit) -> list[int]:
         Refused: the tables cannot be opened or made.
     """
     open_tables(plan.results, [ACCOUNTS_TABLE])
-    done = committed(plan.results, ACCOUNTS_TABLE, unit.parts)
+    done = find_committed(plan.results, ACCOUNTS_TABLE, unit.parts)
     return [part for part, name in enumerate(unit.parts) if name not in done]
 
 
@@ -291,4 +291,4 @@ def is_sketched(plan: Plan, sample: FilterSample) -> bool:
         Refused: the table cannot be opened or made.
     """
     open_tables(plan.results, [SKETCHES_TABLE])
-    return bool(committed(plan.results, SKETCHES_TABLE, [sample.unit]))
+    return bool(find_committed(plan.results, SKETCHES_TABLE, [sample.unit]))

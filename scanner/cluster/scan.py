@@ -38,7 +38,7 @@ from scanner.cluster.work import (
     UnreadInput,
     find_work,
     inspect_input,
-    packed,
+    pack_shards,
     reasons_of,
     refuse_wrong_columns,
     what_was_not_read,
@@ -58,7 +58,7 @@ from scanner.results.account_posts import count_marked
 from scanner.results.filters import with_filter
 from scanner.results.retention import drop_older, freeze
 from scanner.results.scan_list import refuse_mixed
-from scanner.results.sightings import keep, refuse_changed_since, sightings_of, verified
+from scanner.results.sightings import keep, refuse_changed_since, sightings_of, verify_registry
 from scanner.results.transactions import append_audits, append_scan, open_tables
 from scanner.results.upkeep import merge_bookkeeping
 from scanner.scan_plan import Plan, UnsupportedKey
@@ -295,7 +295,7 @@ class _Scan:
         self._wait("opening keys, tokenizers and users")
         check_plan(plan)
         refuse_mixed(plan.results, trial=plan.trial)
-        self._verified = verified(plan.registry, plan.results)
+        self._verified = verify_registry(plan.registry, plan.results)
         self._users_head = head_of(plan.registry)
         model_plan = model_pass_of(plan)
         self._wait("listing the input")
@@ -385,7 +385,7 @@ class _Scan:
         before = self._committer.totals.waited
         waiting = 0  # documents that are finished, and not committed
         try:
-            for finished in pool.run(packed(shards, workers)):
+            for finished in pool.run(pack_shards(shards, workers)):
                 if finished is not None:
                     self._committer.add(finished)
                     waiting += finished.documents

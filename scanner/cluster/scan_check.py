@@ -32,7 +32,7 @@ from scanner.input.shards import DriverShare
 from scanner.registry import open_key
 from scanner.results.filters import with_filter
 from scanner.results.scan_list import readiness
-from scanner.results.sightings import verified
+from scanner.results.sightings import verify_registry
 from scanner.scan_plan import Plan, make_plan
 from scanner.watermark.formats import format_of, price
 
@@ -75,7 +75,7 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
     listed.refuse_none()
     wait("reading the users")
     check_users(plan)
-    verified(plan.registry, plan.results)
+    verify_registry(plan.registry, plan.results)
     yield _registry(plan)
     check_secrets(plan)
     model_plan = model_pass_of(plan)

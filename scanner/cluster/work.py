@@ -27,12 +27,12 @@ from scanner.input.inspector import Inspector
 from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, RowGroup, Shard, cut, key_set, shard_id
 from scanner.printable import printable
 from scanner.results import quarantine
-from scanner.results.filters import fixed, used
+from scanner.results.filters import filters_used, fixed_filter
 from scanner.results.newest import sets_of_keys, settle
 from scanner.results.queries import rules_ever
 from scanner.results.retention import cutoff, done_in_frozen_nights
 from scanner.results.scan_list import EXAMPLES_TOLD, NOTHING_READ, Reason, WholeInput, in_words, reasons, whole_input
-from scanner.results.transactions import Tables, committed
+from scanner.results.transactions import Tables, find_committed
 from scanner.scan_plan import Plan
 from schemas.registry import MasterKey
 
@@ -274,10 +274,10 @@ def work_left(plan: Plan, inspected: InspectedInput) -> ScanWork:
 def _look_back(plan: Plan, inspected: InspectedInput) -> tuple[ScanWork, set[str]]:
     """The work that is to be done, and the ids of finished shards that the log of `verdicts` has."""
     tables = Tables(plan.results)
-    logged = committed(tables, "verdicts", inspected.ids)
+    logged = find_committed(tables, "verdicts", inspected.ids)
 
     def done(shards: Sequence[Shard]) -> set[str]:
-        of_log = committed(tables, "verdicts", [shard.shard_id for shard in shards])
+        of_log = find_committed(tables, "verdicts", [shard.shard_id for shard in shards])
         logged.update(of_log)
         return of_log | done_in_frozen_nights(tables, [shard for shard in shards if shard.shard_id not in of_log])
 
@@ -295,7 +295,9 @@ def _look_back(plan: Plan, inspected: InspectedInput) -> tuple[ScanWork, set[str
 def _rules(plan: Plan) -> list[tuple[str, int, str | None]]:
     """Rules of scans that may have had the same texts: of their night, with its filter or with none."""
     stated = {*rules_ever(plan.results), (plan.config.dedup, plan.config.min_scored)}
-    of_night = set() if plan.date is None else {fixed(plan.results, plan.date), *used(plan.results, plan.date)}
+    of_night = (
+        set() if plan.date is None else {fixed_filter(plan.results, plan.date), *filters_used(plan.results, plan.date)}
+    )
     return [(*rule, sha256) for rule in stated for sha256 in {None, *of_night}]
 
 
@@ -361,7 +363,7 @@ def _expired(plan: Plan, work: ScanWork) -> list[InputFile]:
     return [file for file in files if 0 < file.modified < first]
 
 
-def packed(shards: Sequence[Shard], workers: int) -> list[Shard | Pack]:
+def pack_shards(shards: Sequence[Shard], workers: int) -> list[Shard | Pack]:
     """Shards in their order, small neighbours as packs that are no larger than a shard may be.
 
     So many small files cost no more than as many rows in large files. PACKS_A_WORKER packs for each worker remain, so

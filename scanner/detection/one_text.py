@@ -33,7 +33,7 @@ _LEAST_LOG10_P = -1000.0
 
 
 @dataclass(frozen=True)
-class Check:
+class TextCheck:
     """Keys under which a text is tested, and the rules."""
 
     registry: str | Path
@@ -41,7 +41,7 @@ class Check:
     rules: Rules
 
     @classmethod
-    def of_config(cls, config_file: Path, key_ids: Sequence[str] = ()) -> "Check":
+    def of_config(cls, config_file: Path, key_ids: Sequence[str] = ()) -> "TextCheck":
         """The check of a scan's configuration.
 
         Raises:
@@ -55,7 +55,7 @@ class Check:
         return cls(folder, keys_under_test(registry, config.registry, chosen), rules)
 
     @classmethod
-    def of_scan(cls, config_file: Path, scan_filter: ScanFilter | None) -> "Check":
+    def of_scan(cls, config_file: Path, scan_filter: ScanFilter | None) -> "TextCheck":
         """The check of a scan's configuration under the keys alone whose p-values law or audit supports in scans.
 
         scan_filter: as for scanner.scan_plan.lacks.
@@ -68,7 +68,7 @@ class Check:
         return replace(check, keys=supported)
 
     @classmethod
-    def of_registry(cls, folder: Path | str, key_ids: Sequence[str], false_positive_rate: float) -> "Check":
+    def of_registry(cls, folder: Path | str, key_ids: Sequence[str], false_positive_rate: float) -> "TextCheck":
         """The check of a configuration that names a registry and a rate, and nothing else.
 
         Raises:
@@ -139,7 +139,7 @@ class OpenedCheck:
         SecretError, TokenizerError: a key cannot be opened; Refused: the users cannot be read.
     """
 
-    def __init__(self, check: Check, holders: NamesUsers | None = None, *, fast: bool = True) -> None:
+    def __init__(self, check: TextCheck, holders: NamesUsers | None = None, *, fast: bool = True) -> None:
         self._check, self.keys_under_test = check, open_keys(check.registry, check.keys, fast=fast)
         self._holders = holders or Holders.load(check.registry, [key.key_id for key in check.keys])
         self._together = self._detector(self.keys_under_test)
@@ -187,7 +187,7 @@ class OpenedCheck:
         return Detector(tests, self._holders, rules, open_prover(self._check.registry, tests, rules))
 
 
-def check_text(check: Check, raw: bytes) -> list[Mapping[str, Any]]:
+def check_text(check: TextCheck, raw: bytes) -> list[Mapping[str, Any]]:
     """Verdict of each key on a text: a row of schemas.tables.VERDICTS each, in the registry's order; flags are proved.
 
     raw: the text as it is stored, UTF-8.

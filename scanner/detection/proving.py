@@ -25,7 +25,7 @@ from scanner.watermark.format import ProvesParts, ProvesUserEvidence
 from scanner.watermark.positions import CommonNgrams
 from scanner.watermark.rule import LEAST_RANK, Decision, KeyFindings
 from scanner.watermark.span_search import Span
-from scanner.watermark.stacks.shared import Held
+from scanner.watermark.stacks.shared import HiddenValue
 from schemas.config import Dedup
 from schemas.words import Naming, Proof
 
@@ -210,7 +210,7 @@ class Prover:
 
     def __init__(self, keys: Sequence[ProvedKey], draw: bytes, rules: Rules) -> None:
         self._kinds = PartKinds(rules.weights.windows, rules.weights.segments)
-        self._keys, self._draw = Held(tuple(keys)), Held(draw)
+        self._keys, self._draw = HiddenValue(tuple(keys)), HiddenValue(draw)
         self._dedup, self._min_scored = rules.dedup, rules.min_scored
         self._log10_rate, self._log10_misnaming = map(float, np.log10(rules.rates))
 

@@ -330,7 +330,7 @@ REMOVERS = (
 """Steps of programs that the public can get to remove marks."""
 
 
-def attacked(name: str, texts: Sequence[str], seed: str, tools: Tools) -> list[str]:
+def attack_texts(name: str, texts: Sequence[str], seed: str, tools: Tools) -> list[str]:
     """Attack each text; randomness depends on seed, attack and text alone."""
     return [attack(name, text, generator_of(seed, name, text), tools) for text in texts]
 
@@ -350,7 +350,7 @@ def followers(texts: Sequence[Sequence[int]], window: int) -> dict[tuple[int, ..
     return found
 
 
-def imitated(known: Mapping[tuple[int, ...], Sequence[int]], window: int, length: int, seed: str) -> list[int]:
+def imitate_text(known: Mapping[tuple[int, ...], Sequence[int]], window: int, length: int, seed: str) -> list[int]:
     """Tokens of a forgery: a chain of n-grams that some marked texts of one user hold, as who holds these could make.
 
     Each token is one that follows the `window` tokens before it in one of the texts, drawn at random; where the chain

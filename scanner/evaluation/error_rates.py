@@ -20,9 +20,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from scanner.audit.statistics.judgement import binomial_limits, poisson_limits
-from scanner.detection.one_text import Check, OpenedCheck
+from scanner.detection.one_text import OpenedCheck, TextCheck
 from scanner.errors import Refused
-from scanner.evaluation.attacks import EDITS, REMOVERS, Tools, attacked, followers, imitated, new_share
+from scanner.evaluation.attacks import EDITS, REMOVERS, Tools, attack_texts, followers, imitate_text, new_share
 from scanner.evaluation.scores import LIMIT_RISK, effective_texts
 from scanner.evidence.page import environment, rates_chart
 from scanner.printable import printable
@@ -131,7 +131,7 @@ class Decider:
     windows: tokens that decide a token's draw, of each key, once each; rate: at which texts are flagged.
     """
 
-    def __init__(self, check: Check) -> None:
+    def __init__(self, check: TextCheck) -> None:
         self._opened, self.rate = OpenedCheck(check), check.rules.false_positive_rate
         self.tokenizer: Tokenizer = self._opened.keys_under_test[0].tokenizer
         self.tokenizer_file = Path(tokenizer_path(check.registry, check.keys[0]))
@@ -248,7 +248,7 @@ def error_rates(
     cells += [_unscored("marked", as_written), *found_cells("marked", None, as_written, marked)]
     for part, edits in (("edits", EDITS), ("removers", REMOVERS)):
         for name, words in edits:
-            cells += found_cells(part, words, decide(name, attacked(name, texts, seed, tools)), marked)
+            cells += found_cells(part, words, decide(name, attack_texts(name, texts, seed, tools)), marked)
     short = marked.filter(pl.col("tokens") <= LONGEST_REWRITTEN)
     for words, rewrite in rewrites.items():
         cells += found_cells("rewriting", words, decide(words, rewrite(short["text"].to_list())), short)
@@ -270,7 +270,7 @@ def _imitation(decider: Decider, marked: pl.DataFrame, window: int, seed: str, t
         ids = [tools.ids(text) for text in texts]
         known_after = followers(ids, window)
         for number in range(first, FORGERIES, len(forgers)):
-            made = imitated(known_after, window, FORGED_TOKENS, f"{seed} {number}")
+            made = imitate_text(known_after, window, FORGED_TOKENS, f"{seed} {number}")
             if made:
                 text = str(tools.tokenizer.decode(made, skip_special_tokens=False))
                 rows.append({"text": text, "user_id": user, "new": new_share(made, ids)})

@@ -218,7 +218,7 @@ def _robustness(rows: Sequence[Figure]) -> list[str]:
             if name not in in_table_2
         ]
         lines = [
-            [first_column, *(show(one(cell, measure="flagged", attack=name)) for cell in cells.values())]
+            [first_column, *(show(single_figure(cell, measure="flagged", attack=name)) for cell in cells.values())]
             for name, first_column in named
         ]
         if lines:
@@ -234,12 +234,12 @@ def _robustness(rows: Sequence[Figure]) -> list[str]:
 def _table_2(window: int, cells: dict[tuple[str, float], list[Figure]]) -> list[list[str]]:
     lines = []
     for name, measure, attack in _TABLE_2:
-        found = [one(cell, measure=measure, attack=attack) for cell in cells.values()]
+        found = [single_figure(cell, measure=measure, attack=attack) for cell in cells.values()]
         if any(found):
             theirs = (robustness(*key, window, measure, attack) for key in cells)
             lines += [[name, *map(show, found)], ["*in the paper*", *map(_in_paper, theirs)]]
     for name, measure in (("scored tokens", "scored"), ("written tokens", "tokens")):
-        lines.append([name, *(show(one(cell, measure=measure), 0) for cell in cells.values())])
+        lines.append([name, *(show(single_figure(cell, measure=measure), 0) for cell in cells.values())])
     return lines
 
 
@@ -254,7 +254,7 @@ def _identification(rows: Sequence[Figure]) -> list[str]:
         for method in methods:
             mine = _where(every, method=method, false_positive_rate=rate)
             for measure, in_words in (("found", show), ("wrong", show_count), ("ambiguous", show_count)):
-                cells = [in_words(one(mine, measure=measure, messages=count)) for count in counts]
+                cells = [in_words(single_figure(mine, measure=measure, messages=count)) for count in counts]
                 lines.append([f"{rate:g}", FORMATS[method].title, measure, *cells])
             theirs = (identification(method, count, rate) for count in counts)
             lines.append(["", "", "*found, in the paper*", *map(_in_paper, theirs)])
@@ -278,7 +278,7 @@ def _long(
     for method in methods:
         mine = _where(rows, method=method, least_scored=least, most_scored=most)
         flagged = _where(mine, measure="flagged")[0]
-        found = [one(mine, measure="found", messages=count, false_positive_rate=rate) for rate in rates]
+        found = [single_figure(mine, measure="found", messages=count, false_positive_rate=rate) for rate in rates]
         wrong = max(_where(mine, measure="wrong"), key=lambda row: row["hits"])
         texts = f"{flagged['n']} of {flagged['clusters']}"
         lines.append([FORMATS[method].title, texts, show(flagged), *map(show, found), show_count(wrong)])
@@ -291,7 +291,9 @@ def _by_length(rows: Sequence[Figure], rate: float, counts: Sequence[int]) -> st
     for least, most in SCORED_CLASSES:
         of_length = [row for row in rows if (row["least_scored"], row["most_scored"]) == (least, most)]
         flagged = _where(of_length, measure="flagged")[0]
-        found = [one(of_length, measure="found", false_positive_rate=rate, messages=count) for count in counts]
+        found = [
+            single_figure(of_length, measure="found", false_positive_rate=rate, messages=count) for count in counts
+        ]
         wrong = max(row["hits"] for row in _where(of_length, measure="wrong", false_positive_rate=rate))
         label = "all" if least is None else f"{least} or more" if most is None else f"{least} to {most}"
         lines.append([label, str(flagged["n"]), show(flagged), *map(show, found), str(wrong)])
@@ -338,7 +340,7 @@ def strength(row: Figure) -> float:
     return found
 
 
-def one(rows: Sequence[Figure], **wanted: float | str | None) -> Figure | None:
+def single_figure(rows: Sequence[Figure], **wanted: float | str | None) -> Figure | None:
     """The first row with these values."""
     return next(iter(_where(rows, **wanted)), None)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.errors import Refused
-from scanner.evaluation.attacks import Tools, attacked
+from scanner.evaluation.attacks import Tools, attack_texts
 from scanner.evaluation.scores import Figure, OneMessage, figure, mean, score_each, share
 from scanner.evaluation.units import Setting, WritingUnit
 from scanner.text import Tokenizer
@@ -70,7 +70,7 @@ def detect(
     unit = WritingUnit(cell.setting, 0, cell.prompts, seed, cell.keys, cell.messages)
     marks = unit.watermarks()
     texts: dict[str | None, Sequence[str]] = {None: cell.texts}
-    texts |= {name: attacked(name, cell.texts, seed, tools) for name in attacks}
+    texts |= {name: attack_texts(name, cell.texts, seed, tools) for name in attacks}
     if unmarked:
         texts[NOT_MARKED] = [unmarked[prompt] for prompt in cell.prompts]
     return {name: score_each(marks, tokenizer.encode(those), 0, min_scored) for name, those in texts.items()}

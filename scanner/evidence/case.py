@@ -453,7 +453,7 @@ def _most_similar(numbered: pl.DataFrame, places: NDArray[np.uint32], number: in
     return ordered.head(EARLIER_POSTS_READ).to_dicts()
 
 
-def copied_of(
+def copied_share(
     ids: NDArray[np.uint32], scored: NDArray[np.int64], reach: int, posts: Iterable[EarlierPost]
 ) -> CopiedShare:
     """What a text shares with posts.

@@ -37,7 +37,7 @@ from scanner.evidence.case import (
     StoredText,
     StoredTexts,
     alike_with,
-    copied_of,
+    copied_share,
     earlier_of_others,
     equal_in,
     filter_of,
@@ -403,7 +403,7 @@ class Explainer:
         positions = rule.positions(tokens, case.scan["dedup"] if case.scan else "ngram")
         if common is not None:
             positions = common.without(tokens, positions)
-        return copied_of(tokens.ids, positions.index, reach_of(rule), posts)
+        return copied_share(tokens.ids, positions.index, reach_of(rule), posts)
 
     def _read_tokens(self, *post: object) -> NDArray[np.uint32]:
         """Tokens of a flagged post, by the columns of _OF_POST. Raises as `scored_text` does."""

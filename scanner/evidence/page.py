@@ -152,7 +152,7 @@ def segments(explained: Explanation, most: int = CHARACTERS_A_PAGE) -> list[Page
         quoted = part < len(explained.parts) and explained.parts[part].kind == "quoted"
         of_span = any(first <= begin < last for first, last in marked)
         level = None if not inside else runs[run].level if speaking["quoted" if quoted else "own"] else 0
-        found.append(PageSegment(visible(text[begin:end]), level, quoted, of_span))
+        found.append(PageSegment(visible_text(text[begin:end]), level, quoted, of_span))
     return found
 
 
@@ -174,7 +174,7 @@ def _fitting(explained: Explanation) -> tuple[list[PageSegment], int]:
         most = most * 3 // 4
 
 
-def visible(text: str) -> str:
+def visible_text(text: str) -> str:
     """Text whose lines show all characters in them; line ends stay."""
     return "\n".join(safe(line) for line in text.replace("\r\n", "\n").split("\n"))
 
@@ -294,7 +294,7 @@ SHARE_OF_A_COPY = 0.5
 class AdviceRule(NamedTuple):
     """A row of the table: what is seen, what to record (None: nothing), and whether a flag fits."""
 
-    what: str
+    finding: str
     decision: ReviewDecision | None
     fits: Callable[[Explanation], bool]
 
@@ -402,7 +402,7 @@ class Advice(NamedTuple):
     @property
     def why(self) -> str:
         """What is seen."""
-        return RULES[self.rule].what
+        return RULES[self.rule].finding
 
 
 def advise(explained: Explanation) -> Advice:

@@ -39,7 +39,7 @@ class Block(NamedTuple):
     fault: str | None
 
 
-def chained(events: pl.DataFrame, seq: int, head: bytes) -> pl.DataFrame:
+def chain_events(events: pl.DataFrame, seq: int, head: bytes) -> pl.DataFrame:
     """Events of schemas.tables.USER_EVENTS as rows of USERS, numbered from `seq`, chained on from a head."""
     salts = _salts(events.height)
     erased = events["user_id"].is_null().to_list()
@@ -66,7 +66,7 @@ def _records(rows: pl.DataFrame) -> NDArray[np.void]:
     records["seq"] = rows["seq"].to_numpy()
     records["message"] = rows["message"].to_numpy()
     records["at"] = rows["at"].to_physical().to_numpy()
-    records["what"] = _what(rows)
+    records["what"] = _event_digests(rows)
     records["seal"] = np.array(seals_of(rows), dtype="V32")
     return records
 
@@ -119,7 +119,7 @@ def _salts(count: int) -> Sequence[bytes]:
     return [everything[n * _SALT_BYTES : (n + 1) * _SALT_BYTES] for n in range(count)]
 
 
-def _what(block: pl.DataFrame) -> NDArray[np.void]:
+def _event_digests(block: pl.DataFrame) -> NDArray[np.void]:
     """A digest of key and event for each row; few of them differ."""
     labels = block.select(pl.format("{}:{}{}", pl.col("key_id").str.len_bytes(), "key_id", "event")).to_series()
     kinds = labels.unique(maintain_order=True)

@@ -265,7 +265,7 @@ class Holders:
         return self._ask(chosen)
 
     def _given(self, key_id: str, message: int) -> GivenMessage | None:
-        return self._ask(lambda users_snapshot: users_snapshot.one(key_id, message))
+        return self._ask(lambda users_snapshot: users_snapshot.find_message(key_id, message))
 
     def _ask(self, question: Callable[[UsersSnapshot], Answer]) -> Answer:
         for _ in range(_TRIES):

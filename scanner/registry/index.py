@@ -32,7 +32,15 @@ from pyarrow import fs
 from scanner.errors import Refused, ScanFailed, TooLate
 from scanner.registry.chain import FIRST_HEAD
 from scanner.registry.keys_file import USERS_FOLDER
-from scanner.registry.sorted_files import LARGEST_VALUE, Ints, PartsFolder, SortedFile, SortedRows, in_order, merged
+from scanner.registry.sorted_files import (
+    LARGEST_VALUE,
+    Ints,
+    PartsFolder,
+    SortedFile,
+    SortedRows,
+    in_order,
+    merge_sequences,
+)
 from scanner.storage.delta import make_table, read, refuse_other_version
 from scanner.storage.locations import filesystem_of, is_uri, make_private
 from schemas.tables import USERS
@@ -78,7 +86,7 @@ def since(table: DeltaTable, first: int, last: int = LARGEST_VALUE) -> pl.DataFr
     return _read(table, inside, wanted)
 
 
-def numbered(table: DeltaTable, numbers: pl.Series) -> pl.DataFrame:
+def events_by_number(table: DeltaTable, numbers: pl.Series) -> pl.DataFrame:
     """Events of the given numbers, which are in order."""
     files = files_of(table)
     before, up_to = numbers.search_sorted(files["first"], "left"), numbers.search_sorted(files["last"], "right")
@@ -390,7 +398,7 @@ class IndexFolder:
         for key_id in sorted(set[str]().union(*(run.keys for run in runs))):
             for kind, schema in RUN_SCHEMAS.items():
                 rows = [run.rows(key_id, kind) for run in runs]
-                parts = tuple(self._folder.write(table) for table in merged(rows, schema))
+                parts = tuple(self._folder.write(table) for table in merge_sequences(rows, schema))
                 if parts:
                     written[key_id, kind] = parts
         return written

@@ -39,7 +39,7 @@ from schemas.words import VERSION
 
 if TYPE_CHECKING:
     from scanner.watermark import Format, Watermark
-    from scanner.watermark.stacks.shared import Held
+    from scanner.watermark.stacks.shared import HiddenValue
 
 
 def first_keys(keys: Sequence[MasterKey], counts: Callable[[MasterKey], bool]) -> list[MasterKey]:
@@ -98,7 +98,7 @@ def new_key(
     messages: int,
     tokenizer: Path | str,
     secret: str | None = None,
-    known: "Held[bytes] | None" = None,
+    known: "HiddenValue[bytes] | None" = None,
     active_from: datetime | None = None,
     active_until: datetime | None = None,
     held_by: str | None = None,
@@ -172,7 +172,7 @@ def new_key(
         )
         try:
             read_secret_of(made_for, reference, folder)  # as every scan will: it may be one that can be guessed
-            opened(made_for, key_bytes, f"secret {reference}:")
+            open_format(made_for, key_bytes, f"secret {reference}:")
             _refuse_reuse(registry, folder, key_bytes, made_for)
             key = key.model_copy(update={"commitment": commitment_of(key_bytes, made_for)})
             audit_secret = registry.audit_secret or audit_secret_beside(folder, reference)
@@ -258,7 +258,7 @@ def _about(model: type[BaseModel], field: str) -> str:
     return f" ({found.description})" if found is not None and found.description else ""
 
 
-def _new_secret(path: Path, made_for: "Format", known: "Held[bytes] | None") -> bytes:
+def _new_secret(path: Path, made_for: "Format", known: "HiddenValue[bytes] | None") -> bytes:
     from scanner.watermark.format import DrawsKeys
 
     if known is not None:
@@ -321,16 +321,16 @@ def open_key(folder: Path | str, key: MasterKey) -> "Watermark":
     """The watermark of a key, ready to score or mark: its secret is read here, where it is used.
 
     Raises:
-        SecretError: as `check_secret` does, and as `opened` does.
+        SecretError: as `check_secret` does, and as `open_format` does.
     """
     from scanner.watermark.formats import format_of
 
     made_for = format_of(key)
     key_bytes = _checked_secret(folder, key, made_for)
-    return opened(made_for, key_bytes, f"key {key.key_id!r}: the secret at {key.secret}")
+    return open_format(made_for, key_bytes, f"key {key.key_id!r}: the secret at {key.secret}")
 
 
-def opened(made_for: "Format", key_bytes: bytes, what: str) -> "Watermark":
+def open_format(made_for: "Format", key_bytes: bytes, name: str) -> "Watermark":
     """A format opened with a secret; the error says what was wrong.
 
     Raises:
@@ -339,7 +339,7 @@ def opened(made_for: "Format", key_bytes: bytes, what: str) -> "Watermark":
     try:
         return made_for.open(key_bytes)
     except ValueError as error:
-        raise SecretError(f"{what} can be none of format {made_for.name!r}: {error}") from None
+        raise SecretError(f"{name} can be none of format {made_for.name!r}: {error}") from None
 
 
 def tokenizer_path(folder: Path | str, key: MasterKey) -> Path | str:

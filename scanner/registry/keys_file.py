@@ -31,7 +31,7 @@ from pydantic import ValidationError
 
 from scanner.errors import Refused
 from scanner.storage.locations import MOST_LIST, filesystem_of, is_uri, read_named, writable_by_others, write_whole
-from scanner.storage.toml import digest, explained, read_toml, read_toml_text
+from scanner.storage.toml import digest, explain_error, read_toml, read_toml_text
 from schemas.registry import MasterKey, Registry
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def load_registry(folder: Path | str) -> Registry:
             if weighted and key.one_of is None and gives_p_values(key):
                 raise ValueError("has no weight (one_of), while others have; add keys with `brickscan keys` alone")
         except ValidationError as error:
-            raise Refused(f"{path}: {explained(error, model_of(key), f'keys.{number}.parameters.')}") from None
+            raise Refused(f"{path}: {explain_error(error, model_of(key), f'keys.{number}.parameters.')}") from None
         except ValueError as error:
             raise Refused(f"{path}: keys.{number}: {error}") from None
     return registry

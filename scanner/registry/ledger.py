@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from scanner.errors import ScanFailed, TooLate
 from scanner.registry import index
-from scanner.registry.chain import FIRST_HEAD, chained, seals_of
+from scanner.registry.chain import FIRST_HEAD, chain_events, seals_of
 from scanner.registry.index import (
     EMPTY_INDEX,
     GIVEN,
@@ -35,8 +35,8 @@ from scanner.registry.index import (
     IndexFolder,
     all_events,
     create,
+    events_by_number,
     files_of,
-    numbered,
     open_table,
     raise_if_outdated,
     reading,
@@ -99,18 +99,18 @@ class UsersSnapshot:
         """Keys whose messages were given, in order."""
         return sorted(set[str]().union(*(run.keys for run in self._runs)))
 
-    def one(self, key_id: str, message: int) -> GivenMessage | None:
+    def find_message(self, key_id: str, message: int) -> GivenMessage | None:
         """Who was given a message; None: nobody ever was.
 
         Raises:
             Refused: it was given twice.
         """
-        found = [hit for run in self._runs if (hit := run.rows(key_id, GIVEN).one(message)) is not None]
+        found = [hit for run in self._runs if (hit := run.rows(key_id, GIVEN).find_value(message)) is not None]
         if not found:
             return None
         refuse_twice(key_id, np.full(len(found), message))
         rows, row = found[0]
-        removed = any(run.rows(key_id, REMOVED).one(message) is not None for run in self._runs)
+        removed = any(run.rows(key_id, REMOVED).find_value(message) is not None for run in self._runs)
         at = _EPOCH + rows["at"][row].as_py() * _MICROSECOND
         return GivenMessage(rows["user_id"][row].as_py(), at, removed)
 
@@ -212,7 +212,7 @@ def ask(folder: Path | str, question: Callable[[UsersSnapshot], Result]) -> Resu
     Raises:
         ScanFailed: a file is missing.
     """
-    return whole(folder, lambda found: question(found.users_snapshot))
+    return ask_users_table(folder, lambda found: question(found.users_snapshot))
 
 
 def numbers_of_heads(folder: Path | str, heads: Sequence[bytes]) -> dict[str, int]:
@@ -229,7 +229,7 @@ def numbers_of_heads(folder: Path | str, heads: Sequence[bytes]) -> dict[str, in
     return _retry(attempt)
 
 
-class Whole(NamedTuple):
+class UsersTable(NamedTuple):
     """A users table as it was at one moment: its content, its index with the folder of that, and its chained events.
 
     windows: gives events in order of their numbers, from one number on, so many at a time.
@@ -241,7 +241,7 @@ class Whole(NamedTuple):
     windows: Callable[[int, int], Iterator[pl.DataFrame]]
 
 
-def whole(folder: Path | str, question: Callable[[Whole], Result]) -> Result:
+def ask_users_table(folder: Path | str, question: Callable[[UsersTable], Result]) -> Result:
     """The result of a question about all of a registry's users table, asked again if files go meanwhile.
 
     Raises:
@@ -252,7 +252,7 @@ def whole(folder: Path | str, question: Callable[[Whole], Result]) -> Result:
         table = open_table(folder)
         users_snapshot, index = _snapshot(folder, table)
         with reading(table):
-            return question(Whole(users_snapshot, index, _index_folder(folder), partial(_windows, table)))
+            return question(UsersTable(users_snapshot, index, _index_folder(folder), partial(_windows, table)))
 
     return _retry(attempt)
 
@@ -286,7 +286,7 @@ def append(folder: Path | str, decide: Callable[[UsersSnapshot], tuple[pl.DataFr
         if table is None:
             create(folder)
             raise TooLate  # another process may have made it, and written to it
-        events = chained(new, users_snapshot.events, _head(users_snapshot)).to_arrow().cast(USERS)
+        events = chain_events(new, users_snapshot.events, _head(users_snapshot)).to_arrow().cast(USERS)
         write_deltalake(table, events, mode="append", commit_properties=_next(table), writer_properties=_WRITER)
         files = files_of(table).filter(pl.col("last").fill_null(index.seq) >= index.seq).height
         return result, files >= _MOST_NEW_FILES or users_snapshot.events + len(events) - index.seq > _MOST_NEW_EVENTS
@@ -326,7 +326,7 @@ def erase_names(folder: Path | str, choose: Callable[[UsersSnapshot], pl.DataFra
 
 def _erase(folder: Path | str, table: DeltaTable, index: Index, chosen: pl.DataFrame) -> int:
     numbers = pl.concat([chosen["seq"], chosen["removed_seq"]]).drop_nulls().sort()
-    events = numbered(table, numbers)
+    events = events_by_number(table, numbers)
     seals = zip(events["seq"], seals_of(events), strict=True)
     cases = " ".join(f"WHEN {seq} THEN X'{seal.hex()}'" for seq, seal in seals)
     folder_of_index = _index_folder(folder)

@@ -65,7 +65,7 @@ class PartsFolder:
             ScanFailed: it is not as it was written.
         """
         if part.file not in self._opened:
-            found = opened(self._read(part))
+            found = file_in_memory(self._read(part))
             ends = [int(found.sorted_by[end]) for end in (0, -1)] if len(found.rows) else []
             if (len(found.rows), *ends) != part[1:]:
                 what = f"{self.location}/{part.file} is not as it was written"
@@ -102,7 +102,7 @@ class PartsFolder:
         with pa.ipc.new_file(sink, rows.schema) as writer:
             writer.write_table(copy, max_chunksize=len(rows))
         self.put(name, sink.getvalue())
-        sorted_by = opened(rows).sorted_by
+        sorted_by = file_in_memory(rows).sorted_by
         return SortedFile(name, len(rows), int(sorted_by[0]), int(sorted_by[-1]))
 
     def put(self, name: str, data: pa.Buffer) -> None:
@@ -116,7 +116,7 @@ class PartsFolder:
             out.write(data)
 
 
-def opened(rows: pa.Table) -> OpenedFile:
+def file_in_memory(rows: pa.Table) -> OpenedFile:
     """Rows in memory, in the form of an opened part."""
     whole = rows.combine_chunks()
     column = whole.column(0)
@@ -135,7 +135,7 @@ class SortedRows:
     @classmethod
     def in_memory(cls, rows: pa.Table) -> "SortedRows":
         """The sequence of sorted rows in memory."""
-        whole = opened(rows)
+        whole = file_in_memory(rows)
         if not len(rows):
             return cls((), lambda part: whole)
         return cls([SortedFile("", len(rows), int(whole.sorted_by[0]), int(whole.sorted_by[-1]))], lambda part: whole)
@@ -145,7 +145,7 @@ class SortedRows:
         """How many rows it has."""
         return sum(part.rows for part in self.parts)
 
-    def one(self, value: int) -> tuple[pa.Table, int] | None:
+    def find_value(self, value: int) -> tuple[pa.Table, int] | None:
         """The row of a value: the rows of its part, and its index among them; None: no row has the value."""
         at = bisect_left(self._lasts, value)
         if at == len(self.parts) or self.parts[at].first > value:
@@ -210,11 +210,11 @@ class SortedRows:
 def in_order(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
     """Rows of several sorted tables as one."""
     rows = pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()
-    order = np.argsort(opened(rows).sorted_by, kind="stable")
+    order = np.argsort(file_in_memory(rows).sorted_by, kind="stable")
     return rows.take(pa.array(order))
 
 
-def merged(sequences: Sequence[SortedRows], schema: pa.Schema) -> Iterator[pa.Table]:
+def merge_sequences(sequences: Sequence[SortedRows], schema: pa.Schema) -> Iterator[pa.Table]:
     """Rows of several sequences as one, in order, in tables of at most PART_ROWS rows, read bit by bit."""
     longest = max(sequences, key=lambda sequence: sequence.rows)
     low = BELOW_ALL_VALUES

@@ -57,7 +57,9 @@ def verify_users(folder: Path | str, heads: Collection[str] = ()) -> Verificatio
         ScanFailed: names were erased all the while, or a file is missing.
     """
     load_registry(folder)
-    return ledger.whole(folder, lambda now: _verified(now.users_snapshot, now.windows(0, _WINDOW), set(heads)))
+    return ledger.ask_users_table(
+        folder, lambda now: _verified(now.users_snapshot, now.windows(0, _WINDOW), set(heads))
+    )
 
 
 def _verified(users_snapshot: UsersSnapshot, windows: Iterator[pl.DataFrame], wanted: set[str]) -> Verification:
@@ -154,10 +156,10 @@ def verify_since(folder: Path | str, record: Record, messages: pl.DataFrame | No
     wanted = None
     if messages is not None:
         wanted = {str(key_id): np.unique(rows["message"].to_numpy()) for (key_id,), rows in messages.group_by("key_id")}
-    return ledger.whole(folder, lambda now: _since(str(folder), now, record, wanted))
+    return ledger.ask_users_table(folder, lambda now: _since(str(folder), now, record, wanted))
 
 
-def _since(folder: str, now: ledger.Whole, record: Record, wanted: Mapping[str, Ints] | None) -> Record:
+def _since(folder: str, now: ledger.UsersTable, record: Record, wanted: Mapping[str, Ints] | None) -> Record:
     parts = _names_parts(now, record, wanted)
     known = {part.file: part for part in record.parts}
     edited = [part.file for part in parts if part != known.get(part.file, part)]
@@ -190,7 +192,7 @@ def _since(folder: str, now: ledger.Whole, record: Record, wanted: Mapping[str, 
     return Record(record.checkpoints | ends, frozenset(parts))
 
 
-def _names_parts(now: ledger.Whole, record: Record, wanted: Mapping[str, Ints] | None) -> list[NamesPart]:
+def _names_parts(now: ledger.UsersTable, record: Record, wanted: Mapping[str, Ints] | None) -> list[NamesPart]:
     """The files that names are read from, as they are now: all, or those of some messages. Several are read at once."""
     known = {part.file: part.first_event for part in record.parts}
     parts = [

@@ -87,10 +87,10 @@ def decide(results: str, flag: Mapping[str, Any], decision: NewDecision) -> Mapp
     open_tables(results, ["decisions"])
     file = write_file(results, "decisions", [pa.RecordBatch.from_pylist([row], DECISIONS)])
     commit(results, "decisions", [TableEntry(decision.decision_id, (file,) if file else ())])
-    return recorded(results, decision.decision_id) or row  # its night may have been dropped since
+    return recorded_decision(results, decision.decision_id) or row  # its night may have been dropped since
 
 
-def recorded(results: str, decision_id: str) -> Mapping[str, Any] | None:
+def recorded_decision(results: str, decision_id: str) -> Mapping[str, Any] | None:
     """The row of a decision; None: there is none."""
     same = pl.col("decision_id") == decision_id
     found = ask(results, lambda: decisions(results).filter(same).collect())

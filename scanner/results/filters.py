@@ -194,9 +194,9 @@ def with_filter(plan: Plan, scan_id: str | None) -> Plan:
     secret = open_text_ids(plan).ngram_secret()
     found = filter_of(plan.results, config, night, secret)
     keys, unsupported = _supported(plan, found)
-    if not found.fixed:
+    if not found.is_fixed:
         _refuse_another(plan.results, night, found.sha256)
-    if scan_id is not None and not found.fixed:
+    if scan_id is not None and not found.is_fixed:
         open_tables(plan.results, [FILTERS_TABLE])
         rows = [{**row, "scan_id": scan_id, "made_at": datetime.now(UTC)} for row in found.rows]
         file = write_file(plan.results, FILTERS_TABLE, [pa.RecordBatch.from_pylist(rows, FILTERS)])
@@ -227,12 +227,12 @@ class NightFilter:
         return str(self.rows[0]["night"])
 
     @property
-    def fixed(self) -> bool:
+    def is_fixed(self) -> bool:
         """Whether the first scan of its night has fixed it."""
         return "scan_id" in self.rows[0]
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether it leaves out nothing, since no earlier night was learnt."""
         return not self._learnt
 
@@ -286,13 +286,13 @@ def filter_of_config(config_file: Path, night: date) -> NightFilter | None:
     return filter_of(results_of(config, config_file), config, night, secret)
 
 
-def fixed(results: str, night: date) -> str | None:
+def fixed_filter(results: str, night: date) -> str | None:
     """Digest of the filter that the first scan of a night fixed; None: no scan did."""
     found = {row["filter_sha256"] for row in _rows(results, pl.col("night") == night.isoformat(), "filter_sha256")}
     return str(found.pop()) if found else None
 
 
-def used(results: str, night: date) -> set[str]:
+def filters_used(results: str, night: date) -> set[str]:
     """Digests of the filters under which scans of a night left n-grams out."""
     if not DeltaTable.is_deltatable(table_uri(results, "scans")):
         return set()
@@ -307,7 +307,7 @@ def _supported(plan: Plan, found: NightFilter) -> tuple[tuple[MasterKey, ...], t
 
 def _refuse_another(results: str, night: date, sha256: str) -> None:
     """Refuse to make a night's filter anew where it comes out otherwise than the one that scans of it had."""
-    digests = used(results, night)
+    digests = filters_used(results, night)
     if digests and sha256 not in digests:
         raise Refused(
             f"results: scans of {night} left n-grams out by the filter {', '.join(sorted(digests))}, which table "
@@ -360,7 +360,7 @@ def _filter_rows(results: str, config: ScanConfig, night: date, key: NDArray[np.
         raise ValueError("the configuration has no section [filter]")
     for (tokenizer, reach), of_kind in sketches_before(results, config, night, hashed_under(key)):
         each = (read_sketch(results, unit, tokenizer, reach, key) for unit, _ in of_kind)
-        common = functools.reduce(Sketch.merged, each).common(config.filter.texts)
+        common = functools.reduce(Sketch.merge, each).common(config.filter.texts)
         texts = sum(learnt for _, learnt in of_kind)
         share = float(np.unpackbits(common).mean())
         about = {"tokenizer_sha256": tokenizer, "reach": reach, "hashed_under": hashed_under(key)}

@@ -180,7 +180,7 @@ class ExpiredRows(NamedTuple):
     flagged: int
 
 
-def expired(results: str, before: date, *, keep_flags: bool = False) -> ExpiredRows:
+def expired_rows(results: str, before: date, *, keep_flags: bool = False) -> ExpiredRows:
     """Nights before a date that still have rows; keep_flags: besides flags. Writes nothing.
 
     A scan's rows count from the later of its night and the date (UTC) on which it began, so that text which is scanned
@@ -244,14 +244,14 @@ def drop_older(results: str, days: int, *, keep_flags: bool, config_sha256: str)
 
     A scan of a part of the input drops none.
 
-    Returns how many rows were taken out or marked. Raises as `expired` and `retain`.
+    Returns how many rows were taken out or marked. Raises as `expired_rows` and `retain`.
     """
     now = datetime.now(UTC)
     of_today = (pl.col("config_sha256") == config_sha256) & (pl.col("started_at").dt.date() == now.date())
     did = of_today & pl.col("exit_code").is_in(TO_THE_END) & pl.col("part").is_null()
     if not read_whole(results, "scans").filter(did).collect().is_empty():
         return 0
-    old = expired(results, cutoff(days), keep_flags=keep_flags)
+    old = expired_rows(results, cutoff(days), keep_flags=keep_flags)
     return retain(results, old.scans, keep_flags=keep_flags) if old.scans else 0
 
 

@@ -258,7 +258,7 @@ def lost_head(registry: str, results: str) -> str | None:
     )
 
 
-def verified(registry: str, results: str) -> Record:
+def verify_registry(registry: str, results: str) -> Record:
     """Hold the registry's users against what earlier scans of these results saw of them. Writes nothing.
 
     Raises:

@@ -88,7 +88,7 @@ def kept_tables(results: str | Tables) -> Tables:
     return results if isinstance(results, Tables) else Tables(results)
 
 
-def committed(results: str | Tables, name: str, transactions: Iterable[str]) -> set[str]:
+def find_committed(results: str | Tables, name: str, transactions: Iterable[str]) -> set[str]:
     """The given transactions that a table has."""
     return set(kept_tables(results).now(name)[1].versions(transactions))
 

@@ -28,7 +28,7 @@ from scanner.registry.keys_file import read_published
 from scanner.registry.secrets import new_secret_file, read_secret
 from scanner.service.budget import Budget, BudgetSpent, Charge
 from scanner.service.processes import Unavailable
-from scanner.service.scoring import Finding, ScoringPool, Served, look
+from scanner.service.scoring import Finding, ScoringPool, ServedScan, look
 from scanner.service.signing import Signer, make_folder
 from scanner.storage.locations import read_named, write_whole
 from schemas.service import (
@@ -82,7 +82,7 @@ class Answers:
         if not (self.state / _KEY_FILE).exists():
             new_secret_file(self.state / _KEY_FILE)
         secret = read_secret(f"file:{_KEY_FILE}", self.state)
-        self.served: Served | None = None
+        self.served: ServedScan | None = None
         self.first = self._read_registry()
         self.budget = Budget(self.state / "budget.sqlite", secret, config.budget)
         self.log = DetectorLog(self.state / "log", config.log_days)
@@ -132,9 +132,9 @@ class Answers:
             await self._in_thread(self._forget)
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
 
-    def _read_registry(self) -> Served:
+    def _read_registry(self) -> ServedScan:
         """What is served now. Raises Refused: as `Served.of` and `refuse_older`."""
-        served = Served.of(self.config, self._folder)
+        served = ServedScan.of(self.config, self._folder)
         refuse_older(served.check.registry, self.state / _REGISTRY_FILE)
         return served
 
@@ -232,7 +232,7 @@ class Answers:
                 every = every[len(charges) :]
         self._charging = None
 
-    def _entry(self, digest: bytes, finding: Finding, served: Served, caller: Caller) -> Mapping[str, object]:
+    def _entry(self, digest: bytes, finding: Finding, served: ServedScan, caller: Caller) -> Mapping[str, object]:
         """What the log has of an answer."""
         of_class = "expert" if caller.expert else "anybody"
         self._answers.labels(finding.result, of_class).inc()
@@ -241,7 +241,7 @@ class Answers:
         return {"digest": digest.hex(), "caller": of_class} | what | named
 
     def _answered(
-        self, text: bytes, finding: Finding, served: Served, caller: Caller, file: bytes | None
+        self, text: bytes, finding: Finding, served: ServedScan, caller: Caller, file: bytes | None
     ) -> DetectorAnswer:
         report = self._signer.sign(
             functools.partial(self._statement, served, file, text, finding.result, finding.technique)
@@ -270,7 +270,7 @@ class Answers:
 
     def _statement(
         self,
-        served: Served,
+        served: ServedScan,
         file: bytes | None,
         text: bytes,
         result: DetectorResult,

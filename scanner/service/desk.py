@@ -18,7 +18,15 @@ from scanner.evidence.page import Advice, Precision, advise, others_can_mark, pr
 from scanner.evidence.site import Line, line_of
 from scanner.printable import printable
 from scanner.results import current_decisions
-from scanner.results.decision_log import DECIDED_ON, NewDecision, State, decide, on_documents, recorded, users_of
+from scanner.results.decision_log import (
+    DECIDED_ON,
+    NewDecision,
+    State,
+    decide,
+    on_documents,
+    recorded_decision,
+    users_of,
+)
 from scanner.results.flags import FlagCount, WantedFlags, by_need, count_flags, flags_at
 from scanner.results.queries import ask, keys_of_scans, of_trial
 from schemas.words import Naming
@@ -311,7 +319,7 @@ class Desk:
             ScanFailed: the table cannot be written.
         """
         flag = flag_as_shown(self.results, self._rate, place, text_sha256)
-        if made.decision_id in self._left and recorded(self.results, made.decision_id) is None:
+        if made.decision_id in self._left and recorded_decision(self.results, made.decision_id) is None:
             raise ChangedText(
                 f"nothing was recorded on {place.path}:{place.row}: you had gone on to another page; open the flag "
                 "again to decide on it"

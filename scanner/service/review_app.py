@@ -38,9 +38,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from scanner.errors import BrickscanError, Refused
 from scanner.evidence.accounts import NO_DECISION, about_account
 from scanner.evidence.explainer import Explainer
-from scanner.evidence.page import RULES, about, environment, visible
+from scanner.evidence.page import RULES, about, environment, visible_text
 from scanner.printable import printable, safe
-from scanner.results.decision_log import LONGEST_NAME, LONGEST_NOTE, NewDecision, new_id, recorded
+from scanner.results.decision_log import LONGEST_NAME, LONGEST_NOTE, NewDecision, new_id, recorded_decision
 from scanner.results.flags import IN_NEED
 from scanner.service.desk import LINES_A_PAGE, STATES, ChangedText, Desk, DocumentPlace, FlagRequest, FlagView
 from scanner.service.serving import LOOPBACK, Server, body_of
@@ -183,7 +183,7 @@ async def _decide(desk: Desk, request: Request) -> Response:
 
 async def _just_recorded(desk: Desk, flag_request: FlagRequest, request: Request, form_id: str = "") -> dict[str, Any]:
     """The decision that the form before this page recorded, in words."""
-    row = await run_in_threadpool(recorded, desk.results, request.query_params.get("recorded", ""))
+    row = await run_in_threadpool(recorded_decision, desk.results, request.query_params.get("recorded", ""))
     if row is None:
         return {"recorded": None}
     name = printable(row["doc_id"] or f"{row['path']}:{row['row']}", _SHOWN)
@@ -248,7 +248,7 @@ def _templates() -> jinja2.Environment:
     """Templates of scanner.evidence and of this package."""
     evidence = jinja2.PackageLoader("scanner.evidence", ".")
     found = environment().overlay(loader=jinja2.ChoiceLoader([jinja2.PackageLoader("scanner.service", "."), evidence]))
-    found.filters |= {"printable": printable, "shortly": lambda name: printable(name, _SHOWN), "visible": visible}
+    found.filters |= {"printable": printable, "shortly": lambda name: printable(name, _SHOWN), "visible": visible_text}
     return found
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.detection.one_text import Check, OpenedCheck
+from scanner.detection.one_text import OpenedCheck, TextCheck
 from scanner.detection.rows import p_class
 from scanner.detection.sketches import gram_key, keyed_sketches
 from scanner.errors import Refused
@@ -66,7 +66,7 @@ class Finding(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedScan:
     """What a detector serves: the keys and rules of a scan, as its registry is now. Holds no secret.
 
     check: with the keys that are served; scan: its configuration; night: date of the filter of common n-grams, None:
@@ -74,7 +74,7 @@ class Served:
     on record; withheld: ids of keys that are served to nobody.
     """
 
-    check: Check
+    check: TextCheck
     scan: Path
     factor: float
     night: date | None
@@ -84,7 +84,7 @@ class Served:
     withheld: tuple[str, ...]
 
     @classmethod
-    def of(cls, config: DetectorConfig, folder: Path) -> "Served":
+    def of(cls, config: DetectorConfig, folder: Path) -> "ServedScan":
         """Read the configuration of a scan and its registry; open no key, but look that each secret can be read.
 
         folder: where relative paths start.
@@ -94,7 +94,7 @@ class Served:
         """
         scan, night = folder / config.scan, datetime.now(UTC).date() if config.filter else None
         found = filter_of_config(scan, night) if night else None
-        check = Check.of_scan(scan, found.scan_filter if found else None)
+        check = TextCheck.of_scan(scan, found.scan_filter if found else None)
         kept = tuple(key for key in check.keys if reach_of(format_of(key).rule()) >= LEAST_CONTEXT)
         if not kept:
             raise Refused(
@@ -133,7 +133,7 @@ class Scorer:
         BrickscanError: a key, a tokenizer or the filter cannot be opened.
     """
 
-    def __init__(self, served: Served, secret: bytes) -> None:
+    def __init__(self, served: ServedScan, secret: bytes) -> None:
         check = served.check
         found = filter_of_config(served.scan, served.night) if served.night else None
         if found is not None:
@@ -190,7 +190,7 @@ def result_of(row: Mapping[str, Any], rate: float, factor: float) -> DetectorRes
 class _HoldersNow:
     """Who holds a message as of now: users who were added a moment ago are known."""
 
-    def __init__(self, check: Check) -> None:
+    def __init__(self, check: TextCheck) -> None:
         self._registry, self._key_ids = check.registry, [key.key_id for key in check.keys]
 
     def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
@@ -210,7 +210,7 @@ _scorer: Scorer | None = None
 """The scorer of this process."""
 
 
-def _begin(served: Served, secret: bytes) -> None:
+def _begin(served: ServedScan, secret: bytes) -> None:
     global _scorer
     forbid_core_dumps()
     end_with_parent()
@@ -253,7 +253,7 @@ class _Job:
     may_join: bool
 
 
-def _answer(job: _Job, answer: tuple[Any, Served] | Unavailable) -> None:
+def _answer(job: _Job, answer: tuple[Any, ServedScan] | Unavailable) -> None:
     if job.answer.done():  # its caller has gone
         return
     if isinstance(answer, Unavailable):
@@ -273,7 +273,7 @@ class ScoringPool:
 
     def __init__(self, workers: int, seconds: float, secret: bytes) -> None:
         self._workers, self._seconds, self._secret = workers, seconds, secret
-        self._served: Served | None = None
+        self._served: ServedScan | None = None
         self._jobs: deque[_Job] = deque()
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -286,7 +286,7 @@ class ScoringPool:
         """Number of requests that wait for a process."""
         return len(self._jobs)
 
-    async def serve(self, served: Served) -> None:
+    async def serve(self, served: ServedScan) -> None:
         """Score as `served` says from now on; returns once the processes have opened the keys.
 
         Raises:
@@ -311,11 +311,16 @@ class ScoringPool:
         while self._jobs:
             _answer(self._jobs.popleft(), Unavailable("The detector is not ready. Ask again in a minute."))
 
-    def _turn_to(self, served: Served | None) -> None:
+    def _turn_to(self, served: ServedScan | None) -> None:
         self._served = served
         self._changed.set()
 
-    async def run(self, caller: Hashable, function: Callable[..., Result], *arguments: Any) -> tuple[Result, Served]:  # noqa: ANN401
+    async def run(
+        self,
+        caller: Hashable,
+        function: Callable[..., Result],
+        *arguments: Any,  # noqa: ANN401
+    ) -> tuple[Result, ServedScan]:
         """Result of a function in a process, and what that process serves.
 
         Raises:
@@ -332,13 +337,13 @@ class ScoringPool:
         self._changed.set()
         self._callers[caller] += 1
         try:
-            result: tuple[Result, Served] = await job.answer
+            result: tuple[Result, ServedScan] = await job.answer
             return result
         finally:
             self._callers[caller] -= 1
             self._callers += Counter()  # keeps those above 0 alone
 
-    async def _work(self, served: Served, process: ProcessPoolExecutor) -> None:
+    async def _work(self, served: ServedScan, process: ProcessPoolExecutor) -> None:
         """Have a process score what waits, for as long as this is served."""
         try:
             while served is self._served:
@@ -363,7 +368,9 @@ class ScoringPool:
                 group.append(job)
         return group
 
-    async def _score(self, group: Sequence[_Job], served: Served, process: ProcessPoolExecutor) -> ProcessPoolExecutor:
+    async def _score(
+        self, group: Sequence[_Job], served: ServedScan, process: ProcessPoolExecutor
+    ) -> ProcessPoolExecutor:
         """Answer jobs; returns the process, or another where it ended over them."""
         calls = [(job.function, job.arguments) for job in group]
         try:
@@ -382,7 +389,7 @@ class ScoringPool:
                     _answer(job, Unavailable("This text could not be looked at. Ask again, or with less of it."))
         return process
 
-    def _new(self, served: Served) -> ProcessPoolExecutor:
+    def _new(self, served: ServedScan) -> ProcessPoolExecutor:
         spawn = multiprocessing.get_context("spawn")
         process = ProcessPoolExecutor(1, spawn, _begin, (served, self._secret))
         self.processes.add(process)

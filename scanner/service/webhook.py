@@ -38,10 +38,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from scanner.errors import BrickscanError, Refused
-from scanner.exports import sent
+from scanner.exports import sent_records
 from scanner.printable import printable
 from scanner.registry.secrets import read_public_key
-from scanner.results.decision_log import LONGEST_NAME, LONGEST_NOTE, NewDecision, decide, on_documents, recorded
+from scanner.results.decision_log import (
+    LONGEST_NAME,
+    LONGEST_NOTE,
+    NewDecision,
+    decide,
+    on_documents,
+    recorded_decision,
+)
 from scanner.results.queries import ask
 from scanner.scan_plan import read_config, results_of
 from scanner.service.desk import ChangedText, DocumentPlace, flag_as_shown
@@ -137,7 +144,7 @@ class Inbox:
         callback = _read(body)
         made = self._made(body, callback)
         with self._recording:
-            earlier = recorded(self._results, made.decision_id)
+            earlier = recorded_decision(self._results, made.decision_id)
             if earlier is None:
                 return DeliveryOutcome.RECORDED, decide(self._results, self._flag(callback.item.id), made)
         self._refuse_overtaken(earlier)
@@ -165,7 +172,7 @@ class Inbox:
     def _flag(self, item_id: str) -> Mapping[str, Any]:
         """The flag that was sent under an id, as its text was then."""
         same = (pl.col("receiver") == "coop") & (pl.col("item_id") == item_id)
-        rows = ask(self._results, lambda: sent(self._results).filter(same).collect())
+        rows = ask(self._results, lambda: sent_records(self._results).filter(same).collect())
         if not len(rows):
             raise NotTaken(
                 DeliveryOutcome.UNKNOWN_ITEM,

@@ -48,14 +48,14 @@ def read_toml_text(path: str, text: str, model: type[Model]) -> Model:
     try:
         return model.model_validate(_with_tuples(tomllib.loads(text.replace("\r\n", "\n"))))
     except ValidationError as error:
-        raise Refused(f"{path}: {explained(error, model)}") from None
+        raise Refused(f"{path}: {explain_error(error, model)}") from None
     except RecursionError:
         raise Refused(f"{path}: lists or sections stand in one another too deeply; none needs more than four") from None
     except (ValueError, OverflowError) as error:  # numbers of thousands of digits too
         raise Refused(f"{path}: is not valid TOML: {str(error).partition(';')[0]}") from None
 
 
-def explained(error: ValidationError, model: type[BaseModel], within: str = "") -> str:
+def explain_error(error: ValidationError, model: type[BaseModel], within: str = "") -> str:
     """What is wrong with the fields of a model, in a line; `within` names where the model stands, such as `keys.0.`."""
     return "; ".join(_explain(model, item, within) for item in error.errors())
 

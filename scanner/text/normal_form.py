@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner import printable as characters
-from scanner.printable import AS_FOREIGN, LOOK_ALIKES, SCRIPTS, STYLED, Script, composed
+from scanner.printable import AS_FOREIGN, LOOK_ALIKES, SCRIPTS, STYLED, Script, compose
 from scanner.text.quoting import Utf8
 from scanner.text.transport import NO_PROSE, arrived_text, transport_signs
 from scanner.watermark.kernel import inlined, kernel
@@ -189,9 +189,9 @@ def _of_plain_characters(text: str) -> str:
     text = _WIDE.sub(lambda sign: chr(ord(sign[0]) - 0xFEE0), text)
     if _MAY_BE_STYLED.search(text):
         text = text.translate(_PLAIN)
-    one = composed(text)
+    one = compose(text)
     of_one_script = _words_of_one_script(one)
-    return text if text == one == of_one_script else composed(of_one_script)
+    return text if text == one == of_one_script else compose(of_one_script)
 
 
 def _in_lines_and_sentences(texts: Sequence[str]) -> list[str]:

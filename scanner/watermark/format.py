@@ -349,7 +349,7 @@ class SearchesWindows(Watermark, Protocol, metaclass=MarkAbility):
 class JoinsKeys(Watermark, Protocol, metaclass=MarkAbility):
     """A watermark that scores many documents at once, each under a key of its own: decoys, one by one, take long."""
 
-    def joined(self, marks: "Sequence[Watermark]", begins: NDArray[np.int64]) -> "ScoresParts | None":
+    def join_marks(self, marks: "Sequence[Watermark]", begins: NDArray[np.int64]) -> "ScoresParts | None":
         """A watermark that reads each document of a batch with the key of one of K marks; None: they are not joined.
 
         Args:

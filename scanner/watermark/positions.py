@@ -338,7 +338,7 @@ class Sketch:
         """Count the n-grams of D texts; texts: uint8[D], the bit of each by its digest, below TEXTS_A_CELL."""
         _learn(tokens.ids, tokens.offsets, self.reach, key, texts, self.cells)
 
-    def merged(self, other: "Sketch") -> "Sketch":
+    def merge(self, other: "Sketch") -> "Sketch":
         """A sketch of what this one and another of the same reach have learnt."""
         return Sketch(self.reach, self.cells | other.cells)
 

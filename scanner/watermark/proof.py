@@ -65,7 +65,7 @@ def find_common_places(ids: Sequence[int], reach: int, key: Sequence[int], commo
     return frozenset(found)
 
 
-def counted(
+def counted_positions(
     places: Sequence[int],
     contexts: Sequence[Hashable],
     tokens: Sequence[int],

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scanner.audit.calibration.calibration_plan import PANELS, count_fragments, cut_fragments, repeated
+from scanner.audit.calibration.calibration_plan import PANELS, count_fragments, cut_fragments, repeated_ngrams
 from scanner.audit.calibration.one_key import fragments_png, law_png
 from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.watermark import GreenList, Gumbel, batch_tokens, log10_greenlist, log10_gumbel, log10_z, scored_positions
@@ -83,7 +83,7 @@ def test_a_vanilla_text_whose_p_is_tiny_when_repeats_are_scored():
     assert worst.log10_p_ngram > -3
     assert (worst.scored, worst.scored_ngram) == (254, 12)
     assert worst.ids.tolist() == tokens.ids[:256].tolist()
-    times = repeated(worst.ids, WholeWindows(2), 3)
+    times = repeated_ngrams(worst.ids, WholeWindows(2), 3)
     assert [count for count, _ in times] == [22, 22, 21]
     assert times[0][1] == tuple(line[:3])
 

@@ -9,7 +9,7 @@ import pytest
 
 from scanner import results
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
-from scanner.audit.in_every_scan.knockoffs import CLUSTERS, KNOCKOFFS_A_MESSAGE, RankCounts, counted, rank
+from scanner.audit.in_every_scan.knockoffs import CLUSTERS, KNOCKOFFS_A_MESSAGE, RankCounts, count_ranks, rank
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.detection import open_plan as plan_module
 from scanner.registry import Holders, add_users, list_users
@@ -83,7 +83,7 @@ def test_ranks_are_those_of_plain_loops():
 
 
 def test_what_is_counted_is_right_on_a_known_rank():
-    told = counted(RankCounts(np.array([19, 17, 4]), np.array([19, 19, 4]), np.zeros(3, np.int64)), 100)
+    told = count_ranks(RankCounts(np.array([19, 17, 4]), np.array([19, 19, 4]), np.zeros(3, np.int64)), 100)
     hits, tests, chance = told["knockoff"]
     assert (hits.tolist(), tests.tolist()) == ([19, 17, 4], [19, 19, 4])
     assert chance == pytest.approx(0.505)

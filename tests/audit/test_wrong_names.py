@@ -7,9 +7,9 @@ from scanner.audit.calibration import wrong_names
 from scanner.audit.calibration.wrong_names import (
     NameQuestion,
     NamesCase,
-    by_turns,
     names_cases,
     names_counts,
+    take_turns,
     write_marked,
 )
 from scanner.audit.statistics.judgement import counts, judge
@@ -94,7 +94,7 @@ def test_a_text_holds_what_its_mark_favours(how):
     [other] = write_marked(mark, np.array([417]), 184, rng, lambda _, choices, best: choices[:, 0])
     p = {}
     for name, ids in (("marked", text), ("other", other)):
-        tokens = wrong_names.joined([ids])
+        tokens = wrong_names.batch_of([ids])
         positions = mark.rule.positions(tokens, "ngram")
         p[name] = mark.law.log10_p(mark.score(tokens, positions, 417), positions.scored)[0]
     assert p["marked"] < -30
@@ -104,4 +104,4 @@ def test_a_text_holds_what_its_mark_favours(how):
 def test_pieces_stand_by_turns():
     texts = [np.full(length, i, np.uint32) for i, length in enumerate((250, 100, 120))]
     runs = [(0, 100), (1, 100), (2, 100), (0, 100), (2, 20), (0, 50)]
-    np.testing.assert_array_equal(by_turns(texts), np.concatenate([np.full(n, i) for i, n in runs]))
+    np.testing.assert_array_equal(take_turns(texts), np.concatenate([np.full(n, i) for i, n in runs]))

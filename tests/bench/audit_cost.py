@@ -32,14 +32,14 @@ from scanner.cluster.worker import Worker
 from scanner.input.shards import MAX_ROWS
 from scanner.results.transactions import open_tables
 from scanner.scan_plan import make_plan
-from scanner.watermark.stacks.shared import Held
+from scanner.watermark.stacks.shared import HiddenValue
 from tests.bench.configured import AUDIT, FOR_USERS, ONE_MESSAGE, VERSION_2, make_scan
 from tests.bench.scan import shards_of
 
 GREEN, GUMBEL = VERSION_2.values()
 SYNTHID: dict[str, Any] = {
     "format": "synthid-table",
-    "known": Held(np.random.default_rng(1).integers(1, 2**62, 30).astype(">i8").tobytes()),
+    "known": HiddenValue(np.random.default_rng(1).integers(1, 2**62, 30).astype(">i8").tobytes()),
 }
 LOOKS = "[variants]\nnormalised = true\n[spans]\nwindows = true\nsegments = true\n"
 CASES: dict[str, tuple[int, dict[str, Any], str]] = {

@@ -32,7 +32,7 @@ import tomli_w
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.detection.one_text import OpenedCheck
 from scanner.registry import new_key
-from scanner.service.scoring import Scorer, Served
+from scanner.service.scoring import Scorer, ServedScan
 from scanner.service.serving import SECONDS_FOR_A_HEAD
 from scanner.watermark.native.format import groups_for
 from schemas.service import TICKS, DetectorConfig
@@ -152,7 +152,7 @@ def main() -> None:
 
 def beside(folder: Path, texts: Sequence[str], count: int) -> tuple[float, float]:
     """CPU seconds a text of `check` in a loop and of a scan's worker."""
-    check = OpenedCheck(Served.of(DetectorConfig(version=1), folder).check)
+    check = OpenedCheck(ServedScan.of(DetectorConfig(version=1), folder).check)
     raw = [text.encode() for text in texts]
     check.score_batch(raw[-WARM:])
     check.of_each_key(raw[0])
@@ -167,7 +167,7 @@ def beside(folder: Path, texts: Sequence[str], count: int) -> tuple[float, float
 
 def alone(folder: Path, texts: Sequence[str], found: Sequence[str]) -> None:
     """Prints what a scoring process takes of a text that no other waits with, in CPU seconds."""
-    scorer = Scorer(Served.of(DetectorConfig(version=1), folder), bytes(32))
+    scorer = Scorer(ServedScan.of(DetectorConfig(version=1), folder), bytes(32))
     scorer.look([text.encode() for text in texts[-WARM:]])
     for what, some in (("not marked", texts), ("marked", found)):
         scorer.look([some[0].encode()])

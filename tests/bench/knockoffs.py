@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from scanner.audit.in_every_scan.knockoffs import CLUSTERS, KNOCKOFFS_A_MESSAGE, RankCounts, counted
+from scanner.audit.in_every_scan.knockoffs import CLUSTERS, KNOCKOFFS_A_MESSAGE, RankCounts, count_ranks
 from scanner.audit.statistics.hits import ClusterSums
 from scanner.audit.statistics.judgement import binomial_limits, counts, judge
 from schemas.words import AuditVerdict
@@ -45,7 +45,7 @@ def night(
 def alarms(ranked: RankCounts, held: int, error: float) -> bool:
     """Whether the audit calls the ranks of a night too small."""
     found = False
-    told = counted(ranked, held)
+    told = count_ranks(ranked, held)
     for hits, tests, chance in told.values():
         n, h, e = (np.bincount(ranked.cluster, part, CLUSTERS) for part in (tests, hits, tests * chance))
         there = n > 0

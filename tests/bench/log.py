@@ -18,7 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
 from scanner.results.newest import SIDE_TABLES, enter_side_rows, run_number, settle
-from scanner.results.transactions import TableEntry, Tables, commit, committed, open_tables
+from scanner.results.transactions import TableEntry, Tables, commit, find_committed, open_tables
 from scanner.storage.data_files import SCHEMAS, DataFile
 from scanner.storage.locations import table_uri
 
@@ -80,7 +80,7 @@ def measured(folder: str, shards: int) -> list[tuple[str, float, float]]:
 
     began = time.process_time()
     night = [shard_id(number) for number in range(shards - SHARDS_A_NIGHT, shards)]
-    settle(tables, committed(tables, "verdicts", night))
+    settle(tables, find_committed(tables, "verdicts", night))
     step(f"a scan begins: {SHARDS_A_NIGHT:,} shards are looked up", time.process_time() - began)
     times = [flush(tables, shards + number * SHARDS_A_FLUSH) for number in range(1 + FLUSHES)]
     step("the first flush of 20 shards", times[0])
@@ -99,7 +99,7 @@ def flush(tables: Tables, first: int, pack: int = 1) -> float:
     ]
     began = time.process_time()
     names = [name for entry in entries for name in entry.transactions]
-    committed(tables, "verdicts", names)
+    find_committed(tables, "verdicts", names)
     for name in SIDE_TABLES:
         enter_side_rows(tables, name, entries, SCAN)
     commit(tables, "verdicts", entries, run_number(SCAN))

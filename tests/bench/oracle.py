@@ -27,7 +27,7 @@ from scanner.audit.statistics.judgement import binomial_limits
 from scanner.detection.sketches import gram_key, keyed_sketches
 from scanner.registry import new_key
 from scanner.service.budget import Budget, Charge
-from scanner.service.scoring import Scorer, Served
+from scanner.service.scoring import Scorer, ServedScan
 from schemas.service import BudgetConfig, DetectorConfig, DetectorResult
 from tests.fixed import fix_secrets
 from tests.support.detecting import configured
@@ -326,7 +326,7 @@ def main() -> None:
                 tokenizer=TOKENIZER,
             )
             configured(folder, folder / "registry")
-            scorer = Scorer(Served.of(DetectorConfig(version=1), folder), SECRET)
+            scorer = Scorer(ServedScan.of(DetectorConfig(version=1), folder), SECRET)
             one_window(scorer, folder / "registry", window, words, options, folder)
 
 

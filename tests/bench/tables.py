@@ -23,7 +23,7 @@ from scanner.detection.rows import EXACT
 from scanner.results import queries, retention
 from scanner.results.newest import enter_side_rows, settle
 from scanner.results.retention import erase_user
-from scanner.results.transactions import TableEntry, commit, committed, open_tables
+from scanner.results.transactions import TableEntry, commit, find_committed, open_tables
 from scanner.results.upkeep import compact
 from scanner.storage.data_files import SCHEMAS, write_file
 from tests.bench.measure import in_a_process
@@ -71,7 +71,7 @@ def flush(folder: str, shards: list[int]) -> None:
         for name, table in tables_of(shard).items():
             file = write_file(folder, name, table.to_batches())
             parts[name][f"shard {shard}"] = TableEntry(f"shard {shard}", (file,) if file else ())
-    committed(folder, "verdicts", parts["verdicts"])
+    find_committed(folder, "verdicts", parts["verdicts"])
     for name in ("flags", "shards"):
         enter_side_rows(folder, name, list(parts[name].values()), scan_id)
     commit(folder, "verdicts", list(parts["verdicts"].values()), 1)
@@ -144,7 +144,7 @@ def one_more_flush(folder: str) -> None:
 
 def drop_half(folder: str) -> None:
     nights = results.nights(folder).select("night").collect()["night"].sort()
-    old = retention.expired(folder, date.fromisoformat(nights[len(nights) // 2]))
+    old = retention.expired_rows(folder, date.fromisoformat(nights[len(nights) // 2]))
     retention.retain(folder, old.scans, keep_flags=False)
 
 

@@ -20,7 +20,7 @@ from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
 from scanner.results.newest import SIDE_TABLES, run_number, settle
 from scanner.results.retention import EXPIRE_AFTER, FREEZE_AFTER, done_in_frozen_nights, freeze
-from scanner.results.transactions import TableEntry, Tables, commit, committed, open_tables
+from scanner.results.transactions import TableEntry, Tables, commit, find_committed, open_tables
 from scanner.storage.data_files import SCHEMAS, write_file
 from scanner.storage.locations import table_uri
 from tests.bench.history import BEGAN, MERGED_ROWS, SHARD_ROWS, SHARDS_A_NIGHT, about, files_of, ranges_of
@@ -98,7 +98,7 @@ def measured(folder: str, nights: int) -> list[tuple[str, float, float]]:
     end = nights * SHARDS_A_NIGHT
     tonight, last_year = shards_of(range(end, end + SHARDS_A_NIGHT)), shards_of(range(SHARDS_A_NIGHT))
     began = time.process_time()
-    done = committed(tables, "verdicts", [shard.shard_id for shard in tonight])
+    done = find_committed(tables, "verdicts", [shard.shard_id for shard in tonight])
     settle(tables, done)
     assert not done
     assert not done_in_frozen_nights(tables, tonight)

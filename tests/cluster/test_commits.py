@@ -184,7 +184,7 @@ def test_two_drivers_with_different_losses_in_the_same_moment(night, plan, monke
 @pytest.mark.parametrize("dies_before", ["commit", "settle"])
 def test_a_loser_that_dies_before_it_settles_is_settled_by_the_next_scan(night, plan, monkeypatch, dies_before):
     loser, winner = run(plan, "loser", 2), run(plan, "winner", 4)
-    monkeypatch.setattr(commits, "committed", lambda *_: set())  # the loser looked before the winner was there
+    monkeypatch.setattr(commits, "find_committed", lambda *_: set())  # the loser looked before the winner was there
     winner.flush()
     with monkeypatch.context() as patch:
         patch.setattr(commits, dies_before, Mock(side_effect=Died))
@@ -203,7 +203,7 @@ def test_an_audit_counts_the_winner_alone_while_nobody_has_settled(night, plan, 
     if winner_first:
         winner.flush()
     with monkeypatch.context() as patch:
-        patch.setattr(commits, "committed", lambda *_: set())  # the loser looked before the winner was there
+        patch.setattr(commits, "find_committed", lambda *_: set())  # the loser looked before the winner was there
         patch.setattr(commits, "commit", Mock(side_effect=Died))
         with pytest.raises(Died):
             loser.flush()

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from scanner.cluster import night_price as estimating
-from scanner.cluster.night_price import Sample, estimate, project, shared_out, spread_evenly, timed
+from scanner.cluster.night_price import Sample, estimate, project, shared_out, spread_evenly, time_scores
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
 
@@ -80,7 +80,7 @@ def test_more_documents_are_scored_until_it_takes_long_enough(a_document, rows):
         return 0, 0, len(batch)
 
     batch = pa.RecordBatch.from_pydict({"row": range(rows)})
-    seconds, taken, (*_, counted) = timed(score, batch, lambda: now[0])
+    seconds, taken, (*_, counted) = time_scores(score, batch, lambda: now[0])
     assert seconds == pytest.approx(a_document * len(taken))
     assert counted == len(taken) == scored[-1]
     assert scored[0] == min(rows, estimating.FIRST_SAMPLE)

@@ -20,7 +20,7 @@ from scanner.cluster import passes, work
 from scanner.cluster.passes import SHARDS_LEARNT, sample_of
 from scanner.cluster.scan import run_scan
 from scanner.cluster.scan_check import check_scan
-from scanner.detection.one_text import Check, check_text
+from scanner.detection.one_text import TextCheck, check_text
 from scanner.errors import Refused
 from scanner.evidence import check_claim
 from scanner.evidence.explainer import Explainer
@@ -90,7 +90,7 @@ def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, mark
     write(nightly, SECOND, "a", [*signed(plain, 2000), marked(alice, 80, 3) + plain(30, 1)])
     checked = [looked.facts for looked in check_scan(nightly.config, SECOND)]
     assert checked
-    assert filters.fixed(nightly.results, SECOND) is None  # --check writes nothing
+    assert filters.fixed_filter(nightly.results, SECOND) is None  # --check writes nothing
     assert scan(nightly, SECOND).exit_code == 0
     rows = nightly.verdicts().filter(pl.col("path").str.contains(str(SECOND)))
     assert rows["scored"].to_list() == [40] * TEXTS + [80]
@@ -99,7 +99,7 @@ def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, mark
     post = nightly.folder / "post.txt"
     post.write_text(marked(alice, 80, 3) + plain(30, 1))
     found = filters.filter_of_config(nightly.config, SECOND)
-    check = Check.of_config(nightly.config)
+    check = TextCheck.of_config(nightly.config)
     one = check_text(replace(check, rules=replace(check.rules, ngram_filter=found.open())), post.read_bytes())[0]
     assert {name: one[name] for name in SAME} == {name: flag[name] for name in SAME}
     out = call("check", nightly.config, "--text", post, "--date", SECOND)[1]
@@ -107,7 +107,7 @@ def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, mark
     assert "the filter" not in call("check", "--registry", nightly.registry, "--text", post)[1]
     assert f"of {FIRST} knows no earlier night" in call("check", nightly.config, "--text", post, "--date", FIRST)[1]
     of_scans = results.scans(nightly.results).collect()["filter_sha256"].to_list()
-    assert of_scans == [filters.fixed(nightly.results, day) for day in (FIRST, SECOND)]
+    assert of_scans == [filters.fixed_filter(nightly.results, day) for day in (FIRST, SECOND)]
     again = replay(nightly.config, flag["doc_id"])
     assert again.equal, [field for field in again.fields if not field.equal]
     explained = Explainer(nightly.config).explain(flag["doc_id"])
@@ -167,13 +167,13 @@ def test_a_night_whose_filter_is_lost_is_given_no_other(nightly, plain):
     write(nightly, SECOND, "a", signed(plain, 2000))
     scan(nightly, SECOND)
     assert results.scans(nightly.results).collect()["night"].to_list() == [str(FIRST), str(SECOND)]
-    (lost,) = filters.used(nightly.results, SECOND)
+    (lost,) = filters.filters_used(nightly.results, SECOND)
     shutil.rmtree(Path(nightly.results, filters.FILTERS_TABLE))
     assert filters.drop_sketches(nightly.results, SECOND)
     write(nightly, SECOND, "b", signed(plain, 3000))
     with pytest.raises(Refused, match=rf"scans of {SECOND} left n-grams out by the filter {lost}, which .* restore"):
         scan(nightly, SECOND)
-    assert filters.fixed(nightly.results, SECOND) is None
+    assert filters.fixed_filter(nightly.results, SECOND) is None
 
 
 @pytest.mark.costly
@@ -183,13 +183,13 @@ def test_no_filter_knows_texts_of_its_own_night(nightly, plain, marked, registry
     scan(nightly, FIRST)
     write(nightly, SECOND, "a", viral(marked, plain, registry, 3000))
     assert scan(nightly, SECOND).totals.counts.flagged == TEXTS
-    fixed = filters.fixed(nightly.results, SECOND)
+    fixed = filters.fixed_filter(nightly.results, SECOND)
     write(nightly, SECOND, "b", viral(marked, plain, registry, 4000))  # the night's texts have been learnt by now
     assert scan(nightly, SECOND).totals.counts.flagged == TEXTS
     shutil.rmtree(Path(nightly.results, filters.FILTERS_TABLE))
     write(nightly, SECOND, "c", viral(marked, plain, registry, 5000))
     assert scan(nightly, SECOND).totals.counts.flagged == TEXTS
-    assert filters.fixed(nightly.results, SECOND) == fixed
+    assert filters.fixed_filter(nightly.results, SECOND) == fixed
     write(nightly, THIRD, "a", viral(marked, plain, registry, 6000))
     assert scan(nightly, THIRD).totals.counts.flagged == 0
     learnt = read_whole(nightly.results, filters.SKETCHES_TABLE).select("unit", "night").unique().collect()
@@ -208,7 +208,7 @@ def test_a_filter_learnt_from_tonight_would_lose_what_goes_round(nightly, plain,
     with pytest.raises(Refused, match="makes another"):
         scan(nightly, SECOND)
     for asked in (filters, work):  # as if `scans` did not say which filter the night had
-        monkeypatch.setattr(asked, "used", lambda _results, _night: set())
+        monkeypatch.setattr(asked, "filters_used", lambda _results, _night: set())
     assert scan(nightly, SECOND).totals.counts.flagged == 0
 
 
@@ -366,7 +366,7 @@ def test_a_key_that_was_admitted_with_a_filter_needs_one_that_leaves_out_as_much
     if texts == 16:
         with pytest.raises(Refused, match=r"its filter was learnt from 0 texts, that of the audit from"):
             scan(nightly, FIRST)
-        assert filters.fixed(nightly.results, FIRST) is None
+        assert filters.fixed_filter(nightly.results, FIRST) is None
     nightly.configure(more=ON, paths=["in/{date}"])
     assert scan(nightly, FIRST).exit_code == 0
     nightly.configure(more=ON, **required)
@@ -417,7 +417,7 @@ def test_texts_that_were_counted_are_never_taken_for_accounts(nightly, plain, fi
     scan(nightly, FIRST)
     assert set(with_filter_rows(nightly, SECOND).scan_filter.learnt.values()) == {TEXTS}
     nightly.configure(more=ON, columns=then, paths=["in/{date}"])
-    assert with_filter_rows(nightly, SECOND).empty
+    assert with_filter_rows(nightly, SECOND).is_empty
 
 
 @pytest.mark.parametrize("columns", ["", 'account = "who"'])

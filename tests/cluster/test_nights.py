@@ -11,7 +11,7 @@ from scanner.cluster.pieces import DocumentCounts
 from scanner.cluster.scan import ScanOutcome, run_scan
 from scanner.cluster.work import ScanWork, _too_much
 from scanner.evidence.site import night_of
-from scanner.results.retention import expired
+from scanner.results.retention import expired_rows
 from scanner.scan_plan import make_plan
 from tests.support.command_line import call
 from tests.support.night import Night
@@ -50,8 +50,8 @@ def test_a_night_is_the_date_of_its_data(backfilled):
 @pytest.mark.costly
 def test_a_backfilled_night_ages_from_its_scan(backfilled):
     today = datetime.now(UTC).date()
-    assert expired(backfilled.results, today - timedelta(days=1)).nights == ()
-    assert set(expired(backfilled.results, today + timedelta(days=1)).nights) == {f"{today}"}
+    assert expired_rows(backfilled.results, today - timedelta(days=1)).nights == ()
+    assert set(expired_rows(backfilled.results, today + timedelta(days=1)).nights) == {f"{today}"}
 
 
 def test_a_scan_without_a_date_is_of_the_day_on_which_it_began(night, plain):

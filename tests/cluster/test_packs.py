@@ -14,7 +14,7 @@ from scanner.cluster import commits, work
 from scanner.cluster.commits import Committer
 from scanner.cluster.pieces import NO_TIME, DocumentCounts, FinishedPack, FinishedShard, Pack, PackReport, Piece, Report
 from scanner.cluster.pool import Pool
-from scanner.cluster.work import MOST_IN_A_PACK, PACKS_A_WORKER, find_work, inspect_input, packed
+from scanner.cluster.work import MOST_IN_A_PACK, PACKS_A_WORKER, find_work, inspect_input, pack_shards
 from scanner.cluster.worker import Worker
 from scanner.input.files import InputFile, list_files
 from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Range, Shard
@@ -40,7 +40,7 @@ def shard(number: int, rows: int = 10, text_bytes: int = 100) -> Shard:
 )
 def test_packs_hold_each_shard_once_in_order_and_are_no_larger_than_a_shard(sizes, workers):
     shards = [shard(i, *size) for i, size in enumerate(sizes)]
-    units = packed(shards, workers)
+    units = pack_shards(shards, workers)
     assert [one for unit in units for one in (unit.shards if isinstance(unit, Pack) else (unit,))] == shards
     for pack in (unit for unit in units if isinstance(unit, Pack)):
         assert 1 < len(pack.shards) <= MOST_IN_A_PACK
@@ -50,7 +50,7 @@ def test_packs_hold_each_shard_once_in_order_and_are_no_larger_than_a_shard(size
 
 
 def test_a_hundred_thousand_small_files_are_few_packs():
-    units = packed([shard(i, 500, 10**6 // 4) for i in range(100_000)], 16)
+    units = pack_shards([shard(i, 500, 10**6 // 4) for i in range(100_000)], 16)
     assert len(units) == 100_000 // 40  # 40 files of 500 rows are 20,000 rows
 
 

@@ -29,7 +29,7 @@ from scanner.input.inspector import Inspector
 from scanner.registry import Holders, add_users, head_of, ledger, list_users, load_registry, new_key, retire_key
 from scanner.results import upkeep
 from scanner.results.retention import erase_user
-from scanner.results.transactions import committed, open_tables
+from scanner.results.transactions import find_committed, open_tables
 from scanner.scan_plan import make_plan
 from scanner.storage.locations import table_uri
 from schemas.tables import VERDICTS
@@ -160,7 +160,7 @@ def test_upkeep_and_erasure(s3):
     there = s3.get_file_info(fs.FileSelector("night/upkeep/verdicts"))
     files = {Path(info.path).name for info in there if info.is_file}
     assert files == {lost} | {Path(uri).name for uri in DeltaTable(table_uri(folder, "verdicts")).file_uris()}
-    assert committed(folder, "verdicts", [f"t{i}" for i in range(7)]) == {f"t{i}" for i in range(6)}
+    assert find_committed(folder, "verdicts", [f"t{i}" for i in range(7)]) == {f"t{i}" for i in range(6)}
 
 
 @pytest.fixture(scope="module")

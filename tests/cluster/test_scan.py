@@ -152,11 +152,11 @@ def test_what_a_file_becomes_after_it_was_listed(night, plain, monkeypatch):
     def look_up_then_lose(*args):
         (night.input / "late.parquet").unlink()
         os.utime(night.input / "changed.parquet", ns=(0, 0))
-        return transactions.committed(*args)
+        return transactions.find_committed(*args)
 
     with monkeypatch.context() as patch:
         patch.setattr(scan_module, "list_files", list_then_lose)
-        patch.setattr(work_module, "committed", look_up_then_lose)
+        patch.setattr(work_module, "find_committed", look_up_then_lose)
         first = night.scan()
     assert first.exit_code == 4
     assert set(night.verdicts()["path"]) == {str(night.input / "stays.parquet")}

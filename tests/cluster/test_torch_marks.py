@@ -14,7 +14,7 @@ from scanner.registry import add_users, admit_key, load_registry, new_key, open_
 from scanner.scan_plan import make_plan
 from scanner.watermark import Positions, batch_tokens
 from scanner.watermark.formats import make_format
-from scanner.watermark.stacks.shared import Held
+from scanner.watermark.stacks.shared import HiddenValue
 from schemas.registry import Admission
 from tests.support.command_line import call
 from tests.support.night import Night
@@ -64,7 +64,13 @@ def keys(tmp_path, byte_tokenizer) -> Path:
         secret = make_format(name, parameters).decoy_key(name.encode().ljust(32, b"."))
         messages = 20 if name.startswith("three") else 1
         new_key(
-            folder, name, format=name, **parameters, messages=messages, tokenizer=byte_tokenizer, known=Held(secret)
+            folder,
+            name,
+            format=name,
+            **parameters,
+            messages=messages,
+            tokenizer=byte_tokenizer,
+            known=HiddenValue(secret),
         )
     add_users(folder, ["three-bricks-openai"], [f"user {number}" for number in range(19)])
     return folder

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from scanner.detection.one_text import Check, check_text
+from scanner.detection.one_text import TextCheck, check_text
 from scanner.errors import Refused
 from scanner.generation import marking_of
 from scanner.power import marked_text
@@ -49,7 +49,7 @@ def test_a_night_of_a_format_that_nothing_outside_of_it_knows(toy, words, plain)
     decoys = counts.filter(pl.col("label") == "half-of-all;salt=3")
     assert decoys["texts"].max() >= 40
     assert outcome.audit.state == "no alarm"
-    (row,) = check_text(Check.of_registry(toy.registry, [], 1e-6), text.encode())
+    (row,) = check_text(TextCheck.of_registry(toy.registry, [], 1e-6), text.encode())
     assert row["log10_p"] == verdicts["log10_p"][0]
 
 

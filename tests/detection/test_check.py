@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from scanner.cluster import scan
-from scanner.detection.one_text import Check, check_text
+from scanner.detection.one_text import TextCheck, check_text
 from scanner.watermark.laws import Binomial
 from scanner.watermark.native import keyed
 from tests.support.command_line import call
@@ -51,7 +51,7 @@ def test_it_says_what_a_scan_says(night, texts):
         "proof",
     )
     for row, text in zip(rows, texts.values(), strict=True):
-        found = {of_key["key_id"]: of_key for of_key in check_text(Check.of_config(night.config), text.encode())}
+        found = {of_key["key_id"]: of_key for of_key in check_text(TextCheck.of_config(night.config), text.encode())}
         assert set(found) == {"green", "gum"}
         assert any(of_key["flagged"] for of_key in found.values()) == row["flagged"]
         if not row["flagged"]:

@@ -9,7 +9,7 @@ import pytest
 from scanner.detection import attribution, detector
 from scanner.detection.attribution import Origin
 from scanner.detection.detector import Detector
-from scanner.detection.one_text import Check, check_text
+from scanner.detection.one_text import TextCheck, check_text
 from scanner.detection.open_plan import open_detector, open_prover
 from scanner.detection.rules import Rules
 from scanner.registry import Holders
@@ -142,7 +142,7 @@ def test_the_misnaming_rate_is_that_of_the_configuration(key, write, tmp_path):
     for rate, undecided in (("", True), ("misnaming_rate = 0.9999999\n", False)):
         head = f'version = 1\nregistry = "{key[0]}"\nresults = "out"\nfalse_positive_rate = 1e-6\n{rate}'
         config.write_text(f'{head}[input]\npaths = ["in"]\n')
-        (checked,) = check_text(Check.of_config(config), text.encode())
+        (checked,) = check_text(TextCheck.of_config(config), text.encode())
         (scanned,) = said(open_detector(make_plan(config)), [text])
         for row in (checked, scanned):
             assert (row["naming"] == "undecided") == undecided

@@ -18,9 +18,9 @@ from scanner.evaluation.attacks import (
     HOMOGLYPHS,
     Tools,
     attack,
-    attacked,
+    attack_texts,
     followers,
-    imitated,
+    imitate_text,
     new_share,
 )
 from scanner.printable import without_manifests
@@ -154,9 +154,9 @@ def test_any_text_survives_any_attack_with_a_real_tokenizer(text, name, seed):
 
 def test_an_attack_on_a_text_does_not_depend_on_its_neighbours():
     texts = [words([i] * 20) for i in range(1, 9)]
-    together = attacked("substitute:0.3", texts, "1", PLAIN)
-    assert together[3:5] == attacked("substitute:0.3", texts[3:5], "1", PLAIN)
-    assert together != attacked("substitute:0.3", texts, "2", PLAIN)
+    together = attack_texts("substitute:0.3", texts, "1", PLAIN)
+    assert together[3:5] == attack_texts("substitute:0.3", texts[3:5], "1", PLAIN)
+    assert together != attack_texts("substitute:0.3", texts, "2", PLAIN)
 
 
 def test_what_cannot_be_attacked_is_told():
@@ -209,7 +209,7 @@ def test_removers_change_words_and_keep_their_number(chosen, seed):
 @few
 @given(st.lists(IDS, max_size=4), st.integers(0, 4), SEEDS)
 def test_every_ngram_of_a_forgery_was_in_a_text_or_begins_it_anew(texts, window, seed):
-    made = imitated(followers(texts, window), window, 30, str(seed))
+    made = imitate_text(followers(texts, window), window, 30, str(seed))
     known = {tuple(ids[i : i + window + 1]) for ids in texts for i in range(len(ids) - window)}
     assert len(made) == (30 if known else 0)
     anew = sum(tuple(made[end - window : end + 1]) not in known for end in range(window, len(made)))

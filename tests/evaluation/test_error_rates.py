@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from scanner.audit.calibration.one_key import key_counts
-from scanner.detection.one_text import Check
+from scanner.detection.one_text import TextCheck
 from scanner.evaluation.error_rates import (
     FEWEST_TEXTS,
     CellPlace,
@@ -74,7 +74,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def decider(folder) -> Decider:
-    return Decider(Check.of_config(folder / "scan.toml"))
+    return Decider(TextCheck.of_config(folder / "scan.toml"))
 
 
 def frame(decider: Decider, folder: Path, which: str) -> pl.DataFrame:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.evidence.case import COPIED_RUN, EarlierPost, copied_of
+from scanner.evidence.case import COPIED_RUN, EarlierPost, copied_share
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
 
@@ -20,7 +20,7 @@ TEXTS = st.lists(st.integers(0, 2), max_size=30)
 def test_it_is_the_share_of_runs_that_other_posts_hold(text, posts, reach, data):
     length = max(reach + 1, COPIED_RUN)
     scored = data.draw(st.sets(st.integers(0, max(len(text) - 1, 0)))) if text else set()
-    found = copied_of(
+    found = copied_share(
         np.array(text, np.uint32),
         np.array(sorted(scored), np.int64),
         reach,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jobs.evidence import _MARKS, _marked_lines
 from scanner.evidence.case import CopiedShare, FlagCase, GroupCounts
 from scanner.evidence.explanation import Explanation, PartFinding, ScoreRun, TextEvidence
-from scanner.evidence.page import CHARACTERS_A_PAGE, RULES, advise, in_short, page, segments, visible
+from scanner.evidence.page import CHARACTERS_A_PAGE, RULES, advise, in_short, page, segments, visible_text
 from scanner.evidence.registry_check import RegistryCheck
 from scanner.printable import combines
 from scanner.text.quoting import parts_of
@@ -79,7 +79,7 @@ def test_no_shade_in_a_part_whose_own_p_is_not_small(silent, p_own, p_quoted):
 def test_hostile_fields_stay_text(hostile):
     html = page(explanation(hostile, hostile, [ScoreRun(0, len(hostile), 8, 0, -5.0)]))
     shown = "".join(check(html).text)
-    assert visible(hostile).splitlines()[0] in shown
+    assert visible_text(hostile).splitlines()[0] in shown
     assert "\x1b" not in html
     assert "\u202e" not in html
 
@@ -89,7 +89,7 @@ def test_hostile_fields_stay_text(hostile):
 @example("\r\n> a\r\n")
 def test_any_text_stays_text(text):
     html = page(explanation(text, text or "x", [ScoreRun(0, max(len(text) // 2, 1), 8, 0, -3.0)]))
-    assert visible(text).replace("\n", "") in "".join(check(html).text).replace("\n", "")
+    assert visible_text(text).replace("\n", "") in "".join(check(html).text).replace("\n", "")
 
 
 @given(
@@ -101,7 +101,7 @@ def test_segments_are_the_text(text, drawn):
     levels = [level for _, level in drawn]
     runs = [ScoreRun(a, b, 8, 0, float(p)) for (a, b), p in zip(pairwise(bounds), levels, strict=False)]
     found = segments(explanation(text, runs=runs))
-    assert "".join(part.text for part in found) == visible(text)
+    assert "".join(part.text for part in found) == visible_text(text)
     at = 0
     for part in found:
         inside = [run.level for run in runs if run.begin <= at < run.end]
@@ -132,7 +132,7 @@ def test_a_page_stays_small_whatever_is_in_the_text(text):
     html = page(explanation(text, runs=[ScoreRun(i, i + 3, 8, 0, -9.0) for i in range(0, len(text), 3)]))
     assert 100_000 < len(html.encode()) < 200_000
     left_out = int(re.search(r"([\d,]+) more characters", html).group(1).replace(",", ""))
-    assert visible(text[:-left_out]).replace("\n", "") in "".join(check(html).text).replace("\n", "")
+    assert visible_text(text[:-left_out]).replace("\n", "") in "".join(check(html).text).replace("\n", "")
 
 
 QUOTED = [PartFinding("own", 9, 8, 0.0, -0.1), PartFinding("quoted", 9, 8, -9.0, -9.0)]
@@ -171,7 +171,7 @@ TRAPS = {
 def test_no_trap_is_recommended_to_be_confirmed(trap):
     explained, decision = TRAPS[trap]
     assert advise(explained).decision == decision
-    assert RULES[advise(explained).rule].what
+    assert RULES[advise(explained).rule].finding
 
 
 def test_own_words_of_an_equal_name_are():

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from jobs.cli import brickscan, run
 from jobs.mark import MARKED_COLUMNS, kept_rows, mark
 from jobs.text import MarkProgress
-from scanner.detection.one_text import Check, check_text
+from scanner.detection.one_text import TextCheck, check_text
 from scanner.errors import Refused
 from scanner.generation import LocalModel
 from scanner.registry import add_users, list_users, load_registry, new_key, open_key, remove_users, retire_key
@@ -98,7 +98,7 @@ def test_every_completion_is_read_back(
     assert [(row[0], row[1]) for row in cells] == [(str(i), "ada") for i in range(5)]
     rows = pl.read_parquet(out)
     for row, text, message in zip(cells, rows["text"], rows["message"], strict=True):
-        (verdict,) = check_text(Check.of_registry(registry, [key_id], 1e-6), text.encode())
+        (verdict,) = check_text(TextCheck.of_registry(registry, [key_id], 1e-6), text.encode())
         assert (verdict["message"], int(row[2])) == (message, verdict["scored"])
         assert float(row[4]) == pytest.approx(verdict["log10_p_global"], abs=0.051)
         if key_id == "green":
@@ -226,7 +226,7 @@ def test_a_key_of_another_stack_marks(registry: Path, tiny_folder: Path, prompts
     out = tmp_path / "marked.parquet"
     call(registry, tiny_folder, prompts, out, "--key", "stack", "--message", "0", "--max-new-tokens", "60")
     for text in pl.read_parquet(out)["text"]:
-        verdicts = check_text(Check.of_registry(registry, [], 1e-6), text.encode())
+        verdicts = check_text(TextCheck.of_registry(registry, [], 1e-6), text.encode())
         flagged = {verdict["key_id"]: verdict["flagged"] for verdict in verdicts}
         assert flagged == {"green": False, "gum": False, "stack": True}
 

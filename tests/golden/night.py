@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
-from scanner.audit.calibration.wrong_names import CHOICES_A_STEP, favoured
+from scanner.audit.calibration.wrong_names import CHOICES_A_STEP, choose_favourites
 from scanner.registry import admit_key, load_registry, new_key, open_key, restore_users, set_canaries
 from scanner.watermark import Watermark
 from scanner.watermark.formats import FORMATS, make_format
-from scanner.watermark.stacks.shared import Held
+from scanner.watermark.stacks.shared import HiddenValue
 from schemas.registry import Admission, Canaries, Canary
 from schemas.tables import USER_EVENTS
 from tests.fixed import fix_secrets
@@ -103,7 +103,7 @@ def make_golden_registry(folder: Path) -> None:
             folder, name, format=name, messages=MESSAGES[name], tokenizer=TOKENIZER, active_from=LONG_AGO, **parameters
         )
     for name, parameters in STACKS.items():
-        secret = Held(make_format(name, parameters).decoy_key(hashlib.sha256(name.encode()).digest()))
+        secret = HiddenValue(make_format(name, parameters).decoy_key(hashlib.sha256(name.encode()).digest()))
         count = MESSAGES.get(name, 1)
         new_key(
             folder,
@@ -166,7 +166,7 @@ class Writer:
             for step in range(behind, length):
                 some = random.integers(len(units.words), size=(len(messages), CHOICES_A_STEP))
                 before = units.tokens[chosen[:, step - behind : step]]
-                best = favoured(mark, before, units.tokens[some], np.array(messages))
+                best = choose_favourites(mark, before, units.tokens[some], np.array(messages))
                 chosen[:, step] = some[np.arange(len(messages)), best]
         blank = " " if units is self._words else ""
         return ["".join(blank + units.words[number] for number in text) for text in chosen]

@@ -134,7 +134,9 @@ def test_a_whole_chain_made_anew_is_missed_by_the_head_that_a_scan_wrote(kept):
     names = pl.col("user_id").replace("bob", "mallory")
     rewrite(
         kept,
-        lambda rows: chain.chained(rows.select(USER_EVENTS.names).with_columns(user_id=names), 0, chain.FIRST_HEAD),
+        lambda rows: chain.chain_events(
+            rows.select(USER_EVENTS.names).with_columns(user_id=names), 0, chain.FIRST_HEAD
+        ),
     )
     assert verify_users(kept).holds
     assert verify_users(kept, [head]).lost == (head,)

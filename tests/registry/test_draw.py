@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.registry import find_key, load_registry
-from scanner.registry.chain import FIRST_HEAD, chained
+from scanner.registry.chain import FIRST_HEAD, chain_events
 from scanner.registry.ledger import UsersSnapshot
 from scanner.registry.users import draw
 from schemas.tables import USER_EVENTS
@@ -20,7 +20,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 def book_of(messages):
     events = [("k1", message, f"u{message}", "allocated", NOON) for message in messages]
     rows = pl.DataFrame(events, schema=pl.Schema(USER_EVENTS), orient="row")
-    return UsersSnapshot((), chained(rows, 0, FIRST_HEAD), len(messages), FIRST_HEAD)
+    return UsersSnapshot((), chain_events(rows, 0, FIRST_HEAD), len(messages), FIRST_HEAD)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from scanner.input.shards import Range, shard_id, verdict_settings
 from scanner.registry import load_registry, new_key, registry_sha256
 from scanner.watermark.format import DrawsKeys
 from scanner.watermark.formats import FORMATS, format_of
-from scanner.watermark.stacks.shared import Held
+from scanner.watermark.stacks.shared import HiddenValue
 from schemas.registry import MasterKey
 
 REGISTRY = """\
@@ -152,7 +152,7 @@ def test_keys_of_all_formats_stand_in_one_registry(tmp_path):
         count = len(load_registry(folder).keys) if folder.exists() else 0
         needed = {"vocab_size": 1000} if "vocab_size" in FORMATS[name].model_fields else {}
         form = FORMATS[name].model_validate({**FORMATS[name].suggested, **needed})
-        drawn = None if isinstance(form, DrawsKeys) else Held(form.decoy_key(bytes([count] * 32)))
+        drawn = None if isinstance(form, DrawsKeys) else HiddenValue(form.decoy_key(bytes([count] * 32)))
         new_key(
             folder,
             f"key-{count}",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.registry import sorted_files
-from scanner.registry.sorted_files import BELOW_ALL_VALUES, LARGEST_VALUE, PartsFolder, SortedRows, merged
+from scanner.registry.sorted_files import BELOW_ALL_VALUES, LARGEST_VALUE, PartsFolder, SortedRows, merge_sequences
 
 SCHEMA = pa.schema([("value", pa.int64()), ("name", pa.string())])
 VALUES = st.lists(st.integers(0, 30), max_size=40).map(sorted)
@@ -50,7 +50,7 @@ def test_what_is_found_is_what_a_look_through_all_finds(folder, values, wanted):
         assert rows.rows == len(values)
         assert rows.values().tolist() == values
         for value in wanted:
-            hit = rows.one(value)
+            hit = rows.find_value(value)
             assert (hit is not None) == (value in values)
             assert hit is None or hit[0]["value"][hit[1]].as_py() == value
 
@@ -66,7 +66,7 @@ def test_a_range_is_what_lies_in_it(folder, values, low, high):
 def test_sequences_are_merged_in_order_into_parts_that_are_not_too_long(folder, sequences):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sorted_files, "PART_ROWS", 8)
-        tables = list(merged([sequence(folder, values) for values in sequences], SCHEMA))
+        tables = list(merge_sequences([sequence(folder, values) for values in sequences], SCHEMA))
     assert [value for part in tables for value in part["value"].to_pylist()] == sorted(chain(*sequences))
     assert all(0 < len(part) <= 8 for part in tables)
     names = sorted(name for part in tables for name in part["name"].to_pylist())

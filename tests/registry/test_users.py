@@ -33,7 +33,7 @@ from scanner.registry import (
 )
 from scanner.registry import ledger as ledger_module
 from scanner.registry import users as users_module
-from scanner.registry.chain import FIRST_HEAD, chained
+from scanner.registry.chain import FIRST_HEAD, chain_events
 from schemas.tables import USER_EVENTS, USERS
 from tests.support.forged_users import read_events
 
@@ -329,7 +329,7 @@ def test_nobody_is_named_from_a_table_that_gives_a_message_twice(folder, make_ke
     from deltalake import write_deltalake
 
     rows = [("k1", 3, "alice", "allocated"), ("k1", 3, "bob", "allocated")]
-    events = chained(pl.DataFrame(events_of(rows)), 0, FIRST_HEAD).to_arrow().cast(USERS)
+    events = chain_events(pl.DataFrame(events_of(rows)), 0, FIRST_HEAD).to_arrow().cast(USERS)
     write_deltalake(str(folder / "users"), events, mode="append")
     with pytest.raises(Refused, match="message 3 of key 'k1' was given"):
         Holders.load(folder, ["k1"])

@@ -9,7 +9,7 @@ import pytest
 
 from scanner.detection.attribution import Origin
 from scanner.detection.detector import Detector
-from scanner.detection.one_text import Check, check_text
+from scanner.detection.one_text import TextCheck, check_text
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rules import Rules
 from scanner.errors import Refused
@@ -138,7 +138,7 @@ def test_each_key_is_corrected_by_its_own_weight_and_its_flags_are_proved(grown,
     assert row["log10_p"] == pytest.approx(own, rel=1e-12)
     assert row["log10_p_global"] == pytest.approx(reference.log10_any_of(own, 2000 * 2), rel=1e-9)
 
-    of_key = check_text(Check.of_registry(grown, (), 1e-6), text.encode())
+    of_key = check_text(TextCheck.of_registry(grown, (), 1e-6), text.encode())
     assert [one["keys_tested"] for one in of_key] == [2, 4]
     assert of_key[0]["log10_p_global"] == row["log10_p_global"]
     for one in of_key:

@@ -24,7 +24,7 @@ from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.results.queries import ask
 from scanner.results.retention import erase_user
 from scanner.results.scan_list import readiness
-from scanner.results.transactions import TableEntry, append_scan, commit, committed, open_tables
+from scanner.results.transactions import TableEntry, append_scan, commit, find_committed, open_tables
 from scanner.results.upkeep import compact, vacuum
 from scanner.storage.data_files import write_file
 from scanner.storage.delta import make_table
@@ -104,7 +104,7 @@ def test_a_table_of_another_version_is_refused_by_whoever_opens_it(folder, versi
     DeltaTable.create(uri, VERDICTS, configuration=properties, raise_if_key_not_exists=False)
     before = DeltaTable(uri).version()
     writers = (open_tables, readiness, compact, vacuum, partial(erase_user, user_ids=["a"]))
-    for opened in (*writers, results.verdicts, lambda results: committed(results, "verdicts", ["a"])):
+    for opened in (*writers, results.verdicts, lambda results: find_committed(results, "verdicts", ["a"])):
         with pytest.raises(Refused, match=f"^table {uri}: {said}[^;]*; [^;]*$"):
             opened(folder)
     code, _, err = call("migrate", folder)
@@ -151,7 +151,7 @@ def test_a_transaction_enters_once(folder):
     both = [entry(folder, "one", [verdict(1)]), entry(folder, "two", [verdict(2)])]
     assert commit(folder, "verdicts", both) == {"two"}
     assert rows_of(folder) == [1, 2]
-    assert committed(folder, "verdicts", ["one", "two", "three"]) == {"one", "two"}
+    assert find_committed(folder, "verdicts", ["one", "two", "three"]) == {"one", "two"}
 
 
 def test_a_transaction_without_rows_is_remembered(folder):

@@ -10,10 +10,10 @@ import pytest
 from scanner import results
 from scanner.errors import ScanFailed
 from scanner.results import retention, upkeep
-from scanner.results.retention import OF_A_NIGHT, cutoff, drop_older, expired, retain
+from scanner.results.retention import OF_A_NIGHT, cutoff, drop_older, expired_rows, retain
 from scanner.results.scan_list import NOTHING_READ, whole_input
 from scanner.results.sightings import _files, _wanted_files
-from scanner.results.transactions import append_scan, committed, open_tables
+from scanner.results.transactions import append_scan, find_committed, open_tables
 from scanner.results.upkeep import compact
 from scanner.storage import delta
 from scanner.storage.data_files import SCHEMAS
@@ -61,7 +61,7 @@ def test_old_nights_go_whole_and_others_stay(year, merged, keep_flags):
     if merged:
         compact(year)
     before = pl.read_delta(table_uri(year, "verdicts"))
-    old = expired(year, cutoff(1))
+    old = expired_rows(year, cutoff(1))
     assert (len(old.nights), set(old.scans), old.documents, old.flagged) == (2, nights(range(2, 4)), 6, 2)
     rows = retain(year, old.scans, keep_flags=keep_flags)
     assert rows == 2 * (3 + 5 + 6 * (not keep_flags))  # six rows of a flag: flag, text, reading, span, decision, export
@@ -73,10 +73,10 @@ def test_old_nights_go_whole_and_others_stay(year, merged, keep_flags):
     kept = before.filter(pl.col("scan_id").is_in(nights(range(2)))).sort("scan_id", "row")
     assert pl.read_delta(table_uri(year, "verdicts")).sort("scan_id", "row").equals(kept)
     assert results.flagged(year).collect().height == (4 if keep_flags else 2)
-    assert committed(year, "verdicts", [f"shard {night}" for night in range(NIGHTS)]) == {
+    assert find_committed(year, "verdicts", [f"shard {night}" for night in range(NIGHTS)]) == {
         f"shard {night}" for night in range(NIGHTS)
     }
-    assert expired(year, cutoff(1), keep_flags=keep_flags).nights == ()
+    assert expired_rows(year, cutoff(1), keep_flags=keep_flags).nights == ()
     assert retain(year, old.scans, keep_flags=keep_flags) == 0
 
 
@@ -86,7 +86,7 @@ def test_what_was_scanned_in_a_night_that_went_is_known_for_ever(year):
     wanted = _wanted_files([(path, None, TODAY)], all_scans=True)
     sightings = _files(year, wanted).sort("path").rows()
     assert path in {sighting[0] for sighting in sightings}
-    retain(year, expired(year, cutoff(1)).scans, keep_flags=False)
+    retain(year, expired_rows(year, cutoff(1)).scans, keep_flags=False)
     assert scans_in(year, "shards") == nights(range(2))
     assert _files(year, wanted).sort("path").rows() == sightings
     assert whole_input(year, [f"shard {NIGHTS - 1}"]).documents > 0
@@ -94,7 +94,7 @@ def test_what_was_scanned_in_a_night_that_went_is_known_for_ever(year):
 
 
 def test_who_is_interrupted_is_finished_by_the_next_call(year, monkeypatch):
-    old = expired(year, cutoff(1))
+    old = expired_rows(year, cutoff(1))
     seen = []
 
     def stops(folder, name, *how, real=retention.rewrite):
@@ -108,7 +108,7 @@ def test_who_is_interrupted_is_finished_by_the_next_call(year, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             retain(year, old.scans, keep_flags=False)
     assert seen == list(OF_A_NIGHT[: OF_A_NIGHT.index("verdicts") + 1])
-    assert expired(year, cutoff(1)) == old._replace(flagged=0)
+    assert expired_rows(year, cutoff(1)) == old._replace(flagged=0)
     retain(year, old.scans, keep_flags=False)
     assert all(scans_in(year, name) == nights(range(2)) for name in OF_A_NIGHT)
 
@@ -126,7 +126,7 @@ def test_a_commit_meanwhile_is_not_lost(year, monkeypatch):
         return real(table, name, actions, transactions)
 
     monkeypatch.setattr(upkeep, "try_to_commit", meanwhile)
-    retain(year, expired(year, cutoff(1)).scans, keep_flags=False)
+    retain(year, expired_rows(year, cutoff(1)).scans, keep_flags=False)
     assert met
     assert scans_in(year, "verdicts") == nights(range(2))
     assert 9 in pl.read_delta(table_uri(year, "verdicts"))["row"].to_list()
@@ -155,7 +155,7 @@ def test_it_gets_its_turn_while_others_commit_and_leaves_no_file_behind(year, mo
     others: list[str] = []
     monkeypatch.setattr(upkeep, "try_to_commit", busy)
     monkeypatch.setattr(upkeep.pq, "ParquetFile", opened)
-    retain(year, expired(year, cutoff(1)).scans, keep_flags=False)
+    retain(year, expired_rows(year, cutoff(1)).scans, keep_flags=False)
     assert len(others) == 5
     assert len(read) == len(OF_A_NIGHT)  # statistics show that the others' files hold later scans alone
     assert len(files_in(year, "verdicts") - there) == len(others) + 1
@@ -169,7 +169,7 @@ def test_one_who_gives_up_leaves_no_file_behind(year, monkeypatch):
     monkeypatch.setattr(delta, "COMMIT_ATTEMPTS", 2)
     monkeypatch.setattr(upkeep, "try_to_commit", lambda _table, name, *_: name != "verdicts")
     with pytest.raises(ScanFailed, match="others committed first"):
-        retain(year, expired(year, cutoff(1)).scans, keep_flags=False)
+        retain(year, expired_rows(year, cutoff(1)).scans, keep_flags=False)
     assert files_in(year, "verdicts") == there
 
 
@@ -177,7 +177,7 @@ def test_a_scan_that_read_no_document_goes_with_its_night(year):
     """Such a scan has rows in quarantine alone, for faulty files."""
     scan_id = scan_of(5)
     enter(year, "quarantine", "fault", [filled(SCHEMAS["quarantine"], scan_id=scan_id, row=None)])
-    old = expired(year, cutoff(4))
+    old = expired_rows(year, cutoff(4))
     assert (old.nights, old.scans, old.documents) == ((f"{TODAY - timedelta(days=5):%Y-%m-%d}",), (scan_id,), 0)
     assert retain(year, old.scans, keep_flags=False) == 1
     assert scans_in(year, "quarantine") == nights(range(NIGHTS))
@@ -197,7 +197,7 @@ def test_flags_that_are_kept_are_those_that_stood(tmp_path):
     before = flags_of(folder)
     assert before == [("/in/a", 0, scan_of(2))]
     for days in (2, 1):
-        retain(folder, expired(folder, cutoff(days), keep_flags=True).scans, keep_flags=True)
+        retain(folder, expired_rows(folder, cutoff(days), keep_flags=True).scans, keep_flags=True)
         assert flags_of(folder) == before
     add_night(folder, 0, "/in/a", flagged=1)  # the new flag stands, once
     assert flags_of(folder) == [("/in/a", 0, scan_of(0))]
@@ -211,7 +211,7 @@ def empty(tmp_path) -> str:
 
 
 def drop(folder: str, days: int) -> None:
-    retain(folder, expired(folder, cutoff(days), keep_flags=True).scans, keep_flags=True)
+    retain(folder, expired_rows(folder, cutoff(days), keep_flags=True).scans, keep_flags=True)
 
 
 @pytest.mark.costly
@@ -262,15 +262,15 @@ def test_a_kept_flag_is_not_hidden_by_a_row_in_quarantine(tmp_path, monkeypatch)
     monkeypatch.setattr(retention, "rewrite", stops)
     while left:
         with pytest.raises(KeyboardInterrupt):
-            retain(folder, expired(folder, cutoff(1), keep_flags=True).scans, keep_flags=True)
+            retain(folder, expired_rows(folder, cutoff(1), keep_flags=True).scans, keep_flags=True)
         assert flags_of(folder) == [("/in/a", 0, scan_of(3))], left
-    assert expired(folder, cutoff(1), keep_flags=True).scans == ()
+    assert expired_rows(folder, cutoff(1), keep_flags=True).scans == ()
 
 
 def test_a_table_whose_file_is_gone_is_told(year):
     next(Path(table_uri(year, "verdicts")).glob("*.parquet")).unlink()
     with pytest.raises(ScanFailed, match="cannot be read"):
-        retain(year, expired(year, date(2999, 1, 1)).scans, keep_flags=False)
+        retain(year, expired_rows(year, date(2999, 1, 1)).scans, keep_flags=False)
 
 
 @pytest.mark.costly

@@ -15,7 +15,7 @@ from scanner import results
 from scanner.errors import Refused, ScanFailed
 from scanner.results import transactions, upkeep
 from scanner.results.retention import erase_user
-from scanner.results.transactions import TableEntry, append_audits, append_scan, commit, committed
+from scanner.results.transactions import TableEntry, append_audits, append_scan, commit, find_committed
 from scanner.results.upkeep import compact, vacuum
 from scanner.storage.data_files import write_file
 from scanner.storage.locations import table_uri
@@ -271,7 +271,7 @@ def test_what_is_committed_stays_so_after_upkeep_checkpoints_and_a_cleaned_log(f
     assert not (log / f"{0:020}.json").exists(), "the log was not cleaned: this test looks at nothing"
     age(folder, files_of(folder), 60)
     vacuum(folder)
-    assert committed(folder, "verdicts", transactions) == set(transactions)
+    assert find_committed(folder, "verdicts", transactions) == set(transactions)
     assert add(folder, "t3", [verdict(3)]) == set()
     assert rows_of(folder) == list(range(6))
 

@@ -195,7 +195,7 @@ def test_an_unforeseen_fault_of_the_registry_ends_answers_and_not_the_look_at_it
     """It ended the look alone: a key that was retired afterwards was served for ever."""
     told = []
     with detecting(configured(tmp_path, registry), told=told) as server:
-        monkeypatch.setattr(scoring.Served, "of", lambda *_: {}["missing"])
+        monkeypatch.setattr(scoring.ServedScan, "of", lambda *_: {}["missing"])
         until(lambda: request(server, "GET", "/ready")[0] == 503)
         assert 'event=not_serving why="KeyError"' in told
         monkeypatch.undo()

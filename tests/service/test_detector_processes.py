@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from scanner.registry import add_users
-from scanner.service.scoring import Scorer, Served
+from scanner.service.scoring import Scorer, ServedScan
 from scanner.storage.toml import read_toml
 from scanner.watermark.kernel import Kernel
 from schemas.service import DetectorConfig
@@ -84,7 +84,7 @@ def test_short_texts_that_were_looked_at_together_are_answered_though_their_proc
 
 def after_opening(config: DetectorConfig, folder: Path, texts: list[bytes]) -> tuple[list[str], set[str], set[str]]:
     """What a new process finds in texts, one after the other, and kernels and modules that it loads meanwhile."""
-    scorer = Scorer(Served.of(config, folder), b"1" * 32)
+    scorer = Scorer(ServedScan.of(config, folder), b"1" * 32)
     kernels, modules = loaded_kernels(), set(sys.modules)
     found = [scorer.look([text])[0].result for text in texts]
     return found, loaded_kernels() - kernels, set(sys.modules) - modules

@@ -13,7 +13,7 @@ import pytest
 
 from scanner import results
 from scanner.exports import Outbox, Receiver, ReceiverAnswer, item_id
-from scanner.watermark.stacks.shared import Held
+from scanner.watermark.stacks.shared import HiddenValue
 from tests.service.conftest import FLAGS
 from tests.support.coop import WEBHOOK, action, coop
 from tests.support.reviewing import loaded, opened
@@ -92,7 +92,7 @@ def test_a_killed_webhook_app_loses_and_doubles_nothing(night, after):
     before = night.config.read_text()
     night.config.write_text(before.replace("[audit]", WEBHOOK + "[audit]"))
     flag = results.flagged(night.results).collect().row(0, named=True)
-    receiver = Receiver("coop", "https://coop.example/api/v1/report", Held({}), drops_repeats=False)
+    receiver = Receiver("coop", "https://coop.example/api/v1/report", HiddenValue({}), drops_repeats=False)
     Outbox(night.results, receiver, post=lambda *_: ReceiverAnswer(201, {})).send(item_id(flag), flag, {})
     body = action(item_id(flag), "a-yes")
     try:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from scanner.detection.one_text import OpenedCheck
 from scanner.registry import admit_key, load_registry, new_key
-from scanner.service.scoring import Scorer, Served
+from scanner.service.scoring import Scorer, ServedScan
 from scanner.watermark.format import DrawsKeys
 from scanner.watermark.formats import FORMATS
 from schemas.registry import Admission
@@ -72,7 +72,7 @@ def scanned(request, tmp_path_factory, byte_tokenizer):
         open_once(patch)
         night = Night(folder, made(folder / "registry", byte_tokenizer))
         night.configure(rate=RATE, more=request.param, audit="share = 0.0")
-        served = Served.of(DetectorConfig(version=1, factor=1, names="experts"), folder)
+        served = ServedScan.of(DetectorConfig(version=1, factor=1, names="experts"), folder)
         yield night, Scorer(served, b"1" * 32), OpenedCheck(served.check)
 
 

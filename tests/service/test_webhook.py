@@ -20,7 +20,7 @@ from scanner.results.flags import WantedFlags, newest
 from scanner.service import serving, webhook
 from scanner.service.webhook import MOST_BYTES, Signatures, WebhookServer
 from scanner.storage.toml import read_toml
-from scanner.watermark.stacks.shared import Held
+from scanner.watermark.stacks.shared import HiddenValue
 from schemas.config import ScanConfig
 from tests.support.command_line import call
 from tests.support.coop import WEBHOOK, Coop, action, coop
@@ -31,7 +31,7 @@ from tests.support.hostile_pages import HOSTILE
 def flags(scanned) -> list[dict]:
     """Standing flags; all but the last were sent to Coop."""
     found = results.flagged(scanned.results).collect().sort("path", "row").to_dicts()
-    receiver = Receiver("coop", "https://coop.example/api/v1/report", Held({}), drops_repeats=False)
+    receiver = Receiver("coop", "https://coop.example/api/v1/report", HiddenValue({}), drops_repeats=False)
     outbox = Outbox(scanned.results, receiver, post=lambda *_: ReceiverAnswer(201, {}))
     assert {outbox.send(item_id(row), row, {}) for row in found[:-1]} == {"sent"}
     return found

@@ -10,7 +10,7 @@ from typing import Any
 
 from scanner.service.answering import Answers
 from scanner.service.detector_app import DetectorServer
-from scanner.service.scoring import Scorer, Served
+from scanner.service.scoring import Scorer, ServedScan
 from scanner.service.signing import new_signing_key, signing_keys
 from scanner.storage.toml import read_toml
 from schemas.service import DetectorConfig
@@ -46,7 +46,7 @@ class InThisProcess:
         self._scorer: Scorer | None = None
         self.waiting = self.killed = 0
 
-    async def serve(self, served: Served) -> None:
+    async def serve(self, served: ServedScan) -> None:
         self._scorer, self._served = Scorer(served, self._answers.budget._secret), served
 
     def stop(self) -> None:

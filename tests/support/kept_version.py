@@ -21,7 +21,7 @@ import pytest
 from deltalake import DeltaTable
 from tokenizers import Tokenizer
 
-from scanner.audit.calibration.wrong_names import CHOICES_A_STEP, favoured
+from scanner.audit.calibration.wrong_names import CHOICES_A_STEP, choose_favourites
 from scanner.registry import (
     add_users,
     erase_users,
@@ -134,7 +134,7 @@ class Letters:
             for step in range(mark.rule.context, length):
                 some = random.integers(len(LETTERS), size=(1, CHOICES_A_STEP))
                 before = self._tokens[chosen[:, step - mark.rule.context : step]]
-                chosen[:, step] = some[0, favoured(mark, before, self._tokens[some], message)]
+                chosen[:, step] = some[0, choose_favourites(mark, before, self._tokens[some], message)]
         return "".join(LETTERS[number] for number in chosen[0])
 
 

@@ -26,7 +26,7 @@ from scanner.printable import (
     MOST_COMBINING,
     SCRIPTS,
     STYLED,
-    composed,
+    compose,
     skeleton,
 )
 from scanner.registry import Holders
@@ -212,7 +212,7 @@ _PLAIN_SENTENCE = re.compile(r"(?:\A\s*+|[.!?…]['\"”’)\]]*+\s++|(?<!\s)[^\
 def plain_characters(text: str) -> str:
     text = INVISIBLE.sub("", BLANKS.sub(" ", CONTROLS.sub("", LINE_ENDS.sub("\n", text))))
     text = _PLAIN_WIDE.sub(lambda sign: chr(ord(sign[0]) - 0xFEE0), COMBINING_LINES.sub("", text))
-    return composed(normal_form._words_of_one_script(composed(text.translate(str.maketrans(dict(STYLED))))))
+    return compose(normal_form._words_of_one_script(compose(text.translate(str.maketrans(dict(STYLED))))))
 
 
 def plain_form(text: str) -> str:
@@ -346,11 +346,11 @@ def test_runs_of_marks_are_cut_as_a_plain_reading_cuts_them(letters):
     for character in text:
         run = run + 1 if unicodedata.combining(character) else 0
         kept.append(character if run <= MOST_COMBINING else "")
-    assert composed(text) == unicodedata.normalize("NFC", "".join(kept))
+    assert compose(text) == unicodedata.normalize("NFC", "".join(kept))
 
 
 def test_marks_beyond_thirty_go():
-    assert composed("e" + "\u0316" * 99) == "e" + "\u0316" * 30 == composed("e" + "\u0316" * 30)
+    assert compose("e" + "\u0316" * 99) == "e" + "\u0316" * 30 == compose("e" + "\u0316" * 30)
     assert normalise("a\u200b\u200b" + "e" + "\u0316" * 99) == "ae" + "\u0316" * 30
 
 

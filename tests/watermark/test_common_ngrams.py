@@ -55,10 +55,10 @@ def test_copies_of_a_text_count_once_and_learning_twice_changes_nothing():
     copies = learnt([text] * 1000, np.full(1000, 7), 2)
     assert filtered(copies, [text]) == [[*range(60)]]
     first, second = learnt(corpus(20), np.arange(20), 2), learnt(corpus(20, seed=3), np.arange(20, 40), 2)
-    again = first.merged(learnt(corpus(20), np.arange(20), 2))
+    again = first.merge(learnt(corpus(20), np.arange(20), 2))
     assert np.array_equal(again.cells, first.cells)
     both = learnt([*corpus(20), *corpus(20, seed=3)], np.arange(40), 2)
-    assert np.array_equal(first.merged(second).cells, both.cells)
+    assert np.array_equal(first.merge(second).cells, both.cells)
 
 
 def test_the_threshold_is_a_number_of_distinct_texts():

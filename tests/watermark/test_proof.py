@@ -28,11 +28,11 @@ def text(draw: random.Random, length: int = 40) -> list[int]:
 
 
 def test_it_shares_no_code_with_what_scores():
-    """The proof imports nothing of ours but its own files and `Held`, which hides secrets."""
+    """The proof imports nothing of ours but its own files and `HiddenValue`, which hides secrets."""
     found = [str(path.relative_to(HERE)) for path in FILES]
     assert found == ["native/proof.py", "proof.py", "stacks/proof.py", "stacks/sbw/proof.py"]
     shared = {"scanner.watermark.proof": None, "scanner.watermark.stacks.proof": None}
-    own = shared | {"scanner.watermark.stacks.shared": ["Held"]}
+    own = shared | {"scanner.watermark.stacks.shared": ["HiddenValue"]}
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):

@@ -349,7 +349,7 @@ def _expected(law: Law, scored: NDArray[np.int64], thresholds: Sequence[float]) 
     return np.asarray(times @ chances(law, distinct, thresholds), np.float64)
 
 
-def repeated(ids: NDArray[np.uint32], rule: PositionRule, most: int) -> list[tuple[int, tuple[int, ...]]]:
+def repeated_ngrams(ids: NDArray[np.uint32], rule: PositionRule, most: int) -> list[tuple[int, tuple[int, ...]]]:
     """The n-grams that stand more than once in a text: (times, tokens), most frequent first."""
     found: dict[tuple[int, ...], int] = {}
     text = Tokens(ids, np.array([0, len(ids)], np.int64))

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy import special  # type: ignore[import-untyped]
 
 from scanner.audit.calibration.admission import LawCase, LawCounts
-from scanner.audit.calibration.calibration_plan import PANELS, CalibrationPlan, FragmentCounts, repeated
+from scanner.audit.calibration.calibration_plan import PANELS, CalibrationPlan, FragmentCounts, repeated_ngrams
 from scanner.audit.calibration.wrong_names import DEDUP, NAMES_AT, NamesCase, NamesCounts
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, rate_rows, uniformity_rows
 from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums, chances, cluster_sums
@@ -244,7 +244,7 @@ def _vanilla(counts: FragmentCounts, rule: PositionRule, reader: _Reader | None)
         "scored_ngram": worst.scored_ngram,
         "repeated": [
             {"times": times} | ({} if reader is None else {"text": reader(gram)})
-            for times, gram in repeated(worst.ids, rule, NGRAMS_LISTED)
+            for times, gram in repeated_ngrams(worst.ids, rule, NGRAMS_LISTED)
         ],
     }
     return columns | ({} if reader is None else {"text": reader(worst.ids.tolist())})

@@ -59,12 +59,12 @@ def write_marked(
             out[:, t] = choices[:, 0]
             continue
         contexts = out[:, t - window : t]
-        best = favoured(mark, contexts, choices, messages)
+        best = choose_favourites(mark, contexts, choices, messages)
         out[:, t] = choices[np.arange(texts), best] if edit is None else edit(contexts, choices, best)
     return list(out)
 
 
-def favoured(mark: Watermark, contexts: Ids, choices: Ids, messages: Messages) -> NDArray[np.int64]:
+def choose_favourites(mark: Watermark, contexts: Ids, choices: Ids, messages: Messages) -> NDArray[np.int64]:
     """Which of C tokens scores highest after each of D windows: int64[D], ties to the first.
 
     Args:
@@ -74,13 +74,13 @@ def favoured(mark: Watermark, contexts: Ids, choices: Ids, messages: Messages) -
         messages: int64[D].
     """
     texts, count = choices.shape
-    tokens, places = after(contexts, choices)
+    tokens, places = choices_as_texts(contexts, choices)
     scores = np.asarray(mark.score(tokens, places, np.repeat(messages, count)), np.float64)
     best: NDArray[np.int64] = scores.reshape(texts, count).argmax(axis=1)
     return best
 
 
-def after(contexts: Ids, choices: Ids) -> tuple[Tokens, Positions]:
+def choices_as_texts(contexts: Ids, choices: Ids) -> tuple[Tokens, Positions]:
     """Each choice behind its window as a text of its own, whose last position alone is scored.
 
     Args:
@@ -93,14 +93,14 @@ def after(contexts: Ids, choices: Ids) -> tuple[Tokens, Positions]:
     return tokens, Positions(np.arange(width - 1, rows.size, width), np.arange(len(rows) + 1))
 
 
-def by_turns(texts: Sequence[Ids]) -> Ids:
+def take_turns(texts: Sequence[Ids]) -> Ids:
     """One text made of several, by turns of TOKENS_A_TURN tokens, for as long as each lasts."""
     parts = [[text[at : at + TOKENS_A_TURN] for at in range(0, len(text), TOKENS_A_TURN)] for text in texts]
     longest = max(map(len, parts))
     return np.concatenate([part[i] for i in range(longest) for part in parts if i < len(part)])
 
 
-def joined(texts: Sequence[Ids]) -> Tokens:
+def batch_of(texts: Sequence[Ids]) -> Tokens:
     """D texts as a batch."""
     return Tokens(np.concatenate(texts), np.cumsum([0, *map(len, texts)], dtype=np.int64))
 
@@ -202,7 +202,7 @@ def names_counts(case: NamesCase, texts: int, number: int, seed: bytes, threshol
         raise Refused(f"names: format {how.label()!r} has no {case.groups} groups; give one that has")
     rng = np.random.default_rng([*seed, number])
     messages = _people(max(case.users, 1), texts, case.groups, rng, one_group=case.one_group)
-    tokens = joined(_written(case, mark, messages, rng))
+    tokens = batch_of(_written(case, mark, messages, rng))
     positions = mark.rule.positions(tokens, DEDUP)
     found = search(mark, tokens, positions, case.messages)
     before = np.concatenate([[0], np.cumsum(~mark.group_steps(tokens, positions))])
@@ -241,14 +241,14 @@ def _written(case: NamesCase, mark: Version2Mark, messages: Messages, rng: np.ra
         return choices[:, 0]
 
     def only_shared(contexts: Ids, choices: Ids, best: NDArray[np.int64]) -> Ids:
-        shared = mark.group_steps(*after(contexts, choices[:, :1]))
+        shared = mark.group_steps(*choices_as_texts(contexts, choices[:, :1]))
         return choices[np.arange(len(best)), best * shared]
 
     if case.kind is not NameQuestion.WRONG:
         edit = unmarked if case.kind is NameQuestion.UNMARKED else only_shared
         return write_marked(mark, messages[:, 0], case.tokens, rng, edit)
     of_each = [write_marked(mark, held, case.tokens // case.users, rng) for held in messages.T]
-    return [by_turns(texts) for texts in zip(*of_each, strict=True)]
+    return [take_turns(texts) for texts in zip(*of_each, strict=True)]
 
 
 def _chances(

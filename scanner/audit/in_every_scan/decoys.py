@@ -30,7 +30,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from scanner.audit.in_every_scan.decoy_keys import CHARACTERS_A_DRAW, SHADOWS, TEXTS_A_DRAW, Decoys, entropy_of
-from scanner.audit.in_every_scan.knockoffs import counted, rank
+from scanner.audit.in_every_scan.knockoffs import count_ranks, rank
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums, cluster_sums
 from scanner.detection.accounts import AccountPositions, Posts
 from scanner.detection.attribution import KeyPositions, KeyUnderTest, Origin
@@ -246,7 +246,7 @@ class DecoyObserver(HitCounts):
         holders_of, held = self._decoys.holders.some(key.key_id, numbers[:, 0]), self._decoys.held[key.key_id]
         positions = select_positions(scores.positions, places)
         ranked = rank(scores.test.watermark, how, key.messages, scores.tokens, positions, holders_of, numbers[:, 1:3])
-        for kind, (hits, tests, chance) in counted(ranked, held).items():
+        for kind, (hits, tests, chance) in count_ranks(ranked, held).items():
             for cluster in np.unique(ranked.cluster).tolist():
                 of = ranked.cluster == cluster
                 sums = cluster_sums(hits[of, None], tests[of], chance[of, None])
@@ -316,7 +316,7 @@ class DecoyObserver(HitCounts):
 def _joined(marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Iterator[tuple[Watermark, NDArray[np.int64]]]:
     """Marks of D documents, each under its own key, that begin at int64[D], and which each scores: one, if it can."""
     every = np.arange(len(marks))
-    joined = marks[0].joined(marks, begins) if isinstance(marks[0], JoinsKeys) else None
+    joined = marks[0].join_marks(marks, begins) if isinstance(marks[0], JoinsKeys) else None
     if joined is not None:
         yield joined, every
     else:

@@ -61,14 +61,14 @@ def rank(
     first, place = (numbers % np.stack([size, others + 1], axis=1).astype(np.uint64)).astype(np.int64).T
     score, beaten = np.asarray(mark.score(tokens, positions, of_users), np.float64), np.zeros(len(of_users), np.int64)
     for draw in range(int(others.max(initial=0))):
-        among = draw < others
-        other = np.where(among, begin + step * ((first + draw) % size), of_users)
+        is_other = draw < others
+        other = np.where(is_other, begin + step * ((first + draw) % size), of_users)
         against = np.asarray(mark.score(tokens, positions, other), np.float64)
-        beaten += among & ((score > against) | ((score == against) & (draw < place)))
+        beaten += is_other & ((score > against) | ((score == against) & (draw < place)))
     return RankCounts(beaten, others, np.array([one.cluster for one in stand_ins]) % CLUSTERS)
 
 
-def counted(
+def count_ranks(
     ranked: RankCounts, held: int
 ) -> dict[str, tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]:
     """Hits and tests, int64[D], and the chance of a hit, float64[D], for each kind of row.

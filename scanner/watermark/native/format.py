@@ -46,7 +46,7 @@ MOST_MESSAGES = 2**31
 """Most messages of a key."""
 
 
-class Native(Format):
+class NativeFormat(Format):
     """What the native formats share."""
 
     version: ClassVar = 1
@@ -153,7 +153,7 @@ class Native(Format):
         return self.columns()._asdict()
 
 
-class GreenListFormat(Native):
+class GreenListFormat(NativeFormat):
     """The green list of Kirchenbauer et al.: h and γ."""
 
     name = "greenlist"
@@ -184,7 +184,7 @@ class GreenListFormat(Native):
         return UnlabelledColumns(self.name, self.window, self.gamma)
 
 
-class GumbelFormat(Native):
+class GumbelFormat(NativeFormat):
     """The Gumbel mark of Aaronson et al.: h."""
 
     name = "gumbel"
@@ -226,7 +226,7 @@ def groups_for(users: float) -> int:
     return groups
 
 
-class _Native2(Native):
+class _NativeFormat2(NativeFormat):
     """What both share."""
 
     version: ClassVar = 2
@@ -289,7 +289,7 @@ class _Native2(Native):
         return Format.digest_fields(self)
 
 
-class GreenListFormat2(_Native2, GreenListFormat):
+class GreenListFormat2(_NativeFormat2, GreenListFormat):
     """The green list of Kirchenbauer et al.: h and γ."""
 
     name = "greenlist-v2"
@@ -300,7 +300,7 @@ class GreenListFormat2(_Native2, GreenListFormat):
         return Version2GreenList(secret_bytes, self.window, self._share, self.groups)
 
 
-class GumbelFormat2(_Native2, GumbelFormat):
+class GumbelFormat2(_NativeFormat2, GumbelFormat):
     """The Gumbel mark of Aaronson et al.: h."""
 
     name = "gumbel-v2"

@@ -12,8 +12,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.watermark.proof import counted, log10_binomial, log10_gamma
-from scanner.watermark.stacks.shared import Held
+from scanner.watermark.proof import counted_positions, log10_binomial, log10_gamma
+from scanner.watermark.stacks.shared import HiddenValue
 
 Words = NDArray[np.uint32]
 Nonces = NDArray[np.uint64]
@@ -90,7 +90,7 @@ class _Proof(ABC):
     def __init__(self, secret: bytes, label: str, version: int, window: int, groups: int | None = None) -> None:
         person = f"watermark-v{version}".encode("ascii")
         digest = hashlib.blake2b(label.encode("ascii"), key=secret, digest_size=48, person=person).digest()
-        self._chacha, self._sip = Held(digest[:32]), Held(digest[32:])
+        self._chacha, self._sip = HiddenValue(digest[:32]), HiddenValue(digest[32:])
         self._version, self._window, self._groups = version, window, groups
 
     def scores(
@@ -123,7 +123,7 @@ class _Proof(ABC):
         ids, window = tokens.tolist(), self._window
         whole = range(window, len(ids))
         contexts = [tuple(ids[t - window : t]) for t in whole]
-        kept = counted(whole, contexts, ids[window:], dedup, common_places)
+        kept = counted_positions(whole, contexts, ids[window:], dedup, common_places)
         places = np.array([whole[i] for i in kept], np.int64)
         nonces = siphash24(self._sip.value, tokens[places[:, None] + np.arange(-window, 0)])
         first = tokens[places].astype(np.uint64) << np.uint64(0 if self._version == 1 else 32)

@@ -69,7 +69,7 @@ class Version2Mark(NativeMark):
         vars(other).update(vars(self), _elsewhere=(best_of_runs, where))
         return other
 
-    def joined(self, marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Self | None:
+    def join_marks(self, marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Self | None:
         """See JoinsKeys. What is searched elsewhere is searched one key at a time. The result draws no tokens."""
         of_one_label = [mark for mark in marks if isinstance(mark, type(self)) and mark.label == self.label]
         if self._elsewhere or len(of_one_label) < len(marks):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from scanner.watermark.stacks.huggingface.format import KgwLefthashFormat, KgwSelfhashFormat
 from scanner.watermark.stacks.sbw.format import SbwFormat, read_scheme
 from scanner.watermark.stacks.sglang.format import SglangOneKeyFormat, SglangTwoKeysFormat, parse_key
-from scanner.watermark.stacks.shared import Held
+from scanner.watermark.stacks.shared import HiddenValue
 from scanner.watermark.stacks.synthid.format import SynthIdTableFormat, not_drawn
 from scanner.watermark.stacks.vllm.format import VllmDualKeyFormat, VllmGumbelFormat
 
@@ -32,7 +32,7 @@ class StackKey(NamedTuple):
 
     format: str
     parameters: dict[str, Any]
-    secret: Held[bytes]
+    secret: HiddenValue[bytes]
 
 
 def read_config(text: str) -> StackKey:
@@ -86,7 +86,7 @@ def _vllm(fields: Mapping[str, Any], key: int) -> StackKey:
     if not 0 <= key < 2**64:
         raise ValueError("field 'key': does not fit in 64 bits")
     names = ("context_width", "alpha") if algorithm == "dual_key_gumbel" else ("context_width",)
-    return StackKey(_VLLM[algorithm], _given(fields, names), Held(key.to_bytes(8, "big")))
+    return StackKey(_VLLM[algorithm], _given(fields, names), HiddenValue(key.to_bytes(8, "big")))
 
 
 def _sglang(fields: Mapping[str, Any]) -> StackKey:
@@ -100,7 +100,7 @@ def _sglang(fields: Mapping[str, Any]) -> StackKey:
             raise ValueError(f"field {name!r}: is not 1 to 16 hexadecimal digits") from None
     names = ("context_window", "mixing_probability") if two else ("context_window",)
     form = SglangTwoKeysFormat if two else SglangOneKeyFormat
-    return StackKey(form.name, _given(fields, names), Held(secret))
+    return StackKey(form.name, _given(fields, names), HiddenValue(secret))
 
 
 def _green_lists(fields: Mapping[str, Any]) -> StackKey:
@@ -109,7 +109,7 @@ def _green_lists(fields: Mapping[str, Any]) -> StackKey:
     if scheme not in list(_KGW):
         raise ValueError(f"field 'seeding_scheme': allowed are {', '.join(_KGW)}")
     key = _whole(fields["hashing_key"], "hashing_key")
-    return StackKey(_KGW[scheme], _given(fields, _KGW_FIELDS), Held(key))
+    return StackKey(_KGW[scheme], _given(fields, _KGW_FIELDS), HiddenValue(key))
 
 
 def _sbw(fields: Mapping[str, Any]) -> StackKey:
@@ -119,7 +119,7 @@ def _sbw(fields: Mapping[str, Any]) -> StackKey:
     except ValueError as error:
         raise ValueError(f"field 'seeding_scheme': {error}") from None
     key = _whole(fields["hash_key"], "hash_key")
-    return StackKey(SbwFormat.name, parameters | _given(fields, ("gamma",)), Held(key))
+    return StackKey(SbwFormat.name, parameters | _given(fields, ("gamma",)), HiddenValue(key))
 
 
 def _synthid(fields: Mapping[str, Any]) -> StackKey:
@@ -131,7 +131,7 @@ def _synthid(fields: Mapping[str, Any]) -> StackKey:
     secret = b"".join(_whole(key, "keys") for key in keys)
     if not_drawn(keys):
         parameters["published"] = True
-    return StackKey(SynthIdTableFormat.name, parameters, Held(secret))
+    return StackKey(SynthIdTableFormat.name, parameters, HiddenValue(secret))
 
 
 def _whole(number: object, field: str) -> bytes:

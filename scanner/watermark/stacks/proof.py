@@ -17,8 +17,8 @@ from scipy.signal import fftconvolve  # type: ignore[import-untyped]
 from scipy.special import logsumexp  # type: ignore[import-untyped]
 from scipy.stats import norm  # type: ignore[import-untyped]
 
-from scanner.watermark.proof import counted, floored, log10_binomial, log10_gamma, log10_two_gammas
-from scanner.watermark.stacks.shared import Held
+from scanner.watermark.proof import counted_positions, floored, log10_binomial, log10_gamma, log10_two_gammas
+from scanner.watermark.stacks.shared import HiddenValue
 
 # stands in scanner.watermark.by_levels too: a proof takes nothing from what scores
 KeyWeights = tuple[tuple[tuple[float, ...], float], ...]
@@ -57,9 +57,9 @@ class KgwProof:
     """The proof of a hashing key's mark. Its repr shows nothing of the key."""
 
     def __init__(self, secret: bytes, seeding: str, width: int, size: int, green: int) -> None:
-        self._key, self._left, self._width = Held(int.from_bytes(secret, "big")), seeding == "lefthash", width
+        self._key, self._left, self._width = HiddenValue(int.from_bytes(secret, "big")), seeding == "lefthash", width
         self._size, self._green = size, green
-        self._table = Held([] if self._left else shuffled(self._key.value, _TABLE, _TABLE))
+        self._table = HiddenValue([] if self._left else shuffled(self._key.value, _TABLE, _TABLE))
 
     def scores(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
@@ -68,7 +68,7 @@ class KgwProof:
         ids, before = tokens.tolist(), self._width if self._left else self._width - 1
         places = [t for t in range(before, len(ids)) if not self._left or ids[t - 1] != 0]
         seeds = [self._seed(ids[t - before : t + 1]) % 2**32 for t in places]
-        kept = counted(places, seeds, [ids[t] for t in places], dedup, common_places)
+        kept = counted_positions(places, seeds, [ids[t] for t in places], dedup, common_places)
         lists = {seed: set(shuffled(seed, self._size, self._green)) for seed in {seeds[i] for i in kept}}
         return len(kept), [float(sum(ids[places[i]] in lists[seeds[i]] for i in kept))] * len(messages)
 
@@ -90,7 +90,7 @@ class ThreeBricksProof:
     """
 
     def __init__(self, secret: bytes, window: int, seeding: str, table_seed: int, size: int, green: int) -> None:
-        self._key = Held((int.from_bytes(secret[:8], "big"), int.from_bytes(secret[8:], "big")))
+        self._key = HiddenValue((int.from_bytes(secret[:8], "big"), int.from_bytes(secret[8:], "big")))
         self._window, self._seeding, self._size, self._green = window, seeding, size, green
         self._table = [] if seeding == "hash" else shuffled(table_seed, _TABLE, _TABLE)
 
@@ -101,7 +101,7 @@ class ThreeBricksProof:
         ids, h = tokens.tolist(), self._window
         places = [t for t in range(h + 1, len(ids)) if ids[t] < self._size and self._keyed(ids[t - h : t])]
         seeds = [self._seed(ids[t - h : t]) % 2**32 for t in places]
-        kept = counted(places, seeds, [ids[t] for t in places], dedup, common_places)
+        kept = counted_positions(places, seeds, [ids[t] for t in places], dedup, common_places)
         sums = np.zeros((len(messages), len(kept)))
         for n, i in enumerate(kept):
             met = [(ids[places[i]] + message) % self._size for message in messages]
@@ -160,7 +160,7 @@ class SynthIdProof:
         keys = [int.from_bytes(secret[8 * i : 8 * i + 8], "big") for i in range(depth)]
         packed = b"".join(key.to_bytes(8, "little") for key in keys)
         start = 1 if table else int.from_bytes(hashlib.sha256(packed).digest(), "big") % (2**63 - 1)
-        self._key, self._length, self._bits = Held((keys, start)), length, bits
+        self._key, self._length, self._bits = HiddenValue((keys, start)), length, bits
         self._table = np.array(words(*table)) % 2 if table else None
         steps = [Fraction(10) - Fraction(9 * i, depth - 1) for i in range(depth)] if weighted and depth > 1 else []
         scale = math.lcm(*(step.denominator for step in steps)) if steps else 1
@@ -175,7 +175,7 @@ class SynthIdProof:
         places = range(before, len(ids))
         contexts = [tuple(ids[t - before : t]) for t in places]
         unit = "none" if dedup == "none" else "context"
-        kept = counted(places, contexts, [ids[t] for t in places], unit, common_places)
+        kept = counted_positions(places, contexts, [ids[t] for t in places], unit, common_places)
         if not kept:
             return 0, [0.0] * len(messages)
         keys, start = self._key.value
@@ -319,7 +319,7 @@ class VllmProof:
         parts = [master]
         if weight is not None:
             parts = [hashlib.sha256(name + master).digest()[:8] for name in (b"key_a", b"key_b")]
-        self._keys = Held([int.from_bytes(part, "big") for part in parts])
+        self._keys = HiddenValue([int.from_bytes(part, "big") for part in parts])
         self._width, self._opening, self._bits = width, opening, bits
         self._weight = weight
 
@@ -355,7 +355,7 @@ class VllmProof:
         padded = [-1] * width + ids
         places = range(0 if self._opening else width, len(ids))
         contexts = [tuple(padded[t : t + width]) for t in places]
-        kept = counted(places, contexts, [ids[t] for t in places], dedup, common_places)
+        kept = counted_positions(places, contexts, [ids[t] for t in places], dedup, common_places)
         rows = np.array([contexts[i] for i in kept], np.int64).reshape(len(kept), width).astype(np.uint64) & _MASK
         met = np.array([ids[places[i]] for i in kept], np.uint64)
         cells = [(philox_words(key, rows, met) >> np.uint64(8)).tolist() for key in self._keys.value]
@@ -409,7 +409,7 @@ class SglangProof:
     """
 
     def __init__(self, secret: bytes, width: int, share: float, bits: int) -> None:
-        self._keys = Held([int.from_bytes(secret[i : i + 8], "big") for i in range(0, len(secret), 8)])
+        self._keys = HiddenValue([int.from_bytes(secret[i : i + 8], "big") for i in range(0, len(secret), 8)])
         self._width, self._share, self._bits = width, share, bits
 
     def scores(
@@ -434,7 +434,7 @@ class SglangProof:
             return np.empty(0, np.int64), np.empty((len(messages), 1, 0))
         hashes = murmur3([tokens[i : len(tokens) - width + i] for i in range(width)])
         places = range(width, len(tokens))
-        kept = np.array(counted(places, hashes.tolist(), met.tolist(), dedup, common_places), np.int64)
+        kept = np.array(counted_positions(places, hashes.tolist(), met.tolist(), dedup, common_places), np.int64)
         terms = [self._terms(self._of(message), hashes[kept], met[kept]) for message in messages]
         return kept + width, np.array(terms).reshape(len(messages), 1, len(kept))
 
@@ -460,7 +460,7 @@ class SglangUsersProof(SglangProof):
 
     def __init__(self, secret: bytes, width: int, bits: int) -> None:
         super().__init__(b"", width, 1.0, bits)
-        self._master = Held(secret)
+        self._master = HiddenValue(secret)
 
     def _of(self, message: int) -> list[int]:
         of = b"brickscan sglang user key v1" + message.to_bytes(8, "big")

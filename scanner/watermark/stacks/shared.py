@@ -23,14 +23,14 @@ from scanner.watermark.positions import TABLE_FACTOR, Dedup, PositionRule, Posit
 Secret = TypeVar("Secret")
 
 
-class Held(Generic[Secret]):
+class HiddenValue(Generic[Secret]):
     """A secret value, or a value derived from one: shown in no repr, never pickled."""
 
     def __init__(self, value: Secret) -> None:
         self.value = value
 
     def __repr__(self) -> str:
-        return "Held(…)"
+        return "HiddenValue(…)"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a secret is never pickled; open the key again where it is needed")
@@ -111,7 +111,7 @@ class ShuffledGreenFormat(VocabularyFormat):
         return self
 
 
-class OpenedFormat:
+class StackMark:
     """A format under one secret, less its score (scanner.watermark.format.Watermark).
 
     secret: as `form` takes it.
@@ -122,8 +122,8 @@ class OpenedFormat:
         self.law: Law | None = form.law()
         self.basis: Basis = form.basis()
         self.rule = rule
-        self._form, self._secret = form, Held(secret)
-        self._decoys: Held[dict[int, Watermark]] = Held({})
+        self._form, self._secret = form, HiddenValue(secret)
+        self._decoys: HiddenValue[dict[int, Watermark]] = HiddenValue({})
 
     def decoy(self, number: int) -> Watermark:
         """See RanksAmongDecoys. Decoys are derived from the secret, so that every scan meets the same ones."""
@@ -198,7 +198,7 @@ class BySeed:
     window: int
     skipped: int
     key: str = field(repr=False)
-    seeds: Held[Seeds] = field(compare=False, repr=False)
+    seeds: HiddenValue[Seeds] = field(compare=False, repr=False)
     keyless: range = range(0)
     size: int = 2**32
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.calibration.wrong_names import Ids, Messages, after, by_turns
+from scanner.audit.calibration.wrong_names import Ids, Messages, choices_as_texts, take_turns
 from scanner.audit.calibration.wrong_names import write_marked as write
 from scanner.watermark import Watermark
 from scanner.watermark.native.version2_marks import Version2Mark
@@ -75,7 +75,7 @@ def collage(
     total, pieces = sum(shares), []
     for share, own in zip(shares, messages.T, strict=True):
         pieces.append(write(mark, own, length * share // total, rng))
-    texts = [by_turns(of_text) for of_text in zip(*pieces, strict=True)]
+    texts = [take_turns(of_text) for of_text in zip(*pieces, strict=True)]
     return Case(texts, messages[:, 0], [set(row.tolist()) for row in messages])
 
 
@@ -83,7 +83,7 @@ def group_steps_alone(mark: Version2Mark, messages: Messages, rng: np.random.Gen
     """Texts marked only in the steps that a group shares: they are nobody's, and fit the whole group."""
 
     def only_shared(contexts: Ids, choices: Ids, best: NDArray[np.int64]) -> Ids:
-        shared = mark.group_steps(*after(contexts, choices[:, :1]))
+        shared = mark.group_steps(*choices_as_texts(contexts, choices[:, :1]))
         return choices[np.arange(len(best)), best * shared]
 
     texts = write(mark, messages[:, 0], 500, rng, only_shared)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scanner.audit.calibration.wrong_names import by_turns
+from scanner.audit.calibration.wrong_names import take_turns
 from tests.watermark.native2 import attacks
 from tests.watermark.native2.attacks import move, splice
 from tests.watermark.native2.model_texts import (
@@ -110,7 +110,7 @@ def test_texts_of_several_name_their_users_alone(cell, one_group, texts):
     for shares in SHARES:
         lengths = [TOKENS * share // max(shares) for share in shares]
         places = list(several(len(own), len(shares), one_group=one_group))
-        collages = [by_turns([of_cell[at][:n] for at, n in zip(row, lengths, strict=True)]) for row in places]
+        collages = [take_turns([of_cell[at][:n] for at, n in zip(row, lengths, strict=True)]) for row in places]
         named = names(cell, collages)
         assert all(found <= set(own[row].tolist()) for found, row in zip(named, places, strict=True))
         right = np.mean([len(found) for found in named])

@@ -31,7 +31,7 @@ def test_joined_marks_score_each_document_as_its_own_mark_does(method, groups):
     ids = np.random.default_rng(1).integers(40, size=sum(LENGTHS), dtype=np.uint32)
     tokens = Tokens(ids, np.cumsum([0, *LENGTHS]))
     marks = [open_mark(method, groups, number) for number in range(len(LENGTHS))]
-    joined = marks[0].joined(marks, tokens.offsets[:-1])
+    joined = marks[0].join_marks(marks, tokens.offsets[:-1])
     assert joined is not None
     positions, messages = joined.rule.positions(tokens, "ngram"), GROUPS**2
     of_document = np.arange(len(LENGTHS)) * 7
@@ -55,6 +55,6 @@ def test_joined_marks_score_each_document_as_its_own_mark_does(method, groups):
 
 def test_marks_of_unlike_labels_and_marks_that_a_device_searches_are_not_joined():
     mark, begins = open_mark("gumbel", GROUPS, 0), np.zeros(2, np.int64)
-    assert mark.joined([mark, open_mark("gumbel", WITHOUT, 1)], begins) is None
+    assert mark.join_marks([mark, open_mark("gumbel", WITHOUT, 1)], begins) is None
     elsewhere = mark.searched_by(mark.best_of_runs, "elsewhere")
-    assert elsewhere.joined([elsewhere, elsewhere], begins) is None
+    assert elsewhere.join_marks([elsewhere, elsewhere], begins) is None

@@ -24,10 +24,10 @@ from scanner.watermark.positions import WIDEST_WINDOW, Dedup, PositionRule, Posi
 from scanner.watermark.stacks.random_numbers import first_of_permutation, is_among_first, permutation, product_mod
 from scanner.watermark.stacks.shared import (
     BySeed,
-    Held,
-    OpenedFormat,
+    HiddenValue,
     Seeds,
     ShuffledGreenFormat,
+    StackMark,
     check_message,
     drop_positions,
     hashing_key,
@@ -200,7 +200,7 @@ class _KgwFormat(ShuffledGreenFormat):
         return KgwProof(secret, self.seeding, self.context_width, self.vocab_size, self.green)
 
 
-class Kgw(OpenedFormat):
+class Kgw(StackMark):
     """A key of either seeding.
 
     seeds: the function that gives the seed of each place in a batch. table: the selfhash table. Decoys share one, since
@@ -211,8 +211,8 @@ class Kgw(OpenedFormat):
         self, form: "_KgwFormat", rule: PositionRule, secret: bytes, seeds: Seeds, table: NDArray[np.int32]
     ) -> None:
         super().__init__(form, rule, secret)
-        self._of_format, self._table = form, Held(table)
-        self._seeds, self._lists = Held(seeds), GreenLists(form.vocab_size, form.green)
+        self._of_format, self._table = form, HiddenValue(table)
+        self._seeds, self._lists = HiddenValue(seeds), GreenLists(form.vocab_size, form.green)
 
     def _open_decoy(self, secret: bytes) -> "Kgw":
         decoy = self._of_format.under(secret, self._table.value)
@@ -313,5 +313,5 @@ class KgwSelfhashFormat(_KgwFormat):
 
     def _rule(self, secret: bytes, table: NDArray[np.int32]) -> BySeed:
         key, before = hashing_key(secret), self.context_width - 1
-        seeds = Held[Seeds](lambda tokens: self_seeds(tokens.ids, int64(key), table, before + 1))
+        seeds = HiddenValue[Seeds](lambda tokens: self_seeds(tokens.ids, int64(key), table, before + 1))
         return BySeed(before, before, key_fingerprint(self.name, secret), seeds)

@@ -24,9 +24,9 @@ from scanner.watermark.positions import WIDEST_WINDOW, Positions, Tokens, batch_
 from scanner.watermark.stacks.random_numbers import stream_word
 from scanner.watermark.stacks.shared import (
     BySeed,
-    Held,
-    OpenedFormat,
+    HiddenValue,
     StackFormat,
+    StackMark,
     check_message,
     hashing_key,
     key_fingerprint,
@@ -182,7 +182,7 @@ class SbwFormat(StackFormat):
     def rule_of(self, secret: bytes) -> BySeed:
         """Which positions a key scores."""
         key, of = int64(hashing_key(secret)), _STREAMS[self.seeding]
-        seeds = Held(lambda tokens: of(tokens.ids, key, self.context_width).astype(np.uint32))
+        seeds = HiddenValue(lambda tokens: of(tokens.ids, key, self.context_width).astype(np.uint32))
         keyless = OF_NOTHING if self.seeding == "minhash" else 0
         same = range(keyless, keyless + 1)
         return BySeed(self.before, self.before, key_fingerprint(self.name, secret), seeds, same)
@@ -198,12 +198,12 @@ class SbwFormat(StackFormat):
         return SbwProof(secret, self.seeding, self.context_width, self.below)
 
 
-class Sbw(OpenedFormat):
+class Sbw(StackMark):
     """A key of SBW."""
 
     def __init__(self, form: SbwFormat, secret: bytes) -> None:
         super().__init__(form, form.rule_of(secret), secret)
-        self._key, self._streams = Held(int64(hashing_key(secret))), _STREAMS[form.seeding]
+        self._key, self._streams = HiddenValue(int64(hashing_key(secret))), _STREAMS[form.seeding]
         self._width, self._below = form.context_width, form.below
 
     def streams(self, tokens: Tokens) -> NDArray[np.uint64]:

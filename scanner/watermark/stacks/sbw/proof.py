@@ -6,9 +6,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.watermark.proof import counted, floored, log10_binomial
+from scanner.watermark.proof import counted_positions, floored, log10_binomial
 from scanner.watermark.stacks.proof import philox, signed
-from scanner.watermark.stacks.shared import Held
+from scanner.watermark.stacks.shared import HiddenValue
 
 
 def hashed(number: int) -> int:
@@ -34,7 +34,7 @@ class SbwProof:
     """
 
     def __init__(self, secret: bytes, seeding: str, width: int, below: int) -> None:
-        self._key, self._seeding, self._below = Held(int.from_bytes(secret, "big")), seeding, below
+        self._key, self._seeding, self._below = HiddenValue(int.from_bytes(secret, "big")), seeding, below
         self._before = width - (seeding == "selfhash")
         self._of_nothing = hashed(0) % 2**32 if seeding == "minhash" else 0
 
@@ -46,7 +46,7 @@ class SbwProof:
         streams = {t: self._stream(ids[t - before : t + 1]) for t in range(before, len(ids))}
         places = [t for t, stream in streams.items() if stream % 2**32 != self._of_nothing]
         low = [streams[t] % 2**32 for t in places]
-        kept = [places[i] for i in counted(places, low, [ids[t] for t in places], dedup, common_places)]
+        kept = [places[i] for i in counted_positions(places, low, [ids[t] for t in places], dedup, common_places)]
         green = sum(self._word(streams[t], ids[t]) % 2**31 < self._below for t in kept)
         return len(kept), [float(green)] * len(messages)
 

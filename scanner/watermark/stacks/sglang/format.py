@@ -27,7 +27,7 @@ from scanner.watermark.positions import (
     scored_positions,
     with_opening,
 )
-from scanner.watermark.stacks.shared import DrawnFormat, Held, OpenedFormat, check_message, seeded_positions
+from scanner.watermark.stacks.shared import DrawnFormat, HiddenValue, StackMark, check_message, seeded_positions
 
 KEY_BITS = 32
 """Bits of a key's 64 that count."""
@@ -46,7 +46,7 @@ def parse_key(text: str) -> int:
 
 
 @inlined
-def mixed(word: uint32) -> uint32:
+def mix_word(word: uint32) -> uint32:
     """A word as the hash takes it in."""
     k = uint32(word * uint32(0xCC9E2D51))
     return uint32(uint32(uint32(k << uint32(15)) | uint32(k >> uint32(17))) * uint32(0x1B873593))
@@ -73,8 +73,8 @@ def state_of(keys: NDArray[np.uint64]) -> uint32:
     """The state after the words of keys, low word before high: uint64[n]."""
     state = uint32(0)
     for key in keys:
-        state = taken_in(state, mixed(uint32(key)))
-        state = taken_in(state, mixed(uint32(key >> uint64(32))))
+        state = taken_in(state, mix_word(uint32(key)))
+        state = taken_in(state, mix_word(uint32(key >> uint64(32))))
     return state
 
 
@@ -83,7 +83,7 @@ def context_hash(ids: NDArray[np.uint32], place: int, length: int) -> uint32:
     """X of the `length` tokens before a place."""
     state = uint32(0)
     for i in range(uint64(place - length), uint64(place)):
-        state = taken_in(state, mixed(ids[i]))
+        state = taken_in(state, mix_word(ids[i]))
     return finished(state, uint32(length))
 
 
@@ -107,7 +107,7 @@ def draws_of(state: uint32, seeds: NDArray[np.uint32], tokens: NDArray[np.uint32
     """The draw of each X and token under a key's state: uint32[P]."""
     out = np.empty(len(seeds), np.uint32)
     for i in range(len(out)):
-        out[i] = finished(taken_in(taken_in(state, mixed(seeds[i])), mixed(tokens[i])), uint32(4))
+        out[i] = finished(taken_in(taken_in(state, mix_word(seeds[i])), mix_word(tokens[i])), uint32(4))
     return out
 
 
@@ -116,7 +116,7 @@ def coins_of(state: uint32, seeds: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """The coin of each X under the state of two keys, of which it names one: uint32[P]."""
     out = np.empty(len(seeds), np.uint32)
     for i in range(len(out)):
-        out[i] = finished(taken_in(state, mixed(seeds[i])), uint32(5))
+        out[i] = finished(taken_in(state, mix_word(seeds[i])), uint32(5))
     return out
 
 
@@ -158,12 +158,12 @@ class AnswerPositions:
         return tuple(tokens.ids[place - self.width : place + 1].tolist())
 
 
-class Sglang(OpenedFormat):
+class Sglang(StackMark):
     """One key, or two keys with a coin that names one of them at each context; both keys decide the coin."""
 
     def __init__(self, form: "SglangFormat", secret: bytes, keys: tuple[int, ...], share: float) -> None:
         super().__init__(form, form.rule(), secret)
-        self._keys, self.width, self._first_below = Held(keys), form.context_window, int(share * 2.0**32)
+        self._keys, self.width, self._first_below = HiddenValue(keys), form.context_window, int(share * 2.0**32)
 
     def draws(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint32]:
         """The draws that the scored tokens meet under the key that marked them, if one did: uint32[P]."""

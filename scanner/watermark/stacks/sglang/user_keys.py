@@ -23,12 +23,12 @@ from scanner.watermark.stacks.sglang.format import (
     SglangFormat,
     SglangOneKeyFormat,
     finished,
-    mixed,
+    mix_word,
     seeds_of,
     state_of,
     taken_in,
 )
-from scanner.watermark.stacks.shared import Held, OpenedFormat
+from scanner.watermark.stacks.shared import HiddenValue, StackMark
 
 _PURPOSE = b"brickscan sglang user key v1"
 _TILE = 1024  # states at a time, whose products stay in the first-level cache
@@ -57,7 +57,7 @@ def states_of(keys: NDArray[np.uint64]) -> NDArray[np.uint32]:
 
 @inlined
 def _term_under(state: uint32, seed: uint32, token: uint32) -> float:
-    return term(finished(taken_in(taken_in(state, mixed(seed)), mixed(token)), uint32(4)))
+    return term(finished(taken_in(taken_in(state, mix_word(seed)), mix_word(token)), uint32(4)))
 
 
 @kernel
@@ -109,7 +109,7 @@ def scores_under(
         tile = states[begin : begin + _TILE]
         product[:], exponent[:] = 1.0, 0
         for p in range(len(seeds)):
-            seed, token = mixed(seeds[p]), mixed(tokens[p])
+            seed, token = mix_word(seeds[p]), mix_word(tokens[p])
             for m in range(len(tile)):
                 draw = finished(taken_in(taken_in(tile[m], seed), token), uint32(4))
                 product[m] *= 4294967296.0 - float(draw)
@@ -168,20 +168,20 @@ def best_two(
     return message, score
 
 
-class SglangUsers(OpenedFormat):
+class SglangUsers(StackMark):
     """A key for each message, derived from a master key."""
 
     def __init__(self, form: "SglangUserKeysFormat", secret: bytes) -> None:
         super().__init__(form, form.rule(), secret)
         self._how, self.width = form, form.context_window
-        self._states = Held(np.empty(0, np.uint32))
+        self._states = HiddenValue(np.empty(0, np.uint32))
 
     def states(self, count: int) -> NDArray[np.uint32]:
         """States of the messages 0 … count−1: uint32[count]. Two messages may have one."""
         known = self._states.value
         if count > len(known):
             keys = [user_key(self._secret.value, message) for message in range(len(known), count)]
-            self._states = Held(np.concatenate([known, states_of(np.array(keys, np.uint64))]))
+            self._states = HiddenValue(np.concatenate([known, states_of(np.array(keys, np.uint64))]))
         return self._states.value[:count]
 
     def of_user(self, message: int) -> Sglang:

@@ -23,7 +23,7 @@ from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath
 from scanner.watermark.laws import Floored, Law, Surprise
 from scanner.watermark.positions import WIDEST_WINDOW, Dedup, Positions, Tokens, batch_tokens, scored_positions
 from scanner.watermark.stacks.random_numbers import bits
-from scanner.watermark.stacks.shared import CPU, DrawnFormat, Held, OpenedFormat, StackFormat, check_message
+from scanner.watermark.stacks.shared import CPU, DrawnFormat, HiddenValue, StackFormat, StackMark, check_message
 from scanner.watermark.stacks.synthid.bits import Bits, MixedBits, TableBits, hashes
 
 PUBLISHED_KEYS = (
@@ -56,13 +56,13 @@ class EachContextOnce:
         return tuple(tokens.ids[place - self.width : place + 1].tolist())
 
 
-class SynthId(OpenedFormat):
+class SynthId(StackMark):
     """A list of keys, one a layer."""
 
     def __init__(self, form: "_SynthIdFormat", secret: bytes, start: int, bits: Bits) -> None:
         super().__init__(form, form.rule(), secret)
-        self._keys = Held(keys_of(secret, form.depth))
-        self._start, self._length, self._weights = Held(uint64(start)), form.ngram_len, form.weights()
+        self._keys = HiddenValue(keys_of(secret, form.depth))
+        self._start, self._length, self._weights = HiddenValue(uint64(start)), form.ngram_len, form.weights()
         self._bits = bits
 
     def states(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint64]:

@@ -31,10 +31,10 @@ from scanner.watermark.stacks.random_numbers import (
 )
 from scanner.watermark.stacks.shared import (
     BySeed,
-    Held,
-    OpenedFormat,
+    HiddenValue,
     Seeds,
     ShuffledGreenFormat,
+    StackMark,
     VocabularyFormat,
     key_fingerprint,
 )
@@ -163,7 +163,7 @@ def _all_greens(
                 out[m] += 1
 
 
-class ThreeBricks(OpenedFormat):
+class ThreeBricks(StackMark):
     """A seed and a salt; its messages are payloads."""
 
     def __init__(self, form: "_ThreeBricksFormat", rule: BySeed, secret: bytes) -> None:
@@ -250,7 +250,7 @@ class _ThreeBricksFormat(VocabularyFormat):
         first = 0 if self.seeding == "hash" else int(_table(self.table_seed)[0])
         keyless = range(first, first + 1 if self.seeding != "hash" else self.vocab_size if seed == 0 else first)
         of_key = key_fingerprint(self.label(), secret)
-        seeds = Held(self._seeds(seed, salt))
+        seeds = HiddenValue(self._seeds(seed, salt))
         return BySeed(self.window, self.window + 1, of_key, seeds, keyless, self.vocab_size)
 
     def _seeds(self, seed: int, salt: int) -> Seeds:
@@ -338,7 +338,7 @@ def _detection(case: Case) -> Pairs:
         form = ThreeBricksMarylandFormat(**shape, gamma=case["gamma"])
     tokens = batch_tokens([case["tokens"]])
     seeds = form._seeds(case["seed"], case["salt_key"])
-    rule = BySeed(form.window, form.window + 1, "", Held(seeds))
+    rule = BySeed(form.window, form.window + 1, "", HiddenValue(seeds))
     tuples = {"none": 2, "v1": 0, "v2": 1}[case["scoring_method"]]  # tokens after the window
     index: list[int] = []
     known: set[object] = set()

@@ -27,7 +27,7 @@ from scanner.watermark.positions import (
     with_opening,
 )
 from scanner.watermark.stacks.random_numbers import MISSING_TOKEN, sum_terms, terms_of, words_of_positions
-from scanner.watermark.stacks.shared import DrawnFormat, Held, OpenedFormat, check_message
+from scanner.watermark.stacks.shared import DrawnFormat, HiddenValue, StackMark, check_message
 
 GRID_BITS = 24
 """Bits of a uniform: vLLM drops the low 8 bits of a word."""
@@ -100,12 +100,12 @@ class ResponsePositions:
         return (-1,) * (self.width + 1 - len(window)) + tuple(window)
 
 
-class Vllm(OpenedFormat):
+class Vllm(StackMark):
     """A key of either format. Its score is the sum of one key, or what `SeveralWeights` makes of two keys' sums."""
 
     def __init__(self, form: "_VllmFormat", secret: bytes, keys: tuple[int, ...], alpha: float = 0.0) -> None:
         super().__init__(form, form.rule(), secret)
-        self._keys, self.width, self.alpha = Held(keys), form.context_width, alpha
+        self._keys, self.width, self.alpha = HiddenValue(keys), form.context_width, alpha
 
     def words(self, tokens: Tokens, positions: Positions) -> list[NDArray[np.uint32]]:
         """The words that the scored tokens meet, uint32[P] for each key."""
