@@ -27,7 +27,7 @@ from scanner.watermark.native.streams import (
     chosen,
     end_of_key,
     is_group_step,
-    messages_of_positions,
+    numbers_of_positions,
     row_of_word,
     steps_of_positions,
 )
@@ -66,20 +66,21 @@ def count_green(
     ids: NDArray[np.uint32],
     index: NDArray[np.int64],
     offsets: NDArray[np.int64],
-    messages: NDArray[np.int64],
+    numbers: NDArray[np.int64],
     window: int,
     rule: tuple[int, int, int],
     version: int,
     terms: NDArray[np.float64],
 ) -> NDArray[np.int64]:
-    """Green positions of each document under its message. One block a position: it holds all planes of a word.
+    """Green group steps and green user steps of each document under its message, int64[2, D]; one block a position.
 
     chacha, sip: uint32[K, 8] and uint64[K, 2], of K keys; whose: int64[D], which of them each document is read with.
+    numbers: as of `numbers_of_positions`; where it has one row, all are user steps.
     terms: float64[P], written: 1 where a position is green, else 0; NO_TERMS: none is written.
     """
     n, bits, planes = rule
     height = 16 // planes
-    counts = np.zeros(len(offsets) - 1, np.int64)
+    counts = np.zeros((2, len(offsets) - 1), np.int64)
     hashed, scratch, nonces = (
         np.zeros(2, np.int64),
         np.empty(6 * POSITIONS_AT_ONCE, np.uint64),
@@ -92,6 +93,7 @@ def count_green(
     )
     inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
     greens, green = np.empty(16 * POSITIONS_AT_ONCE, np.uint32), np.empty(POSITIONS_AT_ONCE, np.uint8)
+    alone = np.empty(POSITIONS_AT_ONCE, np.uint8)
     p, d, of_key = 0, 0, 0
     while p < len(index):
         while offsets[d + 1] <= p:
@@ -102,7 +104,7 @@ def count_green(
         end = min(p + POSITIONS_AT_ONCE, offsets[of_key])
         lanes = end - p
         steps_of_positions(sip[whose[d]], ids, index[p:end], window, hashed, scratch, nonces, tokens)
-        messages_of_positions(offsets, messages, p, end, d, entries)
+        numbers_of_positions(offsets, numbers, nonces, p, end, d, entries, alone)
         blocks_of_messages(chacha[whose[d]], version, nonces, tokens[:lanes], entries, 5, height, inputs, block, places)
         below(n, bits, height * POSITIONS_AT_ONCE, block, greens[: height * POSITIONS_AT_ONCE])
         for i in range(lanes):
@@ -112,8 +114,12 @@ def count_green(
                 terms[p + i] = green[i]
         while p < end:
             stop = min(offsets[d + 1], end)
-            for one in green[lanes - (end - p) : lanes - (end - stop)]:
-                counts[d] += one
+            of_group, of_user = np.int64(0), np.int64(0)
+            for i in range(uint64(lanes - (end - p)), uint64(lanes - (end - stop))):
+                of_group += green[i] > alone[i]
+                of_user += green[i] & alone[i]
+            counts[0, d] += of_group
+            counts[1, d] += of_user
             p = max(p, stop)
             d += p < end
     return counts
@@ -154,18 +160,18 @@ def score_under(
     ids: NDArray[np.uint32],
     index: NDArray[np.int64],
     offsets: NDArray[np.int64],
-    messages: NDArray[np.int64],
+    numbers: NDArray[np.int64],
     window: int,
     unweighted: bool,
     version: int,
     terms: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Score of each document under its message, summed in the order of positions: Σ −ln(1−r), or unweighted Σ ln r.
+    """Σ −ln(1−r) of the group steps and of the user steps of each document under its message, or unweighted Σ ln r.
 
-    chacha, sip, whose: as of `count_green`.
+    float64[2, D], summed in the order of positions. chacha, sip, whose, numbers: as of `count_green`.
     terms: float64[P], written: what each position adds; NO_TERMS: none is written.
     """
-    sums = np.zeros(len(offsets) - 1)
+    sums = np.zeros((2, len(offsets) - 1))
     hashed, scratch, nonces = (
         np.zeros(2, np.int64),
         np.empty(6 * POSITIONS_AT_ONCE, np.uint64),
@@ -176,7 +182,7 @@ def score_under(
         np.empty(POSITIONS_AT_ONCE, np.int64),
         np.empty(POSITIONS_AT_ONCE, np.int64),
     )
-    added = np.empty(POSITIONS_AT_ONCE)
+    added, alone = np.empty(POSITIONS_AT_ONCE), np.empty(POSITIONS_AT_ONCE, np.uint8)
     inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
     p, d, of_key = 0, 0, 0
     while p < len(index):
@@ -188,7 +194,7 @@ def score_under(
         end = min(p + POSITIONS_AT_ONCE, offsets[of_key])
         lanes = end - p
         steps_of_positions(sip[whose[d]], ids, index[p:end], window, hashed, scratch, nonces, tokens)
-        messages_of_positions(offsets, messages, p, end, d, entries)
+        numbers_of_positions(offsets, numbers, nonces, p, end, d, entries, alone)
         blocks_of_messages(chacha[whose[d]], version, nonces, tokens[:lanes], entries, 0, 16, inputs, block, places)
         for i in range(lanes):
             draw = block[uint64(places[i])]
@@ -197,10 +203,13 @@ def score_under(
             terms[p:end] = added[:lanes]
         while p < end:
             stop = min(offsets[d + 1], end)
-            total = sums[d]
-            for one in added[lanes - (end - p) : lanes - (end - stop)]:
-                total += one
-            sums[d] = total
+            of_group, of_user = sums[0, d], sums[1, d]
+            for i in range(uint64(lanes - (end - p)), uint64(lanes - (end - stop))):
+                if alone[i]:
+                    of_user += added[i]
+                else:
+                    of_group += added[i]
+            sums[0, d], sums[1, d] = of_group, of_user
             p = max(p, stop)
             d += p < end
     return sums
@@ -301,7 +310,7 @@ class NativeMark(ABC):
         numbers: NDArray[np.int64],
         terms: NDArray[np.float64] = NO_TERMS,
     ) -> NDArray[np.generic]:
-        """Score of one number a document, or of one for all: int64[D] or float64[D]. terms: float64[P], written."""
+        """S_G and S_U: int64[2, D] or float64[2, D]; numbers as of `numbers_of_positions`; terms: float64[P], out."""
 
     @abstractmethod
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
@@ -313,8 +322,6 @@ class NativeMark(ABC):
         Raises:
             ValueError: a message that the key does not have.
         """
-        if self.groups is None:
-            return self._score(tokens, positions, self._each(messages, positions))
         of_group, of_user = self.parts(tokens, positions, messages)
         return of_group + of_user  # type: ignore[operator]
 
@@ -322,27 +329,13 @@ class NativeMark(ABC):
         self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int
     ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         """S_G and S_U of one message a document; S_G is 0 without groups."""
-        wanted = self._each(messages, positions)
-        if self.groups is None:
-            of_user = self._score(tokens, positions, wanted)
-            return np.zeros_like(of_user), of_user
-        group, user = np.divmod(wanted, self.groups)
-        of_group = self.group_steps(tokens, positions)
-        shared = self._score(tokens, chosen(positions, of_group), group)
-        return shared, self._score(tokens, chosen(positions, ~of_group), group * MOST_NUMBERS + user)
+        of_group, of_user = self._score(tokens, positions, self._numbers_read(messages, positions))
+        return of_group, of_user
 
     def terms(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
         """See ScoresParts."""
-        wanted, added = self._each(messages, positions), np.empty(len(positions.index))
-        if self.groups is None:
-            self._score(tokens, positions, wanted, added)
-            return added
-        group, user = np.divmod(wanted, self.groups)
-        of_group = self.group_steps(tokens, positions)
-        for mask, numbers in ((of_group, group), (~of_group, group * MOST_NUMBERS + user)):
-            of_these = np.empty(int(mask.sum()))
-            self._score(tokens, chosen(positions, mask), numbers, of_these)
-            added[mask] = of_these
+        added = np.empty(len(positions.index))
+        self._score(tokens, positions, self._numbers_read(messages, positions), added)
         return added
 
     def single_message(self, score: NDArray[np.generic]) -> Candidates:
@@ -369,6 +362,14 @@ class NativeMark(ABC):
         wanted[:] = messages
         self._check_messages(wanted)
         return wanted
+
+    def _numbers_read(self, messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.int64]:
+        """What the messages of `_each` read in group steps and in user steps, as of `numbers_of_positions`."""
+        wanted = self._each(messages, positions)
+        if self.groups is None:
+            return wanted[None]
+        group, user = np.divmod(wanted, self.groups)
+        return np.stack([group, group * MOST_NUMBERS + user])
 
     def _check_messages(self, wanted: NDArray[np.int64]) -> None:
         if (wanted < 0).any():
@@ -457,6 +458,6 @@ class GumbelMark(NativeMark):
         numbers: NDArray[np.int64],
         terms: NDArray[np.float64] = NO_TERMS,
     ) -> NDArray[np.float64]:
-        """Σ −ln(1−r) of each document, or Σ ln r: float64[D]."""
+        """Σ −ln(1−r), or Σ ln r, of each document's group steps and user steps: float64[2, D]."""
         keys, where = (self._rows.chacha, self._rows.sip, self._whose(positions)), (positions.index, positions.offsets)
         return score_under(*keys, tokens.ids, *where, numbers, self.window, self._unweighted, self.version, terms)

@@ -171,24 +171,28 @@ def steps_of_positions(
 
 
 @kernel
-def messages_of_positions(
+def numbers_of_positions(
     offsets: NDArray[np.int64],
-    messages: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    nonces: NDArray[np.uint64],
     p: int,
     end: int,
     document: int,
     out: NDArray[np.int64],
+    alone: NDArray[np.uint8],
 ) -> None:
-    """The message m of positions p … end−1; p is of `document`. messages: int64[D], or int64[1]."""
-    if len(messages) == 1:
-        for i in range(end - p):
-            out[i] = messages[0]
-        return
-    at, d = p, document
+    """The number that is read at positions p … end−1, and whether it is a message's alone, 1, or its group's, 0.
+
+    numbers: int64[2, D], which a document's message reads in group steps and in user steps; int64[1, D]: everywhere;
+    int64[…, 1]: in all documents. p is of `document`; nonces: of these positions.
+    """
+    at, d, last = p, document, len(numbers) - 1
     while at < end:
-        stop = max(min(offsets[d + 1], end), at)
-        for i in range(at - p, stop - p):
-            out[i] = messages[d]
+        stop, of = max(min(offsets[d + 1], end), at), min(d, numbers.shape[1] - 1)
+        of_group, of_user = numbers[0, of], numbers[last, of]
+        for i in range(uint64(at - p), uint64(stop - p)):
+            shared = last and (nonces[i] >> uint64(32)) * uint64(3) >> uint64(32) == 0
+            out[i], alone[i] = of_group if shared else of_user, not shared
         at = stop
         d += 1
 
