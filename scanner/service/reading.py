@@ -36,6 +36,9 @@ SECONDS = 10
 _OF_ONE_CALLER = 8
 """Most files of one caller that wait at a time."""
 
+_KEPT = ("LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
+"""Variables that a process which reads a file has, by which Python finds its libraries; no library finds a program."""
+
 _UNSEEN = {"title", "script", "style", "template", "noscript"}
 _BLOCKS = {"p", "div", "li", "br", "tr", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "blockquote", "section", "article"}
 
@@ -76,10 +79,10 @@ class FileReader:
 
 async def _read_apart(kind: str, raw: bytes, most: int) -> bytes | None:
     """See read_file, in a process, which is killed where this is cancelled."""
-    command = ("-m", __name__, kind, str(most))
-    # no path, so that no library starts a program
+    command = ("-P", "-m", __name__, kind, str(most))
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}  # others may hold keys
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=os.environ | {"PATH": ""}
+        sys.executable, *command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=kept | {"PATH": ""}
     )
     try:
         text, _ = await process.communicate(raw)

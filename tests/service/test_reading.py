@@ -267,6 +267,21 @@ def test_one_file_of_a_caller_is_read_at_a_time_and_few_wait(monkeypatch):
 
 
 @pytest.mark.seconds
+def test_a_process_that_reads_a_file_knows_no_secret_of_the_environment_and_no_module_beside_it(monkeypatch, tmp_path):
+    """Keys of a registry may stand in variables, and a folder of operators may have a module of any name."""
+    monkeypatch.setenv("GREEN_KEY", "5eed" * 16)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "zipfile.py").write_text("raise SystemExit(9)")
+    read = FileReader(1, 60, 1_000).text_of("caller", "text/plain", b"one")
+    assert asyncio.run(read) == b"one"
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\nexec {shutil.which('env')}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    assert b"5eed" not in asyncio.run(FileReader(1, 60, 1_000).text_of("caller", "text/plain", b"one"))
+
+
+@pytest.mark.seconds
 def test_a_file_that_takes_too_long_is_refused_and_its_process_ends(monkeypatch, tmp_path):
     async def ask_about_one() -> None:
         with pytest.raises(Unavailable, match="too busy"):
