@@ -85,12 +85,19 @@ class DetectorServer(Server):
     """
 
     def __init__(self, config: DetectorConfig, folder: Path, host: str, port: int, tell: Callable[[str], None]) -> None:
-        self.answers = Answers(config, folder, tell)
-        app = DetectorApp(self.answers, tell)
+        told = functools.partial(_tell_or_not, tell)
+        self.answers = Answers(config, folder, told)
+        app = DetectorApp(self.answers, told)
         super().__init__(host, port, lambda _port: app, at_once=AT_ONCE, lifespan="on")
         self.room, self.files = app.room, app.files
         self.address = f"http://{host}:{self.port}"
         self.answers.name = config.name or self.address
+
+
+def _tell_or_not(tell: Callable[[str], None], line: str) -> None:
+    """Tell a line, or lose it, as on a full disk: else nobody would follow the registry from then on."""
+    with contextlib.suppress(OSError, ValueError):
+        tell(line)
 
 
 class DetectorApp:

@@ -280,6 +280,25 @@ def test_a_disk_that_is_full_gives_no_answer_and_ends_nothing(tmp_path, registry
         assert request(server, "GET", "/ready")[0] == 200
 
 
+class Full(list[str]):
+    """What is told to a disk that is full."""
+
+    def append(self, _line: str) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_lines_that_cannot_be_written_end_nothing(tmp_path, registry, plain, monkeypatch):
+    """The look at the registry ended, and a fault was answered by a traceback of the server."""
+    with detecting(configured(tmp_path, registry), told=Full()) as server:
+        assert ask(server, plain(150, 1))["status"] == 200
+        monkeypatch.setattr(server.answers.budget, "has_left", lambda *_, **__: {}["missing"])
+        assert ask(server, plain(150, 2)) == {"detail": "This went wrong.", "status": 500}
+        monkeypatch.setattr(scoring.Served, "of", lambda *_: {}["missing"])
+        until(lambda: request(server, "GET", "/ready")[0] == 503)
+        monkeypatch.undo()
+        until(lambda: request(server, "GET", "/ready")[0] == 200)
+
+
 def panics(_texts: object) -> None:
     os.write(2, b"panicked at byte index 1 of `WORD`")
     raise KeyboardInterrupt("WORD")
