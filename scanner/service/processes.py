@@ -3,6 +3,7 @@
 import ctypes
 import resource
 import signal
+from pathlib import Path
 
 from scanner.errors import InternalFault
 
@@ -22,3 +23,8 @@ def forbid_core_dumps() -> None:
 def end_with_parent() -> None:
     """Have the system end this process with the one that began it, else it would hold a text, or keys, after that."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def end_before_server() -> None:
+    """Have the system end this process first, the largest of several, where memory ends."""
+    Path("/proc/self/oom_score_adj").write_text("1000")

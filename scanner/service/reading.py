@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable
 from html.parser import HTMLParser
 from weakref import WeakValueDictionary
 
-from scanner.service.processes import Unavailable, end_with_parent, forbid_core_dumps
+from scanner.service.processes import Unavailable, end_before_server, end_with_parent, forbid_core_dumps
 
 MOST_PAGES = 500
 """Most pages of a PDF."""
@@ -97,6 +97,7 @@ def main(kind: str, most: int) -> None:
     """Read a file of standard input, and write its text to standard output, within bounds; ends with 1 for None."""
     forbid_core_dumps()
     end_with_parent()
+    end_before_server()
     os.nice(10)  # texts come first
     for bound, value in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_FSIZE, 0)):
         resource.setrlimit(bound, (value, value))  # the system ends it, whatever it is at

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -264,6 +265,16 @@ def test_one_file_of_a_caller_is_read_at_a_time_and_few_wait(monkeypatch):
     assert most == {b"crowd": 1, b"other": 1}
     assert found[:8] + found[24:] == [b"crowd"] * 8 + [b"other"]
     assert all(isinstance(one, Unavailable) for one in found[8:24])
+
+
+@pytest.mark.seconds
+def test_a_process_that_reads_a_file_ends_first_where_memory_ends_and_with_no_image_of_it():
+    """The processes that score, of which each ends before the server, would have ended for a file of a GiB."""
+    looks = "reading._READERS['text/plain'] = lambda *_: ''.join(open(f'/proc/self/{name}').read() for name in NAMES)"
+    looks = looks.replace("NAMES", "('oom_score_adj', 'limits')")
+    text, _ = apart("text/plain", b"", 10_000, before=looks)
+    assert text.startswith(b"1000\n")
+    assert re.search(rb"Max core file size +0 +0 ", text)
 
 
 @pytest.mark.seconds
