@@ -20,11 +20,11 @@ def forbid_core_dumps() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def end_with_parent() -> None:
-    """Have the system end this process with the one that began it, else it would hold a text, or keys, after that."""
+def confine_process() -> None:
+    """Have the system end this process with the server, or before it where memory ends, and write no image of it.
+
+    Else it would hold a text, or keys, after the server.
+    """
+    Path("/proc/self/oom_score_adj").write_text("1000")  # first: root alone may, once the process forbids its image
+    forbid_core_dumps()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def end_before_server() -> None:
-    """Have the system end this process first, the largest of several, where memory ends."""
-    Path("/proc/self/oom_score_adj").write_text("1000")

@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable
 from html.parser import HTMLParser
 from weakref import WeakValueDictionary
 
-from scanner.service.processes import Unavailable, end_before_server, end_with_parent, forbid_core_dumps
+from scanner.service.processes import Unavailable, confine_process
 
 MOST_PAGES = 500
 """Most pages of a PDF."""
@@ -95,9 +95,7 @@ async def _read_apart(kind: str, raw: bytes, most: int) -> bytes | None:
 
 def main(kind: str, most: int) -> None:
     """Read a file of standard input, and write its text to standard output, within bounds; ends with 1 for None."""
-    forbid_core_dumps()
-    end_with_parent()
-    end_before_server()
+    confine_process()
     os.nice(10)  # texts come first
     for bound, value in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_FSIZE, 0)):
         resource.setrlimit(bound, (value, value))  # the system ends it, whatever it is at

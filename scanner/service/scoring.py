@@ -26,7 +26,7 @@ from scanner.input.documents import read_text
 from scanner.registry import Holders, NamedUser, check_secret
 from scanner.registry.ledger import open_users
 from scanner.results.filters import filter_of_config
-from scanner.service.processes import Unavailable, end_before_server, end_with_parent, forbid_core_dumps
+from scanner.service.processes import Unavailable, confine_process
 from scanner.text.normal_form import normalise_all
 from scanner.watermark.formats import format_of
 from scanner.watermark.positions import reach_of
@@ -212,12 +212,10 @@ _scorer: Scorer | None = None
 
 def _begin(served: ServedScan, secret: bytes) -> None:
     global _scorer
-    forbid_core_dumps()
-    end_with_parent()
+    confine_process()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends its processes
     _scorer = Scorer(served, secret)
     gc.freeze()  # else the collector would look through all of it, while a text waits
-    end_before_server()
     with open(os.devnull, "wb") as nothing:  # libraries that panic write a part of the text
         for descriptor in (1, 2):
             os.dup2(nothing.fileno(), descriptor)
