@@ -85,9 +85,9 @@ class DetectorServer(Server):
     """
 
     def __init__(self, config: DetectorConfig, folder: Path, host: str, port: int, tell: Callable[[str], None]) -> None:
-        told = functools.partial(_tell_or_not, tell)
-        self.answers = Answers(config, folder, told)
-        app = DetectorApp(self.answers, told)
+        tell = functools.partial(_tell_or_not, tell)
+        self.answers = Answers(config, folder, tell)
+        app = DetectorApp(self.answers, tell)
         super().__init__(host, port, lambda _port: app, at_once=AT_ONCE, lifespan="on")
         self.room, self.files = app.room, app.files
         self.address = f"http://{host}:{self.port}"
