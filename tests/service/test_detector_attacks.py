@@ -293,7 +293,7 @@ def test_lines_that_cannot_be_written_end_nothing(tmp_path, registry, plain, mon
         assert ask(server, plain(150, 1))["status"] == 200
         monkeypatch.setattr(server.answers.budget, "has_left", lambda *_, **__: {}["missing"])
         assert ask(server, plain(150, 2)) == {"detail": "This went wrong.", "status": 500}
-        monkeypatch.setattr(scoring.Served, "of", lambda *_: {}["missing"])
+        monkeypatch.setattr(scoring.ServedScan, "of", lambda *_: {}["missing"])
         until(lambda: request(server, "GET", "/ready")[0] == 503)
         monkeypatch.undo()
         until(lambda: request(server, "GET", "/ready")[0] == 200)
