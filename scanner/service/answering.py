@@ -83,12 +83,11 @@ class Answers:
             new_secret_file(self.state / _KEY_FILE)
         secret = read_secret(f"file:{_KEY_FILE}", self.state)
         self.served: ServedScan | None = None
-        self.first = self._read_registry()
+        self._signer = Signer(self.state)
+        self.first = self._read_state()
         self.budget = Budget(self.state / "budget.sqlite", secret, config.budget)
         self.log = DetectorLog(self.state / "log", config.log_days)
         self.pool = ScoringPool(config.workers, config.seconds, secret)
-        self._signer = Signer(self.state)
-        self._signer.sign(functools.partial(self._statement, self.first, None, b"", DetectorResult.TOO_SHORT, None))
         self.metrics = CollectorRegistry()
         self._thread = ThreadPoolExecutor(1)  # of the budget: a commit may wait for the disk, and answers for no commit
         self._uncharged: list[tuple[Sequence[Charge], asyncio.Future[list[BudgetSpent | None]]]] = []
@@ -114,7 +113,7 @@ class Answers:
         trouble = ""
         while True:
             try:
-                served = await asyncio.to_thread(self._read_registry)
+                served = await asyncio.to_thread(self._read_state)
                 if served != self.served:
                     await self.pool.serve(served)
                     self._tell(f"event=serving keys={len(served.check.keys)} withheld={len(served.withheld)}")
@@ -132,10 +131,11 @@ class Answers:
             await self._in_thread(self._forget)
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
 
-    def _read_registry(self) -> ServedScan:
-        """What is served now. Raises Refused: as `Served.of` and `refuse_older`."""
+    def _read_state(self) -> ServedScan:
+        """What is served now. Raises BrickscanError: as `ServedScan.of` and `refuse_older`, or nothing can be signed."""
         served = ServedScan.of(self.config, self._folder)
         refuse_older(served.check.registry, self.state / _REGISTRY_FILE)
+        self._signer.sign(functools.partial(self._statement, served, None, b"", DetectorResult.TOO_SHORT, None))
         return served
 
     def _forget(self) -> None:

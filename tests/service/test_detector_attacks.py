@@ -280,6 +280,25 @@ def test_a_disk_that_is_full_gives_no_answer_and_ends_nothing(tmp_path, registry
         assert request(server, "GET", "/ready")[0] == 200
 
 
+@pytest.mark.parametrize(("changed", "why"), [("gone", "is gone, and its private"), ("ahead", "set the clock")])
+def test_a_detector_that_can_sign_nothing_is_not_ready_and_says_why(tmp_path, registry, plain, changed, why):
+    """It was ready, each request was refused, and the line of each said no more than Refused."""
+    told = list[str]()
+    with detecting(configured(tmp_path, registry), told=told) as server:
+        listed = tmp_path / "detector" / "signing.json"
+        kept = listed.read_text()
+        listed.unlink()
+        if changed == "ahead":
+            key = json.loads(kept)["keys"][0]
+            listed.write_text(json.dumps({"keys": [key | {"signs_from": "2990-01-01T00:00:00Z"}]}))
+        until(lambda: request(server, "GET", "/ready")[0] == 503)
+        assert ask(server, plain(150, 1))["status"] == 503
+        until(lambda: why in "".join(told))
+        listed.write_text(kept)
+        until(lambda: request(server, "GET", "/ready")[0] == 200)
+        assert ask(server, plain(150, 1))["status"] == 200
+
+
 class Full(list[str]):
     """What is told to a disk that is full."""
 
