@@ -132,7 +132,7 @@ class Answers:
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
 
     def _read_state(self) -> ServedScan:
-        """What is served now. Raises BrickscanError: as `ServedScan.of` and `refuse_older`, or nothing can be signed."""
+        """What is served now. Raises BrickscanError: as `ServedScan.of` or `refuse_older`; no report can be signed."""
         served = ServedScan.of(self.config, self._folder)
         refuse_older(served.check.registry, self.state / _REGISTRY_FILE)
         self._signer.sign(functools.partial(self._statement, served, None, b"", DetectorResult.TOO_SHORT, None))
