@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def needs_extra(command: str, extra: str = "review") -> Iterator[None]:
-    """Context for imports of packages that only an extra installs.
-
-    Raises:
-        Refused: the extra is not installed.
-    """
+    """Context for imports of packages that only an extra installs. Raises Refused: the extra is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:

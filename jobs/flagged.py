@@ -39,6 +39,18 @@ LONGEST_ID_SHOWN = 60
 ROWS_BY_DEFAULT = 20
 """Rows of a list, unless asked for more."""
 
+limit_option = click.option(
+    "--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {ROWS_BY_DEFAULT}]"
+)
+
+
+def most_shown(limit: int | None, *, everything: bool) -> int | None:
+    """Most rows of a list that are shown; None: all. Raises UsageError: both `--limit` and `--all` are given."""
+    if everything and limit is not None:
+        raise click.UsageError("Give --limit or --all; one of the two.")
+    return None if everything else limit or ROWS_BY_DEFAULT
+
+
 WHY_NOBODY_IS_NAMED: Mapping[Naming, str] = {
     Naming.UNALLOCATED: "no user held the message then",
     Naming.EVERYBODY: "its key marks for everybody alike",
@@ -171,7 +183,7 @@ def _several(name: str, kind: str) -> Callable[[Callable[..., None]], Callable[.
 
 @click.command()
 @results_argument
-@click.option("--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {ROWS_BY_DEFAULT}]")
+@limit_option
 @click.option("--all", "everything", is_flag=True, help="Show all, each document on a line of its own, canaries too.")
 @click.option("--canaries", is_flag=True, help="Show texts of canaries too, though they were found and named right.")
 @since_option
@@ -219,8 +231,7 @@ def flagged(
       brickscan flagged scan.toml --since 2026-11-01 --until 2026-11-07 --group-by user
       brickscan flagged results --account 4711 --all --format csv > flags.csv
     """
-    if everything and limit is not None:
-        raise click.UsageError("Give --limit or --all; one of the two.")
+    most = most_shown(limit, everything=everything)
     from scanner.results.flags import WantedFlags, newest, sums
     from scanner.results.scan_list import with_generator
 
@@ -228,7 +239,6 @@ def flagged(
     if not scanned(location):
         return
     wanted = WantedFlags(since, before, users, accounts, keys, docs, state)
-    most = None if everything else limit or ROWS_BY_DEFAULT
     with_canaries = canaries or everything or bool(users or accounts or docs)  # shown to whoever asks for one by name
     known = () if with_canaries else canaries_of(location)
     if by is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.flagged import LONGEST_ID_SHOWN, ROWS_BY_DEFAULT, marked_for
+from jobs.flagged import LONGEST_ID_SHOWN, limit_option, marked_for, most_shown
 from jobs.options import (
     Day,
     Form,
@@ -248,7 +248,7 @@ _REASONS = sorted({*DOCUMENT_REASONS, *LASTING_FILE_REASONS, *PASSING_FILE_REASO
 @click.option(
     "--group-by", "by", type=click.Choice(("reason", "account", "document")), default="reason", show_default=True
 )
-@click.option("--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {ROWS_BY_DEFAULT}]")
+@limit_option
 @click.option("--all", "everything", is_flag=True, help="Show all.")
 @since_option
 @until_option
@@ -277,14 +277,13 @@ def quarantine(
       brickscan quarantine scan.toml --since 2026-11-01 --group-by account
       brickscan quarantine results --reason timed_out --group-by document --all --format csv > timed_out.csv
     """
-    if everything and limit is not None:
-        raise click.UsageError("Give --limit or --all; one of the two.")
+    most = most_shown(limit, everything=everything)
     from scanner.results.scan_list import QuarantineFilter, in_quarantine
 
     location = results_at(results)
     if not scanned(location):
         return
-    wanted, most = QuarantineFilter(since, before, reasons, accounts), None if everything else limit or ROWS_BY_DEFAULT
+    wanted = QuarantineFilter(since, before, reasons, accounts)
     found = in_quarantine(location.folder, wanted, most, by)
     _show(found, by, form)
     show_footer(form, [_footer(found, filtered=any(wanted))])
@@ -355,7 +354,7 @@ _RECORD_OF_ACCOUNT = (
 
 @click.command()
 @results_argument
-@click.option("--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {ROWS_BY_DEFAULT}]")
+@limit_option
 @click.option("--all", "everything", is_flag=True, help="Show all.")
 @click.option("--date", "night", type=Day(), help="Of this night alone.")
 @click.option("--account", "account_ids", multiple=True, metavar="ID", help="Of this account; several times: of any.")
@@ -374,8 +373,7 @@ def accounts(
       brickscan accounts scan.toml
       brickscan accounts scan.toml --date 2026-11-20 --all --format csv > accounts.csv
     """
-    if everything and limit is not None:
-        raise click.UsageError("Give --limit or --all; one of the two.")
+    most = most_shown(limit, everything=everything)
     from scanner.evidence.accounts import marked_accounts, none_tested
     from scanner.evidence.explainer import Explainer
     from scanner.results.queries import count_of_no_scan
@@ -384,7 +382,7 @@ def accounts(
     if not scanned(location):
         return
     found = marked_accounts(Explainer(location.config or location.folder), night.date() if night else None, account_ids)
-    listed = found if everything else found[: limit or ROWS_BY_DEFAULT]
+    listed = found[:most]
     if form != "table":
         show_records(form, listed, {"accounts": len({row["account_id"] for row in found})}, _RECORD_OF_ACCOUNT)
     elif listed:

@@ -255,11 +255,7 @@ class ReceiverAnswer(NamedTuple):
 
 
 def checked_url(field: str, url: str) -> str:
-    """A URL to which a token may be sent.
-
-    Raises:
-        Refused: it is not encrypted, and not of this machine.
-    """
+    """A URL to which a token may be sent. Raises Refused: it is not encrypted, and not of this machine."""
     parts = urlsplit(url)
     local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")
     if not (parts.scheme == "https" or local) or not parts.hostname or parts.username or parts.query or parts.fragment:

@@ -130,11 +130,7 @@ class ErrorShares(NamedTuple):
         return None if self.span is None else float(key.tested_among(keys_tested) / exact_fraction(self.span))
 
     def correction_of_accounts(self, key: MasterKey, keys_tested: int) -> float:
-        """K of SPEC §3 for the posts of accounts under a key.
-
-        Raises:
-            ValueError: accounts are not tested.
-        """
+        """K of SPEC §3 for the posts of accounts under a key. Raises ValueError: accounts are not tested."""
         if self.account is None:
             raise ValueError("accounts have no weight: they are not tested")
         return float(key.tested_among(keys_tested) / exact_fraction(self.account))
@@ -389,11 +385,7 @@ class Plan:
 
 
 def read_config(config_file: Path) -> ScanConfig:
-    """Read a configuration.
-
-    Raises:
-        Refused: it cannot be right; names file, field, value and what is allowed.
-    """
+    """Read a configuration. Raises Refused: it cannot be right; names file, field, value and what is allowed."""
     return read_toml(config_file, ScanConfig)
 
 

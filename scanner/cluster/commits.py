@@ -196,11 +196,7 @@ class Committer:
         return time.monotonic() - self._last >= least
 
     def flush(self) -> None:
-        """Commit what waits.
-
-        Raises:
-            ScanFailed: a table cannot be written.
-        """
+        """Commit what waits. Raises ScanFailed: a table cannot be written."""
         began = time.monotonic()
         tables, done = self._tables, set[str]()
         if self._passing_faults:

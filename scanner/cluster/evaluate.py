@@ -139,11 +139,7 @@ def take_missing(plan: EvaluationPlan, answers: ExamRecords, workers: int, watch
 
 
 def measure(plan: EvaluationPlan, texts: WrittenTexts, workers: int, watch: Watch) -> list[Figure]:
-    """All figures, from texts that are kept; needs a connection to Ray.
-
-    Raises:
-        BrickscanError: see scanner.errors.
-    """
+    """All figures, from texts that are kept; needs a connection to Ray. Raises BrickscanError: see scanner.errors."""
     cells = [_read(cell, texts) for cell in plan.robustness]
     pairs = [(_read(first, texts), _read(second, texts)) for first, second in plan.unmarked]
     found = _detected(plan, cells, {one.setting.temperature: one for one, _ in pairs}, workers, watch)

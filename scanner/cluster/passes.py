@@ -147,11 +147,7 @@ def unit_of(plan: Plan, shards: Sequence[Shard], began: datetime) -> AccountUnit
 
 
 def parts_left(plan: Plan, unit: AccountUnit) -> list[int]:
-    """The parts that no scan has committed.
-
-    Raises:
-        Refused: the tables cannot be opened or made.
-    """
+    """The parts that no scan has committed. Raises Refused: the tables cannot be opened or made."""
     open_tables(plan.results, [ACCOUNTS_TABLE])
     done = find_committed(plan.results, ACCOUNTS_TABLE, unit.parts)
     return [part for part, name in enumerate(unit.parts) if name not in done]

@@ -42,11 +42,7 @@ class TextCheck:
 
     @classmethod
     def of_config(cls, config_file: Path, key_ids: Sequence[str] = ()) -> "TextCheck":
-        """The check of a scan's configuration.
-
-        Raises:
-            Refused: it cannot be right, or a key is not in its registry.
-        """
+        """The check of a scan's configuration. Raises Refused: it cannot be right, or a key is not in its registry."""
         config = read_config(config_file)
         folder = absolute("registry", config.registry, config_file.absolute().parent)
         registry = load_registry(folder)

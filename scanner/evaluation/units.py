@@ -185,11 +185,7 @@ class WrittenTexts:
         return [unit for unit in dict.fromkeys(units) if not self.file_of(unit).exists()]
 
     def read(self, unit: WritingUnit) -> list[str]:
-        """The texts of a unit, row by row.
-
-        Raises:
-            ScanFailed: the file is not there or not whole.
-        """
+        """The texts of a unit, row by row. Raises ScanFailed: the file is not there or not whole."""
         path = self.file_of(unit)
         table = read_whole(path, TEXTS)
         if table["prompt"].to_pylist() != list(unit.prompts):
@@ -236,11 +232,7 @@ def make_folder(folder: Path) -> None:
 
 
 def read_whole(path: Path, schema: pa.Schema) -> pa.Table:
-    """Read a file that `write_rows` wrote.
-
-    Raises:
-        ScanFailed: it is not there or not whole.
-    """
+    """Read a file that `write_rows` wrote. Raises ScanFailed: it is not there or not whole."""
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
@@ -251,11 +243,7 @@ def read_whole(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def write_rows(path: Path, table: pa.Table) -> None:
-    """Write a Parquet file that is whole or not there.
-
-    Raises:
-        ScanFailed: it cannot be written.
-    """
+    """Write a Parquet file that is whole or not there. Raises ScanFailed: it cannot be written."""
     try:
         write_whole(path, lambda file: pq.write_table(table, file, compression="zstd"))
     except OSError as error:

@@ -210,11 +210,7 @@ MARKING: Mapping[str, Marking] = {
 
 
 def marking_of(mark: Watermark) -> Marking:
-    """How a watermark marks text.
-
-    Raises:
-        Refused: no text can be marked with it.
-    """
+    """How a watermark marks text. Raises Refused: no text can be marked with it."""
     name = format_name(mark.label)
     if name not in MARKING:
         raise Refused(f"{mark.label}: no text can be marked with this format; those that can: {', '.join(MARKING)}")

@@ -331,11 +331,7 @@ def check_prompts(lengths: Sequence[int], window: int, new_tokens: int = 0, posi
 
 
 def check_delta(delta: float) -> None:
-    """Refuse a bias that marks nothing.
-
-    Raises:
-        Refused: with the value and what is allowed.
-    """
+    """Refuse a bias that marks nothing. Raises Refused: with the value and what is allowed."""
     if not 0 < delta < float("inf"):
         raise Refused(f"delta = {delta} does not mark text; a number above 0 is needed, for example 2.0")
 

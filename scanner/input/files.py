@@ -90,11 +90,7 @@ class InputFile:
         return unpack_rows(deleted, start, stop) | unpack_rows(self.rewritten, start, stop)
 
     def open(self) -> pa.NativeFile:
-        """Open it for random reads.
-
-        Raises:
-            FileFault: it is gone or cannot be opened.
-        """
+        """Open it for random reads. Raises FileFault: it is gone or cannot be opened."""
         try:
             return filesystem_of(self.location)[0].open_input_file(self.inner)
         except FileNotFoundError:

@@ -193,11 +193,7 @@ class ColumnDescription(NamedTuple):
 
 
 def describe(file: InputFile, columns: Columns) -> list[ColumnDescription]:
-    """The configured columns of a file that an Inspector found sound.
-
-    Raises:
-        FileFault: it cannot be read any more.
-    """
+    """The configured columns of a file that an Inspector found sound. Raises FileFault: it cannot be read any more."""
     with file.open() as opened:
         schema = open_footer(footer_of(opened)).schema_arrow
     found = readable(schema, columns).names

@@ -367,11 +367,7 @@ class DriverShare(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> "DriverShare":
-        """A part as people write it, such as `1/3`.
-
-        Raises:
-            ValueError: the text names no part.
-        """
+        """A part as people write it, such as `1/3`. Raises ValueError: the text names no part."""
         if not re.fullmatch("[0-9]{1,6}/[0-9]{1,6}", text):
             raise ValueError(f"{text!r} names no part; write its number and how many parts there are, as in 1/3")
         number, of = map(int, text.split("/"))

@@ -52,11 +52,7 @@ _ENDS = {"first": "min.seq", "last": "max.seq"}
 
 
 def open_table(folder: Path | str) -> DeltaTable | None:
-    """The users table of a registry as it is now; None: there is none yet.
-
-    Raises:
-        Refused: it is of another version.
-    """
+    """The users table of a registry as it is now; None: there is none yet. Raises Refused: it is of another version."""
     location = f"{folder}/{USERS_FOLDER}"
     if not DeltaTable.is_deltatable(location):
         return None
@@ -274,11 +270,7 @@ class IndexFolder:
         self._folder = PartsFolder(f"{table}/{INDEX_FOLDER}")
 
     def read(self, number: int | None) -> Index | None:
-        """The index of that number; None: there is none.
-
-        Raises:
-            ScanFailed: its file holds something else.
-        """
+        """The index of that number; None: there is none. Raises ScanFailed: its file holds something else."""
         if number is None:
             return None
         path = f"{self._folder.location}/{_name(number)}"

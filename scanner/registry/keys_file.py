@@ -42,11 +42,7 @@ USERS_FOLDER = "users"
 
 
 def read_far(uri: str) -> str:
-    """Text of a file that lies on another machine.
-
-    Raises:
-        Refused: it is not there or cannot be read.
-    """
+    """Text of a file that lies on another machine. Raises Refused: it is not there or cannot be read."""
     filesystem, path = filesystem_of(uri)
     try:
         with filesystem.open_input_file(path) as file:
@@ -160,11 +156,7 @@ def _refuse_writable(folder: Path) -> None:
 
 
 def find_key(registry: Registry, key_id: str) -> MasterKey:
-    """The key of that id.
-
-    Raises:
-        Refused: the registry has no such key; names the keys it has.
-    """
+    """The key of that id. Raises Refused: the registry has no such key; names the keys it has."""
     for key in registry.keys:
         if key.key_id == key_id:
             return key

@@ -100,11 +100,7 @@ class UsersSnapshot:
         return sorted(set[str]().union(*(run.keys for run in self._runs)))
 
     def find_message(self, key_id: str, message: int) -> GivenMessage | None:
-        """Who was given a message; None: nobody ever was.
-
-        Raises:
-            Refused: it was given twice.
-        """
+        """Who was given a message; None: nobody ever was. Raises Refused: it was given twice."""
         found = [hit for run in self._runs if (hit := run.rows(key_id, GIVEN).find_value(message)) is not None]
         if not found:
             return None

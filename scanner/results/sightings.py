@@ -121,11 +121,7 @@ class ScanOfRow(NamedTuple):
 
 
 def scans_of(results: str, rows: Sequence[Mapping[str, Any]]) -> list[ScanOfRow]:
-    """The scan of each of some rows of VERDICTS, SPANS or ACCOUNTS.
-
-    Raises:
-        Refused: there are no results.
-    """
+    """The scan of each of some rows of VERDICTS, SPANS or ACCOUNTS. Raises Refused: there are no results."""
     known = scans(results).select("scan_id", "started_at", "finished_at", "users_head").collect()
     of_id = {row["scan_id"]: row for row in known.to_dicts()}
     heads = known.drop_nulls("users_head").sort("started_at")

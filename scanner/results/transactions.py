@@ -70,11 +70,7 @@ class Tables:
         self._kept: dict[str, KeptTable] = {}
 
     def now(self, name: str) -> tuple[DeltaTable, KeptTable]:
-        """A table as it is now, and its transactions.
-
-        Raises:
-            ScanFailed: it cannot be read.
-        """
+        """A table as it is now, and its transactions. Raises ScanFailed: it cannot be read."""
         kept = self._kept.setdefault(name, KeptTable(table_uri(self.results, name)))
         return kept.now(), kept
 
@@ -162,11 +158,7 @@ ResultsPath = str | os.PathLike[str]
 
 
 def folder_of(path: ResultsPath) -> str:
-    """Folder or URI of the results that a path names.
-
-    Raises:
-        Refused: it is a file, and no configuration of a scan.
-    """
+    """Folder or URI of the results that a path names. Raises Refused: it is a file, and no configuration of a scan."""
     if Path(path).is_file():
         from scanner.scan_plan import read_config, results_of  # it brings kernels, which take a second
 
@@ -206,11 +198,7 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
 
 
 def refuse_other(table: DeltaTable, name: str) -> None:
-    """Refuse a table that this version does not write.
-
-    Raises:
-        Refused: its version or its columns are others.
-    """
+    """Refuse a table that this version does not write. Raises Refused: its version or its columns are others."""
     refuse_other_version(table)
     if table.schema() != deltalake.Schema.from_arrow(SCHEMAS[name]):
         raise Refused(
@@ -252,11 +240,7 @@ def faults_named(results: str) -> Iterator[None]:
 
 
 def append_scan(results: str, row: Mapping[str, object]) -> None:
-    """Append a row to `scans`, once whatever happens.
-
-    Raises:
-        ScanFailed: the table cannot be written.
-    """
+    """Append a row to `scans`, once whatever happens. Raises ScanFailed: the table cannot be written."""
     file = write_file(results, "scans", [pa.RecordBatch.from_pylist([row], SCANS)])
     commit(results, "scans", [TableEntry(str(row["scan_id"]), (file,) if file else ())])
 

@@ -240,11 +240,7 @@ def vacuum(results: str, retention_hours: int = MOST_HOURS) -> list[Upkeep]:
 
 
 def existing_tables(results: str) -> list[str]:
-    """Names of the tables in a folder of results.
-
-    Raises:
-        Refused: there are none.
-    """
+    """Names of the tables in a folder of results. Raises Refused: there are none."""
     found = [name for name in SCHEMAS if DeltaTable.is_deltatable(table_uri(results, name))]
     if not found:
         raise Refused(

@@ -262,11 +262,7 @@ class Desk:
         return self._glances
 
     def look(self, request: FlagRequest, place: DocumentPlace) -> FlagView:
-        """One flag, and those beside it in the list.
-
-        Raises:
-            Refused: there is no such flag.
-        """
+        """One flag, and those beside it in the list. Raises Refused: there is no such flag."""
         case = find_case(self.results, self._rate, f"{place.path}:{place.row}")
         with self._explaining:
             (explained,) = self._explainer.explain_cases([case])

@@ -39,11 +39,7 @@ _HANDOVER = timedelta(minutes=1)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder of the detector that others cannot enter, unless it exists.
-
-    Raises:
-        Refused: it cannot be made.
-    """
+    """Make a folder of the detector that others cannot enter, unless it exists. Raises Refused: it cannot be made."""
     try:
         make_private(folder)
     except OSError as error:
@@ -207,11 +203,7 @@ class _Tokens(BaseModel):
 
 
 def tokens(state: Path) -> tuple[ExpertToken, ...]:
-    """Every token that was issued, oldest first.
-
-    Raises:
-        Refused: the list cannot be read.
-    """
+    """Every token that was issued, oldest first. Raises Refused: the list cannot be read."""
     path = state / _TOKENS_FILE
     try:
         return _Tokens.model_validate_json(read_named(path)).tokens if path.exists() else ()
@@ -241,11 +233,7 @@ def issue_token(state: Path, expert: str, until: datetime) -> tuple[str, ExpertT
 
 
 def revoke_token(state: Path, token_id: str) -> ExpertToken:
-    """End a token now.
-
-    Raises:
-        Refused: there is no such token.
-    """
+    """End a token now. Raises Refused: there is no such token."""
     make_folder(state)
     with locked(state):
         every = tokens(state)

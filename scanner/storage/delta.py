@@ -121,11 +121,7 @@ def attempts(subject: str) -> Iterator[None]:
 
 
 def open_table(uri: str) -> DeltaTable:
-    """A table of results as it is now.
-
-    Raises:
-        Refused: it is not there, or of another version.
-    """
+    """A table of results as it is now. Raises Refused: it is not there, or of another version."""
     try:
         table = DeltaTable(uri)
     except (TableNotFoundError, OSError):

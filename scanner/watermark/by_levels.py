@@ -278,11 +278,7 @@ class ByLevels:
         return score[:, 0]
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
-        """See Searches.
-
-        Raises:
-            ValueError: several messages of a key that cannot be searched by levels.
-        """
+        """See Searches. Raises ValueError: several messages of a key that cannot be searched by levels."""
         mark, levels = self._mark, self._levels(tokens, positions)
         if isinstance(mark, SearchesByLevels):
             best = mark.search_by_levels(tokens, positions, levels, count)

@@ -180,11 +180,7 @@ class Format(BaseModel, ABC):
 
     @abstractmethod
     def open(self, secret: bytes) -> Watermark:
-        """Open it with a secret.
-
-        Raises:
-            ValueError: a secret that cannot be one; its bytes are not repeated.
-        """
+        """Open it with a secret. Raises ValueError: a secret that cannot be one; its bytes are not repeated."""
 
     @abstractmethod
     def seconds(self, messages: int) -> float:

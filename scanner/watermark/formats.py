@@ -52,11 +52,7 @@ FORMATS: dict[str, type[Format]] = {
 
 
 def format_of(key: MasterKey) -> Format:
-    """The format of a key on record, with its parameters.
-
-    Raises:
-        ValueError: as `make_format`.
-    """
+    """The format of a key on record, with its parameters. Raises ValueError: as `make_format`."""
     return make_format(key.format, key.parameters)
 
 

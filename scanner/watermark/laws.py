@@ -380,11 +380,7 @@ _BLOCK = 32  # terms between two looks at the end
 
 
 def checked_weight(weight: float) -> float:
-    """The weight, checked.
-
-    Raises:
-        ValueError: with what is allowed.
-    """
+    """The weight, checked. Raises ValueError: with what is allowed."""
     lighter = min(weight, 1.0 - weight)
     if not (lighter == 0.0 or SMALLEST_WEIGHT <= lighter <= 0.5):
         raise ValueError(f"is not allowed; give 0, 1, or {SMALLEST_WEIGHT} to {1.0 - SMALLEST_WEIGHT}")

@@ -125,11 +125,7 @@ class Version2Mark(NativeMark):
         return np.where(is_group_step(nonces), group, group * MOST_NUMBERS + user)
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
-        """The candidates among the messages 0 … count−1; with groups, count is B².
-
-        Raises:
-            ValueError: another count.
-        """
+        """The candidates among the messages 0 … count−1; with groups, count is B². Raises ValueError: another count."""
         self._check_count(count)
         if self.groups is None and count == 1:
             return self.single_message(self.score(tokens, positions, 0))

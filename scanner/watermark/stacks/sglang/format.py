@@ -317,11 +317,7 @@ class SglangTwoKeysFormat(SglangFormat):
 
 
 def keys_of(secret: bytes, count: int) -> tuple[int, ...]:
-    """Keys of 8 bytes each, big-endian.
-
-    Raises:
-        ValueError: a secret of another length.
-    """
+    """Keys of 8 bytes each, big-endian. Raises ValueError: a secret of another length."""
     if len(secret) != 8 * count:
         raise ValueError(f"{count} keys of SGLang have {8 * count} bytes; this secret has {len(secret)}")
     return tuple(int.from_bytes(secret[i : i + 8], "big") for i in range(0, len(secret), 8))

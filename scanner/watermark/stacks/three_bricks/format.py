@@ -175,11 +175,7 @@ class ThreeBricks(StackMark):
         return self._seeds.value(tokens)
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
-        """See Watermark.
-
-        Raises:
-            ValueError: a message below 0 or from |V| on.
-        """
+        """See Watermark. Raises ValueError: a message below 0 or from |V| on."""
         of_each = np.broadcast_to(np.asarray(messages, np.int64), (len(positions.offsets) - 1,))
         if np.any((of_each < 0) | (of_each >= self._size)):
             raise ValueError(f"a message is out of range; allowed: 0 to {self._size - 1}")

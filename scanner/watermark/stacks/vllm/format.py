@@ -264,11 +264,7 @@ class VllmDualKeyFormat(_VllmFormat):
 
 
 def key_of(secret: bytes) -> int:
-    """The key of 8 bytes, big-endian.
-
-    Raises:
-        ValueError: a secret of another length.
-    """
+    """The key of 8 bytes, big-endian. Raises ValueError: a secret of another length."""
     if len(secret) != 8:
         raise ValueError(f"a key of vLLM has 8 bytes; this secret has {len(secret)}")
     return int.from_bytes(secret, "big")
