@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import click
+import pyarrow.parquet as pq
 
 from jobs.cli import brickscan
 from schemas.config import COST_OF_LOOKS
@@ -87,6 +88,14 @@ def test_every_link_leads_somewhere():
             if anchor and target.suffix == ".md":  # of a picture it says when the picture is shown
                 assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page}: {link}"
     assert sum(text.count("](") for text in PAGES.values()) > 50
+
+
+def test_the_marked_text_of_the_detectors_guide_is_marked():
+    page = PAGES[ROOT / "docs/guides/answer-others.md"]
+    file, document = re.search(r'demo/documents/([\w.-]+)".*"(doc-\d+)"', page).groups()
+    truth = pq.read_table(ROOT / "jobs/demo/truth.parquet", columns=["doc_id", "kind"]).to_pylist()
+    assert {"doc_id": document, "kind": "marked"} in truth
+    assert document in pq.read_table(ROOT / "jobs/demo" / file, columns=["doc_id"])["doc_id"].to_pylist()
 
 
 def test_a_stranger_reads_the_readme_once():
