@@ -185,6 +185,7 @@ def test_no_part_of_a_text_is_written_anywhere(tmp_path, registry, marked, plain
         assert {request(at, "POST", path, body)[0] for path, body in bodies} == {422, 415}
         page = f'--e\r\nContent-Disposition: form-data; name="text"\r\n\r\n{texts[1]}\r\n--e--\r\n'
         assert request(at, "POST", "/", page, Content_Type="multipart/form-data; boundary=e")[0] == 200
+        assert request(at, "POST", "/detect/file", f"<p>{texts[1]}", Content_Type="text/html")[0] == 200
         (server,) = [int(pid) for pid in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()]
         limits = Path(f"/proc/{server}/limits").read_text()
         assert re.search(r"Max core file size\s+0\s+0", limits)
