@@ -15,7 +15,7 @@ from scanner.printable import printable
 from scanner.storage.toml import read_toml
 from schemas.service import DetectorConfig
 
-PORT = 8000
+DETECTOR_PORT = 8000
 """Port of vLLM's example server, so that what asks it asks the detector."""
 
 _CONFIG = NamedPath(path_type=Path, dir_okay=False, exists=True)
@@ -49,7 +49,9 @@ def serve() -> None:
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address of this machine; a proxy in front has TLS."
 )
-@click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
+@click.option(
+    "--port", default=DETECTOR_PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free."
+)
 def run(config: Path, host: str, port: int) -> None:
     """Run the detector until Ctrl-C. The word `run` may be left out.
 

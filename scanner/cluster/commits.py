@@ -18,9 +18,9 @@ from ray.util.metrics import Counter, Gauge
 
 from scanner.cluster.pieces import NO_DOCUMENTS, NO_TIME, DocumentCounts, Files, FinishedPack, FinishedShard, Seconds
 from scanner.cluster.worker import quarantine_rows
-from scanner.detection.attribution import Origin
+from scanner.detection.attribution import BatchOrigin
 from scanner.errors import FileFault
-from scanner.input.documents import UNKNOWN
+from scanner.input.documents import UNKNOWN_IDENTITY
 from scanner.input.files import InputFile
 from scanner.input.shards import Shard, key_set, shard_id
 from scanner.results.newest import SIDE_TABLES, enter_side_rows, run_number, settle
@@ -173,7 +173,9 @@ class Committer:
             return
         self._files_at_fault.add(file.path)
         whole = shard_id(file, None, self._plan.verdict_settings)
-        rows = quarantine_rows(Origin(self._scan_id, whole, file.path), [(None, UNKNOWN)], fault.reason, fault.detail)
+        rows = quarantine_rows(
+            BatchOrigin(self._scan_id, whole, file.path), [(None, UNKNOWN_IDENTITY)], fault.reason, fault.detail
+        )
         written = write_file(self._plan.results, "quarantine", [rows])
         files = (written,) if written else ()
         if fault.lasting:
@@ -265,7 +267,7 @@ class Committer:
         }
 
     def _write_lost(self, finished: FinishedShard) -> Files:
-        origin = Origin(self._scan_id, finished.shard.shard_id, finished.shard.file.path)
+        origin = BatchOrigin(self._scan_id, finished.shard.shard_id, finished.shard.file.path)
         rows = [quarantine_rows(origin, [(lost.row, lost.whose)], lost.reason, lost.detail) for lost in finished.lost]
         written = write_file(self._plan.results, "quarantine", rows)
         return {"quarantine": (written,)} if written else {}

@@ -29,7 +29,7 @@ from scanner.cluster.pool import Pool
 from scanner.cluster.todo import PiecePace, seconds_a_byte
 from scanner.cluster.work import pack_shards
 from scanner.cluster.worker import Rows, Worker, texts_of_flags
-from scanner.detection.attribution import EarlierScans, FileHistory, KeyUnderTest, Origin
+from scanner.detection.attribution import BatchOrigin, EarlierScans, FileHistory, OpenedKey
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_model_pass
 from scanner.detection.rows import flagged_rows, with_canaries, with_ids
@@ -115,12 +115,12 @@ class ModelPassWorker(Worker):
         self._more_memory, self._flagged, self._by = memory, flagged, reader_config(plan)
 
     @cached_property
-    def _tests(self) -> list[KeyUnderTest]:
+    def _opened_keys(self) -> list[OpenedKey]:
         return open_keys(self._plan.registry, self._plan.keys)
 
     @cached_property
     def _levels(self) -> TextLevels:
-        return TextLevels.of_keys(self._tests)
+        return TextLevels.of_keys(self._opened_keys)
 
     @cached_property
     def _rules(self) -> Rules:
@@ -130,7 +130,7 @@ class ModelPassWorker(Worker):
 
     @cached_property
     def _detector(self) -> Detector:
-        return open_model_pass(self._plan, self._tests, self._levels, self._rules.ngram_filter)
+        return open_model_pass(self._plan, self._opened_keys, self._levels, self._rules.ngram_filter)
 
     @cached_property
     def _text_reader(self) -> "TextReader":
@@ -150,18 +150,18 @@ class ModelPassWorker(Worker):
         text = "One, two, three, four: " * 40
         documents = pa.RecordBatch.from_pylist([{"row": 0, "text": text.encode()}], DOCUMENTS)
         self._levels.put([text], self._text_reader.surprise([text]))
-        self._detector.score_batch(documents, Origin("", "", ""))
+        self._detector.score_batch(documents, BatchOrigin("", "", ""))
         if self._more_memory is not None:
             limit_memory(self._more_memory, more=True)
         return ""
 
-    def _observer(self, origin: Origin, piece: Piece) -> DecoyObserver | None:
+    def _observer(self, origin: BatchOrigin, piece: Piece) -> DecoyObserver | None:
         return LevelDecoyObserver(self._decoys, origin, piece.start) if self._decoys else None
 
     def _take(
         self,
         documents: pa.RecordBatch,
-        origin: Origin,
+        origin: BatchOrigin,
         observer: DecoyObserver | None,
         known: FileHistory,
         batches: dict[str, list[pa.RecordBatch]],
@@ -174,7 +174,7 @@ class ModelPassWorker(Worker):
             if row not in before.decided and (text := read_text(stored[index])[0])
         }
         drawn = self._text_ids.for_model_pass([hashlib.sha256(stored[index]).digest() for index in texts])
-        wanted = worth_reading(self._tests, self._rules, self._by, [*texts.values()]) & (drawn < self._by.share)
+        wanted = worth_reading(self._opened_keys, self._rules, self._by, [*texts.values()]) & (drawn < self._by.share)
         to_read = {index: text for (index, text), one in zip(texts.items(), wanted.tolist(), strict=True) if one}
         for some in _together(to_read, self._levels.names([*to_read.values()])):
             # copies are read once: rounding differs by what is read beside, and what is kept of a text is what counted

@@ -36,7 +36,7 @@ from scanner.cluster.pieces import Piece, Report, Seconds
 from scanner.cluster.todo import PiecePace
 from scanner.cluster.work import inspect_input
 from scanner.cluster.worker import Worker
-from scanner.detection.attribution import Origin, ScoreObserver
+from scanner.detection.attribution import BatchOrigin, ScoreObserver
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_detector
 from scanner.errors import FileFault, Refused
@@ -303,7 +303,7 @@ def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> CostEstimate | 
     detector.compile(Rehearsal(decoys) if decoys else None)
     samples = list[Sample]()
     for shard, count in spread_evenly(left, PLACES_SAMPLED).items():
-        origin = Origin("", shard.shard_id, shard.file.path)
+        origin = BatchOrigin("", shard.shard_id, shard.file.path)
         observer = DecoyObserver(decoys, origin, shard.rows.start, detector) if decoys else None
         samples += _samples(plan, shard, count, _scorer(detector, origin, observer))
     return project(samples, [shard.rows.documents for shard in left], workers) if samples else None
@@ -343,7 +343,7 @@ Score = Callable[[pa.RecordBatch], tuple[int, int, int]]
 """Function that scores documents; returns how many are too short, are filtered, and cannot be scored."""
 
 
-def _scorer(detector: Detector, origin: Origin, observer: ScoreObserver | None) -> Score:
+def _scorer(detector: Detector, origin: BatchOrigin, observer: ScoreObserver | None) -> Score:
     def score(documents: pa.RecordBatch) -> tuple[int, int, int]:
         verdicts, refused, *_ = detector.score_batch(documents, origin, observer)
         status = verdicts["status"].to_pylist()

@@ -21,7 +21,7 @@ from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
 from scanner.audit.in_every_scan.decoys import AccountDecoyObserver
 from scanner.cluster.pool import on_actors
 from scanner.detection.accounts import AccountJudge, Posts, account_rows
-from scanner.detection.attribution import Origin
+from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys, open_text_ids
 from scanner.detection.rules import Learner, Rules
 from scanner.errors import FileFault
@@ -93,7 +93,7 @@ class AccountWorker:
         pa.set_cpu_count(1)
         plan, name = self._plan, self._unit.parts[part]
         decoys = (
-            AccountDecoyObserver(self._decoys, Origin(self._scan_id, name, ""), self._unit.name)
+            AccountDecoyObserver(self._decoys, BatchOrigin(self._scan_id, name, ""), self._unit.name)
             if self._decoys
             else None
         )

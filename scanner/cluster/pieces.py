@@ -21,7 +21,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from scanner.errors import FileFault
-from scanner.input.documents import UNKNOWN, Identity
+from scanner.input.documents import UNKNOWN_IDENTITY, Identity
 from scanner.input.shards import Shard
 from scanner.storage.data_files import DataFile
 
@@ -150,7 +150,7 @@ class LostDocument(NamedTuple):
     row: int
     reason: str
     detail: str
-    whose: Identity = UNKNOWN
+    whose: Identity = UNKNOWN_IDENTITY
 
 
 @dataclass

@@ -30,7 +30,7 @@ from scanner.cluster.pieces import (
     Seconds,
     whole_shard,
 )
-from scanner.input.documents import UNKNOWN, Identity
+from scanner.input.documents import UNKNOWN_IDENTITY, Identity
 from scanner.input.shards import Shard
 from scanner.scan_plan import Plan
 from scanner.watermark.formats import format_of
@@ -186,7 +186,7 @@ class Todo:
             self._take_apart(work, detail)
             return None
         if isinstance(work.state, LostDocument):
-            return self.lose(work, work.state, UNKNOWN)
+            return self.lose(work, work.state, UNKNOWN_IDENTITY)
         work.failed_on.append(node_id)
         failures = sum(self._nodes.gone(node_id) is None for node_id in work.failed_on)
         attempts = self._attempts(work)
@@ -207,7 +207,7 @@ class Todo:
         if isinstance(work, PackWork):
             self._take_apart(work, _NO_PROGRESS, behind)
         elif isinstance(work.state, LostDocument):
-            return self.lose(work, work.state, UNKNOWN)
+            return self.lose(work, work.state, UNKNOWN_IDENTITY)
         elif row is not None:
             self._split(work, row, row + 1)
         elif not work.piece.one_by_one:
@@ -230,7 +230,7 @@ class Todo:
         elif work.nodes < (NODES_A_DOCUMENT if work.single else 1 if work.state is PieceState.HALF else NODES_A_SHARD):
             self._retry(work)
         elif isinstance(work.state, LostDocument):
-            return self.lose(work, work.state, UNKNOWN)
+            return self.lose(work, work.state, UNKNOWN_IDENTITY)
         elif work.single:
             self._give_up(work, "killed_worker", f"{detail} alone")
         else:

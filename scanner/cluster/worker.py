@@ -26,10 +26,10 @@ from scanner.cluster.machines import device_of_worker, limit_memory, peak_memory
 from scanner.cluster.pieces import NO_DOCUMENTS, Busy, DocumentCounts, Files, PackReport, Piece, Report, Seconds
 from scanner.cluster.todo import seconds_a_byte
 from scanner.detection.accounts import by_account, posts_of
-from scanner.detection.attribution import EarlierScans, FileHistory, Origin
+from scanner.detection.attribution import BatchOrigin, EarlierScans, FileHistory
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_detector, open_text_ids
-from scanner.detection.proving import MOST_TOKENS, SECONDS_A_TOKEN
+from scanner.detection.proving import SECONDS_A_TOKEN, TOKENS_PROVED
 from scanner.detection.rows import TextIds, flagged_rows, for_everybody, span_rows, with_canaries, with_ids
 from scanner.detection.rules import NO_FILTER
 from scanner.errors import FileFault
@@ -38,7 +38,7 @@ from scanner.input.shards import Shard
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import write_file
 from scanner.watermark.formats import format_of
-from scanner.watermark.rule import DECOYS, SECONDS
+from scanner.watermark.rule import DECOYS, SECONDS_OF_A_RANK
 from scanner.watermark.span_search import FEW_SEARCHES, LONGEST_AT_ONCE, MOST_SEARCHES
 from schemas.tables import FLAG_TEXTS, QUARANTINE
 from schemas.words import Proof
@@ -142,7 +142,7 @@ def _count(verdicts: list[pa.RecordBatch], column: str, value: str) -> int:
 
 
 def quarantine_rows(
-    origin: Origin, rows: Iterable[tuple[int | None, Identity]], reason: str, detail: str
+    origin: BatchOrigin, rows: Iterable[tuple[int | None, Identity]], reason: str, detail: str
 ) -> pa.RecordBatch:
     """Rows of QUARANTINE that share a reason, each with its identity; a row of None stands for the whole file.
 
@@ -285,7 +285,7 @@ class Worker:
 
     def _score(self, piece: Piece, clock: "_Clock", before: int = 0) -> Generator[Busy, None, Rows]:
         """Read and score a piece, with signs of life on the way; so many rows before it are done. Raises as `scan`."""
-        origin = Origin(self._scan_id, piece.shard.shard_id, piece.shard.file.path)
+        origin = BatchOrigin(self._scan_id, piece.shard.shard_id, piece.shard.file.path)
         rows = Rows()
         batches = rows.batches
         unread: list[pa.RecordBatch] = []  # documents with a value that was not read
@@ -321,13 +321,13 @@ class Worker:
         clock.within_score("prove", self._detector.proving - before_it[1])
         return rows
 
-    def _observer(self, origin: Origin, piece: Piece) -> DecoyObserver | None:
+    def _observer(self, origin: BatchOrigin, piece: Piece) -> DecoyObserver | None:
         return DecoyObserver(self._decoys, origin, piece.start, self._detector) if self._decoys else None
 
     def _take(
         self,
         documents: pa.RecordBatch,
-        origin: Origin,
+        origin: BatchOrigin,
         observer: DecoyObserver | None,
         known: FileHistory,
         batches: dict[str, list[pa.RecordBatch]],
@@ -355,7 +355,7 @@ class Worker:
         night = began if plan.date is None else plan.date.isoformat()
         return posts_of(documents, verdicts, self._text_ids, plan.canary_accounts, plan.filter_sha256, night)
 
-    def _take_back(self, void: Unreadable, piece: Piece, rows: Rows, origin: Origin) -> None:
+    def _take_back(self, void: Unreadable, piece: Piece, rows: Rows, origin: BatchOrigin) -> None:
         """Put rows that turned out to be unreadable into quarantine, and take them out of all other tables."""
         rows.take_back(void)
         whose = identities(piece.shard.file, self._plan.columns, void.start, void.stop)
@@ -422,8 +422,10 @@ class Worker:
         """A sign of life before documents are scored, where one is due, as before each that is scored alone."""
         text_bytes = documents.column("text").nbytes
         scoring = float(self._seconds_of(documents).sum())
-        proving = min(text_bytes, MOST_TOKENS) * self._seconds_a_proof
-        ranking = sum(min(DECOYS * text_bytes * each, SECONDS * len(documents)) for each in self._seconds_ranked)
+        proving = min(text_bytes, TOKENS_PROVED) * self._seconds_a_proof
+        ranking = sum(
+            min(DECOYS * text_bytes * each, SECONDS_OF_A_RANK * len(documents)) for each in self._seconds_ranked
+        )
         expected, now = scoring + proving + ranking, time.monotonic()
         if single or expected >= SIGNS_APART or now - self._signed >= SIGNS_APART:
             self._signed = now

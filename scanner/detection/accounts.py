@@ -22,13 +22,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from scanner.detection.attribution import (
-    KeyUnderTest,
     NameColumns,
     NamedMessage,
     NamesUsers,
+    OpenedKey,
     TextOutcomes,
     UserOfMessage,
-    entries_of,
+    name_candidates,
     users_at,
 )
 from scanner.detection.rows import TextIds
@@ -42,7 +42,7 @@ from scanner.watermark.rule import KeyFindings, corrected, long_enough, search
 from schemas.tables import ACCOUNT_POSTS, ACCOUNTS
 from schemas.words import Naming
 
-MOST_BYTES = 2**14
+BYTES_OF_A_POST = 2**14
 """Most bytes of a post that are kept, from its beginning; a longer post has enough to be tested by itself."""
 
 
@@ -66,7 +66,7 @@ def posts_of(
     columns["account"] = ids.of_accounts(rows["account_id"])
     columns["filter_sha256"] = pa.array([filter_sha256] * len(rows), pa.string())
     columns["night"] = pa.array([night] * len(rows), pa.string())
-    columns["text"] = pc.binary_slice(texts.filter(wanted), 0, MOST_BYTES)
+    columns["text"] = pc.binary_slice(texts.filter(wanted), 0, BYTES_OF_A_POST)
     return pa.RecordBatch.from_arrays([columns[name] for name in ACCOUNT_POSTS.names], schema=ACCOUNT_POSTS)
 
 
@@ -81,7 +81,7 @@ def _strings(values: Collection[str]) -> pa.Array:
     return pa.array(list(values), pa.string())
 
 
-HALVES = 2
+HALVES_OF_A_SHARE = 2
 """Halves of an account's share: one for the pooled score, one for the evidence."""
 
 
@@ -134,7 +134,7 @@ class Posts(NamedTuple):
 class AccountPositions(NamedTuple):
     """Some accounts as a key sees them. posts: tokens of each post; positions: the scored ones of each account."""
 
-    test: KeyUnderTest
+    opened_key: OpenedKey
     posts: Tokens
     positions: Positions
 
@@ -168,7 +168,7 @@ class AccountJudge:
 
     def __init__(
         self,
-        keys: Sequence[KeyUnderTest],
+        keys: Sequence[OpenedKey],
         corrections: Sequence[float],
         holders: NamesUsers,
         rules: Rules,
@@ -178,14 +178,14 @@ class AccountJudge:
         open_filter: Callable[[str], Filter] = lambda _: NO_FILTER,
     ) -> None:
         under_key = [
-            (test, each)
-            for test, each in zip(keys, corrections, strict=True)
-            if test.watermark.basis.proven and test.watermark.law is not None
+            (opened_key, each)
+            for opened_key, each in zip(keys, corrections, strict=True)
+            if opened_key.watermark.basis.proven and opened_key.watermark.law is not None
         ]
-        self._keys, self._corrections = [test for test, _ in under_key], [each for _, each in under_key]
-        self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in self._keys}
+        self._keys, self._corrections = [opened_key for opened_key, _ in under_key], [each for _, each in under_key]
+        self._tokenizers = {opened_key.key.tokenizer.sha256: opened_key.tokenizer for opened_key in self._keys}
         self._holders, self._nights, self._rules, self._open_filter = holders, nights, rules, open_filter
-        known = {test.key.key_id for test in self._keys}
+        known = {opened_key.key.key_id for opened_key in self._keys}
         self._first_looks = known if first_looks is None else known.intersection(first_looks)
 
     def judge(self, posts: Posts, began: datetime, observer: AccountObserver | None = None) -> list[dict[str, Any]]:
@@ -200,9 +200,9 @@ class AccountJudge:
         if not under_keys:
             return []
         of_all = self._findings(posts, under_keys)
-        marked, last = np.flatnonzero(of_all.outcomes.decided.flagged).tolist(), _last(posts)
+        marked, last = np.flatnonzero(of_all.outcomes.decision.flagged).tolist(), _last(posts)
         unquoted = self._unquoted(posts.select_accounts([posts.account_ids[i] for i in marked]))
-        names = NameColumns.of_nobody(of_all.outcomes.decided.naming)
+        names = NameColumns.of_nobody(of_all.outcomes.decision.naming)
         rows = []
         for i in marked:
             user_of = users_at(self._keys, self._holders, last[i] or began)
@@ -215,7 +215,7 @@ class AccountJudge:
             scored = int(under_keys[key].positions.scored[i])
             rows.append(
                 self._row(posts, i, under_keys[key], names)
-                | _figures(of_all.outcomes.found[key], i, candidate, nameless=nameless)
+                | _figures(of_all.outcomes.findings[key], i, candidate, nameless=nameless)
                 | {"log10_e": float(of_all.log10_e[key][i, candidate]), "tests": self._corrections[key]}
                 | {
                     "quoted_share": 0.0
@@ -258,30 +258,30 @@ class AccountJudge:
     def _best(self, of_all: "AccountFindings", account: int, entries: Sequence[NamedMessage]) -> tuple[int, int]:
         """Key and candidate of the row: of the first who is named, else of the smallest p."""
         if not entries:
-            return int(of_all.outcomes.decided.key[account]), int(of_all.outcomes.decided.candidate[account])
-        key = next(i for i, test in enumerate(self._keys) if test.key.key_id == entries[0].key_id)
-        return key, int(np.flatnonzero(of_all.outcomes.found[key].message[account] == entries[0].message)[0])
+            return int(of_all.outcomes.decision.key[account]), int(of_all.outcomes.decision.candidate[account])
+        key = next(i for i, opened_key in enumerate(self._keys) if opened_key.key.key_id == entries[0].key_id)
+        return key, int(np.flatnonzero(of_all.outcomes.findings[key].message[account] == entries[0].message)[0])
 
     def _under_keys(self, posts: Posts) -> list[AccountPositions]:
         tokens = {name: tokenizer.encode(posts.texts) for name, tokenizer in self._tokenizers.items()}
         known: dict[tuple[str, PositionRule], Positions] = {}
         under_keys = []
-        for test in self._keys:
-            name, rule = test.key.tokenizer.sha256, test.watermark.rule
+        for opened_key in self._keys:
+            name, rule = opened_key.key.tokenizer.sha256, opened_key.watermark.rule
             if (name, rule) not in known:
                 positions = pooled_positions(rule, reach_of(rule), tokens[name], posts.begins, self._rules.dedup)
-                known[name, rule] = self._filtered(posts, test, tokens[name], positions)
-            under_keys.append(AccountPositions(test, tokens[name], known[name, rule]))
+                known[name, rule] = self._filtered(posts, opened_key, tokens[name], positions)
+            under_keys.append(AccountPositions(opened_key, tokens[name], known[name, rule]))
         return under_keys
 
-    def _filtered(self, posts: Posts, test: KeyUnderTest, tokens: Tokens, positions: Positions) -> Positions:
+    def _filtered(self, posts: Posts, opened_key: OpenedKey, tokens: Tokens, positions: Positions) -> Positions:
         """The positions of accounts, each post's without the n-grams that its own filter leaves out."""
         if not any(posts.filters):
             return positions
         of_posts = by_post(positions, tokens)
         for sha256 in dict.fromkeys(posts.filters):
             filtered = NO_FILTER if sha256 is None else self._open_filter(sha256)
-            common = filtered.of(test.key.tokenizer.sha256, test.watermark.rule)
+            common = filtered.of(opened_key.key.tokenizer.sha256, opened_key.watermark.rule)
             if common is not None:
                 of_posts = common.without(tokens, of_posts, np.array([each == sha256 for each in posts.filters]))
         return Positions(of_posts.index, of_posts.offsets[posts.begins])
@@ -290,19 +290,21 @@ class AccountJudge:
         self, under_key: AccountPositions, correction: float, posts: Posts
     ) -> tuple[KeyFindings, NDArray[np.float64]]:
         """A key's findings for all accounts, and log10 of the evidence for each of its candidates: float64[A, C]."""
-        mark, messages = under_key.test.watermark, under_key.test.key.messages
+        mark, messages = under_key.opened_key.watermark, under_key.opened_key.key.messages
         accounts, kept = long_enough(under_key.positions, self._rules.min_scored)
-        correction_of_scores = correction * HALVES * self._nights
+        correction_of_scores = correction * HALVES_OF_A_SHARE * self._nights
         found = search(mark, under_key.together(posts.begins), kept, messages, correction_of_scores)
         found = found.of_batch(accounts, under_key.positions.scored, correction_of_scores)
         log10_e = np.zeros(found.message.shape)
         for c in range(found.message.shape[1]):
             if (found.message[:, c] >= 0).any():
                 log10_e[:, c] = evidence_for(mark, under_key, posts, np.maximum(found.message[:, c], 0))
-        by_evidence = corrected(-log10_e, messages, correction * HALVES)
+        by_evidence = corrected(-log10_e, messages, correction * HALVES_OF_A_SHARE)
         has_message = found.message >= 0
         by_score = (
-            found.log10_p_global if under_key.test.key.key_id in self._first_looks else np.zeros(has_message.shape)
+            found.log10_p_global
+            if under_key.opened_key.key.key_id in self._first_looks
+            else np.zeros(has_message.shape)
         )
         both = np.where(has_message, np.fmin(by_score, by_evidence), np.nan)
         return found._replace(log10_p_global=both), log10_e
@@ -320,9 +322,9 @@ class AccountJudge:
             "scored": int(under_key.positions.scored[account]),
             "first_post": min(times, default=None),
             "last_post": max(times, default=None),
-            "key_id": under_key.test.key.key_id,
-            "messages_tested": under_key.test.key.messages,
-            "first_look": under_key.test.key.key_id in self._first_looks,
+            "key_id": under_key.opened_key.key.key_id,
+            "messages_tested": under_key.opened_key.key.messages,
+            "first_look": under_key.opened_key.key.key_id in self._first_looks,
             **{name: getattr(names, name)[account] for name in ("user_id", "naming", "named", "named_again")},
             "scanned_at": datetime.now(UTC),
         }
@@ -353,13 +355,13 @@ def _named(
 ) -> tuple[Naming, list[NamedMessage]]:
     """Whom an account is named for, by rule 1 on all posts and by rules 1 and 2 on own words."""
     # Findings are of all posts and of own words, each with the account's place there; the smallest p comes first
-    if not unquoted.outcomes.decided.flagged[of_unquoted]:
+    if not unquoted.outcomes.decision.flagged[of_unquoted]:
         return Naming.QUOTED, []
-    naming = Naming(unquoted.outcomes.decided.naming[of_unquoted])
+    naming = Naming(unquoted.outcomes.decision.naming[of_unquoted])
     on_own = unquoted.outcomes.entries(of_unquoted, naming, user_of)
     if not on_own:
         return naming, []
-    entries = entries_of(of_all.outcomes.found, of_all.outcomes.decided.passing, account, (-1, -1), user_of)
+    entries = name_candidates(of_all.outcomes.findings, of_all.outcomes.decision.passing, account, (-1, -1), user_of)
     named = {(entry.key_id, entry.message) for entry in on_own}
     return Naming.UNDECIDED, [entry for entry in entries if (entry.key_id, entry.message) in named]
 

@@ -40,7 +40,7 @@ class NamesUsers(Protocol):
         """Whom a message names, for a document that existed at `at`."""
 
 
-class Origin(NamedTuple):
+class BatchOrigin(NamedTuple):
     """The origin of a batch, as it stands in every row."""
 
     scan_id: str
@@ -48,19 +48,19 @@ class Origin(NamedTuple):
     path: str
 
 
-def as_it_is(mark: Watermark) -> Watermark:
+def stay_on_cpu(mark: Watermark) -> Watermark:
     """Score a watermark on the CPU."""
     return mark
 
 
 @dataclass(frozen=True)
-class KeyUnderTest:
+class OpenedKey:
     """A key of the registry, opened, with its tokenizer, and the function that moves its watermark to its device."""
 
     key: MasterKey
     watermark: Watermark
     tokenizer: "Tokenizer"
-    to_device: Callable[[Watermark], Watermark] = as_it_is
+    to_device: Callable[[Watermark], Watermark] = stay_on_cpu
 
     @functools.cached_property
     def basis(self) -> str:
@@ -80,7 +80,7 @@ class KeyPositions(NamedTuple):
     spans: spans in these documents, where they are looked for; parts: the parts that were tested, None: none.
     """
 
-    test: KeyUnderTest
+    opened_key: OpenedKey
     tokens: Tokens
     positions: Positions
     documents: NDArray[np.int64]
@@ -235,8 +235,8 @@ class TextOutcomes(NamedTuple):
     conflicting: bool[D], another message passes in the other text, so that nobody is named.
     """
 
-    found: Sequence[KeyFindings]
-    decided: Decision
+    findings: Sequence[KeyFindings]
+    decision: Decision
     normalised: NDArray[np.bool_]
     conflicting: NDArray[np.bool_]
 
@@ -246,7 +246,7 @@ class TextOutcomes(NamedTuple):
         nowhere = np.zeros(len(found[0].scored), np.bool_)
         return cls(found, decide(found, *rates), nowhere, nowhere)
 
-    def or_normalised(
+    def with_normalised(
         self, others: Sequence[KeyFindings], rows: NDArray[np.int64], rates: tuple[float, float]
     ) -> "TextOutcomes":
         """For each document the text that has the smaller p.
@@ -259,13 +259,19 @@ class TextOutcomes(NamedTuple):
             rates: as for `of_stored_texts`.
         """
         proven = [findings if findings.basis.proven else findings.of_nothing() for findings in others]
-        smaller = _smallest(proven) < _smallest(self.found)[rows]
-        found = [replace_findings(first, other, rows, smaller) for first, other in zip(self.found, proven, strict=True)]
+        smaller = _smallest(proven) < _smallest(self.findings)[rows]
+        found = [
+            replace_findings(first, other, rows, smaller) for first, other in zip(self.findings, proven, strict=True)
+        ]
         decided, second = decide(found, *rates), TextOutcomes.of_stored_texts(proven, rates)
         normalised, conflicting = self.normalised.copy(), self.conflicting.copy()
         normalised[rows] = smaller
         for place, row in enumerate(rows.tolist()):
-            if self.decided.flagged[row] and second.decided.flagged[place] and not found[decided.key[row]].independent:
+            if (
+                self.decision.flagged[row]
+                and second.decision.flagged[place]
+                and not found[decided.key[row]].independent
+            ):
                 conflicting[row] = len(self.messages(row) | second.messages(place)) > 1
         ambiguous = conflicting & (decided.naming == Naming.NAMED)
         naming = np.where(ambiguous, Naming.AMBIGUOUS, decided.naming)
@@ -275,7 +281,7 @@ class TextOutcomes(NamedTuple):
         """Keys, by their place, and messages of a document that pass."""
         return {
             (key, int(findings.message[document, c]))
-            for key, (findings, passing) in enumerate(zip(self.found, self.decided.passing, strict=True))
+            for key, (findings, passing) in enumerate(zip(self.findings, self.decision.passing, strict=True))
             for c in np.flatnonzero(passing[document])
         }
 
@@ -286,15 +292,15 @@ class TextOutcomes(NamedTuple):
         naming: of the document, by its decision and its proof; user_of: key id and who is named, by place of the key
         and message.
         """
-        best = int(self.decided.key[document]), int(self.decided.candidate[document])
+        best = int(self.decision.key[document]), int(self.decision.candidate[document])
         if naming == Naming.NAMED:
-            return entries_of(self.found, self.decided.named, document, best, user_of)
+            return name_candidates(self.findings, self.decision.named, document, best, user_of)
         if naming != Naming.AMBIGUOUS or self.conflicting[document]:
             return []
-        each = zip(self.found, self.decided.passing, strict=True)
+        each = zip(self.findings, self.decision.passing, strict=True)
         if any(findings.basis.assumed and of_key[document].any() for findings, of_key in each):
             return []
-        entries = entries_of(self.found, self.decided.passing, document, best, user_of)
+        entries = name_candidates(self.findings, self.decision.passing, document, best, user_of)
         return entries if of_one_user(entries) else []
 
 
@@ -308,7 +314,7 @@ UserOfMessage = Callable[[int, int], tuple[str, NamedUser]]
 """Function that gives a key's id and whom a message names, by the place of the key and the message."""
 
 
-def entries_of(
+def name_candidates(
     found: Sequence[KeyFindings],
     chosen: Sequence[NDArray[np.bool_]],
     document: int,
@@ -333,7 +339,7 @@ def entries_of(
     return entries
 
 
-def users_at(keys: Sequence[KeyUnderTest], holders: NamesUsers, at: datetime) -> UserOfMessage:
+def users_at(keys: Sequence[OpenedKey], holders: NamesUsers, at: datetime) -> UserOfMessage:
     """Key id and named user, by place of the key and message, for a document that existed at `at`."""
 
     def user_of(key: int, message: int) -> tuple[str, NamedUser]:

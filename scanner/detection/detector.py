@@ -20,13 +20,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.detection.attribution import (
+    BatchOrigin,
     BatchResult,
     FileHistory,
     KeyPositions,
-    KeyUnderTest,
     NameColumns,
     NamesUsers,
-    Origin,
+    OpenedKey,
     ScoreObserver,
     TextOutcomes,
     users_at,
@@ -191,13 +191,13 @@ class Detector:
     """
 
     def __init__(
-        self, keys: Sequence[KeyUnderTest], holders: NamesUsers, rules: Rules, prover: Prover | None = None
+        self, keys: Sequence[OpenedKey], holders: NamesUsers, rules: Rules, prover: Prover | None = None
     ) -> None:
         self._keys = tuple(keys)
-        self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in self._keys}
+        self._tokenizers = {opened_key.key.tokenizer.sha256: opened_key.tokenizer for opened_key in self._keys}
         self._holders, self._rules, self._prover = holders, rules, prover
         self._ranked_rate = rules.false_positive_rate
-        self._terms = [KeyTerms.of(test.key, rules) for test in self._keys]
+        self._terms = [KeyTerms.of(opened_key.key, rules) for opened_key in self._keys]
         self._token_offsets = (
             {name: TokenOffsets(tokenizer.reference) for name, tokenizer in self._tokenizers.items()}
             if rules.weights.segments
@@ -208,12 +208,12 @@ class Detector:
     @property
     def searches_windows(self) -> bool:
         """Whether every key looks for messages in all windows of a document at once."""
-        return all(isinstance(test.watermark, SearchesWindows) for test in self._keys)
+        return all(isinstance(opened_key.watermark, SearchesWindows) for opened_key in self._keys)
 
     def score_batch(
         self,
         documents: pa.RecordBatch,
-        origin: Origin,
+        origin: BatchOrigin,
         observer: ScoreObserver | None = None,
         known: FileHistory | None = None,
     ) -> BatchResult:
@@ -240,7 +240,7 @@ class Detector:
         outcomes = TextOutcomes.of_stored_texts(found, self._rules.rates)
         if len(texts.differing):
             others = self._score(texts.normalised, {}, texts.differing, scores_of_stored=scores)[0]
-            outcomes = outcomes.or_normalised(others, texts.differing, self._rules.rates)
+            outcomes = outcomes.with_normalised(others, texts.differing, self._rules.rates)
         known = known or FileHistory(now, {}, None, None)
         batch = ScoredBatch(
             scores, kept, stored_text, known, partial(users_at, self._keys, self._holders), self._prover
@@ -261,14 +261,14 @@ class Detector:
         Corrections and ranks stay those of this detector. No flag is proved.
         rate: false-positive and misnaming rate.
         """
-        places = [place for place, test in enumerate(self._keys) if test.key.key_id in marks]
+        places = [place for place, opened_key in enumerate(self._keys) if opened_key.key.key_id in marks]
         other = copy.copy(self)
         other._keys = tuple(
-            dataclasses.replace(test, watermark=test.to_device(marks[test.key.key_id]))
-            for test in (self._keys[place] for place in places)
+            dataclasses.replace(opened_key, watermark=opened_key.to_device(marks[opened_key.key.key_id]))
+            for opened_key in (self._keys[place] for place in places)
         )
         other._terms = [self._terms[place] for place in places]
-        other._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in other._keys}
+        other._tokenizers = {opened_key.key.tokenizer.sha256: opened_key.tokenizer for opened_key in other._keys}
         if self._token_offsets is not None:
             other._token_offsets = {name: self._token_offsets[name] for name in other._tokenizers}
         other._holders, other._prover = holders, None
@@ -283,8 +283,8 @@ class Detector:
         if not document_spans:
             return verdicts, pa.RecordBatch.from_pylist([], SPANS)
         keys = [
-            SpanKey(test.key, test.tokenizer.reference, terms.of_spans or math.nan, test.basis)
-            for test, terms in zip(self._keys, self._terms, strict=True)
+            SpanKey(opened_key.key, opened_key.tokenizer.reference, terms.of_spans or math.nan, opened_key.basis)
+            for opened_key, terms in zip(self._keys, self._terms, strict=True)
         ]
         return with_spans(verdicts, document_spans, keys, batch, self._rules.rates[1], salt)
 
@@ -294,17 +294,17 @@ class Detector:
         It scores tokens, not texts, since a tokenizer judges its backend by the first texts that it sees.
         """
         scores = []
-        for test, terms in zip(self._keys, self._terms, strict=True):
-            length = min(2 * self._rules.min_scored, MOST_COMPILED_WITH) + test.watermark.rule.context
-            ids = np.random.default_rng(0).integers(test.tokenizer.vocab_size, size=length + 1, dtype=np.uint32)
+        for opened_key, terms in zip(self._keys, self._terms, strict=True):
+            length = min(2 * self._rules.min_scored, MOST_COMPILED_WITH) + opened_key.watermark.rule.context
+            ids = np.random.default_rng(0).integers(opened_key.tokenizer.vocab_size, size=length + 1, dtype=np.uint32)
             tokens = Tokens(ids, np.array([0, length, length + 1], np.int64))
-            name, rule = test.key.tokenizer.sha256, test.watermark.rule
+            name, rule = opened_key.key.tokenizer.sha256, opened_key.watermark.rule
             positions = self._rules.ngram_filter.positions(name, rule, tokens, self._rules.dedup)
             segments = None
             if self._token_offsets is not None:
                 blank = pa.array([b" ", b" "], pa.large_binary())
                 segments = segments_of_stored(blank, {name: tokens}, {name: self._token_offsets[name]})[name]
-            scores.append(self._score_key(test, terms, tokens, positions, segments, np.zeros(2, np.bool_))[1])
+            scores.append(self._score_key(opened_key, terms, tokens, positions, segments, np.zeros(2, np.bool_))[1])
         if observer is not None:
             observer.observe([bytes(32), b"1" * 32], scores, lambda _: "")
         normalise("a text")  # a proof looks whether a text is its own normal form
@@ -327,8 +327,8 @@ class Detector:
         positions: dict[tuple[str, PositionRule], Positions] = {}
         found, scores, enough = [], [], np.zeros(len(next(iter(tokens.values())).offsets) - 1, np.bool_)
         differs = np.isin(np.arange(len(enough)), differing) | bool(scores_of_stored)
-        for place, (test, terms) in enumerate(zip(self._keys, self._terms, strict=True)):
-            name, rule = test.key.tokenizer.sha256, test.watermark.rule
+        for place, (opened_key, terms) in enumerate(zip(self._keys, self._terms, strict=True)):
+            name, rule = opened_key.key.tokenizer.sha256, opened_key.watermark.rule
             if (name, rule) not in positions:
                 whole = rule.positions(tokens[name], self._rules.dedup)
                 enough |= whole.scored >= self._rules.min_scored
@@ -336,13 +336,13 @@ class Detector:
             parted = scores_of_stored[place].parted[differing] if scores_of_stored else None
             of_texts = tokens[name], positions[name, rule], segments.get(name)
             of_look = terms._replace(of_spans=None) if scores_of_stored else terms
-            findings, of_key = self._score_key(test, of_look, *of_texts, differs, parted)
+            findings, of_key = self._score_key(opened_key, of_look, *of_texts, differs, parted)
             found.append(findings)
             scores.append(of_key)
         return found, scores, enough
 
     def _lengths(self, tokens: Mapping[str, Tokens]) -> NDArray[np.int64]:
-        return np.stack([np.diff(tokens[test.key.tokenizer.sha256].offsets) for test in self._keys])
+        return np.stack([np.diff(tokens[opened_key.key.tokenizer.sha256].offsets) for opened_key in self._keys])
 
     def _lengths_of_outcomes(
         self, stored_lengths: NDArray[np.int64], texts: TokenisedTexts, normalised: NDArray[np.bool_]
@@ -357,19 +357,19 @@ class Detector:
         self, outcomes: TextOutcomes, lengths: NDArray[np.int64], stored_text: Callable[[int], str], salt: bytes
     ) -> dict[str, NDArray[np.object_]]:
         """Columns of VERDICTS with the proofs of flags, and the naming by them; nothing where no flag is proved."""
-        if self._prover is None or not outcomes.decided.flagged.any():
+        if self._prover is None or not outcomes.decision.flagged.any():
             return {}
 
         began = time.perf_counter()
         proof = self._prover.prove(
-            stored_text, list(lengths), outcomes.found, outcomes.decided, salt, outcomes.normalised
+            stored_text, list(lengths), outcomes.findings, outcomes.decision, salt, outcomes.normalised
         )
         self.proving += time.perf_counter() - began
-        return {"proof": proof, "naming": np.where(proof == Proof.DIFFERS, Naming.UNPROVED, outcomes.decided.naming)}
+        return {"proof": proof, "naming": np.where(proof == Proof.DIFFERS, Naming.UNPROVED, outcomes.decision.naming)}
 
     def _score_key(
         self,
-        test: KeyUnderTest,
+        opened_key: OpenedKey,
         terms: KeyTerms,
         tokens: Tokens,
         positions: Positions,
@@ -381,8 +381,8 @@ class Detector:
         # differs: bool[D], whose normalised text is another one; parted: of normalised texts, bool[D]: which have parts
         # as they stand, None: these are texts as they stand
         documents, kept = long_enough(positions, self._rules.min_scored)
-        mark, messages = test.watermark, test.key.messages
-        scores = KeyPositions(test, tokens, kept, documents)
+        mark, messages = opened_key.watermark, opened_key.key.messages
+        scores = KeyPositions(opened_key, tokens, kept, documents)
         if terms.of_spans is not None and isinstance(mark, ScoresParts) and mark.law is not None:
             at = Segments.none(len(documents)) if segments is None else of_positions(segments, tokens, kept, documents)
             scores = scores._replace(parts=Parts(self._rules.weights.windows, at))
@@ -402,7 +402,7 @@ class Detector:
     ) -> dict[str, NDArray[np.object_]]:
         """Columns of VERDICTS with the users of the messages that the rule names, or the one user of all that pass."""
         names = NameColumns.of_nobody(naming)
-        for i in np.flatnonzero(outcomes.decided.flagged).tolist():
+        for i in np.flatnonzero(outcomes.decision.flagged).tolist():
             existed = batch.existed_by(i)
             entries = outcomes.entries(i, naming[i], batch.user_of(existed))
             if entries:
@@ -411,14 +411,14 @@ class Detector:
 
     def _sketches(self, texts: TokenisedTexts, outcomes: TextOutcomes) -> NDArray[np.object_]:
         """Sketches of the flagged texts among D, as they were scored: object[D]; None for others."""
-        decided, sketches = outcomes.decided, np.full(len(outcomes.normalised), None, object)
+        decided, sketches = outcomes.decision, np.full(len(outcomes.normalised), None, object)
         of_differing = {int(row): place for place, row in enumerate(texts.differing)}
         for row in np.flatnonzero(decided.flagged).tolist():
-            test, normalised = self._keys[decided.key[row]], outcomes.normalised[row]
-            tokens = (texts.normalised if normalised else texts.tokens)[test.key.tokenizer.sha256]
+            opened_key, normalised = self._keys[decided.key[row]], outcomes.normalised[row]
+            tokens = (texts.normalised if normalised else texts.tokens)[opened_key.key.tokenizer.sha256]
             place = of_differing[row] if normalised else row
             ids = tokens.ids[tokens.offsets[place] : tokens.offsets[place + 1]]
-            sketches[row] = sketch(ids, reach_of(test.watermark.rule))
+            sketches[row] = sketch(ids, reach_of(opened_key.watermark.rule))
         return sketches
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import BatchResult, KeyUnderTest, NamesUsers, Origin
+from scanner.detection.attribution import BatchOrigin, BatchResult, NamesUsers, OpenedKey
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rules import Rules
@@ -26,7 +26,7 @@ from schemas.config import Dedup
 from schemas.registry import CanaryStrength, MasterKey, Registry
 from schemas.tables import DOCUMENTS
 
-NOWHERE = Origin("", "", "")
+NOWHERE = BatchOrigin("", "", "")
 """Origin of a single text, which comes from no scan and no file."""
 
 _LEAST_LOG10_P = -1000.0
@@ -136,9 +136,9 @@ class OpenedCheck:
     """
 
     def __init__(self, check: TextCheck, holders: NamesUsers | None = None, *, fast: bool = True) -> None:
-        self._check, self.keys_under_test = check, open_keys(check.registry, check.keys, fast=fast)
+        self._check, self.opened_keys = check, open_keys(check.registry, check.keys, fast=fast)
         self._holders = holders or Holders.load(check.registry, [key.key_id for key in check.keys])
-        self._together = self._detector(self.keys_under_test)
+        self._together = self._detector(self.opened_keys)
 
     def score_batch(self, texts: Sequence[bytes]) -> BatchResult:
         """Verdicts of a scan on texts as they are stored, `row` being their place; flags are proved."""
@@ -154,7 +154,7 @@ class OpenedCheck:
 
     @functools.cached_property
     def _of_each_key(self) -> list[Detector]:
-        return [self._detector([test]) for test in self.keys_under_test]
+        return [self._detector([opened_key]) for opened_key in self.opened_keys]
 
     def compile(self) -> None:
         """Look at texts of several kinds and flag most, so that the first text finds all compiled, imported and read.
@@ -173,14 +173,14 @@ class OpenedCheck:
             "".join(f"> {words[at : at + 60]}\n" for at in range(0, 1200, 60)) + words[1200:2000],
             "\n\n".join(words[at : at + 400] for at in range(0, 2000, 400)),
         ]
-        tests = [replace(test, tokenizer=test.tokenizer.reference) for test in self.keys_under_test]
+        opened_keys = [replace(opened_key, tokenizer=opened_key.tokenizer.reference) for opened_key in self.opened_keys]
         flags_most = replace(self._check.rules, false_positive_rate=0.99, misnaming_rate=None)
         for some in (texts, texts[1:2], texts[:1]):
-            self._detector(tests, flags_most).score_batch(_documents([text.encode() for text in some]), NOWHERE)
+            self._detector(opened_keys, flags_most).score_batch(_documents([text.encode() for text in some]), NOWHERE)
 
-    def _detector(self, tests: list[KeyUnderTest], rules: Rules | None = None) -> Detector:
+    def _detector(self, opened_keys: list[OpenedKey], rules: Rules | None = None) -> Detector:
         rules = rules or self._check.rules
-        return Detector(tests, self._holders, rules, open_prover(self._check.registry, tests, rules))
+        return Detector(opened_keys, self._holders, rules, open_prover(self._check.registry, opened_keys, rules))
 
 
 def check_text(check: TextCheck, raw: bytes) -> list[Mapping[str, Any]]:
@@ -222,8 +222,8 @@ def strengths_of(
     Raises:
         SecretError, TokenizerError: the key cannot be opened.
     """
-    (test,) = open_keys(registry, [key], fast=False)
-    return test.watermark.law, measure(test.watermark, test.tokenizer.encode(texts), messages, dedup)
+    (opened_key,) = open_keys(registry, [key], fast=False)
+    return opened_key.watermark.law, measure(opened_key.watermark, opened_key.tokenizer.encode(texts), messages, dedup)
 
 
 def canary_strength(
@@ -234,12 +234,12 @@ def canary_strength(
     Raises:
         Refused: no text has a token that is scored; SecretError, TokenizerError: the key cannot be opened.
     """
-    (test,) = open_keys(registry, [key], fast=False)
-    tokens = test.tokenizer.encode(texts)
-    documents, positions = long_enough(test.watermark.rule.positions(tokens, "ngram"), 1)
+    (opened_key,) = open_keys(registry, [key], fast=False)
+    tokens = opened_key.tokenizer.encode(texts)
+    documents, positions = long_enough(opened_key.watermark.rule.positions(tokens, "ngram"), 1)
     if not len(documents):
         raise Refused(f"key {key.key_id!r}: no text has a token that it scores; give texts that `brickscan mark` wrote")
-    found = search(test.watermark, tokens, positions, key.messages)
+    found = search(opened_key.watermark, tokens, positions, key.messages)
     best = found.message[:, 0] == messages[documents]
 
     def rounded(log10_p: NDArray[np.float64]) -> tuple[float, ...]:

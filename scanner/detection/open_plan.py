@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scanner.detection.attribution import KeyUnderTest, as_it_is
+from scanner.detection.attribution import OpenedKey, stay_on_cpu
 from scanner.detection.detector import Detector
 from scanner.detection.proving import ProvedKey, Prover
 from scanner.detection.rows import TextIds
@@ -61,23 +61,21 @@ def open_detector(plan: Plan, device: "torch.device | None" = None, ngram_filter
 
     device: all messages of a key are scored there; ngram_filter: n-grams that are left out of scoring.
     """
-    keys_under_test = open_keys(plan.registry, plan.keys, _mover_to(device))
+    opened_keys = open_keys(plan.registry, plan.keys, _mover_to(device))
     rules = Rules.of(plan.config, plan.keys_tested, ngram_filter)
     holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
-    return Detector(keys_under_test, holders, rules, open_prover(plan.registry, keys_under_test, rules))
+    return Detector(opened_keys, holders, rules, open_prover(plan.registry, opened_keys, rules))
 
 
-def open_model_pass(
-    plan: Plan, keys_under_test: Sequence[KeyUnderTest], levels: TextLevels, ngram_filter: Filter
-) -> Detector:
-    """As `open_detector`, for the pass in which tokens count by levels; keys_under_test: opened without levels."""
+def open_model_pass(plan: Plan, opened_keys: Sequence[OpenedKey], levels: TextLevels, ngram_filter: Filter) -> Detector:
+    """As `open_detector`, for the pass in which tokens count by levels; opened_keys: opened without levels."""
     rules = replace(Rules.of(plan.config, plan.keys_tested, ngram_filter), weights=plan.weights.of_model_pass())
     holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
     return Detector(
-        keys_with_levels(keys_under_test, levels),
+        keys_with_levels(opened_keys, levels),
         holders,
         rules,
-        open_prover(plan.registry, keys_under_test, rules, levels),
+        open_prover(plan.registry, opened_keys, rules, levels),
     )
 
 
@@ -87,21 +85,24 @@ def open_text_ids(plan: Plan) -> TextIds:
 
 
 def open_prover(
-    registry: Path | str, keys_under_test: Sequence[KeyUnderTest], rules: Rules, levels: TextLevels | None = None
+    registry: Path | str, opened_keys: Sequence[OpenedKey], rules: Rules, levels: TextLevels | None = None
 ) -> Prover:
     """The prover of keys' flags: it reads the secrets once more, for the slow paths. Raises SecretError.
 
     levels: of tokens that count by them; None: all count alike.
     """
     keys, secret = [], b""
-    for test in keys_under_test:
-        how, secret = format_of(test.key), check_secret(registry, test.key)
-        of_tokenizer = None if levels is None else levels.of(test.key.tokenizer.sha256)
+    for opened_key in opened_keys:
+        how, secret = format_of(opened_key.key), check_secret(registry, opened_key.key)
+        of_tokenizer = None if levels is None else levels.of(opened_key.key.tokenizer.sha256)
         path = _opener_of_path(how, secret, of_tokenizer)
-        corrections = rules.weights.corrections(test.key, rules.keys_tested, *np.indices((2, 2)))  # differs, parted
-        of_spans = rules.weights.correction_of_spans(test.key, rules.keys_tested)
-        common = rules.ngram_filter.of(test.key.tokenizer.sha256, test.watermark.rule)
-        keys.append(ProvedKey(path, test.tokenizer.reference, test.key.messages, corrections, of_spans, common))
+        differs, parted = np.indices((2, 2))
+        corrections = rules.weights.corrections(opened_key.key, rules.keys_tested, differs, parted)
+        of_spans = rules.weights.correction_of_spans(opened_key.key, rules.keys_tested)
+        common = rules.ngram_filter.of(opened_key.key.tokenizer.sha256, opened_key.watermark.rule)
+        keys.append(
+            ProvedKey(path, opened_key.tokenizer.reference, opened_key.key.messages, corrections, of_spans, common)
+        )
     return Prover(keys, secret[:64], rules)
 
 
@@ -121,15 +122,14 @@ def _opener_of_path(how: Format, secret: bytes, levels: LevelsOf | None) -> Call
 def open_keys(
     registry: Path | str,
     keys: Sequence[MasterKey],
-    to_device: Callable[[Watermark], Watermark] = as_it_is,
+    to_device: Callable[[Watermark], Watermark] = stay_on_cpu,
     *,
     fast: bool = True,
-) -> list[KeyUnderTest]:
+) -> list[OpenedKey]:
     """Keys with their secrets and tokenizers; `fast` as for scanner.text. Raises SecretError and TokenizerError."""
     tokenizers = _load_tokenizers(registry, keys, fast=fast)
     return [
-        KeyUnderTest(key, to_device(open_key(registry, key)), tokenizers[key.tokenizer.sha256], to_device)
-        for key in keys
+        OpenedKey(key, to_device(open_key(registry, key)), tokenizers[key.tokenizer.sha256], to_device) for key in keys
     ]
 
 
@@ -142,7 +142,7 @@ def _load_tokenizers(registry: Path | str, keys: Sequence[MasterKey], *, fast: b
 
 def _mover_to(device: "torch.device | None") -> Callable[[Watermark], Watermark]:
     if device is None:
-        return as_it_is
+        return stay_on_cpu
     from scanner.gpu.marks import on_device
 
     return functools.partial(on_device, device=device)

@@ -121,7 +121,7 @@ def prove_spans(
     return Proof.PROVED if all(holds) else Proof.DIFFERS
 
 
-MOST_TOKENS = 2**18
+TOKENS_PROVED = 2**18
 """Tokens of flagged texts that are proved among texts scored together (4 MiB at most, a million tokens or so). If there
 are more, a sample is drawn under a key's secret, so that nobody who posts texts knows which are proved.
 """
@@ -129,7 +129,7 @@ are more, a sample is drawn under a key's secret, so that nobody who posts texts
 TOKENS_A_FLAG = 256
 """Tokens that the p-values of a flag count as in the cost of a proof."""
 
-LONGEST = 2**16
+LONGEST_PROVED = 2**16
 """Most tokens of a text that may be drawn: a proof's memory grows with them."""
 
 SECONDS_A_TOKEN = 5e-5
@@ -237,13 +237,13 @@ class Prover:
             for place in np.flatnonzero(decided.flagged).tolist()
             for key, candidate, naming in [(decided.key[place], decided.candidate[place], decided.naming[place])]
         ]
-        left = MOST_TOKENS
+        left = TOKENS_PROVED
         for flag in sorted(flags, key=lambda flag: self._lot(flag.text, salt)):
             if self._keys.value[flag.key].open_path is None:
                 proofs[flag.place] = Proof.NOT_OFFERED
                 continue
             size = int(tokens[flag.key][flag.place])
-            if size > LONGEST or size + TOKENS_A_FLAG > left:
+            if size > LONGEST_PROVED or size + TOKENS_A_FLAG > left:
                 proofs[flag.place] = Proof.NOT_DRAWN
                 continue
             left -= size + TOKENS_A_FLAG
@@ -258,13 +258,13 @@ class Prover:
         return prove_spans(proved.path, proved.tokenizer, text, document_spans, tests, self._dedup, self._kinds, common)
 
     def drawn(self, texts: Iterable[tuple[int, str, int]], salt: bytes) -> set[int]:
-        """Which texts of a batch have their spans proved: as many as MOST_TOKENS are, none of more than LONGEST.
+        """Which texts of a batch have their spans proved: TOKENS_PROVED at most, none of more than LONGEST_PROVED.
 
         texts: their places, the texts, and their tokens, under all keys that have spans in them; salt: as for `prove`.
         """
-        left, found = MOST_TOKENS, set()
+        left, found = TOKENS_PROVED, set()
         for place, _, size in sorted(texts, key=lambda one: self._lot(one[1], salt)):
-            if size <= LONGEST and size + TOKENS_A_FLAG <= left:
+            if size <= LONGEST_PROVED and size + TOKENS_A_FLAG <= left:
                 left -= size + TOKENS_A_FLAG
                 found.add(place)
         return found
@@ -323,7 +323,7 @@ class Prover:
             if (
                 passes is None
                 or not nearly_equal(claim.score, score, room)
-                or not same(claim.log10_p_own, log10_p_user, room)
+                or not equal_numbers(claim.log10_p_own, log10_p_user, room)
             ):
                 return None
             recomputed.append(RecomputedClaim(number, claim, passes, self._passes_user(claim, log10_p_user)))
@@ -397,7 +397,7 @@ promised, a hundred times as much is allowed.
 """
 
 
-def same(a: float | None, b: float | None, room: float = 0.0) -> bool:
+def equal_numbers(a: float | None, b: float | None, room: float = 0.0) -> bool:
     """Whether two numbers are alike, or both are missing; room: as of `nearly_equal`."""
     return a is b if a is None or b is None else nearly_equal(a, b, room)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import KeyUnderTest, Origin, TextOutcomes
+from scanner.detection.attribution import BatchOrigin, OpenedKey, TextOutcomes
 from scanner.watermark.rule import KeyFindings, corrected
 from schemas.registry import Canary
 from schemas.tables import DECADES, FLAGS, SPANS, VERDICTS
@@ -24,7 +24,7 @@ from schemas.words import Naming
 
 
 def verdict_columns(
-    keys: Sequence[KeyUnderTest],
+    keys: Sequence[OpenedKey],
     lengths: NDArray[np.int64],
     outcomes: TextOutcomes,
     reason: pa.Array,
@@ -36,7 +36,7 @@ def verdict_columns(
     what keys found in them; reason: why only a part was scored; whole_is_enough: bool[D], texts that are long enough
     for a key if nothing is left out.
     """
-    found, decided, normalised = outcomes.found, outcomes.decided, outcomes.normalised
+    found, decided, normalised = outcomes.findings, outcomes.decision, outcomes.normalised
     chosen, naming, rows = decided.key, decided.naming, np.arange(len(decided.key))
     runner_up = np.where(decided.candidate == 0, 1, 0)
 
@@ -48,7 +48,7 @@ def verdict_columns(
         return of_chosen(of_key[rows, np.minimum(decided.candidate, of_key.shape[1] - 1)] for of_key in values)
 
     tested = of_chosen(findings.correction for findings in found)
-    reach = np.array([test.log10_reach for test in keys], np.float64)[chosen]
+    reach = np.array([opened_key.log10_reach for opened_key in keys], np.float64)[chosen]
     reach_global, whole = corrected(reach, 1, tested), np.ceil(tested)
 
     message = of_candidate(findings.message for findings in found)
@@ -61,7 +61,7 @@ def verdict_columns(
         ),
         "tokens": of_chosen(lengths),
         "scored": of_chosen(findings.scored for findings in found),
-        "key_id": pa.array([test.key.key_id for test in keys]).take(pa.array(chosen)),
+        "key_id": pa.array([opened_key.key.key_id for opened_key in keys]).take(pa.array(chosen)),
         # undecided: none is shown, since the best may be a stranger
         "message": pa.array(message, mask=~scored | (naming == Naming.UNDECIDED)),
         "naming": naming,
@@ -76,11 +76,11 @@ def verdict_columns(
         "runner_up_log10_p_global": _p_values(
             of_chosen(findings.log10_p_global[rows, runner_up] for findings in found), reach_global
         ),
-        "messages_tested": np.array([test.key.messages for test in keys])[chosen],
+        "messages_tested": np.array([opened_key.key.messages for opened_key in keys])[chosen],
         "keys_tested": whole.astype(np.int64),
         "tests": pa.array(tested, mask=whole == tested),
         "flagged": decided.flagged,
-        "basis": pa.array([test.basis for test in keys]).take(pa.array(chosen)),
+        "basis": pa.array([opened_key.basis for opened_key in keys]).take(pa.array(chosen)),
         "p_rank": _p_values(of_candidate(findings.p_rank for findings in found)),
         "text_id": pa.nulls(len(chosen), pa.binary()),
         "p_class": pa.nulls(len(chosen), pa.int64()),
@@ -100,7 +100,7 @@ def plain_lengths(rows: pa.Array, lengths: NDArray[np.int64], found: Sequence[Ke
 
 
 def table_of(
-    schema: pa.Schema, documents: pa.RecordBatch, origin: Origin, now: datetime, columns: dict[str, Any]
+    schema: pa.Schema, documents: pa.RecordBatch, origin: BatchOrigin, now: datetime, columns: dict[str, Any]
 ) -> pa.RecordBatch:
     """Rows of a schema: the given columns, the documents' columns, and the values that every row shares."""
     same = origin._asdict() | {"scanned_at": now}
@@ -121,7 +121,7 @@ def _p_values(log10_p: NDArray[np.float64], reach: NDArray[np.float64] | float =
     return pa.array(np.maximum(log10_p, reach), mask=np.isnan(log10_p))
 
 
-EXACT = (
+EXACT_COLUMNS = (
     "text_sha256",
     "sketch",
     "score",
@@ -206,7 +206,7 @@ def for_everybody(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> pa.RecordBa
     lengths: lengths of their texts, as scanner.detection.attribution.BatchResult has them.
     """
     flagged = exact["flagged"]
-    changed = {name: pa.nulls(len(exact), VERDICTS.field(name).type) for name in EXACT}
+    changed = {name: pa.nulls(len(exact), VERDICTS.field(name).type) for name in EXACT_COLUMNS}
     changed |= {name: _where(flagged, exact[name], None) for name in OF_FLAGS}
     changed |= {name: _where(flagged, exact[name], lengths[name]) for name in ("tokens", "scored")}
     return _replaced(exact, changed | {name: _without_p(exact[name]) for name in ("named", "named_again")})

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import KeyUnderTest
+from scanner.detection.attribution import OpenedKey
 from scanner.detection.rows import TextIds
 from scanner.input.documents import read_text
 from scanner.scan_plan import NO_VARIANTS, ErrorShares
@@ -62,7 +62,7 @@ def common_places_of(common: CommonNgrams | None, ids: NDArray[np.uint32]) -> fr
     return frozenset() if common is None else find_common_places(ids.tolist(), *common.plain)
 
 
-MOST_CHARACTERS = 1 << 14
+CHARACTERS_LEARNT = 1 << 14
 """Characters of a text that are learnt; a long text holds no more n-grams than many short ones."""
 
 
@@ -82,7 +82,7 @@ class Learner:
 
     def __init__(
         self,
-        keys: Sequence[KeyUnderTest],
+        keys: Sequence[OpenedKey],
         ids: TextIds,
         share: float,
         most: int,
@@ -93,8 +93,8 @@ class Learner:
         self._ids, self._share, self._most, self._least = ids, share, most, least
         self._by_account = by_account
         self.key = hash_key(ids.ngram_secret())
-        self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in keys}
-        kinds = {(test.key.tokenizer.sha256, reach_of(test.watermark.rule)) for test in keys}
+        self._tokenizers = {opened_key.key.tokenizer.sha256: opened_key.tokenizer for opened_key in keys}
+        kinds = {(opened_key.key.tokenizer.sha256, reach_of(opened_key.watermark.rule)) for opened_key in keys}
         self.sketches = [(name, Sketch(reach)) for name, reach in sorted(kinds) if reach >= LEAST_REACH]
         self._taught = [set[bytes]() for _ in self.sketches]  # digests of texts: copies count once
         self.ngrams = 0
@@ -113,7 +113,7 @@ class Learner:
         """Learn those of some stored texts that are drawn; accounts: of each text, null where nobody knows."""
         limit = self._share * 2.0**64
         drawn = [
-            (text[:MOST_CHARACTERS], self._bit(raw, account), digest)
+            (text[:CHARACTERS_LEARNT], self._bit(raw, account), digest)
             for raw, account in zip(stored.to_pylist(), accounts.to_pylist(), strict=True)
             if raw is not None
             and int.from_bytes((digest := self._ids.for_filter(raw))[:8], "little") < limit

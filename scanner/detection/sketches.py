@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
 
-PLACES = 64
+SKETCH_PLACES = 64
 """Places of a sketch, 4 bytes each."""
 
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # constants of splitmix64
 _STEP = np.uint64(0x9E3779B97F4A7C15)
-_SEEDS = (np.arange(1, PLACES + 1, dtype=np.uint64) * _STEP)[:, None]
+_SEEDS = (np.arange(1, SKETCH_PLACES + 1, dtype=np.uint64) * _STEP)[:, None]
 
 
 def sketch(ids: NDArray[np.uint32], context: int) -> bytes | None:
-    """PLACES · 4 bytes of a text's tokens, uint32[T]; None where it has none.
+    """SKETCH_PLACES · 4 bytes of a text's tokens, uint32[T]; None where it has none.
 
     context: how many previous tokens a key reads with a token; n-grams have one token more, and at most T.
     """

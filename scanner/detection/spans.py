@@ -131,7 +131,7 @@ class ScoredBatch:
         """Sketch by which near-duplicates of a document are recognised."""
         tokens = self.scores[key].tokens
         ids = tokens.ids[tokens.offsets[place] : tokens.offsets[place + 1]]
-        return sketch(ids, reach_of(self.scores[key].test.watermark.rule))
+        return sketch(ids, reach_of(self.scores[key].opened_key.watermark.rule))
 
     def lengths(self, place: int, key: int) -> tuple[int, int]:
         """Tokens of a document, and how many are scored."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import KeyUnderTest
+from scanner.detection.attribution import OpenedKey
 from scanner.detection.rules import Rules
 from scanner.errors import Refused
 from scanner.printable import printable
@@ -34,7 +34,7 @@ from schemas.config import ReaderDtype, WeightsByConfig
 if TYPE_CHECKING:
     from scanner.generation import TextReader
 
-NEEDED = ("config.json", "tokenizer.json")
+READER_FILES = ("config.json", "tokenizer.json")
 """Files without which a folder holds no model that can read."""
 
 
@@ -75,7 +75,7 @@ def reader_sha256(folder: Path, dtype: ReaderDtype) -> str:
     Raises:
         Refused: there is no model, a file cannot be read, or weights are read from elsewhere.
     """
-    for name in NEEDED:
+    for name in READER_FILES:
         if not (folder / name).is_file():
             raise Refused(f"weights_by.model: {str(folder)!r} holds no {name}; name the folder of a model")
     _refuse_weights_elsewhere(folder)
@@ -147,9 +147,9 @@ class TextLevels:
         self._levels: dict[LevelsName, NDArray[np.uint8]] = {}
 
     @classmethod
-    def of_keys(cls, keys_under_test: Iterable[KeyUnderTest]) -> "TextLevels":
+    def of_keys(cls, opened_keys: Iterable[OpenedKey]) -> "TextLevels":
         """For the tokenizers of some keys."""
-        return cls({test.key.tokenizer.sha256: test.tokenizer for test in keys_under_test})
+        return cls({opened_key.key.tokenizer.sha256: opened_key.tokenizer for opened_key in opened_keys})
 
     def names(self, texts: Sequence[str]) -> list[tuple[LevelsName, ...]]:
         """Under which name each tokenizer has the levels of each text."""
@@ -176,7 +176,7 @@ class TextLevels:
         return np.concatenate([none, *found])
 
 
-def levels_on_record(tests: Iterable[KeyUnderTest], text: str, steps: NDArray[np.uint8], where: str) -> TextLevels:
+def levels_on_record(opened_keys: Iterable[OpenedKey], text: str, steps: NDArray[np.uint8], where: str) -> TextLevels:
     """Levels of a flag's tokens by what is kept of the model's reading; where: the flag, in words.
 
     Raises:
@@ -187,7 +187,7 @@ def levels_on_record(tests: Iterable[KeyUnderTest], text: str, steps: NDArray[np
             f"{where}: what the model expected is on record for {len(steps):,} characters, and the text has "
             f"{len(text):,}. Somebody changed the results: restore the table `flag_readings` from a backup"
         )
-    levels = TextLevels.of_keys(tests)
+    levels = TextLevels.of_keys(opened_keys)
     levels.put([text], [steps])
     return levels
 
@@ -196,17 +196,17 @@ def _each(tokens: Tokens) -> list[NDArray[np.uint32]]:
     return [tokens.ids[begin:end] for begin, end in pairwise(tokens.offsets.tolist())]
 
 
-def keys_with_levels(keys_under_test: Iterable[KeyUnderTest], levels: TextLevels) -> list[KeyUnderTest]:
+def keys_with_levels(opened_keys: Iterable[OpenedKey], levels: TextLevels) -> list[OpenedKey]:
     """Keys, and all that is opened in their place, under which tokens count by levels."""
     return [
-        dataclasses.replace(test, watermark=of_key(test.watermark), to_device=of_key)
-        for test in keys_under_test
-        for of_key in [partial(ByLevels, levels_of=levels.of(test.key.tokenizer.sha256))]
+        dataclasses.replace(opened_key, watermark=of_key(opened_key.watermark), to_device=of_key)
+        for opened_key in opened_keys
+        for of_key in [partial(ByLevels, levels_of=levels.of(opened_key.key.tokenizer.sha256))]
     ]
 
 
 def worth_reading(
-    keys_under_test: Iterable[KeyUnderTest], rules: Rules, by: WeightsByConfig, texts: Sequence[str]
+    opened_keys: Iterable[OpenedKey], rules: Rules, by: WeightsByConfig, texts: Sequence[str]
 ) -> NDArray[np.bool_]:
     """Which of D texts pass the cut of a key: bool[D].
 
@@ -214,13 +214,13 @@ def worth_reading(
     small, a text must be long enough.
     """
     passing, tokens = np.zeros(len(texts), np.bool_), dict[str, Tokens]()
-    for test in keys_under_test if texts else ():
-        name, mark = test.key.tokenizer.sha256, test.watermark
+    for opened_key in opened_keys if texts else ():
+        name, mark = opened_key.key.tokenizer.sha256, opened_key.watermark
         if name not in tokens:
-            tokens[name] = test.tokenizer.encode(texts)
+            tokens[name] = opened_key.tokenizer.encode(texts)
         positions = rules.ngram_filter.positions(name, mark.rule, tokens[name], rules.dedup)
         documents, kept = long_enough(positions, rules.min_scored)
-        if test.key.messages == 1:
+        if opened_key.key.messages == 1:
             documents = documents[passes(search(mark, tokens[name], kept, 1).log10_p[:, 0], by.cut)]
         passing[documents] = True
     return passing

@@ -133,9 +133,9 @@ class Decider:
 
     def __init__(self, check: TextCheck) -> None:
         self._opened, self.rate = OpenedCheck(check), check.rules.false_positive_rate
-        self.tokenizer: Tokenizer = self._opened.keys_under_test[0].tokenizer
+        self.tokenizer: Tokenizer = self._opened.opened_keys[0].tokenizer
         self.tokenizer_file = Path(tokenizer_path(check.registry, check.keys[0]))
-        self.windows = sorted({reach_of(test.watermark.rule) for test in self._opened.keys_under_test})
+        self.windows = sorted({reach_of(opened_key.watermark.rule) for opened_key in self._opened.opened_keys})
 
     def measured(self, texts: pl.DataFrame) -> pl.DataFrame:
         """Texts with the column `tokens`, under the first key's tokenizer."""

@@ -15,7 +15,7 @@ import polars as pl
 from deltalake import DeltaTable
 from numpy.typing import NDArray
 
-from scanner.detection.accounts import MOST_BYTES, AccountFindings, AccountJudge, Posts
+from scanner.detection.accounts import BYTES_OF_A_POST, AccountFindings, AccountJudge, Posts
 from scanner.detection.proving import nearly_equal
 from scanner.detection.rules import Rules
 from scanner.errors import Refused
@@ -214,7 +214,7 @@ def _posts(explainer: Explainer, row: Mapping[str, Any]) -> tuple[list[dict[str,
     read = []
     for post in scanned_posts(explainer.results, row["account_id"], dates).iter_rows(named=True):
         with contextlib.suppress(Refused):
-            read.append(post | {"text": explainer.stored_text(FlagCase(post, None))[:MOST_BYTES]})
+            read.append(post | {"text": explainer.stored_text(FlagCase(post, None))[:BYTES_OF_A_POST]})
     best = max(kept, read, key=len)
     return best, None if best else "its posts are kept no longer, and their files are gone or hold other texts now"
 
@@ -233,11 +233,11 @@ def _evidence_of_posts(
     unquoted = judge.findings(posts._replace(texts=[unquoted_words(text) for text in texts]))
     best, message = of_all.outcomes, row["message"]
     if message is None:
-        message = int(best.found[0].message[0, best.decided.candidate[0]])
+        message = int(best.findings[0].message[0, best.decision.candidate[0]])
     scored, levels = _levels(of_all, message)
     _, unquoted_levels = _levels(unquoted, message)
     both = best, unquoted.outcomes
-    p, p_unquoted = (float(one.found[0].log10_p_global[0, one.decided.candidate[0]]) for one in both)
+    p, p_unquoted = (float(one.findings[0].log10_p_global[0, one.decision.candidate[0]]) for one in both)
     return p, p_unquoted, list(zip(scored.tolist(), levels, unquoted_levels, strict=True))
 
 
@@ -282,7 +282,7 @@ class _HolderMemory:
 def _levels(findings: AccountFindings, message: int) -> tuple[NDArray[np.int64], list[int | None]]:
     """Scored tokens of each post, and how strongly it speaks for a message."""
     (under_key,) = findings.under_keys
-    mark, positions = under_key.test.watermark, by_post(under_key.positions, under_key.posts)
+    mark, positions = under_key.opened_key.watermark, by_post(under_key.positions, under_key.posts)
     scored = positions.scored
     if message < 0:
         return scored, [None] * len(scored)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import NO_FILTER, Filter
-from scanner.detection.sketches import PLACES
+from scanner.detection.sketches import SKETCH_PLACES
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.columns import Columns
 from scanner.input.documents import Reader, Unreadable
@@ -432,7 +432,7 @@ def earlier_of_others(
 
     if not messages or len(found := ask(results, flags)) > SKETCHES_HELD:
         return {}
-    places = np.frombuffer(b"".join(found["sketch"]), "<u4").reshape(len(found), PLACES)
+    places = np.frombuffer(b"".join(found["sketch"]), "<u4").reshape(len(found), SKETCH_PLACES)
     numbered = found.drop("sketch").with_row_index("number")
     of_place = {(path, row): number for number, path, row in numbered.select("number", "path", "row").iter_rows()}
     addresses = ((row["path"], row["row"]) for row in rows)

@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import KeyUnderTest
+from scanner.detection.attribution import OpenedKey
 from scanner.detection.open_plan import open_keys
 from scanner.detection.proving import PartKinds, nearly_equal
 from scanner.detection.rows import TextIds
@@ -187,7 +187,7 @@ class Explainer:
             columns = Columns.of(self._config.input)
             self._rows = StoredTexts(columns, locations, self.results, self._text_id)
             self._texts = StoredTexts(Columns(columns.text, None, None, None), locations, self.results, self._text_id)
-        self._opened: dict[str, KeyUnderTest] = {}
+        self._opened: dict[str, OpenedKey] = {}
         self._filters: dict[str | None, Filter] = {}
         self._tokens_of = lru_cache(EARLIER_TEXTS_HELD)(self._read_tokens)
 
@@ -282,10 +282,12 @@ class Explainer:
             named_parts = [part for part in parts if (part["key_id"], part["message"]) == (key_id, message)]
             ranges = [(0, len(text)), *((part["char_from"], part["char_to"]) for part in named_parts)]
             with contextlib.suppress(Refused):  # a missing key keeps no other flag from being explained
-                test, common = self.open_key(key_id), self.common(replace(case, row={**row, "key_id": key_id}))
+                opened_key, common = self.open_key(key_id), self.common(replace(case, row={**row, "key_id": key_id}))
                 about = text, message, Omissions(dedup, common), ranges
-                law = test.watermark.law
-                if law and log10_p_in(test.watermark, test.tokenizer.reference, *about) > math.log10(stated):
+                law = opened_key.watermark.law
+                if law and log10_p_in(opened_key.watermark, opened_key.tokenizer.reference, *about) > math.log10(
+                    stated
+                ):
                     why = f"neither its text nor a part of it speaks for message {message} of key {key_id}"
                     return RegistryCheck(False, f"not asked: {why}, and names stand by it. {CHANGED_ROW}")
         return check
@@ -300,7 +302,7 @@ class Explainer:
         """Rows of flags, or of their spans, of which those name nobody that the registry contradicts."""
         return [with_registry_names(row, check) for row, check in zip(rows, self.held_against(rows), strict=True)]
 
-    def scored_text(self, case: FlagCase) -> tuple[str, Tokens, KeyUnderTest]:
+    def scored_text(self, case: FlagCase) -> tuple[str, Tokens, OpenedKey]:
         """The text of a flag as it was scored, its tokens by the reference tokenizer, and the opened key.
 
         Raises:
@@ -309,8 +311,8 @@ class Explainer:
         if self._config is None:
             raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
         text = _as_scored(case, self._stored(case))
-        test = self._open(self._key(case))
-        return text, test.tokenizer.reference.encode([text]), test
+        opened_key = self._open(self._key(case))
+        return text, opened_key.tokenizer.reference.encode([text]), opened_key
 
     def common(self, case: FlagCase) -> CommonNgrams | None:
         """The n-grams that the scan of a flag left out under its key; None: none.
@@ -320,11 +322,11 @@ class Explainer:
         """
         if case.scan is None and self._config is not None and self._config.filter is not None:
             raise Refused("its scan did not end, so that the n-grams that it left out are not on record; scan again")
-        test = self._open(self._key(case))
+        opened_key = self._open(self._key(case))
         digest = (case.scan or {}).get("filter_sha256")
         if digest not in self._filters:  # opened once, for all flags of a night
             self._filters[digest] = filter_of(self.results, self._folder, self._registry, case)
-        return self._filters[digest].of(test.key.tokenizer.sha256, test.watermark.rule)
+        return self._filters[digest].of(opened_key.key.tokenizer.sha256, opened_key.watermark.rule)
 
     def stored_text(self, case: FlagCase) -> bytes:
         """The text of a flag as its file held it when it was scanned. Raises as `scored_text` does."""
@@ -354,7 +356,7 @@ class Explainer:
         weights = ErrorShares.of(self._config)
         return PartKinds(weights.windows, weights.segments)
 
-    def open_key(self, key_id: str) -> KeyUnderTest:
+    def open_key(self, key_id: str) -> OpenedKey:
         """A key, opened with its reference tokenizer. Raises as `scored_text` does."""
         return self._open(find_key(self._registry, key_id))
 
@@ -395,11 +397,11 @@ class Explainer:
         if not posts:
             return None
         try:
-            _, tokens, test = self.scored_text(case)
+            _, tokens, opened_key = self.scored_text(case)
             common = self.common(case)
         except Refused:
             return None
-        rule = test.watermark.rule
+        rule = opened_key.watermark.rule
         positions = rule.positions(tokens, case.scan["dedup"] if case.scan else "ngram")
         if common is not None:
             positions = common.without(tokens, positions)
@@ -440,18 +442,18 @@ class Explainer:
     def _key(self, case: FlagCase) -> MasterKey:
         return find_key(self._registry, case.row["key_id"])
 
-    def _open(self, key: MasterKey) -> KeyUnderTest:
+    def _open(self, key: MasterKey) -> OpenedKey:
         if key.key_id not in self._opened:
             (self._opened[key.key_id],) = open_keys(self._folder, [key], fast=False)
         return self._opened[key.key_id]
 
-    def _as_it_counted(self, case: FlagCase, text: str) -> KeyUnderTest:
+    def _as_it_counted(self, case: FlagCase, text: str) -> OpenedKey:
         """The key of a flag, under which tokens count as they did for the flag. Raises as `scored_text` does."""
-        test = self._open(self._key(case))
+        opened_key = self._open(self._key(case))
         if case.row["unit"] != WEIGHED:
-            return test
-        levels = levels_on_record([test], text, surprise_of(self.results, case), case.where)
-        return keys_with_levels([test], levels)[0]
+            return opened_key
+        levels = levels_on_record([opened_key], text, surprise_of(self.results, case), case.where)
+        return keys_with_levels([opened_key], levels)[0]
 
     def _text_of(self, case: FlagCase) -> "_TextFindings":
         if self._config is None:
@@ -469,11 +471,11 @@ class Explainer:
                 text, None, found.not_from_file, parts, None, "no message is shown for this flag", of_file
             )
         try:
-            test, common = self._as_it_counted(case, text), self.common(case)
+            opened_key, common = self._as_it_counted(case, text), self.common(case)
         except Refused as error:  # a missing key keeps no other flag from being explained
             return _TextFindings(text, None, found.not_from_file, parts, None, str(error), of_file)
         dedup = case.scan["dedup"] if case.scan else self._config.dedup
-        tokenizer = test.tokenizer.reference
-        about = text, message, test.key.messages, Omissions(dedup, common), parts
-        evidence = evidence_of_text(test.watermark, tokenizer, *about, self._run)
+        tokenizer = opened_key.tokenizer.reference
+        about = text, message, opened_key.key.messages, Omissions(dedup, common), parts
+        evidence = evidence_of_text(opened_key.watermark, tokenizer, *about, self._run)
         return _TextFindings(text, None, found.not_from_file, parts, evidence, None, of_file)

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.attribution import FileHistory, Origin
+from scanner.detection.attribution import BatchOrigin, FileHistory
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.proving import nearly_equal, parts_of
@@ -237,16 +237,18 @@ def _detected(
     if steps is not None:
         keys, weights = [key for key in keys if can_have_levels(key)], weights.of_model_pass()
     rules = Rules.recorded(scan, scan["keys_tested"], weights, ngram_filter)
-    keys_under_test, holders = open_keys(folder, keys, fast=False), Holders.load(folder, [key.key_id for key in keys])
+    opened_keys, holders = open_keys(folder, keys, fast=False), Holders.load(folder, [key.key_id for key in keys])
     if steps is not None:
-        levels = levels_on_record(keys_under_test, read_text(raw)[0] or "", steps, case.where)
-    of_detector = keys_under_test if levels is None else keys_with_levels(keys_under_test, levels)
-    detector = Detector(of_detector, holders, rules, open_prover(folder, keys_under_test, rules, levels))
+        levels = levels_on_record(opened_keys, read_text(raw)[0] or "", steps, case.where)
+    of_detector = opened_keys if levels is None else keys_with_levels(opened_keys, levels)
+    detector = Detector(of_detector, holders, rules, open_prover(folder, opened_keys, rules, levels))
     columns = {name: [None] for name in DOCUMENTS.names} | {"row": [row["row"]], "text": [raw]}
     document = pa.RecordBatch.from_pydict(columns, schema=DOCUMENTS)
     first = row["first_seen_at"]
     known = FileHistory(scan["started_at"], {row["text_sha256"]: first} if first else {}, None, None)
-    verdicts, *_ = detector.score_batch(document, Origin(row["scan_id"], row["shard_id"], row["path"]), known=known)
+    verdicts, *_ = detector.score_batch(
+        document, BatchOrigin(row["scan_id"], row["shard_id"], row["path"]), known=known
+    )
     found: Mapping[str, Any] = verdicts.to_pylist()[0]
     return found if levels is None or not found["flagged"] else {**found, "unit": WEIGHED}
 
@@ -265,16 +267,16 @@ def _by_slow_path(
     form = format_of(key)
     if row["message"] is None or row["unit"] not in (None, WEIGHED) or not isinstance(form, Proves):
         return {}, 0.0
-    (test,) = open_keys(folder, [key], fast=False)
+    (opened_key,) = open_keys(folder, [key], fast=False)
     text = read_text(raw)[0] or ""
-    ids = test.tokenizer.reference.encode([normalise(text) if row["variant"] is not None else text]).ids
+    ids = opened_key.tokenizer.reference.encode([normalise(text) if row["variant"] is not None else text]).ids
     path: ProofPath = form.proof(check_secret(folder, key))
     if steps is not None:
-        levels = levels_on_record([test], text, steps, case.where)
+        levels = levels_on_record([opened_key], text, steps, case.where)
         path = ByLevelsProof(path, levels.of(key.tokenizer.sha256), form)
-    common_places = common_places_of(ngram_filter.of(key.tokenizer.sha256, test.watermark.rule), ids)
+    common_places = common_places_of(ngram_filter.of(key.tokenizer.sha256, opened_key.watermark.rule), ids)
     scored, (score,) = path.scores(ids, [row["message"]], (case.scan or {})["dedup"], common_places)
-    log10_p = max(path.log10_p(score, scored), test.log10_reach)
+    log10_p = max(path.log10_p(score, scored), opened_key.log10_reach)
     room = path.rounding(scored) if isinstance(path, BoundsRounding) else 0.0
     return {"tokens": len(ids), "scored": scored, "score": score, "log10_p": log10_p}, room
 
@@ -332,8 +334,8 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
     Raises:
         Refused: the folder is there, the text is gone, or the key is of a format that the script does not know.
     """
-    text, tokens, test = explainer.scored_text(case)
-    row, key = case.row, test.key
+    text, tokens, opened_key = explainer.scored_text(case)
+    row, key = case.row, opened_key.key
     form = format_of(key)
     if key.commitment is None:
         raise Refused(f"--proof: key {key.key_id!r} has no commitment, so that nothing shows later which key it was")
@@ -349,7 +351,7 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
             f"--proof: {case.where}: its tokens counted by how much they surprised a model, and the script of "
             "claims counts all alike; `brickscan replay` computes the flag again"
         )
-    rule, dedup = test.watermark.rule, (case.scan or {}).get("dedup", "ngram")
+    rule, dedup = opened_key.watermark.rule, (case.scan or {}).get("dedup", "ngram")
     if dedup != "ngram":
         raise Refused(f"--proof: the scan counted repeats by dedup = {dedup!r}; the script knows 'ngram' alone")
     positions, common = rule.positions(tokens, "ngram"), explainer.common(case)
@@ -359,7 +361,7 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
     terms = [mark.term(ngram, row["message"]) for ngram in ngrams]
     spans = [(0, len(ngrams), -1)]
     if row["unit"] is not None:
-        spans = parts_of(explainer.parts_tested, test.tokenizer.reference, text, scored.index)
+        spans = parts_of(explainer.parts_tested, opened_key.tokenizer.reference, text, scored.index)
     begin, end = _part(mark, terms, spans, row, case.where)
     claim: dict[str, Any] = {
         "label": form.label(),
@@ -383,7 +385,7 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
         _write(out / "text.txt", stored)
         if stored != text.encode():
             _write(out / "scored.txt", text)
-        _write(out / "tokenizer.json", test.tokenizer.reference.data)
+        _write(out / "tokenizer.json", opened_key.tokenizer.reference.data)
         _write(out / "README", _README)
     except OSError as error:
         raise Refused(f"--proof {out}: cannot be written ({error.strerror}); name a folder that is new") from None

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scanner.detection.proving import LONGEST
+from scanner.detection.proving import LONGEST_PROVED
 from scanner.evidence.case import CopiedShare, GroupCounts
 from scanner.evidence.explanation import Explanation, PartFinding
 from scanner.printable import at_most, one_in, printable, safe
@@ -201,12 +201,12 @@ def _drawn_by(generator: str) -> str:
 
 
 def _proof(row: Mapping[str, Any]) -> str:
-    long = (row["tokens"] or 0) > LONGEST
+    long = (row["tokens"] or 0) > LONGEST_PROVED
     meaning: Mapping[str | None, str] = {
         Proof.PROVED: "a slow path that shares no code with the first found the same score before the row was written",
         Proof.DIFFERS: "a slow path found something else: this flag must not be used",
         Proof.NOT_OFFERED: "this format has no slow path: the flag stands as it was found",
-        Proof.NOT_DRAWN: f"not computed again: texts of more than {LONGEST:,} tokens are not"
+        Proof.NOT_DRAWN: f"not computed again: texts of more than {LONGEST_PROVED:,} tokens are not"
         if long
         else "not computed again: too many flags came together, and a sample was drawn",
     }

@@ -396,7 +396,7 @@ class Identity(NamedTuple):
     text_sha256: bytes | None = None
 
 
-UNKNOWN = Identity()
+UNKNOWN_IDENTITY = Identity()
 
 
 def identities(file: InputFile, columns: Columns, start: int, stop: int) -> list[Identity]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from scanner.detection.accounts import MOST_BYTES
+from scanner.detection.accounts import BYTES_OF_A_POST
 from scanner.detection.rows import TextIds
 from scanner.results.newest import shards
 from scanner.results.queries import ask, scans, verdicts
@@ -114,7 +114,7 @@ def _of_window(results: str, account_id: str, dates: tuple[str, str]) -> pl.Data
 def _confirmed(results: str, account_id: str, rows: pl.DataFrame, text_ids: TextIds) -> pl.DataFrame:
     """The rows that a verdict confirms: on its document and text, where all is kept; of dropped nights, all."""
     digests = [hashlib.sha256(text).digest() for text in rows["text"]]
-    known = rows.select("n", "path", "row", whole=pl.col("text").bin.size() < MOST_BYTES).with_columns(
+    known = rows.select("n", "path", "row", whole=pl.col("text").bin.size() < BYTES_OF_A_POST).with_columns(
         text_id=pl.Series(text_ids.of(pa.array(digests, pa.binary())).to_pylist(), dtype=pl.Binary)
     )
 

@@ -41,7 +41,7 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 from polars.io.plugins import register_io_source
 
-from scanner.detection.sketches import PLACES
+from scanner.detection.sketches import SKETCH_PLACES
 from scanner.errors import Refused
 from scanner.results.newest import exact, flags, largest_p, ranges_ever
 from scanner.results.queries import scans
@@ -191,12 +191,12 @@ def _in_memory(texts: pl.DataFrame) -> pl.DataFrame:
     """As `pieces_of_evidence`, for texts that fit in memory."""
     texts = texts.sort(EVIDENCE_COLUMNS).with_row_index("text")
     sketched = texts.drop_nulls("sketch")
-    places = np.frombuffer(b"".join(sketched["sketch"]), "<u4").reshape(len(sketched), PLACES)
+    places = np.frombuffer(b"".join(sketched["sketch"]), "<u4").reshape(len(sketched), SKETCH_PLACES)
     numbers = sketched["text"].to_numpy()
     about = [f"{message} {key_id}" for key_id, message in sketched.select("key_id", "message").iter_rows()]
     group = np.unique(np.array(about, np.str_), return_inverse=True)[1]
     parent = np.arange(len(texts))
-    for place in range(PLACES):
+    for place in range(SKETCH_PLACES):
         order = np.lexsort((numbers, places[:, place], group))
         same = (group[order[1:]] == group[order[:-1]]) & (places[order[1:], place] == places[order[:-1], place])
         for at in np.flatnonzero(same).tolist():

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scanner.watermark.kernel import kernel
 
-SHORT = 255
+LONGEST_TABULATED = 255
 """Scored positions up to which the green list's law is tabulated, half a megabyte for each γ."""
 
 LN10 = math.log(10.0)
@@ -74,8 +74,8 @@ def log10_any_of(log10_p: ArrayLike, tests: ArrayLike, further: ArrayLike = 1) -
 
 @functools.lru_cache(maxsize=128)
 def _short_law(gamma: float) -> NDArray[np.float64]:
-    """log10 p of every score of up to SHORT scored positions, float64[T, S]: most documents are looked up here."""
-    t, s = np.mgrid[: SHORT + 1, : SHORT + 1].astype(np.float64)
+    """log10 p of every score of up to LONGEST_TABULATED scored positions, float64[T, S]: of most documents."""
+    t, s = np.mgrid[: LONGEST_TABULATED + 1, : LONGEST_TABULATED + 1].astype(np.float64)
     return _each_greenlist(np.minimum(s, t).ravel(), t.ravel(), gamma, np.empty((0, 0))).reshape(t.shape)
 
 

@@ -284,18 +284,18 @@ def _best_named(
     return key, np.where(anybody, np.stack(first)[key, documents], 0)
 
 
-SECONDS = 300.0
+SECONDS_OF_A_RANK = 300.0
 """Most seconds for ranking a text, by its format's generous count. Without a limit, whoever can make a mark could keep
 a worker busy for hours with one text.
 """
 
-FEWEST, MOST = 256, 2**16
+FEWEST_RANKED, MOST_RANKED = 256, 2**16
 """Fewest and most scored positions of a text that are ranked."""
 
 
 def most_ranked(seconds: float) -> int:
     """How many positions of a text are ranked when each takes so many seconds under a key."""
-    return int(min(max(SECONDS / (DECOYS * seconds), FEWEST), MOST))
+    return int(min(max(SECONDS_OF_A_RANK / (DECOYS * seconds), FEWEST_RANKED), MOST_RANKED))
 
 
 def ranked(
@@ -305,7 +305,7 @@ def ranked(
     positions: Positions,
     messages: int,
     false_positive_rate: float,
-    most: int = MOST,
+    most: int = MOST_RANKED,
 ) -> KeyFindings:
     """What a key found, with its rank where it would be flagged; where the law is proven, no rank is computed.
 

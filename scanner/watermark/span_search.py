@@ -25,8 +25,8 @@ from scanner.watermark.positions import Positions, Tokens, select_positions
 from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import KeyFindings, candidates, corrected, findings_of, log10_p_of, passes, search
 from scanner.watermark.spans import (
-    LENGTHS,
-    SHORTEST,
+    SHORTEST_WINDOW,
+    WINDOW_LENGTHS,
     best_of_scales,
     coarse,
     coarse_of,
@@ -120,13 +120,13 @@ def joined_segments(several: list[Segments]) -> Segments:
 
 
 def of_positions(segments: Segments, tokens: Tokens, positions: Positions, documents: NDArray[np.int64]) -> Segments:
-    """Segments that are tested, by scored positions: each has SHORTEST at least, and is less than the whole.
+    """Segments that are tested, by scored positions: each has SHORTEST_WINDOW at least, and is less than the whole.
 
     documents: int64[D], places of these documents in the batch.
     """
     of_these = segments.of_documents(documents)
     begin, end = _scored_before(of_these, tokens.offsets[documents], positions.index, positions.offsets)
-    kept = (end - begin >= SHORTEST) & (end - begin < positions.scored[of_these.whose])
+    kept = (end - begin >= SHORTEST_WINDOW) & (end - begin < positions.scored[of_these.whose])
     offsets = np.concatenate([[0], np.cumsum(kept)])[of_these.offsets]
     return Segments(offsets, begin[kept], end[kept], of_these.number[kept])
 
@@ -253,7 +253,7 @@ def _may_pass(part_search: PartSearch, kept: Positions, parts: Parts, sums: NDAr
     if len(segments.begin):
         # a segment needs at least the score that the longest windows no longer than it need
         score, length = scores_of(segments, sums, kept), segments.end - segments.begin
-        scale = np.searchsorted(LENGTHS, length, side="right") - 1
+        scale = np.searchsorted(WINDOW_LENGTHS, length, side="right") - 1
         high = np.flatnonzero(score >= _floors(law, enough, int(scale.max()) + 1)[scale])
         high = high[log10_p_of(law, score[high], length[high]) <= enough]
         found[segments.whose[high]] = True
@@ -263,7 +263,7 @@ def _may_pass(part_search: PartSearch, kept: Positions, parts: Parts, sums: NDAr
 @functools.lru_cache(maxsize=64)
 def _floors(law: Law, log10_p: float, scales: int) -> NDArray[np.float64]:
     """Scores below which no window of each scale passes: float64[S]."""
-    return least_score(law, LENGTHS[:scales], log10_p)
+    return least_score(law, WINDOW_LENGTHS[:scales], log10_p)
 
 
 def _disjoint(sums: NDArray[np.float64], where: NDArray[np.int64], part_search: PartSearch) -> list[int]:

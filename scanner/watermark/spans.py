@@ -28,21 +28,21 @@ from scanner.watermark.positions import Positions
 from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import log10_p_of
 
-SHORTEST = 24
+SHORTEST_WINDOW = 24
 """Scored positions of the shortest windows."""
 
-QUARTER = 4
+WINDOWS_A_LENGTH = 4
 """Number of windows that begin within the length of one."""
 
 
 def _length(scale: int) -> int:
     """24·√2^scale, rounded up."""
-    square = SHORTEST**2 << scale
+    square = SHORTEST_WINDOW**2 << scale
     root = math.isqrt(square)
     return root + (root * root < square)
 
 
-LENGTHS = np.array([_length(scale) for scale in range(64)], np.int64)
+WINDOW_LENGTHS = np.array([_length(scale) for scale in range(64)], np.int64)
 """Lengths of the windows of each scale, in scored positions."""
 
 
@@ -60,22 +60,22 @@ def looks(scored: ArrayLike) -> NDArray[np.int64]:
     """Number of windows of documents with so many scored positions, the whole counted: int64 of the same shape."""
     t = np.asarray(scored, np.int64)
     count = (t > 0).astype(np.int64)
-    for length in LENGTHS[: scales_of(int(t.max(initial=0)))].tolist():
-        count += np.where(t > length, -(-(t - length) // (length // QUARTER)) + 1, 0)
+    for length in WINDOW_LENGTHS[: scales_of(int(t.max(initial=0)))].tolist():
+        count += np.where(t > length, -(-(t - length) // (length // WINDOWS_A_LENGTH)) + 1, 0)
     return count
 
 
 def scales_of(scored: int) -> int:
     """Number of scales whose windows are shorter than a document of so many positions."""
-    return int(np.searchsorted(LENGTHS, scored))
+    return int(np.searchsorted(WINDOW_LENGTHS, scored))
 
 
 def windows(scored: int) -> NDArray[np.int64]:
     """All windows of a document: int64[W, 2], first position and that after the last; the whole comes last."""
     found = []
-    for length in LENGTHS[: scales_of(scored)].tolist():
+    for length in WINDOW_LENGTHS[: scales_of(scored)].tolist():
         last = scored - length
-        begins = np.append(np.arange(0, last, length // QUARTER), last)
+        begins = np.append(np.arange(0, last, length // WINDOWS_A_LENGTH), last)
         found.append(np.stack([begins, begins + length], axis=1))
     return np.concatenate([*found, np.array([[0, scored]] * (scored > 0), np.int64).reshape(-1, 2)])
 
@@ -125,8 +125,8 @@ def best_of_scales(sums: NDArray[np.float64], positions: Positions, *, windows: 
 
     sums: of `running_sums`; windows: if false, only the documents as a whole.
     """
-    lengths = LENGTHS[: scales_of(int(positions.scored.max(initial=0))) if windows else 0]
-    return BestWindows(*_best_of_scales(sums, positions.offsets, lengths, QUARTER))
+    lengths = WINDOW_LENGTHS[: scales_of(int(positions.scored.max(initial=0))) if windows else 0]
+    return BestWindows(*_best_of_scales(sums, positions.offsets, lengths, WINDOWS_A_LENGTH))
 
 
 @kernel
@@ -156,7 +156,7 @@ def least_length(law: Law | None, log10_p: float, longest: int) -> int:
 
     log10_p: the largest with which a window passes; longest: scored positions of the longest document.
     """
-    lengths = LENGTHS[: scales_of(longest) + 1]
+    lengths = WINDOW_LENGTHS[: scales_of(longest) + 1]
     can = log10_p_of(law, law.largest(lengths) if law else 0.0, lengths) <= log10_p
     return int(lengths[can.argmax()]) if can.any() else longest + 1
 
@@ -169,7 +169,7 @@ def coarse(positions: Positions, least: int) -> Iterator[tuple[Positions, NDArra
     """
     scored, firsts = positions.scored, positions.offsets[:-1]
     longest = int(scored.max(initial=0))
-    for length in LENGTHS[: scales_of(longest) : 2].tolist():
+    for length in WINDOW_LENGTHS[: scales_of(longest) : 2].tolist():
         if 2 * length <= least:
             continue
         for shift in (0, length // 2):
@@ -196,7 +196,7 @@ def coarse_of(positions: Positions, least: int) -> tuple[NDArray[np.int64], NDAr
 def _coarse_of(scored: int, least: int) -> NDArray[np.int64]:
     """Windows of a document of so many positions: int64[W, 2]."""
     found = [np.empty((0, 2), np.int64)]
-    for length in LENGTHS[: scales_of(scored) : 2].tolist():
+    for length in WINDOW_LENGTHS[: scales_of(scored) : 2].tolist():
         if 2 * length > least:
             begins = np.append(np.arange(0, scored - length, length // 2), scored - length)
             found.append(np.stack([begins, begins + length], axis=1))

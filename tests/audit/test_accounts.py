@@ -11,7 +11,7 @@ from scanner.audit.in_every_scan.decoys import AccountDecoyObserver
 from scanner.audit.in_every_scan.scan_audit import ScanAudit, audit_scan
 from scanner.detection import accounts
 from scanner.detection.accounts import AccountJudge, AccountPositions, Posts
-from scanner.detection.attribution import Origin
+from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
 from scanner.registry import Holders
@@ -53,7 +53,7 @@ def audited(folder, human_texts) -> tuple[ScanAudit, int]:
 def decoys_of(plan: Plan) -> AccountDecoyObserver:
     """Decoys that score every account."""
     return AccountDecoyObserver(
-        Decoys(b"audit secret, 16", plan.keys, "ngram", 1.0, 0.0), Origin("scan", UNIT, ""), UNIT
+        Decoys(b"audit secret, 16", plan.keys, "ngram", 1.0, 0.0), BatchOrigin("scan", UNIT, ""), UNIT
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from scanner.audit.in_every_scan import decoys
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
-from scanner.detection.attribution import Origin
+from scanner.detection.attribution import BatchOrigin
 from scanner.results.transactions import read_whole
 from scanner.watermark.rule import corrected
 from schemas.words import AuditState
@@ -85,7 +85,7 @@ def test_decoys_of_a_batch_count_what_each_counts_by_itself(tmp_path, human_text
     plan = make(
         tmp_path, ["\n\n".join(pieces(human_texts, 40, 300, 20)[i : i + 2]) for i in range(299)], *KEYS, more=LOOKS
     )
-    counts_of = [decoys.DecoyObserver(open_decoys(plan), Origin("", "", ""), 0) for _ in range(2)]
+    counts_of = [decoys.DecoyObserver(open_decoys(plan), BatchOrigin("", "", ""), 0) for _ in range(2)]
     monkeypatch.setattr(decoys.DecoyObserver, "_score_one", both)
     scan(plan)
     assert max(compared) > 20

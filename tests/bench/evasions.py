@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from scipy import stats
 
 from jobs.demo import HERE, make_registry
-from scanner.detection.attribution import Origin
+from scanner.detection.attribution import BatchOrigin
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
 from scanner.registry import Holders
@@ -57,7 +57,7 @@ class Finder:
         """How many texts are flagged as they stand, and with the second look."""
         batch = pa.RecordBatch.from_pylist([{"row": i, "text": t.encode()} for i, t in enumerate(texts)], DOCUMENTS)
         once, twice = (
-            sum(detector.score_batch(batch, Origin("scan", "shard", "/in"))[0].column("flagged").to_pylist())
+            sum(detector.score_batch(batch, BatchOrigin("scan", "shard", "/in"))[0].column("flagged").to_pylist())
             for detector in self._detectors
         )
         return once, twice

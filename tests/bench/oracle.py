@@ -201,7 +201,7 @@ def draws_by_p(server: Server, window: int, marked: Callable[[int], str], words:
 
 def is_green(server: Server, chosen: Sequence[int], words: Words) -> bool:
     """Whether the last of some words is green after the others, for message 1."""
-    mark, ids = server.scorer._opened.keys_under_test[0].watermark, words.tokens[list(chosen)].astype(np.uint32)
+    mark, ids = server.scorer._opened.opened_keys[0].watermark, words.tokens[list(chosen)].astype(np.uint32)
     green = mark.green(mark.window_nonces(ids[None, :-1]), np.array([1]), int(words.tokens.max()) + 1)[0]
     return bool(green[ids[-1]])
 

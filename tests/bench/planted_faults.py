@@ -26,7 +26,7 @@ from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.in_every_scan.traffic import single_p
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS
 from scanner.audit.statistics.judgement import KEY_BOUND, binomial_limits
-from scanner.detection.attribution import Origin
+from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_detector
 from scanner.watermark import rule
 from schemas.audit import KNOCKOFFS
@@ -228,7 +228,7 @@ def refuted(fault: Fault) -> int | None:
         patch.setattr(rule, "log10_p_of", changed)
         texts = sample_texts("marked", "demo-paper")[:40]
         rows = [{"row": row, "text": text.encode()} for row, text in enumerate(texts)]
-        verdicts, *_ = detector.score_batch(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("", "", ""))
+        verdicts, *_ = detector.score_batch(pa.RecordBatch.from_pylist(rows, DOCUMENTS), BatchOrigin("", "", ""))
         return sum(proof == Proof.DIFFERS for proof in verdicts["proof"].to_pylist())
 
 

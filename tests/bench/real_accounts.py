@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from jobs.demo import KEYS, TOKENIZER, make_registry
 from scanner.audit.in_every_scan.decoy_keys import Decoys
 from scanner.audit.in_every_scan.decoys import AccountDecoyObserver
-from scanner.detection.accounts import HALVES, AccountJudge, Posts
-from scanner.detection.attribution import Origin
+from scanner.detection.accounts import HALVES_OF_A_SHARE, AccountJudge, Posts
+from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
 from scanner.registry import NamedUser, load_registry
@@ -85,7 +85,9 @@ def judged(folder: Path, rate: float) -> Judgement:
     keys = load_registry(folder).keys
     opened, tests = open_keys(folder, keys), 2.0 * len(keys)
     judge = AccountJudge(opened, [tests] * len(keys), EachMessage(), Rules(rate, len(keys)), nights=1)
-    decoys = AccountDecoyObserver(Decoys(b"audit secret, 16", keys, "ngram", 1.0, 0.0), Origin("", "", ""), "bench")
+    decoys = AccountDecoyObserver(
+        Decoys(b"audit secret, 16", keys, "ngram", 1.0, 0.0), BatchOrigin("", "", ""), "bench"
+    )
     return Judgement(judge, decoys, sum(test.watermark.basis.proven for test in opened) / tests)
 
 
@@ -135,7 +137,10 @@ def mixed(marked: Sequence[Marked], of_people: Sequence[str], size: int, own: in
 
 def passed(row: dict[str, Any]) -> NDArray[np.bool_]:
     """Whether the pooled score passes, and whether the evidence does, in a row of ACCOUNTS: bool[2]."""
-    log10_p, tests = np.array([row["log10_p"], -row["log10_e"]]), HALVES * np.array([row["nights"], 1.0]) * row["tests"]
+    log10_p, tests = (
+        np.array([row["log10_p"], -row["log10_e"]]),
+        HALVES_OF_A_SHARE * np.array([row["nights"], 1.0]) * row["tests"],
+    )
     return passes(corrected(log10_p, row["messages_tested"], tests), RATE)
 
 

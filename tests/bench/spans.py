@@ -45,7 +45,7 @@ from scanner.watermark.span_search import (
     search_parts,
     spans_of,
 )
-from scanner.watermark.spans import SHORTEST, log10_in_document, running_sums
+from scanner.watermark.spans import SHORTEST_WINDOW, log10_in_document, running_sums
 from tests.bench.configured import FOR_USERS, NO_AUDIT, ONE_MESSAGE, VERSION_2, make_scan
 from tests.bench.inputs import texts
 from tests.bench.mixed_draws import beside_winmax, power
@@ -166,7 +166,7 @@ def null(mark: Any, documents: int) -> Iterator[str]:
         tokens = Tokens(random.integers(0, 2**32, offsets[-1], dtype=np.uint32), offsets)
         positions = mark.rule.positions(tokens, "none")  # 32-bit tokens under a window of 4 never come twice
         sums = running_sums(mark.terms(tokens, positions, 0), positions.offsets)
-        segments = paragraphs(positions.scored, random.integers(SHORTEST, 2 * SHORTEST, len(lengths)))
+        segments = paragraphs(positions.scored, random.integers(SHORTEST_WINDOW, 2 * SHORTEST_WINDOW, len(lengths)))
         parts = Parts(True, Segments.none(len(lengths))), Parts(False, segments), Parts(True, segments)
         for kind, of_kind in zip(hits, parts, strict=True):
             least = least_of_parts(mark.law, sums, positions, of_kind)

@@ -19,7 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from scanner import results
-from scanner.detection.rows import EXACT
+from scanner.detection.rows import EXACT_COLUMNS
 from scanner.results import queries, retention
 from scanner.results.newest import enter_side_rows, settle
 from scanner.results.retention import erase_user
@@ -102,7 +102,7 @@ def tables_of(shard: int) -> dict[str, pa.Table]:
         "naming": np.where(flagged, "named", "none"),
     }
     schema = SCHEMAS["verdicts"]
-    nothing = dict.fromkeys(EXACT, np.repeat(None, SHARD_ROWS))
+    nothing = dict.fromkeys(EXACT_COLUMNS, np.repeat(None, SHARD_ROWS))
     verdicts = pa.table([pa.array({**columns, **nothing}[field.name], field.type) for field in schema], schema=schema)
     columns["log10_p_global"] = -7 - random.random(SHARD_ROWS)
     found = pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)

@@ -29,7 +29,7 @@ from scipy import special
 
 from scanner.audit.in_every_scan.decoy_keys import TEXTS_A_DRAW, WholeTextDecoys
 from scanner.audit.statistics.judgement import binomial_limits
-from scanner.detection.attribution import KeyPositions, Origin
+from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.detection.open_plan import open_detector
 from scanner.registry import NamedUser
 from scanner.scan_plan import Plan, make_plan
@@ -73,7 +73,7 @@ def ceiling(plan: Plan, texts: Sequence[str], seen: Sequence[KeyPositions]) -> N
     weights, total = plan.weights, np.zeros((4, len(texts), len(RATES)))
     differs = np.array([normalise(text) != text for text in texts])
     for of_key in seen:
-        key, how, parted = of_key.test.key, format_of(of_key.test.key), of_key.parted
+        key, how, parted = of_key.opened_key.key, format_of(of_key.opened_key.key), of_key.parted
         tests = weights.corrections(key, plan.keys_tested, differs, parted)
         spans = weights.correction_of_spans(key, plan.keys_tested)
 
@@ -119,7 +119,7 @@ def measure(name: str, texts: Sequence[str], options: argparse.Namespace) -> Non
             documents = [{"row": row, "text": text.encode()} for row, text in enumerate(some)]
             batch = pa.RecordBatch.from_pylist(documents, DOCUMENTS)
             marks = whole_texts.marks(b"%s %d %d" % (name.encode(), options.seed, begin))
-            looked = detector.under(marks, observer, LOOKED_FOR).score_batch(batch, Origin("", "", ""), observer)
+            looked = detector.under(marks, observer, LOOKED_FOR).score_batch(batch, BatchOrigin("", "", ""), observer)
             p = np.zeros(len(some))
             for rows in (looked.verdicts, looked.spans):
                 values = rows["log10_p_global"].to_numpy(zero_copy_only=False).astype(np.float64)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan.decoy_keys import TEXTS_A_DRAW, WholeTextDecoys
 from scanner.audit.statistics.judgement import binomial_limits
-from scanner.detection.attribution import KeyPositions, Origin
+from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.detection.open_plan import open_detector, open_keys, open_model_pass
 from scanner.detection.rules import NO_FILTER
 from scanner.detection.token_levels import TextLevels
@@ -58,7 +58,7 @@ def ceiling_of_levels(seen: Sequence[KeyPositions], levels: TextLevels, correcti
     """Messages that reach the level of the look by levels, over keys: float64[rates], of all texts together."""
     total = np.zeros(len(RATES))
     for of_key in seen:
-        key, positions = of_key.test.key, of_key.positions
+        key, positions = of_key.opened_key.key, of_key.positions
         law, level = format_of(key).law(), -np.expm1(np.log1p(-np.array(RATES)) / (correction * key.messages))
         tail = tail_of(law)
         assert tail is not None
@@ -92,7 +92,9 @@ def measure(name: str, texts: Sequence[str], steps: Sequence[NDArray[np.uint8]],
             seen = list[Sequence[KeyPositions]]()
             for detector in detectors:
                 observer = Kept()
-                result = detector.under(marks, observer, LOOKED_FOR).score_batch(batch, Origin("", "", ""), observer)
+                result = detector.under(marks, observer, LOOKED_FOR).score_batch(
+                    batch, BatchOrigin("", "", ""), observer
+                )
                 for rows in (result.verdicts, result.spans):
                     values = rows["log10_p_global"].to_numpy(zero_copy_only=False).astype(np.float64)
                     np.fmin.at(log10_p[begin:], rows["row"].to_numpy(), values)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from scanner.cluster.worker import Worker
-from scanner.detection.attribution import Origin
+from scanner.detection.attribution import BatchOrigin
 from scanner.detection.detector import Detector
 from scanner.scan_plan import Plan
 
@@ -53,7 +53,7 @@ class _Faulty:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._detector, name)
 
-    def score_batch(self, documents: pa.RecordBatch, origin: Origin, *rest: Any) -> Any:
+    def score_batch(self, documents: pa.RecordBatch, origin: BatchOrigin, *rest: Any) -> Any:
         time.sleep(self._seconds)
         for row in documents.column("row").to_pylist():
             suffer(self._documents.get(f"{Path(origin.path).name}:{row}"))

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from scanner import results
-from scanner.detection.attribution import KeyUnderTest
+from scanner.detection.attribution import OpenedKey
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.replay import replay
 from scanner.evidence.sentences import what_was_found
@@ -37,7 +37,7 @@ class Marked(NamedTuple):
     """A night with a registry of one key, and the message and user of its marked texts; None: a key of one message."""
 
     night: Night
-    key: KeyUnderTest
+    key: OpenedKey
     message: int
     user: str | None
 

@@ -34,7 +34,7 @@ from scanner.cluster.todo import (
 )
 from scanner.cluster.work import inspect_input
 from scanner.cluster.worker import Worker
-from scanner.input.documents import UNKNOWN
+from scanner.input.documents import UNKNOWN_IDENTITY
 from scanner.input.files import InputFile, list_files
 from scanner.input.shards import Range, Shard
 from scanner.results.transactions import open_tables, read_whole
@@ -137,7 +137,7 @@ def test_one_document_of_a_slow_shard_is_to_blame():
     while todo:
         work = todo.next_work()
         if isinstance(work.state, LostDocument):
-            finished = todo.lose(work, work.state, UNKNOWN) or finished
+            finished = todo.lose(work, work.state, UNKNOWN_IDENTITY) or finished
         elif work.piece.start <= 777 < work.piece.stop:
             todo.retry_or_cut(work, "failed", "row 777")
         else:

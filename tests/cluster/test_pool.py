@@ -17,7 +17,7 @@ from scanner.cluster.pieces import Busy, DocumentCounts, FinishedShard, Piece, R
 from scanner.cluster.pool import Pool
 from scanner.cluster.todo import LARGE_ATTEMPTS, LARGE_LOST
 from scanner.errors import FileFault, Refused, ScanFailed, SecretError
-from scanner.input.documents import UNKNOWN, Identity
+from scanner.input.documents import UNKNOWN_IDENTITY, Identity
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
 from schemas.config import ScanClusterConfig
@@ -179,7 +179,7 @@ def test_two_documents_that_raise(run):
 @pytest.mark.costly
 def test_nobody_knows_whose_a_document_is_that_kills_whoever_looks(run):
     (finished,) = run({1: "die always"}, shard(0, 2)).values()
-    assert finished.lost == [(1, "killed_worker", finished.lost[0].detail, UNKNOWN)]
+    assert finished.lost == [(1, "killed_worker", finished.lost[0].detail, UNKNOWN_IDENTITY)]
     assert documents(finished) == 1
 
 

@@ -22,7 +22,7 @@ from scanner.cluster.pieces import (
     Report,
 )
 from scanner.cluster.todo import ATTEMPTS, NODES_A_DOCUMENT, NODES_A_SHARD, Todo
-from scanner.input.documents import UNKNOWN
+from scanner.input.documents import UNKNOWN_IDENTITY
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
 
@@ -49,7 +49,7 @@ def work_off(todo: Todo, deadly: set[int], how: NodeEnd, most: int = 1000) -> tu
         work = todo.next_work()
         assert nodes < most, "a document is tried for ever"
         if not isinstance(work, PackWork) and isinstance(work.state, LostDocument):
-            found = todo.lose(work, work.state, UNKNOWN)
+            found = todo.lose(work, work.state, UNKNOWN_IDENTITY)
         elif isinstance(work, PackWork) or deadly & set(range(work.piece.start, work.piece.stop)):
             nodes += 1
             found = todo.put_back_or_cut(work, how)
@@ -71,7 +71,7 @@ def stall(todo: Todo, endless: set[int], late: Callable[[int], int]) -> tuple[li
         rows = [row for one in shards for row in (range(*one.rows[:2]) if isinstance(one, Shard) else range(*one[1:3]))]
         stuck = [place for place, row in enumerate(rows) if row in endless]
         if isinstance(work, PieceWork) and isinstance(work.state, LostDocument):
-            found = [todo.lose(work, work.state, UNKNOWN)]
+            found = [todo.lose(work, work.state, UNKNOWN_IDENTITY)]
         elif stuck:
             stalls += 1
             alone = isinstance(work, PieceWork) and work.piece.one_by_one
@@ -119,7 +119,7 @@ def test_work_whose_worker_never_says_more_is_halved_down_to_a_document():
     while todo:
         work = todo.next_work()
         if isinstance(work.state, LostDocument):
-            found = todo.lose(work, work.state, UNKNOWN)
+            found = todo.lose(work, work.state, UNKNOWN_IDENTITY)
         elif work.piece.start <= 5 < work.piece.stop:
             stalls, found = stalls + 1, todo.cut_at_stall(work, 0, None)
         else:
@@ -182,7 +182,7 @@ def test_nobody_is_asked_for_ever_whose_a_lost_document_is():
     found, asked = None, 0
     while found is None:
         found, asked = todo.put_back_or_cut(todo.next_work(), NodeEnd.DIED), asked + 1
-    assert (asked, [lost.whose for lost in found.lost]) == (NODES_A_DOCUMENT, [UNKNOWN])
+    assert (asked, [lost.whose for lost in found.lost]) == (NODES_A_DOCUMENT, [UNKNOWN_IDENTITY])
 
 
 def test_a_worker_that_died_just_before_its_node_counts_no_more():

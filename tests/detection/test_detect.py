@@ -7,7 +7,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from scanner.detection.attribution import KeyUnderTest, Origin
+from scanner.detection.attribution import BatchOrigin, OpenedKey
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
 from scanner.input import documents
@@ -19,12 +19,12 @@ from tests import reference
 from tests.support.opened import opened
 from tests.support.two_keys import MESSAGES, message_of
 
-ORIGIN = Origin("scan", "shard", "/in/a.parquet")
+ORIGIN = BatchOrigin("scan", "shard", "/in/a.parquet")
 RATE = 1e-6
 
 
 @pytest.fixture(scope="module")
-def keys(registry) -> list[KeyUnderTest]:
+def keys(registry) -> list[OpenedKey]:
     return opened(registry)
 
 
@@ -84,7 +84,7 @@ def test_marked_text_names_its_user(detector, marked, plain, registry):
 def test_the_numbers_are_those_of_the_plain_reference(detector, keys, marked, registry):
     """Against the slow implementation, which shares no code: each message's score, the best two, p, corrections."""
     small = [
-        KeyUnderTest(keys[0].key.model_copy(update={"messages": 8}), keys[0].watermark, keys[0].tokenizer),
+        OpenedKey(keys[0].key.model_copy(update={"messages": 8}), keys[0].watermark, keys[0].tokenizer),
         keys[1],
     ]
     text = marked(5, 24, 4)
@@ -203,7 +203,7 @@ def test_each_text_is_tokenised_once_per_tokenizer(detector, keys, plain):
             calls.append(len(texts))
             return self.inner.encode(texts)
 
-    twice = [KeyUnderTest(key.key, key.watermark, Counting(key.tokenizer)) for key in [*keys, *keys]]
+    twice = [OpenedKey(key.key, key.watermark, Counting(key.tokenizer)) for key in [*keys, *keys]]
     verdicts(detector(twice), [plain(30, 1), plain(30, 2)])
     assert calls == [2, 2]
 
@@ -237,7 +237,7 @@ def test_text_marked_for_two_is_ambiguous(detector, marked, registry):
 
 
 def test_one_message_has_no_runner_up(detector, keys, plain):
-    alone = [KeyUnderTest(keys[0].key.model_copy(update={"messages": 1}), keys[0].watermark, keys[0].tokenizer)]
+    alone = [OpenedKey(keys[0].key.model_copy(update={"messages": 1}), keys[0].watermark, keys[0].tokenizer)]
     (row,) = verdicts(detector(alone), [plain(60, 1)])
     assert (row["message"], row["runner_up_log10_p"], row["messages_tested"]) == (0, None, 1)
     assert row["log10_p"] == pytest.approx(row["log10_p_global"], rel=1e-12)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from scanner.detection import detector as texts_module
-from scanner.detection.attribution import FileHistory, KeyUnderTest, Origin
+from scanner.detection.attribution import BatchOrigin, FileHistory, OpenedKey
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
 from scanner.detection.sketches import sketch
@@ -19,7 +19,7 @@ from schemas.tables import DOCUMENTS, QUARANTINE, VERDICTS
 from tests.support.opened import opened
 from tests.support.two_keys import message_of
 
-ORIGIN = Origin("scan", "shard", "/in/a.parquet")
+ORIGIN = BatchOrigin("scan", "shard", "/in/a.parquet")
 HOUR = timedelta(hours=1)
 
 
@@ -114,7 +114,7 @@ def verdict(detector, tokens, found, i, at):
 def keys(registry):
     found = opened(registry)
     one = found[0].key.model_copy(update={"messages": 1})
-    return [*found, KeyUnderTest(one, found[0].watermark, found[0].tokenizer)]
+    return [*found, OpenedKey(one, found[0].watermark, found[0].tokenizer)]
 
 
 @pytest.mark.seconds

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from scanner.detection import attribution, detector
-from scanner.detection.attribution import Origin
+from scanner.detection.attribution import BatchOrigin
 from scanner.detection.detector import Detector
 from scanner.detection.one_text import TextCheck, check_text
 from scanner.detection.open_plan import open_detector, open_prover
@@ -51,7 +51,7 @@ def said(under: Detector, texts: list[str]) -> list[dict]:
     times = {"created_at": after, "created_at_latest": after}
     rows = [{"row": i, "doc_id": str(i), "text": text.encode(), **times} for i, text in enumerate(texts)]
     found, refused, *_ = under.score_batch(
-        pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("scan", "shard", "a.parquet")
+        pa.RecordBatch.from_pylist(rows, DOCUMENTS), BatchOrigin("scan", "shard", "a.parquet")
     )
     assert not len(refused)
     return found.to_pylist()

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.detection.attribution import NameColumns, NamedMessage, Origin, TextOutcomes, of_one_user
+from scanner.detection.attribution import BatchOrigin, NameColumns, NamedMessage, TextOutcomes, of_one_user
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
@@ -87,7 +87,9 @@ def verdict(registry, keys, text: str, at: datetime = GIVEN_LATER) -> dict:
         open_prover(registry, keys, rules),
     )
     row = {"row": 0, "doc_id": "d", "text": text.encode(), "created_at": at, "created_at_latest": at}
-    found, *_ = under.score_batch(pa.RecordBatch.from_pylist([row], DOCUMENTS), Origin("scan", "shard", "a.parquet"))
+    found, *_ = under.score_batch(
+        pa.RecordBatch.from_pylist([row], DOCUMENTS), BatchOrigin("scan", "shard", "a.parquet")
+    )
     return found.to_pylist()[0]
 
 
@@ -168,7 +170,7 @@ def test_nobody_is_looked_for_where_another_text_or_an_assumed_law_says_otherwis
     outcomes = TextOutcomes.of_stored_texts([proven, assumed], (1e-6, 1e-6))
     outcomes = outcomes._replace(conflicting=np.array([False, True, True, False]))
     named = [np.full((4, 2), [True, False]), np.zeros((4, 2), np.bool_)]
-    outcomes = outcomes._replace(decided=outcomes.decided._replace(named=named))
+    outcomes = outcomes._replace(decision=outcomes.decision._replace(named=named))
     naming = ["ambiguous", "ambiguous", "named", "ambiguous"]
     assert [bool(outcomes.entries(i, each, lambda *_: ("k", ALICE))) for i, each in enumerate(naming)] == [
         True,

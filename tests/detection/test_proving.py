@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from scanner.detection import attribution, proving
-from scanner.detection.attribution import Origin
+from scanner.detection.attribution import BatchOrigin
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rules import Rules
@@ -22,7 +22,7 @@ from tests.support.toy import ToyFormat
 from tests.support.two_keys import TOKENIZER, message_of
 
 RATE = 1e-6
-ORIGIN = Origin("scan", "shard", "/in/a.parquet")
+ORIGIN = BatchOrigin("scan", "shard", "/in/a.parquet")
 
 
 @pytest.fixture(scope="module")
@@ -178,13 +178,13 @@ def test_of_too_many_a_sample_is_drawn(rows, marked, registry, monkeypatch):
     texts = [marked(alice, 60, seed) for seed in range(12)]
     assert {row["proof"] for row in rows(texts)} == {"proved"}
     a_flag = 60 + proving.TOKENS_A_FLAG
-    monkeypatch.setattr(proving, "MOST_TOKENS", 5 * a_flag + a_flag // 2)
+    monkeypatch.setattr(proving, "TOKENS_PROVED", 5 * a_flag + a_flag // 2)
     found = rows(texts)
     assert Counter(row["proof"] for row in found) == {"proved": 5, "not drawn": 7}
     assert {(row["naming"], row["user_id"]) for row in found} == {("named", "alice")}
     again = rows(texts[::-1])[::-1]
     assert [row["proof"] for row in again] == [row["proof"] for row in found]
-    monkeypatch.setattr(proving, "LONGEST", 50)
+    monkeypatch.setattr(proving, "LONGEST_PROVED", 50)
     assert {row["proof"] for row in rows(texts)} == {"not drawn"}
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.demo import SECRETS, TOKENIZER
-from scanner.detection.attribution import KeyUnderTest, Origin
+from scanner.detection.attribution import BatchOrigin, OpenedKey
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
@@ -68,7 +68,7 @@ def make_registry(folder: Path) -> None:
 def tables(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     make_registry(folder)
     tests = [
-        KeyUnderTest(key, open_key(folder, key), load_tokenizer(tokenizer_path(folder, key), key.tokenizer.sha256))
+        OpenedKey(key, open_key(folder, key), load_tokenizer(tokenizer_path(folder, key), key.tokenizer.sha256))
         for key in load_registry(folder).keys
     ]
     holders = Holders.load(folder, [test.key.key_id for test in tests])
@@ -79,7 +79,7 @@ def tables(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     names = pq.read_schema(file.path).names
     columns = Columns("text", "doc_id", *(name if name in names else None for name in ("account_id", "created_at")))
     for batch in read(file, columns, 0, ROWS):
-        scored, refused, *_ = detector.score_batch(batch, Origin("scan", "shard", "sample-1"))
+        scored, refused, *_ = detector.score_batch(batch, BatchOrigin("scan", "shard", "sample-1"))
         flagged = scored.filter(scored["flagged"])
         assert flagged["proof"].to_pylist() == ["proved"] * len(flagged)  # a proof changes no other column
         verdicts.append(scored)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.detection.attribution import Origin
+from scanner.detection.attribution import BatchOrigin
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
@@ -46,7 +46,9 @@ def said(registry):
             open_prover(registry, under_test, rules),
         )
         rows = [{"row": i, "text": text.encode()} for i, text in enumerate(texts)]
-        return detector.score_batch(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("s", "s", "p"))[0].to_pylist()
+        return detector.score_batch(pa.RecordBatch.from_pylist(rows, DOCUMENTS), BatchOrigin("s", "s", "p"))[
+            0
+        ].to_pylist()
 
     return scan
 

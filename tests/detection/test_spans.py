@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from scanner.detection import proving, spans
-from scanner.detection.attribution import BatchResult, DocumentSpan, Origin
+from scanner.detection.attribution import BatchOrigin, BatchResult, DocumentSpan
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
@@ -41,7 +41,7 @@ def look(registry) -> Callable[..., BatchResult]:
             open_prover(registry, under_test, rules),
         )
         rows = [{"row": i, "doc_id": f"d{i}", "text": text.encode()} for i, text in enumerate(texts)]
-        return detector.score_batch(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("scan", "shard", "p"))
+        return detector.score_batch(pa.RecordBatch.from_pylist(rows, DOCUMENTS), BatchOrigin("scan", "shard", "p"))
 
     return scan
 
@@ -197,7 +197,7 @@ def test_a_part_that_may_be_a_strangers_shows_no_message_also_where_it_comes_out
 
 
 def test_of_too_many_a_keyed_sample_is_proved(look, users, marked, plain, monkeypatch):
-    monkeypatch.setattr(proving, "MOST_TOKENS", 2_000)
+    monkeypatch.setattr(proving, "TOKENS_PROVED", 2_000)
     looked = look([plain(900, seed) + marked(users["alice"], 80, seed) for seed in (1, 2, 3)])
     assert sorted(looked.spans["proof"].to_pylist()) == ["not drawn", "not drawn", "proved"]
     assert looked.spans["user_id"].to_pylist() == ["alice"] * 3

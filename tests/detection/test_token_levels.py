@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from scanner.detection.one_text import ScannedKey
-from scanner.detection.proving import LONGEST, ProvedKey, Prover, nearly_equal
+from scanner.detection.proving import LONGEST_PROVED, ProvedKey, Prover, nearly_equal
 from scanner.detection.rules import Rules
 from scanner.detection.token_levels import TextLevels, model_pass_of, reader_sha256, worth_reading
 from scanner.errors import Refused
@@ -178,7 +178,7 @@ def test_a_long_text_of_two_keys_at_the_threshold_is_proved() -> None:
     letters = np.random.default_rng(3).integers(ord("a"), ord("z") + 1, (30_000, 5)).astype(np.uint8)
     text = " ".join(word.tobytes().decode() for word in letters)[:115_000]
     tokens = demo_tokenizer().encode([text])
-    assert 50_000 < len(tokens.ids) <= LONGEST
+    assert 50_000 < len(tokens.ids) <= LONGEST_PROVED
 
     def of_tokens(tokens: Tokens) -> NDArray[np.uint8]:
         return np.where(tokens.ids % 100 == 1, 1, LEVELS).astype(np.uint8)

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from jobs.demo import TOKENIZER
-from scanner.detection.attribution import KeyUnderTest, Origin
+from scanner.detection.attribution import BatchOrigin, OpenedKey
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
 from scanner.evaluation.scores import (
@@ -145,12 +145,12 @@ def test_users_are_named_as_a_scan_names_them(setting):
             return NamedUser("named", f"user-{message}", None)
 
     detector = Detector(
-        [KeyUnderTest(key, mark, tokenizer)],
+        [OpenedKey(key, mark, tokenizer)],
         Everybody(),
         Rules(rate, 1, min_scored=MIN_SCORED),
     )
     rows = [{"row": i, "doc_id": str(i), "text": text.encode()} for i, text in enumerate(texts)]
-    verdicts, *_ = detector.score_batch(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("s", "s", "p"))
+    verdicts, *_ = detector.score_batch(pa.RecordBatch.from_pylist(rows, DOCUMENTS), BatchOrigin("s", "s", "p"))
     (said,) = search_texts(setting, SEED, texts, own, [count], tokenizer, MIN_SCORED)
     named = name(said, count, rate, independent=not setting.format.can_be_framed())
     for row, verdict in enumerate(verdicts.to_pylist()):

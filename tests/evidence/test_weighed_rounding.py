@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from scanner import generation
-from scanner.detection.attribution import KeyUnderTest
+from scanner.detection.attribution import OpenedKey
 from scanner.detection.proving import nearly_equal
 from scanner.evidence.replay import replay
 from scanner.registry import new_key
@@ -29,7 +29,7 @@ CHEAP = 0.02
 """Share of the tokens that count once, those of smallest draws; all others count eight times."""
 
 
-def two_keys(folder: Path) -> KeyUnderTest:
+def two_keys(folder: Path) -> OpenedKey:
     fix_secrets(folder, "k")
     secret = folder / "secrets" / "k.key"
     secret.write_text(secret.read_text()[:16])
@@ -38,7 +38,7 @@ def two_keys(folder: Path) -> KeyUnderTest:
     return key
 
 
-def reading_by_draws(key: KeyUnderTest, text: str) -> NDArray[np.uint8]:
+def reading_by_draws(key: OpenedKey, text: str) -> NDArray[np.uint8]:
     """Steps of surprise by which a text that nobody marked speaks for a key: levels 8, and 1 where draws are small."""
     mark: Any = key.watermark
     tokens = key.tokenizer.encode([text])

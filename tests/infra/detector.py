@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from jobs.serve import PORT
+from jobs.serve import DETECTOR_PORT
 from scanner.errors import Refused
 from scanner.storage.toml import read_toml
 from schemas.config import ScanConfig
@@ -40,8 +40,8 @@ def detector_problems(infra: Path) -> Iterator[str]:
         yield "detector: labels of pod, service and network policy differ"
     if policy["egress"] or set(policy["policyTypes"]) != {"Ingress", "Egress"}:
         yield "detector: it needs no way out"
-    if {port["port"] for rule in policy["ingress"] for port in rule["ports"]} != {PORT}:
-        yield f"detector: port {PORT} alone is to be reached"
+    if {port["port"] for rule in policy["ingress"] for port in rule["ports"]} != {DETECTOR_PORT}:
+        yield f"detector: port {DETECTOR_PORT} alone is to be reached"
     claims = {
         volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume
     }

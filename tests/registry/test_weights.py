@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.detection.attribution import Origin
+from scanner.detection.attribution import BatchOrigin
 from scanner.detection.detector import Detector
 from scanner.detection.one_text import TextCheck, check_text
 from scanner.detection.open_plan import open_keys, open_prover
@@ -132,7 +132,7 @@ def test_each_key_is_corrected_by_its_own_weight_and_its_flags_are_proved(grown,
     detector = Detector(tests, Holders.load(grown, ["green", "late"]), rules, open_prover(grown, tests, rules))
     text = marked_text(grown, words)(message_of(grown, "green", "alice"), 60, 1)
     documents = pa.RecordBatch.from_pylist([{"row": 0, "text": text.encode()}], DOCUMENTS)
-    (row,) = detector.score_batch(documents, Origin("s", "s", "p"))[0].to_pylist()
+    (row,) = detector.score_batch(documents, BatchOrigin("s", "s", "p"))[0].to_pylist()
     assert (row["key_id"], row["user_id"], row["proof"], row["keys_tested"]) == ("green", "alice", "proved", 2)
     own = float(log10_greenlist(int(row["score"]), row["scored"], 1 / 4))
     assert row["log10_p"] == pytest.approx(own, rel=1e-12)

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from scanner.detection.sketches import PLACES, sketch
+from scanner.detection.sketches import SKETCH_PLACES, sketch
 from scanner.results import false_discoveries as pieces_module
 from scanner.results.false_discoveries import EQUAL_PLACES, EVIDENCE_COLUMNS, pieces_of_evidence
 from scanner.watermark.formats import FORMATS
@@ -25,7 +25,7 @@ def edited(ids: np.ndarray, share: float, random: np.random.Generator) -> np.nda
 def agreeing(a: bytes | None, b: bytes | None) -> int:
     assert a is not None
     assert b is not None
-    assert len(a) == len(b) == 4 * PLACES
+    assert len(a) == len(b) == 4 * SKETCH_PLACES
     return int((np.frombuffer(a, "<u4") == np.frombuffer(b, "<u4")).sum())
 
 
@@ -37,7 +37,7 @@ def test_sketches_agree_as_often_as_sets_overlap():
         a = random.integers(0, 50_000, 300).astype(np.uint32)
         b = edited(a, random.choice([0.02, 0.05, 0.2]), random)
         overlap.append(len(grams(a) & grams(b)) / len(grams(a) | grams(b)))
-        agree.append(agreeing(sketch(a, CONTEXT), sketch(b, CONTEXT)) / PLACES)
+        agree.append(agreeing(sketch(a, CONTEXT), sketch(b, CONTEXT)) / SKETCH_PLACES)
     assert np.mean(agree) == pytest.approx(np.mean(overlap), abs=0.025)
     assert np.corrcoef(agree, overlap)[0, 1] > 0.95
     strange = [sketch(random.integers(0, 50_000, 300).astype(np.uint32), CONTEXT) for _ in range(60)]
@@ -46,9 +46,9 @@ def test_sketches_agree_as_often_as_sets_overlap():
 
 def test_a_text_shorter_than_its_ngrams_has_a_sketch_and_none_without_tokens():
     short = np.array([5, 6], np.uint32)
-    assert agreeing(sketch(short, CONTEXT), sketch(short.copy(), CONTEXT)) == PLACES
+    assert agreeing(sketch(short, CONTEXT), sketch(short.copy(), CONTEXT)) == SKETCH_PLACES
     assert sketch(short[:0], CONTEXT) is None
-    assert agreeing(sketch(np.array([7, 7, 7], np.uint32), 0), sketch(np.array([7], np.uint32), 0)) == PLACES
+    assert agreeing(sketch(np.array([7, 7, 7], np.uint32), 0), sketch(np.array([7], np.uint32), 0)) == SKETCH_PLACES
 
 
 def test_ngrams_are_as_long_as_what_decides_a_draw_also_where_an_opening_is_scored_with_less():

@@ -13,7 +13,7 @@ from tests.support.two_keys import TOKENIZER, Words, words_of_one_token
 from tests.watermark.pairs import batch_tokens
 
 if TYPE_CHECKING:
-    from scanner.detection.attribution import KeyUnderTest
+    from scanner.detection.attribution import OpenedKey
 
 WIDTH, SURE = 64, 20.0
 """Numbers that stand for a word, and the logit of the word that is next in the chain."""
@@ -57,7 +57,7 @@ def unknowing(model: Path, folder: Path) -> Path:
     return folder
 
 
-def writer_of_foregone(key: "KeyUnderTest", words: Words) -> Writes:
+def writer_of_foregone(key: "OpenedKey", words: Words) -> Writes:
     """Writes text of runs of the chain; between two stands a word that is the best of 20 for the message."""
     mark, rule = key.watermark, key.watermark.rule
 
@@ -85,6 +85,6 @@ def chain_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def chain_key(tmp_path_factory: pytest.TempPathFactory) -> "tuple[Path, KeyUnderTest]":
+def chain_key(tmp_path_factory: pytest.TempPathFactory) -> "tuple[Path, OpenedKey]":
     """A registry with one key of many messages, and the opened key."""
     return make_key(tmp_path_factory.mktemp("chain") / "registry", "gumbel-v2")

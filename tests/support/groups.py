@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 
-from scanner.detection.attribution import KeyUnderTest
+from scanner.detection.attribution import OpenedKey
 from scanner.registry import list_users, new_key, restore_users
 from scanner.watermark.native.version2_marks import Version2Mark
 from schemas.registry import is_reserved
@@ -28,7 +28,7 @@ def give_messages(folder) -> None:
     restore_users(folder, pa.Table.from_pylist(rows, USER_EVENTS))
 
 
-def make_key(folder, form: str, **parameters) -> tuple[str, KeyUnderTest]:
+def make_key(folder, form: str, **parameters) -> tuple[str, OpenedKey]:
     parameters = {"window": 2, **parameters} | ({"gamma": "1/4"} if "green" in form else {})
     (folder / "secrets").mkdir(parents=True, mode=0o700)
     folder.chmod(0o700)

@@ -3,7 +3,7 @@
 import functools
 from pathlib import Path
 
-from scanner.detection.attribution import KeyUnderTest
+from scanner.detection.attribution import OpenedKey
 from scanner.registry import load_registry, open_key, tokenizer_path
 from scanner.text import Tokenizer, load_tokenizer, sha256_file
 from tests.support.two_keys import TOKENIZER
@@ -21,9 +21,9 @@ def demo_tokenizer() -> Tokenizer:
     return loaded(TOKENIZER, sha256_file(TOKENIZER))
 
 
-def opened(registry: Path) -> list[KeyUnderTest]:
+def opened(registry: Path) -> list[OpenedKey]:
     """All keys of a registry, in their order."""
     return [
-        KeyUnderTest(key, open_key(registry, key), loaded(tokenizer_path(registry, key), key.tokenizer.sha256))
+        OpenedKey(key, open_key(registry, key), loaded(tokenizer_path(registry, key), key.tokenizer.sha256))
         for key in load_registry(registry).keys
     ]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.detection.attribution import KeyUnderTest, Origin
+from scanner.detection.attribution import BatchOrigin, OpenedKey
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
 from scanner.printable import (
@@ -49,7 +49,7 @@ from tests.support.evasions import EVASIONS
 from tests.support.opened import opened
 from tests.support.two_keys import message_of
 
-ORIGIN = Origin("scan", "shard", "/in/a.parquet")
+ORIGIN = BatchOrigin("scan", "shard", "/in/a.parquet")
 RATE = 1e-6
 PLAIN = "The cat sat on a mat. It saw me, and I saw it! So we couldn't leave the house, or so it seems.\nThen we ate."
 
@@ -355,7 +355,7 @@ def test_marks_beyond_thirty_go():
 
 
 @pytest.fixture(scope="module")
-def keys(registry) -> list[KeyUnderTest]:
+def keys(registry) -> list[OpenedKey]:
     return opened(registry)
 
 

@@ -125,7 +125,15 @@ def test_shapes():
 
 @pytest.mark.parametrize("gamma", [Fraction(1, 4), Fraction(77, 256)], ids=str)
 def test_what_is_looked_up_is_what_would_be_summed(gamma):
-    for scored in (0, 1, 2, 16, pvalues.SHORT - 1, pvalues.SHORT, pvalues.SHORT + 1):
+    for scored in (
+        0,
+        1,
+        2,
+        16,
+        pvalues.LONGEST_TABULATED - 1,
+        pvalues.LONGEST_TABULATED,
+        pvalues.LONGEST_TABULATED + 1,
+    ):
         scores, all_scored = np.arange(scored + 1.0), np.full(scored + 1, float(scored))
         summed = pvalues._each_greenlist(scores, all_scored, float(gamma), np.empty((0, 0)))
         assert log10_greenlist(scores, scored, gamma).tobytes() == summed.tobytes()

@@ -10,7 +10,7 @@ from scanner.watermark.format import Basis, RanksAmongDecoys
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.laws import Gamma
 from scanner.watermark.positions import WholeWindows, spread_out
-from scanner.watermark.rule import DECOYS, FEWEST, LEAST_RANK, MOST, decide, most_ranked, ranked, search
+from scanner.watermark.rule import DECOYS, FEWEST_RANKED, LEAST_RANK, MOST_RANKED, decide, most_ranked, ranked, search
 from scanner.watermark.stacks.shared import StackFormat
 
 STACKS = [
@@ -193,4 +193,4 @@ class Equalled(Counting):
 
 
 def test_how_many_positions_are_ranked():
-    assert [most_ranked(seconds) for seconds in (1e-12, 1e-4, 10.0)] == [MOST, 3003, FEWEST]
+    assert [most_ranked(seconds) for seconds in (1e-12, 1e-4, 10.0)] == [MOST_RANKED, 3003, FEWEST_RANKED]

@@ -28,7 +28,7 @@ from scanner.audit.statistics.hits import (
     cluster_sums,
     critical_scores,
 )
-from scanner.detection.attribution import KeyPositions, Origin
+from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.detection.detector import Detector
 from scanner.detection.spans import SPAN
 from scanner.registry import Holders, NamedUser, read_secret
@@ -167,7 +167,7 @@ class WholeTextDecoys:
         )
         scored = _KeptScores()
         result = detector.under(self.marks(seed), _DecoyHolders(), THRESHOLDS[0]).score_batch(
-            documents, Origin("", "", ""), scored
+            documents, BatchOrigin("", "", ""), scored
         )
         log10_p, weights = np.full(len(texts), np.inf), self._weights
         differs = np.array([bool(weights.normalised) and normalise(text) != text for text in texts.values()])
@@ -189,10 +189,10 @@ class WholeTextDecoys:
         weights, whole = self._weights, np.zeros((len(differs), len(_ALPHA)))  # log of that product
         others, normalised = whole.copy(), weights.normalised or 0.0
         for of_key in scores:
-            key, places = self._keys[of_key.test.key.key_id], of_key.documents
-            messages, scored, parted = of_key.test.key.messages, of_key.positions.scored, of_key.parted
+            key, places = self._keys[of_key.opened_key.key.key_id], of_key.documents
+            messages, scored, parted = of_key.opened_key.key.messages, of_key.positions.scored, of_key.parted
             # a text that lacks a look has its share elsewhere (scanner.scan_plan.ErrorShares.corrections)
-            without = 0.0 if can_have_levels(of_key.test.key) else weights.weighed or 0.0
+            without = 0.0 if can_have_levels(of_key.opened_key.key) else weights.weighed or 0.0
             unit = weights.document + without + np.where(parted, 0.0, weights.span or 0.0)
             of_whole = unit * (weights.as_written + np.where(differs, 0.0, normalised))
             whole[places] += np.log1p(-self._as_written(key, messages, scored, of_whole[places]))

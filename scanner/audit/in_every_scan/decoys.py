@@ -33,7 +33,7 @@ from scanner.audit.in_every_scan.decoy_keys import CHARACTERS_A_DRAW, SHADOWS, T
 from scanner.audit.in_every_scan.knockoffs import count_ranks, rank
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums, cluster_sums
 from scanner.detection.accounts import AccountPositions, Posts
-from scanner.detection.attribution import KeyPositions, KeyUnderTest, Origin
+from scanner.detection.attribution import BatchOrigin, KeyPositions, OpenedKey
 from scanner.detection.detector import Detector
 from scanner.text import Tokenizer
 from scanner.watermark import select_positions
@@ -66,21 +66,21 @@ class HitCounts:
     origin: as it stands in every row.
     """
 
-    def __init__(self, decoys: Decoys, origin: Origin) -> None:
+    def __init__(self, decoys: Decoys, origin: BatchOrigin) -> None:
         self._decoys, self._origin = decoys, origin
         self._found: dict[HitSubject, ClusterSums] = {}
 
     def _count(
         self,
         kind: str,
-        test: KeyUnderTest,
+        opened_key: OpenedKey,
         sums: ClusterSums,
         messages: int,
         decoy_number: int | None = None,
         stratum: str | None = None,
         key_id: str | None = None,
     ) -> None:
-        how = self._decoys.kinds[test.key.key_id].format
+        how = self._decoys.kinds[opened_key.key.key_id].format
         subject = HitSubject(kind, messages, decoy_number, how.columns(), how.label(), stratum, key_id)
         self._add_sums(subject, sums)
 
@@ -112,7 +112,7 @@ class DecoyObserver(HitCounts):
     detector: decides texts whole, under decoys; None: no text is.
     """
 
-    def __init__(self, decoys: Decoys, origin: Origin, start: int, detector: Detector | None = None) -> None:
+    def __init__(self, decoys: Decoys, origin: BatchOrigin, start: int, detector: Detector | None = None) -> None:
         super().__init__(decoys, origin)
         self._piece = f"{origin.shard_id};{start};".encode()
         self._known: set[bytes] = set()
@@ -150,7 +150,7 @@ class DecoyObserver(HitCounts):
     ) -> None:
         """Score D documents: under decoys of a kind with one message (−1: none), and under every message of one."""
         for of_key in scores:
-            key_id = of_key.test.key.key_id
+            key_id = of_key.opened_key.key.key_id
             if key_id in self._decoys.one:
                 number = self._decoys.kinds[key_id].number
                 self._score_one(of_key, np.flatnonzero(kinds[of_key.documents] == number), seeds, text_of)
@@ -180,7 +180,7 @@ class DecoyObserver(HitCounts):
     ) -> None:
         if not len(places):
             return
-        key, kind = scores.test.key, self._decoys.kinds[scores.test.key.key_id]
+        key, kind = scores.opened_key.key, self._decoys.kinds[scores.opened_key.key.key_id]
         score, terms, best = list[NDArray[np.generic]](), list[NDArray[np.float64]](), np.empty(0)
         of_places = [seeds[d] for d in scores.documents[places].tolist()]
         messages = np.array([int.from_bytes(seed[:8], "little") % key.messages for seed in of_places])
@@ -212,30 +212,30 @@ class DecoyObserver(HitCounts):
         text_of: Callable[[int], str],
     ) -> None:
         """Count hits of single messages, and once more by parts of the traffic. Arguments as of `cluster_sums`."""
-        self._count(kind, scores.test, cluster_sums(hits, tests, chance), 1)
+        self._count(kind, scores.opened_key, cluster_sums(hits, tests, chance), 1)
         scored, documents = scores.positions.scored[places], scores.documents[places].tolist()
-        for part, names in strata(scored, scores.test.tokenizer, text_of, documents):
+        for part, names in strata(scored, scores.opened_key.tokenizer, text_of, documents):
             for name in np.unique(names).tolist():
                 of = names == name
                 sums = cluster_sums(hits[of], tests[of], chance[of])
-                self._count(f"{kind}_{part}", scores.test, sums, 1, stratum=name)
+                self._count(f"{kind}_{part}", scores.opened_key, sums, 1, stratum=name)
 
     def _score_shadows(self, scores: KeyPositions, places: NDArray[np.int64]) -> None:
         """Score messages that a key of one message does not have, which no text can be marked with."""
         if not len(places):
             return
-        key, law = scores.test.key, self._decoys.shadowed[scores.test.key.key_id]
+        key, law = scores.opened_key.key, self._decoys.shadowed[scores.opened_key.key.key_id]
         messages = np.arange(key.messages, key.messages + SHADOWS)
         positions = select_positions(scores.positions, np.tile(places, SHADOWS))
-        score = scores.test.watermark.score(scores.tokens, positions, np.repeat(messages, len(places)))
+        score = scores.opened_key.watermark.score(scores.tokens, positions, np.repeat(messages, len(places)))
         hits = log10_p_best(law, score, positions.scored, 1)[:, None] <= _LOG10_ALPHA[None, :]
         chance, one = self._decoys.chances(law, scores.positions.scored[places], 1), np.ones(len(places))
         for message, hit in zip(messages.tolist(), hits.reshape(SHADOWS, len(places), -1), strict=True):
-            self._count("shadow", scores.test, cluster_sums(hit, one, chance), 1, message, key_id=key.key_id)
+            self._count("shadow", scores.opened_key, cluster_sums(hit, one, chance), 1, message, key_id=key.key_id)
 
     def _rank_held(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         """Rank users' messages among some that nobody has (scanner.audit.in_every_scan.controls)."""
-        key, how = scores.test.key, self._decoys.kinds[scores.test.key.key_id].format
+        key, how = scores.opened_key.key, self._decoys.kinds[scores.opened_key.key.key_id].format
         if not len(places) or self._decoys.holders is None or not isinstance(how, StandsIn):
             return
         numbers = self._decoys.numbers(key.key_id, [seeds[d] for d in scores.documents[places].tolist()])
@@ -245,23 +245,25 @@ class DecoyObserver(HitCounts):
             return
         holders_of, held = self._decoys.holders.some(key.key_id, numbers[:, 0]), self._decoys.held[key.key_id]
         positions = select_positions(scores.positions, places)
-        ranked = rank(scores.test.watermark, how, key.messages, scores.tokens, positions, holders_of, numbers[:, 1:3])
+        ranked = rank(
+            scores.opened_key.watermark, how, key.messages, scores.tokens, positions, holders_of, numbers[:, 1:3]
+        )
         for kind, (hits, tests, chance) in count_ranks(ranked, held).items():
             for cluster in np.unique(ranked.cluster).tolist():
                 of = ranked.cluster == cluster
                 sums = cluster_sums(hits[of, None], tests[of], chance[of, None])
-                self._count(kind, scores.test, sums, key.messages, cluster, key_id=key.key_id)
+                self._count(kind, scores.opened_key, sums, key.messages, cluster, key_id=key.key_id)
 
     def _score_all(
         self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
     ) -> None:
-        key, scored = scores.test.key, scores.positions.scored[places]
+        key, scored = scores.opened_key.key, scores.positions.scored[places]
         if not len(places):
             return
         kind = self._decoys.kinds[key.key_id]
         of_places = [seeds[d] for d in scores.documents[places].tolist()]
         score, best = np.zeros(len(places)), np.zeros(0 if scores.parts is None else len(places))
-        marks = [scores.test.to_device(kind.open(key.messages, seed)) for seed in of_places]
+        marks = [scores.opened_key.to_device(kind.open(key.messages, seed)) for seed in of_places]
         for mark, some in _joined(marks, scores.tokens.offsets[scores.documents[places]]):
             positions = select_positions(scores.positions, places[some])
             found = search(mark, scores.tokens, positions, key.messages)
@@ -293,24 +295,24 @@ class DecoyObserver(HitCounts):
         """Count one score of each document, by the p-value that a verdict would have."""
         if not len(scored):
             return
-        law = self._decoys.kinds[scores.test.key.key_id].law
+        law = self._decoys.kinds[scores.opened_key.key.key_id].law
         log10_p = log10_p_best(law, score, scored, messages)
         chance = self._decoys.chances(law, scored, messages)
         hit = log10_p[:, None] <= _LOG10_ALPHA[None, :]
-        self._count(kind, scores.test, cluster_sums(hit, np.ones(len(scored)), chance), messages)
+        self._count(kind, scores.opened_key, cluster_sums(hit, np.ones(len(scored)), chance), messages)
 
     def _add_spans(self, scores: KeyPositions, places: NDArray[np.int64], best: ArrayLike, messages: int) -> None:
         """Count the smallest p of any part of each document, log10, by the p-value that a span would have."""
         # The law bounds the chance of a pass: parts that share draws pass together; it is 0 where no part can pass.
         if not np.size(best) or scores.parts is None:
             return
-        law = self._decoys.kinds[scores.test.key.key_id].law
+        law = self._decoys.kinds[scores.opened_key.key.key_id].law
         scored = scores.positions.scored[places]
         looks = scores.parts.of_documents(places).looks(scored)
         least = log10_in_document(log10_p_of(law, law.largest(scored), scored), looks, messages)
         chance = np.where(least[:, None] <= _LOG10_ALPHA[None, :], np.array(THRESHOLDS)[None, :], 0.0)
         hit = log10_in_document(best, looks, messages)[:, None] <= _LOG10_ALPHA[None, :]
-        self._count("decoy_spans", scores.test, cluster_sums(hit, np.ones(len(scored)), chance), messages)
+        self._count("decoy_spans", scores.opened_key, cluster_sums(hit, np.ones(len(scored)), chance), messages)
 
 
 def _joined(marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Iterator[tuple[Watermark, NDArray[np.int64]]]:
@@ -340,30 +342,30 @@ class LevelDecoyObserver(DecoyObserver):
     ) -> None:
         del every, text_of
         for of_key in scores:
-            key_id = of_key.test.key.key_id
+            key_id = of_key.opened_key.key.key_id
             if key_id in self._decoys.one:
                 number = self._decoys.kinds[key_id].number
                 self._score_by_levels(of_key, np.flatnonzero(kinds[of_key.documents] == number), seeds)
 
     def _score_by_levels(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
-        key, kind = scores.test.key, self._decoys.kinds[scores.test.key.key_id]
+        key, kind = scores.opened_key.key, self._decoys.kinds[scores.opened_key.key.key_id]
         log10_p = []
         for place in places.tolist():
             seed, positions = seeds[int(scores.documents[place])], select_positions(scores.positions, [place])
-            mark = scores.test.to_device(kind.open(key.messages, seed))
+            mark = scores.opened_key.to_device(kind.open(key.messages, seed))
             score = mark.score(scores.tokens, positions, int.from_bytes(seed[:8], "little") % key.messages)
             log10_p.append(float(log10_p_best(mark.law, score, positions.scored, 1)[0]))
         if log10_p:
             hits = np.array(log10_p)[:, None] <= _LOG10_ALPHA[None, :]
             chance = np.broadcast_to(np.array(THRESHOLDS), hits.shape)
-            self._count("decoy_weighed", scores.test, cluster_sums(hits, np.ones(len(hits)), chance), 1)
+            self._count("decoy_weighed", scores.opened_key, cluster_sums(hits, np.ones(len(hits)), chance), 1)
 
 
 class Rehearsal(DecoyObserver):
     """Decoys that are scored to compile their kernels, and counted nowhere."""
 
     def __init__(self, decoys: Decoys) -> None:
-        super().__init__(decoys, Origin("", "", ""), 0)
+        super().__init__(decoys, BatchOrigin("", "", ""), 0)
 
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
         """Score all texts under every kind of key, as some text of the scan will be."""
@@ -378,7 +380,7 @@ class AccountDecoyObserver(HitCounts):
     origin: of the part, as it stands in every row; unit: name of the posts that are tested together.
     """
 
-    def __init__(self, decoys: Decoys, origin: Origin, unit: str) -> None:
+    def __init__(self, decoys: Decoys, origin: BatchOrigin, unit: str) -> None:
         super().__init__(decoys, origin)
         self._piece = f"accounts;{unit};".encode()
 
@@ -387,7 +389,7 @@ class AccountDecoyObserver(HitCounts):
         digests = [hashlib.sha256(name.encode()).digest() for name in posts.account_ids]
         drawn = [(account, kind) for account, kind, _ in self._decoys.drawn(self._piece, digests)]
         for subject in under_keys:
-            key_id = subject.test.key.key_id
+            key_id = subject.opened_key.key.key_id
             if key_id in self._decoys.one:
                 number = self._decoys.kinds[key_id].number
                 accounts = [account for account, kind in drawn if kind == number]
@@ -398,7 +400,7 @@ class AccountDecoyObserver(HitCounts):
 
     def _score(self, subject: AccountPositions, posts: Posts, accounts: Sequence[int], seeds: Sequence[bytes]) -> None:
         """Score accounts, each under the decoy key of its seed, and count the hits of all of them at once."""
-        key, kind = subject.test.key, self._decoys.kinds[subject.test.key.key_id]
+        key, kind = subject.opened_key.key, self._decoys.kinds[subject.opened_key.key.key_id]
         of_accounts, of_posts, scored = [], [], []
         for account, seed in zip(accounts, seeds, strict=True):
             mark, message = kind.open(key.messages, seed), int.from_bytes(seed[:8], "little") % key.messages
@@ -407,33 +409,33 @@ class AccountDecoyObserver(HitCounts):
             of_accounts.append(mark.score(subject.posts, positions, message))
             of_posts.append(mark.score(subject.posts, each, message))
             scored.append(each.scored)
-        self._count_pooled(subject.test, np.concatenate(of_accounts), subject.positions.scored[accounts])
+        self._count_pooled(subject.opened_key, np.concatenate(of_accounts), subject.positions.scored[accounts])
         nights = np.concatenate([posts.nights[posts.begins[i] : posts.begins[i + 1]] for i in accounts])
         begins = np.cumsum([0, *map(len, scored)])
-        self._count_evidence(subject.test, np.concatenate(of_posts), np.concatenate(scored), begins, nights)
+        self._count_evidence(subject.opened_key, np.concatenate(of_posts), np.concatenate(scored), begins, nights)
 
-    def _count_pooled(self, test: KeyUnderTest, score: NDArray[np.generic], scored: NDArray[np.int64]) -> None:
-        law = self._decoys.kinds[test.key.key_id].law
+    def _count_pooled(self, opened_key: OpenedKey, score: NDArray[np.generic], scored: NDArray[np.int64]) -> None:
+        law = self._decoys.kinds[opened_key.key.key_id].law
         hit = log10_p_best(law, score, scored, 1)[:, None] <= _LOG10_ALPHA
         sums = cluster_sums(hit, np.ones(len(hit)), self._decoys.chances(law, scored, 1))
-        self._count("decoy_accounts", test, sums, 1)
+        self._count("decoy_accounts", opened_key, sums, 1)
 
     def _count_evidence(
         self,
-        test: KeyUnderTest,
+        opened_key: OpenedKey,
         score: NDArray[np.generic],
         scored: NDArray[np.int64],
         begins: NDArray[np.int64],
         nights: NDArray[np.int64],
     ) -> None:
         """Count how often the evidence of accounts reaches the levels; the arguments are as of `log10_evidence`."""
-        law = self._decoys.kinds[test.key.key_id].law
+        law = self._decoys.kinds[opened_key.key.key_id].law
         hit, possible = (
             log10_evidence(law, given, scored, begins, nights)[:, None] >= -_LOG10_ALPHA
             for given in (score, law.largest(scored))
         )
         sums = cluster_sums(hit, np.ones(len(hit)), np.where(possible, THRESHOLDS, 0.0))
-        self._count("decoy_evidence", test, sums, 1)
+        self._count("decoy_evidence", opened_key, sums, 1)
 
 
 LETTERS = 64
