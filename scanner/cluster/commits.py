@@ -23,7 +23,7 @@ from scanner.errors import FileFault
 from scanner.input.documents import UNKNOWN_IDENTITY
 from scanner.input.files import InputFile
 from scanner.input.shards import Shard, key_set, shard_id
-from scanner.results.newest import SIDE_TABLES, enter_side_rows, run_number, settle
+from scanner.results.current_rows import SIDE_TABLES, enter_side_rows, run_number, settle
 from scanner.results.transactions import TableEntry, Tables, commit, find_committed
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import write_file

@@ -38,8 +38,8 @@ from scanner.detection.token_levels import LevelsName, TextLevels, pinned_reader
 from scanner.input.documents import read_text
 from scanner.input.shards import Shard, shard_id
 from scanner.input.tables import pack_rows
+from scanner.results.current_rows import flags
 from scanner.results.filters import open_filter
-from scanner.results.newest import flags
 from scanner.results.queries import ask
 from scanner.results.retention import done_in_frozen_nights
 from scanner.results.sightings import sightings_of

@@ -25,7 +25,7 @@ from scanner.errors import FileFault
 from scanner.input.documents import Unreadable, read
 from scanner.input.shards import Shard
 from scanner.input.tables import pack_rows
-from scanner.results.newest import ranges_ever
+from scanner.results.current_rows import ranges_ever
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import Plan
 

@@ -3,7 +3,7 @@
 Shards that were scanned under other keys before meet only the keys that came since. Once keys have weights, a row about
 one key depends on no other key. So a shard that is done under some of the keys under test is scanned under the others
 alone. The rows of both stand beside each other, and the best row of each document is its verdict
-(scanner.results.newest). Keys are tried as runs of neighbours in the registry's order, which new keys extend.
+(scanner.results.current_rows). Keys are tried as runs of neighbours in the registry's order, which new keys extend.
 """
 
 import hashlib
@@ -27,8 +27,8 @@ from scanner.input.inspector import Inspector
 from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, RowGroup, Shard, cut, key_set, shard_id
 from scanner.printable import printable
 from scanner.results import quarantine
+from scanner.results.current_rows import sets_of_keys, settle
 from scanner.results.filters import filters_used, fixed_filter
-from scanner.results.newest import sets_of_keys, settle
 from scanner.results.queries import rules_ever
 from scanner.results.retention import cutoff, done_in_frozen_nights
 from scanner.results.scan_list import EXAMPLES_TOLD, NOTHING_READ, Reason, WholeInput, in_words, reasons, whole_input

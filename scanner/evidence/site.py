@@ -28,10 +28,10 @@ from scanner.evidence.sentences import WHY_NOBODY, record_of
 from scanner.printable import one_in, printable
 from scanner.results import audits, current_decisions, flagged, scans
 from scanner.results.account_posts import lacking_accounts
+from scanner.results.current_rows import flags as flags_of_all
+from scanner.results.current_rows import ranges_ever
 from scanner.results.false_discoveries import log10_p_shown
 from scanner.results.flags import FlagCount, of_canary
-from scanner.results.newest import flags as flags_of_all
-from scanner.results.newest import ranges_ever
 from scanner.results.queries import ask, of_a_scan
 from scanner.results.scan_list import (
     QuarantineFilter,

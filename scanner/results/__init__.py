@@ -3,7 +3,7 @@
 Each query takes a folder or URI of results, as text or Path, or the file of the scan's configuration.
 """
 
-from scanner.results import decision_log, false_discoveries, newest, queries
+from scanner.results import current_rows, decision_log, false_discoveries, queries
 from scanner.results.transactions import of_any_path
 from scanner.storage import locations
 
@@ -20,7 +20,7 @@ verdicts = of_any_path(queries.verdicts)
 decisions = of_any_path(decision_log.decisions)
 q_values = of_any_path(false_discoveries.q_values)
 reserved_q_values = of_any_path(false_discoveries.reserved_q_values)
-shards = of_any_path(newest.shards)
+shards = of_any_path(current_rows.shards)
 current_decisions = of_any_path(decision_log.current_decisions)
 table_uri = of_any_path(locations.table_uri)
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from scanner.detection.accounts import BYTES_OF_A_POST
 from scanner.detection.rows import TextIds
-from scanner.results.newest import shards
+from scanner.results.current_rows import shards
 from scanner.results.queries import ask, scans, verdicts
 from scanner.results.transactions import read_whole
 from scanner.results.upkeep import RewrittenFile, rewrite

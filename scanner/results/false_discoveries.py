@@ -43,7 +43,7 @@ from polars.io.plugins import register_io_source
 
 from scanner.detection.sketches import SKETCH_PLACES
 from scanner.errors import Refused
-from scanner.results.newest import exact, flags, largest_p, ranges_ever
+from scanner.results.current_rows import exact, flags, largest_p, ranges_ever
 from scanner.results.queries import scans
 from scanner.results.transactions import read_whole
 from scanner.storage.data_files import SCHEMAS

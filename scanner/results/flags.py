@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple
 
 import polars as pl
 
+from scanner.results.current_rows import EVERY_ROW
 from scanner.results.decision_log import State, in_state
 from scanner.results.false_discoveries import EVIDENCE_COLUMNS, LOG10_P_SHOWN, pieces_of_evidence, sizes_of
-from scanner.results.newest import EVERY_ROW
 from scanner.results.queries import ask, current_flags, scanned_and_one_of, with_audit
 from schemas.registry import CANARY_ID, Canary
 from schemas.tables import NAMED_LISTS

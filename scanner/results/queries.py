@@ -11,8 +11,8 @@ import polars as pl
 from deltalake import DeltaTable
 
 from scanner.errors import ScanFailed
-from scanner.results.newest import EVERY_ROW, exact, flags, newest_flags, newest_verdicts, ranges_ever, shards
-from scanner.results.newest import current_flags as of_every_set_of_keys
+from scanner.results.current_rows import EVERY_ROW, exact, flags, newest_flags, newest_verdicts, ranges_ever, shards
+from scanner.results.current_rows import current_flags as of_every_set_of_keys
 from scanner.results.transactions import faults_named, read_whole
 from scanner.storage.delta import open_table
 from scanner.storage.locations import table_uri

@@ -37,7 +37,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.input.shards import Shard
 from scanner.results.account_posts import drop_posts_of
-from scanner.results.newest import current_flags, drop_runs, flags, run_number, settle, shards, side_tables
+from scanner.results.current_rows import current_flags, drop_runs, flags, run_number, settle, shards, side_tables
 from scanner.results.queries import ask
 from scanner.results.scan_list import TO_THE_END
 from scanner.results.transactions import OF_NO_RUN, ORPHANS_AFTER_HOURS, Tables, read_whole, try_to_commit
@@ -131,7 +131,7 @@ def _done(tables: Tables, runs: pl.DataFrame) -> set[str]:
 
 
 def _with_a_time(logged: dict[str, int], done: Iterable[str]) -> list[Transaction]:
-    """Transactions of a table for shards, and for runs of these (scanner.results.newest), with the present time."""
+    """Transactions of a table for shards, and for runs of these (scanner.results.current_rows), with the time now."""
     shards, now = set(done), int(time.time() * 1000)
     of_shards = ((name, version) for name, version in logged.items() if name.partition(":")[0] in shards)
     return [Transaction(name, version, last_updated=now) for name, version in of_shards]

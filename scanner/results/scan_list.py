@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 
 from scanner.errors import Refused, in_a_line
 from scanner.printable import printable
-from scanner.results.newest import flags, newest_quarantine, ranges_ever, shards
+from scanner.results.current_rows import flags, newest_quarantine, ranges_ever, shards
 from scanner.results.queries import ask, of_trial, scanned_and_one_of, scans
 from scanner.results.transactions import refuse_other
 from scanner.storage.data_files import TABLES

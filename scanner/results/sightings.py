@@ -21,7 +21,7 @@ from scanner.detection.attribution import EarlierScans
 from scanner.errors import Refused, ScanFailed
 from scanner.input.files import InputFile, time_of_ns
 from scanner.registry import NO_RECORD, NamesPart, Record, given_at, given_rows, numbers_of_heads, verify_since
-from scanner.results.newest import flags, ranges_ever
+from scanner.results.current_rows import flags, ranges_ever
 from scanner.results.queries import ask, exist, quarantine, scans
 from scanner.results.transactions import TableEntry, commit, open_tables, read_whole
 from scanner.scan_plan import Plan

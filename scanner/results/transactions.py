@@ -3,7 +3,7 @@
 Every shard's rows enter a table together with an application transaction of the shard's id. Delta does not refuse an id
 that was committed before, so the id is looked up on a snapshot of the table and the commit made through that same
 snapshot, without retries: when anyone committed in between, Delta refuses it, and the look-up is done again. The tables
-beside verdicts are committed first (scanner.results.newest) and verdicts last, as the mark that a shard is done.
+beside verdicts are committed first (scanner.results.current_rows) and verdicts last, as the mark that a shard is done.
 """
 
 import os

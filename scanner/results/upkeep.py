@@ -24,7 +24,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.results.newest import side_tables
+from scanner.results.current_rows import side_tables
 from scanner.results.transactions import ORPHANS_AFTER_HOURS, Tables, additions, try_to_commit
 from scanner.storage.data_files import SCHEMAS, DataFile, write_file
 from scanner.storage.delta import KeptTable, attempts, open_table

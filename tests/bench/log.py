@@ -17,7 +17,7 @@ from statistics import median
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
-from scanner.results.newest import SIDE_TABLES, enter_side_rows, run_number, settle
+from scanner.results.current_rows import SIDE_TABLES, enter_side_rows, run_number, settle
 from scanner.results.transactions import TableEntry, Tables, commit, find_committed, open_tables
 from scanner.storage.data_files import SCHEMAS, DataFile
 from scanner.storage.locations import table_uri

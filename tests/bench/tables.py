@@ -21,7 +21,7 @@ import pyarrow as pa
 from scanner import results
 from scanner.detection.rows import EXACT_COLUMNS
 from scanner.results import queries, retention
-from scanner.results.newest import enter_side_rows, settle
+from scanner.results.current_rows import enter_side_rows, settle
 from scanner.results.retention import erase_user
 from scanner.results.transactions import TableEntry, commit, find_committed, open_tables
 from scanner.results.upkeep import compact

@@ -18,7 +18,7 @@ from deltalake.transaction import AddAction
 
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
-from scanner.results.newest import SIDE_TABLES, run_number, settle
+from scanner.results.current_rows import SIDE_TABLES, run_number, settle
 from scanner.results.retention import EXPIRE_AFTER, FREEZE_AFTER, done_in_frozen_nights, freeze
 from scanner.results.transactions import TableEntry, Tables, commit, find_committed, open_tables
 from scanner.storage.data_files import SCHEMAS, write_file

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from scanner import results
 from scanner.errors import Refused
-from scanner.results import newest
+from scanner.results import current_rows
 from scanner.results.transactions import read_whole
 from tests.support.deltas import delete_by_vector, forget_commits
 from tests.support.night import Night
@@ -133,7 +133,7 @@ def test_a_document_that_moved_keeps_its_verdict_and_since_when(night, registry,
 
     def flags() -> list[tuple]:
         night.scan()
-        return newest.flags(night.results).select(known).sort("doc_id").collect().rows()
+        return current_rows.flags(night.results).select(known).sort("doc_id").collect().rows()
 
     new, old = flags()
     assert (new[:3], old[:3]) == (("new", "alice", "named"), ("old", None, "held_later"))

@@ -62,7 +62,7 @@ def flagged(night) -> list[dict]:
 
 
 def shards(night) -> pl.DataFrame:
-    return results.newest.ranges_ever(night.results).sort("scanned_at", "path").collect()
+    return results.current_rows.ranges_ever(night.results).sort("scanned_at", "path").collect()
 
 
 @pytest.mark.costly

@@ -18,7 +18,7 @@ from scanner.cluster.work import MOST_IN_A_PACK, PACKS_A_WORKER, find_work, insp
 from scanner.cluster.worker import Worker
 from scanner.input.files import InputFile, list_files
 from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Range, Shard
-from scanner.results.newest import side_tables
+from scanner.results.current_rows import side_tables
 from scanner.results.transactions import Tables, open_tables
 from scanner.storage.locations import table_uri
 

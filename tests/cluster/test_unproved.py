@@ -6,7 +6,7 @@ import pytest
 from jobs.scan import of_outcome
 from jobs.summary import summary
 from scanner.cluster.worker import Worker
-from scanner.results.newest import flags
+from scanner.results.current_rows import flags
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
 

@@ -24,7 +24,7 @@ from scanner.cluster.scan import run_scan
 from scanner.cluster.worker import Worker
 from scanner.errors import Refused
 from scanner.registry import add_users, new_key
-from scanner.results import newest
+from scanner.results import current_rows
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan
 from schemas.config import ClusterConfig
@@ -80,7 +80,7 @@ def scan(folder: Path, share: float) -> dict[str, Any]:
     required = str(share > 0).lower()
     config.write_text(CONFIG.format(results=name, share=float(share), required=required, workers=workers))
     outcome = run_scan(make_plan(config), lambda work, totals: None, worker=Telling)
-    exact = newest.exact(str(folder / name), read_whole(str(folder / name), "verdicts")).collect()
+    exact = current_rows.exact(str(folder / name), read_whole(str(folder / name), "verdicts")).collect()
     rows = exact.drop(VARIES).sort("path", "row")
     audited = pl.read_delta(results.table_uri(str(folder / name), "audit_counts")).drop(*VARIES, "text", strict=False)
     return {

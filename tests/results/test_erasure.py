@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner.results import upkeep
-from scanner.results.newest import flags
+from scanner.results.current_rows import flags
 from scanner.results.queries import ask
 from scanner.results.retention import _delete_replaced, _without_names, erase_user
 from scanner.results.transactions import TableEntry, commit, open_tables

@@ -16,7 +16,7 @@ from scanner.cluster.work import find_work, inspect_input
 from scanner.cluster.worker import Worker
 from scanner.input.files import list_files
 from scanner.results import retention
-from scanner.results.newest import SIDE_TABLES
+from scanner.results.current_rows import SIDE_TABLES
 from scanner.results.retention import EXPIRE_AFTER, FREEZE_AFTER, freeze
 from scanner.results.transactions import open_tables
 from scanner.results.upkeep import compact, merge_bookkeeping

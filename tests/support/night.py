@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from scanner import results
 from scanner.cluster.scan import ScanOutcome, run_scan
-from scanner.results import newest
+from scanner.results import current_rows
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import Plan, make_plan
 
@@ -80,7 +80,7 @@ class Night:
     def verdicts(self) -> pl.DataFrame:
         """All rows, superseded ones included, so that rows written twice are seen; flags are exact."""
         rows = read_whole(self.results, "verdicts")
-        return newest.exact(self.results, rows).collect().sort("path", "row")
+        return current_rows.exact(self.results, rows).collect().sort("path", "row")
 
     def quarantine(self) -> pl.DataFrame:
         return results.quarantine(self.results).collect().sort("path", "row")

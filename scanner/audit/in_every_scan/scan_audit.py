@@ -42,7 +42,7 @@ from scanner.audit.statistics.audit_rows import HOLDING_VERDICTS, Audit, Questio
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums
 from scanner.audit.statistics.judgement import KEY_BOUND, Limits, counts, poisson_limits
 from scanner.results import queries
-from scanner.results.newest import flags
+from scanner.results.current_rows import flags
 from scanner.scan_plan import Plan
 from scanner.watermark.formats import format_of
 from schemas.audit import DECISION, DECISION_WHOLE, KNOCKOFFS, RESERVED_TEXT, STRATA

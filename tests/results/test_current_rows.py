@@ -20,7 +20,7 @@ from tests.support.two_keys import TOKENIZER, message_of
 
 
 def standing(nights: list[Shard]) -> dict[tuple[str, int], tuple[int, float]]:
-    """The scan and p-value that stand for each document, by the rule in scanner.results.newest."""
+    """The scan and p-value that stand for each document, by the rule in scanner.results.current_rows."""
     found: dict[tuple[str, int], tuple[int, float]] = {}
     by_age = sorted(enumerate(nights), key=lambda one: (ended(one[1], one[0]), one[0]))
     places = {(shard.path, shard.first + i) for shard in nights for i in range(len(shard.log10_p))}
