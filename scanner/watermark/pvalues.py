@@ -254,23 +254,17 @@ def _each_gumbel_log(s: NDArray[np.float64], t: NDArray[np.float64]) -> NDArray[
 
 
 @kernel
-def _log10_any_of(log10_p: float, tests: float, log_tests: float) -> float:
-    """As `log10_any_of`: of one test, p itself."""
-    return _log_any_of(log10_p * LN10, log_tests) / LN10 if tests > 1.0 else min(log10_p, 0.0)
-
-
-@kernel
 def _each_any_of(
     log10_p: NDArray[np.float64], tests: NDArray[np.float64], further: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    out = np.empty(len(log10_p))
-    n, log_n, m, log_m = 1.0, 0.0, 1.0, 0.0  # these are the same for most
-    for i in range(len(log10_p)):
-        if tests[i] != n:
-            n, log_n = tests[i], math.log(tests[i])
-        if further[i] != m:
-            m, log_m = further[i], math.log(further[i])
-        out[i] = _log10_any_of(_log10_any_of(log10_p[i], n, log_n), m, log_m)
+    out = log10_p.copy()
+    for numbers in (tests, further):
+        last, log_last = 1.0, 0.0  # N is the same for most
+        for i in range(len(out)):
+            if numbers[i] != last:
+                last, log_last = numbers[i], math.log(numbers[i])
+            # of one test, p itself
+            out[i] = _log_any_of(out[i] * LN10, log_last) / LN10 if last > 1.0 else min(out[i], 0.0)
     return out
 
 
