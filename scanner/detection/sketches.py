@@ -12,7 +12,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.watermark.kernel import kernel
+from scanner.watermark.kernel import inlined, kernel
 
 SKETCH_PLACES = 64
 """Places of a sketch, 4 bytes each."""
@@ -63,17 +63,35 @@ def keyed_sketches(text: str, key: NDArray[np.uint64]) -> list[NDArray[np.uint64
     raw = np.frombuffer(" ".join(text.casefold().split()).encode(errors="surrogatepass"), np.uint8)
     if len(raw) < GRAM_BYTES:
         return []
-    grams = _keyed_sums(raw, key)
-    return [_smallest(passage) for passage in np.array_split(_mixed(grams), -(-len(grams) // PASSAGE_BYTES))]
+    hashes = _keyed_hashes(raw, key)
+    if len(hashes) <= PASSAGE_BYTES:
+        return [_smallest(hashes)]
+    return [_smallest(passage) for passage in np.array_split(hashes, -(-len(hashes) // PASSAGE_BYTES))]
+
+
+def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A permutation of 64 bits (splitmix64's)."""
+    value = value + _STEP
+    value = (value ^ (value >> np.uint64(30))) * _MIX[0]
+    value = (value ^ (value >> np.uint64(27))) * _MIX[1]
+    return value ^ (value >> np.uint64(31))
+
+
+_mixed_number = inlined(_mixed)
 
 
 @kernel
-def _keyed_sums(raw: NDArray[np.uint8], key: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Sums of the bytes of each n-gram, each byte multiplied by the key of its place; uint64[N - GRAM_BYTES + 1]."""
+def _keyed_hashes(raw: NDArray[np.uint8], key: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Sum of the bytes of each n-gram, each byte multiplied by the key of its place, mixed; uint64[N - GRAM_BYTES + 1].
+
+    In one kernel: as calls of numpy, mixing takes as long as adding up.
+    """
     sums = np.zeros(len(raw) - len(key) + 1, np.uint64)
     for place in range(len(key)):
         for begin in range(len(sums)):
             sums[begin] += np.uint64(raw[begin + place]) * key[place]
+    for begin in range(len(sums)):
+        sums[begin] = _mixed_number(sums[begin])
     return sums
 
 
@@ -89,11 +107,3 @@ def _each_once(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     ordered: NDArray[np.uint64] = np.sort(hashes)
     kept: NDArray[np.uint64] = np.append(ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]])
     return kept
-
-
-def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A permutation of 64 bits (splitmix64's)."""
-    value = value + _STEP
-    value = (value ^ (value >> np.uint64(30))) * _MIX[0]
-    value = (value ^ (value >> np.uint64(27))) * _MIX[1]
-    return value ^ (value >> np.uint64(31))

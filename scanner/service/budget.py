@@ -290,17 +290,17 @@ def containments(one: NDArray[np.uint64], others: NDArray[np.uint64], sizes: NDA
 
     0 with few shared hashes. others: their sketches, one behind the other; sizes: hashes of each, 1 at least.
     """
-    ends = np.cumsum(sizes)
-    begins, full, everything = ends - sizes, sizes == MOST_GRAMS, np.uint64(2**64 - 1)
-    bounds = np.minimum(np.where(full, others[ends - 1], everything), one[-1] if len(one) == MOST_GRAMS else everything)
     ends_of_one = np.zeros(2**16, bool)  # comparing all of them exactly would take most of a charge
     ends_of_one[one.astype(np.uint16)] = True
-    are_shared = ends_of_one[others.astype(np.uint16)]
-    are_shared[are_shared] = np.isin(others[are_shared], one)
-    shared = np.add.reduceat(are_shared, begins, dtype=np.int64)
-    of_others = np.add.reduceat(others <= np.repeat(bounds, sizes), begins, dtype=np.int64)
-    smaller = np.minimum(np.searchsorted(one, bounds, "right"), of_others)
-    return np.where(shared >= FEWEST_SHARED, shared / np.maximum(smaller, 1), 0.0)
+    places = np.flatnonzero(ends_of_one[others.astype(np.uint16)])
+    few, ends = others[places], np.cumsum(sizes)
+    places = places[one[np.minimum(one.searchsorted(few), len(one) - 1)] == few]
+    shared, found = np.bincount(ends.searchsorted(places, "right"), minlength=len(sizes)), np.zeros(len(sizes))
+    for place in np.flatnonzero(shared >= FEWEST_SHARED):
+        both = one, others[ends[place] - sizes[place] : ends[place]]
+        bound = min((each[-1] for each in both if len(each) == MOST_GRAMS), default=np.uint64(2**64 - 1))
+        found[place] = shared[place] / min(each.searchsorted(bound, "right") for each in both)
+    return found
 
 
 def _indexed(grams: NDArray[np.uint64]) -> list[int]:

@@ -27,6 +27,7 @@ from threading import local
 from typing import Any
 
 import numpy as np
+import polars as pl
 import tomli_w
 
 from scanner.audit.statistics.judgement import binomial_limits
@@ -121,12 +122,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.detector", description=__doc__)
     parser.add_argument("--texts", type=int, default=1000, help="texts of each way; whole hundreds")
     parser.add_argument("--timed", type=int, default=400, help="marked texts, and as many without a mark; 0: none")
-    parser.add_argument("--loaded", type=int, help="texts at half load; --texts, unless stated")
+    parser.add_argument("--loaded", type=int, help="texts at half load; 0: none; --texts, unless stated")
     parser.add_argument("--keys", nargs="+", default=list(KEYS), choices=list(KEYS))
+    parser.add_argument("--corpus", type=Path, help="Parquet file whose column `text` has the texts; else made ones")
     options = parser.parse_args()
     count, loaded = options.texts, options.texts if options.loaded is None else options.loaded
     words = words_of_one_token()
     plain = plain_text(words)
+    texts = texts_of(options.corpus, plain, 2 * count + loaded + WARM)
     for name in options.keys:
         form, looks = KEYS[name]
         with tempfile.TemporaryDirectory() as made:
@@ -137,7 +140,6 @@ def main() -> None:
                 folder, folder / "registry", more=tomli_w.dumps(looks), detector="workers = 1\n" + BUDGET + PROXY
             )
             marked = marked_text(folder / "registry", words)
-            texts = [plain(400, seed)[:CHARACTERS] for seed in range(2 * count + loaded + WARM)]
             found = [marked(1, 400, seed)[:CHARACTERS] for seed in range(max(loaded // 20 + 1, 24))]
             print(f"{name}; texts of {CHARACTERS} characters", flush=True)
             alone(folder, texts[:count], found)
@@ -145,9 +147,21 @@ def main() -> None:
                 in_order = [detector.ask(text) for text in (texts[-1], found[0], texts[-2])]
                 print(f"  first texts (the second is marked): {', '.join(f'{s:.3f} s' for s in in_order)}")
                 rate = throughput(detector, texts, beside(folder, texts, count), count)
-                half_load(detector, texts[2 * count : 2 * count + loaded], found, rate / 2)
+                if loaded:
+                    half_load(detector, texts[2 * count : 2 * count + loaded], found, rate / 2)
                 if options.timed:
                     timing(detector, plain, marked, options.timed)
+
+
+def texts_of(corpus: Path | None, plain: Callable[[int, int], str], count: int) -> list[str]:
+    """Texts of CHARACTERS characters: the beginnings of a corpus's first ones that have so many, or made of words."""
+    if corpus is None:
+        return [plain(400, seed)[:CHARACTERS] for seed in range(count)]
+    long = pl.scan_parquet(corpus).select("text").filter(pl.col("text").str.len_chars() >= CHARACTERS).head(count)
+    texts = long.collect()["text"].str.head(CHARACTERS).to_list()
+    if len(texts) < count:
+        raise SystemExit(f"{corpus}: has {len(texts)} texts of {CHARACTERS} characters; {count} are needed")
+    return texts
 
 
 def beside(folder: Path, texts: Sequence[str], count: int) -> tuple[float, float]:
