@@ -120,15 +120,25 @@ def new_secret_file(path: Path, draw: Callable[[bytes], bytes] = bytes) -> bytes
         SecretError: the file is there already or cannot be made; no file is left behind.
     """
     secret = draw(os.urandom(NEW_BYTES))
+    new_private_file(path, secret.hex().encode() + b"\n")
+    return secret
+
+
+def new_private_file(path: Path, content: bytes) -> None:
+    """Make a new file for its owner alone, mode 0600, which is on the disk when this returns.
+
+    Raises:
+        SecretError: as for `new_secret_file`.
+    """
     try:
         _make_private_folders(path.parent)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except (OSError, ValueError) as error:
         raise SecretError(f"secret file {path}: cannot be made ({_why(error)})") from None
     try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, 0o600)
-            file.write(secret.hex() + "\n")
+            file.write(content)
             file.flush()
             os.fsync(descriptor)
         sync_folder(path.parent)
@@ -136,7 +146,6 @@ def new_secret_file(path: Path, draw: Callable[[bytes], bytes] = bytes) -> bytes
         with contextlib.suppress(OSError):
             path.unlink()
         raise SecretError(f"secret file {path}: cannot be written ({_why(error)})") from None
-    return secret
 
 
 def _make_private_folders(folder: Path) -> None:

@@ -202,17 +202,27 @@ class Budget:
 
     def near_duplicates_of(self, grams: NDArray[np.uint64]) -> list[int]:
         """Numbers of the first passages whose near-duplicate a passage with this keyed sketch is."""
-        hashes = _indexed(grams)
-        rows = self._db.execute(
-            f"SELECT id, sketch FROM firsts WHERE id IN (SELECT first FROM hashes "  # noqa: S608 - marks alone
-            f"WHERE hash IN ({','.join('?' * len(hashes))}) GROUP BY first ORDER BY count(*) DESC LIMIT {_COMPARED})",
-            hashes,
-        ).fetchall()
+        rows = self._of_each("SELECT id, sketch FROM firsts WHERE id IN", self.compared_with(grams)).fetchall()
         if not rows:
             return []
         every = np.frombuffer(b"".join(sketch for _, sketch in rows), "<u8")
         sizes = np.array([len(sketch) // 8 for _, sketch in rows])
         return [rows[place][0] for place in np.flatnonzero(containments(grams, every, sizes) >= ALIKE)]
+
+    def compared_with(self, grams: NDArray[np.uint64]) -> list[int]:
+        """Numbers of the first passages that share most indexed hashes with a keyed sketch; of equal ones, the newest.
+
+        Counted here, since SQLite takes twice as long to group rows.
+        """
+        (found,) = self._of_each("SELECT group_concat(first) FROM hashes WHERE hash IN", _indexed(grams)).fetchone()
+        if found is None:
+            return []
+        firsts, shared = np.unique(np.fromstring(found, np.int64, sep=","), return_counts=True)
+        return list(firsts[np.argsort(shared, kind="stable")[: -_COMPARED - 1 : -1]].tolist())
+
+    def _of_each(self, select: str, values: Sequence[int]) -> sqlite3.Cursor:
+        """What a statement that ends with IN selects for some values."""
+        return self._db.execute(f"{select} ({','.join('?' * len(values))})", values)
 
     def _charged(self, first: int) -> tuple[int, float]:
         """How many texts were charged to a first one, and when the oldest was."""

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import ClassVar, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
@@ -24,16 +25,15 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
     load_pem_public_key,
 )
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from scanner.errors import Refused, SecretError
 from scanner.registry.keys_file import locked
-from scanner.registry.secrets import read_private_file
+from scanner.registry.secrets import new_private_file, read_private_file
 from scanner.storage.locations import make_private, read_named, write_whole
 from scanner.storage.toml import canonical
 from schemas.service import ExpertToken, SignedReport, SigningKey, Statement
 
-_FILE = "signing.json"
 _HANDOVER = timedelta(minutes=1)
 """Time after a new key was made in which the last one's reports are good: some are being signed by it just then."""
 
@@ -48,8 +48,40 @@ def make_folder(folder: Path) -> None:
 
 class _SigningKeys(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+    file: ClassVar = "signing.json"
+    title: ClassVar = "signing keys"
 
     keys: tuple[SigningKey, ...] = ()
+
+    @model_validator(mode="after")
+    def _ids_are_their_own(self) -> "_SigningKeys":
+        if any(key_id_of(_public_key(key)) != key.key_id for key in self.keys):
+            raise ValueError("an id is another key's")
+        return self
+
+
+class _Tokens(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    file: ClassVar = "tokens.json"
+    title: ClassVar = "tokens"
+
+    tokens: tuple[ExpertToken, ...] = ()
+
+
+Records = TypeVar("Records", _SigningKeys, _Tokens)
+
+
+def _read(state: Path, kind: type[Records]) -> Records:
+    path = state / kind.file
+    try:
+        return kind.model_validate_json(read_named(path)) if path.exists() else kind()
+    except (OSError, ValidationError):
+        raise Refused(f"{path}: is no list of {kind.title}; restore it from a copy") from None
+
+
+def _write(state: Path, records: _SigningKeys | _Tokens) -> None:
+    text = records.model_dump_json(indent=1)
+    write_whole(state / records.file, lambda file: file.write(text.encode() + b"\n"))
 
 
 def signing_keys(state: Path) -> tuple[SigningKey, ...]:
@@ -58,14 +90,7 @@ def signing_keys(state: Path) -> tuple[SigningKey, ...]:
     Raises:
         Refused: the list cannot be read, an id is another key's, or private keys are there and no list is.
     """
-    path = state / _FILE
-    try:
-        keys = _SigningKeys.model_validate_json(read_named(path)).keys if path.exists() else ()
-        are_their_own = all(key_id_of(_public_key(key)) == key.key_id for key in keys)
-    except (OSError, ValueError):
-        are_their_own = False
-    if not are_their_own:
-        raise Refused(f"{path}: is no list of signing keys; restore it from a copy")
+    keys, path = _read(state, _SigningKeys).keys, state / _SigningKeys.file
     if not path.exists() and any(state.glob("signing-*.pem")):  # else old reports would be nobody's
         raise Refused(f"{path}: is gone, and its private keys are there; restore it from a copy, or delete them, too")
     return keys
@@ -96,14 +121,10 @@ def new_signing_key(state: Path) -> SigningKey:
             signs_from=now,
         )
         text = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        descriptor = os.open(_private_file(state, made.key_id), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        new_private_file(_private_file(state, made.key_id), text)
         until = {"signs_until": now + _HANDOVER}
         ended = [key if key.signs_until else key.model_copy(update=until) for key in before]
-        _write(state, (*ended, made))
+        _write(state, _SigningKeys(keys=(*ended, made)))
     return made
 
 
@@ -116,18 +137,15 @@ def revoke_signing_key(state: Path, key_id: str) -> SigningKey:
     make_folder(state)
     with locked(state):
         now, keys = datetime.now(UTC).replace(microsecond=0), signing_keys(state)
-        if key_id not in [key.key_id for key in keys]:
+        key = next((key for key in keys if key.key_id == key_id), None)
+        if key is None:
             raise Refused(
                 f"{key_id!r} is no signing key; those on record: {', '.join(key.key_id for key in keys) or 'none'}"
             )
-        changed = {"revoked_at": now}
-        revoked = [
-            key.model_copy(update=changed | {"signs_until": key.signs_until or now}) if key.key_id == key_id else key
-            for key in keys
-        ]
-        _write(state, tuple(revoked))
+        revoked = key.model_copy(update={"revoked_at": now, "signs_until": key.signs_until or now})
+        _write(state, _SigningKeys(keys=tuple(revoked if one is key else one for one in keys)))
         _private_file(state, key_id).unlink(missing_ok=True)
-    return next(key for key in revoked if key.key_id == key_id)
+    return revoked
 
 
 def key_id_of(public: Ed25519PublicKey) -> str:
@@ -143,7 +161,7 @@ class Signer:
     """
 
     def __init__(self, state: Path) -> None:
-        self._state, self._file, self._read = state, f"{state}/{_FILE}", (0, 0)
+        self._state, self._file, self._read = state, f"{state}/{_SigningKeys.file}", (0, 0)
         self._now: tuple[SigningKey, Callable[[bytes], bytes]] | None = None
 
     def sign(self, state: Callable[[str], Statement]) -> SignedReport:
@@ -188,27 +206,9 @@ def _private_file(state: Path, key_id: str) -> Path:
     return state / f"signing-{key_id}.pem"
 
 
-def _write(state: Path, keys: tuple[SigningKey, ...]) -> None:
-    text = _SigningKeys(keys=keys).model_dump_json(indent=1)
-    write_whole(state / _FILE, lambda file: file.write(text.encode() + b"\n"))
-
-
-_TOKENS_FILE = "tokens.json"
-
-
-class _Tokens(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    tokens: tuple[ExpertToken, ...] = ()
-
-
 def tokens(state: Path) -> tuple[ExpertToken, ...]:
     """Every token that was issued, oldest first. Raises Refused: the list cannot be read."""
-    path = state / _TOKENS_FILE
-    try:
-        return _Tokens.model_validate_json(read_named(path)).tokens if path.exists() else ()
-    except (OSError, ValidationError):
-        raise Refused(f"{path}: is no list of tokens; restore it from a copy") from None
+    return _read(state, _Tokens).tokens
 
 
 def issue_token(state: Path, expert: str, until: datetime) -> tuple[str, ExpertToken]:
@@ -228,7 +228,7 @@ def issue_token(state: Path, expert: str, until: datetime) -> tuple[str, ExpertT
     )
     make_folder(state)
     with locked(state):
-        _write_tokens(state, (*tokens(state), made))
+        _write(state, _Tokens(tokens=(*tokens(state), made)))
     return token, made
 
 
@@ -236,16 +236,13 @@ def revoke_token(state: Path, token_id: str) -> ExpertToken:
     """End a token now. Raises Refused: there is no such token."""
     make_folder(state)
     with locked(state):
-        every = tokens(state)
-        if token_id not in [one.token_id for one in every]:
+        now, every = datetime.now(UTC).replace(microsecond=0), tokens(state)
+        token = next((one for one in every if one.token_id == token_id), None)
+        if token is None:
             raise Refused(f"{token_id!r} is the id of no token; `brickscan serve token list` shows them")
-        now = datetime.now(UTC).replace(microsecond=0)
-        changed = tuple(
-            one.model_copy(update={"revoked_at": one.revoked_at or now}) if one.token_id == token_id else one
-            for one in every
-        )
-        _write_tokens(state, changed)
-    return next(one for one in changed if one.token_id == token_id)
+        revoked = token.model_copy(update={"revoked_at": token.revoked_at or now})
+        _write(state, _Tokens(tokens=tuple(revoked if one is token else one for one in every)))
+    return revoked
 
 
 def expert_of(state: Path, token: str) -> str | None:
@@ -263,8 +260,3 @@ def expert_of(state: Path, token: str) -> str | None:
 
 def _digest(token: str) -> str:
     return hashlib.sha256(b"brickscan detector token\n" + token.encode(errors="replace")).hexdigest()
-
-
-def _write_tokens(state: Path, every: tuple[ExpertToken, ...]) -> None:
-    text = _Tokens(tokens=every).model_dump_json(indent=1)
-    write_whole(state / _TOKENS_FILE, lambda file: file.write(text.encode() + b"\n"))

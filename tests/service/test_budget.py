@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scanner.detection.sketches import GRAM_BYTES, MOST_GRAMS, PASSAGE_BYTES, gram_key, keyed_sketches
 from scanner.errors import Refused
 from scanner.service.budget import (
+    _COMPARED,
     ALIKE,
     FEWEST_SHARED,
     SECONDS_BETWEEN_CHECKPOINTS,
@@ -349,6 +350,21 @@ def test_near_duplicates_are_those_by_the_containment_of_each_pair(budget):
         counts.append(len(expected))
     assert min(counts) == 1
     assert max(counts) >= 3
+
+
+def test_a_passage_is_compared_with_those_that_share_most_indexed_hashes_the_newest_of_equal_ones(budget):
+    """Beside sets of Python; a text edited so often that each shares hashes with more than are compared."""
+    sketches = [keyed_sketches(edited(text_of(0, 300), 0.4, seed), KEY)[0] for seed in range(150)]
+    indexed = {budget._begin(each): set(_indexed(each)) for each in sketches}
+    ties = 0
+    for one in sketches[:10]:
+        shared = {first: len(hashes & set(_indexed(one))) for first, hashes in indexed.items()}
+        ordered = sorted((first for first in shared if shared[first]), key=lambda first: (-shared[first], -first))
+        assert len(ordered) > _COMPARED
+        assert budget.compared_with(one) == ordered[:_COMPARED]
+        ties += shared[ordered[_COMPARED - 1]] == shared[ordered[_COMPARED]]
+    assert ties > 3
+    assert budget.compared_with(keyed_sketches("another text", KEY)[0]) == []
 
 
 def test_a_full_disk_loses_no_charge_without_a_word(budget):
