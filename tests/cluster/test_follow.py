@@ -204,7 +204,7 @@ def plan_of(folder: Path) -> SimpleNamespace:
         verdict_settings="",
         config=config,
         unsupported_keys=(),
-        reading=NEWEST_TABLES,
+        table_reading=NEWEST_TABLES,
     )
 
 
@@ -216,7 +216,7 @@ def test_an_alarm_is_told_at_once_and_is_the_exit_code_at_the_stop(monkeypatch, 
         verdict_settings="",
         config=SimpleNamespace(cluster=None),
         unsupported_keys=(),
-        reading=NEWEST_TABLES,
+        table_reading=NEWEST_TABLES,
     )
     codes = iter([0, 4, 3, 4, 143])
 
@@ -248,7 +248,7 @@ def test_a_stop_right_after_an_alarm_is_still_an_alarm(monkeypatch, tmp_path, co
         verdict_settings="",
         config=SimpleNamespace(cluster=None),
         unsupported_keys=(),
-        reading=NEWEST_TABLES,
+        table_reading=NEWEST_TABLES,
     )
     assert follow(lambda: plan, lambda *_: None, lambda _: None) == 3
 
@@ -266,7 +266,7 @@ def test_possible_framing_is_told_and_no_trouble(monkeypatch, tmp_path, caplog):
         verdict_settings="",
         config=SimpleNamespace(cluster=None),
         unsupported_keys=(),
-        reading=NEWEST_TABLES,
+        table_reading=NEWEST_TABLES,
     )
     told = []
     assert follow(lambda: plan, lambda *_: None, told.append) == 0
@@ -282,7 +282,7 @@ def test_a_folder_that_is_not_there_yet_is_waited_for(monkeypatch, tmp_path, cap
         verdict_settings="",
         config=SimpleNamespace(cluster=None),
         unsupported_keys=(),
-        reading=NEWEST_TABLES,
+        table_reading=NEWEST_TABLES,
     )
 
     def sleep(_):

@@ -177,7 +177,7 @@ def test_a_scan_that_follows_tells_what_it_passes_over_and_that_there_is_nothing
         columns=COLUMNS,
         verdict_settings="",
         config=SimpleNamespace(cluster=None),
-        reading=NEWEST_TABLES,
+        table_reading=NEWEST_TABLES,
     )
     monkeypatch.setattr(following, "cluster", lambda _: nullcontext())
     monkeypatch.setattr(following.time, "sleep", sleep)
