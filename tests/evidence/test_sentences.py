@@ -64,7 +64,9 @@ def test_how_sure_a_name_is_goes_by_what_the_user_shares_with_nobody():
 
 def test_nothing_is_said_of_a_name_where_nobody_is_named_or_a_part_names():
     for row in (verdict(0, naming="undecided"), verdict(0, naming="named", unit="span")):
-        explained = SimpleNamespace(row=row, weighed=SimpleNamespace(user_evidence=UserEvidenceFinding(55, 100, -9.0)))
+        explained = SimpleNamespace(
+            row=row, text_evidence=SimpleNamespace(user_evidence=UserEvidenceFinding(55, 100, -9.0))
+        )
         assert Explanation.user_evidence.fget(explained) is None
 
 
