@@ -132,7 +132,7 @@ def bound_run(
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])
     shared = np.empty((min(len(ids), STEPS_A_PRODUCT) + LANES - 1) // LANES * _SHARED, np.uint32)
-    products, logarithms = np.empty(_TILE, np.uint32), np.empty(_TILE + LANES, np.uint32)
+    products, logarithms = np.empty(_TILE, np.uint32), np.empty(_TILE, np.uint32)
     bounds[:] = 0
     for p in range(0, len(ids), STEPS_A_PRODUCT):
         steps = min(STEPS_A_PRODUCT, len(ids) - p)
@@ -151,7 +151,7 @@ def bound_run(
                 )
             _add_lanes(products, logarithms)
             for n in range(uint64(_NUMBERS)):
-                bounds[b * uint64(_NUMBERS) + n] += most - np.int64(logarithms[n * uint64(LANES)])
+                bounds[b * uint64(_NUMBERS) + n] += most - np.int64(logarithms[n])
 
 
 @kernel
@@ -235,19 +235,25 @@ def _move_exponents(products: NDArray[np.uint32], exponents: NDArray[np.uint32])
 
 @inlined
 def _add_lanes(products: NDArray[np.uint32], logarithms: NDArray[np.uint32]) -> None:
-    """Turn exponents into logarithms in units of 2^-11, and add those of LANES lanes up in lane 0."""
+    """Turn exponents into logarithms in units of 2^-11, and add those of LANES lanes up, number after number."""
     for i in range(uint64(_TILE)):
         logarithms[i] = uint32(logarithms[i] << uint32(11)) + (products[i] >> uint32(12))
-    _add_apart(logarithms, 8)
-    _add_apart(logarithms, 4)
-    _add_apart(logarithms, 2)
-    _add_apart(logarithms, 1)
+    _add_up(logarithms, products)
 
 
 @inlined
-def _add_apart(values: NDArray[np.uint32], lanes: int) -> None:
-    for i in range(uint64(_TILE)):
-        values[i] += values[i + uint64(lanes)]
+def _add_up(values: NDArray[np.uint32], scratch: NDArray[np.uint32]) -> None:
+    """Add the values of LANES lanes up, number after number; both uint32[_TILE] or more."""
+    _add_pairs(values, scratch, _TILE // 2)
+    _add_pairs(scratch, values, _TILE // 4)
+    _add_pairs(values, scratch, _TILE // 8)
+    _add_pairs(scratch, values, _TILE // 16)
+
+
+@inlined
+def _add_pairs(values: NDArray[np.uint32], out: NDArray[np.uint32], count: int) -> None:
+    for i in range(uint64(count)):
+        out[i] = values[uint64(2) * i] + values[uint64(2) * i + uint64(1)]
 
 
 @kernel

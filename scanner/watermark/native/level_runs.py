@@ -37,7 +37,7 @@ from scanner.watermark.native.gumbel_runs import (
     MOST_OF_A_TERM,
     PER_LN2,
     STEPS_A_PRODUCT,
-    _add_apart,
+    _add_up,
     _insert,
     _write_shared,
     largest_scores,
@@ -184,7 +184,7 @@ def bound_sums(
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])
     shared = np.empty((min(len(ids), STEPS_A_PRODUCT) + LANES - 1) // LANES * _SHARED, np.uint32)
-    sums = np.empty(_TILE + LANES, np.uint32)
+    sums, scratch = np.empty(_TILE, np.uint32), np.empty(_TILE, np.uint32)
     bounds[:] = 0
     for p in range(0, len(ids), STEPS_A_PRODUCT):
         steps = min(STEPS_A_PRODUCT, len(ids) - p)
@@ -198,12 +198,9 @@ def bound_sums(
         for b in range(uint64(len(bounds) >> BITS)):
             sums[:] = uint32(0)
             _add_logarithms(k, shared, uint64(vectors), uint32(b), sums)
-            _add_apart(sums, 8)
-            _add_apart(sums, 4)
-            _add_apart(sums, 2)
-            _add_apart(sums, 1)
+            _add_up(sums, scratch)
             for n in range(uint64(_NUMBERS)):
-                bounds[b * uint64(_NUMBERS) + n] += most - np.int64(sums[n * uint64(LANES)])
+                bounds[b * uint64(_NUMBERS) + n] += most - np.int64(sums[n])
 
 
 @inlined

@@ -81,7 +81,7 @@ def test_any_draws_of_one_lane(drawn):
     assert exact - len(drawn) * 2.0**-11 <= bound
     if min(2**32 - draw for draw in drawn) > 2**24:
         assert bound <= exact + 0.0861 * 2**11 + 1 + len(drawn) * 2.0**-11
-    assert logarithms[LANES] == LANES * (32 * len(drawn) + looks + 1) << 11  # lanes without a step add nothing
+    assert logarithms[1] == LANES * (32 * len(drawn) + looks + 1) << 11  # lanes without a step add nothing
 
 
 def test_hardly_a_number_is_scored_in_vain():
