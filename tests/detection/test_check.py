@@ -88,7 +88,7 @@ def test_a_flag_that_comes_out_differently_names_nobody_and_ends_with_3(night, t
     code, out, _ = call("check", night.config, "--text", night.folder / "marked.txt")
     assert code == 3
     assert "alice" not in out
-    assert out.splitlines()[1].startswith("green  contains text marked for nobody: computed again")
+    assert out.splitlines()[1].startswith("green  contains text marked for nobody: the proof, counted again")
     assert out.splitlines()[1].endswith("  differs")
     assert call("check", night.config, "--text", night.folder / "plain.txt")[0] == 0
 
