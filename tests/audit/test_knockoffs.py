@@ -9,7 +9,7 @@ import pytest
 
 from scanner import results
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
-from scanner.audit.in_every_scan.knockoffs import CLUSTERS, KNOCKOFFS_A_MESSAGE, RankCounts, count_ranks, rank
+from scanner.audit.in_every_scan.reserved import CLUSTERS, KNOCKOFFS_A_MESSAGE, RankCounts, count_ranks, rank
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.detection import open_plan as plan_module
 from scanner.registry import Holders, add_users, list_users

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from scanner.audit.in_every_scan.knockoffs import CLUSTERS, KNOCKOFFS_A_MESSAGE, RankCounts, count_ranks
+from scanner.audit.in_every_scan.reserved import CLUSTERS, KNOCKOFFS_A_MESSAGE, RankCounts, count_ranks
 from scanner.audit.statistics.hits import ClusterSums
 from scanner.audit.statistics.judgement import binomial_limits, counts, judge
 from schemas.words import AuditVerdict

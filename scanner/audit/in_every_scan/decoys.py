@@ -30,7 +30,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from scanner.audit.in_every_scan.decoy_keys import CHARACTERS_A_DRAW, SHADOWS, TEXTS_A_DRAW, Decoys, entropy_of
-from scanner.audit.in_every_scan.knockoffs import count_ranks, rank
+from scanner.audit.in_every_scan.reserved import count_ranks, rank
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums, cluster_sums
 from scanner.detection.accounts import AccountPositions, Posts
 from scanner.detection.attribution import BatchOrigin, KeyPositions, OpenedKey
