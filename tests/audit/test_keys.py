@@ -8,7 +8,7 @@ import pytest
 from scanner.audit.calibration.admission import LawCase, law_counts
 from scanner.audit.calibration.calibration_plan import cut_fragments
 from scanner.audit.calibration.one_key import key_counts, sampled_messages
-from scanner.audit.statistics.hits import THRESHOLDS
+from scanner.audit.statistics.hits import THRESHOLDS, critical_scores
 from scanner.audit.statistics.judgement import counts, judge
 from scanner.watermark import (
     GreenList,
@@ -61,7 +61,7 @@ def test_counts_are_those_of_a_scan(short):
     assert sums.hits.tolist() == hits
     assert (sums.tests == found.tests).all()
     assert (sums.clusters == 7).all()
-    chance = hits.critical_scores(law_of(QUARTER), positions.scored, THRESHOLDS, 500).chance
+    chance = critical_scores(law_of(QUARTER), positions.scored, THRESHOLDS, 500).chance
     assert sums.expected == pytest.approx(chance.sum(axis=0))
     for a, message in enumerate((0, 166, 333)):
         p = log10_greenlist(mark.score(short, positions, message), positions.scored, QUARTER)
