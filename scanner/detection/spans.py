@@ -93,11 +93,12 @@ def quoted_shares(text: str, characters: Sequence[tuple[int, int]]) -> list[floa
 def located_spans(scores: Sequence[KeyPositions]) -> list[DocumentSpan]:
     """Every span that keys found in a batch, with the place of its tokens."""
     found = []
-    for key, (_, tokens, positions, documents, spans, _) in enumerate(scores):
-        for span in spans:
-            document, begin = int(documents[span.document]), int(positions.offsets[span.document])
-            first, last = positions.index[begin + span.begin], positions.index[begin + span.end - 1]
-            at = tokens.offsets[document]
+    for key, of_key in enumerate(scores):
+        offsets, index = of_key.positions.offsets, of_key.positions.index
+        for span in of_key.spans:
+            document, begin = int(of_key.documents[span.document]), int(offsets[span.document])
+            first, last = index[begin + span.begin], index[begin + span.end - 1]
+            at = of_key.tokens.offsets[document]
             found.append(DocumentSpan(document, key, int(first - at), int(last - at), span))
     return found
 

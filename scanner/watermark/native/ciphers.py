@@ -18,7 +18,7 @@ LANES = 16
 WORDS_A_GROUP = 16 * LANES
 """Words in a group of interleaved blocks."""
 
-POSITIONS_AT_ONCE = 256
+CHUNK = 256
 """Positions that are worked on at a time: their state stays in the first-level cache."""
 
 FEW_LANES = 64
@@ -147,47 +147,29 @@ def chacha8_lanes(key: NDArray[np.uint32], inputs: NDArray[np.uint32], lanes: in
     Everything is 32 bits wide here: a single 64-bit value in the loop would halve the lanes of a vector. One block is a
     long chain of steps, each of which waits for the previous one. More than FEW_LANES lanes go through it in four
     passes of a double round each, which are short enough that the machine works on several vectors at a time.
-    inputs: uint32[4 · POSITIONS_AT_ONCE]: low words of the counters, their high words, low words of the nonces, their
-    high words, POSITIONS_AT_ONCE each; lanes beyond those asked for, up to POSITIONS_AT_ONCE, may be computed from
-    whatever stands there. out: uint32[16 · POSITIONS_AT_ONCE], written: word k of lane i at POSITIONS_AT_ONCE · k + i.
+    inputs: uint32[4 · CHUNK]: low words of the counters, their high words, low words of the nonces, their
+    high words, CHUNK each; lanes beyond those asked for, up to CHUNK, may be computed from
+    whatever stands there. out: uint32[16 · CHUNK], written: word k of lane i at CHUNK · k + i.
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])
     if lanes <= FEW_LANES:
         for begin in range(0, lanes, LANES):
             x, y = inputs[begin:], out[begin:]
             for lane in range(LANES):
-                block = _block(
-                    k,
-                    x[lane],
-                    x[POSITIONS_AT_ONCE + lane],
-                    x[2 * POSITIONS_AT_ONCE + lane],
-                    x[3 * POSITIONS_AT_ONCE + lane],
-                )
-                _store(block, y, POSITIONS_AT_ONCE, lane)
+                block = _block(k, x[lane], x[CHUNK + lane], x[2 * CHUNK + lane], x[3 * CHUNK + lane])
+                _store(block, y, CHUNK, lane)
         return
     stop = (lanes + 2 * LANES - 1) // (2 * LANES) * (2 * LANES)  # whole vectors
     for i in range(stop):
-        s = _start(
-            k,
-            inputs[i],
-            inputs[POSITIONS_AT_ONCE + i],
-            inputs[2 * POSITIONS_AT_ONCE + i],
-            inputs[3 * POSITIONS_AT_ONCE + i],
-        )
-        _store(_double_round(s), out, POSITIONS_AT_ONCE, i)
+        s = _start(k, inputs[i], inputs[CHUNK + i], inputs[2 * CHUNK + i], inputs[3 * CHUNK + i])
+        _store(_double_round(s), out, CHUNK, i)
     for i in range(stop):
-        _store(_double_round(_load(out, POSITIONS_AT_ONCE, i)), out, POSITIONS_AT_ONCE, i)
+        _store(_double_round(_load(out, CHUNK, i)), out, CHUNK, i)
     for i in range(stop):
-        _store(_double_round(_load(out, POSITIONS_AT_ONCE, i)), out, POSITIONS_AT_ONCE, i)
+        _store(_double_round(_load(out, CHUNK, i)), out, CHUNK, i)
     for i in range(stop):
-        s = _start(
-            k,
-            inputs[i],
-            inputs[POSITIONS_AT_ONCE + i],
-            inputs[2 * POSITIONS_AT_ONCE + i],
-            inputs[3 * POSITIONS_AT_ONCE + i],
-        )
-        _store(_sum(_double_round(_load(out, POSITIONS_AT_ONCE, i)), s), out, POSITIONS_AT_ONCE, i)
+        s = _start(k, inputs[i], inputs[CHUNK + i], inputs[2 * CHUNK + i], inputs[3 * CHUNK + i])
+        _store(_sum(_double_round(_load(out, CHUNK, i)), s), out, CHUNK, i)
 
 
 @kernel
@@ -215,20 +197,10 @@ def _absorb(low: NDArray[np.uint32], high: NDArray[np.uint32], state: NDArray[np
     """Two SipHash rounds over one 8-byte word a lane, from two tokens."""
     for i in range(len(low)):
         w = uint64(uint64(low[i]) | uint64(uint64(high[i]) << uint64(32)))
-        a, b, c, d = (
-            state[i],
-            state[POSITIONS_AT_ONCE + i],
-            state[2 * POSITIONS_AT_ONCE + i],
-            uint64(state[3 * POSITIONS_AT_ONCE + i] ^ w),
-        )
+        a, b, c, d = (state[i], state[CHUNK + i], state[2 * CHUNK + i], uint64(state[3 * CHUNK + i] ^ w))
         a, b, c, d = _sip_round(a, b, c, d)
         a, b, c, d = _sip_round(a, b, c, d)
-        state[i], state[POSITIONS_AT_ONCE + i], state[2 * POSITIONS_AT_ONCE + i], state[3 * POSITIONS_AT_ONCE + i] = (
-            uint64(a ^ w),
-            b,
-            c,
-            d,
-        )
+        state[i], state[CHUNK + i], state[2 * CHUNK + i], state[3 * CHUNK + i] = (uint64(a ^ w), b, c, d)
 
 
 @kernel
@@ -236,12 +208,7 @@ def _finish(last: NDArray[np.uint64], state: NDArray[np.uint64], out: NDArray[np
     """The last word of each lane, and the four rounds that end SipHash."""
     for i in range(len(out)):
         w = last[i]
-        a, b, c, d = (
-            state[i],
-            state[POSITIONS_AT_ONCE + i],
-            state[2 * POSITIONS_AT_ONCE + i],
-            uint64(state[3 * POSITIONS_AT_ONCE + i] ^ w),
-        )
+        a, b, c, d = (state[i], state[CHUNK + i], state[2 * CHUNK + i], uint64(state[3 * CHUNK + i] ^ w))
         a, b, c, d = _sip_round(a, b, c, d)
         a, b, c, d = _sip_round(a, b, c, d)
         a, c = uint64(a ^ w), uint64(c ^ uint64(0xFF))
@@ -264,15 +231,15 @@ def siphash_lanes(
     """SipHash-2-4 of `count` tokens (4 little-endian bytes each) a lane: token k of lane i is tokens[stride · k + i].
 
     With a stride of 1 the lanes are the windows that begin at each place of a text.
-    key: uint64[2]; tokens: uint32; scratch: uint64[5 · POSITIONS_AT_ONCE]; out: uint64[L], L ≤ POSITIONS_AT_ONCE,
+    key: uint64[2]; tokens: uint32; scratch: uint64[5 · CHUNK]; out: uint64[L], L ≤ CHUNK,
     written.
     """
     lanes = len(out)
-    last = scratch[4 * POSITIONS_AT_ONCE : 4 * POSITIONS_AT_ONCE + lanes]
+    last = scratch[4 * CHUNK : 4 * CHUNK + lanes]
     scratch[:lanes] = key[0] ^ uint64(0x736F6D6570736575)
-    scratch[POSITIONS_AT_ONCE : POSITIONS_AT_ONCE + lanes] = key[1] ^ uint64(0x646F72616E646F6D)
-    scratch[2 * POSITIONS_AT_ONCE : 2 * POSITIONS_AT_ONCE + lanes] = key[0] ^ uint64(0x6C7967656E657261)
-    scratch[3 * POSITIONS_AT_ONCE : 3 * POSITIONS_AT_ONCE + lanes] = key[1] ^ uint64(0x7465646279746573)
+    scratch[CHUNK : CHUNK + lanes] = key[1] ^ uint64(0x646F72616E646F6D)
+    scratch[2 * CHUNK : 2 * CHUNK + lanes] = key[0] ^ uint64(0x6C7967656E657261)
+    scratch[3 * CHUNK : 3 * CHUNK + lanes] = key[1] ^ uint64(0x7465646279746573)
     for k in range(0, count - 1, 2):
         _absorb(tokens[stride * k : stride * k + lanes], tokens[stride * (k + 1) : stride * (k + 1) + lanes], scratch)
     # the last word: a left-over token, and the length in bytes in the top byte

@@ -10,7 +10,7 @@ from numpy import uint32, uint64
 from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
-from scanner.watermark.native.ciphers import LANES, POSITIONS_AT_ONCE, chacha8_lanes
+from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes
 from scanner.watermark.native.keyed import below
 from scanner.watermark.native.streams import RunRequest, ScoredSteps, begin_run, log2, next_block
 
@@ -168,8 +168,8 @@ def count_run(
     height = 16 // planes
     per_block = 5 + log2(height)
     levels = max(5, bit_length((len(ids) + LANES - 1) // LANES))
-    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
-    row, carry = np.empty(POSITIONS_AT_ONCE, np.uint32), np.empty(LANES, np.uint32)
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    row, carry = np.empty(CHUNK, np.uint32), np.empty(LANES, np.uint32)
     # four levels more, for the sums of all lanes
     sums = np.empty(((BLOCKS_A_TILE * height), (levels + 4) * LANES), np.uint32)
     blocks = counters.shape[1] // height
@@ -179,15 +179,15 @@ def count_run(
     for tile in range(0, blocks, BLOCKS_A_TILE):
         here = min(BLOCKS_A_TILE, blocks - tile)
         sums[: here * height] = 0
-        for p in range(0, len(ids), POSITIONS_AT_ONCE):
-            lanes = min(POSITIONS_AT_ONCE, len(ids) - p)
+        for p in range(0, len(ids), CHUNK):
+            lanes = min(CHUNK, len(ids) - p)
             whole = (lanes + VECTORS_A_PASS * LANES - 1) // (VECTORS_A_PASS * LANES) * (VECTORS_A_PASS * LANES)
             begin_run(ids[p : p + lanes], nonces[p : p + lanes], first + (tile << per_block), per_block, inputs)
             for b in range(here):
                 chacha8_lanes(key, inputs, lanes, block)
                 next_block(inputs)
                 for k in range(height):
-                    below(n, bits, height * POSITIONS_AT_ONCE, block[k * POSITIONS_AT_ONCE :], row[:lanes])
+                    below(n, bits, height * CHUNK, block[k * CHUNK :], row[:lanes])
                     row[lanes:whole] = 0
                     _add_lanes(row[:whole], levels, sums[b * height + k], carry)
         for w in range(here * height):
@@ -212,7 +212,7 @@ def _count_blocks(
     blocks = counters.shape[1] // height
     tiles = (blocks + BLOCKS_ASIDE - 1) // BLOCKS_ASIDE
     side = ((blocks + tiles - 1) // tiles + LANES - 1) // LANES * LANES
-    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     rows, carry = np.empty((VECTORS_A_PASS, height * side), np.uint32), np.empty(height * side, np.uint32)
     sums = np.empty((max(levels, 5), height * side), np.uint32)
     for tile in range(0, blocks, side):
@@ -224,13 +224,7 @@ def _count_blocks(
                 _blocks_of_step(ids[p + s], nonces[p + s], (first >> per_block) + tile, per_block, side, inputs)
                 chacha8_lanes(key, inputs, here, block)
                 for k in range(height):
-                    below(
-                        n,
-                        bits,
-                        height * POSITIONS_AT_ONCE,
-                        block[k * POSITIONS_AT_ONCE :],
-                        rows[s, k * side : (k + 1) * side],
-                    )
+                    below(n, bits, height * CHUNK, block[k * CHUNK :], rows[s, k * side : (k + 1) * side])
             rows[steps:] = 0
             _add_rows(rows, sums, carry)
         for level in range(levels):
@@ -244,11 +238,8 @@ def _blocks_of_step(token: uint32, nonce: uint64, block: int, bits: int, side: i
     """Counters and nonces of `side` blocks of one step's run, for `chacha8_lanes`; bits: as in `begin_run`."""
     low, high = uint32(token << uint32(32 - bits)) | uint32(block), uint32(token >> uint32(bits))
     for i in range(side):
-        inputs[i], inputs[POSITIONS_AT_ONCE + i] = uint32(low + uint32(i)), high
-        inputs[2 * POSITIONS_AT_ONCE + i], inputs[3 * POSITIONS_AT_ONCE + i] = (
-            uint32(nonce),
-            uint32(nonce >> uint64(32)),
-        )
+        inputs[i], inputs[CHUNK + i] = uint32(low + uint32(i)), high
+        inputs[2 * CHUNK + i], inputs[3 * CHUNK + i] = (uint32(nonce), uint32(nonce >> uint64(32)))
 
 
 @kernel

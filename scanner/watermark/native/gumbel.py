@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law, NegativeGamma
-from scanner.watermark.native.ciphers import LANES, POSITIONS_AT_ONCE, WORDS_A_GROUP, chacha8_group
+from scanner.watermark.native.ciphers import CHUNK, LANES, WORDS_A_GROUP, chacha8_group
 from scanner.watermark.native.gumbel_runs import BOUND_TILE, LONGEST_BOUNDED, largest_sum_of, sum_bits
 from scanner.watermark.native.keyed import BestMessages, GumbelMark, Version1Mark, draws_of_chunk, log_term, term
 from scanner.watermark.native.streams import ScoredSteps
@@ -226,9 +226,9 @@ def sum_log_scores(draws: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDA
 def draws_at(key: NDArray[np.uint32], nonces: NDArray[np.uint64], entries: NDArray[np.int64]) -> NDArray[np.uint32]:
     """Draw of one entry of each nonce's vector: uint32[P] for uint64[P] and int64[P] (SPEC §1)."""
     draws = np.empty(len(entries), np.uint32)
-    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
-    for begin in range(0, len(entries), POSITIONS_AT_ONCE):
-        chunk = entries[begin : begin + POSITIONS_AT_ONCE]
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    for begin in range(0, len(entries), CHUNK):
+        chunk = entries[begin : begin + CHUNK]
         draws_of_chunk(key, nonces[begin:], chunk, inputs, block, draws[begin:])
     return draws
 
@@ -313,11 +313,7 @@ def _shortlist(sums: NDArray[np.int64], scored: int) -> NDArray[np.int64]:
 
 @kernel
 def _best_two(
-    key: NDArray[np.uint32],
-    ids: NDArray[np.uint32],
-    nonces: NDArray[np.uint64],
-    offsets: NDArray[np.int64],
-    count: int,
+    key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], offsets: NDArray[np.int64], count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
     documents = len(offsets) - 1
     message, score = np.zeros(documents, np.int64), np.zeros(documents)

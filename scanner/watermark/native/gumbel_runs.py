@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.native.ciphers import (
+    CHUNK,
     LANES,
-    POSITIONS_AT_ONCE,
     WORDS_A_GROUP,
     block_after,
     chacha8_group,
@@ -115,11 +115,7 @@ _SHARED = 17 * LANES  # what LANES steps keep for all their blocks: counters, no
 
 @kernel
 def bound_run(
-    key: NDArray[np.uint32],
-    ids: NDArray[np.uint32],
-    nonces: NDArray[np.uint64],
-    first: int,
-    bounds: NDArray[np.int64],
+    key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], first: int, bounds: NDArray[np.int64]
 ) -> None:
     """Bound the score of one document for each number of a run, in units of ln 2 / 2^11.
 
@@ -325,10 +321,10 @@ def _largest_two(bounds: NDArray[np.int64]) -> tuple[int, int]:
 @kernel
 def score_of_number(key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], number: int) -> float:
     """Score of one document for one number, summed in order of position."""
-    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
-    total, row = 0.0, (number & 15) * POSITIONS_AT_ONCE
-    for p in range(0, len(ids), POSITIONS_AT_ONCE):
-        lanes = min(POSITIONS_AT_ONCE, len(ids) - p)
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    total, row = 0.0, (number & 15) * CHUNK
+    for p in range(0, len(ids), CHUNK):
+        lanes = min(CHUNK, len(ids) - p)
         begin_run(ids[p : p + lanes], nonces[p : p + lanes], number, BITS, inputs)
         chacha8_lanes(key, inputs, lanes, block)
         for draw in block[row : row + lanes]:
@@ -345,12 +341,12 @@ def level_sums(
     numbers: NDArray[np.int64],
 ) -> NDArray[np.float64]:
     """Σ level · term of one document for each of R numbers, summed in order of position: float64[R]."""
-    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     sums = np.zeros(len(numbers))
     for r in range(len(numbers)):
-        row = (numbers[r] & 15) * POSITIONS_AT_ONCE
-        for p in range(0, len(ids), POSITIONS_AT_ONCE):
-            lanes = min(POSITIONS_AT_ONCE, len(ids) - p)
+        row = (numbers[r] & 15) * CHUNK
+        for p in range(0, len(ids), CHUNK):
+            lanes = min(CHUNK, len(ids) - p)
             begin_run(ids[p : p + lanes], nonces[p : p + lanes], numbers[r], BITS, inputs)
             chacha8_lanes(key, inputs, lanes, block)
             for i in range(lanes):
@@ -364,12 +360,12 @@ def draws_at(
 ) -> NDArray[np.uint32]:
     """The draw of one number of each token's run: uint32[P] for int64[P], uint64[P] and int64[P]."""
     draws = np.empty(len(numbers), np.uint32)
-    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
-    for p in range(0, len(numbers), POSITIONS_AT_ONCE):
-        end = min(p + POSITIONS_AT_ONCE, len(numbers))
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    for p in range(0, len(numbers), CHUNK):
+        end = min(p + CHUNK, len(numbers))
         blocks_of_runs(key, nonces[p:end], tokens[p:end], numbers[p:end], BITS, inputs, block)
         for i in range(p, end):
-            draws[i] = block[(numbers[i] & 15) * POSITIONS_AT_ONCE + i - p]
+            draws[i] = block[(numbers[i] & 15) * CHUNK + i - p]
     return draws
 
 

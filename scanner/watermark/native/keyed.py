@@ -3,7 +3,7 @@
 Without groups message m reads number m everywhere. With B groups of B users, message g·B + v reads number g in group
 steps, which its group shares, and g·2^16 + v in user steps, which nobody shares (SPEC_2 §2).
 
-The score of one message is computed in one pass over the scored positions, POSITIONS_AT_ONCE at a time: nonces,
+The score of one message is computed in one pass over the scored positions, CHUNK at a time: nonces,
 entries, blocks, scores. Everything but the text stays in the first-level cache.
 """
 
@@ -20,7 +20,7 @@ from scanner.watermark.format import Basis, Candidates, UserEvidence
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Gamma, Law
 from scanner.watermark.native import secret, streams
-from scanner.watermark.native.ciphers import POSITIONS_AT_ONCE
+from scanner.watermark.native.ciphers import CHUNK
 from scanner.watermark.native.streams import (
     blocks_of_messages,
     blocks_of_words,
@@ -81,19 +81,11 @@ def count_green(
     n, bits, planes = rule
     height = 16 // planes
     counts = np.zeros((2, len(offsets) - 1), np.int64)
-    hashed, scratch, nonces = (
-        np.zeros(2, np.int64),
-        np.empty(6 * POSITIONS_AT_ONCE, np.uint64),
-        np.empty(POSITIONS_AT_ONCE, np.uint64),
-    )
-    tokens, entries, places = (
-        np.empty(POSITIONS_AT_ONCE, np.int64),
-        np.empty(POSITIONS_AT_ONCE, np.int64),
-        np.empty(POSITIONS_AT_ONCE, np.int64),
-    )
-    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
-    greens, green = np.empty(16 * POSITIONS_AT_ONCE, np.uint32), np.empty(POSITIONS_AT_ONCE, np.uint8)
-    alone = np.empty(POSITIONS_AT_ONCE, np.uint8)
+    hashed, scratch, nonces = (np.zeros(2, np.int64), np.empty(6 * CHUNK, np.uint64), np.empty(CHUNK, np.uint64))
+    tokens, entries, places = (np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64))
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    greens, green = np.empty(16 * CHUNK, np.uint32), np.empty(CHUNK, np.uint8)
+    alone = np.empty(CHUNK, np.uint8)
     p, d, of_key = 0, 0, 0
     while p < len(index):
         while offsets[d + 1] <= p:
@@ -101,12 +93,12 @@ def count_green(
         if d >= of_key:  # documents before it have the key of this one
             of_key = end_of_key(whose, d)
             hashed[:] = 0
-        end = min(p + POSITIONS_AT_ONCE, offsets[of_key])
+        end = min(p + CHUNK, offsets[of_key])
         lanes = end - p
         steps_of_positions(sip[whose[d]], ids, index[p:end], window, hashed, scratch, nonces, tokens)
         numbers_of_positions(offsets, numbers, nonces, p, end, d, entries, alone)
         blocks_of_messages(chacha[whose[d]], version, nonces, tokens[:lanes], entries, 5, height, inputs, block, places)
-        below(n, bits, height * POSITIONS_AT_ONCE, block, greens[: height * POSITIONS_AT_ONCE])
+        below(n, bits, height * CHUNK, block, greens[: height * CHUNK])
         for i in range(lanes):
             green[i] = uint32(greens[uint64(places[i])] >> uint32(entries[i] & 31)) & uint32(1)
         if len(terms):
@@ -149,7 +141,7 @@ def draws_of_chunk(
     """Draw of entry j of each nonce's vector, one block each."""
     blocks_of_words(key, nonces, entries, 16, inputs, block)
     for i in range(len(entries)):
-        out[i] = block[row_of_word(entries[i], 16) * uint64(POSITIONS_AT_ONCE) + uint64(i)]
+        out[i] = block[row_of_word(entries[i], 16) * uint64(CHUNK) + uint64(i)]
 
 
 @kernel
@@ -172,18 +164,10 @@ def score_under(
     terms: float64[P], written: what each position adds; NO_TERMS: none is written.
     """
     sums = np.zeros((2, len(offsets) - 1))
-    hashed, scratch, nonces = (
-        np.zeros(2, np.int64),
-        np.empty(6 * POSITIONS_AT_ONCE, np.uint64),
-        np.empty(POSITIONS_AT_ONCE, np.uint64),
-    )
-    tokens, entries, places = (
-        np.empty(POSITIONS_AT_ONCE, np.int64),
-        np.empty(POSITIONS_AT_ONCE, np.int64),
-        np.empty(POSITIONS_AT_ONCE, np.int64),
-    )
-    added, alone = np.empty(POSITIONS_AT_ONCE), np.empty(POSITIONS_AT_ONCE, np.uint8)
-    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
+    hashed, scratch, nonces = (np.zeros(2, np.int64), np.empty(6 * CHUNK, np.uint64), np.empty(CHUNK, np.uint64))
+    tokens, entries, places = (np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64))
+    added, alone = np.empty(CHUNK), np.empty(CHUNK, np.uint8)
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     p, d, of_key = 0, 0, 0
     while p < len(index):
         while offsets[d + 1] <= p:
@@ -191,7 +175,7 @@ def score_under(
         if d >= of_key:  # documents before it have the key of this one
             of_key = end_of_key(whose, d)
             hashed[:] = 0
-        end = min(p + POSITIONS_AT_ONCE, offsets[of_key])
+        end = min(p + CHUNK, offsets[of_key])
         lanes = end - p
         steps_of_positions(sip[whose[d]], ids, index[p:end], window, hashed, scratch, nonces, tokens)
         numbers_of_positions(offsets, numbers, nonces, p, end, d, entries, alone)
@@ -304,11 +288,7 @@ class NativeMark(ABC):
 
     @abstractmethod
     def _score(
-        self,
-        tokens: Tokens,
-        positions: Positions,
-        numbers: NDArray[np.int64],
-        terms: NDArray[np.float64] = NO_TERMS,
+        self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64], terms: NDArray[np.float64] = NO_TERMS
     ) -> NDArray[np.generic]:
         """S_G and S_U: int64[2, D] or float64[2, D]; numbers as of `numbers_of_positions`; terms: float64[P], out."""
 
@@ -426,11 +406,7 @@ class GreenListMark(NativeMark):
         self._rule = secret.rule_of(gamma)
 
     def _score(
-        self,
-        tokens: Tokens,
-        positions: Positions,
-        numbers: NDArray[np.int64],
-        terms: NDArray[np.float64] = NO_TERMS,
+        self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64], terms: NDArray[np.float64] = NO_TERMS
     ) -> NDArray[np.int64]:
         keys, where = (self._rows.chacha, self._rows.sip, self._whose(positions)), (positions.index, positions.offsets)
         return count_green(*keys, tokens.ids, *where, numbers, self.window, self._rule, self.version, terms)
@@ -452,11 +428,7 @@ class GumbelMark(NativeMark):
         super().__init__(secret_bytes, window, None, groups)
 
     def _score(
-        self,
-        tokens: Tokens,
-        positions: Positions,
-        numbers: NDArray[np.int64],
-        terms: NDArray[np.float64] = NO_TERMS,
+        self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64], terms: NDArray[np.float64] = NO_TERMS
     ) -> NDArray[np.float64]:
         """Σ −ln(1−r), or Σ ln r, of each document's group steps and user steps: float64[2, D]."""
         keys, where = (self._rows.chacha, self._rows.sip, self._whose(positions)), (positions.index, positions.offsets)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.level_laws import LEVELS
-from scanner.watermark.native.ciphers import LANES, POSITIONS_AT_ONCE, block_after, chacha8_lanes
+from scanner.watermark.native.ciphers import CHUNK, LANES, block_after, chacha8_lanes
 from scanner.watermark.native.green_runs import (
     BLOCKS_ASIDE,
     VECTORS_A_PASS,
@@ -122,7 +122,7 @@ def _add_steps(
     per_block, blocks = 5 + log2(height), counters.shape[1] // height
     tiles = (blocks + BLOCKS_ASIDE - 1) // BLOCKS_ASIDE
     side = ((blocks + tiles - 1) // tiles + LANES - 1) // LANES * LANES
-    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     rows, carry = np.empty((VECTORS_A_PASS, height * side), np.uint32), np.empty(height * side, np.uint32)
     sums = np.empty((max(len(counters), 8), height * side), np.uint32)
     for tile in range(0, blocks, side):
@@ -135,13 +135,7 @@ def _add_steps(
                     _blocks_of_step(ids[p], nonces[p], (first >> per_block) + tile, per_block, side, inputs)
                     chacha8_lanes(key, inputs, here, block)
                     for k in range(height):
-                        below(
-                            n,
-                            bits,
-                            height * POSITIONS_AT_ONCE,
-                            block[k * POSITIONS_AT_ONCE :],
-                            rows[filled, k * side : (k + 1) * side],
-                        )
+                        below(n, bits, height * CHUNK, block[k * CHUNK :], rows[filled, k * side : (k + 1) * side])
                     filled += 1
                     if filled == VECTORS_A_PASS:
                         _add_times(rows, level, sums, carry)

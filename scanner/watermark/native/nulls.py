@@ -22,17 +22,10 @@ from numpy.typing import NDArray
 
 from scanner.watermark.format import Hits
 from scanner.watermark.kernel import kernel
-from scanner.watermark.native.ciphers import POSITIONS_AT_ONCE, WORDS_A_GROUP, chacha8_lanes
+from scanner.watermark.native.ciphers import CHUNK, WORDS_A_GROUP, chacha8_lanes
 from scanner.watermark.native.green_runs import at_least, bit_length, count_run, first_bits, levels_of, words_of
 from scanner.watermark.native.greenlist import GREENLIST_TILE, POSITIONS_A_PASS, count_tile, levels, strip_words
-from scanner.watermark.native.gumbel import (
-    GUMBEL_TILE,
-    SUM_UNIT,
-    TERM_ERROR,
-    approximate_terms,
-    score_of,
-    sum_tile,
-)
+from scanner.watermark.native.gumbel import GUMBEL_TILE, SUM_UNIT, TERM_ERROR, approximate_terms, score_of, sum_tile
 from scanner.watermark.native.gumbel_runs import BITS, score_of_number
 from scanner.watermark.native.secret import SubKeys, derive, rule_of
 from scanner.watermark.native.streams import ScoredSteps, begin_run, in_two, next_block, steps_of, window_nonces
@@ -229,17 +222,17 @@ def sum_run(
     key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], first: int, sums: NDArray[np.int64]
 ) -> None:
     """Like `gumbel_runs.bound_run`, but scores to within TERM_ERROR a step, in units of ln 2 / 2^23."""
-    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
-    scratch, terms = np.empty(POSITIONS_AT_ONCE, np.float32), np.empty(POSITIONS_AT_ONCE, np.uint32)
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    scratch, terms = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.uint32)
     sums[:] = 0
-    for p in range(0, len(ids), POSITIONS_AT_ONCE):
-        lanes = min(POSITIONS_AT_ONCE, len(ids) - p)
+    for p in range(0, len(ids), CHUNK):
+        lanes = min(CHUNK, len(ids) - p)
         begin_run(ids[p : p + lanes], nonces[p : p + lanes], first, BITS, inputs)
         for b in range(len(sums) >> BITS):
             chacha8_lanes(key, inputs, lanes, block)
             next_block(inputs)
             for k in range(1 << BITS):
-                approximate_terms(block[k * POSITIONS_AT_ONCE : k * POSITIONS_AT_ONCE + lanes], scratch, terms)
+                approximate_terms(block[k * CHUNK : k * CHUNK + lanes], scratch, terms)
                 total = np.int64(0)
                 for i in range(lanes):
                     total += np.int64(terms[i])

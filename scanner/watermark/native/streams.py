@@ -1,7 +1,7 @@
 """Streams of the native watermark: from sub-keys to blocks of a step's secret vector (SPEC §1), and runs in them.
 
-Most positions of a text are scored, so windows are hashed for POSITIONS_AT_ONCE tokens in a row: they stand in order
-then, and no lane has to collect its own. Blocks are computed for POSITIONS_AT_ONCE positions at a time, so that nothing
+Most positions of a text are scored, so windows are hashed for CHUNK tokens in a row: they stand in order
+then, and no lane has to collect its own. Blocks are computed for CHUNK positions at a time, so that nothing
 leaves the cache.
 
 In version 2 (SPEC_2 §1), whose nonces are those of version 1, each token has a run of numbers of its own and every run
@@ -9,10 +9,10 @@ begins with a block. So nothing has to be shifted: lane i of a vector is step i,
 summed over the lanes.
 
 Kernels take key, uint32[8], or sip, uint64[2]; ids, uint32[N], flat tokens; window, h; places, int64[L], positions in
-ids, L ≤ POSITIONS_AT_ONCE; nonces, uint64[L], and tokens x, int64[L], one a lane; bits, log2 of the numbers that a
-block holds; height, words of a plane in a block, P of SPEC §1, a power of two; inputs, uint32[4 · POSITIONS_AT_ONCE],
-and scratch, uint64[6 · POSITIONS_AT_ONCE], for their own use; out, of which they write the first L or, of blocks,
-uint32[16 · POSITIONS_AT_ONCE].
+ids, L ≤ CHUNK; nonces, uint64[L], and tokens x, int64[L], one a lane; bits, log2 of the numbers that a
+block holds; height, words of a plane in a block, P of SPEC §1, a power of two; inputs, uint32[4 · CHUNK],
+and scratch, uint64[6 · CHUNK], for their own use; out, of which they write the first L or, of blocks,
+uint32[16 · CHUNK].
 """
 
 from typing import Any, NamedTuple
@@ -21,8 +21,8 @@ import numpy as np
 from numpy import uint32, uint64
 from numpy.typing import NDArray
 
-from scanner.watermark.kernel import kernel
-from scanner.watermark.native.ciphers import LANES, POSITIONS_AT_ONCE, chacha8_lanes, siphash_lanes
+from scanner.watermark.kernel import inlined, kernel
+from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes, siphash_lanes
 from scanner.watermark.native.secret import SubKeys
 from scanner.watermark.positions import Positions, Tokens
 
@@ -46,10 +46,10 @@ def nonces_of_windows(sub_keys: SubKeys, windows: NDArray[np.uint32]) -> NDArray
 def _nonces_of_columns(key: NDArray[np.uint64], columns: NDArray[np.uint32]) -> NDArray[np.uint64]:
     count, lanes = columns.shape
     nonces = np.empty(lanes, np.uint64)
-    scratch = np.empty(5 * POSITIONS_AT_ONCE, np.uint64)
+    scratch = np.empty(5 * CHUNK, np.uint64)
     tokens = columns.ravel()
-    for begin in range(0, lanes, POSITIONS_AT_ONCE):
-        siphash_lanes(key, tokens[begin:], lanes, count, scratch, nonces[begin : begin + POSITIONS_AT_ONCE])
+    for begin in range(0, lanes, CHUNK):
+        siphash_lanes(key, tokens[begin:], lanes, count, scratch, nonces[begin : begin + CHUNK])
     return nonces
 
 
@@ -67,16 +67,16 @@ def stream_word(sub_keys: SubKeys, nonce: int, planes: int, plane: int, i: int, 
 
 def chacha8_block(key: NDArray[np.uint32], counter: int, nonce: int) -> NDArray[np.uint32]:
     """One ChaCha8 block: uint32[16] for a key of uint32[8], a 64-bit counter and a 64-bit nonce."""
-    out, inputs = np.empty(16 * POSITIONS_AT_ONCE, np.uint32), np.zeros(4 * POSITIONS_AT_ONCE, np.uint32)
-    inputs[::POSITIONS_AT_ONCE] = np.array([counter, nonce], np.uint64).view(np.uint32)
+    out, inputs = np.empty(16 * CHUNK, np.uint32), np.zeros(4 * CHUNK, np.uint32)
+    inputs[::CHUNK] = np.array([counter, nonce], np.uint64).view(np.uint32)
     chacha8_lanes(key, inputs, 1, out)
-    return out[::POSITIONS_AT_ONCE].copy()
+    return out[::CHUNK].copy()
 
 
 @kernel
 def end_of_chunk(index: NDArray[np.int64], p: int) -> int:
-    """The first scored position beyond the chunk of position p, or before its own: p < end ≤ p + POSITIONS_AT_ONCE."""
-    stop, most = index[p] + POSITIONS_AT_ONCE, min(p + POSITIONS_AT_ONCE, len(index))
+    """The first scored position beyond the chunk of position p, or before its own: p < end ≤ p + CHUNK."""
+    stop, most = index[p] + CHUNK, min(p + CHUNK, len(index))
     end = p + 1
     while end < most and index[end - 1] < index[end] < stop:
         end += 1
@@ -93,7 +93,7 @@ def nonces_of_chunk(
     out: NDArray[np.uint64],
 ) -> None:
     """Window nonces of one chunk (SPEC §1)."""
-    run = scratch[5 * POSITIONS_AT_ONCE : 5 * POSITIONS_AT_ONCE + places[-1] + 1 - places[0]]
+    run = scratch[5 * CHUNK : 5 * CHUNK + places[-1] + 1 - places[0]]
     siphash_lanes(key, ids[places[0] - window :], 1, window, scratch, run)
     for i in range(len(places)):
         out[i] = run[places[i] - places[0]]
@@ -132,8 +132,8 @@ def nonces_of_positions(
     key: NDArray[np.uint64], ids: NDArray[np.uint32], index: NDArray[np.int64], window: int
 ) -> NDArray[np.uint64]:
     """Window nonces of scored positions: uint64[P] for int64[P] (SPEC §1)."""
-    nonces = np.empty(len(index) + POSITIONS_AT_ONCE, np.uint64)
-    scratch = np.empty(6 * POSITIONS_AT_ONCE, np.uint64)
+    nonces = np.empty(len(index) + CHUNK, np.uint64)
+    scratch = np.empty(6 * CHUNK, np.uint64)
     p = 0
     while p < len(index):
         end = end_of_chunk(index, p)
@@ -156,18 +156,27 @@ def steps_of_positions(
     """Nonces and tokens of the next scored positions, fastest where they come in order from call to call.
 
     hashed: int64[2], from and to where the windows in scratch were hashed; zeros at first. nonces:
-    uint64[POSITIONS_AT_ONCE], and entries: int64[POSITIONS_AT_ONCE]: the first L are written.
+    uint64[CHUNK], and entries: int64[CHUNK]: the first L are written.
     """
-    run = scratch[5 * POSITIONS_AT_ONCE :]
+    run = scratch[5 * CHUNK :]
     begin, stop = hashed[0], hashed[1]
     for i in range(len(places)):
         place = places[i]
         if place >= stop or place < begin:
-            begin, stop = place, min(place + POSITIONS_AT_ONCE, len(ids))
+            begin, stop = place, min(place + CHUNK, len(ids))
             siphash_lanes(sip, ids[place - window :], 1, window, scratch, run[: stop - place])
         nonces[i] = run[uint64(place - begin)]  # unsigned: no look at whether it counts from the end
         entries[i] = np.int64(ids[uint64(place)])
     hashed[0], hashed[1] = begin, stop
+
+
+def is_group_step(nonces: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which windows make a step that a group shares: a third of them, bool of the same shape (SPEC_2 §2)."""
+    shared: NDArray[np.bool_] = (nonces >> np.uint64(32)) * np.uint64(3) >> np.uint64(32) == 0
+    return shared
+
+
+_is_shared_by_group = inlined(is_group_step)  # of one nonce
 
 
 @kernel
@@ -191,7 +200,7 @@ def numbers_of_positions(
         stop, of = max(min(offsets[d + 1], end), at), min(d, numbers.shape[1] - 1)
         of_group, of_user = numbers[0, of], numbers[last, of]
         for i in range(uint64(at - p), uint64(stop - p)):
-            shared = last and (nonces[i] >> uint64(32)) * uint64(3) >> uint64(32) == 0
+            shared = last and _is_shared_by_group(nonces[i])
             out[i], alone[i] = of_group if shared else of_user, not shared
         at = stop
         d += 1
@@ -208,7 +217,7 @@ def blocks_of_words(
 ) -> None:
     """The block that holds word i of a stream (SPEC §1), a lane for each nonce and word.
 
-    Word i of plane q then stands at POSITIONS_AT_ONCE · (q · height + row_of_word(i, height)) + lane of out. words:
+    Word i of plane q then stands at CHUNK · (q · height + row_of_word(i, height)) + lane of out. words:
     int64[L].
     """
     shift = 4
@@ -216,11 +225,8 @@ def blocks_of_words(
         shift += 1
     for i in range(len(words)):
         counter = ((words[i] >> shift) << 4) | (words[i] & 15)
-        inputs[i], inputs[POSITIONS_AT_ONCE + i] = uint32(counter), uint32(counter >> 32)
-        inputs[2 * POSITIONS_AT_ONCE + i], inputs[3 * POSITIONS_AT_ONCE + i] = (
-            uint32(nonces[i]),
-            uint32(nonces[i] >> uint64(32)),
-        )
+        inputs[i], inputs[CHUNK + i] = uint32(counter), uint32(counter >> 32)
+        inputs[2 * CHUNK + i], inputs[3 * CHUNK + i] = (uint32(nonces[i]), uint32(nonces[i] >> uint64(32)))
     chacha8_lanes(key, inputs, len(words), out)
 
 
@@ -236,20 +242,17 @@ def blocks_of_runs(
 ) -> None:
     """The block that holds entry x·2^32 + d of a stream of version 2 (SPEC_2 §1), a lane for each token x and number d.
 
-    Word i of plane q then stands at POSITIONS_AT_ONCE · (q · height + i mod height) + lane of out. numbers: int64[L],
+    Word i of plane q then stands at CHUNK · (q · height + i mod height) + lane of out. numbers: int64[L],
     d.
     """
     low, high = uint32(32 - bits), uint32(bits)
     for i in range(len(tokens)):
         token, nonce = uint32(tokens[i]), nonces[i]
-        inputs[i], inputs[POSITIONS_AT_ONCE + i] = (
+        inputs[i], inputs[CHUNK + i] = (
             uint32(token << low) | uint32(uint32(numbers[i]) >> high),
             uint32(token >> high),
         )
-        inputs[2 * POSITIONS_AT_ONCE + i], inputs[3 * POSITIONS_AT_ONCE + i] = (
-            uint32(nonce),
-            uint32(nonce >> uint64(32)),
-        )
+        inputs[2 * CHUNK + i], inputs[3 * CHUNK + i] = (uint32(nonce), uint32(nonce >> uint64(32)))
     chacha8_lanes(key, inputs, len(tokens), out)
 
 
@@ -283,11 +286,11 @@ def blocks_of_messages(
             places[i] = entries[i] >> each
         blocks_of_words(key, nonces, places, height, inputs, out)
         for i in range(len(tokens)):
-            places[i] = np.int64(row_of_word(places[i], height)) * POSITIONS_AT_ONCE + i
+            places[i] = np.int64(row_of_word(places[i], height)) * CHUNK + i
         return
     blocks_of_runs(key, nonces, tokens, entries, each + log2(height), inputs, out)
     for i in range(len(tokens)):
-        places[i] = ((entries[i] >> each) & (height - 1)) * POSITIONS_AT_ONCE + i
+        places[i] = ((entries[i] >> each) & (height - 1)) * CHUNK + i
 
 
 @kernel
@@ -333,11 +336,6 @@ class RunRequest(NamedTuple):
     floors: NDArray[np.float64]
 
 
-def is_group_step(nonces: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which windows make a step that a group shares: a third of them, bool of the same shape (SPEC_2 §2)."""
-    return np.asarray((nonces >> np.uint64(32)) * np.uint64(3) >> np.uint64(32) == 0)
-
-
 def steps_of(
     tokens: Tokens, positions: Positions, nonces: NDArray[np.uint64], whose: NDArray[np.int64] | None = None
 ) -> ScoredSteps:
@@ -372,14 +370,14 @@ def _in_two(
     """Group steps and user steps, in one pass. Masks by `is_group_step` would take longer than the scores."""
     count = np.int64(0)
     for i in range(len(nonces)):
-        count += np.int64((nonces[i] >> uint64(32)) * uint64(3) >> uint64(32) == 0)
+        count += np.int64(_is_shared_by_group(nonces[i]))
     size = count, len(index) - count
     group_ids, group_nonces, group_offsets = np.empty(size[0], np.uint32), np.empty(size[0], np.uint64), offsets.copy()
     user_ids, user_nonces, user_offsets = np.empty(size[1], np.uint32), np.empty(size[1], np.uint64), offsets.copy()
     g, u = np.int64(0), np.int64(0)
     for d in range(len(offsets) - 1):
         for i in range(offsets[d], offsets[d + 1]):
-            if (nonces[i] >> uint64(32)) * uint64(3) >> uint64(32) == 0:
+            if _is_shared_by_group(nonces[i]):
                 group_ids[g], group_nonces[g] = ids[index[i]], nonces[i]
                 g += 1
             else:
@@ -395,20 +393,17 @@ def begin_run(
 ) -> None:
     """Counters and nonces of the blocks that hold number `first` of each step's run, as `chacha8_lanes` takes them.
 
-    ids: uint32[L], L ≤ POSITIONS_AT_ONCE; nonces: uint64[L] or more; first: the first number of a block; inputs:
+    ids: uint32[L], L ≤ CHUNK; nonces: uint64[L] or more; first: the first number of a block; inputs:
     written.
     """
     low, high, block = uint32(32 - bits), uint32(bits), uint32(first >> bits)
     for i in range(len(ids)):
-        inputs[i], inputs[POSITIONS_AT_ONCE + i] = uint32(ids[i] << low) | block, uint32(ids[i] >> high)
-        inputs[2 * POSITIONS_AT_ONCE + i], inputs[3 * POSITIONS_AT_ONCE + i] = (
-            uint32(nonces[i]),
-            uint32(nonces[i] >> uint64(32)),
-        )
+        inputs[i], inputs[CHUNK + i] = uint32(ids[i] << low) | block, uint32(ids[i] >> high)
+        inputs[2 * CHUNK + i], inputs[3 * CHUNK + i] = (uint32(nonces[i]), uint32(nonces[i] >> uint64(32)))
 
 
 @kernel
 def next_block(inputs: NDArray[np.uint32]) -> None:
     """Go on to the next block in each lane. A run ends before the lower word of its counter overflows."""
-    for i in range(POSITIONS_AT_ONCE):
+    for i in range(CHUNK):
         inputs[i] += uint32(1)

@@ -17,20 +17,12 @@ from scanner.watermark.format import Candidates, UserEvidence, Watermark
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law, NegativeGamma, least_score
 from scanner.watermark.native import green_runs, gumbel_runs
-from scanner.watermark.native.ciphers import POSITIONS_AT_ONCE, chacha8_lanes
+from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
 from scanner.watermark.native.gumbel import cheapest
 from scanner.watermark.native.gumbel_runs import BITS, PER_LN2
 from scanner.watermark.native.keyed import GreenListMark, GumbelMark, NativeMark, below
 from scanner.watermark.native.secret import SubKeys
-from scanner.watermark.native.streams import (
-    RunRequest,
-    ScoredSteps,
-    begin_run,
-    in_two,
-    is_group_step,
-    log2,
-    steps_of,
-)
+from scanner.watermark.native.streams import RunRequest, ScoredSteps, begin_run, in_two, is_group_step, log2, steps_of
 from scanner.watermark.native.windows import WindowKey, Windows, best_green, best_gumbel, standing_out
 from scanner.watermark.positions import Positions, Tokens
 from schemas.registry import MOST_NUMBERS
@@ -226,28 +218,18 @@ def green_tokens(
     n, bits, planes = rule
     height = 16 // planes
     out = np.empty((len(nonces), tokens), np.bool_)
-    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
-    ids, same, row = (
-        np.empty(POSITIONS_AT_ONCE, np.uint32),
-        np.empty(POSITIONS_AT_ONCE, np.uint64),
-        np.empty(POSITIONS_AT_ONCE, np.uint32),
-    )
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    ids, same, row = (np.empty(CHUNK, np.uint32), np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint32))
     for r in range(len(nonces)):
         number = numbers[r]
         same[:] = nonces[r]
-        for first in range(0, tokens, POSITIONS_AT_ONCE):
-            lanes = min(POSITIONS_AT_ONCE, tokens - first)
+        for first in range(0, tokens, CHUNK):
+            lanes = min(CHUNK, tokens - first)
             for i in range(lanes):
                 ids[i] = first + i
             begin_run(ids[:lanes], same, number, 5 + log2(height), inputs)
             chacha8_lanes(key, inputs, lanes, block)
-            below(
-                n,
-                bits,
-                height * POSITIONS_AT_ONCE,
-                block[((number >> 5) & (height - 1)) * POSITIONS_AT_ONCE :],
-                row[:lanes],
-            )
+            below(n, bits, height * CHUNK, block[((number >> 5) & (height - 1)) * CHUNK :], row[:lanes])
             for i in range(lanes):
                 out[r, first + i] = (row[i] >> np.uint32(number & 31)) & np.uint32(1) != 0
     return out
@@ -259,19 +241,15 @@ def choose_token(key: NDArray[np.uint32], nonce: uint64, number: int, weights: N
 
     key: uint32[8]; number: that is read there; weights: float64[V], p up to a factor.
     """
-    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
-    ids, chances, same = (
-        np.empty(POSITIONS_AT_ONCE, np.uint32),
-        np.empty(POSITIONS_AT_ONCE),
-        np.full(POSITIONS_AT_ONCE, nonce),
-    )
-    draws = block[(number & 15) * POSITIONS_AT_ONCE :]
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    ids, chances, same = (np.empty(CHUNK, np.uint32), np.empty(CHUNK), np.full(CHUNK, nonce))
+    draws = block[(number & 15) * CHUNK :]
     chosen, cost, lanes = -1, math.inf, 0
     for token in range(len(weights)):
         if weights[token] > 0.0:
             ids[lanes], chances[lanes] = token, weights[token]
             lanes += 1
-        if lanes == POSITIONS_AT_ONCE or (lanes and token == len(weights) - 1):
+        if lanes == CHUNK or (lanes and token == len(weights) - 1):
             begin_run(ids[:lanes], same, number, BITS, inputs)
             chacha8_lanes(key, inputs, lanes, block)
             place, cost = cheapest(draws[:lanes], chances[:lanes], 0, -1, cost)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Law
-from scanner.watermark.native.ciphers import LANES, POSITIONS_AT_ONCE, chacha8_lanes
+from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes
 from scanner.watermark.native.gumbel_runs import BITS, MOST_OF_A_TERM
 from scanner.watermark.native.keyed import below
 from scanner.watermark.native.streams import ScoredSteps, begin_run, in_two, is_group_step, log2, steps_of
@@ -113,26 +113,20 @@ def best_green(
     n, bits, planes = rule
     height = 16 // planes
     per_block = 5 + log2(height)
-    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE, np.uint32)
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     longest = np.max(np.diff(steps.offsets))
-    words = np.zeros((max(height, COLUMNS // WIDTH), longest + POSITIONS_AT_ONCE), np.uint32)
+    words = np.zeros((max(height, COLUMNS // WIDTH), longest + CHUNK), np.uint32)
     sums, places = np.zeros((longest + 1) * COLUMNS, np.uint32), np.arange(COLUMNS).astype(np.uint32)
     numbers, scores = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
     for d in range(len(first) - 1):
         key, at, size = keys[steps.whose[d]], steps.offsets[d], steps.offsets[d + 1] - steps.offsets[d]
         for run in range(0, count if first[d + 1] > first[d] else 0, height * WIDTH):
-            for p in range(at, at + size, POSITIONS_AT_ONCE):
-                lanes = min(POSITIONS_AT_ONCE, at + size - p)
+            for p in range(at, at + size, CHUNK):
+                lanes = min(CHUNK, at + size - p)
                 begin_run(steps.ids[p : p + lanes], steps.nonces[p : p + lanes], run, per_block, inputs)
                 chacha8_lanes(key, inputs, lanes, block)
                 for k in range(height):
-                    below(
-                        n,
-                        bits,
-                        height * POSITIONS_AT_ONCE,
-                        block[k * POSITIONS_AT_ONCE :],
-                        words[k, p - at : p - at + lanes],
-                    )
+                    below(n, bits, height * CHUNK, block[k * CHUNK :], words[k, p - at : p - at + lanes])
             for number in range(run, min(run + height * WIDTH, count), COLUMNS):
                 _count_bits(words[(number - run) // WIDTH :], size, places < uint32(count - number), sums)
                 _find_best(sums, places, number, at, first[d], first[d + 1], begin, end, numbers, scores)
@@ -207,7 +201,7 @@ def best_gumbel(
 
     Arguments and result as of `best_green`; a window has 2^16 steps at most.
     """
-    inputs, block = np.empty(4 * POSITIONS_AT_ONCE, np.uint32), np.empty(16 * POSITIONS_AT_ONCE + LANES, np.uint32)
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK + LANES, np.uint32)
     longest = np.max(np.diff(steps.offsets))
     # number k of block b in column LANES · k + b; differences of sums that went around are right still
     sums, columns = np.zeros((longest + 1) * LANES * NUMBERS, np.uint32), np.arange(LANES * NUMBERS)
@@ -217,11 +211,7 @@ def best_gumbel(
         key, at, size = keys[steps.whose[d]], steps.offsets[d], steps.offsets[d + 1] - steps.offsets[d]
         for run in range(0, count if first[d + 1] > first[d] else 0, LANES * NUMBERS):
             side = min(LANES, (count - run + NUMBERS - 1) // NUMBERS)
-            now, at_once, used = (
-                np.zeros(len(places), np.uint32),
-                POSITIONS_AT_ONCE // side,
-                places < uint32(count - run),
-            )
+            now, at_once, used = (np.zeros(len(places), np.uint32), CHUNK // side, places < uint32(count - run))
             for p in range(0, size, at_once):
                 these = min(at_once, size - p)
                 _begin_side_by_side(steps, at + p, these, run >> BITS, side, inputs)
@@ -240,11 +230,8 @@ def _begin_side_by_side(
     for p in range(first, first + size):
         low, high, nonce = uint32(steps.ids[p] << uint32(32 - BITS)), steps.ids[p] >> uint32(BITS), steps.nonces[p]
         for b in range(side):
-            inputs[lane], inputs[POSITIONS_AT_ONCE + lane] = low | uint32(block + b), high
-            inputs[2 * POSITIONS_AT_ONCE + lane], inputs[3 * POSITIONS_AT_ONCE + lane] = (
-                uint32(nonce),
-                uint32(nonce >> uint64(32)),
-            )
+            inputs[lane], inputs[CHUNK + lane] = low | uint32(block + b), high
+            inputs[2 * CHUNK + lane], inputs[3 * CHUNK + lane] = (uint32(nonce), uint32(nonce >> uint64(32)))
             lane += 1
 
 
@@ -259,11 +246,11 @@ def _add_bounds(
 ) -> None:
     """Go on with running sums of bounds on the terms of some steps; of numbers that are not valid they are 0."""
     for k in range(NUMBERS):
-        draws = block[k * POSITIONS_AT_ONCE : k * POSITIONS_AT_ONCE + side * size]
+        draws = block[k * CHUNK : k * CHUNK + side * size]
         for i in range(len(draws)):
             rest = float32(uint32(~draws[i] | uint32(1)))
             draws[i] = uint32(MOST_OF_A_TERM) - uint32(rest.view(np.uint32) >> uint32(12))
-    used, row, width = np.where(valid, ~uint32(0), uint32(0)), uint64(POSITIONS_AT_ONCE), uint64(LANES)
+    used, row, width = np.where(valid, ~uint32(0), uint32(0)), uint64(CHUNK), uint64(LANES)
     for i in range(uint64(size)):
         after = i * uint64(LANES * NUMBERS)
         for k in range(uint64(0), uint64(NUMBERS), uint64(4)):
