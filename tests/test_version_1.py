@@ -4,7 +4,9 @@ tests/support/kept_version.py made it. Where a test below fails, the product is 
 """
 
 import gzip
+import html
 import json
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -16,8 +18,10 @@ from deltalake import DeltaTable
 
 from docs.examples.check_report import check
 from scanner.evidence import check_claim
+from scanner.evidence.explainer import Explainer
 from scanner.registry import list_users, load_registry, verify_users
 from scanner.results.upkeep import existing_tables
+from scanner.service.review_app import ReviewServer
 from scanner.storage.delta import open_table
 from scanner.storage.locations import table_uri
 from scanner.storage.toml import read_toml
@@ -25,6 +29,7 @@ from schemas.config import ScanConfig
 from schemas.service import DetectorConfig
 from tests.support.command_line import call
 from tests.support.kept_version import NIGHT, plain_rows
+from tests.support.reviewing import Asking, running
 
 KEPT = Path(__file__).parent / "data" / "version-1"
 ROWS = json.loads(gzip.decompress((KEPT / "rows.json.gz").read_bytes()))
@@ -118,3 +123,28 @@ def test_the_signed_report_is_good(kept):
     assert check(report, text, signpost)["result"] == "found"
     with pytest.raises(ValueError, match="another text"):
         check(report, text + b" ", signpost)
+
+
+def test_the_review_app_shows_flags_and_takes_a_decision(kept, monkeypatch, tmp_path):
+    """On a copy, since a decision is a row. One page of each kind, for a flag takes a second to be proved again."""
+    results = Path(shutil.copytree(kept, tmp_path / "kept"))
+    monkeypatch.chdir(results)
+    app = ReviewServer(Explainer(results / "scan.toml"), "ruth", 0)
+    with running(app):
+        asking = Asking(app)
+
+        def page(path: str) -> str:
+            status, _, shown = asking.ask("GET", path, Cookie=asking.cookie)
+            assert status == 200, shown
+            return html.unescape(shown)
+
+        flags = set(re.findall(r'href="(/flag\?[^"]+)"', page("/?state=all")))
+        accounts = re.findall(r'href="(/account\?[^"]+)"', page("/accounts"))
+        assert len(flags) >= len(ROWS["flags"])
+        page(accounts[0])
+        form = asking.form()
+        assert "Confirm against the advice?" in asking.post(form | {"sure": ""})[2]
+        status, headers, _ = asking.post(form)
+        assert status == 303
+        assert "Recorded" in page(headers["location"])
+        assert asking.ask("GET", "/flag?path=nowhere&row=1", Cookie=asking.cookie)[0] == 404

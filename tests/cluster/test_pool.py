@@ -283,7 +283,7 @@ def test_workers_that_die_at_once_stop_it_all(run, monkeypatch):
 
 @pytest.mark.costly
 def test_it_says_when_no_worker_can_start(run, monkeypatch, caplog):
-    monkeypatch.setattr(pool, "_COMPLAIN_EVERY", 1)
+    monkeypatch.setattr(pool, "_COMPLAIN_EVERY", 0.1)
     monkeypatch.setattr(pool, "_WAIT_SECONDS", 0.01)
     assert documents(run({}, shard(0, 3))["shard-0"]) == 3
     assert "no worker could start for" in caplog.text

@@ -217,7 +217,7 @@ from pathlib import Path
 import pyarrow as pa
 from scanner.input import inspector
 from scanner.input.columns import Columns
-inspector.MEMORY = int(sys.argv[2])
+inspector.FOOTER_MEMORY = int(sys.argv[2])
 inspector.limit_memory()
 footer = pa.py_buffer(Path(sys.argv[1]).read_bytes())
 print(inspector._groups_or_fault(footer, 2**30, Columns("text", None, None, None), []))
