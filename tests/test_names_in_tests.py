@@ -12,6 +12,8 @@ ROOT = Path(__file__).parents[1]
 OURS = ("scanner", "jobs", "schemas", "infra", "tests")
 DOTTED = re.compile(r"(?:scanner|jobs|schemas|tests)(?:\.\w+)+")
 OF_EVERY_TUPLE = {"_fields", "_make", "_field_defaults"}
+IN_PROSE = re.compile(r"(?<![\w./-])(?:scanner|jobs|schemas)(?:\.[a-zA-Z]\w*){2,}")
+OF_MODULE = re.compile(r"`(\w+(?:\.\w+)?)(?:\(\))?` of `?((?:scanner|jobs|schemas)[\w./]*\w)")
 IMPORT = re.compile(r"^(?:from|import) scanner\b", re.MULTILINE)
 CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -191,6 +193,26 @@ def test_names_that_code_of_documents_imports_exist():
     assert missing == []
 
 
+def names_in_prose(text: str) -> Iterator[str]:
+    """Dotted names of the product in a text, such as `scanner.power`, and those that it says to be of a module."""
+    yield from IN_PROSE.findall(text)
+    for name, module in OF_MODULE.findall(text):
+        yield f"{module.removesuffix('.py').replace('/', '.')}.{name}"
+
+
+@pytest.mark.seconds
+def test_names_that_documents_docstrings_and_comments_speak_of_exist():
+    missing, names = [], 0
+    paths = [path for folder in ("scanner", "jobs", "schemas", "infra", "docs") for path in (ROOT / folder).rglob("*")]
+    for path in [ROOT / "README.md", *sorted(paths)]:
+        if path.suffix in (".md", ".py", ".toml", ".yaml", ".j2") and not {"build", ".venv"} & set(path.parts):
+            found = set(names_in_prose(path.read_text(encoding="utf-8")))
+            names += len(found)
+            missing += [f"{path.relative_to(ROOT)}: {name}" for name in sorted(found) if not is_there(name)]
+    assert names > 400
+    assert missing == []
+
+
 def test_a_name_that_is_gone_is_found():
     code = """
 from scanner.watermark import rule, spans as span_module
@@ -203,3 +225,10 @@ def test(monkeypatch):
 """
     found = {name.rpartition(".")[2] for _, name in missing_names(ast.parse(code))}
     assert found == {"nothing", "gone", "not_there", "lost"}
+    prose = (
+        "as scanner.watermark.rule.lost has it, and `corrected` of `scanner/watermark/rule.py`, `Lost.of` of `jobs.cli`"
+    )
+    assert [name for name in names_in_prose(prose) if not is_there(name)] == [
+        "scanner.watermark.rule.lost",
+        "jobs.cli.Lost.of",
+    ]

@@ -415,8 +415,9 @@ def page(about: Mapping[str, Any], cells: Sequence[ErrorCell]) -> str:
 
 
 def twin(about: Mapping[str, Any], cells: Sequence[ErrorCell]) -> str:
-    """The page as JSON: how it was made, and all cells, those too that the page leaves out."""
-    return json.dumps({**about, "cells": [asdict(cell) for cell in cells]}, indent=1, ensure_ascii=False) + "\n"
+    """The page as JSON: how it was made, and all cells, those too that the page leaves out; `among`: the stratum."""
+    listed = [{"among" if name == "stratum" else name: value for name, value in asdict(one).items()} for one in cells]
+    return json.dumps({**about, "cells": listed}, indent=1, ensure_ascii=False) + "\n"
 
 
 def _environment() -> jinja2.Environment:

@@ -26,6 +26,7 @@ from scanner.evaluation.error_rates import (
     in_words,
     rate_cell,
     share_cell,
+    twin,
 )
 from scanner.evaluation.scores import name, search
 from scanner.registry import add_users, load_registry, new_key, open_key
@@ -226,6 +227,14 @@ def test_every_attack_is_made_on_every_text_and_rewritings_are_counted(decider, 
     assert {cell.texts for cell in cells if cell.part == "edits" and cell.stratum == "all"} == {30}
 
 
+def test_the_file_beside_the_page_keeps_the_names_of_its_columns():
+    cell = rate_cell(CellPlace("edits", "lower", "100 to 199 tokens"), "flagged", np.zeros(9, np.bool_), 0.5)
+    (listed,) = json.loads(twin({}, [cell]))["cells"]
+    columns = "part row among measure texts hits low high share rate lacks"
+    assert list(listed) == columns.split()
+    assert listed["among"] == "100 to 199 tokens"
+
+
 @pytest.mark.costly
 def test_the_page_is_the_same_each_time_and_tells_nothing_of_texts_users_or_the_key(folder, monkeypatch):
     monkeypatch.chdir(folder)
@@ -241,7 +250,7 @@ def test_the_page_is_the_same_each_time_and_tells_nothing_of_texts_users_or_the_
     key = load_registry(folder / "registry").keys[0]
     assert said["the_keys"][0]["commitment"] == key.commitment
     assert said["unmarked"]["texts"] == 300
-    cells = [ErrorCell(**cell) for cell in said["cells"]]
+    cells = [ErrorCell(stratum=cell.pop("among"), **cell) for cell in said["cells"]]
     assert all(0 <= cell.low <= cell.high <= 1 and not math.isnan(cell.low) for cell in cells)
     html = pages[0].decode()
     assert key.commitment in html

@@ -161,6 +161,21 @@ def test_what_proves_its_flags_finds_the_same(form):
         pickle.dumps(proof)
 
 
+@pytest.mark.parametrize("form", ALL, ids=lambda form: form.label())
+def test_a_context_whose_first_token_has_no_draw_counts_the_same_in_proofs(form):
+    """With dedup `context`, a proof took a context's next place where no draw has the first one's token."""
+    window = form.rule().context
+    context = list(range(2, 2 + window))
+    tokens = batch_tokens([[9, *context, 2**15, 8, *context, 7, 9, *context, 6, 4, 3, 5, 4, 6, 3]])
+    secret = secret_of(form)
+    for dedup in form.dedups(["ngram", "context", "none"]):
+        mark = form.open(secret)
+        positions = mark.rule.positions(tokens, dedup)
+        scored, scores = form.proof(secret).scores(tokens.ids, [0], dedup)
+        assert scored == positions.scored[0]
+        assert scores == pytest.approx([float(mark.score(tokens, positions, 0)[0])], rel=1e-9, abs=1e-12)
+
+
 def test_every_format_is_tested_with_every_parameter():
     assert PARAMETERS.keys() == FORMATS.keys()
     for name, some in PARAMETERS.items():

@@ -99,9 +99,10 @@ class ThreeBricksProof:
     ) -> tuple[int, list[float]]:
         """See scanner.watermark.format.ProofPath."""
         ids, h = tokens.tolist(), self._window
-        places = [t for t in range(h + 1, len(ids)) if ids[t] < self._size and self._keyed(ids[t - h : t])]
+        places = range(h + 1, len(ids))
         seeds = [self._seed(ids[t - h : t]) % 2**32 for t in places]
-        kept = counted_positions(places, seeds, [ids[t] for t in places], dedup, common_places)
+        no_draws = {t for t, seed in zip(places, seeds, strict=True) if ids[t] >= self._size or not self._keyed(seed)}
+        kept = counted_positions(places, seeds, ids[h + 1 :], dedup, no_draws.union(common_places))
         sums = np.zeros((len(messages), len(kept)))
         for n, i in enumerate(kept):
             met = [(ids[places[i]] + message) % self._size for message in messages]
@@ -113,9 +114,8 @@ class ThreeBricksProof:
                 sums[:, n] = [-math.log1p(-(drawn[token] % 2**24) / 2**24) for token in met]
         return len(kept), [math.fsum(row) for row in sums]
 
-    def _keyed(self, window: list[int]) -> bool:
+    def _keyed(self, seed: int) -> bool:
         """Whether a window's seed changes with the key."""
-        seed = self._seed(window) % 2**32
         return seed != self._table[0] if self._table else self._key.value[0] != 0 or seed >= self._size
 
     def log10_p(self, score: float, scored: int) -> float:
