@@ -229,7 +229,7 @@ def test_a_second_rule_for_the_same_texts_is_refused(nightly, plain):
 def test_another_rule_after_a_scan_that_was_killed_is_refused(nightly, plain):
     """A killed scan leaves shards and a filter, and no row of `scans` that says by which rule."""
     write(nightly, FIRST, "a", signed(plain, 1000))
-    scan(nightly, FIRST)
+    assert scan(nightly, FIRST).totals.counts.documents == TEXTS  # else nothing was read, which nothing refuses
     DeltaTable(table_uri(nightly.results, "scans")).delete()
     nightly.configure(paths=["in/{date}"])
     with pytest.raises(Refused, match="another look"):
