@@ -181,8 +181,7 @@ class Gumbel(GumbelMark, Version1Mark):
 
     def draws_of(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.uint32]:
         """The draw that each scored token meets under its document's message: uint32[P]."""
-        wanted = np.repeat(self._each(messages, positions), positions.scored)
-        entries = tokens.ids[positions.index].astype(np.int64) + wanted
+        entries = tokens.ids[positions.index].astype(np.int64) + self._message_of_positions(messages, positions)
         return draws_at(self._keys.chacha, self._nonces(tokens, positions), entries)
 
 

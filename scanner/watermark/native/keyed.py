@@ -343,6 +343,10 @@ class NativeMark(ABC):
         self._check_messages(wanted)
         return wanted
 
+    def _message_of_positions(self, messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.int64]:
+        """The messages of `_each`, of each scored position: int64[P]."""
+        return np.repeat(np.broadcast_to(self._each(messages, positions), positions.scored.shape), positions.scored)
+
     def _numbers_read(self, messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.int64]:
         """What the messages of `_each` read in group steps and in user steps, as of `numbers_of_positions`."""
         wanted = self._each(messages, positions)

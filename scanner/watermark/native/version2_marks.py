@@ -300,7 +300,7 @@ class Version2Gumbel(GumbelMark, Version2Mark):
         Raises:
             ValueError: a message that the key does not have.
         """
-        wanted, nonces = np.repeat(self._each(messages, positions), positions.scored), self._nonces(tokens, positions)
+        wanted, nonces = self._message_of_positions(messages, positions), self._nonces(tokens, positions)
         ids = tokens.ids[positions.index].astype(np.int64)
         return gumbel_runs.draws_at(self._keys.chacha, ids, nonces, self.numbers(nonces, wanted))
 

@@ -7,6 +7,7 @@ import pytest
 
 from scanner.watermark.format import SearchesWindows
 from scanner.watermark.native import windows as kernels
+from scanner.watermark.native.gumbel_runs import MOST_OF_A_TERM, PER_LN2
 from scanner.watermark.native.streams import steps_of
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
 from scanner.watermark.positions import select_positions
@@ -15,10 +16,12 @@ from tests.watermark.marked_tokens import marked_tokens, plain_tokens
 from tests.watermark.pairs import SECRET, batch_tokens
 
 MARKS = {
-    "greenlist-v2": lambda groups: Version2GreenList(SECRET, 2, Fraction(1, 4), groups),
-    "greenlist-v2, eight bits": lambda groups: Version2GreenList(SECRET, 2, Fraction(3, 8), groups),
-    "gumbel-v2": lambda groups: Version2Gumbel(SECRET, 2, groups),
+    "greenlist-v2": lambda groups, secret=SECRET: Version2GreenList(secret, 2, Fraction(1, 4), groups),
+    "greenlist-v2, three bits": lambda groups, secret=SECRET: Version2GreenList(secret, 2, Fraction(3, 8), groups),
+    "greenlist-v2, eight bits": lambda groups, secret=SECRET: Version2GreenList(secret, 2, Fraction(77, 256), groups),
+    "gumbel-v2": lambda groups, secret=SECRET: Version2Gumbel(secret, 2, groups),
 }
+UNITS = {"greenlist-v2": 1.0, "gumbel-v2": PER_LN2}
 every_mark = pytest.mark.parametrize("name", MARKS)
 
 
@@ -61,6 +64,34 @@ def test_the_best_number_of_each_window_is_that_of_a_plain_search(name):
         assert (bound >= best).all()
         assert (bound >= scores.max(axis=0)).all()
         assert (best >= scores.max(axis=0) * 0.97).all()
+
+
+def bounds_of_steps(mark, tokens, positions, number: int) -> np.ndarray:
+    """What each step adds to the bound of a number, int64[P]: 1 where it is green, or bits of a draw's logarithm."""
+    if mark.method == "greenlist-v2":
+        return mark.terms(tokens, positions, number).astype(np.int64)
+    rest = (~mark.draws_of(tokens, positions, number) | np.uint32(1)).astype(np.float32)
+    return MOST_OF_A_TERM - (rest.view(np.uint32) >> np.uint32(12)).astype(np.int64)
+
+
+@every_mark
+@pytest.mark.parametrize("count", [1, 2, 16, 17, 63, 64, 65, 127, 128, 129, 256, 257])
+def test_bounds_of_windows_are_sums_over_their_steps_to_the_last_bit(name, count):
+    """Numbers that fill words, blocks and columns, one more and one fewer; chunks of steps likewise; empty windows."""
+    lengths = [3, 60, 2, 257, 258, 259]
+    tokens, marks = texts(count, lengths), [MARKS[name](None, bytes([d]) * 32) for d in range(len(lengths))]
+    joined = marks[0].join_marks(marks, tokens.offsets[:-1])
+    positions = joined.rule.positions(tokens, "none")
+    first, begin, end = coarse_of(positions, 0)
+    begin, end = (np.insert(places, first[:-1], positions.offsets[:-1]) for places in (begin, end))
+    first = first + np.arange(len(first))
+    steps = steps_of(tokens, positions, joined._nonces(tokens, positions), joined._whose(positions))
+    number, bound = joined.best_of_windows(steps, (first, begin, end), count)
+    for d, mark in enumerate(marks):
+        each = np.stack([bounds_of_steps(mark, tokens, positions, n) for n in range(count)])
+        for w in range(first[d], first[d + 1]):
+            sums = each[:, begin[w] : end[w]].sum(axis=1)
+            assert (number[w], bound[w]) == (sums.argmax(), sums.max() / UNITS[mark.method])
 
 
 @every_mark
