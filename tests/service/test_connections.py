@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from scanner.service import serving
 from scanner.service.serving import Connection, Server
+from tests.support.detecting import until
 from tests.support.reviewing import running
 
 LARGE = 2**23
@@ -200,10 +201,10 @@ def test_answers_that_nobody_takes_keep_nobody_out(large):
         assert [status(large, HEAD + b"Connection: close\r\n\r\n") for _ in range(3)] == [200] * 3
 
 
-def test_an_answer_that_nobody_takes_ends(monkeypatch, large):
+def test_an_answer_that_nobody_takes_ends(monkeypatch, made, large):
     monkeypatch.setattr(serving, "SECONDS_TO_TAKE", 0.3)
     with untaken(large) as connection:
-        time.sleep(1)
+        until(made[0].is_closing)
         found = 0
         with suppress(ConnectionResetError):
             while more := len(connection.recv(LARGE)):
