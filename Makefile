@@ -34,7 +34,7 @@ check: lint
 # two processes, since Ray's tests wait more than they compute; the tests of a file share what they set up; files in
 # their own order, whose last ones are short (by number of tests, the longest would come last, with nothing beside them)
 test: lint
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --one-cluster
 
 # tests that take a CPU second and more each: drivers, workers and nodes that die, jobs that are submitted, kernels that are
 # interpreted; continuous integration runs them after `make test`

@@ -4,6 +4,7 @@ One registry, one set of texts and one Ray serve all tests of a process. A fixtu
 asks for it: Ray, tables and tokenizers take seconds.
 """
 
+import gc
 import os
 import re
 import shutil
@@ -37,6 +38,26 @@ NOT_QUICK = re.compile(
 
 def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help="leave out tests that need Ray, a process or seconds")
+    parser.addoption("--one-cluster", action="store_true", help="run all tests that need Ray in one of the processes")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    if not config.getoption("--one-cluster"):
+        return None
+    from tests.support.scheduling import OneCluster
+
+    return OneCluster(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Look for no garbage among what is imported, which took a quarter of the time that collection takes."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config):

@@ -15,41 +15,44 @@ TABLES = {"deltalake", "polars", "pyarrow"}
 LOADED = f"""\
 import sys
 from jobs.cli import brickscan, run
-code = run(brickscan, sys.argv[1:])
-print(code, *(name for name in {HEAVY} if name in sys.modules), file=sys.stderr)
+for line in sys.argv[1:]:
+    code = run(brickscan, line.split("\\t"))
+    print(code, *(name for name in {HEAVY} if name in sys.modules), file=sys.stderr)
 """
 
 
 @pytest.mark.parametrize(
-    ("line", "allowed"),
+    ("lines", "allowed"),
     [
-        ("--help", set()),
-        ("--version", set()),
-        ("schema scan", {"pydantic"}),
-        ("keys --help", {"pydantic"}),
-        ("keys list --registry REGISTRY", KEYS),
-        ("formats", KEYS),
-        ("users list --registry REGISTRY", KEYS | TABLES),
-        ("users show alice --registry REGISTRY", KEYS | TABLES),
-        ("users who green 1 --registry REGISTRY", KEYS | TABLES),
-        ("status RESULTS", KEYS | TABLES),
-        ("flagged RESULTS", KEYS | TABLES),
-        ("accounts RESULTS", KEYS | TABLES | {"scipy", "tokenizers"}),  # it scores posts again, where there are any
-        ("quarantine RESULTS", KEYS | TABLES),
+        (["--help", "--version"], set()),
+        (["schema scan", "keys --help", "keys list --registry REGISTRY", "formats"], KEYS),
+        (
+            [
+                *("users list --registry REGISTRY", "users show alice --registry REGISTRY"),
+                *("users who green 1 --registry REGISTRY", "status RESULTS", "flagged RESULTS", "quarantine RESULTS"),
+            ],
+            KEYS | TABLES,
+        ),
+        (["accounts RESULTS"], KEYS | TABLES | {"scipy", "tokenizers"}),  # it scores posts again, where there are any
     ],
+    ids=lambda part: " ".join(line.split()[0] for line in part) if isinstance(part, list) else "",
 )
-def test_a_command_imports_no_more_than_it_needs(line, allowed, night):
+def test_commands_import_no_more_than_they_need(lines, allowed, night):
+    """Commands that may import the same run in one process."""
     from scanner.results.transactions import open_tables
 
     open_tables(night.results)
-    arguments = line.replace("REGISTRY", str(night.registry)).replace("RESULTS", night.results).split()
+    arguments = [line.replace("REGISTRY", str(night.registry)).replace("RESULTS", night.results) for line in lines]
     done = subprocess.run(
-        [sys.executable, "-c", LOADED, *arguments],
+        [sys.executable, "-c", LOADED, *("\t".join(line.split()) for line in arguments)],
         cwd=ROOT, env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True, timeout=240, check=True,
     )  # fmt: skip
-    code, *loaded = done.stderr.splitlines()[-1].split()
-    assert code == "0", done.stderr
-    assert set(loaded) <= allowed
+    answers = done.stderr.splitlines()
+    assert len(answers) == len(lines), done.stderr
+    for answer in answers:
+        code, *loaded = answer.split()
+        assert code == "0", done.stderr
+        assert set(loaded) <= allowed
 
 
 def test_results_are_read_without_kernels():

@@ -18,12 +18,12 @@ from scanner.input.columns import Columns
 from scanner.input.deletion_vectors import _stated
 from scanner.input.documents import read
 from scanner.input.files import find_file, list_files
-from scanner.input.inspector import Inspector
 from scanner.input.shards import cut, shard_id
 from scanner.input.tables import NEWEST_TABLES, TableReading, pack_rows, rows_sha256, unpack_rows, values_of_path
 from tests.bench.files import log as write_log
 from tests.bench.files import memory_of_listing
 from tests.support.deltas import claim_rows, delete_by_vector, forget_commits, lose_rows
+from tests.support.inspection import INSPECTOR, inspect
 
 COLUMNS = Columns("text", "doc_id", "account", "date")
 ACCOUNT = "ann/ö =%"
@@ -47,19 +47,17 @@ def table(tmp_path) -> Path:
 def documents(location: Path | str, reading: TableReading = NEWEST_TABLES) -> dict[str, dict]:
     """All documents that would be scanned, by their ids."""
     found = {}
-    with Inspector() as inspector:
-        for file in list_files([str(location)], reading=reading):
-            rows = cut(inspector.inspect(file, COLUMNS))[-1]
-            for part in read(file, COLUMNS, 0, rows.stop):
-                found |= {row["doc_id"]: row for row in part.to_pylist()}
+    for file in list_files([str(location)], reading=reading):
+        rows = cut(inspect(file, COLUMNS))[-1]
+        for part in read(file, COLUMNS, 0, rows.stop):
+            found |= {row["doc_id"]: row for row in part.to_pylist()}
     return found
 
 
 def ids(location: Path) -> dict[str, str]:
     """Ids of shards of whole files, by the files' names."""
-    with Inspector() as inspector:
-        files = list_files([str(location)])
-        return {file.path: shard_id(file, cut(inspector.inspect(file, COLUMNS))[0], "{}") for file in files}
+    files = list_files([str(location)])
+    return {file.path: shard_id(file, cut(inspect(file, COLUMNS))[0], "{}") for file in files}
 
 
 def test_files_come_from_the_log_and_values_of_partitions_are_columns(table):
@@ -433,8 +431,7 @@ def test_a_path_that_no_disk_has_costs_its_file_alone(table):
     log = table / "_delta_log" / f"{2:020d}.json"
     add = {"path": "a%00b.parquet", "partitionValues": {"date": "x", "account": "y"}, "size": 9, "stats": "{}"}
     log.write_text(json.dumps({"add": add | {"modificationTime": 1, "dataChange": True}}) + "\n")
-    with Inspector() as inspector:
-        answers = [answer for _, answer in inspector.inspect_all(list_files([str(table)]), COLUMNS)]
+    answers = [answer for _, answer in INSPECTOR.inspect_all(list_files([str(table)]), COLUMNS)]
     (fault,) = [answer for answer in answers if isinstance(answer, FileFault)]
     assert "the file cannot be looked up" in str(fault)
 
@@ -462,8 +459,8 @@ def test_values_stand_in_the_names_of_folders(tmp_path):
     lone = find_file(str(tmp_path / "account=a%20b/date=2026-08-31/1.parquet"))
     (row,) = read(lone, COLUMNS, 0, 1)
     assert row["account_id"].to_pylist() == ["a b"]
-    with Inspector() as inspector, pytest.raises(FileFault, match=r"column 'account' .text. is missing"):
-        inspector.inspect(lone, Columns("account", None, None, None))
+    with pytest.raises(FileFault, match=r"column 'account' .text. is missing"):
+        inspect(lone, Columns("account", None, None, None))
     assert values_of_path("x/=y/a=b=c/1.parquet") == (("", "y"), ("a", "b=c"))
 
 

@@ -21,10 +21,10 @@ from scanner.errors import Refused, ScanFailed
 from scanner.input.columns import Columns
 from scanner.input.documents import read
 from scanner.input.files import InputFile, list_files
-from scanner.input.inspector import Inspector
 from scanner.input.tables import NEWEST_TABLES, TableReading
 from scanner.storage.locations import filesystem_of
 from tests.support.icebergs import NAME, commit_deletes, delete_by_position, make_table, name_catalog, puffin_file
+from tests.support.inspection import INSPECTOR
 from tests.support.submitted import free_ports
 
 COLUMNS = Columns("text", "doc_id", None, "day")
@@ -62,11 +62,10 @@ def files(reading: TableReading = NEWEST_TABLES) -> list[InputFile]:
 
 def documents(reading: TableReading = NEWEST_TABLES) -> list[str]:
     found: list[str] = []
-    with Inspector() as inspector:
-        for file, groups in inspector.inspect_all(files(reading), COLUMNS):
-            assert isinstance(groups, list)
-            for part in read(file, COLUMNS, 0, sum(group.rows for group in groups)):
-                found += part["doc_id"].to_pylist()
+    for file, groups in INSPECTOR.inspect_all(files(reading), COLUMNS):
+        assert isinstance(groups, list)
+        for part in read(file, COLUMNS, 0, sum(group.rows for group in groups)):
+            found += part["doc_id"].to_pylist()
     return sorted(found)
 
 
