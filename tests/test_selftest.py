@@ -2,18 +2,16 @@
 
 import json
 import re
-import subprocess
-import sys
 from decimal import Decimal
 from importlib import resources
 
 import pytest
-from click.testing import CliRunner
 
 from jobs.cli import run
 from jobs.formats import selftest
 from scanner.watermark.formats import _FIELDS_OF_GROUPS, FORMATS, NOT_READ, GroupResult, check
 from scanner.watermark.native.known_answers import GROUPS as COMPARED
+from tests.support.command_line import call
 
 SHIPPED = (resources.files("scanner.watermark.native") / "known_answers.json").read_text()
 GROUPS = json.loads(SHIPPED)
@@ -94,22 +92,15 @@ def test_answers_that_test_nothing_are_refused(tmp_path, capsys, text):
     assert "holds no cases" in capsys.readouterr().err
 
 
-@pytest.mark.costly
 def test_the_command_counts_and_exits(tmp_path):
     subset = tmp_path / "subset.json"
     subset.write_text(json.dumps({"draws": GROUPS["draws"]}))
-    result = CliRunner().invoke(selftest, ["--vectors", str(subset)], standalone_mode=False)
-    assert result.output.splitlines() == ["draws: 7 passed, 0 failed", "7 passed, 0 failed"]
+    code, out, _ = call("selftest", "--vectors", subset)
+    assert (code, out.splitlines()) == (0, ["draws: 7 passed, 0 failed", "7 passed, 0 failed"])
     wrong = tmp_path / "wrong.json"
     wrong.write_text(re.sub(r'"word": 1,', '"word": 2,', json.dumps({"draws": GROUPS["draws"]})))
-    done = subprocess.run(
-        [sys.executable, "-m", "jobs.cli", "selftest", "--vectors", str(subset), "--vectors", str(wrong)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stdout.splitlines()[-1] == "13 passed, 1 failed"
+    code, out, _ = call("selftest", "--vectors", subset, "--vectors", wrong)
+    assert (code, out.splitlines()[-1]) == (1, "13 passed, 1 failed")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"chacha20": []}', '{"draws": 3}'])

@@ -138,6 +138,8 @@ def test_the_review_app_shows_flags_and_takes_a_decision(kept, monkeypatch, tmp_
             assert status == 200, shown
             return html.unescape(shown)
 
+        assert ".choices" in page("/style.css")
+        assert '"use strict"' in page("/review.js")
         flags = set(re.findall(r'href="(/flag\?[^"]+)"', page("/?state=all")))
         accounts = re.findall(r'href="(/account\?[^"]+)"', page("/accounts"))
         assert len(flags) >= len(ROWS["flags"])

@@ -273,14 +273,17 @@ def test_a_table_whose_file_is_gone_is_told(year):
         retain(year, expired_rows(year, date(2999, 1, 1)).scans, keep_flags=False)
 
 
-@pytest.mark.costly
-def test_the_command_asks_says_and_does(year):
+def test_the_command_asks_and_says_what_it_would_drop(year):
     code, out, err = call("retain", year, "--keep", 1)
     assert code == 2
     assert "give --yes" in err
     code, out, _ = call("retain", year, "--keep", 1, "--dry-run")
     assert (code, "drops 2 nights" in out, "6 documents and 2 flags" in out) == (0, True, True)
     assert scans_in(year, "verdicts") == nights(range(NIGHTS))
+
+
+@pytest.mark.costly
+def test_the_command_drops(year):
     code, out, _ = call("retain", year, "--keep", 1, "--keep-flags", "--yes")
     assert (code, out) == (0, "16 rows dropped\n")
     again = ("retain", year, "--keep", 1, "--yes")

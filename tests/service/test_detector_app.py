@@ -164,6 +164,7 @@ def form(**fields: bytes | tuple[str, bytes]) -> tuple[bytes, str]:
 
 
 def test_the_page_answers_in_words_with_a_report(server, marked):
+    assert b"{" in request(server, "GET", "/style.css")[2]
     text = marked(6, 200, 11)
     for fields in ({"text": text.encode()}, {"text": b"", "file": ("post.md", text.encode())}):
         body, kind = form(**fields)
