@@ -67,7 +67,7 @@ def init(
       brickscan init incoming/2026-11-20/part-0.parquet --tokenizer tokenizer.json
     """
     from scanner.input.named_files import guess_columns, input_path, sample_of
-    from scanner.input.tables import DELTA, ICEBERG
+    from scanner.input.tables import DELTA_PREFIX, ICEBERG_PREFIX
 
     config, registry = folder / "scan.toml", folder / "registry"
     if config.exists():
@@ -75,7 +75,7 @@ def init(
     keys = _existing_keys(registry, tokenizer, key_id, trial)
     found = sample_of(sample)
     guess, path = guess_columns(found), found.table or input_path(sample)
-    of_iceberg = path.startswith(ICEBERG)
+    of_iceberg = path.startswith(ICEBERG_PREFIX)
     inside = not of_iceberg and folder.absolute().is_relative_to(found.table or sample.absolute().parent)
     if inside and found.table is not None:
         raise Refused(f"{folder}: lies in the Delta table {found.table}; name a --folder outside of it")
@@ -95,7 +95,7 @@ def init(
     if trial:
         begin_trial(registry)
         add_users(registry, None, users)
-    path = path if found.table is None or of_iceberg else DELTA + path
+    path = path if found.table is None or of_iceberg else DELTA_PREFIX + path
     config.write_text(_toml(sample, path, guess._asdict() | {"where": found.where}), encoding="utf-8")
     tell("", f"wrote {config}; guessed from {sample}:")
     of_file = "the file alone, since what is made here lies beside it" if inside else "the file's folder"

@@ -27,7 +27,7 @@ from scanner.errors import Refused
 from scanner.input.columns import Columns
 from scanner.input.files import resolve
 from scanner.input.shards import key_set, verdict_settings
-from scanner.input.tables import DELTA, TableReading
+from scanner.input.tables import DELTA_PREFIX, TableReading
 from scanner.registry import load_registry, registry_sha256
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
@@ -461,7 +461,7 @@ def _canaries(config: ScanConfig, registry: Registry) -> Canaries | None:
 
 def _refuse_results_as_input(field: str, folder: str, locations: tuple[str, ...]) -> None:
     """Refuse tables of our own that are, or lie in, an input path: every run would scan what the last run wrote."""
-    for location in (location.removeprefix(DELTA) for location in locations):
+    for location in (location.removeprefix(DELTA_PREFIX) for location in locations):
         if Path(real_location(folder)).is_relative_to(real_location(location)):
             raise Refused(f"{field}: {folder} lies in the input path {location}; give a folder outside of the input")
 

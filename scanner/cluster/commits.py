@@ -299,12 +299,17 @@ COUNTERS: dict[str, tuple[str, Callable[[ScanTotals], float]]] = {
     "brickscan_files_quarantined": ("Files in quarantine as a whole", lambda totals: totals.files_quarantined),
     "brickscan_retries": ("Times that a shard, or a part of one, was given again", lambda totals: totals.retries),
 }
-SECONDS = "brickscan_seconds"
+STAGE_SECONDS = "brickscan_seconds"
 SHARDS_LEFT = "brickscan_shards_left"
 WORKER_MEMORY = "brickscan_worker_memory_bytes"
-AUDIT = "brickscan_audit_state"
-ALARMS = "brickscan_audit_alarms"
-NAMES = {*(f"{name}_total" for name in (*COUNTERS, SECONDS, ALARMS)), SHARDS_LEFT, WORKER_MEMORY, AUDIT}
+AUDIT_STATE = "brickscan_audit_state"
+AUDIT_ALARMS = "brickscan_audit_alarms"
+METRIC_NAMES = {
+    *(f"{name}_total" for name in (*COUNTERS, STAGE_SECONDS, AUDIT_ALARMS)),
+    SHARDS_LEFT,
+    WORKER_MEMORY,
+    AUDIT_STATE,
+}
 """Names of the metrics as Prometheus has them, without `ray_`."""
 
 
@@ -329,13 +334,13 @@ class Metrics:
         for name, (text, read) in COUNTERS.items():
             self._count(name, text, read(totals), {})
         for stage, seconds in totals.seconds._asdict().items():
-            self._count(SECONDS, "Wall seconds by stage, summed over the workers", seconds, {"stage": stage})
+            self._count(STAGE_SECONDS, "Wall seconds by stage, summed over the workers", seconds, {"stage": stage})
         self._set(SHARDS_LEFT, "Shards that this scan has found and not committed yet", shards - totals.shards, {})
         self._set(WORKER_MEMORY, "Most memory that a worker has needed", totals.peak_memory, {})
         for state in AuditState:
-            self._set(AUDIT, "1 for what the audit says", state == audit, {"state": state})
+            self._set(AUDIT_STATE, "1 for what the audit says", state == audit, {"state": state})
         # the audit speaks last, and a gauge ends with its driver before anyone has looked, but a counter stays
-        self._count(ALARMS, "Scans whose audit raised the alarm", float(audit == AuditState.ALARM), {})
+        self._count(AUDIT_ALARMS, "Scans whose audit raised the alarm", float(audit == AuditState.ALARM), {})
 
     def _count(self, name: str, text: str, value: float, labels: dict[str, str]) -> None:
         if name not in self._counters:

@@ -38,7 +38,7 @@ from scanner.input.shards import Shard
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import write_file
 from scanner.watermark.formats import format_of
-from scanner.watermark.rule import DECOYS, SECONDS_OF_A_RANK
+from scanner.watermark.rule import RANK_DECOYS, SECONDS_OF_A_RANK
 from scanner.watermark.span_search import FEW_SEARCHES, LONGEST_AT_ONCE, MOST_SEARCHES
 from schemas.tables import FLAG_TEXTS, QUARANTINE
 from schemas.words import Proof
@@ -424,7 +424,7 @@ class Worker:
         scoring = float(self._seconds_of(documents).sum())
         proving = min(text_bytes, TOKENS_PROVED) * self._seconds_a_proof
         ranking = sum(
-            min(DECOYS * text_bytes * each, SECONDS_OF_A_RANK * len(documents)) for each in self._seconds_ranked
+            min(RANK_DECOYS * text_bytes * each, SECONDS_OF_A_RANK * len(documents)) for each in self._seconds_ranked
         )
         expected, now = scoring + proving + ranking, time.monotonic()
         if single or expected >= SIGNS_APART or now - self._signed >= SIGNS_APART:

@@ -78,7 +78,7 @@ class BestOfRuns(NamedTuple):
 
 
 BEST_OF_RUNS: Mapping[str, BestOfRuns] = {
-    "greenlist-v2": BestOfRuns(_green_runs, runs.LONGEST),
+    "greenlist-v2": BestOfRuns(_green_runs, runs.LONGEST_COUNT),
     "gumbel-v2": BestOfRuns(_gumbel_runs, runs.LONGEST_SUM),
 }
 """Formats whose runs, and so all of whose messages, are searched on a device."""

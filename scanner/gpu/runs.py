@@ -88,7 +88,7 @@ class Batch(NamedTuple):
 LONGEST_SUM = 1 << 22
 """Most positions of a document: sums fit 31 bits, and double-precision sums miss by less than 1e-9 of themselves."""
 
-FRACTION = 3
+FRACTION_BITS = 3
 """Binary digits of a sum after the point."""
 
 SUMS_BYTES = 1 << 30
@@ -97,7 +97,7 @@ SUMS_BYTES = 1 << 30
 
 def bound(sums: NDArray[np.integer], scored: NDArray[np.int64]) -> NDArray[np.float64]:
     """The score that no message exceeds, by its sum and the scored positions."""
-    return math.log(2.0) * (scored * (32.0 + 2.0**-22) - sums * 2.0**-FRACTION)
+    return math.log(2.0) * (scored * (32.0 + 2.0**-22) - sums * 2.0**-FRACTION_BITS)
 
 
 def limit(reached: NDArray[np.float64], scored: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -106,14 +106,14 @@ def limit(reached: NDArray[np.float64], scored: NDArray[np.int64]) -> NDArray[np
     1e-9 is more than the error of two double-precision sums of LONGEST_SUM terms.
     """
     most = scored * (32.0 + 2.0**-22) - reached * ((1.0 - 1e-9) / math.log(2.0))
-    return np.ceil(most * 2.0**FRACTION).astype(np.int64) + 1
+    return np.ceil(most * 2.0**FRACTION_BITS).astype(np.int64) + 1
 
 
-LEVELS = {8: 8, 16: 16, 25: 32}
-"""Digits of the counters, by which documents are counted together, with the bits of the field that holds a count."""
+FIELD_BITS = {8: 8, 16: 16, 25: 32}
+"""Bits of the field that holds a count, by the digits of the counters by which documents are counted together."""
 
-LONGEST = (1 << max(LEVELS)) - 1
-"""Most steps of a document whose counts fit."""
+LONGEST_COUNT = (1 << max(FIELD_BITS)) - 1
+"""Most steps of a document, whose counts fit the widest counters."""
 
 MOST_BLOCKS = 128
 """Most blocks of a run that a program computes, one a thread."""
@@ -162,7 +162,7 @@ def best_counts(runs: Runs, rule: GreenRule) -> tuple[NDArray[np.int64], NDArray
     shape = len(runs.scored), runs.most
     numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
     digits = np.frexp(runs.scored.astype(np.float64))[1]
-    for fewer, levels in zip((-1, *LEVELS), LEVELS, strict=False):
+    for fewer, levels in zip((-1, *FIELD_BITS), FIELD_BITS, strict=False):
         for chosen in runs.parts(np.flatnonzero((digits > fewer) & (digits <= levels))):
             part = runs.some(chosen)
             counts = all_counts(part, rule, levels)
@@ -199,7 +199,7 @@ def best_sums(runs: Runs, exact: Exact) -> tuple[NDArray[np.int64], NDArray[np.f
 
 def all_counts(runs: Runs, rule: GreenRule, levels: int) -> torch.Tensor:
     """Green steps of each number: int64[R, length], on the batch's device; no run may have 2^levels steps."""
-    height, field = 16 // rule.planes, LEVELS[levels]
+    height, field = 16 // rule.planes, FIELD_BITS[levels]
     shape = _Shape.of(runs, 32 * height)
     out = shape.empty(runs, height * field)
     count_runs[(len(runs.scored) * shape.tiles,)](
@@ -218,7 +218,7 @@ def all_sums(runs: Runs) -> torch.Tensor:
     sums = shape.empty(runs, 16)
     sum_runs[(len(runs.scored) * shape.tiles,)](
         *runs.batch, shape.firsts, sums, shape.blocks, shape.tiles,
-        FRACTION=FRACTION, STEPS=shape.steps, BLOCKS=shape.lanes,
+        FRACTION=FRACTION_BITS, STEPS=shape.steps, BLOCKS=shape.lanes,
         num_warps=shape.warps, num_stages=1, enable_fp_fusion=False,
     )  # fmt: skip
     return sums.transpose(1, 2).reshape(len(runs.scored), -1)[:, : runs.length]

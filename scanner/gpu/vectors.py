@@ -84,7 +84,7 @@ def choose(draws: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     return cost.argmin(dim=1)  # the first of equal costs
 
 
-AT_ONCE = 1 << 15
+BLOCKS_AT_ONCE = 1 << 15
 """Blocks that are computed at a time: they stay in a core's cache, and outweigh the cost of a call of torch."""
 
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
@@ -170,8 +170,8 @@ class PlainVectors:
         out = torch.zeros(wanted.shape, dtype=dtype, device=windows.device)
         shift = entries_a_block.bit_length() - 1
         rows, tokens = wanted.nonzero(as_tuple=True)
-        for begin in range(0, len(rows), AT_ONCE):
-            row, token = rows[begin : begin + AT_ONCE], tokens[begin : begin + AT_ONCE]
+        for begin in range(0, len(rows), BLOCKS_AT_ONCE):
+            row, token = rows[begin : begin + BLOCKS_AT_ONCE], tokens[begin : begin + BLOCKS_AT_ONCE]
             number = numbers[row]
             counters = (token << (32 - shift)) | (number >> shift)
             out[row, token] = of(chacha8(self._key, counters, nonces[row]), number).to(dtype)
@@ -260,10 +260,10 @@ def _rotate64(words: torch.Tensor, by: int) -> torch.Tensor:
     return (words << by) | ((words >> (64 - by)) & ((1 << by) - 1))
 
 
-GROUPS = 2
+GROUPS_A_PROGRAM = 2
 """Groups of blocks that a program computes, one block a thread."""
 
-TOKENS = 512
+TOKENS_A_PROGRAM = 512
 """Tokens that a program computes in version 2, four blocks a thread: they share the hash of their window."""
 
 
@@ -285,10 +285,10 @@ class Vectors:
         rows, device = len(windows), windows.device
         chunks = _chunks(count, 8192 // rule.planes)
         out = torch.empty((rows, count), dtype=torch.int8, device=device)
-        strips = torch.empty(rows * chunks * GROUPS * (256 // rule.planes), dtype=torch.int32, device=device)
+        strips = torch.empty(rows * chunks * GROUPS_A_PROGRAM * (256 // rule.planes), dtype=torch.int32, device=device)
         green_entries[(rows, chunks)](
             self._sip, self._key, windows, messages, strips, out, count,
-            N=rule.n, BITS=rule.bits, PLANES=rule.planes, WINDOW=windows.shape[1], GROUPS=GROUPS,
+            N=rule.n, BITS=rule.bits, PLANES=rule.planes, WINDOW=windows.shape[1], GROUPS=GROUPS_A_PROGRAM,
             num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
         return out
@@ -298,7 +298,7 @@ class Vectors:
         out = torch.empty((len(windows), count), dtype=torch.int32, device=windows.device)
         draw_entries[(len(windows), _chunks(count, 256))](
             self._sip, self._key, windows, messages, out, count,
-            WINDOW=windows.shape[1], GROUPS=GROUPS, num_warps=1, enable_fp_fusion=False,
+            WINDOW=windows.shape[1], GROUPS=GROUPS_A_PROGRAM, num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
         return out
 
@@ -311,10 +311,11 @@ class Vectors:
         """
         rows, count = wanted.shape
         out = torch.empty((rows, count), dtype=torch.int8, device=windows.device)
-        green_of_runs[(rows, -(-count // TOKENS))](
+        green_of_runs[(rows, -(-count // TOKENS_A_PROGRAM))](
             self._sip, self._key, windows, messages, out, groups or 1, count,
             N=rule.n, BITS=rule.bits, PLANES=rule.planes, SHIFT=10 - rule.planes.bit_length(),
-            GROUPED=groups is not None, WINDOW=windows.shape[1], AT_ONCE=TOKENS, num_warps=4, enable_fp_fusion=False,
+            GROUPED=groups is not None, WINDOW=windows.shape[1], AT_ONCE=TOKENS_A_PROGRAM,
+            num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
         return out
 
@@ -324,13 +325,14 @@ class Vectors:
         """Draws of version 2, uint32 in int32[R, V]; arguments as for `green_runs`."""
         rows, count = wanted.shape
         out = torch.empty((rows, count), dtype=torch.int32, device=windows.device)
-        draws_of_runs[(rows, -(-count // TOKENS))](
+        draws_of_runs[(rows, -(-count // TOKENS_A_PROGRAM))](
             self._sip, self._key, windows, messages, out, groups or 1, count,
-            GROUPED=groups is not None, WINDOW=windows.shape[1], AT_ONCE=TOKENS, num_warps=4, enable_fp_fusion=False,
+            GROUPED=groups is not None, WINDOW=windows.shape[1], AT_ONCE=TOKENS_A_PROGRAM,
+            num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
         return out
 
 
 def _chunks(count: int, entries_a_group: int) -> int:
     """Programs a row: the groups that hold any run of so many entries."""
-    return -(-(count + entries_a_group - 1) // (GROUPS * entries_a_group))
+    return -(-(count + entries_a_group - 1) // (GROUPS_A_PROGRAM * entries_a_group))

@@ -24,9 +24,9 @@ from pyarrow import fs
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.links import link_target, link_targets, share_inodes
 from scanner.input.tables import (
-    DELTA,
+    DELTA_PREFIX,
     HIDDEN_BEGINNINGS,
-    ICEBERG,
+    ICEBERG_PREFIX,
     NEWEST_TABLES,
     LogEntry,
     TableFile,
@@ -132,10 +132,10 @@ def resolve(path: str, base: Path, date: datetime.date | None) -> str:
         if date is None:
             raise Refused(f"input.paths: {path!r} holds {{date}}; say which with --date {newest_date(path, base)}")
         path = path.replace("{date}", date.isoformat())
-    if path.startswith(ICEBERG):
+    if path.startswith(ICEBERG_PREFIX):
         return path
-    if path.startswith(DELTA):
-        return DELTA + resolve(path.removeprefix(DELTA), base, date)
+    if path.startswith(DELTA_PREFIX):
+        return DELTA_PREFIX + resolve(path.removeprefix(DELTA_PREFIX), base, date)
     if "://" not in path:
         return posixpath.normpath((base / path).absolute().as_posix())
     refuse_password("input.paths", path)
@@ -267,14 +267,14 @@ def _refuse_other_rows(first: InputFile, other: InputFile) -> None:
 
 def _table_folders(named: str) -> TableFolders:
     """What is known of tables at and above a path."""
-    location = "/" if named.startswith(ICEBERG) else named.removeprefix(DELTA)
+    location = "/" if named.startswith(ICEBERG_PREFIX) else named.removeprefix(DELTA_PREFIX)
     with _faults_of(location):
         return TableFolders(location, filesystem_of(location)[0])
 
 
 def _files_of_table(named: str, folders: TableFolders, reading: TableReading) -> "_FilesOfTable | None":
     """The files of a path that is a table, sorted; None: it is none. Raises as `list_files`."""
-    if named.startswith(ICEBERG):
+    if named.startswith(ICEBERG_PREFIX):
         from scanner.input.iceberg_tables import read_iceberg  # late: it loads catalogs
 
         with _faults_of(named):  # a store may not answer
@@ -282,7 +282,7 @@ def _files_of_table(named: str, folders: TableFolders, reading: TableReading) ->
             for root in set(map(_root, files.paths())):
                 filesystem_of(root)
             return _FilesOfTable(files, None)
-    location = named.removeprefix(DELTA)
+    location = named.removeprefix(DELTA_PREFIX)
     with _faults_of(location):
         inner = filesystem_of(location)[1]
         if folders.is_delta(inner):

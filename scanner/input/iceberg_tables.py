@@ -21,7 +21,7 @@ from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.input.shards import MAX_ROWS, MOST_SHARDS
 from scanner.input.table_files import TableFiles, columns_of
 from scanner.input.tables import (
-    ICEBERG,
+    ICEBERG_PREFIX,
     Commit,
     FileOrigin,
     LogEntry,
@@ -120,7 +120,7 @@ def _secrets(catalog: str) -> Iterator[str]:
 
 
 def _catalog_of(named: str) -> str:
-    return named.removeprefix(ICEBERG).partition(".")[0]
+    return named.removeprefix(ICEBERG_PREFIX).partition(".")[0]
 
 
 def _path(uri: str) -> str:
@@ -147,7 +147,7 @@ def _open(named: str) -> "Table":
 
     from scanner.input.iceberg_files import RegularFiles, properties_of
 
-    catalog, _, name = named.removeprefix(ICEBERG).partition(".")
+    catalog, _, name = named.removeprefix(ICEBERG_PREFIX).partition(".")
     if not name:
         raise Refused(f"input.paths: {named!r}: write iceberg:CATALOG.NAMESPACE.TABLE")
     table = load_catalog(catalog, **properties_of(catalog)).load_table(name)

@@ -18,7 +18,7 @@ from scanner.input.columns import Columns, is_text, plain_type, readable, times
 from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Inspector
 from scanner.input.shards import cut, footer_of, open_footer
-from scanner.input.tables import ICEBERG, LOG_OF_DELTA
+from scanner.input.tables import ICEBERG_PREFIX, LOG_OF_DELTA
 
 
 def open_parquet(path: Path, name: str) -> pq.ParquetFile:
@@ -91,7 +91,7 @@ def sample_of(path: Path) -> SampleFile:
     """
     absolute = path.absolute()
     folders = (str(folder) for folder in (absolute, *absolute.parents) if (folder / LOG_OF_DELTA).is_dir())
-    table = str(path) if str(path).startswith(ICEBERG) else next(folders, None)
+    table = str(path) if str(path).startswith(ICEBERG_PREFIX) else next(folders, None)
     if table is None:
         return SampleFile(path)
     files = list_files([table])

@@ -25,10 +25,10 @@ from scanner.printable import printable
 HIDDEN_BEGINNINGS = ("_", ".")
 """First characters of names that are passed over."""
 
-DELTA = "delta:"
+DELTA_PREFIX = "delta:"
 """Beginning of a path that must be the folder of a Delta table."""
 
-ICEBERG = "iceberg:"
+ICEBERG_PREFIX = "iceberg:"
 """Beginning of the name of an Iceberg table: its catalog, namespace and name, with dots between them."""
 
 LOG_OF_DELTA = "_delta_log"

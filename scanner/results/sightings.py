@@ -227,7 +227,7 @@ def _given_since(plan: Plan, flagged: pl.LazyFrame) -> pl.LazyFrame:
     return given.filter(pl.col("allocated_at") > pl.col("first")).drop("first").lazy()
 
 
-TABLE = "verified_users"
+VERIFIED_USERS_TABLE = "verified_users"
 
 
 def lost_head(registry: str, results: str) -> str | None:
@@ -335,13 +335,13 @@ def _on_record(results: str) -> Record:
     """The newest verification, with all checkpoints, by scans that ended, and ran when it says so."""
     # Rows of other scans, as of one that was killed, are passed over: then more is verified again. Refused: rows differ
     # in what a file or the chain was like, which no scan changes.
-    if not DeltaTable.is_deltatable(table_uri(results, TABLE)):
+    if not DeltaTable.is_deltatable(table_uri(results, VERIFIED_USERS_TABLE)):
         return NO_RECORD
     ran = scans(results).select("scan_id", "started_at", "finished_at").unique("scan_id")
 
     def of_scans() -> pl.DataFrame:
         during = pl.col("verified_at").is_between("started_at", pl.min_horizontal("finished_at", datetime.now(UTC)))
-        return read_whole(results, TABLE).join(ran, on="scan_id").filter(during).collect()
+        return read_whole(results, VERIFIED_USERS_TABLE).join(ran, on="scan_id").filter(during).collect()
 
     rows = ask(results, of_scans)
     points, files = rows.drop_nulls("events"), rows.drop_nulls("file")
@@ -349,8 +349,9 @@ def _on_record(results: str) -> Record:
         differing = of_one.unique().filter(pl.col(name).is_duplicated())[name]
         if len(differing):
             raise Refused(
-                f"results {results}: rows of the table {TABLE} say different things of {name} {differing[0]}, so "
-                "it was changed: delete its folder, and the next scan follows the registry's whole chain"
+                f"results {results}: rows of the table {VERIFIED_USERS_TABLE} say different things of {name} "
+                f"{differing[0]}, so it was changed: delete its folder, and the next scan follows the registry's "
+                "whole chain"
             )
     parts = files.join(rows.select(pl.col("verified_at").max()), on="verified_at", how="semi")
     found = (NamesPart(*row) for row in parts.select(NamesPart._fields).iter_rows())
@@ -368,12 +369,12 @@ def keep(results: str, scan_id: str, found: Record) -> None:
     before = _on_record(results)
     if found == before:
         return
-    open_tables(results, [TABLE])
+    open_tables(results, [VERIFIED_USERS_TABLE])
     nothing = dict.fromkeys(VERIFIED_USERS.names)
     points = sorted(found.checkpoints - before.checkpoints)
     rows: list[dict[str, object]] = [{"events": events, "head": head} for events, head in points]
     rows += [part._asdict() for part in sorted(found.parts)]
     about = {"scan_id": scan_id, "verified_at": datetime.now(UTC)}
     batch = pa.RecordBatch.from_pylist([nothing | row | about for row in rows], VERIFIED_USERS)
-    file = write_file(results, TABLE, [batch])
-    commit(results, TABLE, [TableEntry(scan_id, (file,) if file else ())])
+    file = write_file(results, VERIFIED_USERS_TABLE, [batch])
+    commit(results, VERIFIED_USERS_TABLE, [TableEntry(scan_id, (file,) if file else ())])

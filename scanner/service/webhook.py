@@ -92,7 +92,7 @@ class Signatures:
         return True
 
 
-SOURCE = "webhook:coop"
+COOP_SOURCE = "webhook:coop"
 """Value of `source` in the rows."""
 
 
@@ -166,8 +166,8 @@ class Inbox:
         note = (callback.actor_note or "").strip()
         if len(note) > LONGEST_NOTE:
             note = note[: LONGEST_NOTE - 1] + "…"
-        identity = hashlib.sha256(f"{SOURCE}\n".encode() + body).hexdigest()[:32]
-        return NewDecision(identity, by, SOURCE, decision, note)
+        identity = hashlib.sha256(f"{COOP_SOURCE}\n".encode() + body).hexdigest()[:32]
+        return NewDecision(identity, by, COOP_SOURCE, decision, note)
 
     def _flag(self, item_id: str) -> Mapping[str, Any]:
         """The flag that was sent under an id, as its text was then."""
@@ -211,7 +211,7 @@ def _read(body: bytes) -> CoopCallback:
         ) from None
 
 
-PATH = "/coop"
+CALLBACK_PATH = "/coop"
 
 MOST_BYTES = 256 * 1024
 """Most bytes of a body: Coop's have ids, names of policies and a note."""
@@ -242,7 +242,7 @@ class Webhook:
         self._inbox, self._signatures, self._tell = inbox, signatures, tell
         self._counts: Counter[str] = Counter()
         self._counting = threading.Lock()
-        self.app = Starlette(routes=[Route(PATH, self._coop, methods=["POST"])])
+        self.app = Starlette(routes=[Route(CALLBACK_PATH, self._coop, methods=["POST"])])
         self.app.router.redirect_slashes = False  # it would send a client wherever the Host header says
 
     def summary(self) -> str:
@@ -309,7 +309,7 @@ class WebhookServer(Server):
         inbox = Inbox(results_of(config, config_file), config.false_positive_rate, coop, coop.webhook)
         self._webhook = Webhook(inbox, Signatures(pem, coop.webhook.key), tell)
         super().__init__(host, port, lambda _port: self._webhook.app)
-        self.address = f"http://{host}:{self.port}{PATH}"
+        self.address = f"http://{host}:{self.port}{CALLBACK_PATH}"
 
     def summary(self) -> str:
         """How many deliveries came to what, in a line."""

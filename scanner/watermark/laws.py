@@ -31,10 +31,10 @@ _LARGEST_DRAW = 22.25
 """Largest term −ln(1−w/2^32), rounded up: 32 ln 2 = 22.18."""
 
 
-GREENER = (0.2, 0.45, 0.75)
+GREEN_SHARES = (0.2, 0.45, 0.75)
 """Shares of the positions not green by chance that a mark makes green: weak, middling and strong marks."""
 
-RATES = (0.8, 0.6, 0.4)
+TERM_RATES = (0.8, 0.6, 0.4)
 """Rates of the terms of marked text, which have rate 1 by chance: one rate for each strength of mark."""
 
 
@@ -108,9 +108,9 @@ class Binomial:
         return np.asarray(scored, np.float64)
 
     def log_ratios(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-        """S ln(q/γ) + (T−S) ln((1−q)/(1−γ)), where marks make parts q of all positions green, γ + (1−γ)·GREENER."""
+        """S ln(q/γ) + (T−S) ln((1−q)/(1−γ)), where marks make q = γ + (1−γ)·GREEN_SHARES of all positions green."""
         s, t, gamma = _column(score), _column(scored), self.mean
-        green = gamma + (1.0 - gamma) * np.array(GREENER)
+        green = gamma + (1.0 - gamma) * np.array(GREEN_SHARES)
         return np.asarray(s * np.log(green / gamma) + (t - s) * np.log((1.0 - green) / (1.0 - gamma)), np.float64)
 
 
@@ -131,8 +131,8 @@ class Gamma:
         return np.asarray(scored, np.float64) * _LARGEST_DRAW
 
     def log_ratios(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-        """T ln λ + (1−λ)·S, where marks make terms exponential of rate λ, each of RATES."""
-        rates = np.array(RATES)
+        """T ln λ + (1−λ)·S, where marks make terms exponential of rate λ, each of TERM_RATES."""
+        rates = np.array(TERM_RATES)
         return np.asarray(_column(scored) * np.log(rates) + (1.0 - rates) * _column(score), np.float64)
 
 

@@ -21,10 +21,10 @@ from scanner.watermark.positions import Positions, Tokens, select_positions, spr
 from scanner.watermark.pvalues import log10_any_of
 from schemas.words import Naming
 
-DECOYS = 999
+RANK_DECOYS = 999
 """Decoy keys that a key must beat if its p-values are not proven over the whole key (scanner.watermark.rule)."""
 
-LEAST_RANK = 1.0 / (DECOYS + 1)
+LEAST_RANK = 1.0 / (RANK_DECOYS + 1)
 """Rank of a key that beat all decoys."""
 
 
@@ -295,7 +295,7 @@ FEWEST_RANKED, MOST_RANKED = 256, 2**16
 
 def most_ranked(seconds: float) -> int:
     """How many positions of a text are ranked when each takes so many seconds under a key."""
-    return int(min(max(SECONDS_OF_A_RANK / (DECOYS * seconds), FEWEST_RANKED), MOST_RANKED))
+    return int(min(max(SECONDS_OF_A_RANK / (RANK_DECOYS * seconds), FEWEST_RANKED), MOST_RANKED))
 
 
 def ranked(
@@ -311,7 +311,7 @@ def ranked(
 
     In a long text `most` evenly spaced positions are ranked: the key and the decoys meet the same ones. The p-value for
     all keys of a candidate that a decoy equals is at least its rank. A format that cannot draw decoys has no rank, and
-    is not flagged. The cost of a candidate that beats all of them is that of searching its text DECOYS times.
+    is not flagged. The cost of a candidate that beats all of them is that of searching its text RANK_DECOYS times.
 
     Args:
         found: findings of the D documents.
@@ -333,7 +333,7 @@ def ranked(
         for c in range(left.shape[1]):
             some = long[left[long, c]]
             score[some, c] = mark.score(tokens, select_positions(positions, some), found.message[some, c])
-    for number in range(1, DECOYS + 1):
+    for number in range(1, RANK_DECOYS + 1):
         documents = np.flatnonzero(left.any(axis=1))
         if not len(documents):
             break

@@ -44,7 +44,7 @@ def wrong(audit) -> set[tuple]:
         ("123 … 😀", "none"),
         ("", "none"),
         ("ꓐꓑꓒ", "other"),
-        ("x" * decoys.LETTERS + "я" * 999, "LATIN"),
+        ("x" * decoys.SCRIPT_LETTERS + "я" * 999, "LATIN"),
     ],
 )
 def test_the_script_is_that_of_most_letters(text, script):

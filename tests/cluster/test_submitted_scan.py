@@ -12,7 +12,7 @@ import pytest
 from ray import cloudpickle
 
 from scanner import results
-from scanner.cluster.commits import NAMES
+from scanner.cluster.commits import METRIC_NAMES
 from scanner.scan_plan import make_plan
 from tests.support.encodings import found
 from tests.support.faulty_scan import PLANTED
@@ -36,7 +36,7 @@ def test_the_metrics_of_a_scan(submitted):
     seen = [read(scrape) for scrape in done.scrapes]
     assert any(0 < part.get(("brickscan_shards_left",), 0) < 3 for part in seen), "nothing was seen while it ran"
     last = {series: value for part in seen for series, value in part.items()}  # gauges end with their driver
-    assert {name for name, *_ in last} == NAMES - {
+    assert {name for name, *_ in last} == METRIC_NAMES - {
         f"brickscan_{what}_total" for what in ("files_quarantined", "too_short", "filtered", "audit_alarms")
     }
 

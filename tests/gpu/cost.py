@@ -18,8 +18,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from scanner.gpu.kernels import count_runs, draw_entries, draws_of_runs, green_entries, green_of_runs, sum_runs
-from scanner.gpu.runs import FRACTION
-from scanner.gpu.vectors import TOKENS
+from scanner.gpu.runs import FRACTION_BITS
+from scanner.gpu.vectors import TOKENS_A_PROGRAM
 from tests.bench.device_kernels import core
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -35,7 +35,7 @@ QUARTER = {"N": 1, "BITS": 2, "PLANES": 2}
 KERNELS = {
     "core": (core, {"key": "*i32", "out": "*i32", "rounds": "i32"}, {"BLOCKS": 128}, 1),
     "greenlist 1/4, version 2": (count_runs, OF_RUNS, {**QUARTER, **COUNTED}, 4),
-    "gumbel, version 2": (sum_runs, OF_RUNS, {"FRACTION": FRACTION, "STEPS": 1, "BLOCKS": 128}, 4),
+    "gumbel, version 2": (sum_runs, OF_RUNS, {"FRACTION": FRACTION_BITS, "STEPS": 1, "BLOCKS": 128}, 4),
     "green vectors": (
         green_entries, ROWS | {"strips": "*i32", "out": "*i8", "count": "i32"},
         {**QUARTER, "WINDOW": 4, "GROUPS": 2}, 1,
@@ -43,11 +43,11 @@ KERNELS = {
     "draw vectors": (draw_entries, ROWS | {"out": "*i32", "count": "i32"}, {"WINDOW": 4, "GROUPS": 2}, 1),
     "green vectors, version 2": (
         green_of_runs, RUNS | {"out": "*i8", "users": "i32", "count": "i32"},
-        {**QUARTER, "SHIFT": 8, "GROUPED": True, "WINDOW": 4, "AT_ONCE": TOKENS}, TOKENS // 128,
+        {**QUARTER, "SHIFT": 8, "GROUPED": True, "WINDOW": 4, "AT_ONCE": TOKENS_A_PROGRAM}, TOKENS_A_PROGRAM // 128,
     ),
     "draw vectors, version 2": (
         draws_of_runs, RUNS | {"out": "*i32", "users": "i32", "count": "i32"},
-        {"GROUPED": True, "WINDOW": 4, "AT_ONCE": TOKENS}, TOKENS // 128,
+        {"GROUPED": True, "WINDOW": 4, "AT_ONCE": TOKENS_A_PROGRAM}, TOKENS_A_PROGRAM // 128,
     ),
 }  # fmt: skip
 """Kernel, types of its arguments, constants, and blocks that a thread computes in one turn of its loop."""

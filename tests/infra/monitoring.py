@@ -7,11 +7,11 @@ from typing import Any
 
 import promql_parser
 
-from scanner.cluster.commits import NAMES
+from scanner.cluster.commits import METRIC_NAMES
 from schemas.words import AuditState
 from tests.infra.manifests import Manifests
 
-OURS = {f"ray_{name}" for name in NAMES}
+OURS = {f"ray_{name}" for name in METRIC_NAMES}
 OTHERS = {"kube_job_status_failed", "kube_cronjob_status_last_successful_time"}
 """Metrics of kube-state-metrics."""
 

@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 from scanner.cluster.scan import run_scan
 from scanner.errors import Refused, ScanFailed
 from scanner.registry import add_users, erase_users, ledger, load_registry, registry_sha256, remove_users
-from scanner.results.sightings import TABLE, lost_head
+from scanner.results.sightings import VERIFIED_USERS_TABLE, lost_head
 from scanner.results.transactions import read_whole
 from schemas.tables import FLAGS, VERIFIED_USERS
 from tests.support.command_line import call
@@ -143,10 +143,10 @@ def test_two_names_that_were_swapped_in_the_ledger_name_nobody(
     night.write("a", [marked(message_of(own_registry, "green", "zoe"), 80, 1)])
     if scanned_before:
         night.scan()
-        first = read_whole(night.results, TABLE).collect()
+        first = read_whole(night.results, VERIFIED_USERS_TABLE).collect()
         assert first["sha256"].drop_nulls().len() > 0
         night.scan()
-        assert read_whole(night.results, TABLE).collect().equals(first)  # nothing new, no row
+        assert read_whole(night.results, VERIFIED_USERS_TABLE).collect().equals(first)  # nothing new, no row
     rows = len(night.verdicts()) if scanned_before else 0
     swapped = [swap_names(*of) for of in part_files(own_registry, "user_id").items()]
     assert any(swapped)
@@ -179,11 +179,12 @@ def test_no_forged_verification_speaks_for_an_edited_registry(night, own_registr
     parts = part_files(own_registry, "user_id")
     swapped = {path: swap_names(path, rows) for path, rows in parts.items()}
     assert any(swapped.values())
-    rows = read_whole(night.results, TABLE).collect()
+    rows = read_whole(night.results, VERIFIED_USERS_TABLE).collect()
     for path in (path for path, done in swapped.items() if done):
         of_file = rows.filter(file=path.name).with_columns(sha256=pl.lit(sha256(path.read_bytes()).hexdigest()))
         changed = of_file.with_columns(**{name: pl.lit(to) for name, to in when.items()})
-        write_deltalake(f"{night.results}/{TABLE}", changed.to_arrow().cast(VERIFIED_USERS), mode="append")
+        table = f"{night.results}/{VERIFIED_USERS_TABLE}"
+        write_deltalake(table, changed.to_arrow().cast(VERIFIED_USERS), mode="append")
     with pytest.raises(Refused, match=r"were changed by something else|say different things"):
         night.scan()
     assert call("scan", night.config, "--check")[0] == 2
@@ -203,7 +204,7 @@ def test_evidence_names_nobody_from_an_edited_ledger(night, own_registry, marked
     rows = pl.read_delta(f"{night.results}/flags").with_columns(user_id=pl.lit("bystander"), named=pl.lit(None))
     write_deltalake(f"{night.results}/flags", rows.to_arrow().cast(FLAGS), mode="overwrite")
     if gone:
-        shutil.rmtree(f"{night.results}/{TABLE}")
+        shutil.rmtree(f"{night.results}/{VERIFIED_USERS_TABLE}")
     explained = json.loads(call("explain", night.config, "a:0", "--json")[1])
     assert (explained["user_id"], explained["registry_agrees"]) == (None, False)
     assert "its users were changed by something else than brickscan" in json.dumps(explained["says"])

@@ -10,7 +10,7 @@ from scipy import integrate, stats
 
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.watermark.accounts import MARKED_SHARES, by_post, log10_evidence, pooled_positions
-from scanner.watermark.laws import GREENER, RATES, Binomial, Gamma, NegativeGamma
+from scanner.watermark.laws import GREEN_SHARES, TERM_RATES, Binomial, Gamma, NegativeGamma
 from scanner.watermark.native.version2_marks import Version2GreenList
 from scanner.watermark.positions import WholeWindows
 from tests.watermark.pairs import SECRET, batch_tokens
@@ -67,7 +67,7 @@ def plain_evidence(law, posts: list[tuple[int, float, int]]) -> float:
         so_far.append((score, scored))
         if i + 1 == len(posts) or posts[i + 1][0] != night:
             products = []
-            for strength in GREENER if isinstance(law, Binomial) else RATES:
+            for strength in GREEN_SHARES if isinstance(law, Binomial) else TERM_RATES:
                 for share in MARKED_SHARES:
                     product = 1.0
                     for s, t in so_far:
@@ -105,8 +105,8 @@ def test_a_law_without_ratios_has_no_evidence():
 def test_ratios_have_mean_one():
     scores = np.arange(41)
     ratios = np.exp(GREEN.log_ratios(scores, np.full(41, 40)))
-    assert stats.binom.pmf(scores, 40, 0.25) @ ratios == pytest.approx(np.ones(len(GREENER)))
-    for i in range(len(RATES)):
+    assert stats.binom.pmf(scores, 40, 0.25) @ ratios == pytest.approx(np.ones(len(GREEN_SHARES)))
+    for i in range(len(TERM_RATES)):
 
         def weighed(score: float, i: int = i) -> float:
             return float(stats.gamma.pdf(score, 5) * np.exp(Gamma().log_ratios([score], [5])[0, i]))

@@ -10,7 +10,16 @@ from scanner.watermark.format import Basis, RanksAmongDecoys
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.laws import Gamma
 from scanner.watermark.positions import WholeWindows, spread_out
-from scanner.watermark.rule import DECOYS, FEWEST_RANKED, LEAST_RANK, MOST_RANKED, decide, most_ranked, ranked, search
+from scanner.watermark.rule import (
+    FEWEST_RANKED,
+    LEAST_RANK,
+    MOST_RANKED,
+    RANK_DECOYS,
+    decide,
+    most_ranked,
+    ranked,
+    search,
+)
 from scanner.watermark.stacks.shared import StackFormat
 
 STACKS = [
@@ -36,7 +45,7 @@ class Alone:
 
 
 class Fake(Alone):
-    """A mark with given scores of its decoys too: [DECOYS, D]."""
+    """A mark with given scores of its decoys too: [RANK_DECOYS, D]."""
 
     def __init__(self, scores, decoys, basis=SHORT):
         super().__init__(scores, basis)
@@ -67,10 +76,10 @@ def test_the_rank_is_exact(count):
     Their law is nothing like the stated law, by which all texts pass.
     """
     rng = np.random.default_rng(5)
-    mark = Fake(1e3 + rng.random(count), 1e3 + rng.random((DECOYS, count), np.float32))
+    mark = Fake(1e3 + rng.random(count), 1e3 + rng.random((RANK_DECOYS, count), np.float32))
     said, decided = verdict(mark, count, 1e-6)
     rank = said.p_rank[:, 0]
-    for tries in (2, 3, 10, 100, DECOYS + 1):
+    for tries in (2, 3, 10, 100, RANK_DECOYS + 1):
         share = (rank <= 1 / tries + 1e-12).mean()
         assert abs(share - 1 / tries) < 5 * np.sqrt(1 / tries / count), tries
     assert decided.flagged.tolist() == (rank == LEAST_RANK).tolist()
@@ -80,21 +89,21 @@ def test_the_rank_is_exact(count):
 def test_unmarked_text_is_done_after_a_few():
     """Where scores are exchangeable, 1/l of the texts are left for the l-th decoy to score."""
     rng = np.random.default_rng(6)
-    mark = Fake(1e3 + rng.random(20_000), 1e3 + rng.random((DECOYS, 20_000), np.float32))
+    mark = Fake(1e3 + rng.random(20_000), 1e3 + rng.random((RANK_DECOYS, 20_000), np.float32))
     verdict(mark, 20_000, 1e-6)
     for number, decoy in enumerate(mark.decoys, 1):
         assert abs(decoy.asked / 20_000 - 1 / number) < 6 * np.sqrt(1 / number / 20_000), number
 
 
 def test_only_what_would_be_flagged_is_asked():
-    said, decided = verdict(Fake(np.array([30.0, 0.5, 30.0]), np.zeros((DECOYS, 3))), 3, 1e-6)
+    said, decided = verdict(Fake(np.array([30.0, 0.5, 30.0]), np.zeros((RANK_DECOYS, 3))), 3, 1e-6)
     assert said.p_rank[:, 0].tolist() == [LEAST_RANK, pytest.approx(np.nan, nan_ok=True), LEAST_RANK]
     assert decided.flagged.tolist() == [True, False, True]
 
 
 def test_a_decoy_that_scores_as_high_refutes():
     """An equal score refutes too: a hash that ignores the key flags nothing. The verdict's p is at least the rank."""
-    decoys = np.zeros((DECOYS, 2))
+    decoys = np.zeros((RANK_DECOYS, 2))
     decoys[6] = [30.0, 29.99]
     said, decided = verdict(Fake(np.array([30.0, 30.0]), decoys), 2, 1e-2)
     assert said.p_rank[:, 0].tolist() == [1 / 7, LEAST_RANK]
@@ -106,16 +115,16 @@ def test_a_decoy_that_scores_as_high_refutes():
 
 def test_the_last_decoy_counts_too():
     """One refuting decoy of 999 is enough, even where the rate is above the rank."""
-    decoys = np.zeros((DECOYS, 1))
+    decoys = np.zeros((RANK_DECOYS, 1))
     decoys[-1] = 30.0
     said, decided = verdict(Fake(np.array([30.0]), decoys), 1, 0.05)
-    assert said.p_rank[0, 0] == 1 / DECOYS
+    assert said.p_rank[0, 0] == 1 / RANK_DECOYS
     assert decided.flagged.tolist() == [False]
 
 
 def test_where_no_rank_is_asked():
     """A long key needs no rank; an assumed law, or a short key without decoys, never flags."""
-    proven = Fake(np.array([30.0]), np.full((DECOYS, 1), 99.0), Basis(128))
+    proven = Fake(np.array([30.0]), np.full((RANK_DECOYS, 1), 99.0), Basis(128))
     assert verdict(proven, 1, 1e-6)[1].flagged.tolist() == [True]
     assert sum(decoy.asked for decoy in proven.decoys) == 0
     for basis in (Basis(64), Basis(128, assumed=True)):
@@ -179,7 +188,7 @@ def test_of_a_long_text_some_positions_are_ranked():
     mark, positions = Counting(), WholeWindows(0).positions(tokens, "none")
     found = ranked(search(mark, tokens, positions, 1), mark, tokens, positions, 1, 0.5, most=500)
     assert found.p_rank[:, 0].tolist() == [LEAST_RANK, LEAST_RANK]
-    assert mark.last.asked == DECOYS * (500 + 200)
+    assert mark.last.asked == RANK_DECOYS * (500 + 200)
     assert found.score[0, 0] == 20_000  # the score and its p are still of all positions
     equalled = ranked(search(mark, tokens, positions, 1), Equalled(), tokens, positions, 1, 0.5, most=500)
     assert (equalled.p_rank[:, 0] > LEAST_RANK).all()

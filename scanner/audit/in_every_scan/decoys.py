@@ -438,7 +438,7 @@ class AccountDecoyObserver(HitCounts):
         self._count("decoy_evidence", opened_key, sums, 1)
 
 
-LETTERS = 64
+SCRIPT_LETTERS = 64
 """First letters of a text that decide its script."""
 
 
@@ -453,7 +453,7 @@ _SCRIPTS = (
 
 def script_of(text: str) -> str:
     """The script of most of a text's first letters, as Unicode names them; `other`, or `none` where it has none."""
-    letters = "".join(islice(filter(str.isalpha, text[:_LOOKED_AT]), LETTERS))
+    letters = "".join(islice(filter(str.isalpha, text[:_LOOKED_AT]), SCRIPT_LETTERS))
     if letters.isascii():
         return "LATIN" if letters else "none"
     ((most, _),) = Counter(map(_script_of_letter, letters)).most_common(1)

@@ -29,7 +29,7 @@ ONE_SUM: KeyWeights = (((1.0,), 1.0),)
 
 _64 = 2**64
 _MOD = 2**64 - 1
-_TABLE = 1_000_003
+_TABLE_ENTRIES = 1_000_003
 _LCG = 6_364_136_223_846_793_005
 
 
@@ -59,7 +59,7 @@ class KgwProof:
     def __init__(self, secret: bytes, seeding: str, width: int, size: int, green: int) -> None:
         self._key, self._left, self._width = HiddenValue(int.from_bytes(secret, "big")), seeding == "lefthash", width
         self._size, self._green = size, green
-        self._table = HiddenValue([] if self._left else shuffled(self._key.value, _TABLE, _TABLE))
+        self._table = HiddenValue([] if self._left else shuffled(self._key.value, _TABLE_ENTRIES, _TABLE_ENTRIES))
 
     def scores(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
@@ -79,7 +79,7 @@ class KgwProof:
     def _seed(self, window: list[int]) -> int:
         if self._left:
             return self._key.value * window[-2] % _MOD
-        entries = [self._table.value[token % _TABLE] + 1 for token in window]
+        entries = [self._table.value[token % _TABLE_ENTRIES] + 1 for token in window]
         return min(signed(self._key.value * entry * entries[-1]) for entry in entries) % _MOD
 
 
@@ -92,7 +92,7 @@ class ThreeBricksProof:
     def __init__(self, secret: bytes, window: int, seeding: str, table_seed: int, size: int, green: int) -> None:
         self._key = HiddenValue((int.from_bytes(secret[:8], "big"), int.from_bytes(secret[8:], "big")))
         self._window, self._seeding, self._size, self._green = window, seeding, size, green
-        self._table = [] if seeding == "hash" else shuffled(table_seed, _TABLE, _TABLE)
+        self._table = [] if seeding == "hash" else shuffled(table_seed, _TABLE_ENTRIES, _TABLE_ENTRIES)
 
     def scores(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
@@ -131,8 +131,8 @@ class ThreeBricksProof:
                 seed = (seed * salt + token) % _MOD
             return seed
         if self._seeding == "min":
-            return min(self._table[signed(salt * token) % _TABLE] for token in window)
-        return self._table[signed(salt * (sum(window) if self._seeding == "additive" else window[0])) % _TABLE]
+            return min(self._table[signed(salt * token) % _TABLE_ENTRIES] for token in window)
+        return self._table[signed(salt * (sum(window) if self._seeding == "additive" else window[0])) % _TABLE_ENTRIES]
 
 
 def log_urn(scored: int, variance: float) -> NDArray[np.float64]:

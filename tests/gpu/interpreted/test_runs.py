@@ -7,7 +7,7 @@ import pytest
 
 from scanner.gpu import runs as device_runs
 from scanner.gpu.marks import BEST_OF_RUNS, on_device, rule_of
-from scanner.gpu.runs import FRACTION, Batch, bound, limit
+from scanner.gpu.runs import FRACTION_BITS, Batch, bound, limit
 from scanner.watermark.native.gumbel_runs import score_of_number
 from scanner.watermark.native.streams import RunRequest, steps_of
 from tests.gpu.interpreted.sides import CPU
@@ -19,11 +19,11 @@ GREENS = [Fraction(1, 4), Fraction(3, 8), Fraction(1, 2), Fraction(77, 256)]
 
 
 def test_the_longest_texts_on_a_device_fit_its_integers():
-    """A step adds up to 32 to Gumbel's sum, with FRACTION binary digits, and sums and limits have 31 bits."""
+    """A step adds up to 32 to Gumbel's sum, with FRACTION_BITS binary digits, and sums and limits have 31 bits."""
     longest = BEST_OF_RUNS["gumbel-v2"].longest
-    assert longest * 32 << FRACTION < 2**31
+    assert longest * 32 << FRACTION_BITS < 2**31
     assert limit(np.zeros(1), np.array([longest]))[0] < 2**31
-    assert BEST_OF_RUNS["greenlist-v2"].longest < 2 ** max(device_runs.LEVELS)
+    assert BEST_OF_RUNS["greenlist-v2"].longest < 2 ** max(device_runs.FIELD_BITS)
 
 
 def assert_searched_alike(one: Pair, documents, count: int, dedup: str = "ngram") -> None:
@@ -107,7 +107,7 @@ def laid_out(one: Pair, documents, count: int) -> device_runs.Runs:
 def test_counters_of_more_digits_count_alike():
     one = pair("greenlist", 1)
     runs = laid_out(one, random_documents(8, [20]), 100)
-    short, *longer = (device_runs.all_counts(runs, rule_of(one.fast), levels) for levels in device_runs.LEVELS)
+    short, *longer = (device_runs.all_counts(runs, rule_of(one.fast), levels) for levels in device_runs.FIELD_BITS)
     assert short.max() > 3
     assert all((short == counts).all() for counts in longer)
 
@@ -139,7 +139,7 @@ def test_sums_bound_every_score_from_above_and_closely():
 def test_the_limit_lets_every_score_pass_that_can_be_as_large():
     generator = np.random.default_rng(1)
     scored = generator.integers(1, 5000, 2000)
-    sums = (generator.uniform(20, 31.9, 2000) * scored * 2**FRACTION).astype(np.int64)
+    sums = (generator.uniform(20, 31.9, 2000) * scored * 2**FRACTION_BITS).astype(np.int64)
     reached = bound(sums, scored)
     assert (sums <= limit(reached, scored)).all()
     assert (sums >= limit(reached, scored) - 3).all()

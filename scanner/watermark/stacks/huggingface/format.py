@@ -38,7 +38,7 @@ from scanner.watermark.stacks.shared import (
 SEED_BITS = 32
 """Bits of a generator's seed."""
 
-TABLE = 1_000_003
+TABLE_ENTRIES = 1_000_003
 """Entries of the library's selfhash table."""
 
 CACHE_BYTES = 2**26
@@ -65,10 +65,10 @@ def self_seeds(ids: NDArray[np.uint32], key: int64, table: NDArray[np.int32], wi
     """
     out = np.zeros(len(ids), np.uint32)
     for i in range(width - 1, len(ids)):
-        last = int64(table[ids[i] % uint32(TABLE)]) + int64(1)
+        last = int64(table[ids[i] % uint32(TABLE_ENTRIES)]) + int64(1)
         least = int64(9223372036854775807)
         for k in range(i - width + 1, i + 1):
-            least = min(least, key * (int64(table[ids[k] % uint32(TABLE)]) + int64(1)) * last)
+            least = min(least, key * (int64(table[ids[k] % uint32(TABLE_ENTRIES)]) + int64(1)) * last)
         out[i] = uint32(uint64(least) - uint64(1) if least < 0 else uint64(least))
     return out
 
@@ -256,7 +256,7 @@ def _detection(case: Case) -> Pairs:
         yield "green_mask", out["green_mask"], green.astype(int).tolist()[: len(out["green_mask"])]
     low = [int(seed) & 0xFFFFFFFF for seed in out["first_seeds"]]
     yield "first_seeds", low, mark.seeds(tokens)[skip : skip + len(low)].tolist()
-    yield "fixed_table", out["fixed_table_first8"], permutation(int(case["hashing_key"]), TABLE)[:8].tolist()
+    yield "fixed_table", out["fixed_table_first8"], permutation(int(case["hashing_key"]), TABLE_ENTRIES)[:8].tolist()
 
 
 class KgwLefthashFormat(_KgwFormat):
@@ -296,11 +296,11 @@ class KgwSelfhashFormat(_KgwFormat):
     def rule(self) -> BySeed:
         """The rule under hashing key 1; each opened key has its own."""
         secret = (1).to_bytes(8, "big")
-        return self._rule(secret, permutation(1, TABLE))
+        return self._rule(secret, permutation(1, TABLE_ENTRIES))
 
     def open(self, secret: bytes) -> Kgw:
         """A secret is the hashing key's 8 bytes, big-endian."""
-        return self.under(secret, permutation(hashing_key(secret), TABLE))
+        return self.under(secret, permutation(hashing_key(secret), TABLE_ENTRIES))
 
     def under(self, secret: bytes, table: NDArray[np.int32]) -> Kgw:
         """As `open`, with the given table."""

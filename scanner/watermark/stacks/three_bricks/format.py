@@ -42,7 +42,7 @@ from scanner.watermark.stacks.shared import (
 SEED_BITS = 32
 """Bits of a generator's seed."""
 
-TABLE = 1_000_003
+TABLE_ENTRIES = 1_000_003
 """Entries of the table of all seedings but `hash`."""
 
 _OF_FLOATS = 2e-7  # relative error that a sum of logarithms in single precision may have
@@ -51,7 +51,7 @@ Seeding = Literal["hash", "additive", "skip", "min"]
 
 @functools.lru_cache(maxsize=2)
 def _table(seed: int) -> NDArray[np.int32]:
-    return permutation(seed, TABLE)
+    return permutation(seed, TABLE_ENTRIES)
 
 
 @kernel
@@ -80,15 +80,15 @@ def table_seeds(
         for k in range(i - window, i):
             total += int64(ids[k])
             if of == 2:
-                entry = int64(table[(salt * int64(ids[k])) % TABLE])
+                entry = int64(table[(salt * int64(ids[k])) % TABLE_ENTRIES])
                 if k == i - window or entry < least:
                     least = entry
         if of == 2:
             out[i] = uint32(least)
         elif of == 1:
-            out[i] = uint32(table[(salt * int64(ids[i - window])) % TABLE])
+            out[i] = uint32(table[(salt * int64(ids[i - window])) % TABLE_ENTRIES])
         else:
-            out[i] = uint32(table[(salt * total) % TABLE])
+            out[i] = uint32(table[(salt * total) % TABLE_ENTRIES])
     return out
 
 
@@ -273,7 +273,7 @@ def key_of(secret: bytes, window: int, seeding: str) -> tuple[int, int]:
     seed, salt = (int.from_bytes(secret[i : i + 8], "big") for i in (0, 8))
     if seeding == "hash" and window <= 1 and seed == 0:
         raise ValueError("at a window of 0 or 1 and seed 0 no key enters a draw: everybody's text has this mark")
-    if seeding != "hash" and (window == 0 or not 0 < salt < 2**63 or salt % TABLE == 0):
+    if seeding != "hash" and (window == 0 or not 0 < salt < 2**63 or salt % TABLE_ENTRIES == 0):
         raise ValueError(f"seeding {seeding!r} needs a window of 1 or more and a salt from 1 on, below 2^63")
     return seed, salt
 
