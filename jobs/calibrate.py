@@ -17,8 +17,9 @@ import click
 
 from jobs.cli import end, run, when_interrupted
 from jobs.options import Folder, NamedPath
-from jobs.text import StepProgress, complain, counted, tell
+from jobs.text import StepProgress, complain, tell
 from scanner.errors import Refused
+from scanner.printable import counted
 from scanner.registry import admit_key, find_key, load_registry, set_audit_secret
 from scanner.registry.keys_file import PublishedLine, faults, publish, read_published
 from schemas.words import AuditVerdict

@@ -13,13 +13,13 @@ import click
 from tqdm import tqdm
 
 from jobs.options import Day, NamedPath, refuse_unscanned, results_argument, results_at
-from jobs.text import columns, counted, tell, wrap_line
+from jobs.text import columns, tell, wrap_line
 from scanner.errors import Refused
-from scanner.printable import amount, combines, cut, printable, safe
+from scanner.printable import amount, combines, counted, cut, printable, safe
 from schemas.words import Naming
 
 if TYPE_CHECKING:
-    from scanner.evidence.accounts import AccountExplanation, AccountPost
+    from scanner.evidence.account_explanation import AccountExplanation, AccountPost
     from scanner.evidence.explanation import Explanation
     from scanner.evidence.page import PageSegment
 
@@ -76,7 +76,7 @@ def explain(
     """
     if page_file is not None and as_json:
         raise click.UsageError("Give --html or --json; one of the two.")
-    from scanner.evidence.accounts import account_page, explain_account, marked_accounts, record_of_account
+    from scanner.evidence.account_explanation import account_page, explain_account, marked_accounts, record_of_account
     from scanner.evidence.explainer import Explainer
     from scanner.evidence.explanation import TOKENS_A_RUN
     from scanner.evidence.page import page
@@ -140,7 +140,7 @@ def _lines(explained: "Explanation") -> Iterator[str]:
 
 
 def _account_lines(found: "Sequence[AccountExplanation]") -> Iterator[str]:
-    from scanner.evidence.accounts import posts_in_words, what_was_found
+    from scanner.evidence.account_explanation import posts_in_words, what_was_found
 
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     for explained in found:
@@ -154,7 +154,7 @@ def _account_lines(found: "Sequence[AccountExplanation]") -> Iterator[str]:
 
 
 def _post_lines(post: "AccountPost", width: int) -> Iterator[str]:
-    from scanner.evidence.accounts import about_post
+    from scanner.evidence.account_explanation import about_post
     from scanner.evidence.page import visible_text
 
     yield from wrap_line(about_post(post), width, "  ")
@@ -287,7 +287,7 @@ def report(results: str, day: datetime | None, out: Path) -> None:
       brickscan report scan.toml --out report
       brickscan report scan.toml --date 2026-11-20 --out reports/2026-11-20
     """
-    from scanner.evidence.accounts import marked_accounts
+    from scanner.evidence.account_explanation import marked_accounts
     from scanner.evidence.explainer import Explainer
     from scanner.evidence.site import night_of, write_report
 

@@ -22,8 +22,7 @@ from jobs.options import (
     since_option,
     until_option,
 )
-from jobs.text import counted
-from scanner.printable import amount, one_in, printable
+from scanner.printable import amount, counted, one_in, printable
 from schemas.words import AuditState, Naming
 
 if TYPE_CHECKING:
@@ -314,9 +313,9 @@ def _with_names(found: "FlagList", as_registered: "Sequence[Mapping[str, Any]]")
 
 def _of_no_scan(results: str) -> list[str]:
     """A sentence on rows that cannot be shown, since somebody changed them."""
-    from scanner.results.queries import count_of_no_scan
+    from scanner.results.queries import count_impossible_rows
 
-    rows = count_of_no_scan(results)
+    rows = count_impossible_rows(results)
     why = "left out, as no scan writes them: somebody changed the table"
     return [f"{counted(rows, 'row')} of the table `flags` {why}"] if rows else []
 

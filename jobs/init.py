@@ -13,8 +13,9 @@ import click
 from jobs.keys import new
 from jobs.mark import read_marked, read_prompts
 from jobs.options import NamedPath, key_ids_option, refuse_output
-from jobs.text import counted, tell
+from jobs.text import tell
 from scanner.errors import Refused
+from scanner.printable import counted
 from scanner.registry import TRIAL_BEGAN, add_users, begin_trial, find_key, load_registry, make_canaries
 from scanner.registry.keys import refuse_real_name
 from schemas.config import COST_OF_LOOKS

@@ -21,9 +21,9 @@ from jobs.options import (
     time_of,
     yes_option,
 )
-from jobs.text import complain, counted, tell, wrap_line
+from jobs.text import complain, tell, wrap_line
 from scanner.errors import Refused
-from scanner.printable import printable
+from scanner.printable import counted, printable
 from scanner.registry import find_key, load_registry, new_key, open_key, retire_key, suggested_parameters
 from scanner.registry.keys_file import local_folder
 from scanner.registry.secrets import secret_path

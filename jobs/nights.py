@@ -24,9 +24,8 @@ from jobs.options import (
     time_of,
     until_option,
 )
-from jobs.text import counted
 from scanner.errors import BrickscanError
-from scanner.printable import one_in, printable
+from scanner.printable import counted, one_in, printable
 from schemas.words import DOCUMENT_REASONS, LASTING_FILE_REASONS, PASSING_FILE_REASONS, AuditState, Naming
 
 if TYPE_CHECKING:
@@ -374,9 +373,9 @@ def accounts(
       brickscan accounts scan.toml --date 2026-11-20 --all --format csv > accounts.csv
     """
     most = most_shown(limit, everything=everything)
-    from scanner.evidence.accounts import marked_accounts, none_tested
+    from scanner.evidence.account_explanation import marked_accounts, none_tested
     from scanner.evidence.explainer import Explainer
-    from scanner.results.queries import count_of_no_scan
+    from scanner.results.queries import count_impossible_rows
 
     location = results_at(results)
     if not scanned(location):
@@ -392,7 +391,7 @@ def accounts(
         f"{len(listed):,} of {counted(len(found), 'marked account')} shown; {named:,} named for a user. A mark says "
         "that posts contain marked text, not who wrote it. `brickscan explain` with an account's name says why."
     ]
-    if not none_tested(location.folder) and (wrong := count_of_no_scan(location.folder, "accounts")):
+    if not none_tested(location.folder) and (wrong := count_impossible_rows(location.folder, "accounts")):
         why = "left out, as no scan writes them: somebody changed the table"
         lines.append(f"{counted(wrong, 'row')} of the table `accounts` {why}")
     if none_tested(location.folder):

@@ -144,10 +144,10 @@ def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, sha
             check()
             if step is None:
                 break
-            answers[step.what] = step.facts
+            answers[step.name] = step.facts
             if form == "text":
                 head, *more = step.says
-                tell(f"{step.what:<13}{head}", *(f"{'':<13}{line}" for line in more))
+                tell(f"{step.name:<13}{head}", *(f"{'':<13}{line}" for line in more))
     if form == "json":
         say_json({"exit_code": 0, **answers})
     else:
@@ -156,10 +156,10 @@ def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, sha
     return 0
 
 
-def _wait(what: str) -> None:
+def _wait(step: str) -> None:
     """Show on a terminal what takes time now; a log has the lines of what was looked at."""
     if sys.stderr.isatty():
-        complain(f"{what} …")
+        complain(f"{step} …")
 
 
 _CONFIG = NamedPath(path_type=Path)
@@ -256,7 +256,7 @@ def scan_and_tell(
         BrickscanError: see scanner.errors.
     """
     progress = Progress()
-    progress.waits("loading numba and Ray")
+    progress.show_step("loading numba and Ray")
     from scanner.cluster.scan import run_scan
     from scanner.scan_plan import make_plan
     from scanner.watermark.kernel import compiled_before
@@ -266,7 +266,7 @@ def scan_and_tell(
         progress.compiling()
     try:
         with contextlib.redirect_stdout(sys.stderr):  # Ray prints to stdout, which is for the summary
-            outcome = run_scan(plan, progress, share=share, wait=progress.waits)
+            outcome = run_scan(plan, progress, share=share, wait=progress.show_step)
     finally:
         progress.close()
     if outcome.audit is not None:

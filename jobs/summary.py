@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jobs.options import TRIAL_LINE
-from jobs.text import counted, wrap_line
+from jobs.text import wrap_line
 from scanner.audit.in_every_scan.controls import CANARY_WORDS
 from scanner.audit.in_every_scan.scan_audit import ScanAudit
 from scanner.audit.statistics.audit_rows import holds_down_to, number
-from scanner.printable import one_in, printable
+from scanner.printable import counted, one_in, printable
 from schemas.words import AuditState
 
 if TYPE_CHECKING:

@@ -35,11 +35,11 @@ def width(text: str) -> int:
     return len(text) + wide - sum(unicodedata.category(character) in ("Mn", "Me") for character in text)
 
 
-def columns(rows: Sequence[Sequence[str]], gap: int = 2) -> Iterator[str]:
+def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Lines of a table whose cells are printable values, each column as wide as its widest cell."""
     widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = (cell + " " * (most + gap - width(cell)) for cell, most in zip(row, widths, strict=True))
+        cells = (cell + " " * (most + 2 - width(cell)) for cell, most in zip(row, widths, strict=True))
         yield "".join(cells).rstrip()
 
 
@@ -77,11 +77,6 @@ def _cut_to(text: str, room: int) -> str:
 def wrap_line(line: str, most: int, indent: str) -> list[str]:
     """A line in lines of so many columns, the second and later ones indented; paths and ids stay whole."""
     return textwrap.wrap(line, most, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things, such as `1 file` and `1,200 files`."""
-    return f"{number:,} {noun}" + "s" * (number != 1)
 
 
 def tell(*lines: str) -> None:
@@ -220,12 +215,12 @@ class Progress:
         (began, before), self._at = self._at, (seconds, waited)
         return {"driver_busy": f"{1 - (waited - before) / (seconds - began):.2f}"} if seconds > began and waited else {}
 
-    def waits(self, what: str) -> None:
+    def show_step(self, step: str) -> None:
         """Explain on a terminal what the scan does before the first document is scored."""
         if sys.stderr.isatty():
             if self._bar is not None:
                 self._bar.clear()
-            complain(f"{what} …")
+            complain(f"{step} …")
 
     def compiling(self) -> None:
         """Explain why the first scan after an installation or upgrade begins slowly."""

@@ -5,7 +5,8 @@ from datetime import datetime
 import click
 
 from jobs.options import Day, confirm, dry_run_option, results_argument, results_at, yes_option
-from jobs.text import StepProgress, counted, tell
+from jobs.text import StepProgress, tell
+from scanner.printable import counted
 
 
 @click.command()

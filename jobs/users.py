@@ -24,9 +24,9 @@ from jobs.options import (
     time_of,
     yes_option,
 )
-from jobs.text import StepProgress, columns, complain, counted, tell
+from jobs.text import StepProgress, columns, complain, tell
 from scanner.errors import Refused, in_a_line
-from scanner.printable import printable, safe
+from scanner.printable import counted, printable, safe
 from scanner.registry import (
     Verification,
     WantedUsers,

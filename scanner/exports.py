@@ -28,8 +28,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.evidence import accounts
-from scanner.evidence.accounts import AccountExplanation
+from scanner.evidence import account_explanation
+from scanner.evidence.account_explanation import AccountExplanation
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
 from scanner.printable import cell, safe
@@ -99,9 +99,11 @@ def account_verdict_of(explained: AccountExplanation, config: str) -> AccountVer
     return AccountVerdict(
         id=f"brickscan-account-{identity}",
         **{field: row[field] for field in same},
-        named=tuple(accounts.users_named(row)),
+        named=tuple(account_explanation.users_named(row)),
         registry_agrees=explained.registry.agrees,
-        says=tuple(f"{heading}: {safe(sentence)}" for heading, sentence in accounts.what_was_found(explained)),
+        says=tuple(
+            f"{heading}: {safe(sentence)}" for heading, sentence in account_explanation.what_was_found(explained)
+        ),
         does_not_say=DOES_NOT_SAY,
         explain=shlex.join(
             ["brickscan", "explain", config, "--date", row["night"], "--account", "--", row["account_id"]]

@@ -230,6 +230,11 @@ def at_most(number: float) -> str:
     return words if words.startswith("less") else f"at most {words}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things, such as `1 file` and `1,200 files`."""
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
 def amount(number: float) -> str:
     """A number for people, however small or large, with two digits: `0.04`, `2,300,000`."""
     if number > 0 and number < 0.001:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from schemas.config import ClusterConfig, CommonIn, Dedup, InputConfig, Windows, _ConfigTable
+from schemas.config import ClusterConfig, CommonTexts, Dedup, InputConfig, Windows, _ConfigTable
 from schemas.registry import MAX_MESSAGES, MOST_NUMBERS, Gamma, KeyId, PathText, TokenizerFile
 from schemas.tables import TIME
 
@@ -63,7 +63,7 @@ class NamesConfig(_ConfigTable):
 class AuditFilterConfig(_ConfigTable):
     """N-grams that many other texts of the corpus hold are left out of scoring, as a scan's filter would leave them."""
 
-    texts: CommonIn = 16  # as in the filter of the scans, or more
+    texts: CommonTexts = 16  # as in the filter of the scans, or more
     learnt: int = Field(default=20_000, ge=4)  # most texts that each half teaches the other; a scan needs as many
     min_scored: int = Field(default=16, ge=1, le=2**31)  # as in the scans: texts of fewer n-grams teach nothing
 

@@ -154,14 +154,14 @@ class AccountsConfig(_ConfigTable):
     nights: Literal[1, 7, 30]  # of a window, after which each account begins anew: this scan's input alone, or so many
 
 
-CommonIn = Annotated[int, Field(ge=4, le=128)]
+CommonTexts = Annotated[int, Field(ge=4, le=128)]
 """Number of distinct texts that make an n-gram common."""
 
 
 class FilterConfig(_ConfigTable):
     """N-grams that many texts of earlier nights hold are left out of scoring. Needs {date} in all input paths."""
 
-    texts: CommonIn = 16  # distinct texts of the sample that make an n-gram common, about
+    texts: CommonTexts = 16  # distinct texts of the sample that make an n-gram common, about
     nights: int = Field(default=7, ge=1, le=60)  # dates before --date whose texts are learnt from
 
 
@@ -340,7 +340,7 @@ class ScanConfig(_ConfigTable):
         return text
 
     @model_validator(mode="after")
-    def _flags_of_what_goes(self) -> "ScanConfig":
+    def _retained_flags_need_retain(self) -> "ScanConfig":
         if self.retain_flags and self.retain is None:
             raise ValueError('retain_flags needs retain, for example "400d"; without it no night is dropped')
         return self

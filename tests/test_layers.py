@@ -155,7 +155,6 @@ def test_no_two_files_share_a_name_for_different_ideas():
     of_one_idea = {"greenlist.py", "gumbel.py", "runs.py", "ciphers.py", "vectors.py"}
     of_one_idea |= {"tables.py"}  # schemas of tables, and the tables of results
     of_one_idea |= {"format.py", "proof.py"}  # of every stack
-    of_one_idea |= {"accounts.py", "spans.py"}  # a topic: its science, and what a scan does with it
     shared = {name: sorted(folders) for name, folders in named.items() if len(folders) > 1}
     assert {name: folders for name, folders in shared.items() if name not in of_one_idea} == {}
 

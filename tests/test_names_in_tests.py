@@ -215,7 +215,7 @@ def test_names_that_documents_docstrings_and_comments_speak_of_exist():
 
 def test_a_name_that_is_gone_is_found():
     code = """
-from scanner.watermark import rule, spans as span_module
+from scanner.watermark import rule, text_windows as span_module
 from scanner.watermark.rule import corrected, nothing
 def test(monkeypatch):
     rule.gone(rule.corrected)

@@ -12,7 +12,7 @@ import jinja2
 import pytest
 from jinja2 import nodes
 
-from scanner.evidence.accounts import AccountLine
+from scanner.evidence.account_explanation import AccountLine
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.page import Advice, AdviceRule, PageSegment
 from scanner.evidence.site import Line, Night

@@ -64,7 +64,7 @@ class CorpusFilter(NamedTuple):
     file: str
     reach: int
     seed: bytes
-    about: AuditedFilter
+    audited: AuditedFilter
 
     def against(self, half: int) -> CommonNgrams:
         """The n-grams that texts of a half are scored without: those common in the other half."""
@@ -171,7 +171,7 @@ def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Calibr
                 for key in plan.audited.keys:
                     without = corpus.filter(plan.audited, key)
                     keys |= _run(_key_calls(plan.audited, key, corpus, without), workers, watch, f"key {key.key_id}")
-                    filters |= {key.key_id: without.about} if without else {}
+                    filters |= {key.key_id: without.audited} if without else {}
             return CalibrationCounts(law, of_fragments, names, keys, filters, corpus.documents, corpus.distinct)
     finally:
         remove_scratch(scratch)
@@ -227,14 +227,14 @@ class _Corpus:
         return self._filters[encoding, reach]
 
 
-def _run(calls: Iterator[Call], workers: int, watch: Watch, what: str) -> dict[Any, Any]:
+def _run(calls: Iterator[Call], workers: int, watch: Watch, step: str) -> dict[Any, Any]:
     """Make calls that return sums, and add the sums of one name, in the order of the calls, whichever ended first."""
     listed = list(calls)
     numbered = (Call((number, call.name), call.function, call.arguments) for number, call in enumerate(listed))
     found: dict[int, Any] = {}
 
     def tell() -> None:
-        watch(what, len(found), len(listed))
+        watch(step, len(found), len(listed))
 
     for (number, _), result in spread(numbered, workers, tell):
         found[number] = result

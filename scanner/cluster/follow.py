@@ -98,10 +98,10 @@ def follow(
     plan, worst = renew(), ExitCode.DONE
     warned: set[str] = set()
 
-    def warn_once(what: str, message: str, *args: object) -> None:
-        if what not in warned:
+    def warn_once(subject: str, message: str, *args: object) -> None:
+        if subject not in warned:
             _log.warning(message, *args)
-        warned.add(what)
+        warned.add(subject)
 
     def missing(location: str) -> None:
         """The folder of a day, or a prefix in a bucket, may come with its first file: note it as missing."""

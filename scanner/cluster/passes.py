@@ -20,7 +20,7 @@ import pyarrow as pa
 from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
 from scanner.audit.in_every_scan.decoys import AccountDecoyObserver
 from scanner.cluster.pool import on_actors
-from scanner.detection.accounts import AccountJudge, Posts, account_rows
+from scanner.detection.account_judge import AccountJudge, Posts, account_rows
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys, open_text_ids
 from scanner.detection.rules import Learner, Rules

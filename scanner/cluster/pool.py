@@ -69,7 +69,7 @@ class _Slot:
     """
 
     actor: Any
-    given: deque[tuple[Any, PieceWork | PackWork | None]]
+    calls: deque[tuple[Any, PieceWork | PackWork | None]]
     begun: Any
     ready: bool = False
     deadline: float = math.inf
@@ -79,13 +79,13 @@ class _Slot:
 
     @property
     def waiting(self) -> list[PieceWork | PackWork]:
-        return [work for _, work in list(self.given)[1:] if work is not None]
+        return [work for _, work in list(self.calls)[1:] if work is not None]
 
     def takes(self, work: PieceWork | PackWork, most: int) -> bool:
         """Whether it can be given one more piece and then holds no more than the stated number."""
-        if not self.ready or self.out_of_reach or len(self.given) >= most:
+        if not self.ready or self.out_of_reach or len(self.calls) >= most:
             return False
-        return not self.given or not (work.exclusive or any(other and other.exclusive for _, other in self.given))
+        return not self.calls or not (work.exclusive or any(other and other.exclusive for _, other in self.calls))
 
     def give(self, work: PieceWork | PackWork) -> None:
         streams: Any = {"num_returns": "streaming"}
@@ -94,7 +94,7 @@ class _Slot:
         else:
             ask = self.actor.identify if isinstance(work.state, LostDocument) else self.actor.scan
             ref = ask.options(**streams).remote(work.piece)
-        self.given.append((ref, work))
+        self.calls.append((ref, work))
 
 
 class Pool:
@@ -145,10 +145,10 @@ class Pool:
             ScanFailed: results cannot be written, or no actor can be started.
         """
         self._todo.add(shards)
-        while self._todo or any(work for slot in self._slots for _, work in slot.given):
+        while self._todo or any(work for slot in self._slots for _, work in slot.calls):
             self._grow()
             self._hand_out()
-            heads = {slot.given[0][0]: slot for slot in self._slots if slot.given}
+            heads = {slot.calls[0][0]: slot for slot in self._slots if slot.calls}
             part = max(1, len(heads) // _PARTS)
             patience = _WAIT_SECONDS if part == 1 else _SECONDS_FOR_A_PART
             began = time.monotonic()
@@ -170,7 +170,7 @@ class Pool:
 
     def _late(self) -> list[_Slot]:
         """Slots past their deadline whose results do not wait to be taken: then the driver itself may be late."""
-        late = {slot.given[0][0]: slot for slot in self._slots if slot.given and slot.deadline < time.monotonic()}
+        late = {slot.calls[0][0]: slot for slot in self._slots if slot.calls and slot.deadline < time.monotonic()}
         if not late:
             return []
         _, silent = ray.wait(list(late), num_returns=len(late), timeout=0)
@@ -215,12 +215,12 @@ class Pool:
             for slot in self._slots:
                 if self._todo and slot.takes(self._todo.first, most):
                     slot.give(self._todo.next_work())
-                    if len(slot.given) == 1:
+                    if len(slot.calls) == 1:
                         slot.deadline = time.monotonic() + self._stall_seconds
 
     def _take(self, slot: _Slot) -> FinishedShard | FinishedPack | None:
         """Take an answer about the first work that an actor was given: a sign of life, its result, or its end."""
-        ref, work = slot.given[0]
+        ref, work = slot.calls[0]
         try:
             found = ray.get(ref if work is None or slot.out_of_reach else next(ref))
         except RayTaskError as error:
@@ -256,7 +256,7 @@ class Pool:
         return self._todo.take_report(work, found)
 
     def _begin_next(self, slot: _Slot) -> None:
-        slot.given.popleft()
+        slot.calls.popleft()
         slot.deadline, slot.behind, slot.row = time.monotonic() + self._stall_seconds, 0, None
 
     def _raised(self, cause: BaseException, work: PieceWork | PackWork | None) -> FinishedShard | None:
@@ -273,7 +273,7 @@ class Pool:
         if not slot.out_of_reach:
             slot.out_of_reach, slot.deadline = True, time.monotonic() + UNREACHABLE_SECONDS
         self._todo.put_back(slot.waiting)
-        slot.given = deque([(slot.actor.__ray_ready__.remote(), slot.given[0][1])])
+        slot.calls = deque([(slot.actor.__ray_ready__.remote(), slot.calls[0][1])])
 
     def _died(self, slot: _Slot, reason: str) -> FinishedShard | None:
         """Replace a dead actor. The work that it was doing has failed, unless its node is gone."""
@@ -306,7 +306,7 @@ class Pool:
         ray.kill(slot.actor)  # it may be alive, but out of reach
         self._todo.put_back(slot.waiting)
         self._slots[self._slots.index(slot)] = self._new_slot()
-        return slot.given[0][1]
+        return slot.calls[0][1]
 
 
 DEATHS_MADE_GOOD = 2

@@ -219,7 +219,7 @@ def run_scan(
     worker: type = Worker,
     files: Sequence[InputFile] | None = None,
     share: DriverShare | None = None,
-    wait: Callable[[str], None] = lambda what: None,
+    wait: Callable[[str], None] = lambda step: None,
 ) -> ScanOutcome:
     """Scan what is not committed yet, on Ray. Ctrl-C and SIGTERM end it early, with what is finished committed.
 
@@ -231,7 +231,7 @@ def run_scan(
             some.
         share: the share of the input to scan, beside other drivers; it may be empty. Accounts, canaries that are due
             and old nights wait for the scan of all files that follows. None: all of it.
-        wait: called before each step that comes before the work, with what the step does.
+        wait: called with each step that comes before the work, before it.
 
     Raises:
         Refused: something cannot be right; no document was scanned.

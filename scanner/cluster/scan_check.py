@@ -29,6 +29,7 @@ from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.files import list_files
 from scanner.input.named_files import describe
 from scanner.input.shards import DriverShare
+from scanner.printable import counted
 from scanner.registry import open_key
 from scanner.results.filters import with_filter
 from scanner.results.scan_list import readiness
@@ -42,7 +43,7 @@ MIB = 2**20
 class CheckFinding(NamedTuple):
     """A thing that was looked at: its name, the finding in a line or several, and the same as JSON values."""
 
-    what: str
+    name: str
     says: tuple[str, ...]
     facts: dict[str, Any]
 
@@ -51,14 +52,14 @@ def check_scan(
     config_file: Path,
     date: datetime.date | None = None,
     share: DriverShare | None = None,
-    wait: Callable[[str], None] = lambda what: None,
+    wait: Callable[[str], None] = lambda step: None,
 ) -> Iterator[CheckFinding]:
     """Look at registry, secrets, tokenizers, results, cluster, input, columns and work, and estimate its cost.
 
     What is cheap comes first: an input without files is refused before users, tokenizers and kernels are looked at.
 
-    share: the share of the input that is to be scanned; None: all of it; wait: called before each slow step, with what
-    it does.
+    share: the share of the input that is to be scanned; None: all of it; wait: called with each slow step
+    before it.
 
     Raises:
         Refused: at the first thing that cannot be right; everything before it was right.
@@ -82,7 +83,7 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
     plan = with_filter(plan, None)
     decoys = open_decoys(plan) is not None
     audit = "and that of decoys" if decoys else "no decoys: the law itself will not be tested (see the audit)"
-    yield CheckFinding("secrets", (f"of {_count(len(plan.keys), 'key')}, {audit}",), {"decoys": decoys})
+    yield CheckFinding("secrets", (f"of {counted(len(plan.keys), 'key')}, {audit}",), {"decoys": decoys})
     wait("opening keys and tokenizers")
     yield from _slow_keys(plan)
     check_tokenizers(plan)
@@ -92,7 +93,7 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
     yield CheckFinding("results", (f"{plan.results}: {state}",), {"folder": plan.results, "tables": state})
     workers, memory, joined = _workers(plan)
     if joined:
-        yield CheckFinding("cluster", (f"reached; {_count(workers, 'worker')}",), {"workers": workers})
+        yield CheckFinding("cluster", (f"reached; {counted(workers, 'worker')}",), {"workers": workers})
     wait("reading the footers of files, and what is done of them")
     yield listed.files(plan)
     yield listed.columns()
@@ -109,11 +110,11 @@ def _corrected(plan: Plan) -> str:
     if any(key.one_of is not None for key in plan.keys):
         return f"each with its own weight in the false-positive rate{shares}"
     second = ", each with a second look at normalised text where it differs" if plan.config.variants.normalised else ""
-    return f"p-values corrected for {_count(plan.keys_tested, 'key')} of the registry{second}{shares}"
+    return f"p-values corrected for {counted(plan.keys_tested, 'key')} of the registry{second}{shares}"
 
 
 def _registry(plan: Plan) -> CheckFinding:
-    says = [f"{plan.registry}: {_count(len(plan.keys), 'key')} under test, {_corrected(plan)}"]
+    says = [f"{plan.registry}: {counted(len(plan.keys), 'key')} under test, {_corrected(plan)}"]
     says += [f"LEFT OUT: no text will be scored under key {key.key_id}. {key.why}" for key in plan.unsupported_keys]
     facts = {
         "folder": plan.registry,
@@ -168,18 +169,23 @@ class _Input:
         self._inspected = inspect_input(plan, self._files)
         faults, size = self._inspected.faults.values(), sum(file.size for file in self._files)
         of_all = f" of {self._listed:,} (part {self._share})" if self._share else ""
-        says = [f"{_count(len(self._files), 'file')}{of_all}, {size / 1e6:,.1f} MB"]
-        counted = Counter(fault.reason for _, fault in faults)
-        if counted:
+        says = [f"{counted(len(self._files), 'file')}{of_all}, {size / 1e6:,.1f} MB"]
+        reason_counts = Counter(fault.reason for _, fault in faults)
+        if reason_counts:
             file, fault = next(iter(faults))
-            reasons = ", ".join(f"{reason} {number:,}" for reason, number in counted.most_common())
+            reasons = ", ".join(f"{reason} {number:,}" for reason, number in reason_counts.most_common())
             says.append(
-                f"{_count(len(faults), 'file')} for quarantine ({reasons}), such as {file.path}: {fault.detail}"
+                f"{counted(len(faults), 'file')} for quarantine ({reasons}), such as {file.path}: {fault.detail}"
             )
         if self._passed_over:
-            says.append(f"{_count(len(self._passed_over), 'file')} passed over ({other_names(self._passed_over)})")
+            says.append(f"{counted(len(self._passed_over), 'file')} passed over ({other_names(self._passed_over)})")
         self._refuse_nothing(says)
-        facts = {"files": len(self._files), "bytes": size, "at_fault": counted, "passed_over": len(self._passed_over)}
+        facts = {
+            "files": len(self._files),
+            "bytes": size,
+            "at_fault": reason_counts,
+            "passed_over": len(self._passed_over),
+        }
         return CheckFinding("input", tuple(says), facts)
 
     def _refuse_nothing(self, says: Sequence[str]) -> None:
@@ -212,14 +218,14 @@ class _Input:
         scanned = results.exist(self._plan.results)
         found = work_left(self._plan, self._inspected) if scanned else leave_out_done(self._inspected, ())
         self.work = work = without_expired(self._plan, found, refuse=True)
-        says = [f"{work.skipped:,} of {_count(work.shards, 'shard')}; {_count(work.documents, 'document')} left"]
+        says = [f"{work.skipped:,} of {counted(work.shards, 'shard')}; {counted(work.documents, 'document')} left"]
         by_one_key = {
             ", ".join(keys): sum(shard.rows.documents for shard in shards)
             for keys, shards in work.by_keys.items()
             if keys
         }
         for key_ids, number in by_one_key.items():
-            says.append(f"{_count(number, 'document')} under {key_ids} alone: the others are done")
+            says.append(f"{counted(number, 'document')} under {key_ids} alone: the others are done")
         facts = {"shards": work.shards, "shards_done": work.skipped, "documents_left": work.documents}
         return CheckFinding("done", tuple(says), facts | {"documents_left_for_some_keys": by_one_key})
 
@@ -237,7 +243,7 @@ def _costs(plan: Plan, work: ScanWork, workers: int, memory: int) -> Iterator[Ch
     with_gpus = "; on GPUs less" if plan.config.cluster.gpus_per_worker else ""
     says = (
         f"about {_hours(hours)} core-hours ({_hours(low)} to {_hours(high)}): {_span(found.seconds)} with "
-        f"{_count(found.workers, 'worker')}, and some seconds for Ray to start{with_gpus}"
+        f"{counted(found.workers, 'worker')}, and some seconds for Ray to start{with_gpus}"
     )
     facts = {"core_hours": hours, "core_hours_low": low, "core_hours_high": high, "seconds": found.seconds}
     yield CheckFinding("time", (says, *_costs_of_looks(plan)), facts | {"workers": found.workers})
@@ -268,7 +274,7 @@ def _model(model_plan: Plan, work: ScanWork) -> CheckFinding:
     of_all = share + MARKED_SHARE * (reader_config(model_plan).share - share)
     hours = of_all * seconds * sum(shard.rows.text_bytes for shard in left) / 3600
     says = (
-        f"{len(of_pass) - len(left):,} of {_count(len(of_pass), 'shard')} read; of the others at most {share:.3g} of "
+        f"{len(of_pass) - len(left):,} of {counted(len(of_pass), 'shard')} read; of the others at most {share:.3g} of "
         f"the unmarked texts, and marked ones: where one text in {1 / MARKED_SHARE:g} is marked, about {_hours(hours)} "
         "core-hours more on CPUs, on GPUs less"
     )
@@ -282,7 +288,7 @@ def _sample(found: CostEstimate) -> CheckFinding:
     filtered = sum(sample.filtered for sample in found.samples)
     refused = sum(sample.refused for sample in found.samples)
     unread = sum(sample.unread for sample in found.samples)
-    says = [f"{_count(documents, 'document')} of {text_bytes / max(documents, 1):,.0f} bytes on average"]
+    says = [f"{counted(documents, 'document')} of {text_bytes / max(documents, 1):,.0f} bytes on average"]
     for number, what in (
         (too_short, "too short to be scored"),
         (filtered, "too short to be scored without their common n-grams"),
@@ -302,7 +308,3 @@ def _span(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" + "s" * (number != 1)

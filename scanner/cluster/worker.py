@@ -25,7 +25,7 @@ from scanner.audit.in_every_scan.reserved import reserved_texts
 from scanner.cluster.machines import device_of_worker, limit_memory, peak_memory, resident
 from scanner.cluster.pieces import NO_DOCUMENTS, Busy, DocumentCounts, Files, PackReport, Piece, Report, Seconds
 from scanner.cluster.todo import seconds_a_byte
-from scanner.detection.accounts import by_account, posts_of
+from scanner.detection.account_judge import by_account, posts_of
 from scanner.detection.attribution import BatchOrigin, EarlierScans, FileHistory
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_detector, open_text_ids

@@ -237,9 +237,9 @@ def error_rates(
     steps = 3 + len(EDITS) + len(REMOVERS) + len(rewrites)
     texts, done = marked["text"].to_list(), 0
 
-    def decide(what: str, of: Sequence[str]) -> TextDecisions:
+    def decide(step: str, of: Sequence[str]) -> TextDecisions:
         nonlocal done
-        watch(what, done, steps)
+        watch(step, done, steps)
         done += 1
         return decider.decide(of)
 

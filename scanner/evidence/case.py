@@ -38,7 +38,7 @@ from scanner.results.current_rows import ranges_ever
 from scanner.results.false_discoveries import EVIDENCE_COLUMNS, pieces_of_evidence, sizes_of
 from scanner.results.filters import open_filter
 from scanner.results.flags import WantedFlags, sums
-from scanner.results.queries import ask, current_flags, verdicts
+from scanner.results.queries import ask, flags_at_rate, verdicts
 from scanner.results.scan_list import recorded_scan
 from scanner.results.transactions import read_whole
 from scanner.storage.locations import table_uri
@@ -334,7 +334,7 @@ def equal_in(
     accounts = pl.col("account_id").drop_nulls().n_unique().alias("accounts")
     counts = [pl.len().alias("documents"), pl.col("text_sha256").n_unique().alias("texts"), accounts]
     same = [pl.col(name).alias(f"same_{name}") for name in columns]
-    found = ask(results, lambda: current_flags(results, rate, wanted).group_by(same).agg(counts).collect())
+    found = ask(results, lambda: flags_at_rate(results, rate, wanted).group_by(same).agg(counts).collect())
     return {row[:-3]: GroupCounts(*row[-3:]) for row in found.iter_rows()}
 
 
@@ -356,7 +356,7 @@ def alike_with(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -> 
     unshown = pl.col("message").is_null() & (None in messages)
 
     def of_these() -> pl.DataFrame:
-        flags = current_flags(results, rate, pl.col("key_id").is_in(list(keys)) & (of_messages | unshown))
+        flags = flags_at_rate(results, rate, pl.col("key_id").is_in(list(keys)) & (of_messages | unshown))
         groups = pieces_of_evidence(flags)
         schema = {name: groups.schema[name] for name in EVIDENCE_COLUMNS}
         flagged = pl.DataFrame([{name: row[name] for name in EVIDENCE_COLUMNS} for row in rows], schema).unique()
@@ -427,7 +427,7 @@ def earlier_of_others(
     posted = pl.coalesce("created_at", "scanned_at").alias("posted")
 
     def flags() -> pl.DataFrame:
-        rows = current_flags(results, rate, comparable).filter(pl.col("sketch").is_not_null())
+        rows = flags_at_rate(results, rate, comparable).filter(pl.col("sketch").is_not_null())
         return rows.select(*_COLUMNS, posted).head(SKETCHES_HELD + 1).collect()
 
     if not messages or len(found := ask(results, flags)) > SKETCHES_HELD:

@@ -16,7 +16,7 @@ from scanner.errors import Refused, ScanFailed
 from scanner.printable import printable
 from scanner.registry import given_rows, numbers_of_heads, users_of
 from scanner.results.flags import WantedFlags
-from scanner.results.queries import ask, current_flags
+from scanner.results.queries import ask, flags_at_rate
 from scanner.results.sightings import ScanOfRow, changed_names, scans_of
 from schemas.registry import is_reserved
 from schemas.words import OF_REGISTRY, Naming
@@ -138,7 +138,7 @@ def strangers(registry: Path | str, results: str, rate: float, user_ids: Sequenc
     held = users_of(registry, user_ids).select(*_PLACE).lazy()
 
     def question() -> pl.DataFrame:
-        rows = current_flags(results, rate, WantedFlags(users=tuple(user_ids)).expression())
+        rows = flags_at_rate(results, rate, WantedFlags(users=tuple(user_ids)).expression())
         each = rows.select("path", "row", one=pl.concat_list(entry, *listed)).explode("one").unnest("one").unique()
         wanted = each.filter(pl.col("user_id").is_in(list(user_ids)))
         return wanted.join(held, on=_PLACE, how="anti").collect()

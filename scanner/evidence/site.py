@@ -20,7 +20,7 @@ import polars as pl
 
 from scanner.audit.statistics.audit_rows import holds_down_to, refuse_impossible_audits
 from scanner.errors import Refused
-from scanner.evidence.accounts import account_page, explain_account, line_of_account, record_of_account
+from scanner.evidence.account_explanation import account_page, explain_account, line_of_account, record_of_account
 from scanner.evidence.case import FlagCase
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import Precision, bars_chart, environment, page, precision, rates_chart, write_private
@@ -32,7 +32,7 @@ from scanner.results.current_rows import flags as flags_of_all
 from scanner.results.current_rows import ranges_ever
 from scanner.results.false_discoveries import log10_p_shown
 from scanner.results.flags import FlagCount, of_canary
-from scanner.results.queries import ask, of_a_scan
+from scanner.results.queries import ask, possible_rows
 from scanner.results.scan_list import (
     QuarantineFilter,
     in_quarantine,
@@ -192,7 +192,12 @@ def _unlike_shards(results: str, ids: list[str]) -> str | None:
     of_scans, of_shard = pl.col("scan_id").is_in(ids), ["shard_id", "scan_id"]
 
     def differences() -> pl.DataFrame:
-        held = flags_of_all(results).filter(of_scans & of_a_scan()).group_by(of_shard).agg(held=pl.len().cast(pl.Int64))
+        held = (
+            flags_of_all(results)
+            .filter(of_scans & possible_rows())
+            .group_by(of_shard)
+            .agg(held=pl.len().cast(pl.Int64))
+        )
         # flags may be kept longer than the rest of a night that is dropped, or dropped with it
         sums = {"wrote": pl.sum("flagged") + pl.sum("canaries"), "dropped": pl.col("dropped_at").is_not_null().any()}
         counted = ranges_ever(results).filter(of_scans).group_by(of_shard).agg(**sums)

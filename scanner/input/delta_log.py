@@ -51,7 +51,7 @@ def actions_of(lines: Iterable[bytes], *names: bytes) -> Iterator[dict[str, Any]
 class CommitLog:
     """The commits of a table up to a version, as far back as they are there.
 
-    whole: each from the first one on; last_gap: how many of these come before the last one that lacks.
+    whole: whether none lacks, from the first one on; last_gap: number of commits before the last gap, 0: there is none.
     named: function that gives a path in the log as results show it.
     """
 

@@ -97,8 +97,9 @@ MEMORY_A_BYTE = 220
 """Bytes of memory for each byte of the worst text for the slower tokenizer; the faster one takes 50."""
 
 MAX_ROWS_AT_A_TIME = 64
+"""Most rows that are decoded together in row groups of more than LARGEST_READ bytes."""
 MANY_ROWS_AT_A_TIME = 4096
-"""Rows that are decoded together in row groups of no more than LARGEST_READ bytes."""
+"""Most rows that are decoded together in other row groups."""
 LARGEST_READ = 2**28
 """Most bytes that several rows may take when they are decoded together."""
 BATCH_TEXT_BYTES = 4 * 2**20

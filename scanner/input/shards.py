@@ -193,8 +193,8 @@ def _check_ranges(ranges: list[tuple[int, int]]) -> None:
             raise _contradiction(f"two columns have byte {begin}")
 
 
-def _contradiction(what: str) -> FileFault:
-    return FileFault("unreadable", f"the footer contradicts itself: {what}")
+def _contradiction(fault: str) -> FileFault:
+    return FileFault("unreadable", f"the footer contradicts itself: {fault}")
 
 
 def in_words(error: Exception) -> str:

@@ -127,7 +127,8 @@ def holder_of(folder: Path | str, key_id: str, message: int) -> pl.DataFrame:
     limit = find_key(load_registry(folder), key_id).messages
     if not 0 <= message < limit:
         raise Refused(f"message {message}: key {key_id!r} has the messages 0 to {limit - 1}; name one of these")
-    return ledger.ask(folder, lambda users_snapshot: users_snapshot.given(key_id, np.array([message]))).select(_LISTED)
+    rows = ledger.ask(folder, lambda snapshot: snapshot.rows_of_messages(key_id, np.array([message])))
+    return rows.select(_LISTED)
 
 
 def messages_held(folder: Path | str, key_id: str, user_ids: Sequence[str]) -> dict[str, int]:
@@ -142,7 +143,9 @@ def messages_held(folder: Path | str, key_id: str, user_ids: Sequence[str]) -> d
 def users_named(folder: Path | str, key_id: str, messages: Sequence[int]) -> dict[int, str]:
     """The user who holds each of these messages of a key, where somebody does."""
     _refuse_unknown(folder, [key_id])
-    rows = ledger.ask(folder, lambda users_snapshot: users_snapshot.given(key_id, np.array(messages, np.int64)))
+    rows = ledger.ask(
+        folder, lambda users_snapshot: users_snapshot.rows_of_messages(key_id, np.array(messages, np.int64))
+    )
     held = rows.filter(pl.col("removed_at").is_null() & pl.col("user_id").is_not_null())
     return dict(held.select("message", "user_id").iter_rows())
 
@@ -163,8 +166,8 @@ def given_rows(folder: Path | str, messages: pl.DataFrame) -> pl.DataFrame:
 
     def found(users_snapshot: UsersSnapshot) -> pl.DataFrame:
         parts = messages.group_by("key_id")
-        given = (users_snapshot.given(str(key_id), part["message"].to_numpy()) for (key_id,), part in parts)
-        return pl.concat([users_snapshot.given("", np.zeros(0, np.int64)), *given])
+        given = (users_snapshot.rows_of_messages(str(key_id), part["message"].to_numpy()) for (key_id,), part in parts)
+        return pl.concat([users_snapshot.rows_of_messages("", np.zeros(0, np.int64)), *given])
 
     return ledger.ask(folder, found)
 

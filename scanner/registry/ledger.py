@@ -110,7 +110,7 @@ class UsersSnapshot:
         at = _EPOCH + rows["at"][row].as_py() * _MICROSECOND
         return GivenMessage(rows["user_id"][row].as_py(), at, removed)
 
-    def given(self, key_id: str, messages: Ints) -> pl.DataFrame:
+    def rows_of_messages(self, key_id: str, messages: Ints) -> pl.DataFrame:
         """Rows of the messages that were given, among these, in order.
 
         Raises:
@@ -126,7 +126,7 @@ class UsersSnapshot:
         found = [pl.DataFrame(schema=_COLUMNS)]
         for key_id in self.key_ids if key_ids is None else key_ids:
             messages = [np.zeros(0, np.int64), *(run.messages_of(key_id, names, hashed) for run in self._runs)]
-            rows = self.given(key_id, np.concatenate(messages))
+            rows = self.rows_of_messages(key_id, np.concatenate(messages))
             found.append(rows.join(names.to_frame(), on="user_id", how="semi", maintain_order="left"))
         return pl.concat(found)
 
@@ -429,9 +429,9 @@ def _head(users_snapshot: UsersSnapshot) -> bytes:
     return users_snapshot.head
 
 
-def _edited(what: str) -> ScanFailed:
+def _edited(fault: str) -> ScanFailed:
     return ScanFailed(
-        f"users table: {what}, so it was changed by something else than brickscan; see `brickscan users verify`, and "
+        f"users table: {fault}, so it was changed by something else than brickscan; see `brickscan users verify`, and "
         "restore it from a backup"
     )
 

@@ -257,7 +257,7 @@ def _refuse_unfitting(users_snapshot: UsersSnapshot, new: pl.DataFrame) -> None:
     """Raise Refused unless existing events and new ones, of the same messages and users, make sense together."""
     known = [users_snapshot.of_users(new["user_id"].drop_nulls().unique())]
     for (key_id,), part in new.group_by("key_id"):
-        known.append(users_snapshot.given(str(key_id), part["message"].to_numpy()))
+        known.append(users_snapshot.rows_of_messages(str(key_id), part["message"].to_numpy()))
     rows = pl.concat(known).unique()
     removed = rows.filter(pl.col("removed_at").is_not_null())
     old = [_as_events(rows, ALLOCATED), _as_events(removed, REMOVED_EVENT)]

@@ -84,7 +84,7 @@ def _verified(users_snapshot: UsersSnapshot, windows: Iterator[pl.DataFrame], wa
 
 def _unlike(users_snapshot: UsersSnapshot, events: pl.DataFrame) -> Iterator[str]:
     for (key_id, event), part in events.group_by("key_id", "event", maintain_order=True):
-        rows = users_snapshot.given(str(key_id), part["message"].to_numpy())
+        rows = users_snapshot.rows_of_messages(str(key_id), part["message"].to_numpy())
         if event == ALLOCATED:
             of_events, of_index = part.rename({"at": "allocated_at"}).select(_GIVEN), rows.select(_GIVEN)
             named = part.drop_nulls("user_id")
@@ -219,6 +219,6 @@ def _has_one_of(part: SortedFile, messages: Ints | None) -> bool:
     return at < len(messages) and int(messages[at]) <= part.last
 
 
-def _changed(folder: str, what: str) -> Refused:
+def _changed(folder: str, fault: str) -> Refused:
     help_ = "`brickscan users verify` says more; keep the folder for whoever looks into it, and put back a backup"
-    return Refused(f"registry {folder}: its users were changed by something else than brickscan: {what}; {help_}")
+    return Refused(f"registry {folder}: its users were changed by something else than brickscan: {fault}; {help_}")

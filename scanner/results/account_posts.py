@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from scanner.detection.accounts import BYTES_OF_A_POST
+from scanner.detection.account_judge import BYTES_OF_A_POST
 from scanner.detection.rows import TextIds
 from scanner.results.current_rows import shards
 from scanner.results.queries import ask, scans, verdicts

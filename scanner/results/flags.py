@@ -18,7 +18,7 @@ import polars as pl
 from scanner.results.current_rows import EVERY_ROW
 from scanner.results.decision_log import State, in_state
 from scanner.results.false_discoveries import EVIDENCE_COLUMNS, LOG10_P_SHOWN, pieces_of_evidence, sizes_of
-from scanner.results.queries import ask, current_flags, scanned_and_one_of, with_audit
+from scanner.results.queries import ask, flags_at_rate, scanned_and_one_of, with_audit
 from schemas.registry import CANARY_ID, Canary
 from schemas.tables import NAMED_LISTS
 from schemas.words import AuditState, Naming, Proof
@@ -139,7 +139,7 @@ def flags_at(results: str, rate: float, wanted: WantedFlags, documents: pl.DataF
 
 def counts_of_scans(results: str, rate: float, canaries: Collection[Canary] | None) -> dict[str, FlagCount]:
     """The flags that stand, by the scan that found them. Args, raises: as `count_flags`."""
-    rows = ask(results, lambda: _counted(current_flags(results, rate), canaries, "scan_id").collect())
+    rows = ask(results, lambda: _counted(flags_at_rate(results, rate), canaries, "scan_id").collect())
     return {scan_id: FlagCount(*counts) for scan_id, *counts in rows.rows()}
 
 
@@ -354,7 +354,7 @@ def found_flags(
     requested = wanted.expression()
     if texts is not None:
         requested &= pl.col("text_sha256").is_in(texts.implode())
-    rows = current_flags(results, rate, requested)
+    rows = flags_at_rate(results, rate, requested)
     if wanted.state is not None:
         rows = in_state(results, rows, wanted.state)
     if each or wanted.about_users:

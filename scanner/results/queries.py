@@ -11,8 +11,16 @@ import polars as pl
 from deltalake import DeltaTable
 
 from scanner.errors import ScanFailed
-from scanner.results.current_rows import EVERY_ROW, exact, flags, newest_flags, newest_verdicts, ranges_ever, shards
-from scanner.results.current_rows import current_flags as of_every_set_of_keys
+from scanner.results.current_rows import (
+    EVERY_ROW,
+    current_flags,
+    exact,
+    flags,
+    newest_flags,
+    newest_verdicts,
+    ranges_ever,
+    shards,
+)
 from scanner.results.transactions import faults_named, read_whole
 from scanner.storage.delta import open_table
 from scanner.storage.locations import table_uri
@@ -97,10 +105,8 @@ def verdicts(results: str, paths: Collection[str] | None = None) -> pl.LazyFrame
 def verdicts_of(results: str, shard_ids: Iterable[str], judged: pl.LazyFrame) -> pl.LazyFrame:
     """All rows of some shards, and of all shards of those of their scans that are not among the judged ones.
 
-    Flagged rows are as `flags` has them, with their p-values.
-
-    Files of the table that hold no path of these are not opened.
-    judged: the judged scans, column scan_id.
+    Flagged rows are as `flags` has them, with their p-values. Files of the table that hold no path of these shards are
+    not opened. judged: the judged scans, column scan_id.
 
     Raises:
         Refused: there are no results.
@@ -129,29 +135,30 @@ def flagged(
     while no scan that covers the row has ended: `alarm` when any audit ended so that took in verdicts of its scan, be
     it a part of them, else `canaries lost` or `possible framing` when any did, else what the newest such audit said.
     """
-    rows = current_flags(results, false_positive_rate, wanted)
+    rows = flags_at_rate(results, false_positive_rate, wanted)
     if not canaries:
         rows = rows.filter(~pl.col("canary").fill_null(value=False))
     return with_audit(results, rows.sort("scanned_at", "scan_id", descending=True))
 
 
-def current_flags(results: str, false_positive_rate: float, wanted: pl.Expr = EVERY_ROW) -> pl.LazyFrame:
+def flags_at_rate(results: str, false_positive_rate: float, wanted: pl.Expr = EVERY_ROW) -> pl.LazyFrame:
     """Rows of `flagged` in any order, without the state of their audit."""
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
     return _without_contradictions(newest_flags(results, flags(results).filter(strict), wanted), NAMED_LISTS)
 
 
-def of_a_scan() -> pl.Expr:
-    """Filter for rows of `flags` that a scan can have written; the lists of flags leave the others out without a word.
+def possible_rows(table: Literal["flags", "accounts"] = "flags") -> pl.Expr:
+    """Filter for rows of a table that a scan can have written: with a p-value up to 1, and flags with a text.
 
-    Such a row has no text, or no p-value up to 1; columns without which a row has no place take no null.
+    Lists leave the other rows out without a word. Columns without which a row has no place take no null.
     """
-    return pl.col("text_sha256").is_not_null() & (pl.col("log10_p_global") <= 0).fill_null(value=False)
+    has_p = (pl.col("log10_p_global") <= 0).fill_null(value=False)
+    return has_p & pl.col("text_sha256").is_not_null() if table == "flags" else has_p
 
 
-def count_of_no_scan(results: str, table: Literal["flags", "accounts"] = "flags") -> int:
+def count_impossible_rows(results: str, table: Literal["flags", "accounts"] = "flags") -> int:
     """How many rows of a table no scan can have written. Raises as `verdicts` does."""
-    possible = of_a_scan() if table == "flags" else (pl.col("log10_p_global") <= 0).fill_null(value=False)
+    possible = possible_rows(table)
     return int(ask(results, lambda: read_whole(results, table).filter(~possible).select(pl.len()).collect().item()))
 
 
@@ -188,7 +195,7 @@ def spans(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
     of_flag = ["scan_id", "shard_id", "path", "row"]
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
     rows = read_whole(results, "spans")
-    of_current = of_every_set_of_keys(results, flags(results).filter(strict)).select(of_flag)
+    of_current = current_flags(results, flags(results).filter(strict)).select(of_flag)
     by_age = rows.filter(strict).join(of_current, on=of_flag, how="semi").sort("scanned_at", "scan_id")
     part = ["path", "row", "key_id", "message", "char_from", "char_to"]
     return _without_contradictions(by_age.unique(part, keep="last", maintain_order=True), ())

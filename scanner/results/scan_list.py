@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from scanner.errors import Refused, in_a_line
-from scanner.printable import printable
+from scanner.printable import counted, printable
 from scanner.results.current_rows import flags, newest_quarantine, ranges_ever, shards
 from scanner.results.queries import ask, of_trial, scanned_and_one_of, scans
 from scanner.results.transactions import refuse_other
@@ -288,20 +288,20 @@ class Reason(NamedTuple):
 
 def reasons(quarantine: pl.LazyFrame) -> tuple[Reason, ...]:
     """Count rows of schemas.tables.QUARANTINE by reason, most frequent first."""
-    counted = (
+    rows = (
         quarantine.group_by("reason")
         .agg(documents=pl.col("row").count(), files=pl.col("row").null_count())
         .sort(pl.col("documents") + pl.col("files"), "reason", descending=[True, False])
     )
-    return tuple(Reason(*row) for row in counted.collect().iter_rows())
+    return tuple(Reason(*row) for row in rows.collect().iter_rows())
 
 
-def in_words(counted: Iterable[Reason]) -> str:
+def in_words(reasons: Iterable[Reason]) -> str:
     """The first reasons with counts, such as `null_text 3 documents, not_parquet 1 file, …`."""
     counts = [
-        f"{reason} {number:,} {what}" + "s" * (number != 1)
-        for reason, documents, files in counted
-        for number, what in ((documents, "document"), (files, "file"))
+        f"{reason} {counted(number, noun)}"
+        for reason, documents, files in reasons
+        for number, noun in ((documents, "document"), (files, "file"))
         if number
     ]
     return ", ".join([*counts[:EXAMPLES_TOLD], *(["…"] if len(counts) > EXAMPLES_TOLD else [])])

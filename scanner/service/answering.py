@@ -28,7 +28,7 @@ from scanner.registry.keys_file import read_published
 from scanner.registry.secrets import new_secret_file, read_secret
 from scanner.service.budget import Budget, BudgetSpent, Charge
 from scanner.service.processes import Unavailable
-from scanner.service.scoring import Finding, ScoringPool, ServedScan, look
+from scanner.service.scoring import Finding, ScoringPool, ServedScan, find_marks
 from scanner.service.signing import Signer, make_folder
 from scanner.storage.locations import read_named, write_whole
 from schemas.service import (
@@ -180,7 +180,7 @@ class Answers:
         unanswered = [place for place in range(len(texts)) if place not in answers]
         if unanswered:
             try:
-                findings, served = await self.pool.run(caller, look, [texts[place] for place in unanswered])
+                findings, served = await self.pool.run(caller, find_marks, [texts[place] for place in unanswered])
                 if findings is None:
                     raise Unavailable("This text could not be looked at. Ask again, or with less of it.")
             except Unavailable:

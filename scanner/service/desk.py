@@ -10,7 +10,13 @@ from urllib.parse import urlencode
 import polars as pl
 
 from scanner.errors import Refused
-from scanner.evidence.accounts import AccountExplanation, AccountLine, explain_account, line_of_account, marked_accounts
+from scanner.evidence.account_explanation import (
+    AccountExplanation,
+    AccountLine,
+    explain_account,
+    line_of_account,
+    marked_accounts,
+)
 from scanner.evidence.case import FlagCase, earlier_of_others, find_case
 from scanner.evidence.explainer import Explainer, Glance
 from scanner.evidence.explanation import Explanation
@@ -261,7 +267,7 @@ class Desk:
                     self._glances[_document(row)] = self._explainer.glance(FlagCase(row, None))
         return self._glances
 
-    def look(self, request: FlagRequest, place: DocumentPlace) -> FlagView:
+    def view_flag(self, request: FlagRequest, place: DocumentPlace) -> FlagView:
         """One flag, and those beside it in the list. Raises Refused: there is no such flag."""
         case = find_case(self.results, self._rate, f"{place.path}:{place.row}")
         with self._explaining:
@@ -279,7 +285,7 @@ class Desk:
         """What the page of a flag recommends, from when it was last shown. Raises as `decide` does."""
         document = _document(flag_as_shown(self.results, self._rate, place, text_sha256))
         if document not in self._advice:
-            self.look(FlagRequest("all"), place)
+            self.view_flag(FlagRequest("all"), place)
         return self._advice[document]
 
     def accounts(self, first: int) -> ListedAccounts:

@@ -34,7 +34,7 @@ from scanner.evidence.page import environment
 from scanner.printable import one_in
 from scanner.service.answering import Answers, Caller
 from scanner.service.processes import Unavailable
-from scanner.service.reading import KINDS, FileReader
+from scanner.service.reading import FILE_ENDS, FileReader
 from scanner.service.serving import Room, Server, body_of
 from scanner.service.signing import expert_of, signing_keys
 from schemas.service import (
@@ -48,11 +48,11 @@ from schemas.service import (
     openapi_components,
 )
 
-AT_ONCE = 1024
+MOST_CONNECTIONS = 1024
 """Most connections at a time."""
 
-HELD = 2**28
-"""Most bytes of bodies that are held at a time."""
+MOST_HELD_BYTES = 2**28
+"""Most bytes of bodies that are in memory at a time."""
 
 _ESCAPED = 6
 """Bytes of JSON that a byte of text takes at most."""
@@ -88,7 +88,7 @@ class DetectorServer(Server):
         tell = functools.partial(_tell_or_not, tell)
         self.answers = Answers(config, folder, tell)
         app = DetectorApp(self.answers, tell)
-        super().__init__(host, port, lambda _port: app, at_once=AT_ONCE, lifespan="on")
+        super().__init__(host, port, lambda _port: app, at_once=MOST_CONNECTIONS, lifespan="on")
         self.room, self.files = app.room, app.files
         self.address = f"http://{host}:{self.port}"
         self.answers.name = config.name or self.address
@@ -104,7 +104,7 @@ class DetectorApp:
     """Routes of the detector, as ASGI."""
 
     def __init__(self, answers: Answers, tell: Callable[[str], None]) -> None:
-        self._answers, self._config, self._tell, self.room = answers, answers.config, tell, Room(HELD)
+        self._answers, self._config, self._tell, self.room = answers, answers.config, tell, Room(MOST_HELD_BYTES)
         self.files = FileReader(self._config.workers, self._config.seconds, self._config.most_bytes)
         routes: list[tuple[str, str, Handler]] = [
             ("/", "GET", self._page),
@@ -203,9 +203,9 @@ class DetectorApp:
             raise HTTPException(422, f"{where[:60]}: {kind}; {shape} is asked.") from None
 
     async def _text_of(self, kind: str, raw: bytes, request: Request) -> bytes:
-        if kind not in KINDS:
+        if kind not in FILE_ENDS:
             why = "The body is to be the file itself, and Content-Type one of"
-            raise HTTPException(415, f"{kind[:60]!r} is not read. {why}: {', '.join(KINDS)}.")
+            raise HTTPException(415, f"{kind[:60]!r} is not read. {why}: {', '.join(FILE_ENDS)}.")
         text = await self.files.text_of(self._caller(request), kind, raw)
         if text is None:
             raise HTTPException(422, "No text could be read out of this file: damaged, locked, no UTF-8, or too much.")
@@ -267,7 +267,7 @@ class DetectorApp:
         page = (
             _templates()
             .get_template("detector.html.j2")
-            .render(config=self._config, kinds=KINDS, meanings=MEANINGS, **given)
+            .render(config=self._config, kinds=FILE_ENDS, meanings=MEANINGS, **given)
         )
         return HTMLResponse(page, status)
 
@@ -327,13 +327,13 @@ class DetectorApp:
         return JSONResponse(openapi())
 
 
-HOUSEHOLD = 56
+HOUSEHOLD_BITS = 56
 """Bits of an IPv6 address that are the same in a household, which is given 2^72 addresses (RFC 6177)."""
 
 _WITH_PORT = re.compile(r"\[([^\]]*)\](?::\d+)?|([\d.]+):\d+")
 
 
-def network_of(address: str, bits: int = HOUSEHOLD) -> str:
+def network_of(address: str, bits: int = HOUSEHOLD_BITS) -> str:
     """The network that counts as one caller: an IPv4 address, or of IPv6 those that begin with the same bits."""
     found = _WITH_PORT.fullmatch(address)  # some proxies name the port, too
     host = (found[1] or found[2]) if found else address
@@ -355,10 +355,10 @@ def _utf8(text: str) -> bytes:
 
 def _kind_of(name: str) -> str:
     """Media type of a file by its name. Raises HTTPException: it is none that is read."""
-    for kind, ends in KINDS.items():
+    for kind, ends in FILE_ENDS.items():
         if name.lower().endswith(ends):
             return kind
-    raise HTTPException(415, f"Files are read by the ends of their names: {', '.join(sum(KINDS.values(), ()))}.")
+    raise HTTPException(415, f"Files are read by the ends of their names: {', '.join(sum(FILE_ENDS.values(), ()))}.")
 
 
 def _json(model: BaseModel) -> Response:
@@ -428,7 +428,7 @@ def openapi() -> dict[str, Any]:
             "post": {"summary": about, "requestBody": body_of_request, "responses": well | errors, "security": security}
         }
 
-    files: dict[str, Any] = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in KINDS}
+    files: dict[str, Any] = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in FILE_ENDS}
     return {
         "openapi": "3.1.0",
         "info": {"title": "brickscan detector", "version": importlib.metadata.version("brickscan")},

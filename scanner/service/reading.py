@@ -24,13 +24,13 @@ from scanner.service.processes import Unavailable, confine_process
 MOST_PAGES = 500
 """Most pages of a PDF."""
 
-UNPACKED = 2**26
+MOST_UNPACKED_BYTES = 2**26
 """Bytes to which a DOCX may unpack."""
 
-MEMORY = 2**30
+MEMORY_BYTES = 2**30
 """Bytes of memory of a process that reads a file."""
 
-SECONDS = 10
+CPU_SECONDS = 10
 """Seconds of a core that reading a file may take."""
 
 _OF_ONE_CALLER = 8
@@ -97,7 +97,11 @@ def main(kind: str, most: int) -> None:
     """Read a file of standard input, and write its text to standard output, within bounds; ends with 1 for None."""
     confine_process()
     os.nice(10)  # texts come first
-    for bound, value in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_FSIZE, 0)):
+    for bound, value in (
+        (resource.RLIMIT_AS, MEMORY_BYTES),
+        (resource.RLIMIT_CPU, CPU_SECONDS),
+        (resource.RLIMIT_FSIZE, 0),
+    ):
         resource.setrlimit(bound, (value, value))  # the system ends it, whatever it is at
     text = read_file(kind, sys.stdin.buffer.read(), most)
     if text is not None:
@@ -135,7 +139,7 @@ def _of_docx(raw: bytes, _most: int) -> str:
     from docx.oxml.ns import qn
 
     with zipfile.ZipFile(io.BytesIO(raw)) as packed:
-        if sum(entry.file_size for entry in packed.infolist()) > UNPACKED:
+        if sum(entry.file_size for entry in packed.infolist()) > MOST_UNPACKED_BYTES:
             raise ValueError("too much is packed")
         if len(set(packed.namelist())) < len(packed.namelist()):
             raise ValueError("programs show one or the other of two parts of a name")
@@ -212,7 +216,7 @@ _READERS: dict[str, Callable[[bytes, int], str]] = {
 _ENDS = ((".txt",), (".md", ".markdown"), (".html", ".htm"), (".pdf",), (".docx",))
 _NEEDS = {".pdf": "pypdf", ".docx": "docx"}
 
-KINDS = {
+FILE_ENDS = {
     kind: ends
     for kind, ends in zip(_READERS, _ENDS, strict=True)
     if ends[0] not in _NEEDS or importlib.util.find_spec(_NEEDS[ends[0]])

@@ -36,7 +36,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scanner.errors import BrickscanError, Refused
-from scanner.evidence.accounts import NO_DECISION, about_account
+from scanner.evidence.account_explanation import NO_DECISION, about_account
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import RULES, about, environment, visible_text
 from scanner.printable import printable, safe
@@ -49,7 +49,7 @@ from schemas.words import ReviewDecision
 MOST_BYTES = 64 * 1024
 """Most bytes of a form: the longest note takes 48 kB at most."""
 
-MEANS = {
+DECISION_MEANINGS = {
     ReviewDecision.CONFIRMED: "the mark is there, and whoever posted it answers for it",
     ReviewDecision.QUOTED: "the mark is there, in words of somebody else",
     ReviewDecision.DISMISSED: "the mark is not there: the flag is false",
@@ -99,7 +99,7 @@ async def _list(desk: Desk, request: Request) -> Response:
 async def _flag(desk: Desk, request: Request) -> Response:
     _leave(desk, request)
     flag_request, place, form_id = _flag_request(request.query_params), _place(request.query_params), new_id()
-    view = await run_in_threadpool(desk.look, flag_request, place)
+    view = await run_in_threadpool(desk.view_flag, flag_request, place)
     return _page(
         "review_flag.html.j2",
         **await run_in_threadpool(about, view.explained),
@@ -109,7 +109,7 @@ async def _flag(desk: Desk, request: Request) -> Response:
         view=view,
         text_sha256=view.explained.row["text_sha256"].hex(),
         decision_id=form_id,
-        means=MEANS,
+        means=DECISION_MEANINGS,
         rules=RULES[:-1],
         MOST_NAMED=_MOST_NAMED,
         longest=LONGEST_NOTE,

@@ -143,22 +143,22 @@ class Scorer:
         self._opened.compile()
         keyed_sketches("a text of some bytes", self._key)
 
-    def look(self, texts: Sequence[bytes]) -> list[Finding]:
+    def find_marks(self, texts: Sequence[bytes]) -> list[Finding]:
         """What is found in texts, UTF-8."""
-        result, rules = self._opened.score_batch(texts), self._served.check.rules
-        rows = result.verdicts.select(_READ).to_pylist()
-        classes = p_class(result.verdicts["log10_p_global"]).to_pylist()
+        found, rules = self._opened.score_batch(texts), self._served.check.rules
+        rows = found.verdicts.select(_READ).to_pylist()
+        classes = p_class(found.verdicts["log10_p_global"]).to_pylist()
         if len(rows) != len(texts):
             raise ValueError("a text cannot be read")
         parts = defaultdict[int, list[Part]](list)
-        for span in result.spans.select(["row", "char_from", "char_to"]).to_pylist():
+        for span in found.spans.select(["row", "char_from", "char_to"]).to_pylist():
             parts[span["row"]].append(Part(begin=span["char_from"], end=span["char_to"]))
         normal = normalise_all([read_text(raw)[0] or "" for raw in texts])
         findings = []
         for place, (text, row) in enumerate(zip(normal, rows, strict=True)):
-            what = result_of(row, rules.false_positive_rate, self._served.factor)
-            finding = Finding(what, None, keyed_sketches(text, self._key), classes[place], (), None)
-            if what == DetectorResult.FOUND:
+            result = result_of(row, rules.false_positive_rate, self._served.factor)
+            finding = Finding(result, None, keyed_sketches(text, self._key), classes[place], (), None)
+            if result == DetectorResult.FOUND:
                 user = row["user_id"] if self._served.names and row["naming"] == Naming.NAMED else None
                 title = format_of(self._key_of(row["key_id"])).title
                 finding = finding._replace(technique=title, parts=tuple(parts[place]), user=user)
@@ -226,16 +226,16 @@ def ready() -> bool:
     return _scorer is not None
 
 
-def look(texts: Sequence[bytes]) -> list[Finding] | None:
+def find_marks(texts: Sequence[bytes]) -> list[Finding] | None:
     """What is found in texts, in a process of the pool; None: they cannot be looked at."""
     with contextlib.suppress(BaseException):  # a traceback could hold a part of a text; a Rust panic is no Exception
-        return _scorer.look(texts) if _scorer else None
+        return _scorer.find_marks(texts) if _scorer else None
     return None
 
 
 def _call(calls: Sequence[tuple[Callable[..., Any], Sequence[Any]]]) -> list[Any]:
     """Results of calls, in a process of the pool; several are looks at texts, which are looked at together."""
-    if len(calls) > 1 and (findings := look([text for _, (texts,) in calls for text in texts])) is not None:
+    if len(calls) > 1 and (findings := find_marks([text for _, (texts,) in calls for text in texts])) is not None:
         return [[finding] for finding in findings]
     return [function(*arguments) for function, arguments in calls]
 
@@ -329,7 +329,7 @@ class ScoringPool:
         if self._callers[caller] >= _OF_ONE_CALLER * self._workers:
             raise Unavailable("You ask too much at a time: wait for answers before you ask on.")
         loop = asyncio.get_running_loop()
-        short = function is look and sum(map(len, arguments[0])) <= _SHORT and len(arguments[0]) == 1
+        short = function is find_marks and sum(map(len, arguments[0])) <= _SHORT and len(arguments[0]) == 1
         job = _Job(function, arguments, loop.time() + self._seconds, loop.create_future(), short)
         self._jobs.append(job)
         self._changed.set()

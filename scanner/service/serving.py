@@ -27,14 +27,14 @@ _SECONDS_TO_END = 5
 _THREADS = 4
 """Most requests that are worked on at a time: more gain nothing, since they compute, and the end waits for each."""
 
-AT_ONCE = 64
+MOST_CONNECTIONS = 64
 """Most connections at a time of an app that names no number: the oldest that waits for its client gives way to more,
 those that had an answer first. Where none waits, as many again are taken, and beyond these the app answers 503.
 """
 
 _IN_A_ROW = 32
-"""Most connections that are taken before the oldest ones give way: with those that end just then and `AT_ONCE`, fewer
-than the 256 files that some systems let a process open.
+"""Most connections that are taken before the oldest ones give way: with those that end just then and
+`MOST_CONNECTIONS`, fewer than the 256 files that some systems let a process open.
 """
 
 _WAITING = 2048
@@ -57,7 +57,7 @@ SECONDS_TO_READ = 10.0
 class _Config(uvicorn.Config):
     """An app's configuration, and how many requests were no HTTP: no log has them, which anybody could fill."""
 
-    malformed, at_once = 0, AT_ONCE
+    malformed, at_once = 0, MOST_CONNECTIONS
 
 
 class _FewThreads(uvicorn.Server):
@@ -136,7 +136,7 @@ class Connection(H11Protocol):
         return self.is_idle or self.cycle.more_body or self.flow.write_paused
 
     def _most(self) -> int:
-        return self.config.at_once if isinstance(self.config, _Config) else AT_ONCE
+        return self.config.at_once if isinstance(self.config, _Config) else MOST_CONNECTIONS
 
     @property
     def may_give_way(self) -> bool:
@@ -199,7 +199,7 @@ class Server:
         host: str,
         port: int,
         app_on: Callable[[int], ASGIApp],
-        at_once: int = AT_ONCE,
+        at_once: int = MOST_CONNECTIONS,
         lifespan: Literal["on", "off"] = "off",
     ) -> None:
         try:

@@ -23,7 +23,7 @@ from scanner.text.transport import NO_PROSE, arrived_text, transport_signs
 from scanner.watermark.kernel import inlined, kernel
 
 CHARACTERS_A_CHANGE = 100
-"""Characters for each change, at most: fewer changes leave nearly all of a mark, and are in many texts by custom."""
+"""A text is changed where a disguise left one character in so many, or more: fewer leave nearly all of a mark."""
 
 LEAST_WORDS = 8
 """Fewest words, or lines, of a text whose capitals, or line ends, are judged: fewer are a title or an address."""
@@ -260,7 +260,7 @@ _AS_SCRIPT: Mapping[Script, dict[int, str]] = {
 
 
 _PAIRED = 16
-"""Kinds of characters at most; a state is a kind, and this more where its line has nothing but blanks so far."""
+"""Most kinds of characters; a state is the kind of the last one, plus this where its line has only blanks so far."""
 
 
 def _kinds() -> NDArray[np.uint8]:
@@ -293,7 +293,7 @@ def _composing() -> list[int]:
 
 
 def _of_pairs() -> NDArray[np.uint64]:
-    """What a state and the kind after it add to the fields of Counts, a byte each, uint64[32 * 16]."""
+    """What a state and the kind after it add to the fields of LetterCounts, a byte each, uint64[32 * 16]."""
     added = np.zeros((2, _PAIRED, _PAIRED), np.uint64)
     blanks, small, capitals = (_BLANK, _TAB, _END), (_LATIN_SMALL, _FOREIGN_SMALL), (_LATIN_CAPITAL, _FOREIGN_CAPITAL)
     letters = {*small, *capitals}
@@ -333,7 +333,7 @@ def _count(
     after: NDArray[np.uint64],
     pairs: NDArray[np.uint64],
 ) -> NDArray[np.int64]:
-    """Fields of Counts, int64[D, 8], of texts in UTF-8; pairs: as `_composing` gives them.
+    """Fields of LetterCounts, int64[D, 8], of texts in UTF-8; pairs: as `_composing` gives them.
 
     Nothing but a character of several bytes is a branch, since a processor guesses wrong where lines end.
     """

@@ -204,7 +204,7 @@ def tail_of(law: Law | None) -> LevelTail | None:
         return partial(_log10_exponential, ONE_KEY)
     if isinstance(law, SeveralWeights):
         return partial(
-            _log10_exponential, tuple(((1.0 - of_second, of_second), share) for of_second, share in law.each)
+            _log10_exponential, tuple(((1.0 - of_second, of_second), share) for of_second, share in law.weights)
         )
     if isinstance(law, Binomial):
         gamma = law.gamma

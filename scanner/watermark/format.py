@@ -307,7 +307,7 @@ class ScoresParts(TellsUserEvidence, Protocol, metaclass=MarkAbility):
     """A watermark whose score is a sum over positions, so that windows of a document have scores of the same law.
 
     Under H0 what positions add is independent, and whatever messages and windows they are in, they increase in the same
-    independent draws (scanner.watermark.spans needs no more).
+    independent draws (scanner.watermark.text_windows needs no more).
     """
 
     def terms(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:

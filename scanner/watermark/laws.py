@@ -179,15 +179,15 @@ class SeveralWeights(_MinusLogP):
     X and Y: the sums of two keys, either of which may have marked a token (vLLM). Never too small, since the shares sum
     to 1: P(p_a ≤ x · share_a for some a) ≤ Σ x · share_a = x.
 
-    each: weights and their shares.
+    weights: each with its share.
     """
 
-    each: tuple[tuple[float, float], ...]
+    weights: tuple[tuple[float, float], ...]
 
     def score(self, first: ArrayLike, second: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
         """Score of sums X and Y over T positions: float64 of their common shape."""
         x, y, log_p = np.asarray(first, np.float64), np.asarray(second, np.float64), []
-        for weight, share in self.each:
+        for weight, share in self.weights:
             log_p.append(log10_weighted_gamma((1.0 - weight) * x + weight * y, scored, weight) - math.log10(share))
         return np.asarray(np.maximum(np.min(log_p, axis=0) / _LOG10_E, 0.0), np.float64)
 
@@ -375,8 +375,8 @@ def log10_normal(
 SMALLEST_WEIGHT = 0.01
 """Smallest weight above 0 of the lighter sum: the series has some 10·√T/a terms (T = 256: 5 µs at 0.1, 0.4 ms here)."""
 
-_NOTHING = 1e-17  # share of the sum; from such a term on, the rest is bounded
-_BLOCK = 32  # terms between two looks at the end
+_NEGLIGIBLE = 1e-17  # share of the sum; from such a term on, the rest is bounded
+_TERMS_A_CHECK = 32  # terms between two looks at the end
 
 
 def checked_weight(weight: float) -> float:
@@ -399,7 +399,7 @@ def log10_weighted_gamma(score: ArrayLike, scored: ArrayLike, weight: float) -> 
     """
     checked_weight(weight)
     s, t = np.broadcast_arrays(np.asarray(score, np.float64), np.asarray(scored, np.float64))
-    return _each(s.flatten(), t.flatten(), min(weight, 1.0 - weight)).reshape(s.shape)
+    return _log10_p_each(s.flatten(), t.flatten(), min(weight, 1.0 - weight)).reshape(s.shape)
 
 
 @kernel
@@ -430,8 +430,8 @@ def _log_series(s: float, t: float, a: float) -> float:
     # in units of the first term: `power` of the negative binomial, `tail` of Q, `step` by which Q grows
     power, tail, step = 1.0, 1.0, math.exp(_log_poisson(t + n, x) - log_tail)
     total, term, last = 1.0, 1.0, 1.0
-    while term >= last or term > _NOTHING * total:
-        for _ in range(_BLOCK):
+    while term >= last or term > _NEGLIGIBLE * total:
+        for _ in range(_TERMS_A_CHECK):
             last = term
             power *= (1.0 - q) * n / (n - t + 1.0)
             tail += step
@@ -448,7 +448,7 @@ def _log_series(s: float, t: float, a: float) -> float:
 
 
 @kernel
-def _each(s: NDArray[np.float64], t: NDArray[np.float64], a: float) -> NDArray[np.float64]:
+def _log10_p_each(s: NDArray[np.float64], t: NDArray[np.float64], a: float) -> NDArray[np.float64]:
     out = np.zeros(len(s))
     for i in range(len(s)):
         if s[i] <= 1e-9 * t[i]:  # where p is 1 to the last bit

@@ -133,11 +133,9 @@ def corrected(log10_p: ArrayLike, messages: int, correction: ArrayLike = 1) -> N
     return log10_any_of(log10_p, messages, correction)
 
 
-def log10_p_best(
-    law: Law | None, score: ArrayLike, scored: ArrayLike, messages: int, correction: float = 1
-) -> NDArray[np.float64]:
-    """The p in a verdict for the best of M messages: its own p, corrected for all messages and for K keys."""
-    return corrected(log10_p_of(law, score, scored), messages, correction)
+def log10_p_best(law: Law | None, score: ArrayLike, scored: ArrayLike, messages: int) -> NDArray[np.float64]:
+    """log10 p of the best of M messages of one key: its own p, corrected for all messages."""
+    return corrected(log10_p_of(law, score, scored), messages)
 
 
 def passes(log10_p: ArrayLike, rate: ArrayLike) -> NDArray[np.bool_]:

@@ -1,7 +1,7 @@
 """Spans: parts of documents that pass, found under one key among windows and segments; each with a p-value of its own.
 
 Segments are fixed by a text's form and cut without looking at any key, so they are fixed before any draw. To the law of
-the best part (scanner.watermark.spans) a segment is one look more. The best of overlapping parts is kept.
+the best part (scanner.watermark.text_windows) a segment is one part more. The best of overlapping parts is kept.
 
 Under a key of one message every part of every document is scored. Under a key of many messages, scoring each message in
 each window would cost thirty times as much as scoring the documents. So messages are looked for in segments, and in
@@ -24,16 +24,16 @@ from scanner.watermark.laws import Law, least_score
 from scanner.watermark.positions import Positions, Tokens, select_positions
 from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import KeyFindings, candidates, corrected, findings_of, log10_p_of, passes, search
-from scanner.watermark.spans import (
+from scanner.watermark.text_windows import (
     SHORTEST_WINDOW,
     WINDOW_LENGTHS,
     best_of_scales,
     coarse,
     coarse_of,
+    count_windows,
     least_length,
     least_log10_p,
     log10_in_document,
-    looks,
     ranges,
     running_sums,
     totals,
@@ -91,14 +91,14 @@ class Parts(NamedTuple):
         """Parts of some documents, int64[d]."""
         return Parts(self.windows, self.segments.of_documents(documents))
 
-    def looks(self, scored: NDArray[np.int64]) -> NDArray[np.int64]:
+    def count_parts(self, scored: NDArray[np.int64]) -> NDArray[np.int64]:
         """Number of parts of documents with so many scored positions, int64[D], the whole counted: int64[D]."""
-        by_windows = looks(scored) if self.windows else np.minimum(scored, 1)
+        by_windows = count_windows(scored) if self.windows else np.minimum(scored, 1)
         return by_windows + self.segments.many
 
     def exist_in(self, scored: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether documents with so many scored positions, int64[D], have parts besides the whole: bool[D]."""
-        return self.looks(scored) > 1
+        return self.count_parts(scored) > 1
 
     def ranges_of(self, document: int, scored: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """All parts of a document of so many scored positions: int64[L, 2], first position and that after the last.
@@ -151,7 +151,7 @@ def _scored_before(
 
 
 def scores_of(segments: Segments, sums: NDArray[np.float64], positions: Positions) -> NDArray[np.float64]:
-    """Score of each segment, float64[S], from running sums of its D documents (scanner.watermark.spans)."""
+    """Score of each segment, float64[S], from running sums of its D documents (scanner.watermark.text_windows)."""
     first = (positions.offsets[:-1] + np.arange(len(positions.scored)))[segments.whose]
     return np.asarray(sums[first + segments.end] - sums[first + segments.begin], np.float64)
 
@@ -289,14 +289,14 @@ def _spans(
     of_parts = ranges(positions, first + chosen[:, 0], first + chosen[:, 1])
     of_message = np.full(len(chosen), message)
     score = mark.score(tokens, of_parts, of_message).astype(np.float64)
-    looks = int(parts.of_documents(np.array([document])).looks(positions.scored[document : document + 1])[0])
+    tested = int(parts.of_documents(np.array([document])).count_parts(positions.scored[document : document + 1])[0])
     log10_p = log10_p_of(mark.law, score, of_parts.scored)
-    of_all = log10_in_document(log10_p, looks, limit.messages)
+    of_all = log10_in_document(log10_p, tested, limit.messages)
     evidence = mark.user_evidence(tokens, of_parts, of_message)
     log10_own = np.full(len(chosen), -np.inf)
     if evidence is not None:
         log10_user = log10_p_of(mark.law, evidence.score[:, 0], evidence.scored)
-        log10_own = corrected(log10_user, evidence.messages * looks, limit.correction)
+        log10_own = corrected(log10_user, evidence.messages * tested, limit.correction)
     log10_global = log10_any_of(of_all, limit.correction)
     numbers = np.stack((score, log10_p, of_all, log10_global, log10_own), axis=1).tolist()
     each = zip(chosen.tolist(), numbers, number.tolist(), strict=True)
@@ -341,8 +341,8 @@ def spans_of(
     """The spans of D documents, by document, the smallest p first; none for a mark that scores no parts.
 
     Spans of one message in one document share no position.
-    limit: what a span must pass; sums: running sums of message 0 (scanner.watermark.spans.running_sums), where it is
-    the only one. parts: parts tested besides the whole; None: windows.
+    limit: what a span must pass; sums: running sums of message 0 (scanner.watermark.text_windows.running_sums), where
+    it is the only one. parts: parts tested besides the whole; None: windows.
     """
     if not isinstance(mark, ScoresParts) or mark.law is None or not len(positions.scored):
         return []

@@ -9,8 +9,8 @@ from scanner.audit.in_every_scan import decoys as of_accounts
 from scanner.audit.in_every_scan.decoy_keys import Decoys
 from scanner.audit.in_every_scan.decoys import AccountDecoyObserver
 from scanner.audit.in_every_scan.scan_audit import ScanAudit, audit_scan
-from scanner.detection import accounts
-from scanner.detection.accounts import AccountJudge, AccountPositions, Posts
+from scanner.detection import account_judge
+from scanner.detection.account_judge import AccountJudge, AccountPositions, Posts
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
@@ -18,7 +18,7 @@ from scanner.registry import Holders
 from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import write_file
-from scanner.watermark.accounts import log10_evidence, pooled_positions
+from scanner.watermark.pooled_posts import log10_evidence, pooled_positions
 from scanner.watermark.positions import Positions, Tokens
 from schemas.words import AuditState
 from tests.support.audited_scan import Key, make, pieces
@@ -87,7 +87,7 @@ def test_what_posts_share_counted_in_each_raises_the_alarm(tmp_path, human_texts
         of_posts = rule.positions(posts, dedup)
         return Positions(of_posts.index, of_posts.offsets[begins])
 
-    monkeypatch.setattr(accounts, "pooled_positions", twice)
+    monkeypatch.setattr(account_judge, "pooled_positions", twice)
     audit, flagged = audited(tmp_path, human_texts)
     assert audit.state == AuditState.ALARM
     assert flagged > 100

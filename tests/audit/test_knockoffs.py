@@ -125,7 +125,7 @@ def test_a_sound_night_is_quiet_and_counts_what_was_drawn(tmp_path, texts):
     assert rows["knockoff"]["hits"] == pytest.approx(rows["knockoff"]["expected"], rel=0.1)
     counts = results.audit_counts(plan.results).filter(pl.col("kind").is_in([*KNOCKOFFS])).collect()
     assert set(counts["threshold"]) == set(KNOCKOFFS.values())
-    assert open_decoys(plan).held == {"k0": USERS}
+    assert open_decoys(plan).held_messages == {"k0": USERS}
 
 
 @pytest.mark.costly
@@ -155,12 +155,12 @@ def test_of_many_documents_some_thousand_are_ranked(tmp_path, texts):
     """In a night of 50,000 a tenth is ranked: 60 of 600 texts; at most 23 or at least 97 once in a million."""
     plan = dataclasses.replace(with_users(tmp_path, texts[:5]), documents=50_000)
     decoys = open_decoys(plan)
-    assert decoys.ranked == pytest.approx(0.1)
+    assert decoys.ranked_share == pytest.approx(0.1)
     numbers = decoys.numbers("k0", [bytes([i % 256, i // 256]) * 16 for i in range(600)])
-    assert 23 < (numbers[:, 3] < decoys.ranked * 2.0**64).sum() < 97
+    assert 23 < (numbers[:, 3] < decoys.ranked_share * 2.0**64).sum() < 97
 
 
 def test_no_ranks_where_nobody_holds_a_message_or_others_can_write_any(tmp_path, texts):
     plan = make(tmp_path, texts[:5], Key(1000, format="greenlist-v2"), Key(1000), Key(1, format="gumbel-v2"))
     add_users(plan.registry, ["k1"], ["ann"])
-    assert open_decoys(plan).held == {}
+    assert open_decoys(plan).held_messages == {}

@@ -157,4 +157,4 @@ def test_a_key_of_one_message_is_tested_by_messages_that_nobody_has(tmp_path, te
 
 def test_no_shadows_where_anybody_can_write_them_or_there_are_reserved_messages(tmp_path, texts):
     plan = make(tmp_path, texts[:50], Key(1, format="greenlist"), Key(2, format="greenlist-v2"))
-    assert not open_decoys(plan).shadowed
+    assert not open_decoys(plan).shadow_laws

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from jobs.demo import TOKENIZER, make_registry
 from scanner.cluster.passes import ACCOUNTS_TABLE, AccountUnit, AccountWorker
-from scanner.detection.accounts import by_account
+from scanner.detection.account_judge import by_account
 from scanner.detection.rows import TextIds
 from scanner.registry import new_key
 from scanner.results.account_posts import ROWS_A_PART, PostGroup, part_of

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.audit.statistics.judgement import binomial_limits
-from scanner.watermark.accounts import log10_evidence
 from scanner.watermark.laws import Binomial
+from scanner.watermark.pooled_posts import log10_evidence
 from scanner.watermark.rule import corrected, passes
 
 LAW = Binomial(Fraction(1, 4))

@@ -182,13 +182,13 @@ def beside(folder: Path, texts: Sequence[str], count: int) -> tuple[float, float
 def alone(folder: Path, texts: Sequence[str], found: Sequence[str]) -> None:
     """Prints what a scoring process takes of a text that no other waits with, in CPU seconds."""
     scorer = Scorer(ServedScan.of(DetectorConfig(version=1), folder), bytes(32))
-    scorer.look([text.encode() for text in texts[-WARM:]])
+    scorer.find_marks([text.encode() for text in texts[-WARM:]])
     for what, some in (("not marked", texts), ("marked", found)):
-        scorer.look([some[0].encode()])
+        scorer.find_marks([some[0].encode()])
         seconds = []
         for text in some:
             began = time.process_time()
-            scorer.look([text.encode()])
+            scorer.find_marks([text.encode()])
             seconds.append(1e3 * (time.process_time() - began))
         print(
             f"  one text at a time, {what}, n={len(some)}, CPU ms of a process: median {np.median(seconds):.1f}, "

@@ -15,7 +15,7 @@ from scanner.audit.statistics.judgement import binomial_limits
 from scanner.watermark.laws import Binomial, Law
 from scanner.watermark.positions import consecutive_positions
 from scanner.watermark.rule import corrected, log10_p_of
-from scanner.watermark.spans import log10_in_document, looks, running_sums, windows
+from scanner.watermark.text_windows import count_windows, log10_in_document, running_sums, windows
 
 SHORTEST_WINMAX = 24
 
@@ -65,7 +65,7 @@ def power(
         sums = running_sums(one.draws, consecutive_positions(np.zeros(1, np.int64), np.array([scored])).offsets)
         of_whole = float(log10_p_of(law, sums[-1], scored))
         least = log10_p_of(law, sums[where[:, 1]] - sums[where[:, 0]], where[:, 1] - where[:, 0]).min()
-        in_document = log10_in_document(least, looks(scored), 100_000)
+        in_document = log10_in_document(least, count_windows(scored), 100_000)
         whole += bool(corrected(of_whole, 100_000) <= -6)
         with_spans += bool(min(corrected(in_document, 1, 2), corrected(of_whole, 100_000, 2)) <= -6)
     yield (

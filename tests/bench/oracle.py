@@ -59,7 +59,7 @@ class Server:
         digest = self.budget.digest(text.encode())
         if self.budget.refusals([digest], caller, expert=False) != [None]:
             return None
-        (finding,) = self.scorer.look([text.encode()])
+        (finding,) = self.scorer.find_marks([text.encode()])
         if self.budget.charge([Charge(digest, caller, finding.passages, expert=False)]) != [None]:
             return None
         self.answered += 1

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from jobs.demo import KEYS, TOKENIZER, make_registry
 from scanner.audit.in_every_scan.decoy_keys import Decoys
 from scanner.audit.in_every_scan.decoys import AccountDecoyObserver
-from scanner.detection.accounts import HALVES_OF_A_SHARE, AccountJudge, Posts
+from scanner.detection.account_judge import HALVES_OF_A_SHARE, AccountJudge, Posts
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules

@@ -45,7 +45,7 @@ from scanner.watermark.span_search import (
     search_parts,
     spans_of,
 )
-from scanner.watermark.spans import SHORTEST_WINDOW, log10_in_document, running_sums
+from scanner.watermark.text_windows import SHORTEST_WINDOW, log10_in_document, running_sums
 from tests.bench.configured import FOR_USERS, NO_AUDIT, ONE_MESSAGE, VERSION_2, make_scan
 from tests.bench.inputs import texts
 from tests.bench.mixed_draws import beside_winmax, power
@@ -170,7 +170,7 @@ def null(mark: Any, documents: int) -> Iterator[str]:
         parts = Parts(True, Segments.none(len(lengths))), Parts(False, segments), Parts(True, segments)
         for kind, of_kind in zip(hits, parts, strict=True):
             least = least_of_parts(mark.law, sums, positions, of_kind)
-            log10_p = log10_in_document(least, of_kind.looks(positions.scored), 1)
+            log10_p = log10_in_document(least, of_kind.count_parts(positions.scored), 1)
             hits[kind] += (log10_p[:, None] <= np.log10(LEVELS)).sum(axis=0)
         done += len(lengths)
     for kind, counts in hits.items():

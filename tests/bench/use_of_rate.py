@@ -36,7 +36,7 @@ from scanner.scan_plan import Plan, make_plan
 from scanner.text.normal_form import normalise
 from scanner.watermark.formats import format_of
 from scanner.watermark.laws import Law, least_score
-from scanner.watermark.spans import windows
+from scanner.watermark.text_windows import windows
 from schemas.tables import DOCUMENTS
 from schemas.words import Naming
 from tests.bench.configured import FOR_USERS, ONE_MESSAGE, VERSION_2, make_scan

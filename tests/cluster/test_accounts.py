@@ -14,7 +14,7 @@ from scanner import results
 from scanner.cluster import passes
 from scanner.cluster.passes import AccountUnit, take_first_looks
 from scanner.cluster.scan import run_scan
-from scanner.detection import accounts
+from scanner.detection import account_judge
 from scanner.errors import Refused
 from scanner.input.files import list_files
 from scanner.results.account_posts import PostGroup
@@ -160,7 +160,7 @@ def test_accounts_need_a_column_and_a_weight(night):
 def test_the_pooled_score_flags_in_a_nights_first_look_alone(posted, marked, plain, registry, monkeypatch):
     """A night that is scanned again with more files looks again, and only evidence pays for that look."""
     night, alice = posted, message_of(registry, "green", "alice")
-    monkeypatch.setattr(accounts, "evidence_for", lambda mark, asked, posts, messages: np.zeros(len(messages)))
+    monkeypatch.setattr(account_judge, "evidence_for", lambda mark, asked, posts, messages: np.zeros(len(messages)))
     night.write("first", [plain(14, 1)], who=["early"], at=[datetime.now(UTC)])
     for name in ("a", "b"):
         (night.input / f"{name}.parquet").rename(night.folder / f"{name}.parquet")

@@ -7,7 +7,7 @@ import pytest
 
 from scanner.cluster import passes
 from scanner.cluster.scan import run_scan
-from scanner.detection.accounts import Posts
+from scanner.detection.account_judge import Posts
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan
 from scanner.watermark import positions

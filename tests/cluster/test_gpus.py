@@ -66,7 +66,7 @@ def test_a_warning_of_many_workers_is_given_once(caplog):
     try:
         while not all(slot.ready for slot in workers._slots):
             for slot in workers._slots:
-                if slot.given:
+                if slot.calls:
                     workers._take(slot)
     finally:
         workers.close()

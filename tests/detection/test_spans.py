@@ -18,7 +18,7 @@ from scanner.text.quoting import parts_of
 from scanner.watermark import span_search
 from scanner.watermark.rule import corrected
 from scanner.watermark.span_search import Parts, Span
-from scanner.watermark.spans import looks
+from scanner.watermark.text_windows import count_windows
 from schemas.tables import DOCUMENTS, SPANS
 from schemas.words import Naming
 from tests.support.opened import opened
@@ -71,7 +71,7 @@ def test_a_marked_part_of_a_long_text_is_found_where_it_stands(look, users, mark
     assert (span["row"], span["doc_id"], span["key_id"], span["message"]) == (0, "d0", "green", users["alice"])
     assert (span["user_id"], span["naming"], span["proof"], span["quoted"]) == ("alice", "named", "proved", 0.0)
     p = span["log10_p"]
-    in_document = corrected(p, 2_000 * int(looks(first["scored"])))
+    in_document = corrected(p, 2_000 * int(count_windows(first["scored"])))
     assert span["log10_p_in_document"] == pytest.approx(in_document)
     assert span["log10_p_global"] == pytest.approx(corrected(in_document, 1, 4))  # of 2 keys, with half of the error
     told = ("key_id", "message", "score", "log10_p", "log10_p_global", "proof")
@@ -145,7 +145,7 @@ def test_a_marked_quotation_is_one_look_that_fits(look, users, marked, plain):
 
 @pytest.mark.seconds
 def test_segments_that_are_not_charged_are_proved_by_nothing(look, users, marked, plain, monkeypatch):
-    monkeypatch.setattr(Parts, "looks", lambda self, scored: np.ones_like(scored))
+    monkeypatch.setattr(Parts, "count_parts", lambda self, scored: np.ones_like(scored))
     monkeypatch.setattr(Parts, "exist_in", lambda self, scored: scored > 0)
     quotation = "".join(f"> {marked(users['alice'], 40, seed)}\n" for seed in range(3))
     looked = look([f"{plain(300, 10)}\n{quotation}"], SEGMENTS._replace(windows=False))

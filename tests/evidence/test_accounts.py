@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.demo import make_registry
-from scanner.evidence.accounts import explain_account
+from scanner.evidence.account_explanation import explain_account
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.site import night_of
 from scanner.registry import users_of

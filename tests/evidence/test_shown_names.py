@@ -127,7 +127,7 @@ def test_no_page_of_a_flag_shows_a_user_of_a_row_that_says_two_things(changed):
     desk = Desk(Explainer(night.config), "eve")
     assert all("zoe" not in entry.line.user for entry in desk.list(FlagRequest(), 0).entries)
     path = cases[0].row["path"]
-    looked = desk.look(FlagRequest("all"), DocumentPlace(path, 0))
+    looked = desk.view_flag(FlagRequest("all"), DocumentPlace(path, 0))
     assert "zoe" not in in_short(looked.explained)
     assert looked.explained.row["naming"] == Naming.CONTRADICTED
     assert call("explain", night.config, "a:1")[0] == 0

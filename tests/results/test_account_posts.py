@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime
 import pyarrow as pa
 import pytest
 
-from scanner.detection.accounts import by_account
+from scanner.detection.account_judge import by_account
 from scanner.results import account_posts
 from scanner.results.account_posts import PostGroup, drop_posts, part_of, some_accounts
 from scanner.results.transactions import TableEntry, commit, open_tables

@@ -21,7 +21,7 @@ from scanner.service import detector_app, scoring
 from scanner.service.answering import DetectorLog, refuse_older
 from scanner.service.budget import BudgetSpent, Charge
 from scanner.service.detector_app import _fields, network_of
-from scanner.service.scoring import look
+from scanner.service.scoring import find_marks
 from scanner.service.signing import (
     Signer,
     expert_of,
@@ -363,10 +363,10 @@ def test_a_library_that_panics_writes_nothing_and_one_caller_leaves_room(tmp_pat
 
 def test_what_is_raised_within_a_text_stays_in_the_process(monkeypatch):
     class Scorer:
-        look = staticmethod(panics)
+        find_marks = staticmethod(panics)
 
     monkeypatch.setattr(scoring, "_scorer", Scorer())
-    assert look([b"WORD"]) is None
+    assert find_marks([b"WORD"]) is None
 
 
 def test_reports_that_are_signed_while_keys_change_are_good(tmp_path):

@@ -86,7 +86,7 @@ def after_opening(config: DetectorConfig, folder: Path, texts: list[bytes]) -> t
     """What a new process finds in texts, one after the other, and kernels and modules that it loads meanwhile."""
     scorer = Scorer(ServedScan.of(config, folder), b"1" * 32)
     kernels, modules = loaded_kernels(), set(sys.modules)
-    found = [scorer.look([text])[0].result for text in texts]
+    found = [scorer.find_marks([text])[0].result for text in texts]
     return found, loaded_kernels() - kernels, set(sys.modules) - modules
 
 

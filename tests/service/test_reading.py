@@ -20,9 +20,9 @@ import pytest
 
 from scanner.service import reading
 from scanner.service.processes import Unavailable
-from scanner.service.reading import KINDS, FileReader, read_file
+from scanner.service.reading import FILE_ENDS, FileReader, read_file
 
-needs_files = pytest.mark.skipif("application/pdf" not in KINDS or len(KINDS) < 5, reason="no extra `files`")
+needs_files = pytest.mark.skipif("application/pdf" not in FILE_ENDS or len(FILE_ENDS) < 5, reason="no extra `files`")
 
 
 @pytest.mark.parametrize(
@@ -208,21 +208,21 @@ def test_hostile_files_give_no_text_in_bounded_time():
     for name, (kind, raw) in hostile.items():
         text, seconds = apart(kind, raw, 1_000)
         assert not text, name
-        assert seconds <= reading.SECONDS + 1, name
+        assert seconds <= reading.CPU_SECONDS + 1, name
 
 
 @pytest.mark.costly
 @needs_files
 def test_a_file_that_takes_too_much_ends_within_code_that_hears_of_no_signal():
     slow = pdf_with(b"BT /F1 12 Tf " + b"(x) Tj " * 200_000 + b"ET", b"")
-    assert apart("application/pdf", slow, 10_000_000, before="reading.SECONDS = 1")[0] is None
-    counts = "reading.SECONDS = 1; reading._READERS['text/plain'] = lambda *_: str(sum(range(10**12)))"
+    assert apart("application/pdf", slow, 10_000_000, before="reading.CPU_SECONDS = 1")[0] is None
+    counts = "reading.CPU_SECONDS = 1; reading._READERS['text/plain'] = lambda *_: str(sum(range(10**12)))"
     text, seconds = apart("text/plain", b"", 1_000, before=counts)
     assert text is None
     assert seconds < 3
     holds = "reading._READERS['text/plain'] = lambda *_: str(len(bytes({})))"
     assert apart("text/plain", b"", 1_000, before=holds.format(1))[0] == b"1"
-    assert apart("text/plain", b"", 1_000, before=holds.format(reading.MEMORY))[0] is None
+    assert apart("text/plain", b"", 1_000, before=holds.format(reading.MEMORY_BYTES))[0] is None
 
 
 @pytest.mark.costly

@@ -98,9 +98,9 @@ def test_serve_check_and_scan_agree(scanned, texts, seed):
     night.scan()
     rows = [row for row in night.verdicts().to_dicts() if row["path"].endswith(f"/{name}.parquet")]
     raw = [text.encode() for text in texts]
-    looked, findings = scorer._opened.score_batch(raw).verdicts.to_pylist(), scorer.look(raw)
+    looked, findings = scorer._opened.score_batch(raw).verdicts.to_pylist(), scorer.find_marks(raw)
     assert len(rows) == len(looked) == len(texts)
-    alone = [scorer.look([text])[0] for text in raw]
+    alone = [scorer.find_marks([text])[0] for text in raw]
     assert [one._replace(passages=()) for one in findings] == [one._replace(passages=()) for one in alone]
     for text, scan, serve, finding in zip(raw, rows, looked, findings, strict=True):
         assert (scan["status"], scan["flagged"]) == (serve["status"], serve["flagged"])

@@ -9,9 +9,9 @@ import pytest
 from scipy import integrate, stats
 
 from scanner.audit.statistics.judgement import binomial_limits
-from scanner.watermark.accounts import MARKED_SHARES, by_post, log10_evidence, pooled_positions
 from scanner.watermark.laws import GREEN_SHARES, TERM_RATES, Binomial, Gamma, NegativeGamma
 from scanner.watermark.native.version2_marks import Version2GreenList
+from scanner.watermark.pooled_posts import MARKED_SHARES, by_post, log10_evidence, pooled_positions
 from scanner.watermark.positions import WholeWindows
 from tests.watermark.pairs import SECRET, batch_tokens
 

@@ -19,7 +19,7 @@ from scanner.watermark.span_search import (
     of_positions,
     search_parts,
 )
-from scanner.watermark.spans import log10_in_document, looks, running_sums
+from scanner.watermark.text_windows import count_windows, log10_in_document, running_sums
 from tests.watermark.marked_tokens import marked_tokens, plain_tokens
 from tests.watermark.pairs import SECRET, batch_tokens
 
@@ -95,7 +95,7 @@ def test_the_best_part_is_that_of_a_plain_search(name):
             scores = [math.fsum(terms[begin:end]) for begin, end in where.tolist()]
             assert least[d] == pytest.approx(mark.law.log10_p(scores, where[:, 1] - where[:, 0]).min(), rel=1e-9)
             counted.append(len(where))
-        assert parts.looks(positions.scored).tolist() == counted
+        assert parts.count_parts(positions.scored).tolist() == counted
 
 
 @every_mark
@@ -114,7 +114,7 @@ def test_a_marked_segment_is_one_look_that_fits(name, windows):
     assert (span.document, span.message) == (1, 31)
     assert windows or (span.segment, span.begin, span.end) == (2, 698, 798)
     assert (span.begin < 720, span.end > 780) == (True, True)  # some window may score better still
-    count = (looks(1_298) if windows else 1) + 4
+    count = (count_windows(1_298) if windows else 1) + 4
     p = mark.law.log10_p(span.score, span.end - span.begin)
     assert span.log10_p == p
     assert span.log10_p_in_document == log10_in_document(p, count, messages)
@@ -153,11 +153,11 @@ def test_the_law_of_the_best_segment():
     edges = [list(range(42, 320, 40))] * documents
     segments = of_positions(cut([322] * documents, edges), tokens, positions, np.arange(documents))
     parts = Parts(False, segments)
-    assert parts.looks(positions.scored).tolist() == [9] * documents
+    assert parts.count_parts(positions.scored).tolist() == [9] * documents
     least = least_of_parts(
         mark.law, running_sums(mark.terms(tokens, positions, 0), positions.offsets), positions, parts
     )
-    in_document = 10 ** log10_in_document(least, parts.looks(positions.scored), 1)
+    in_document = 10 ** log10_in_document(least, parts.count_parts(positions.scored), 1)
     for alpha in (0.5, 0.1, 0.01, 1e-3):
         hits = int((in_document <= alpha).sum())
         assert stats.binom.sf(hits - 1, documents, alpha) > 1e-7

@@ -12,11 +12,11 @@ from scanner.watermark.native.version2_marks import Version2GreenList, Version2G
 from scanner.watermark.positions import Positions, select_positions
 from scanner.watermark.rule import search
 from scanner.watermark.span_search import Limit, Parts, spans_of
-from scanner.watermark.spans import (
+from scanner.watermark.text_windows import (
     best_of_scales,
+    count_windows,
     least_log10_p,
     log10_in_document,
-    looks,
     running_sums,
     totals,
     windows,
@@ -56,14 +56,14 @@ def overlap(a, b) -> bool:
 
 
 def test_there_are_as_many_windows_as_the_rule_says():
-    assert looks([500, 10_000]).tolist() == [254, 5_707]
+    assert count_windows([500, 10_000]).tolist() == [254, 5_707]
     for scored in [*range(300), 2_000, 9_999]:
         assert [tuple(window) for window in windows(scored).tolist()] == plain_windows(scored)
-        assert looks(scored) == len(plain_windows(scored))
+        assert count_windows(scored) == len(plain_windows(scored))
 
 
 def test_a_short_document_has_one_window():
-    assert [looks(scored).tolist() for scored in (0, 1, 23, 24, 25)] == [0, 1, 1, 1, 3]
+    assert [count_windows(scored).tolist() for scored in (0, 1, 23, 24, 25)] == [0, 1, 1, 1, 3]
 
 
 def batch(seed: int, lengths: list[int]):
@@ -162,8 +162,8 @@ def test_two_marked_parts_are_two_spans(name):
         assert span.score == mark.score(tokens, part, message)[0]
         p = 10.0 ** mark.law.log10_p(span.score, span.end - span.begin)
         assert span.log10_p == pytest.approx(math.log10(p))
-        assert 10**span.log10_p_in_document == pytest.approx(p * looks(648) * count, rel=1e-4)
-        assert 10**span.log10_p_global == pytest.approx(p * looks(648) * count * 2, rel=1e-4)
+        assert 10**span.log10_p_in_document == pytest.approx(p * count_windows(648) * count, rel=1e-4)
+        assert 10**span.log10_p_global == pytest.approx(p * count_windows(648) * count * 2, rel=1e-4)
         assert span.log10_p_own < (-6 if "groups" in name else -1e9)
 
 
@@ -219,7 +219,7 @@ def test_the_law_of_the_best_window(name):
     positions = mark.rule.positions(tokens, "ngram")
     best = best_of_scales(running_sums(mark.terms(tokens, positions, 0), positions.offsets), positions)
     log10_p = least_log10_p(mark.law, best)
-    in_document = 10 ** log10_in_document(log10_p, looks(positions.scored), 1)
+    in_document = 10 ** log10_in_document(log10_p, count_windows(positions.scored), 1)
     for alpha in (0.5, 0.1, 0.01, 1e-3, 1e-4):
         hits = int((in_document <= alpha).sum())
         assert stats.binom.sf(hits - 1, documents, alpha) > 1e-7

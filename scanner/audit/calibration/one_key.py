@@ -174,7 +174,7 @@ def _add_ngrams(
 
 
 NGRAMS_LISTED = 20
-"""n-grams of a text or key that are listed."""
+"""Most n-grams that are listed, of the text of smallest p and of each key."""
 
 
 def details(
@@ -186,10 +186,10 @@ def details(
 ) -> dict[str, Any]:
     """Numbers to be written as JSON.
 
-    show_text: decode n-grams, and the vanilla text; otherwise only counts are given.
+    show_text: also decode the n-grams and the text of smallest p; otherwise only counts are given.
     """
     reader = _Reader(plan.tokenizer) if show_text else None
-    found: dict[str, Any] = {"figure": [], "names": [_named(*entry) for entry in names.items()], "keys": {}}
+    found: dict[str, Any] = {"figure": [], "names": [_names_figures(*entry) for entry in names.items()], "keys": {}}
     for how, counts in fragments.items():
         found["figure"].append(
             {
@@ -201,17 +201,17 @@ def details(
                     {"test": test, "dedup": dedup, "hits": counts.hits[:, i].tolist()}
                     for i, (test, dedup) in enumerate(PANELS)
                 ],
-                "smallest_p": _vanilla(counts, how.rule(), reader),
+                "smallest_p": _smallest_p(counts, how.rule(), reader),
             }
         )
     if plan.audited is not None:
         for key in plan.audited.keys:
             text_reader = _Reader(str(tokenizer_path(plan.audited.registry, key))) if show_text else None
-            found["keys"][key.key_id] = _excess(keys[key.key_id], text_reader)
+            found["keys"][key.key_id] = _top_ngrams(keys[key.key_id], text_reader)
     return found
 
 
-def _named(case: NamesCase, found: NamesCounts) -> dict[str, Any]:
+def _names_figures(case: NamesCase, found: NamesCounts) -> dict[str, Any]:
     """Numbers of one case: at each rate of NAMES_AT, texts that count and the stated number; users, and users named."""
     return {
         "label": case.format.label(),
@@ -234,7 +234,7 @@ class _Reader:
         return str(self._inner.decode(list(ids), skip_special_tokens=False))
 
 
-def _vanilla(counts: FragmentCounts, rule: PositionRule, reader: _Reader | None) -> dict[str, Any]:
+def _smallest_p(counts: FragmentCounts, rule: PositionRule, reader: _Reader | None) -> dict[str, Any]:
     worst = counts.extreme
     columns: dict[str, Any] = {
         "key": worst.key,
@@ -250,7 +250,7 @@ def _vanilla(counts: FragmentCounts, rule: PositionRule, reader: _Reader | None)
     return columns | ({} if reader is None else {"text": reader(worst.ids.tolist())})
 
 
-def _excess(counts: KeyCounts, reader: _Reader | None) -> list[dict[str, Any]]:
+def _top_ngrams(counts: KeyCounts, reader: _Reader | None) -> list[dict[str, Any]]:
     top = sorted(counts.ngrams.items(), key=lambda item: -item[1].excess)[:NGRAMS_LISTED]
     return [
         {"hits": ngram.hits, "excess": ngram.excess} | ({} if reader is None else {"text": reader(gram)})
@@ -261,7 +261,7 @@ def _excess(counts: KeyCounts, reader: _Reader | None) -> list[dict[str, Any]]:
 FRAGMENT_THRESHOLDS = tuple(10.0 ** (-k / 4) for k in range(29))
 """Thresholds of disjoint fragments: quarters of a power of ten, from 1 down to 1e-7."""
 
-FRAGMENTS_JUDGED = 6
+DECADES_JUDGED = 6
 """Powers of ten at which disjoint fragments are judged, from 1e-1 down: below them, a million tests decide nothing."""
 
 
@@ -324,7 +324,7 @@ def _by_method(answers: Sequence[tuple[Question, ClusterSums]]) -> list[tuple[Qu
 
 
 def _fragment_rows(audit: Audit, fragments: Mapping[Format, FragmentCounts]) -> list[Row]:
-    at = [int(np.argmin(np.abs(np.log10(FRAGMENT_THRESHOLDS) + k))) for k in range(1, FRAGMENTS_JUDGED + 1)]
+    at = [int(np.argmin(np.abs(np.log10(FRAGMENT_THRESHOLDS) + k))) for k in range(1, DECADES_JUDGED + 1)]
     answers = []
     for how, found in fragments.items():
         for i, (test, dedup) in enumerate(PANELS):
@@ -332,7 +332,7 @@ def _fragment_rows(audit: Audit, fragments: Mapping[Format, FragmentCounts]) -> 
             chance = np.broadcast_to(found.expected[i][at] / found.tests, hits.shape)
             question = Question.about("figure", test, "key", how, dedup)
             answers.append((question, cluster_sums(hits, np.full(len(hits), found.tests), chance)))
-    return rate_rows(audit, answers, THRESHOLDS[:FRAGMENTS_JUDGED])
+    return rate_rows(audit, answers, THRESHOLDS[:DECADES_JUDGED])
 
 
 def _names_answers(names: Mapping[NamesCase, NamesCounts]) -> list[tuple[Question, ClusterSums]]:
@@ -355,7 +355,7 @@ def _key_answers(
     return [(best, found.by_cluster()), (single, found.by_message())]
 
 
-TITLES = ("Z-test, nothing left out", "exact test, nothing left out", "exact test, repeats left out (ngram)")
+PANEL_TITLES = ("Z-test, nothing left out", "exact test, nothing left out", "exact test, repeats left out (ngram)")
 BAND_PROBABILITY = 0.95
 
 
@@ -380,7 +380,7 @@ def fragments_png(found: Mapping[Format, FragmentCounts], thresholds: Sequence[f
             for i, window in enumerate(windows):
                 colour = colormaps["viridis"](i / max(len(windows) - 1, 1))
                 _draw(ax, of_method[window], panel, thresholds, colour, f"h = {window}")
-            ax.set_title(f"{name}\n{TITLES[panel]}", fontsize=10)
+            ax.set_title(f"{name}\n{PANEL_TITLES[panel]}", fontsize=10)
             ax.plot([1e-7, 1], [1e-7, 1], color="black", linestyle="--", linewidth=1)
     axes[0, 0].legend(fontsize=8)
     tests = next(iter(found.values()))
@@ -390,7 +390,7 @@ def fragments_png(found: Mapping[Format, FragmentCounts], thresholds: Sequence[f
         "stated; above it, p is too small",
         fontsize=11,
     )
-    return _finish(drawing, axes.ravel().tolist(), 1e-7)
+    return _log_log_png(drawing, axes.ravel().tolist(), 1e-7)
 
 
 def _draw(
@@ -436,7 +436,7 @@ def law_png(rows: Sequence[Row]) -> bytes:
     return _png(drawing)
 
 
-def _finish(drawing: "Drawing", axes: Sequence["Axes"], least: float) -> bytes:
+def _log_log_png(drawing: "Drawing", axes: Sequence["Axes"], least: float) -> bytes:
     for ax in axes:
         ax.set(xscale="log", yscale="log", xlim=(least, 1), ylim=(least, 1))
         ax.set(xlabel="theoretical false-positive rate", ylabel="empirical false-positive rate")

@@ -248,7 +248,7 @@ class Decoys:
         share: share of the documents that are scored with one message, each under a decoy of one kind of key.
         all_messages_share: share of the documents that are scored with all messages, under a decoy of each kind of key.
         holders: knows who has a message; None: no user's message is compared with others.
-        ranked: share of the documents scored with one message, in which users' messages are ranked.
+        ranked_share: share of the documents scored with one message, in which users' messages are ranked.
         whole_texts: draws the documents that go through the whole detector; None: none is.
     """
 
@@ -261,7 +261,7 @@ class Decoys:
         all_messages_share: float,
         *,
         holders: Holders | None = None,
-        ranked: float = 1.0,
+        ranked_share: float = 1.0,
         whole_texts: WholeTextDecoys | None = None,
     ) -> None:
         self._secret = secret
@@ -270,12 +270,12 @@ class Decoys:
         self._chances, self._critical = RowMemory(), RowMemory()
         # keys of one kind share their decoys: the first of each kind brings tokens and positions
         self.kinds: dict[str, DecoyKind] = {}
-        self.one: set[str] = set()
-        self.all: set[str] = set()
-        self.shadowed: dict[str, Law] = {}
+        self.one_message_keys: set[str] = set()
+        self.all_messages_keys: set[str] = set()
+        self.shadow_laws: dict[str, Law] = {}
         self.holders = holders
-        self.ranked, self.whole_texts = ranked, whole_texts
-        self.held: dict[str, int] = {}
+        self.ranked_share, self.whole_texts = ranked_share, whole_texts
+        self.held_messages: dict[str, int] = {}
         of_name: dict[str, DecoyKind] = {}
         kinds_and_messages: set[tuple[str, int]] = set()
         for key in keys:
@@ -285,18 +285,18 @@ class Decoys:
                 continue
             if name not in of_name:
                 of_name[name] = DecoyKind(name, len(of_name), how, law, how.draw_key)
-                self.one.add(key.key_id)
+                self.one_message_keys.add(key.key_id)
             if (name, key.messages) not in kinds_and_messages and key.messages > 1:
-                self.all.add(key.key_id)
+                self.all_messages_keys.add(key.key_id)
             self.kinds[key.key_id] = of_name[name]
             if _has_shadows(key, how):
-                self.shadowed[key.key_id] = law
+                self.shadow_laws[key.key_id] = law
             if holders and key.messages > 1 and isinstance(how, StandsIn) and (held := holders.count(key.key_id)):
-                self.held[key.key_id] = held
+                self.held_messages[key.key_id] = held
             kinds_and_messages.add((name, key.messages))
 
     def __repr__(self) -> str:
-        return f"Decoys({len(self.one)} kinds of keys)"
+        return f"Decoys({len(self.one_message_keys)} kinds of keys)"
 
     @property
     def draws_all(self) -> bool:
@@ -309,7 +309,7 @@ class Decoys:
         numbers = draw_numbers(data, digests)
         for d in np.flatnonzero(numbers < np.uint64(max(self._limits))).tolist():
             number = int(numbers[d])
-            kind = number * len(self.one) // self._limits[0] if number < self._limits[0] else -1
+            kind = number * len(self.one_message_keys) // self._limits[0] if number < self._limits[0] else -1
             yield d, kind, number < self._limits[1]
 
     def seed(self, piece: bytes, digest: bytes) -> bytes:
@@ -371,10 +371,17 @@ def open_decoys(plan: Plan) -> Decoys | None:
     secret = read_secret(plan.audit_secret, plan.registry)
     share = share_of(how.share, plan.documents)
     holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
-    ranked = min(1.0, DOCUMENTS_RANKED / (share * plan.documents)) if share and plan.documents else 1.0
+    ranked_share = min(1.0, DOCUMENTS_RANKED / (share * plan.documents)) if share and plan.documents else 1.0
     of_all, whole_texts = how.all_messages_share, WholeTextDecoys(secret, plan)
     return Decoys(
-        secret, plan.keys, plan.config.dedup, share, of_all, holders=holders, ranked=ranked, whole_texts=whole_texts
+        secret,
+        plan.keys,
+        plan.config.dedup,
+        share,
+        of_all,
+        holders=holders,
+        ranked_share=ranked_share,
+        whole_texts=whole_texts,
     )
 
 

@@ -32,16 +32,16 @@ from numpy.typing import ArrayLike, NDArray
 from scanner.audit.in_every_scan.decoy_keys import CHARACTERS_A_DRAW, SHADOWS, TEXTS_A_DRAW, Decoys, entropy_of
 from scanner.audit.in_every_scan.reserved import count_ranks, rank
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums, cluster_sums
-from scanner.detection.accounts import AccountPositions, Posts
+from scanner.detection.account_judge import AccountPositions, Posts
 from scanner.detection.attribution import BatchOrigin, KeyPositions, OpenedKey
 from scanner.detection.detector import Detector
 from scanner.text import Tokenizer
 from scanner.watermark import select_positions
-from scanner.watermark.accounts import by_post, log10_evidence
 from scanner.watermark.format import CountsHits, JoinsKeys, ScoresParts, StandsIn, UnlabelledColumns, Watermark
+from scanner.watermark.pooled_posts import by_post, log10_evidence
 from scanner.watermark.rule import log10_p_best, log10_p_of, search
 from scanner.watermark.span_search import Limit, least_of_parts, spans_of
-from scanner.watermark.spans import log10_in_document, running_sums, totals
+from scanner.watermark.text_windows import log10_in_document, running_sums, totals
 from schemas.audit import AUDIT_COUNTS, KNOCKOFFS, PARTS
 
 _LOG10_ALPHA = np.log10(THRESHOLDS)
@@ -115,17 +115,17 @@ class DecoyObserver(HitCounts):
     def __init__(self, decoys: Decoys, origin: BatchOrigin, start: int, detector: Detector | None = None) -> None:
         super().__init__(decoys, origin)
         self._piece = f"{origin.shard_id};{start};".encode()
-        self._known: set[bytes] = set()
+        self._scored: set[bytes] = set()
         self._detector, self._decided = detector, set[bytes]()
-        self._uncounted: dict[bytes, str] = {}
+        self._waiting_texts: dict[bytes, str] = {}
 
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
         """Score the drawn documents of a batch."""
         seeds: dict[int, bytes] = {}
         kinds, every = np.full(len(digests), -1), np.zeros(len(digests), np.bool_)
         for d, kind, all_messages in self._decoys.drawn(self._piece, digests):
-            if digests[d] not in self._known:
-                self._known.add(digests[d])
+            if digests[d] not in self._scored:
+                self._scored.add(digests[d])
                 seeds[d], kinds[d], every[d] = self._decoys.seed(self._piece, digests[d]), kind, all_messages
         if seeds:
             self._score(scores, seeds, kinds, every, text_of)
@@ -133,10 +133,10 @@ class DecoyObserver(HitCounts):
             for d in self._decoys.whole_texts.drawn(self._piece, digests).tolist():
                 if digests[d] not in self._decided:
                     self._decided.add(digests[d])
-                    self._uncounted[digests[d]] = text_of(d)
+                    self._waiting_texts[digests[d]] = text_of(d)
                     if (
-                        len(self._uncounted) == TEXTS_A_DRAW
-                        or sum(map(len, self._uncounted.values())) >= CHARACTERS_A_DRAW
+                        len(self._waiting_texts) == TEXTS_A_DRAW
+                        or sum(map(len, self._waiting_texts.values())) >= CHARACTERS_A_DRAW
                     ):
                         self._count_whole_texts()
 
@@ -151,14 +151,14 @@ class DecoyObserver(HitCounts):
         """Score D documents: under decoys of a kind with one message (−1: none), and under every message of one."""
         for of_key in scores:
             key_id = of_key.opened_key.key.key_id
-            if key_id in self._decoys.one:
+            if key_id in self._decoys.one_message_keys:
                 number = self._decoys.kinds[key_id].number
                 self._score_one(of_key, np.flatnonzero(kinds[of_key.documents] == number), seeds, text_of)
-            if key_id in self._decoys.shadowed:
+            if key_id in self._decoys.shadow_laws:
                 self._score_shadows(of_key, np.flatnonzero(kinds[of_key.documents] >= 0))
-            if key_id in self._decoys.held:
+            if key_id in self._decoys.held_messages:
                 self._rank_held(of_key, np.flatnonzero(kinds[of_key.documents] >= 0), seeds)
-            if key_id in self._decoys.all:
+            if key_id in self._decoys.all_messages_keys:
                 self._score_all(of_key, np.flatnonzero(every[of_key.documents]), seeds, text_of)
 
     def rows(self) -> list[pa.RecordBatch]:
@@ -167,13 +167,13 @@ class DecoyObserver(HitCounts):
         return super().rows()
 
     def _count_whole_texts(self) -> None:
-        if not self._uncounted or self._detector is None or self._decoys.whole_texts is None:
+        if not self._waiting_texts or self._detector is None or self._decoys.whole_texts is None:
             return
-        for kind, sums in self._decoys.whole_texts.count_hits(self._detector, self._piece, self._uncounted).items():
+        for kind, sums in self._decoys.whole_texts.count_hits(self._detector, self._piece, self._waiting_texts).items():
             self._add_sums(
                 HitSubject(kind, self._decoys.whole_texts.messages, None, UnlabelledColumns("all", 0), "all"), sums
             )
-        self._uncounted = {}
+        self._waiting_texts = {}
 
     def _score_one(
         self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
@@ -185,7 +185,7 @@ class DecoyObserver(HitCounts):
         of_places = [seeds[d] for d in scores.documents[places].tolist()]
         messages = np.array([int.from_bytes(seed[:8], "little") % key.messages for seed in of_places])
         marks = [kind.open(key.messages, seed) for seed in of_places]
-        for mark, some in _joined(marks, scores.tokens.offsets[scores.documents[places]]):
+        for mark, some in _shared_marks(marks, scores.tokens.offsets[scores.documents[places]]):
             positions = select_positions(scores.positions, places[some])
             if scores.parts is not None and isinstance(mark, ScoresParts):
                 terms.append(mark.terms(scores.tokens, positions, messages[some]))
@@ -199,7 +199,7 @@ class DecoyObserver(HitCounts):
         hits = log10_p_best(law, np.concatenate(score), positions.scored, 1)[:, None] <= _LOG10_ALPHA[None, :]
         chance = self._decoys.chances(law, positions.scored, 1)
         self._count_parts("decoy", scores, places, hits, np.ones(len(places)), chance, text_of)
-        self._add_spans(scores, places, best, 1)
+        self._count_spans(scores, places, best, 1)
 
     def _count_parts(
         self,
@@ -224,7 +224,7 @@ class DecoyObserver(HitCounts):
         """Score messages that a key of one message does not have, which no text can be marked with."""
         if not len(places):
             return
-        key, law = scores.opened_key.key, self._decoys.shadowed[scores.opened_key.key.key_id]
+        key, law = scores.opened_key.key, self._decoys.shadow_laws[scores.opened_key.key.key_id]
         messages = np.arange(key.messages, key.messages + SHADOWS)
         positions = select_positions(scores.positions, np.tile(places, SHADOWS))
         score = scores.opened_key.watermark.score(scores.tokens, positions, np.repeat(messages, len(places)))
@@ -239,11 +239,11 @@ class DecoyObserver(HitCounts):
         if not len(places) or self._decoys.holders is None or not isinstance(how, StandsIn):
             return
         numbers = self._decoys.numbers(key.key_id, [seeds[d] for d in scores.documents[places].tolist()])
-        kept = numbers[:, 3] < self._decoys.ranked * 2.0**64
+        kept = numbers[:, 3] < self._decoys.ranked_share * 2.0**64
         places, numbers = places[kept], numbers[kept]
         if not len(places):
             return
-        holders_of, held = self._decoys.holders.some(key.key_id, numbers[:, 0]), self._decoys.held[key.key_id]
+        holders_of, held = self._decoys.holders.some(key.key_id, numbers[:, 0]), self._decoys.held_messages[key.key_id]
         positions = select_positions(scores.positions, places)
         ranked = rank(
             scores.opened_key.watermark, how, key.messages, scores.tokens, positions, holders_of, numbers[:, 1:3]
@@ -264,7 +264,7 @@ class DecoyObserver(HitCounts):
         of_places = [seeds[d] for d in scores.documents[places].tolist()]
         score, best = np.zeros(len(places)), np.zeros(0 if scores.parts is None else len(places))
         marks = [scores.opened_key.to_device(kind.open(key.messages, seed)) for seed in of_places]
-        for mark, some in _joined(marks, scores.tokens.offsets[scores.documents[places]]):
+        for mark, some in _shared_marks(marks, scores.tokens.offsets[scores.documents[places]]):
             positions = select_positions(scores.positions, places[some])
             found = search(mark, scores.tokens, positions, key.messages)
             score[some] = found.score[:, 0]
@@ -273,8 +273,8 @@ class DecoyObserver(HitCounts):
                 for span in spans_of(mark, scores.tokens, positions, limit, found, parts=parts):
                     place = some[span.document]
                     best[place] = min(best[place], span.log10_p)
-        self._add("decoy_best", scores, scored, score, key.messages)
-        self._add_spans(scores, places, best, key.messages)
+        self._count_best("decoy_best", scores, scored, score, key.messages)
+        self._count_spans(scores, places, best, key.messages)
         if isinstance(kind.format, CountsHits):
             secrets = [kind.draw_key(entropy_of(kind.name, key.messages, seed)) for seed in of_places]
             critical = self._decoys.critical(kind.law, scored)
@@ -284,7 +284,7 @@ class DecoyObserver(HitCounts):
             counted = np.full(len(scored), kind.format.counted(key.messages))
             self._count_parts("decoy_all", scores, places, hits, counted, chance, text_of)
 
-    def _add(
+    def _count_best(
         self,
         kind: str,
         scores: KeyPositions,
@@ -301,21 +301,23 @@ class DecoyObserver(HitCounts):
         hit = log10_p[:, None] <= _LOG10_ALPHA[None, :]
         self._count(kind, scores.opened_key, cluster_sums(hit, np.ones(len(scored)), chance), messages)
 
-    def _add_spans(self, scores: KeyPositions, places: NDArray[np.int64], best: ArrayLike, messages: int) -> None:
+    def _count_spans(self, scores: KeyPositions, places: NDArray[np.int64], best: ArrayLike, messages: int) -> None:
         """Count the smallest p of any part of each document, log10, by the p-value that a span would have."""
         # The law bounds the chance of a pass: parts that share draws pass together; it is 0 where no part can pass.
         if not np.size(best) or scores.parts is None:
             return
         law = self._decoys.kinds[scores.opened_key.key.key_id].law
         scored = scores.positions.scored[places]
-        looks = scores.parts.of_documents(places).looks(scored)
-        least = log10_in_document(log10_p_of(law, law.largest(scored), scored), looks, messages)
+        parts = scores.parts.of_documents(places).count_parts(scored)
+        least = log10_in_document(log10_p_of(law, law.largest(scored), scored), parts, messages)
         chance = np.where(least[:, None] <= _LOG10_ALPHA[None, :], np.array(THRESHOLDS)[None, :], 0.0)
-        hit = log10_in_document(best, looks, messages)[:, None] <= _LOG10_ALPHA[None, :]
+        hit = log10_in_document(best, parts, messages)[:, None] <= _LOG10_ALPHA[None, :]
         self._count("decoy_spans", scores.opened_key, cluster_sums(hit, np.ones(len(scored)), chance), messages)
 
 
-def _joined(marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Iterator[tuple[Watermark, NDArray[np.int64]]]:
+def _shared_marks(
+    marks: Sequence[Watermark], begins: NDArray[np.int64]
+) -> Iterator[tuple[Watermark, NDArray[np.int64]]]:
     """Marks of D documents, each under its own key, that begin at int64[D], and which each scores: one, if it can."""
     every = np.arange(len(marks))
     joined = marks[0].join_marks(marks, begins) if isinstance(marks[0], JoinsKeys) else None
@@ -343,7 +345,7 @@ class LevelDecoyObserver(DecoyObserver):
         del every, text_of
         for of_key in scores:
             key_id = of_key.opened_key.key.key_id
-            if key_id in self._decoys.one:
+            if key_id in self._decoys.one_message_keys:
                 number = self._decoys.kinds[key_id].number
                 self._score_by_levels(of_key, np.flatnonzero(kinds[of_key.documents] == number), seeds)
 
@@ -370,12 +372,12 @@ class Rehearsal(DecoyObserver):
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
         """Score all texts under every kind of key, as some text of the scan will be."""
         seeds, every = dict(enumerate(digests)), np.full(len(digests), self._decoys.draws_all)
-        for number in range(len(self._decoys.one)):
+        for number in range(len(self._decoys.one_message_keys)):
             self._score(scores, seeds, np.full(len(digests), number), every & (number == 0), text_of)
 
 
 class AccountDecoyObserver(HitCounts):
-    """Counts the decoys' hits of the accounts of one part; scanner.detection.accounts shows it some at a time.
+    """Counts the decoys' hits of the accounts of one part; scanner.detection.account_judge shows it some at a time.
 
     origin: of the part, as it stands in every row; unit: name of the posts that are tested together.
     """
@@ -390,7 +392,7 @@ class AccountDecoyObserver(HitCounts):
         drawn = [(account, kind) for account, kind, _ in self._decoys.drawn(self._piece, digests)]
         for subject in under_keys:
             key_id = subject.opened_key.key.key_id
-            if key_id in self._decoys.one:
+            if key_id in self._decoys.one_message_keys:
                 number = self._decoys.kinds[key_id].number
                 accounts = [account for account, kind in drawn if kind == number]
                 if accounts:

@@ -11,7 +11,7 @@ from scanner.watermark.native.gumbel_runs import MOST_OF_A_TERM, PER_LN2
 from scanner.watermark.native.streams import steps_of
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
 from scanner.watermark.positions import select_positions
-from scanner.watermark.spans import coarse_of, ranges
+from scanner.watermark.text_windows import coarse_of, ranges
 from tests.watermark.marked_tokens import marked_tokens, plain_tokens
 from tests.watermark.pairs import SECRET, batch_tokens
 

@@ -15,7 +15,7 @@ import polars as pl
 from deltalake import DeltaTable
 from numpy.typing import NDArray
 
-from scanner.detection.accounts import BYTES_OF_A_POST, AccountFindings, AccountJudge, Posts
+from scanner.detection.account_judge import BYTES_OF_A_POST, AccountFindings, AccountJudge, Posts
 from scanner.detection.proving import nearly_equal
 from scanner.detection.rules import Rules
 from scanner.errors import Refused
@@ -34,7 +34,7 @@ from scanner.results.queries import ask, with_audit
 from scanner.results.scan_list import recorded_scan
 from scanner.storage.locations import table_uri
 from scanner.text.quoting import TextPart, parts_of, unquoted_words
-from scanner.watermark.accounts import by_post
+from scanner.watermark.pooled_posts import by_post
 from scanner.watermark.rule import log10_p_of
 from schemas.words import AuditState, Naming
 

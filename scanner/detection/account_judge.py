@@ -36,7 +36,7 @@ from scanner.detection.rules import NO_FILTER, Filter, Rules
 from scanner.input.documents import read_text
 from scanner.text.quoting import unquoted_words
 from scanner.watermark import Positions, Tokens, Watermark
-from scanner.watermark.accounts import by_post, log10_evidence, pooled_positions
+from scanner.watermark.pooled_posts import by_post, log10_evidence, pooled_positions
 from scanner.watermark.positions import PositionRule, reach_of
 from scanner.watermark.rule import KeyFindings, corrected, long_enough, search
 from schemas.tables import ACCOUNT_POSTS, ACCOUNTS

@@ -11,7 +11,7 @@ stay below their limits is at least as likely as if they were independent. With 
     P(min p_j ≤ x) = 1 − P(all p_j > x) ≤ 1 − Π P(p_j > x) ≤ 1 − (1 − x)^N,
 
 so `1 − (1 − min p)^N` with N = windows · messages is never too small, however the windows overlap. Other parts that are
-fixed before any draw (scanner.watermark.span_search) are looks like windows; then N = looks · messages.
+fixed before any draw (scanner.watermark.span_search) count like windows; then N = parts · messages.
 """
 
 import functools
@@ -56,7 +56,7 @@ class BestWindows(NamedTuple):
     score: NDArray[np.float64]
 
 
-def looks(scored: ArrayLike) -> NDArray[np.int64]:
+def count_windows(scored: ArrayLike) -> NDArray[np.int64]:
     """Number of windows of documents with so many scored positions, the whole counted: int64 of the same shape."""
     t = np.asarray(scored, np.int64)
     count = (t > 0).astype(np.int64)
@@ -80,12 +80,12 @@ def windows(scored: int) -> NDArray[np.int64]:
     return np.concatenate([*found, np.array([[0, scored]] * (scored > 0), np.int64).reshape(-1, 2)])
 
 
-def log10_in_document(log10_p: ArrayLike, looks: ArrayLike, messages: int) -> NDArray[np.float64]:
-    """log10 p of the smallest p of any part under any of M messages: 1 − (1 − p)^(looks · M).
+def log10_in_document(log10_p: ArrayLike, parts: ArrayLike, messages: int) -> NDArray[np.float64]:
+    """log10 p of the smallest p of any part under any of M messages: 1 − (1 − p)^(parts · M).
 
-    log10_p: of the part and message of smallest p; looks: how many parts its document has, the whole counted.
+    log10_p: of the part and message of smallest p; parts: how many parts its document has, the whole counted.
     """
-    return log10_any_of(log10_p, messages, np.maximum(looks, 1))
+    return log10_any_of(log10_p, messages, np.maximum(parts, 1))
 
 
 def least_log10_p(law: Law, best: BestWindows) -> NDArray[np.float64]:
