@@ -17,7 +17,7 @@ from scanner.detection.rows import TextIds
 from scanner.results.current_rows import shards
 from scanner.results.queries import ask, scans, verdicts
 from scanner.results.transactions import read_whole
-from scanner.results.upkeep import RewrittenFile, rewrite
+from scanner.results.upkeep import RewrittenFile, keep_rows, rewrite
 from scanner.storage.data_files import SCHEMAS
 from scanner.storage.locations import table_uri
 
@@ -264,16 +264,9 @@ def drop_posts_of(results: str, account_ids: Sequence[str]) -> int:
 def _younger(before: date, file: pq.ParquetFile) -> RewrittenFile | None:
     rows = pl.DataFrame(file.read(["scan_id", "night"]))
     young = (pl.col("scan_id").str.head(8) >= f"{before:%Y%m%d}") | (pl.col("night") >= before.isoformat())
-    return _kept(file, rows.select(young.fill_null(value=False)).to_series())
+    return keep_rows("account_posts", file, rows.select(young.fill_null(value=False)).to_series())
 
 
 def _of_others(account_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
     theirs = pl.Series(file.read(["account_id"])["account_id"]).is_in(list(account_ids))
-    return _kept(file, ~theirs)
-
-
-def _kept(file: pq.ParquetFile, stays: pl.Series) -> RewrittenFile | None:
-    if stays.all():
-        return None
-    left = file.read().cast(SCHEMAS["account_posts"]).filter(stays.to_arrow()) if stays.any() else pa.table({})
-    return RewrittenFile(int((~stays).sum()), left)
+    return keep_rows("account_posts", file, ~theirs)

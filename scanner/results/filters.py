@@ -31,7 +31,7 @@ from scanner.detection.rules import NO_FILTER, Filter
 from scanner.errors import Refused
 from scanner.registry import load_registry, read_secret
 from scanner.results.transactions import TableEntry, commit, faults_named, open_tables, read_whole
-from scanner.results.upkeep import RewrittenFile, rewrite
+from scanner.results.upkeep import RewrittenFile, keep_rows, rewrite
 from scanner.scan_plan import (
     Plan,
     ScanFilter,
@@ -41,7 +41,7 @@ from scanner.scan_plan import (
     results_of,
     supported_keys,
 )
-from scanner.storage.data_files import SCHEMAS, DataFile, write_file
+from scanner.storage.data_files import DataFile, write_file
 from scanner.storage.locations import absolute, table_uri
 from scanner.storage.toml import digest
 from scanner.watermark import positions
@@ -83,7 +83,7 @@ def write_sketches(
         parts = sketch.cells.reshape(-1, CELLS_A_ROW)
         of_learner = same | {"tokenizer_sha256": tokenizer, "reach": sketch.reach, "texts": learnt}
         rows = [of_learner | {"part": i, "cells": part.astype("<u8").tobytes()} for i, part in enumerate(parts)]
-        signed = [row | {"signed": _signed(row, key)} for row in rows]
+        signed = [row | {"signed": _signature(row, key)} for row in rows]
         batches.append(pa.RecordBatch.from_pylist(signed, FILTER_SKETCHES))
     return write_file(results, SKETCHES_TABLE, batches)
 
@@ -92,12 +92,12 @@ _SIGNED = ("unit", "night", "tokenizer_sha256", "reach", "texts", "ngrams", "par
 """Columns of a part of a sketch that its signature holds, beside its cells: what no editor of tables can write."""
 
 
-def _signed(row: Mapping[str, Any], key: NDArray[np.uint64]) -> bytes:
+def _signature(row: Mapping[str, Any], key: NDArray[np.uint64]) -> bytes:
     cells = hashlib.sha256(row["cells"]).hexdigest()
-    return _keyed(key, digest([*(row[name] for name in _SIGNED), cells]))
+    return _keyed_digest(key, digest([*(row[name] for name in _SIGNED), cells]))
 
 
-def _keyed(key: NDArray[np.uint64], digest_of_rows: str) -> bytes:
+def _keyed_digest(key: NDArray[np.uint64], digest_of_rows: str) -> bytes:
     """A digest under the key of the hash of n-grams, by which rows are known to be a scan's (HMAC, SHA-256)."""
     return hmac.digest(key.tobytes(), digest_of_rows.encode(), "sha256")
 
@@ -120,11 +120,7 @@ def drop_sketches(results: str, before: date) -> int:
 
 
 def _younger(before: str, file: pq.ParquetFile) -> RewrittenFile | None:
-    stays = pl.Series(file.read(["night"])["night"]) >= before
-    if stays.all():
-        return None
-    left = file.read().cast(SCHEMAS[SKETCHES_TABLE]).filter(stays.to_arrow()) if stays.any() else pa.table({})
-    return RewrittenFile(int((~stays).sum()), left)
+    return keep_rows(SKETCHES_TABLE, file, pl.Series(file.read(["night"])["night"]) >= before)
 
 
 def sketches_before(
@@ -154,10 +150,10 @@ def read_sketch(results: str, unit: str, tokenizer: str, reach: int, key: NDArra
     Raises:
         Refused: the table lacks a part of it, or has one twice, or one that no scan wrote.
     """
-    one = (pl.col("unit") == unit) & (pl.col("tokenizer_sha256") == tokenizer) & (pl.col("reach") == reach)
+    of_sketch = (pl.col("unit") == unit) & (pl.col("tokenizer_sha256") == tokenizer) & (pl.col("reach") == reach)
     with faults_named(results):
-        parts = read_whole(results, SKETCHES_TABLE).filter(one).collect().sort("part")
-    if any(row["signed"] != _signed(row, key) for row in parts.iter_rows(named=True)):
+        parts = read_whole(results, SKETCHES_TABLE).filter(of_sketch).collect().sort("part")
+    if any(row["signed"] != _signature(row, key) for row in parts.iter_rows(named=True)):
         raise Refused(
             f"results: table {table_uri(results, SKETCHES_TABLE)} has a part of unit {unit} that was changed after a "
             "scan wrote it; restore the table from a backup or an older version of it, or take that unit out"
@@ -375,4 +371,4 @@ def _sha256(rows: Sequence[Mapping[str, Any]], key: NDArray[np.uint64]) -> str:
     # So nobody who may write tables makes a filter that hides texts.
     names = ("texts", "tokenizer_sha256", "reach", "hashed_under", "learnt_texts")
     of_rows = [[row[name] for name in names] + [hashlib.sha256(row["common"] or b"").hexdigest()] for row in rows]
-    return _keyed(key, digest({"night": rows[0]["night"], "rows": sorted(of_rows, key=str)})).hex()
+    return _keyed_digest(key, digest({"night": rows[0]["night"], "rows": sorted(of_rows, key=str)})).hex()

@@ -41,7 +41,7 @@ from scanner.results.current_rows import current_flags, drop_runs, flags, run_nu
 from scanner.results.queries import ask
 from scanner.results.scan_list import TO_THE_END
 from scanner.results.transactions import OF_NO_RUN, ORPHANS_AFTER_HOURS, Tables, read_whole, try_to_commit
-from scanner.results.upkeep import RewrittenFile, rewrite
+from scanner.results.upkeep import RewrittenFile, keep_rows, rewrite
 from scanner.storage.data_files import SCHEMAS
 from scanner.storage.delta import attempts, open_table
 from scanner.storage.locations import table_uri
@@ -269,11 +269,7 @@ _FLAG = ["scan_id", "shard_id", "path", "row"]
 
 def _without(name: str, which: pl.DataFrame, file: pq.ParquetFile) -> RewrittenFile | None:
     """Rows without those that equal one of these in all of its columns."""
-    goes = _has_row_in(pl.DataFrame(file.read(which.columns)), which)
-    if not goes.any():
-        return None
-    left = file.read().cast(SCHEMAS[name]).filter((~goes).to_arrow()) if not goes.all() else pa.table({})
-    return RewrittenFile(int(goes.sum()), left)
+    return keep_rows(name, file, ~_has_row_in(pl.DataFrame(file.read(which.columns)), which))
 
 
 def _marked(scans: pl.DataFrame, file: pq.ParquetFile) -> RewrittenFile | None:
@@ -393,10 +389,7 @@ def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> 
 
 
 def _without_texts(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
-    theirs = _theirs(file, user_ids)
-    if not theirs.any():
-        return None
-    return RewrittenFile(int(theirs.sum()), file.read().cast(SCHEMAS[name]).filter((~theirs).to_arrow()))
+    return keep_rows(name, file, ~_theirs(file, user_ids))
 
 
 def _without_notes(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:

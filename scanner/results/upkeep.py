@@ -125,6 +125,14 @@ def rewrite(
     return rows
 
 
+def keep_rows(name: str, file: pq.ParquetFile, kept: pl.Series) -> RewrittenFile | None:
+    """A file of a table with some of its rows, bool[rows]; None: with all of them, as it is."""
+    if kept.all():
+        return None
+    rows = file.read().cast(SCHEMAS[name]).filter(kept.to_arrow()) if kept.any() else pa.table({})
+    return RewrittenFile(int((~kept).sum()), rows)
+
+
 def files_of(table: DeltaTable) -> pl.DataFrame:
     """A row a file, oldest first, with columns as `path`, `size_bytes`, `min.scan_id` and `max.scan_id`."""
     files = pl.DataFrame(pa.table(table.get_add_actions(flatten=True)))
