@@ -96,11 +96,11 @@ _NONE = {"message": -1, "score": 0.0} | dict.fromkeys(("log10_p", "log10_p_globa
 class Decision(NamedTuple):
     """What all keys together say of D documents.
 
-    key: int64[D], which gives the verdict, and candidate: int64[D], of it: the named one of smallest corrected p, the
-    best of all where nobody is; flagged: bool[D]; passing and named: of each key bool[D, C], candidates that pass, and
-    those to be named; naming: object[D], of a flagged document `named`, or why nobody is: `ambiguous` (several messages
-    pass, and one mark raises the scores of others), `undecided` (none passes by what it shares with no other),
-    `assumed`; or `none`.
+    key: int64[D], which gives the verdict, and candidate: int64[D], of it: the named one of smallest corrected p, where
+    nobody is the best that passes, where none does the best of all; flagged: bool[D]; passing and named: of each key
+    bool[D, C], candidates that pass, and those to be named; naming: object[D], of a flagged document `named`, or why
+    nobody is: `ambiguous` (several messages pass, and one mark raises the scores of others), `undecided` (none passes
+    by what it shares with no other), `assumed`; or `none`.
     """
 
     key: NDArray[np.int64]
@@ -257,29 +257,31 @@ def decide(found: Sequence[KeyFindings], false_positive_rate: float, misnaming_r
     naming[count > 0] = Naming.UNDECIDED
     naming[shared & (count > 1)] = Naming.AMBIGUOUS
     naming[(count > 0) & ~proven] = Naming.ASSUMED
-    naming[np.any([of_key.any(axis=1) for of_key in named], axis=0)] = Naming.NAMED
-    key, candidate = _best_named(found, named)
+    anybody = np.any([of_key.any(axis=1) for of_key in named], axis=0)
+    naming[anybody] = Naming.NAMED
+    deciding = [np.where(anybody[:, None], *of_key) for of_key in zip(named, passed, strict=True)]
+    key, candidate = _best_of(found, deciding)
     # the best of such a key passes with its group alone, so it may be a stranger, whatever passes under other keys
     independent = np.array([under_key.independent for under_key in found])
     naming[(naming == Naming.AMBIGUOUS) & independent[key]] = Naming.UNDECIDED
     return Decision(key, candidate, count > 0, passed, named, naming)
 
 
-def _best_named(
-    found: Sequence[KeyFindings], named: Sequence[NDArray[np.bool_]]
+def _best_of(
+    found: Sequence[KeyFindings], deciding: Sequence[NDArray[np.bool_]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Key and candidate of each verdict: who is named by the smallest p, or whoever is best where nobody is."""
-    first = [of_key.argmax(axis=1) for of_key in named]  # candidates come best first
+    """Key and candidate of each verdict: the smallest p of the candidates that decide, or of all where none does."""
+    first = [of_key.argmax(axis=1) for of_key in deciding]  # candidates come best first
     documents = np.arange(len(first[0]))
     p = np.stack(
         [
             np.where(of_key.any(axis=1), under_key.log10_p_global[documents, place], np.inf)
-            for under_key, of_key, place in zip(found, named, first, strict=True)
+            for under_key, of_key, place in zip(found, deciding, first, strict=True)
         ]
     )
-    anybody = p.min(axis=0) < np.inf
-    key: NDArray[np.int64] = np.where(anybody, p.argmin(axis=0), choose(found))
-    return key, np.where(anybody, np.stack(first)[key, documents], 0)
+    decided = p.min(axis=0) < np.inf
+    key: NDArray[np.int64] = np.where(decided, p.argmin(axis=0), choose(found))
+    return key, np.where(decided, np.stack(first)[key, documents], 0)
 
 
 SECONDS_OF_A_RANK = 300.0

@@ -21,6 +21,7 @@ from scanner.watermark.rule import (
     search,
 )
 from scanner.watermark.stacks.shared import StackFormat
+from schemas.words import Naming
 
 STACKS = [
     entry(**({"vocab_size": 1000} if "vocab_size" in entry.model_fields else {}))
@@ -120,6 +121,18 @@ def test_the_last_decoy_counts_too():
     said, decided = verdict(Fake(np.array([30.0]), decoys), 1, 0.05)
     assert said.p_rank[0, 0] == 1 / RANK_DECOYS
     assert decided.flagged.tolist() == [False]
+
+
+def test_a_verdict_is_of_a_key_that_passes():
+    """At a rate above a rank: the key whose p is smallest was refuted by a decoy, so the flag of two others stands."""
+    decoys = np.zeros((RANK_DECOYS, 1))
+    decoys[-1] = 30.0
+    refuted = verdict(Fake(np.array([30.0]), decoys), 1, 0.05)[0]
+    passing = verdict(Alone([4.0], Basis(128)), 1, 0.05)[0]
+    assert refuted.log10_p_global[0, 0] < passing.log10_p_global[0, 0]
+    decided = decide([refuted, passing, passing], 0.05)
+    assert (decided.naming.tolist(), decided.key.tolist()) == ([Naming.AMBIGUOUS], [1])
+    assert decide([refuted], 0.05).key.tolist() == [0]
 
 
 def test_where_no_rank_is_asked():
