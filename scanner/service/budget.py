@@ -23,18 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.detection.sketches import MOST_GRAMS
 from scanner.errors import InternalFault, Refused
+from scanner.service.passages import PassageIndex, compile_index, containments
 from schemas.service import BudgetConfig
 
 ALIKE = 0.2
 """Share of the smaller passage's n-grams from which two are near-duplicates; tests/bench/oracle.py measures it."""
-
-FEWEST_SHARED = 4
-"""Fewest hashes that near-duplicates share."""
-
-_ONE_IN = np.uint64(4)
-"""One in so many hashes of a sketch stands in the table of n-grams, by its last bits: its rows are most of the cost."""
 
 _PASSAGES = 8
 """Passages that cost a caller as much as a short text: else three long texts, each a quarter of every one of a thousand
@@ -50,6 +44,9 @@ SECONDS_BETWEEN_CHECKPOINTS = 10.0
 _PAGES_OF_LOG = 8000
 """Pages of 4 KiB after which SQLite's log is taken over: one text in hundreds waits for the disk then."""
 
+_SKETCHES = 32_768
+"""Most keyed sketches of first passages that are held in memory, of 1 KiB each."""
+
 _KIB_OF_CACHE = 65_536
 """Memory for pages of the table: with SQLite's 2 MB, a charge beside 25,000 texts takes half as long again."""
 
@@ -60,7 +57,7 @@ CREATE INDEX IF NOT EXISTS texts_of_caller ON texts (caller, at);
 CREATE INDEX IF NOT EXISTS texts_by_time ON texts (at);
 CREATE TABLE IF NOT EXISTS firsts (id INTEGER PRIMARY KEY, sketch BLOB NOT NULL);
 DROP TABLE IF EXISTS grams;
-CREATE TABLE IF NOT EXISTS hashes (hash INTEGER, first INTEGER, PRIMARY KEY (hash, first)) WITHOUT ROWID;
+DROP TABLE IF EXISTS hashes;
 CREATE TABLE IF NOT EXISTS charges (first INTEGER NOT NULL, at REAL NOT NULL);
 CREATE INDEX IF NOT EXISTS charges_of_first ON charges (first, at);
 CREATE INDEX IF NOT EXISTS charges_by_time ON charges (at);
@@ -100,6 +97,7 @@ class Budget:
     def __init__(self, file: Path, secret: bytes, config: BudgetConfig, clock: Callable[[], float] = time.time) -> None:
         self._secret, self._config, self._clock = secret, config, clock
         self._window, self._expired, self._emptied, self._deleted = config.hours * 3600, -math.inf, -math.inf, False
+        compile_index()
         try:
             self._db = sqlite3.connect(file, timeout=1, check_same_thread=False)
             # exclusive: a second server would share no budget with this one, and each would wait for the other's lock;
@@ -111,7 +109,7 @@ class Budget:
             )
             if "cost" not in [name for _, name, *_ in self._db.execute("PRAGMA table_info(texts)")]:  # an older table
                 self._db.execute("ALTER TABLE texts ADD COLUMN cost INTEGER NOT NULL DEFAULT 1")
-            self._count()
+            self._load()
         except sqlite3.OperationalError as error:
             raise Refused(
                 f"{file}: cannot be used as the budget's table ({error}); each detector needs a `state` of its own, "
@@ -132,7 +130,7 @@ class Budget:
             self._db.commit()
         except BaseException:
             self._db.rollback()
-            self._count()
+            self._load()
             raise
 
     def digest(self, text: bytes) -> bytes:
@@ -202,27 +200,21 @@ class Budget:
 
     def near_duplicates_of(self, grams: NDArray[np.uint64]) -> list[int]:
         """Numbers of the first passages whose near-duplicate a passage with this keyed sketch is."""
-        rows = self._of_each("SELECT id, sketch FROM firsts WHERE id IN", self.compared_with(grams)).fetchall()
-        if not rows:
+        numbers = self._index.most_alike(grams, _COMPARED)
+        if not numbers:
             return []
-        every = np.frombuffer(b"".join(sketch for _, sketch in rows), "<u8")
-        sizes = np.array([len(sketch) // 8 for _, sketch in rows])
-        return [rows[place][0] for place in np.flatnonzero(containments(grams, every, sizes) >= ALIKE)]
+        sketches = [self._sketch_of(first) for first in numbers]
+        found = containments(grams, np.concatenate(sketches), np.array([len(sketch) for sketch in sketches]))
+        return [first for first, share in zip(numbers, found.tolist(), strict=True) if share >= ALIKE]
 
-    def compared_with(self, grams: NDArray[np.uint64]) -> list[int]:
-        """Numbers of the first passages that share most indexed hashes with a keyed sketch; of equal ones, the newest.
-
-        Counted here, since SQLite takes twice as long to group rows.
-        """
-        (found,) = self._of_each("SELECT group_concat(first) FROM hashes WHERE hash IN", _indexed(grams)).fetchone()
-        if found is None:
-            return []
-        firsts, shared = np.unique(np.fromstring(found, np.int64, sep=","), return_counts=True)
-        return list(firsts[np.argsort(shared, kind="stable")[: -_COMPARED - 1 : -1]].tolist())
-
-    def _of_each(self, select: str, values: Sequence[int]) -> sqlite3.Cursor:
-        """What a statement that ends with IN selects for some values."""
-        return self._db.execute(f"{select} ({','.join('?' * len(values))})", values)
+    def _sketch_of(self, first: int) -> NDArray[np.uint64]:
+        """Keyed sketch of a first passage: SQLite takes most of a charge to read what a text is compared with."""
+        if first not in self._sketches:
+            (raw,) = self._db.execute("SELECT sketch FROM firsts WHERE id = ?", (first,)).fetchone()
+            if len(self._sketches) >= _SKETCHES:
+                self._sketches.clear()
+            self._sketches[first] = np.frombuffer(raw, "<u8")
+        return self._sketches[first]
 
     def _charged(self, first: int) -> tuple[int, float]:
         """How many texts were charged to a first one, and when the oldest was."""
@@ -231,7 +223,7 @@ class Budget:
 
     def _begin(self, grams: NDArray[np.uint64]) -> int:
         first = self._db.execute("INSERT INTO firsts (sketch) VALUES (?)", (grams.astype("<u8").tobytes(),)).lastrowid
-        self._db.executemany("INSERT INTO hashes VALUES (?, ?)", [(one, first) for one in _indexed(grams)])
+        self._index.add(int(first or 0), grams)
         return int(first or 0)
 
     def expire(self) -> None:
@@ -268,15 +260,17 @@ class Budget:
         self._total -= sum(texts.values())
 
     def _end(self, first: int) -> None:
-        (raw,) = self._db.execute("SELECT sketch FROM firsts WHERE id = ?", (first,)).fetchone()
-        hashes = _indexed(np.frombuffer(raw, "<u8"))
-        self._db.executemany("DELETE FROM hashes WHERE hash = ? AND first = ?", [(one, first) for one in hashes])
+        self._index.remove(first, self._sketch_of(first))
         self._db.execute("DELETE FROM firsts WHERE id = ?", (first,))
+        del self._sketches[first]  # its number may be another's
 
-    def _count(self) -> None:
-        """Count what texts cost by caller, and in all."""
+    def _load(self) -> None:
+        """Count what texts cost by caller, and in all, and index first passages, as the table has them now."""
         self._texts = Counter(dict(self._db.execute("SELECT caller, sum(cost) FROM texts GROUP BY caller")))
         self._total = self._texts.total()
+        self._index, self._sketches = PassageIndex(), dict[int, NDArray[np.uint64]]()
+        for first, sketch in self._db.execute("SELECT id, sketch FROM firsts"):
+            self._index.add(first, np.frombuffer(sketch, "<u8"))
 
     def _left(self, oldest: float) -> float:
         """Seconds until what was charged then leaves the window."""
@@ -293,26 +287,3 @@ def _refusal(refuse: Callable[..., None], *arguments: Any) -> BudgetSpent | None
     except BudgetSpent as spent:
         return spent
     return None
-
-
-def containments(one: NDArray[np.uint64], others: NDArray[np.uint64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Share of the smaller passage's n-grams that the other holds, of a passage and each of others, by keyed sketches.
-
-    0 with few shared hashes. others: their sketches, one behind the other; sizes: hashes of each, 1 at least.
-    """
-    ends_of_one = np.zeros(2**16, bool)  # comparing all of them exactly would take most of a charge
-    ends_of_one[one.astype(np.uint16)] = True
-    places = np.flatnonzero(ends_of_one[others.astype(np.uint16)])
-    few, ends = others[places], np.cumsum(sizes)
-    places = places[one[np.minimum(one.searchsorted(few), len(one) - 1)] == few]
-    shared, found = np.bincount(ends.searchsorted(places, "right"), minlength=len(sizes)), np.zeros(len(sizes))
-    for place in np.flatnonzero(shared >= FEWEST_SHARED):
-        both = one, others[ends[place] - sizes[place] : ends[place]]
-        bound = min((each[-1] for each in both if len(each) == MOST_GRAMS), default=np.uint64(2**64 - 1))
-        found[place] = shared[place] / min(each.searchsorted(bound, "right") for each in both)
-    return found
-
-
-def _indexed(grams: NDArray[np.uint64]) -> list[int]:
-    """Hashes of a keyed sketch by which it is found."""
-    return list(grams[grams % _ONE_IN == 0].view(np.int64).tolist())

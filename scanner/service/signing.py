@@ -1,6 +1,6 @@
 """The detector's secrets: Ed25519 keys that sign its reports, one at a time and each with dates, and experts' tokens.
 
-signing.json in the detector's folder has every key that ever was, signing-ID.pem the private keys of those not revoked.
+signing.json in the detector's folder has every key that ever was, signing-ID.pem the private key of the one that signs.
 A key's id is the beginning of the SHA-256 of its public key, so that no other key can pass for it.
 
 Experts learn more of the detector than anybody does, by tokens that end and can be revoked. tokens.json has their
@@ -107,6 +107,8 @@ def _public_key(key: SigningKey) -> Ed25519PublicKey:
 def new_signing_key(state: Path) -> SigningKey:
     """Make a key that signs from now on, in the place of the one that does; that one's reports stay good.
 
+    Its private file goes, from which nobody needs to sign any more.
+
     Raises:
         Refused: it cannot be written.
     """
@@ -125,6 +127,8 @@ def new_signing_key(state: Path) -> SigningKey:
         until = {"signs_until": now + _HANDOVER}
         ended = [key if key.signs_until else key.model_copy(update=until) for key in before]
         _write(state, _SigningKeys(keys=(*ended, made)))
+        for key in ended:
+            _private_file(state, key.key_id).unlink(missing_ok=True)
     return made
 
 

@@ -15,14 +15,12 @@ from scanner.errors import Refused
 from scanner.service.budget import (
     _COMPARED,
     ALIKE,
-    FEWEST_SHARED,
     SECONDS_BETWEEN_CHECKPOINTS,
     Budget,
     BudgetSpent,
     Charge,
-    _indexed,
-    containments,
 )
+from scanner.service.passages import FEWEST_SHARED, PassageIndex, containments, indexed
 from schemas.service import BudgetConfig
 
 SECRET = bytes(range(32))
@@ -74,10 +72,8 @@ def edited(text: str, share: float, seed: int) -> str:
 
 
 def rows(budget: Budget) -> int:
-    return sum(
-        budget._db.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
-        for name in ("texts", "firsts", "hashes", "charges")
-    )
+    tables = (budget._db.execute(f"SELECT count(*) FROM {name}") for name in ("texts", "firsts", "charges"))
+    return len(budget._index) + sum(table.fetchone()[0] for table in tables)
 
 
 def test_an_identical_text_costs_nothing_whoever_asks_and_however_often(budget):
@@ -184,13 +180,17 @@ def test_a_long_text_costs_its_caller_as_much_as_so_many_short_ones(budget, tmp_
 
 
 def test_a_table_that_was_made_without_costs_goes_on(budget, tmp_path, clock):
+    """One of before also had the hashes of passages, which stand in sketches, too."""
     assert charge(budget, text_of(1))
     budget._db.execute("ALTER TABLE texts DROP COLUMN cost")
+    budget._db.execute("CREATE TABLE hashes (hash INTEGER, first INTEGER, PRIMARY KEY (hash, first)) WITHOUT ROWID")
     budget.close()
     again = Budget(tmp_path / "budget.sqlite", SECRET, BudgetConfig(), clock)
     assert again._total == 1
     assert charge(again, text_of(2))
     assert again._total == 2
+    assert [charge(again, edited(text_of(1), 0.1, seed), f"c{seed}") for seed in range(3)] == [True, True, False]
+    assert not again._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'hashes'").fetchall()
     again.close()
 
 
@@ -251,7 +251,7 @@ def test_a_clock_that_went_ahead_and_back_ends_no_budget_and_none_for_ever(budge
     assert not charge(budget, text_of(520)), "the budget is still used up"
     clock.now += 25 * HOUR
     assert charge(budget, text_of(521)), "and not for ten years"
-    assert rows(budget) == 1 + 1 + 1 + len(_indexed(keyed_sketches(text_of(521), KEY)[0]))
+    assert rows(budget) == 1 + 1 + 1 + len(indexed(keyed_sketches(text_of(521), KEY)[0]))
 
 
 @pytest.mark.seconds
@@ -355,16 +355,36 @@ def test_near_duplicates_are_those_by_the_containment_of_each_pair(budget):
 def test_a_passage_is_compared_with_those_that_share_most_indexed_hashes_the_newest_of_equal_ones(budget):
     """Beside sets of Python; a text edited so often that each shares hashes with more than are compared."""
     sketches = [keyed_sketches(edited(text_of(0, 300), 0.4, seed), KEY)[0] for seed in range(150)]
-    indexed = {budget._begin(each): set(_indexed(each)) for each in sketches}
+    hashes_of = {budget._begin(each): set(indexed(each).tolist()) for each in sketches}
     ties = 0
     for one in sketches[:10]:
-        shared = {first: len(hashes & set(_indexed(one))) for first, hashes in indexed.items()}
+        shared = {first: len(hashes & set(indexed(one).tolist())) for first, hashes in hashes_of.items()}
         ordered = sorted((first for first in shared if shared[first]), key=lambda first: (-shared[first], -first))
         assert len(ordered) > _COMPARED
-        assert budget.compared_with(one) == ordered[:_COMPARED]
+        assert budget._index.most_alike(one, _COMPARED) == ordered[:_COMPARED]
         ties += shared[ordered[_COMPARED - 1]] == shared[ordered[_COMPARED]]
     assert ties > 3
-    assert budget.compared_with(keyed_sketches("another text", KEY)[0]) == []
+    assert budget._index.most_alike(keyed_sketches("another text", KEY)[0], _COMPARED) == []
+
+
+def test_an_index_of_passages_that_come_and_go_is_that_of_sets():
+    """4,000 steps, in which its room ends many times, beside a set for each passage; numbers come again."""
+    drawn, index, kept = random.Random(5), PassageIndex(), dict[int, NDArray[np.uint64]]()
+    for step in range(4000):
+        if kept and drawn.random() < (0.3 if step < 2000 else 0.6):
+            gone = drawn.choice(list(kept))
+            index.remove(gone, kept.pop(gone))
+        else:
+            number = next(one for one in range(1, len(kept) + 2) if one not in kept)
+            kept[number] = np.unique(np.array([drawn.randrange(600) for _ in range(drawn.randrange(60))], np.uint64))
+            index.add(number, kept[number])
+        if step % 20 == 0:
+            wanted = np.unique(np.array([drawn.randrange(600) for _ in range(40)], np.uint64))
+            shared = {one: len(set(indexed(kept[one]).tolist()) & set(indexed(wanted).tolist())) for one in kept}
+            ordered = sorted((one for one in kept if shared[one]), key=lambda one: (-shared[one], -one))
+            assert index.most_alike(wanted, 50) == ordered[:50]
+            assert len(index) == sum(len(indexed(each)) for each in kept.values())
+    assert len(kept) > 100
 
 
 def test_a_full_disk_loses_no_charge_without_a_word(budget):
@@ -379,6 +399,7 @@ def test_a_full_disk_loses_no_charge_without_a_word(budget):
     assert [budget.is_free(each.digest) for each in together] == [True] + 13 * [False]
     assert budget._texts.total() == budget._total == 2
     budget._db.execute(f"PRAGMA max_page_count = {2**30}").fetchone()
+    assert len(budget._index) == sum(len(indexed(keyed_sketches(text_of(seed), KEY)[0])) for seed in (600, 601))
     assert charge(budget, text_of(602), "b")
 
 

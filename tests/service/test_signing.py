@@ -133,6 +133,7 @@ def test_reports_of_a_rotated_key_stay_good_and_those_of_a_revoked_one_do_not(st
     first, second = signing_keys(state)[0], new_signing_key(state)
     after = signer.sign(statement).model_dump_json().encode()
     assert json.loads(json.loads(after)["statement"])["signing_key"] == second.key_id, "taken over without a restart"
+    assert [path.name for path in state.glob("*.pem")] == [f"signing-{second.key_id}.pem"]
     assert check(before, TEXT, signpost(state))
     assert check(after, TEXT, signpost(state))
     revoke_signing_key(state, first.key_id)
