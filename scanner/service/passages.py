@@ -80,7 +80,8 @@ def compile_index() -> None:
 
 def indexed(grams: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Hashes of a keyed sketch by which it is found."""
-    return grams[grams % _ONE_IN == 0]
+    kept: NDArray[np.uint64] = grams[grams % _ONE_IN == 0]
+    return kept
 
 
 @inlined
