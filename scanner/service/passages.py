@@ -19,7 +19,7 @@ _NOBODY = 0
 """Number of a passage that was taken out."""
 
 _END = -1
-"""What follows the last entry of a chain."""
+"""Place that no entry has, behind the last of a chain."""
 
 
 class PassageIndex:

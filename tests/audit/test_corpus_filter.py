@@ -71,7 +71,7 @@ def test_no_text_is_scored_without_what_its_own_half_taught(tmp_path):
     tokens = batch_tokens(texts)
     np.savez(encoding.file_of(0), ids=tokens.ids, offsets=tokens.offsets)
     found = learn_filter(encoding, 2, lessons([digests], [np.arange(200)], 10**6), b"1", 1024, 16)
-    assert (found.about.texts, found.about.learnt) == (16, np.bincount(half).min())
+    assert (found.audited.texts, found.audited.learnt) == (16, np.bincount(half).min())
     one = batch_tokens([[9] * 5 + template])
     stays = [
         found.against(of).without(one, consecutive_positions(np.array([0]), np.array([35]))).scored[0]
@@ -79,7 +79,7 @@ def test_no_text_is_scored_without_what_its_own_half_taught(tmp_path):
     ]
     assert stays == [7, 35]  # the first half has no template, and the second taught it
     again = learn_filter(encoding, 2, lessons([digests], [np.arange(200)], 10**6), b"1", 1024, 16)
-    assert again.about == found.about
+    assert again.audited == found.audited
     assert on_ray.load(encoding, 0).ids.tolist() == tokens.ids.tolist()
 
 
