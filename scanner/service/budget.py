@@ -97,6 +97,9 @@ class Budget:
     def __init__(self, file: Path, secret: bytes, config: BudgetConfig, clock: Callable[[], float] = time.time) -> None:
         self._secret, self._config, self._clock = secret, config, clock
         self._window, self._expired, self._emptied, self._deleted = config.hours * 3600, -math.inf, -math.inf, False
+        self._index, self._sketches = PassageIndex(), dict[int, NDArray[np.uint64]]()
+        # first passages that the transaction under way began and ended, with their keyed sketches
+        self._begun, self._ended = dict[int, NDArray[np.uint64]](), dict[int, NDArray[np.uint64]]()
         compile_index()
         try:
             self._db = sqlite3.connect(file, timeout=1, check_same_thread=False)
@@ -109,7 +112,9 @@ class Budget:
             )
             if "cost" not in [name for _, name, *_ in self._db.execute("PRAGMA table_info(texts)")]:  # an older table
                 self._db.execute("ALTER TABLE texts ADD COLUMN cost INTEGER NOT NULL DEFAULT 1")
-            self._load()
+            self._count()
+            for first, sketch in self._db.execute("SELECT id, sketch FROM firsts"):
+                self._index.add(first, np.frombuffer(sketch, "<u8"))
         except sqlite3.OperationalError as error:
             raise Refused(
                 f"{file}: cannot be used as the budget's table ({error}); each detector needs a `state` of its own, "
@@ -124,13 +129,20 @@ class Budget:
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """A transaction: where something cannot be written, nothing is."""
+        """A transaction: where something cannot be written, nothing is, nor counted or indexed."""
+        self._begun.clear()
+        self._ended.clear()
         try:
             yield
             self._db.commit()
         except BaseException:
             self._db.rollback()
-            self._load()
+            for first, grams in self._begun.items():
+                self._index.remove(first, grams)
+                self._sketches.pop(first, None)  # its number may be another's
+            for first, grams in self._ended.items():
+                self._index.add(first, grams)
+            self._count()
             raise
 
     def digest(self, text: bytes) -> bytes:
@@ -223,8 +235,9 @@ class Budget:
 
     def _begin(self, grams: NDArray[np.uint64]) -> int:
         first = self._db.execute("INSERT INTO firsts (sketch) VALUES (?)", (grams.astype("<u8").tobytes(),)).lastrowid
-        self._index.add(int(first or 0), grams)
-        return int(first or 0)
+        self._begun[first := int(first or 0)] = grams
+        self._index.add(first, grams)
+        return first
 
     def expire(self) -> None:
         """Delete what is older than the window, once a second; a first passage stays while a near-duplicate of it does.
@@ -260,17 +273,16 @@ class Budget:
         self._total -= sum(texts.values())
 
     def _end(self, first: int) -> None:
-        self._index.remove(first, self._sketch_of(first))
+        grams = self._sketch_of(first)
+        self._index.remove(first, grams)
+        self._ended[first] = grams
         self._db.execute("DELETE FROM firsts WHERE id = ?", (first,))
         del self._sketches[first]  # its number may be another's
 
-    def _load(self) -> None:
-        """Count what texts cost by caller, and in all, and index first passages, as the table has them now."""
+    def _count(self) -> None:
+        """Count what texts cost by caller, and in all, as the table has them now."""
         self._texts = Counter(dict(self._db.execute("SELECT caller, sum(cost) FROM texts GROUP BY caller")))
         self._total = self._texts.total()
-        self._index, self._sketches = PassageIndex(), dict[int, NDArray[np.uint64]]()
-        for first, sketch in self._db.execute("SELECT id, sketch FROM firsts"):
-            self._index.add(first, np.frombuffer(sketch, "<u8"))
 
     def _left(self, oldest: float) -> float:
         """Seconds until what was charged then leaves the window."""

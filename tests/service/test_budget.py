@@ -403,6 +403,22 @@ def test_a_full_disk_loses_no_charge_without_a_word(budget):
     assert charge(budget, text_of(602), "b")
 
 
+def test_a_passage_that_cannot_be_deleted_is_found_until_it_is(budget, clock):
+    for seed in range(620, 623):
+        assert charge(budget, text_of(seed))
+    entries, one = len(budget._index), keyed_sketches(text_of(621), KEY)[0]
+    (found,) = budget.near_duplicates_of(one)
+    budget._db.execute("CREATE TEMP TRIGGER full BEFORE DELETE ON firsts BEGIN SELECT RAISE(ABORT, 'full'); END")
+    clock.now += 25 * HOUR
+    with pytest.raises(sqlite3.IntegrityError, match="full"):
+        budget.expire()
+    assert (len(budget._index), budget.near_duplicates_of(one)) == (entries, [found])
+    budget._db.execute("DROP TRIGGER full")
+    clock.now += 2
+    budget.expire()
+    assert (len(budget._index), budget.near_duplicates_of(one)) == (0, [])
+
+
 def test_a_caller_who_has_no_text_left_is_refused_before_any_work_until_the_window_ends(budget, clock):
     assert all(charge(budget, text_of(seed)) for seed in range(700, 720))
     assert not budget.has_left("a", expert=False)
