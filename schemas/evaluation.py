@@ -37,9 +37,7 @@ class RobustnessConfig(_ConfigTable):
     greenlist_temperature: Positive = 0.8  # sampling temperature under the green list
     gamma: Gamma = "1/4"  # share of green tokens
     false_positive_rate: Rate = 1e-5  # rate at which power is stated
-    attacks: tuple[Attack, ...] | None = (
-        None  # None: scanner.evaluation.attacks.ATTACKS_OF_REPORT; paste where human is
-    )
+    attacks: tuple[Attack, ...] | None = None  # None: all of the report, paste where human is
     human: InputConfig | None = None  # text written by people, which marked text is pasted into
     sentence_model: PathText | None = None  # folder of a sentence-embedding model; None: no similarities
     other_tokenizer: PathText | None = None  # for retokenise; None: the sentence model's

@@ -143,9 +143,7 @@ def messages_held(folder: Path | str, key_id: str, user_ids: Sequence[str]) -> d
 def users_named(folder: Path | str, key_id: str, messages: Sequence[int]) -> dict[int, str]:
     """The user who holds each of these messages of a key, where somebody does."""
     _refuse_unknown(folder, [key_id])
-    rows = ledger.ask(
-        folder, lambda users_snapshot: users_snapshot.rows_of_messages(key_id, np.array(messages, np.int64))
-    )
+    rows = ledger.ask(folder, lambda snapshot: snapshot.rows_of_messages(key_id, np.array(messages, np.int64)))
     held = rows.filter(pl.col("removed_at").is_null() & pl.col("user_id").is_not_null())
     return dict(held.select("message", "user_id").iter_rows())
 

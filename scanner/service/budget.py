@@ -98,8 +98,8 @@ class Budget:
         self._secret, self._config, self._clock = secret, config, clock
         self._window, self._expired, self._emptied, self._deleted = config.hours * 3600, -math.inf, -math.inf, False
         self._index, self._sketches = PassageIndex(), dict[int, NDArray[np.uint64]]()
-        # first passages that the transaction under way began and ended, with their keyed sketches
-        self._begun, self._ended = dict[int, NDArray[np.uint64]](), dict[int, NDArray[np.uint64]]()
+        # first passages that the transaction under way began, and those that it ended, with their keyed sketches
+        self._begun, self._ended = list[int](), dict[int, NDArray[np.uint64]]()
         compile_index()
         try:
             self._db = sqlite3.connect(file, timeout=1, check_same_thread=False)
@@ -137,8 +137,8 @@ class Budget:
             self._db.commit()
         except BaseException:
             self._db.rollback()
-            for first, grams in self._begun.items():
-                self._index.remove(first, grams)
+            for first in self._begun:
+                self._index.remove(first)
                 self._sketches.pop(first, None)  # its number may be another's
             for first, grams in self._ended.items():
                 self._index.add(first, grams)
@@ -235,7 +235,7 @@ class Budget:
 
     def _begin(self, grams: NDArray[np.uint64]) -> int:
         first = self._db.execute("INSERT INTO firsts (sketch) VALUES (?)", (grams.astype("<u8").tobytes(),)).lastrowid
-        self._begun[first := int(first or 0)] = grams
+        self._begun.append(first := int(first or 0))
         self._index.add(first, grams)
         return first
 
@@ -273,9 +273,8 @@ class Budget:
         self._total -= sum(texts.values())
 
     def _end(self, first: int) -> None:
-        grams = self._sketch_of(first)
-        self._index.remove(first, grams)
-        self._ended[first] = grams
+        self._ended[first] = self._sketch_of(first)
+        self._index.remove(first)
         self._db.execute("DELETE FROM firsts WHERE id = ?", (first,))
         del self._sketches[first]  # its number may be another's
 

@@ -25,11 +25,12 @@ _END = -1
 class PassageIndex:
     """Numbers of passages, from 1 and below 2^32, by indexed hashes of their keyed sketches.
 
-    Entries whose hashes end alike are a chain; those that were taken out go when there is no room for more.
+    Entries whose hashes end alike are a chain, a passage's entries a run; those that were taken out go when there is no
+    room for more. No chain is walked to take a passage out: a hash that all texts share has one of all passages.
     """
 
     def __init__(self) -> None:
-        self._used = 0
+        self._used, self._begins = 0, dict[int, int]()
         self._hashes, self._passages = np.empty(0, np.uint64), np.empty(0, np.uint32)
         self._make_room(1024)
 
@@ -38,17 +39,21 @@ class PassageIndex:
         return int(np.count_nonzero(self._passages[: self._used]))
 
     def add(self, passage: int, grams: NDArray[np.uint64]) -> None:
-        """Take up a passage with its keyed sketch."""
+        """Take up a passage, which is not there, with its keyed sketch."""
         added = indexed(grams)
         if self._used + len(added) > len(self._hashes):
             self._make_room(len(added))
         begin, self._used = self._used, self._used + len(added)
         self._hashes[begin : self._used], self._passages[begin : self._used] = added, passage
+        self._begins[passage] = begin
         _chain(self._hashes, begin, self._used, self._heads, self._following)
 
-    def remove(self, passage: int, grams: NDArray[np.uint64]) -> None:
-        """Take out a passage with its keyed sketch."""
-        _take_out(passage, indexed(grams), self._hashes, self._passages, self._heads, self._following)
+    def remove(self, passage: int) -> None:
+        """Take out a passage, where it is there."""
+        begin = self._begins.pop(passage, None)
+        if begin is not None:
+            run = self._passages[begin : begin + MOST_GRAMS]
+            run[run == passage] = _NOBODY
 
     def most_alike(self, grams: NDArray[np.uint64], most: int) -> list[int]:
         """Passages that share most indexed hashes with a keyed sketch; of equal ones, those of higher numbers first."""
@@ -58,7 +63,9 @@ class PassageIndex:
     def _make_room(self, more: int) -> None:
         """Leave out what was taken out, and have room for so many entries more, and a quarter of all."""
         kept = self._passages[: self._used] != _NOBODY
-        self._used = int(np.count_nonzero(kept))
+        before = np.append(0, np.cumsum(kept, dtype=np.int64))
+        begins = before[np.fromiter(self._begins.values(), np.int64)].tolist()
+        self._begins, self._used = dict(zip(self._begins, begins, strict=True)), int(before[-1])
         room = self._used + more + self._used // 4
         hashes, passages = np.empty(room, np.uint64), np.empty(room, np.uint32)
         hashes[: self._used] = self._hashes[: len(kept)][kept]
@@ -73,7 +80,7 @@ def compile_index() -> None:
     index, grams = PassageIndex(), np.frombuffer(bytes(8), "<u8")
     index.add(1, grams)
     index.most_alike(grams, 1)
-    index.remove(1, grams)
+    index.remove(1)
     containments(grams, grams, np.array([1]))
     containments(grams.copy(), grams, np.array([1]))
 
@@ -99,24 +106,6 @@ def _chain(
         chain = _chain_of(hashes[entry], heads)
         following[entry] = heads[chain]
         heads[chain] = entry
-
-
-@kernel
-def _take_out(
-    passage: int,
-    wanted: NDArray[np.uint64],
-    hashes: NDArray[np.uint64],
-    passages: NDArray[np.uint32],
-    heads: NDArray[np.int32],
-    following: NDArray[np.int32],
-) -> None:
-    """Mark the entries of a passage's hashes as nobody's."""
-    for value in wanted:
-        entry = heads[_chain_of(value, heads)]
-        while entry != _END:
-            if passages[entry] == passage and hashes[entry] == value:
-                passages[entry] = _NOBODY
-            entry = following[entry]
 
 
 @kernel

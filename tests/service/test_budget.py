@@ -373,7 +373,8 @@ def test_an_index_of_passages_that_come_and_go_is_that_of_sets():
     for step in range(4000):
         if kept and drawn.random() < (0.3 if step < 2000 else 0.6):
             gone = drawn.choice(list(kept))
-            index.remove(gone, kept.pop(gone))
+            index.remove(gone)
+            del kept[gone]
         else:
             number = next(one for one in range(1, len(kept) + 2) if one not in kept)
             kept[number] = np.unique(np.array([drawn.randrange(600) for _ in range(drawn.randrange(60))], np.uint64))
