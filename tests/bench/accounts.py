@@ -43,8 +43,8 @@ def null(accounts: int) -> Iterator[str]:
     """Lines on how often unmarked accounts are ever taken for marked."""
     random, by_evidence, by_pooled = np.random.default_rng(1), 0, 0
     scored = np.arange(1, NIGHTS + 1) * POSTS_A_NIGHT * TOKENS
-    for _ in range(0, accounts, AT_ONCE):
-        score = random.binomial(TOKENS, 0.25, (AT_ONCE, NIGHTS * POSTS_A_NIGHT))
+    for begin in range(0, accounts, AT_ONCE):
+        score = random.binomial(TOKENS, 0.25, (min(AT_ONCE, accounts - begin), NIGHTS * POSTS_A_NIGHT))
         by_evidence += int((_evidence(score, POSTS_A_NIGHT) >= -np.log10(ALPHA)).sum())
         pooled = score.cumsum(axis=1)[:, POSTS_A_NIGHT - 1 :: POSTS_A_NIGHT]
         by_pooled += int(passes(LAW.log10_p(pooled, scored[None, :]), ALPHA).any(axis=1).sum())

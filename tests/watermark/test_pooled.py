@@ -1,6 +1,7 @@
 """Posts of an account as one text, and their evidence over nights, against plain loops; evidence seldom errs."""
 
 import math
+import re
 from fractions import Fraction
 from itertools import pairwise
 
@@ -13,6 +14,7 @@ from scanner.watermark.laws import GREEN_SHARES, TERM_RATES, Binomial, Gamma, Ne
 from scanner.watermark.native.version2_marks import Version2GreenList
 from scanner.watermark.pooled_posts import MARKED_SHARES, by_post, log10_evidence, pooled_positions
 from scanner.watermark.positions import WholeWindows
+from tests.bench.accounts import null
 from tests.watermark.pairs import SECRET, batch_tokens
 
 GREEN = Binomial(Fraction(1, 4))
@@ -130,6 +132,12 @@ def ever(times: int) -> int:
 
 def test_evidence_that_is_looked_at_every_night_seldom_errs():
     assert binomial_limits(ever(1), TRIALS, 0.001).low <= ALPHA
+
+
+def test_the_bench_of_accounts_simulates_as_many_as_it_states():
+    for line in null(20):
+        hits, accounts = re.search(r"(\d+) of (\d+):", line).groups()
+        assert int(hits) <= int(accounts) == 20
 
 
 @pytest.mark.costly
