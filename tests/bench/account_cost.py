@@ -52,7 +52,7 @@ def night(folder: Path, accounts: int, posts_each: int, parts: int) -> Iterator[
     unit = AccountUnit("night", PostGroup(shards, None, -(-accounts * posts_each // ROWS_A_PART)), NOW, NOW.date())
     worker = AccountWorker(plan, f"{NOW:%Y%m%dT%H%M%SZ}", unit)
     yield f"{len(unit.parts)} parts; peak before the first {peak():.0f} MiB"
-    for part in range(parts):
+    for part in range(min(parts, len(unit.parts))):
         began = time.process_time()
         part_of(plan.results, unit.together, part)
         read = time.process_time()
