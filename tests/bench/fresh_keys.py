@@ -148,8 +148,9 @@ def green_lists(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: i
     """Green lists: a fresh key for every PIECES_A_KEY pieces."""
     form: Any = make_format(name, parameters)
     limits, tally = Limits(form.law()), NONE
-    for number in range(-(-wanted // PIECES_A_KEY)):
-        text = pieces(tokens, number * PIECES_A_KEY, PIECES_A_KEY)
+    count = min(PIECES_A_KEY, len(tokens.offsets) - 1)  # a piece's p-values under one key are equal, and count once
+    for number in range(-(-wanted // count)):
+        text = pieces(tokens, number * count, count)
         mark, own = form.open(form.decoy_key(entropy(form.label(), "key", number))), NONE
         counts, scored = green_counts(mark, text) if isinstance(mark, Kgw) else scan_counts(mark, text)
         for many in np.unique(scored):
@@ -355,7 +356,7 @@ def rows_of(what: str, tally: Tally) -> Iterator[dict[str, Any]]:
             "observed / stated": f"{hits / stated:.4f}",
             "95 % interval": f"{low / LEVELS[j]:.4f} to {high / LEVELS[j]:.4f}",
             "spread": f"{np.var(of_keys, ddof=1) / np.mean(of_keys):.2f}"
-            if len(of_keys := [one[j] for one in tally.of_keys]) and hits
+            if len(of_keys := [one[j] for one in tally.of_keys]) > 1 and hits
             else "",
             "holds": "yes" if chance > FAMILY_ERROR / len(ROWS) / len(LEVELS) else "NO",
         }

@@ -33,6 +33,12 @@ def test_green_tokens_of_many_pieces(name, more):
     assert (counts.tolist(), scored.tolist()) == (mark.score(text, positions, 0).tolist(), positions.scored.tolist())
 
 
+def test_no_key_meets_a_piece_twice():
+    text = batch_tokens(np.random.default_rng(5).integers(0, 300, (3, 40)).tolist())
+    tally = fresh_keys.green_lists("hf-lefthash", {"vocab_size": 300}, text, 6)
+    assert (tally.trials, len(tally.of_keys)) == (6, 2)
+
+
 def test_where_keys_are_the_units_the_interval_is_that_of_their_mean():
     of_keys = tuple(np.array([hits]) for hits in [5] * 10 + [15] * 10)
     low, high = fresh_keys.interval(fresh_keys.Tally(20_000, sum(of_keys), np.array([200.0]), of_keys), 0)
