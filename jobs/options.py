@@ -160,7 +160,7 @@ _FIRST_DAY = date(1970, 1, 1)
 
 
 class Day(click.DateTime):
-    """A date that has begun somewhere: a scan of a later one drops what the filter learnt of all nights before it.
+    """A date that has begun somewhere: a later one is a mistake.
 
     `yesterday` is the day before today in UTC, for schedulers that fill in no date.
     """

@@ -209,8 +209,7 @@ def scan(**given: Unpack[_ScanOptions]) -> int:
     committed. Exit codes: 0 done (documents in quarantine included), 1 failed, 2 refused before any work, 3 the audit
     raises an alarm: p-values are too small, or a flag was not proved (a sentence says which), 4 nothing was read
     (unless allow_empty is set) or more could not be read than the configuration allows, 5 fewer canaries were found
-    than planned, 130 and 143 interrupted by Ctrl-C and SIGTERM, which are how --follow is meant to end: there it is 0
-    then.
+    than planned, 130 interrupted by Ctrl-C and 143 by SIGTERM; --follow ends with 0 on either.
 
     \b
     Example:

@@ -230,10 +230,10 @@ SCANS = pa.schema(
         # head of the users' hash chain when the scan began, as hex text; null: no users, or written before heads
         pa.field("users_head", pa.string()),
         pa.field("misnaming_rate", pa.float64()),  # null: none was stated, and it is the false-positive rate
-        pa.field("text_bytes", pa.int64()),  # of the documents; null, as the rest: written before costs
+        pa.field("text_bytes", pa.int64()),  # of the documents; null, as all to `skew`: written before costs
         # of all work that came back, a worker having one core; commit: of the driver
         pa.field("core_seconds", CORE_SECONDS),
-        pa.field("documents_a_core_hour", pa.float64()),  # null, as the rest: no work came back
+        pa.field("documents_a_core_hour", pa.float64()),  # null, as all to `skew`: no work came back
         pa.field("bytes_a_core_hour", pa.float64()),
         pa.field("slowest_shard", pa.string()),  # the shard that took longest, or the first of a pack that did
         pa.field("slowest_path", pa.string()),  # its file
@@ -254,7 +254,7 @@ SCANS = pa.schema(
         # what it looked at together in ACCOUNTS, less the part; null, as the next: it tested no accounts to the end
         pa.field("accounts_unit", pa.string()),
         pa.field("accounts_marked", pa.int64()),  # accounts of this unit that have a row in ACCOUNTS
-        # of the files and precision of the model that read texts, as hex text; null, as the rest: none is configured
+        # of the files and precision of the model that read texts, hex text; null, as the next three: none is configured
         pa.field("reader_sha256", pa.string()),
         pa.field("weighed", pa.int64()),  # texts that it read in this scan
         pa.field("flagged_weighed", pa.int64()),  # of these, flagged by their weights and not before

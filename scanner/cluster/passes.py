@@ -54,7 +54,7 @@ class AccountUnit(NamedTuple):
 
 
 class AccountResult(NamedTuple):
-    """Result of a part: files that are in no table yet, how many accounts were tested, and how many are marked."""
+    """Result of a part: files that are in no table yet, how many accounts were tested, and how many are flagged."""
 
     audit: tuple[DataFile, ...]
     rows: tuple[DataFile, ...]
@@ -63,7 +63,7 @@ class AccountResult(NamedTuple):
 
 
 class AccountTotals(NamedTuple):
-    """How many accounts were tested, and how many of them are marked."""
+    """How many accounts were tested, and how many of them are flagged."""
 
     tested: int
     flagged: int
@@ -276,7 +276,7 @@ def filter_pass(plan: Plan, scan_id: str, sample: FilterSample, meanwhile: Calla
 
 
 def _today() -> date:
-    """The date in UTC: a night to come, stated by mistake, would drop what the next nights need."""
+    """The date in UTC; sketches are dropped by it where a scan states a later one by mistake."""
     return datetime.now(UTC).date()
 
 

@@ -206,6 +206,7 @@ class NameColumns(NamedTuple):
         """
         user = entries[0].user
         later = began if user.naming == Naming.HELD_LATER else None
+        # in the place of the rule's own word, which is `undecided` where an account is named
         self.naming[document], self.user_id[document], self.held_since[document] = user
         self.first_seen_at[document] = existed_by or later
         self.named[document], self.named_again[document] = each_user_once(entries)

@@ -22,8 +22,8 @@ from scanner.input.documents import read_text
 from scanner.scan_plan import NO_VARIANTS, ErrorShares
 from scanner.watermark import Positions, Tokens
 from scanner.watermark.positions import (
+    BITS_A_CELL,
     LEAST_REACH,
-    TEXTS_A_CELL,
     CommonNgrams,
     PositionRule,
     Sketch,
@@ -132,7 +132,7 @@ class Learner:
     def _bit(self, raw: bytes, account: str | None) -> int:
         """The bit that a text sets: its account's, or its own where the input has none."""
         whose = b"account\0" + (account or "").encode() if self._by_account else raw
-        return self._ids.for_filter(whose)[8] % TEXTS_A_CELL
+        return self._ids.for_filter(whose)[8] % BITS_A_CELL
 
 
 def _texts_of(tokens: Tokens, wanted: NDArray[np.bool_]) -> Tokens:

@@ -131,7 +131,7 @@ class UsersSnapshot:
         return pl.concat(found)
 
     def between(self, key_id: str, low: int = BELOW_ALL_VALUES, high: int = LARGEST_VALUE) -> pl.DataFrame:
-        """Rows of the messages above `low` and at most `high`, in order. Raises Refused as `given` does."""
+        """Rows of the messages above `low` and at most `high`, in order. Raises Refused as `rows_of_messages` does."""
         found = (
             [t for run in self._runs for t in run.rows(key_id, kind).between(low, high)] for kind in (GIVEN, REMOVED)
         )

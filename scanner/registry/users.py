@@ -65,8 +65,9 @@ def _drawn_by_trial(
 def _drawn_by_rank(taken_up_to: Callable[[Ints], Ints], free: int, count: int, rng: np.random.Generator) -> Ints:
     """Draw `count` ranks among `free` messages, and find each by bisection of how many messages are taken up to it."""
     ranks = rng.choice(free, size=count, replace=False)
-    low, high = ranks, ranks + int(taken_up_to(np.array([MAX_MESSAGES]))[0])  # numbers of messages; the first one that
-    while (low < high).any():  # has as many free ones before it is free itself
+    # between numbers of messages: the first that has as many free ones before it is free itself
+    low, high = ranks, ranks + int(taken_up_to(np.array([MAX_MESSAGES]))[0])
+    while (low < high).any():
         middle = (low + high) // 2
         enough = middle + 1 - taken_up_to(_message(middle)) > ranks
         low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
@@ -82,7 +83,7 @@ def _message(number: Ints) -> Ints:
 MAX_ID = 256
 """Most characters of a user's id, which stands in every verdict that names the user."""
 
-COMPARED = 1_000_000
+MOST_USERS_COMPARED = 1_000_000
 """Most users of a registry with all of whom new users are compared."""
 
 
@@ -153,8 +154,8 @@ def give_messages(
 def look_alikes(folder: Path | str, user_ids: Sequence[str | None] | pl.Series) -> list[tuple[str, str]]:
     """Users to be added, each with another one, known or among them, that looks the same (scanner.printable.skeleton).
 
-    Where more than COMPARED users are known, the users to be added are compared with each other alone. Raises Refused
-    as `add_users` does.
+    Where more than MOST_USERS_COMPARED users are known, the users to be added are compared with each other alone.
+    Raises Refused as `add_users` does.
     """
     users = _checked_users(user_ids)["user_id"]
     load_registry(folder)
@@ -173,7 +174,7 @@ def look_alikes(folder: Path | str, user_ids: Sequence[str | None] | pl.Series) 
 
 def _compared(users_snapshot: UsersSnapshot, users: pl.Series) -> tuple[set[str], pl.Series]:
     """The users who are new, and all users whom they are compared with."""
-    if any(users_snapshot.count(key_id)[0] > COMPARED for key_id in users_snapshot.key_ids):
+    if any(users_snapshot.count(key_id)[0] > MOST_USERS_COMPARED for key_id in users_snapshot.key_ids):
         new = set(users) - set(users_snapshot.of_users(users)["user_id"])
         return new, pl.Series(sorted(new), dtype=pl.String)
     names = [users_snapshot.between(key_id)["user_id"].drop_nulls() for key_id in users_snapshot.key_ids]
@@ -183,7 +184,7 @@ def _compared(users_snapshot: UsersSnapshot, users: pl.Series) -> tuple[set[str]
 
 
 def _candidates(names: pl.Series, skeletons: Collection[str]) -> pl.Series:
-    """The names that may look like one of `looks`. Most names are ASCII, and decided quickly."""
+    """The names that may look like one of `skeletons`. Most names are ASCII, and decided quickly."""
     plain = names.str.contains(r"^[ -~]*$")
     shape = names.str.to_lowercase().str.replace_all(" +", " ").str.strip_chars(" ")
     return names.filter(~plain | shape.is_in(pl.Series(list(skeletons), dtype=pl.String).implode()))

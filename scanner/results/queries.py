@@ -142,7 +142,7 @@ def flagged(
 
 
 def flags_at_rate(results: str, false_positive_rate: float, wanted: pl.Expr = EVERY_ROW) -> pl.LazyFrame:
-    """Rows of `flagged` in any order, without the state of their audit."""
+    """Flags at a rate, those of canaries too, in any order, without the state of their audit."""
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
     return _without_contradictions(newest_flags(results, flags(results).filter(strict), wanted), NAMED_LISTS)
 
@@ -167,11 +167,11 @@ def _without_contradictions(rows: pl.LazyFrame, lists: Sequence[str]) -> pl.Lazy
     # A user stands under `named` alone, and a list of names where the registry was asked, which takes a message. Here
     # no registry is asked: scanner.evidence.registry_check holds rows against it.
     known, of_registry = ([str(naming) for naming in namings] for namings in (set(Naming) - {Naming.NONE}, OF_REGISTRY))
-    filters = pl.col("naming").is_in(of_registry)
+    is_of_registry = pl.col("naming").is_in(of_registry)
     wrong = [
         ~pl.col("naming").is_in(known),
         pl.col("user_id").is_not_null() & (pl.col("naming") != Naming.NAMED),
-        filters & pl.col("message").is_null(),
+        is_of_registry & pl.col("message").is_null(),
     ]
     for name in lists:
         listed = pl.element().struct.field
@@ -179,7 +179,7 @@ def _without_contradictions(rows: pl.LazyFrame, lists: Sequence[str]) -> pl.Lazy
             ~listed("naming").is_in(of_registry) | listed("message").is_null() | listed("key_id").is_null()
         )
         wrong += [
-            ~filters & (pl.col(name).list.len() > 0),
+            ~is_of_registry & (pl.col(name).list.len() > 0),
             pl.col(name).list.eval(unlike.fill_null(value=True)).list.any(),
         ]
     contradicted = pl.any_horizontal(one.fill_null(value=False) for one in wrong)
@@ -188,7 +188,7 @@ def _without_contradictions(rows: pl.LazyFrame, lists: Sequence[str]) -> pl.Lazy
 
 
 def spans(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
-    """Marked parts of the documents that `flagged` gives, as in schemas.tables.SPANS. Raises as `verdicts`.
+    """Marked parts of all documents that are flagged, canaries too, as in schemas.tables.SPANS. Raises as `verdicts`.
 
     If several sets of keys have the same span, the newest is given.
     """

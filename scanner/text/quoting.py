@@ -349,7 +349,7 @@ def _size(token: int, bytes_of: NDArray[np.int32]) -> int:
 
 
 class Lengths(NamedTuple):
-    """How many bytes of text each token id is, int32[V], and how many more those of a whole text are than it has."""
+    """How many bytes of text each token id is, int32[V], and how many more the tokens of a text have than it has."""
 
     of_tokens: NDArray[np.int32]
     more: int

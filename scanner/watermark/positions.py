@@ -302,7 +302,7 @@ CELLS_AN_NGRAM = 2
 CELLS_OF_A_ROW = 1 << 23
 """Cells of a row, a power of 2: a sketch has 128 MiB, a filter 2 MiB."""
 
-TEXTS_A_CELL = 64
+BITS_A_CELL = 64
 """Bits of a cell."""
 
 MOST_NGRAMS = 1 << 25
@@ -335,7 +335,7 @@ class Sketch:
         self.cells = np.zeros((CELLS_AN_NGRAM, CELLS_OF_A_ROW), np.uint64) if cells is None else cells
 
     def learn(self, key: NDArray[np.uint64], tokens: Tokens, texts: NDArray[np.uint8]) -> None:
-        """Count the n-grams of D texts; texts: uint8[D], the bit of each by its digest, below TEXTS_A_CELL."""
+        """Count the n-grams of D texts; texts: uint8[D], the bit of each by its digest, below BITS_A_CELL."""
         _learn(tokens.ids, tokens.offsets, self.reach, key, texts, self.cells)
 
     def merge(self, other: "Sketch") -> "Sketch":
@@ -349,7 +349,7 @@ class Sketch:
 
 def least_bits(texts: int) -> int:
     """Bits of a cell that so many distinct texts set on average."""
-    return round(TEXTS_A_CELL * (1.0 - (1.0 - 1.0 / TEXTS_A_CELL) ** texts))
+    return round(BITS_A_CELL * (1.0 - (1.0 - 1.0 / BITS_A_CELL) ** texts))
 
 
 @dataclass(frozen=True)
@@ -383,7 +383,7 @@ class CommonNgrams:
 
 @kernel
 def _hash(ids: NDArray[np.uint32], end: int, reach: int, key: NDArray[np.uint64]) -> np.uint64:
-    """Hash of the n-gram that ends at a place: multilinear (see positions), then mixed as splitmix64 does."""
+    """Hash of the n-gram that ends at a place: multilinear, then mixed as splitmix64 does."""
     h = key[0]
     for i in range(reach + 1):
         h += uint64(key[i + 1] * uint64(ids[end - reach + i]))

@@ -252,7 +252,7 @@ def test_look_alikes_are_those_whose_skeletons_are_equal(tmp_path_factory, token
     new_key(folder, "k1", format="gumbel", window=1, messages=25, tokenizer=tokenizer)
     add_users(folder, None, sorted(known))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(users_module, "COMPARED", 0 if large else 10)
+        patch.setattr(users_module, "MOST_USERS_COMPARED", 0 if large else 10)
         found = look_alikes(folder, sorted(names))
     others = names - known if large and known else names | known
     alike = {name for name in names - known if any(skeleton(name) == skeleton(o) for o in others - {name})}

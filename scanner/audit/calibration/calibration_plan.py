@@ -32,7 +32,7 @@ from scanner.text import load_tokenizer
 from scanner.watermark import Dedup, Format, Tokens
 from scanner.watermark.laws import Law, Normal
 from scanner.watermark.native.format import of_the_paper
-from scanner.watermark.positions import TEXTS_A_CELL, PositionRule, Sketch
+from scanner.watermark.positions import BITS_A_CELL, PositionRule, Sketch
 from schemas.audit import CalibrationConfig, RegistryAuditConfig
 from schemas.registry import MasterKey
 
@@ -244,7 +244,7 @@ def lessons(
 
 
 def _lesson(part: int, digests: NDArray[np.uint64], documents: NDArray[np.int64]) -> CorpusLesson:
-    bits = digests[documents] // np.uint64(CORPUS_HALVES) % np.uint64(TEXTS_A_CELL)
+    bits = digests[documents] // np.uint64(CORPUS_HALVES) % np.uint64(BITS_A_CELL)
     return CorpusLesson(part, documents, bits.astype(np.uint8))
 
 

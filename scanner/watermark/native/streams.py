@@ -75,7 +75,7 @@ def chacha8_block(key: NDArray[np.uint32], counter: int, nonce: int) -> NDArray[
 
 @kernel
 def end_of_chunk(index: NDArray[np.int64], p: int) -> int:
-    """The first scored position beyond the chunk of position p, or before its own: p < end ≤ p + CHUNK."""
+    """One past the last scored position of the chunk that begins at position p: p < end ≤ p + CHUNK."""
     stop, most = index[p] + CHUNK, min(p + CHUNK, len(index))
     end = p + 1
     while end < most and index[end - 1] < index[end] < stop:

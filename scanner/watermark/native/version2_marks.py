@@ -30,13 +30,14 @@ from schemas.registry import MOST_NUMBERS
 MOST_GROUPS_SEARCHED = 8
 """Most groups of a document whose users are searched (SPEC_2 §3)."""
 
-_AT_FIRST = 16
+_FIRST_CANDIDATES = 16
 """Candidates that a document without groups is first searched for; where as many pass, all are searched for."""
 
 _ROOM = 1e-9
 """Slack in log10 p, so that rounding decides nothing (SPEC_2 §3)."""
 
 _REMEMBERED = 1 << 16
+"""Most lengths whose floors are kept in memory."""
 
 
 BestOfRuns = Callable[[ScoredSteps, RunRequest], tuple[NDArray[np.int64], NDArray[np.generic]]]
@@ -140,9 +141,11 @@ class Version2Mark(NativeMark):
         return self._in_groups(shared, of_users, groups, self.groups)
 
     def _among_all(self, steps: ScoredSteps, count: int) -> Candidates:
-        """The best two of each document, and all others that p alone puts beyond what the best of all reaches."""
+        """The best two messages of each document, and all others whose p is 1/count or less."""
         documents = np.arange(len(steps.scored))
-        message, score = self._candidates(steps, documents, self._floors_of(steps.scored, count), count, _AT_FIRST)
+        message, score = self._candidates(
+            steps, documents, self._floors_of(steps.scored, count), count, _FIRST_CANDIDATES
+        )
         return Candidates(message, score, independent=True)
 
     def _candidates(
@@ -198,7 +201,7 @@ class Version2Mark(NativeMark):
 
 @functools.lru_cache(maxsize=32)
 def _known_floors(law: Law, count: int) -> dict[int, float]:
-    """Floors by number of scored positions, of all keys of a law: a decoy's key scores one text."""
+    """Floors by number of scored positions, kept for all keys of a law, since a decoy's key scores one text."""
     del law, count
     return {}
 

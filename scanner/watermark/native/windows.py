@@ -58,7 +58,7 @@ class WindowKey(NamedTuple):
 def standing_out(
     key: WindowKey, tokens: Tokens, positions: Positions, windows: Windows, count: int, share: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Windows, and the message of each that may be as good as it is by chance in a share of windows: int64[Q] each.
+    """Windows whose best message may have a p of `share` or less, over all messages, and that message: int64[Q] each.
 
     key: of version 2; share: of windows of text that nobody marked.
     """
@@ -82,7 +82,7 @@ def standing_out(
 
 
 def _best_of_each(whose: NDArray[np.int64], log10_p: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Places of the MOST_WINDOWS smallest p of each, in order."""
+    """Places of the MOST_WINDOWS smallest p of each document and group, in order."""
     order = np.lexsort((log10_p, whose))
     rank = np.arange(len(order)) - np.searchsorted(whose[order], whose[order])
     return np.sort(order[rank < MOST_WINDOWS])

@@ -1,6 +1,6 @@
 """A key for each request, as SGLang takes it, derived from one master key for each user: a text names its user.
 
-Users are the messages of one format. A key has 64 bits and 32 that count (sglang.py): with M users the smallest
+Users are the messages of one format. A key has 64 bits and 32 that count (format.py): with M users the smallest
 corrected p-value is about M / 2^32, and whoever tries 2^32 states forges any user's mark.
 """
 
@@ -34,7 +34,7 @@ _PURPOSE = b"brickscan sglang user key v1"
 _TILE = 1024  # states at a time, whose products stay in the first-level cache
 _FACTORS = 30  # factors of up to 2^32, whose product double precision holds
 _MISS = 1e-11  # relative error of `scores_under`, many times over
-_OF_LEVELS = 1.0 + LEVELS * (LEVELS + 1) / 2  # all levels together, whose sums miss one by one
+_OF_LEVELS = 1.0 + LEVELS * (LEVELS + 1) / 2  # all levels together: the sum of each has an error of its own
 
 
 def user_key(secret: bytes, message: int) -> int:
@@ -88,10 +88,10 @@ def exact_scores(
     states: NDArray[np.uint32], seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], offsets: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Score of each document under a state of its own: float64[D]."""
-    out, alike = np.empty(len(states)), np.ones(len(seeds), np.uint8)
+    out, ones = np.empty(len(states)), np.ones(len(seeds), np.uint8)
     for d in range(len(out)):
-        mine = slice(offsets[d], offsets[d + 1])
-        out[d] = exact_score(states[d], seeds[mine], tokens[mine], alike[mine])
+        of_document = slice(offsets[d], offsets[d + 1])
+        out[d] = exact_score(states[d], seeds[of_document], tokens[of_document], ones[of_document])
     return out
 
 
@@ -138,28 +138,28 @@ def best_two(
     """
     documents = len(offsets) - 1
     message, score = np.full((documents, 2), -1), np.zeros((documents, 2))
-    about, of_level = np.empty(len(states)), np.empty(len(states))
+    approximate, of_level = np.empty(len(states)), np.empty(len(states))
     for d in range(documents):
-        mine = slice(offsets[d], offsets[d + 1])
-        if not levels[mine].any():  # all messages are as good
+        of_document = slice(offsets[d], offsets[d + 1])
+        if not levels[of_document].any():  # all messages are as good
             message[d, : len(states)] = np.arange(min(2, len(states)))
             continue
-        about[:] = 0.0
+        approximate[:] = 0.0
         for level in range(1, LEVELS + 1):
-            at_level = levels[mine] == level
+            at_level = levels[of_document] == level
             if at_level.any():
-                scores_under(states, seeds[mine][at_level], tokens[mine][at_level], of_level)
-                about += level * of_level
+                scores_under(states, seeds[of_document][at_level], tokens[of_document][at_level], of_level)
+                approximate += level * of_level
         first, second = -1.0, -1.0
-        for m in range(len(about)):
-            if about[m] > first:
-                first, second = about[m], first
-            elif about[m] > second:
-                second = about[m]
-        for m in range(len(about)):
-            if about[m] < second - 2.0 * _MISS * (_OF_LEVELS + first):
+        for m in range(len(approximate)):
+            if approximate[m] > first:
+                first, second = approximate[m], first
+            elif approximate[m] > second:
+                second = approximate[m]
+        for m in range(len(approximate)):
+            if approximate[m] < second - 2.0 * _MISS * (_OF_LEVELS + first):
                 continue
-            exact = exact_score(states[m], seeds[mine], tokens[mine], levels[mine])
+            exact = exact_score(states[m], seeds[of_document], tokens[of_document], levels[of_document])
             if message[d, 0] < 0 or exact > score[d, 0]:
                 message[d, 1], score[d, 1] = message[d, 0], score[d, 0]
                 message[d, 0], score[d, 0] = m, exact
@@ -196,14 +196,14 @@ class SglangUsers(StackMark):
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
         """See Watermark."""
         states = self._states_of(messages, positions)
-        return exact_scores(states, *self._draws_from(tokens, positions), positions.offsets)
+        return exact_scores(states, *self._seeds_and_tokens(tokens, positions), positions.offsets)
 
     def terms_of_keys(
         self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int
     ) -> NDArray[np.float64]:
         """See TermsOfKeys: one sum, since a message has one key."""
         states = self._states_of(messages, positions)
-        return exact_terms(states, *self._draws_from(tokens, positions), positions.offsets)[None]
+        return exact_terms(states, *self._seeds_and_tokens(tokens, positions), positions.offsets)[None]
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
         """See Searches. Users are independent of each other, unless two have one state: then one name passes alone."""
@@ -214,7 +214,7 @@ class SglangUsers(StackMark):
     ) -> Candidates:
         """See SearchesByLevels."""
         states = self.states(count)
-        message, score = best_two(states, *self._draws_from(tokens, positions), positions.offsets, levels)
+        message, score = best_two(states, *self._seeds_and_tokens(tokens, positions), positions.offsets, levels)
         return Candidates(message, score, independent=len(np.unique(states)) == count)
 
     def _states_of(self, messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.uint32]:
@@ -224,13 +224,13 @@ class SglangUsers(StackMark):
             raise ValueError(f"message {wanted.min()} is out of range; messages count from 0")
         return self.states(int(wanted.max(initial=-1)) + 1)[wanted]
 
-    def _draws_from(self, tokens: Tokens, positions: Positions) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    def _seeds_and_tokens(self, tokens: Tokens, positions: Positions) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         seeds = seeds_of(tokens.ids, tokens.offsets, positions.index, self.width)
         return seeds, tokens.ids[positions.index]
 
 
 class _Decoy(SglangUsers):
-    """Users whose states are drawn at once. Uniform keys have uniform states, as the last word goes in one to one."""
+    """Users whose states are drawn at once. A uniform key has a uniform state: its last word changes it one to one."""
 
     def states(self, count: int) -> NDArray[np.uint32]:
         """The states, drawn anew each time, since there are many decoys."""
