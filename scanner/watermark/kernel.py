@@ -4,6 +4,7 @@ numba takes most of a second to import, and most commands call no kernel: a kern
 """
 
 import functools
+import operator
 import os
 import sys
 from collections.abc import Callable
@@ -47,16 +48,14 @@ class Kernel:
         functools.update_wrapper(self, function)
         self.py_func, self.inline = function, inline
 
-    def __call__(self, *arguments: object) -> object:
-        """Call the compiled function."""
-        return self.compiled(*arguments)
-
     @functools.cached_property
     def compiled(self) -> Any:  # noqa: ANN401 - numba has no types
         """What numba compiles for each kind of arguments."""
         from scanner.watermark.compiler import compile_function
 
         return compile_function(self.py_func, self.inline)
+
+    __call__ = property(operator.attrgetter("compiled"))  # each call is numba's, without a step of Python's before it
 
     @property
     def _numba_type_(self) -> object:
