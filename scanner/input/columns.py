@@ -4,7 +4,7 @@ Times stand in files as timestamps with a zone or without one, dates, ISO 8601 a
 read into UTC. A time that cannot be read is null, and costs its document nothing.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal, NamedTuple
 
@@ -214,13 +214,12 @@ def check_columns(schema: pa.Schema, columns: Columns, partitions: Collection[st
 
 def readable(schema: pa.Schema, columns: Columns) -> Columns:
     """The columns without ids, accounts and times that have no plain text form, or whose names stand twice."""
-
-    def left(name: str | None, allowed: Callable[[pa.DataType], bool]) -> str | None:
+    read: dict[str, str | None] = {}
+    for role, is_allowed in (("id", _is_name), ("account", _is_name), ("time", _is_time)):
+        name = columns.names[role]
         found = [] if name is None else schema.get_all_field_indices(name)
-        return name if len(found) == 1 and allowed(plain_type(schema.field(found[0]).type)) else None
-
-    ids, accounts = left(columns.id, _is_name), left(columns.account, _is_name)
-    return columns._replace(id=ids, account=accounts, time=left(columns.time, _is_time))
+        read[role] = name if len(found) == 1 and is_allowed(plain_type(schema.field(found[0]).type)) else None
+    return columns._replace(id=read["id"], account=read["account"], time=read["time"])
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -287,21 +286,18 @@ def documents_of(
     all_read: whether every column that the configuration names is read; partitions: values that stand beside the file,
     by what the column holds.
     """
-
-    def named(role: str) -> pa.Array:
-        name = columns.names[role]
-        if name is None:
-            return pa.array([partitions.get(role)] * len(batch))
-        return _plain(batch.column(name))
-
-    created = times(named("time"), columns.time_zone)
-    ids, accounts = _names(named("id")), _names(named("account"))
+    values = {
+        role: pa.array([partitions.get(role)] * len(batch)) if name is None else _plain(batch.column(name))
+        for role, name in columns.names.items()
+    }
+    created = times(values["time"], columns.time_zone)
+    ids, accounts = _names(values["id"]), _names(values["account"])
     unread = created.unread | ids.unread | accounts.unread | (not all_read)
     return pa.RecordBatch.from_arrays(
         [
             pa.array(np.arange(first, first + len(batch), dtype=np.int64)),
             ids.names,
-            named("text").cast(pa.large_binary()),
+            values["text"].cast(pa.large_binary()),
             accounts.names,
             created.at,
             created.latest,

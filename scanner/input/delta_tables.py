@@ -26,13 +26,14 @@ from pyarrow import fs
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.input.deletion_vectors import VectorRows, read_deletion_vectors
 from scanner.input.delta_log import CommitLog, actions_of, all_to_nanoseconds
-from scanner.input.table_files import FileColumns, TableFiles
 from scanner.input.tables import (
     LOG_OF_DELTA,
     Commit,
+    FileColumns,
     FileOrigin,
     LogEntry,
     Snapshot,
+    TableFiles,
     TableReading,
     origins_of,
 )

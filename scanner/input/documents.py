@@ -5,6 +5,7 @@ Read with pyarrow, since texts may be invalid UTF-8. Batches are small, because 
 
 import contextlib
 import hashlib
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -64,12 +65,13 @@ def open_source(file: InputFile, columns: Columns) -> FileSource:
         FileFault: it is gone, is another one than was listed, or its bytes cannot be read.
     """
     with contextlib.ExitStack() as closing:
-        opened, of_path = closing.enter_context(file.open()), file.values
+        opened = closing.enter_context(file.open())
         footer = footer_of(opened)
         try:
             plain = open_footer(footer)
             metadata, found = plain.metadata, readable(plain.schema_arrow, columns)
             configured, read = columns.names, found.names
+            of_path = {} if read == configured else file.values
             names = [name for name in dict.fromkeys(read.values()) if name is not None]
             options = {"metadata": metadata, "buffer_size": _BUFFER_BYTES, "pre_buffer": False}
             options["page_checksum_verification"] = True  # for pages that have a checksum
@@ -160,10 +162,12 @@ class Reader:
         if not_read.all():
             return
         file.check_unchanged()
-        for part in self._read_small(file, columns, start, stop):
-            if held and (isinstance(part, Unreadable) or size + part.nbytes > BATCH_TEXT_BYTES):
-                yield _together(held)
+        for part in itertools.chain(self._read_small(file, columns, start, stop), (None,)):
+            if held and (part is None or isinstance(part, Unreadable) or size + part.nbytes > BATCH_TEXT_BYTES):
+                yield held[0] if len(held) == 1 else pa.concat_batches(held)  # a single one is not copied
                 held, size = [], 0
+            if part is None:
+                break
             if isinstance(part, Unreadable):
                 reached = part.stop
                 yield part
@@ -176,8 +180,6 @@ class Reader:
             else:
                 held.append(part)
                 size += part.nbytes
-        if held:
-            yield _together(held)
         file.check_unchanged()
         if reached != stop:
             raise FileFault("unreadable", f"rows {start} to {stop - 1} were promised, and it ends before row {reached}")
@@ -185,7 +187,10 @@ class Reader:
     def _read_small(
         self, file: InputFile, columns: Columns, start: int, stop: int
     ) -> Iterator[pa.RecordBatch | Unreadable]:
-        group, source = self._group_or_source(file, columns)
+        if self._kept is not None and (self._kept.source.file, self._kept.source.columns) != (file, columns):
+            self.close()
+        group, self._kept = self._kept, None  # kept again when all went well
+        source = open_source(file, columns) if group is None else group.source
         try:
             for number, first, rows in _ranges(source.as_values.metadata, start, stop):
                 if group is None or not group.goes_on(number, rows):
@@ -204,14 +209,6 @@ class Reader:
             if self._kept is not group or group is None:
                 source.opened.close()
 
-    def _group_or_source(self, file: InputFile, columns: Columns) -> tuple["_Group | None", FileSource]:
-        kept, self._kept = self._kept, None  # kept again when all went well
-        if kept is not None and (kept.source.file, kept.source.columns) == (file, columns):
-            return kept, kept.source
-        if kept is not None:
-            kept.source.opened.close()
-        return None, open_source(file, columns)
-
 
 def _ranges(metadata: pq.FileMetaData, start: int, stop: int) -> Iterator[tuple[int, int, range]]:
     """Row groups that hold some of the rows start … stop−1: number, first row, and which of these rows it holds."""
@@ -221,11 +218,6 @@ def _ranges(metadata: pq.FileMetaData, start: int, stop: int) -> Iterator[tuple[
         if max(start, first) < min(stop, end):
             yield number, first, range(max(start, first), min(stop, end))
         first = end
-
-
-def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch made of several; a single batch is not copied."""
-    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
 
 def _reader(source: FileSource, group: int) -> tuple[pq.ParquetFile, int]:

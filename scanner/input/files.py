@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import NamedTuple, overload
 from urllib.parse import quote, urlsplit
 
 import numpy as np
@@ -30,16 +30,13 @@ from scanner.input.tables import (
     NEWEST_TABLES,
     LogEntry,
     TableFile,
+    TableFiles,
     TableFolders,
     TableReading,
     unpack_rows,
     values_of_path,
 )
 from scanner.storage.locations import ask_many_at_once, filesystem_of, is_uri, refuse_password
-
-if TYPE_CHECKING:
-    from scanner.input.table_files import TableFiles
-
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -86,8 +83,10 @@ class InputFile:
 
     def rows_not_read(self, start: int, stop: int) -> NDArray[np.bool_]:
         """Whether each of the rows start … stop−1 is deleted, or was scanned in another file: bool[stop−start]."""
-        deleted = b"" if self.entry is None else self.entry.deleted
-        return unpack_rows(deleted, start, stop) | unpack_rows(self.rewritten, start, stop)
+        not_read = np.zeros(stop - start, np.bool_)
+        for packed in (b"" if self.entry is None else self.entry.deleted, self.rewritten):
+            not_read |= unpack_rows(packed, start, stop) if packed else False
+        return not_read
 
     def open(self) -> pa.NativeFile:
         """Open it for random reads. Raises FileFault: it is gone or cannot be opened."""
@@ -310,7 +309,7 @@ def _in_delta_table(location: str, reading: TableReading) -> "_FilesOfTable":
 class _FilesOfTable(Sequence[InputFile]):
     """Data files of a table, each made into an InputFile when it is read; location: whose folder they lie in."""
 
-    def __init__(self, files: "TableFiles", location: str | None) -> None:
+    def __init__(self, files: TableFiles, location: str | None) -> None:
         self._files, self._location = files, location
 
     def __len__(self) -> int:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.input.shards import MAX_ROWS, MOST_SHARDS
-from scanner.input.table_files import TableFiles, columns_of
 from scanner.input.tables import (
     ICEBERG_PREFIX,
     Commit,
@@ -27,7 +26,9 @@ from scanner.input.tables import (
     LogEntry,
     Snapshot,
     TableFile,
+    TableFiles,
     TableReading,
+    columns_of,
     origins_of,
     pack_rows,
 )

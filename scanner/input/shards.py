@@ -59,12 +59,7 @@ def read_footer(file: InputFile) -> pa.Buffer:
         if head != _MAGIC:  # the first bytes are not shown: they may be a secret
             what = f"a Parquet file begins with {_MAGIC!r}, this one of {opened.size()} bytes does not"
             raise FileFault("not_parquet", what)
-        return _footer(opened, end)
-
-
-def footer_of(opened: pa.NativeFile) -> pa.Buffer:
-    """The footer of a file that is open, and that begins as a Parquet file does."""
-    return _footer(opened, _end_of(opened))
+        return footer_of(opened, end)
 
 
 def _end_of(opened: pa.NativeFile) -> bytes:
@@ -80,8 +75,13 @@ def _bytes(opened: pa.NativeFile, begin: int, size: int) -> bytes:
         raise FileFault("io_error", f"the file cannot be read: {error}") from None
 
 
-def _footer(opened: pa.NativeFile, end: bytes) -> pa.Buffer:
-    size = opened.size()
+def footer_of(opened: pa.NativeFile, end: bytes = b"") -> pa.Buffer:
+    """The footer of a file that is open, and that begins as a Parquet file does; end: its last bytes, if they are read.
+
+    Raises:
+        FileFault: it cannot be read, or is none.
+    """
+    size, end = opened.size(), end or _end_of(opened)
     if end[-len(_MAGIC) :] != _MAGIC or size < len(_MAGIC) + _TAIL_BYTES:
         what = f"a Parquet file ends with {_MAGIC!r}, this one of {size} bytes does not"
         raise FileFault("truncated", what)

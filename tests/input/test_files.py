@@ -8,7 +8,7 @@ import pytest
 from scanner.errors import FileFault, Refused
 from scanner.input import delta_tables, files
 from scanner.input.files import InputFile, list_files, resolve
-from scanner.input.table_files import TableFiles
+from scanner.input.tables import TableFiles
 from tests.support.slow_store import SlowStore
 
 DATE = datetime.date(2026, 8, 31)

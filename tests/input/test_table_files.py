@@ -2,8 +2,7 @@
 
 import random
 
-from scanner.input.table_files import TableFiles, columns_of
-from scanner.input.tables import LogEntry, Snapshot, TableFile
+from scanner.input.tables import LogEntry, Snapshot, TableFile, TableFiles, columns_of
 
 
 def test_columns_give_the_files_back_sorted_and_each_once():
