@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -295,7 +296,13 @@ class FastTokenizer:
 
     def encode(self, texts: Sequence[str]) -> Tokens:
         """Tokenise D texts without special tokens: ids uint32[N], offsets int64[D+1]. Texts must hold no surrogates."""
-        sample = self._sample(texts) if self._trusted else []
+        sample: list[str] = []
+        for text in texts[: self._texts] if self._trusted else ():
+            if self._characters <= 0:
+                break
+            sample.append(text[: self._characters])
+            self._characters -= len(text)
+        self._texts -= len(sample)
         if sample:
             try:
                 self._compare(sample)
@@ -304,42 +311,23 @@ class FastTokenizer:
                 self._trusted = False
         return self._encode(texts) if self._trusted else self.reference.encode(texts)
 
-    def _sample(self, texts: Sequence[str]) -> list[str]:
-        """The texts that still belong to the sample, a long one cut to its beginning."""
-        sample: list[str] = []
-        for text in texts[: self._texts]:
-            if self._characters <= 0:
-                break
-            sample.append(text[: self._characters])
-            self._characters -= len(text)
-        self._texts -= len(sample)
-        return sample
-
     def _encode(self, texts: Sequence[str]) -> Tokens:
-        """Tokenise texts. The reference reads texts that the backend refuses, as for a byte not in the vocabulary."""
-        try:
-            return self._by_backend(texts)
-        except BaseException as error:
-            _end_if_required(error)
-            return join_batches(list(self._halves(texts)))
-
-    def _by_backend(self, texts: Sequence[str]) -> Tokens:
-        ids, offsets = self._inner.encode_batch_flat(list(texts), False, True)
-        return Tokens(_array(ids, np.uint32), _array(offsets, np.int64))
-
-    def _halves(self, texts: Sequence[str]) -> Iterator[Tokens]:
-        """Tokens of texts of which the backend refuses some, by halves, down to a text that the reference reads."""
-        if len(texts) == 1:
-            yield self.reference.encode(texts)
-            return
-        for half in (texts[: len(texts) // 2], texts[len(texts) // 2 :]):
+        """Tokenise texts. The reference reads those that the backend refuses, as for a byte not in the vocabulary."""
+        found, todo = list[Tokens](), [texts]
+        while todo:
+            some = todo.pop()
             try:
-                tokens = self._by_backend(half)
+                ids, offsets = self._inner.encode_batch_flat(list(some), False, True)
             except BaseException as error:
                 _end_if_required(error)
-                yield from self._halves(half)
+                half = len(some) // 2
+                if half:  # down to the text that is refused
+                    todo += [some[half:], some[:half]]
+                else:
+                    found.append(self.reference.encode(some))
             else:
-                yield tokens
+                found.append(Tokens(_array(ids, np.uint32), _array(offsets, np.int64)))
+        return join_batches(found)
 
     def _compare(self, texts: Sequence[str]) -> None:
         expected, found = self.reference.encode(texts), self._encode(texts)
@@ -359,15 +347,7 @@ def _array(buffer: bytes, kind: type[Scalar]) -> NDArray[Scalar]:
     if not len(read_only):
         return read_only.copy()
     interface = read_only.__array_interface__ | {"data": (read_only.__array_interface__["data"][0], False)}
-    return np.asarray(_Held(interface, read_only))
-
-
-class _Held:
-    """A buffer that numpy makes an array of (its array interface, version 3) and keeps alive as long as the array."""
-
-    def __init__(self, interface: dict[str, Any], buffer: object) -> None:
-        self.__array_interface__ = interface
-        self._buffer = buffer
+    return np.asarray(SimpleNamespace(__array_interface__=interface, buffer=read_only))  # kept alive with the array
 
 
 def _end_if_required(error: BaseException) -> None:

@@ -202,7 +202,11 @@ def scored_positions(tokens: Tokens, window: int, dedup: Dedup) -> Positions:
     if dedup == "none":
         return consecutive_positions(tokens.offsets[:-1] + window, np.maximum(np.diff(tokens.offsets) - window, 0))
     width = window + 1 if dedup == "ngram" else window
-    return Positions(*_first_occurrences(tokens.ids, tokens.offsets, window, width, _PLACE_KEY, _table(tokens)))
+    longest = int(np.diff(tokens.offsets).max(initial=1))
+    # empty, for the longest document, in the narrowest integers that hold a place in the batch
+    places: type[np.signedinteger[Any]] = np.int32 if len(tokens.ids) < 2**31 else np.int64
+    table = np.full(1 << (TABLE_FACTOR * longest - 1).bit_length(), -1, places)
+    return Positions(*_first_occurrences(tokens.ids, tokens.offsets, window, width, _PLACE_KEY, table))
 
 
 def with_opening(tokens: Tokens, whole: Positions, window: int, first: int) -> Positions:
@@ -221,13 +225,6 @@ def with_opening(tokens: Tokens, whole: Positions, window: int, first: int) -> P
     index[at_head] = np.repeat(tokens.offsets[:-1] + first, heads) + within
     index[~at_head] = whole.index
     return Positions(index, offsets)
-
-
-def _table(tokens: Tokens) -> NDArray[np.signedinteger[Any]]:
-    """An empty table for the longest document of a batch, in the narrowest integers that hold a place in it."""
-    longest = int(np.diff(tokens.offsets).max(initial=1))
-    size = 1 << (TABLE_FACTOR * longest - 1).bit_length()
-    return np.full(size, -1, np.int32 if len(tokens.ids) < 2**31 else np.int64)
 
 
 @kernel
