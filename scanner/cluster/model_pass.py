@@ -36,6 +36,7 @@ from scanner.detection.rows import flagged_rows, with_canaries, with_ids
 from scanner.detection.rules import Rules
 from scanner.detection.token_levels import LevelsName, TextLevels, pinned_reader, reader_config, worth_reading
 from scanner.input.documents import read_text
+from scanner.input.files import InputFile
 from scanner.input.shards import Shard, shard_id
 from scanner.input.tables import pack_rows
 from scanner.results.current_rows import flags
@@ -195,9 +196,9 @@ class ModelPassWorker(Worker):
                     readings_of_flags(kept, self._plan, [of_row[row].tobytes() for row in kept["row"].to_pylist()])
                 )
 
-    def _counts(self, rows: Rows, text_bytes: int, path: str) -> DocumentCounts:
+    def _counts(self, rows: Rows, text_bytes: int, file: InputFile) -> DocumentCounts:
         """As Worker. Flags of rows that were flagged before are no more flags."""
-        counts, undecided = super()._counts(rows, text_bytes, path), self._flagged.get(path, NO_ROWS).undecided
+        counts, undecided = super()._counts(rows, text_bytes, file), self._flagged.get(file.path, NO_ROWS).undecided
         flagged_before = sum(
             pc.and_(batch["flagged"], pc.is_in(batch["row"], pa.array(undecided, pa.int64()))).true_count
             for batch in rows.batches["verdicts"]

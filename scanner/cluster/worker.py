@@ -34,6 +34,7 @@ from scanner.detection.rows import TextIds, flagged_rows, for_everybody, span_ro
 from scanner.detection.rules import NO_FILTER
 from scanner.errors import FileFault
 from scanner.input.documents import MEMORY_A_BYTE, Identity, Reader, Unreadable, identify, identities
+from scanner.input.files import InputFile
 from scanner.input.shards import Shard
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import write_file
@@ -71,32 +72,6 @@ class Rows:
         self.set_aside = [row for row in self.set_aside if not void.start <= row < void.stop]
 
 
-def write_rows(plan: Plan, rows: Rows, ids: TextIds) -> Files:
-    """Write a file of each table that has rows, into the folder of results; nothing is committed.
-
-    Exact rows go into `flags` where they are flagged, and nowhere else.
-
-    Raises:
-        ScanFailed: a file cannot be written.
-    """
-    batches = rows.batches
-    exact = [with_ids(batch, ids) for batch in batches["verdicts"]]
-    tables = {
-        "verdicts": [for_everybody(batch, of_it) for batch, of_it in zip(exact, batches["lengths"], strict=True)],
-        "flags": [flagged_rows(batch, plan.key_set) for batch in exact if batch["flagged"].true_count],
-        "spans": [span_rows(batch, plan.key_set) for batch in batches["spans"]],
-        "account_posts": by_account(batches["account_posts"]),
-        "quarantine": batches["quarantine"],
-        "flag_texts": batches["flag_texts"],
-        "audit_counts": [
-            *batches["audit_counts"],
-            *reserved_texts(exact, plan.keys, plan.config.dedup, ids, plan.canary_accounts),
-        ],
-    }
-    files = {table: write_file(plan.results, table, batches) for table, batches in tables.items()}
-    return {table: (file,) for table, file in files.items() if file}
-
-
 def texts_of_flags(documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of FLAG_TEXTS.
 
@@ -113,28 +88,6 @@ def texts_of_flags(documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.Re
 def _who(row: Mapping[str, Any]) -> list[str]:
     also = {one["user_id"] for name in ("named", "named_again") for one in row[name] or ()}
     return sorted((also | {row["user_id"]}) - {None})
-
-
-def counts_of(rows: Rows, text_bytes: int) -> DocumentCounts:
-    """Counts by result of the documents of some rows, whose texts have so many bytes."""
-    verdicts, refused = rows.batches["verdicts"], sum(map(len, rows.batches["quarantine"]))
-    return DocumentCounts(
-        documents=sum(map(len, verdicts)) + refused,
-        too_short=_count(verdicts, "status", "too_short"),
-        scored_in_part=_count(verdicts, "status", "scored_in_part"),
-        filtered=_count(verdicts, "status", "filtered"),
-        quarantined=refused,
-        flagged=sum(batch["flagged"].true_count - batch["canary"].true_count for batch in verdicts),
-        canaries=sum(batch["canary"].true_count for batch in verdicts),
-        proved=_count(verdicts, "proof", Proof.PROVED),
-        unproved=_count(verdicts, "proof", Proof.DIFFERS),
-        not_offered=_count(verdicts, "proof", Proof.NOT_OFFERED),
-        text_bytes=text_bytes,
-        tokens=sum(  # as the verdicts show them to everybody
-            pc.sum(pc.if_else(exact["flagged"], exact["tokens"], of_it["tokens"]), min_count=0).as_py()
-            for exact, of_it in zip(verdicts, rows.batches["lengths"], strict=True)
-        ),
-    )
 
 
 def _count(verdicts: list[pa.RecordBatch], column: str, value: str) -> int:
@@ -257,7 +210,7 @@ class Worker:
             return
         files, memory = self._write(rows), peak_memory()
         clock.lap("write")
-        yield Report(files, rows.counts, None, memory, clock.spent(), tuple(rows.set_aside))
+        yield Report(files, rows.counts, None, memory, Seconds(**clock.seconds), tuple(rows.set_aside))
 
     def scan_pack(self, shards: Sequence[Shard]) -> Iterator[Busy | PackReport]:
         """Read and score shards whole, and write them together. Raises as `scan`."""
@@ -277,7 +230,7 @@ class Worker:
             before += shard.rows.documents
         files, memory = self._write(rows), peak_memory()
         clock.lap("write")
-        yield PackReport(tuple(counts), files, memory, clock.spent())
+        yield PackReport(tuple(counts), files, memory, Seconds(**clock.seconds))
 
     def identify(self, piece: Piece) -> Iterator[Identity]:
         """Whose the document of a single row is, which cannot be scored."""
@@ -300,8 +253,9 @@ class Worker:
                 self._take_back(batch, piece, rows, origin)
                 unread = [drop_unreadable(batch, rows_before) for rows_before in unread]
                 continue
-            batch, large = self._without_large(batch, piece)
-            rows.set_aside += large
+            if self._room is not None and piece.stop - piece.start > 1:
+                batch, large = self._without_large(batch, self._room)
+                rows.set_aside += large
             text_bytes += batch.column("text").nbytes
             unread.append(batch.select(["row"]).filter(batch["unread"]))
             single = [batch.slice(row, 1) for row in range(len(batch))] if piece.one_by_one else None
@@ -313,12 +267,10 @@ class Worker:
                 yield Busy(self._plan.config.cluster.stall_seconds + SIGNS_APART, behind)
             clock.lap("score")
         batches["audit_counts"] += observer.rows() if observer else []
-        counts = self._counts(rows, text_bytes, piece.shard.file.path)
-        future, older = self._odd_times(batches["verdicts"], known.written)
-        rows.counts = replace(counts, in_future=future, older_than_key=older, values_not_read=sum(map(len, unread)))
-        clock.lap("score")
-        clock.within_score("tokenise", self._detector.tokenising - before_it[0])
-        clock.within_score("prove", self._detector.proving - before_it[1])
+        counts = self._counts(rows, text_bytes, piece.shard.file)
+        rows.counts = replace(counts, values_not_read=sum(map(len, unread)))
+        tokenised, proved = self._detector.tokenising - before_it[0], self._detector.proving - before_it[1]
+        clock.lap("score", tokenise=tokenised, prove=proved)
         return rows
 
     def _observer(self, origin: BatchOrigin, piece: Piece) -> DecoyObserver | None:
@@ -333,21 +285,66 @@ class Worker:
         batches: dict[str, list[pa.RecordBatch]],
     ) -> None:
         result = self._detector.score_batch(documents, origin, observer, known)
-        batches["verdicts"].append(with_canaries(result.verdicts, self._plan.canaries_made))
+        verdicts, flagged = result.verdicts, result.verdicts["flagged"].true_count
+        batches["verdicts"].append(with_canaries(verdicts, self._plan.canaries_made) if flagged else verdicts)
         batches["lengths"].append(result.lengths)
         batches["quarantine"].append(result.quarantine)
         batches["spans"].append(result.spans)
-        if self._plan.config.evidence.keep_text and result.verdicts["flagged"].true_count:
-            batches["flag_texts"].append(texts_of_flags(documents, result.verdicts))
+        if self._plan.config.evidence.keep_text and flagged:
+            batches["flag_texts"].append(texts_of_flags(documents, verdicts))
         if self._plan.config.accounts is not None:
-            batches["account_posts"].append(self._posts(documents, result.verdicts))
+            batches["account_posts"].append(self._posts(documents, verdicts))
 
-    def _counts(self, rows: Rows, text_bytes: int, path: str) -> DocumentCounts:
-        del path
-        return counts_of(rows, text_bytes)
+    def _counts(self, rows: Rows, text_bytes: int, file: InputFile) -> DocumentCounts:
+        """Counts by result of the documents of some rows of a file, whose texts have so many bytes."""
+        keys, future, older, written = {key.key_id: key for key in self._plan.keys}, 0, 0, file.written
+        for batch in rows.batches["verdicts"]:
+            times = batch["created_at"] if written is None else pc.fill_null(batch["created_at"], written)
+            future += pc.sum(pc.greater(times, batch["scanned_at"]), min_count=0).as_py()
+            dated = batch.filter(pc.is_valid(batch["first_seen_at"])).select(["first_seen_at", "key_id"])
+            older += sum(row["first_seen_at"] < keys[row["key_id"]].marked_since() for row in dated.to_pylist())
+        verdicts, refused = rows.batches["verdicts"], sum(map(len, rows.batches["quarantine"]))
+        return DocumentCounts(
+            documents=sum(map(len, verdicts)) + refused,
+            too_short=_count(verdicts, "status", "too_short"),
+            scored_in_part=_count(verdicts, "status", "scored_in_part"),
+            filtered=_count(verdicts, "status", "filtered"),
+            quarantined=refused,
+            flagged=sum(batch["flagged"].true_count - batch["canary"].true_count for batch in verdicts),
+            canaries=sum(batch["canary"].true_count for batch in verdicts),
+            proved=_count(verdicts, "proof", Proof.PROVED),
+            unproved=_count(verdicts, "proof", Proof.DIFFERS),
+            not_offered=_count(verdicts, "proof", Proof.NOT_OFFERED),
+            in_future=future,
+            older_than_key=older,
+            text_bytes=text_bytes,
+            tokens=sum(  # as the verdicts show them to everybody
+                pc.sum(pc.if_else(exact["flagged"], exact["tokens"], of_it["tokens"]), min_count=0).as_py()
+                for exact, of_it in zip(verdicts, rows.batches["lengths"], strict=True)
+            ),
+        )
 
     def _write(self, rows: Rows) -> Files:
-        return write_rows(self._plan, rows, self._text_ids)
+        """Write a file of each table that has rows, into the folder of results; nothing is committed.
+
+        Exact rows go into `flags` where they are flagged, and nowhere else. Raises ScanFailed: one cannot be written.
+        """
+        plan, ids, batches = self._plan, self._text_ids, rows.batches
+        exact, lengths = [with_ids(batch, ids) for batch in batches["verdicts"]], batches["lengths"]
+        tables = {
+            "verdicts": [for_everybody(batch, of_it) for batch, of_it in zip(exact, lengths, strict=True)],
+            "flags": [flagged_rows(batch, plan.key_set) for batch in exact if batch["flagged"].true_count],
+            "spans": [span_rows(batch, plan.key_set) for batch in batches["spans"] if len(batch)],
+            "account_posts": by_account(posts) if (posts := batches["account_posts"]) else [],
+            "quarantine": batches["quarantine"],
+            "flag_texts": batches["flag_texts"],
+            "audit_counts": [
+                *batches["audit_counts"],
+                *reserved_texts(exact, plan.keys, plan.config.dedup, ids, plan.canary_accounts),
+            ],
+        }
+        files = {table: write_file(plan.results, table, batches) for table, batches in tables.items()}
+        return {table: (file,) for table, file in files.items() if file}
 
     def _posts(self, documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.RecordBatch:
         plan = self._plan
@@ -365,24 +362,13 @@ class Worker:
         ]
         rows.batches["quarantine"].append(quarantine_rows(origin, gone, "unreadable", void.detail))
 
-    def _without_large(self, batch: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, list[int]]:
-        """A batch without rows that may need more memory than there is, unless a single row was asked for."""
-        if self._room is None or piece.stop - piece.start == 1:
-            return batch, []
-        large = pc.greater(pc.fill_null(pc.binary_length(batch["text"]), 0), self._room // MEMORY_A_BYTE)
+    @staticmethod
+    def _without_large(batch: pa.RecordBatch, room: int) -> tuple[pa.RecordBatch, list[int]]:
+        """A batch without rows that may need more memory than so many bytes, and these rows."""
+        large = pc.greater(pc.fill_null(pc.binary_length(batch["text"]), 0), room // MEMORY_A_BYTE)
         if not large.true_count:
             return batch, []
         return batch.filter(pc.invert(large)), batch["row"].filter(large).to_pylist()
-
-    def _odd_times(self, verdicts: list[pa.RecordBatch], written: datetime | None) -> tuple[int, int]:
-        """How many documents are from the future, and how many named ones are older than their key."""
-        keys, future, older = {key.key_id: key for key in self._plan.keys}, 0, 0
-        for batch in verdicts:
-            times = batch["created_at"] if written is None else pc.fill_null(batch["created_at"], written)
-            future += pc.sum(pc.greater(times, batch["scanned_at"]), min_count=0).as_py()
-            dated = batch.filter(pc.is_valid(batch["first_seen_at"])).select(["first_seen_at", "key_id"])
-            older += sum(row["first_seen_at"] < keys[row["key_id"]].marked_since() for row in dated.to_pylist())
-        return future, older
 
     @cached_property
     def _seconds_a_byte(self) -> float:
@@ -434,22 +420,16 @@ class Worker:
             yield Busy(seconds, before + first, first if single else None)
 
 
+@dataclass
 class _Clock:
-    """Sums up wall seconds by stage: a lap is the time since the previous lap."""
+    """Sums up wall seconds by stage."""
 
-    def __init__(self) -> None:
-        self._seconds = dict.fromkeys(("read", "tokenise", "score", "prove", "write"), 0.0)
-        self._last = time.perf_counter()
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    last: float = field(default_factory=time.perf_counter)
 
-    def lap(self, stage: str) -> None:
+    def lap(self, stage: str, **within: float) -> None:
+        """Count the seconds since the previous lap; within: those of them that are other stages'."""
         now = time.perf_counter()
-        self._seconds[stage] += now - self._last
-        self._last = now
-
-    def within_score(self, stage: str, seconds: float) -> None:
-        """Count so many of the seconds of scoring as those of a stage within it."""
-        self._seconds[stage] += seconds
-        self._seconds["score"] -= seconds
-
-    def spent(self) -> Seconds:
-        return Seconds(**self._seconds)
+        for name, seconds in (*within.items(), (stage, now - self.last - sum(within.values()))):
+            self.seconds[name] += seconds
+        self.last = now

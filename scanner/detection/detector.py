@@ -35,7 +35,7 @@ from scanner.detection.proving import Prover
 from scanner.detection.rows import plain_lengths, table_of, verdict_columns
 from scanner.detection.rules import Rules
 from scanner.detection.sketches import sketch
-from scanner.detection.spans import ScoredBatch, SpanKey, located_spans, with_spans
+from scanner.detection.spans import ScoredBatch, SpanKey, with_spans
 from scanner.input.documents import decode_text, read_text
 from scanner.printable import without_manifests
 from scanner.text import TokenOffsets
@@ -245,15 +245,18 @@ class Detector:
         batch = ScoredBatch(
             scores, kept, stored_text, known, partial(users_at, self._keys, self._holders), self._prover
         )
-        stored_lengths = self._lengths(texts.tokens)
-        lengths = self._lengths_of_outcomes(stored_lengths, texts, outcomes.normalised)
-        verdicts = verdict_columns(self._keys, lengths, outcomes, kept["reason"], whole_is_enough)
-        proved = self._proved(outcomes, lengths, stored_text, salt)
-        columns = verdicts | proved | {"sketch": self._sketches(texts, outcomes)}
-        table = table_of(VERDICTS, kept, origin, now, columns | self._named(columns["naming"], outcomes, batch))
-        with_units, spans = self._with_spans(table, batch, salt)
+        lengths = stored_lengths = np.stack([np.diff(of_key.tokens.offsets) for of_key in scores])
+        if outcomes.normalised.any():
+            lengths = self._lengths_of_outcomes(stored_lengths, texts, outcomes.normalised)
+        columns = verdict_columns(self._keys, lengths, outcomes, kept["reason"], whole_is_enough)
+        if outcomes.decision.flagged.any():
+            columns |= self._proved(outcomes, lengths, stored_text, salt)
+            columns |= self._named(columns["naming"], outcomes, batch) | {"sketch": self._sketches(texts, outcomes)}
+        table, spans = table_of(VERDICTS, kept, origin, now, columns), pa.RecordBatch.from_pylist([], SPANS)
+        if any(of_key.spans for of_key in scores):
+            table, spans = self._with_spans(table, batch, salt)
         plain = plain_lengths(kept["row"], stored_lengths, found)
-        return BatchResult(with_units, table_of(QUARANTINE, refused, origin, now, {}), plain, spans)
+        return BatchResult(table, table_of(QUARANTINE, refused, origin, now, {}), plain, spans)
 
     def under(self, marks: Mapping[str, Watermark], holders: NamesUsers, rate: float) -> "Detector":
         """The same rules under other marks: of the keys by whose ids they stand, and of no other key.
@@ -279,14 +282,11 @@ class Detector:
         self, verdicts: pa.RecordBatch, batch: ScoredBatch, salt: bytes
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Verdicts with the changes that spans make in them, and rows of SPANS; salt: as for Prover.prove."""
-        document_spans = located_spans(batch.scores)
-        if not document_spans:
-            return verdicts, pa.RecordBatch.from_pylist([], SPANS)
         keys = [
             SpanKey(opened_key.key, opened_key.tokenizer.reference, terms.of_spans or math.nan, opened_key.basis)
             for opened_key, terms in zip(self._keys, self._terms, strict=True)
         ]
-        return with_spans(verdicts, document_spans, keys, batch, self._rules.rates[1], salt)
+        return with_spans(verdicts, keys, batch, self._rules.rates[1], salt)
 
     def compile(self, observer: ScoreObserver | None = None) -> None:
         """Score random tokens as those of a text and of one too short, so that documents find every kernel compiled.
@@ -332,7 +332,8 @@ class Detector:
             if (name, rule) not in positions:
                 whole = rule.positions(tokens[name], self._rules.dedup)
                 enough |= whole.scored >= self._rules.min_scored
-                positions[name, rule] = self._rules.ngram_filter.left_of(whole, name, rule, tokens[name])
+                common = self._rules.ngram_filter.common and self._rules.ngram_filter.of(name, rule)
+                positions[name, rule] = common.without(tokens[name], whole) if common else whole
             parted = scores_of_stored[place].parted[differing] if scores_of_stored else None
             of_texts = tokens[name], positions[name, rule], segments.get(name)
             of_look = terms._replace(of_spans=None) if scores_of_stored else terms
@@ -341,25 +342,20 @@ class Detector:
             scores.append(of_key)
         return found, scores, enough
 
-    def _lengths(self, tokens: Mapping[str, Tokens]) -> NDArray[np.int64]:
-        return np.stack([np.diff(tokens[opened_key.key.tokenizer.sha256].offsets) for opened_key in self._keys])
-
     def _lengths_of_outcomes(
         self, stored_lengths: NDArray[np.int64], texts: TokenisedTexts, normalised: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
-        if not normalised.any():
-            return stored_lengths
         lengths = stored_lengths.copy()
-        lengths[:, normalised] = self._lengths(texts.normalised)[:, normalised[texts.differing]]
+        of_differing = [np.diff(texts.normalised[one.key.tokenizer.sha256].offsets) for one in self._keys]
+        lengths[:, normalised] = np.stack(of_differing)[:, normalised[texts.differing]]
         return lengths
 
     def _proved(
         self, outcomes: TextOutcomes, lengths: NDArray[np.int64], stored_text: Callable[[int], str], salt: bytes
     ) -> dict[str, NDArray[np.object_]]:
-        """Columns of VERDICTS with the proofs of flags, and the naming by them; nothing where no flag is proved."""
-        if self._prover is None or not outcomes.decision.flagged.any():
+        """Columns of VERDICTS with the proofs of flags, and the naming by them; nothing where none is proved."""
+        if self._prover is None:
             return {}
-
         began = time.perf_counter()
         proof = self._prover.prove(
             stored_text, list(lengths), outcomes.findings, outcomes.decision, salt, outcomes.normalised
@@ -386,7 +382,9 @@ class Detector:
         if terms.of_spans is not None and isinstance(mark, ScoresParts) and mark.law is not None:
             at = Segments.none(len(documents)) if segments is None else of_positions(segments, tokens, kept, documents)
             scores = scores._replace(parts=Parts(self._rules.weights.windows, at))
-        variant, parted = (0, scores.parted) if parted is None else (1, parted)
+        variant = 0 if parted is None else 1
+        if parted is None:
+            parted = np.zeros_like(differs) if scores.parts is None else scores.parted
         corrections = terms.of_texts[variant, differs.astype(np.intp), parted.astype(np.intp)]
         if terms.of_spans is None or scores.parts is None:
             found = search(mark, tokens, kept, messages, corrections[documents])
@@ -395,7 +393,9 @@ class Detector:
             found, spans = search_parts(mark, tokens, kept, messages, corrections[documents], limit, scores.parts)
             scores = scores._replace(spans=spans)
         found = ranked(found, mark, tokens, kept, messages, self._ranked_rate, terms.most_ranked)
-        return found.of_batch(documents, positions.scored, corrections), scores
+        if len(documents) < len(differs):
+            found = found.of_batch(documents, positions.scored, corrections)
+        return found, scores
 
     def _named(
         self, naming: NDArray[np.object_], outcomes: TextOutcomes, batch: ScoredBatch

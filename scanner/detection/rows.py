@@ -22,6 +22,12 @@ from schemas.registry import Canary
 from schemas.tables import DECADES, FLAGS, SPANS, VERDICTS
 from schemas.words import Naming
 
+FILLED_LATER = (
+    *("text_id", "p_class", "canary", "unit", "proof", "sketch"),
+    *("user_id", "first_seen_at", "held_since", "named", "named_again"),
+)
+"""Columns of VERDICTS that ids, spans and flags fill; null until then."""
+
 
 def verdict_columns(
     keys: Sequence[OpenedKey],
@@ -30,7 +36,7 @@ def verdict_columns(
     reason: pa.Array,
     whole_is_enough: NDArray[np.bool_],
 ) -> dict[str, Any]:
-    """Columns of VERDICTS on D texts, except for who had a message; `named`: somebody is named (`decide`).
+    """Columns of VERDICTS on D texts; in `naming`, `named`: somebody is named (`decide`).
 
     keys: the keys under test; lengths: in tokens under each key, int64[keys, D]; outcomes: the texts that count, and
     what keys found in them; reason: why only a part was scored; whole_is_enough: bool[D], texts that are long enough
@@ -49,7 +55,8 @@ def verdict_columns(
 
     tested = of_chosen(findings.correction for findings in found)
     reach = np.array([opened_key.log10_reach for opened_key in keys], np.float64)[chosen]
-    reach_global, whole = corrected(reach, 1, tested), np.ceil(tested)
+    reach_global = corrected(reach, 1, tested) if np.isfinite(reach).any() else reach
+    whole = np.ceil(tested)
 
     message = of_candidate(findings.message for findings in found)
     scored = message >= 0
@@ -65,7 +72,6 @@ def verdict_columns(
         # undecided: none is shown, since the best may be a stranger
         "message": pa.array(message, mask=~scored | (naming == Naming.UNDECIDED)),
         "naming": naming,
-        "proof": np.full(len(chosen), None, object),
         "score": of_candidate(findings.score for findings in found),
         # p = 1 for texts that are not scored
         "log10_p": _p_values(np.where(scored, of_candidate(findings.log10_p for findings in found), 0.0), reach),
@@ -82,12 +88,8 @@ def verdict_columns(
         "flagged": decided.flagged,
         "basis": pa.array([opened_key.basis for opened_key in keys]).take(pa.array(chosen)),
         "p_rank": _p_values(of_candidate(findings.p_rank for findings in found)),
-        "text_id": pa.nulls(len(chosen), pa.binary()),
-        "p_class": pa.nulls(len(chosen), pa.int64()),
-        "sketch": pa.nulls(len(chosen), pa.binary()),
-        "unit": pa.nulls(len(chosen), pa.string()),
         "variant": pa.array(np.full(len(chosen), "normalised"), mask=~normalised),
-        "canary": pa.nulls(len(chosen), pa.bool_()),
+        **{name: pa.nulls(len(chosen), VERDICTS.field(name).type) for name in FILLED_LATER},
     }
 
 
@@ -103,17 +105,12 @@ def table_of(
     schema: pa.Schema, documents: pa.RecordBatch, origin: BatchOrigin, now: datetime, columns: dict[str, Any]
 ) -> pa.RecordBatch:
     """Rows of a schema: the given columns, the documents' columns, and the values that every row shares."""
-    same = origin._asdict() | {"scanned_at": now}
-
-    def column(field: pa.Field) -> pa.Array:
-        if field.name in same:
-            return pa.repeat(pa.scalar(same[field.name], field.type), len(documents))
-        if field.name not in columns:
-            return documents[field.name]
-        values = columns[field.name]
-        return values if isinstance(values, pa.Array) else pa.array(values, field.type)
-
-    return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
+    shared = origin._asdict() | {"scanned_at": now}
+    every = dict(zip(documents.schema.names, documents.columns, strict=True)) | columns
+    types = {field.name: field.type for field in schema}
+    every |= {name: pa.repeat(pa.scalar(value, types[name]), len(documents)) for name, value in shared.items()}
+    arrays = [each if isinstance(each := every[name], pa.Array) else pa.array(each, types[name]) for name in types]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _p_values(log10_p: NDArray[np.float64], reach: NDArray[np.float64] | float = -np.inf) -> pa.Array:
@@ -187,12 +184,10 @@ def p_class(log10_p: pa.Array) -> pa.Array:
 
 def with_canaries(exact: pa.RecordBatch, canaries: Collection[Canary]) -> pa.RecordBatch:
     """Exact rows of VERDICTS with `canary`, of the registry's canaries: under its own account, and named right."""
-    if not exact["flagged"].true_count:
-        return exact
     known = {(canary.key_id, canary.message, canary.account_id, canary.account_id) for canary in canaries}
     of_row = exact.select(["key_id", "message", "user_id", "account_id"]).to_pylist()
     are = [tuple(row.values()) in known for row in of_row]
-    return _replaced(exact, {"canary": _where(exact["flagged"], pa.array(are, pa.bool_()), None)})
+    return _replaced(exact, {"canary": pc.if_else(exact["flagged"], pa.array(are, pa.bool_()), None)})
 
 
 def with_ids(exact: pa.RecordBatch, ids: TextIds) -> pa.RecordBatch:
@@ -207,9 +202,11 @@ def for_everybody(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> pa.RecordBa
     """
     flagged = exact["flagged"]
     changed = {name: pa.nulls(len(exact), VERDICTS.field(name).type) for name in EXACT_COLUMNS}
-    changed |= {name: _where(flagged, exact[name], None) for name in OF_FLAGS}
-    changed |= {name: _where(flagged, exact[name], lengths[name]) for name in ("tokens", "scored")}
-    return _replaced(exact, changed | {name: _without_p(exact[name]) for name in ("named", "named_again")})
+    changed |= {name: pc.if_else(flagged, exact[name], None) for name in OF_FLAGS}
+    changed |= {name: pc.if_else(flagged, exact[name], lengths[name]) for name in ("tokens", "scored")}
+    some_named = [name for name in ("named", "named_again") if exact[name].null_count < len(exact)]
+    changed |= {name: _without_p(exact[name]) for name in some_named}
+    return _replaced(exact, changed)
 
 
 def flagged_rows(exact: pa.RecordBatch, keys: str) -> pa.RecordBatch:
@@ -223,13 +220,7 @@ def span_rows(spans: pa.RecordBatch, keys: str) -> pa.RecordBatch:
     return spans.set_column(0, SPANS.field("keys"), pa.array([keys] * len(spans), pa.string()))
 
 
-def _where(mask: pa.Array, values: pa.Array, other: pa.Array | None) -> pa.Array:
-    return pc.if_else(mask, values, pa.scalar(None, values.type) if other is None else other)
-
-
 def _without_p(named: pa.Array) -> pa.Array:
-    if named.null_count == len(named):
-        return named
     users = [each and [user | {"log10_p_global": None} for user in each] for each in named.to_pylist()]
     return pa.array(users, named.type)
 

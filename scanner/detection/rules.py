@@ -44,11 +44,7 @@ class Filter(NamedTuple):
 
     def positions(self, tokenizer: str, rule: PositionRule, tokens: Tokens, dedup: Dedup) -> Positions:
         """The scored positions of a batch by a rule, without common n-grams."""
-        return self.left_of(rule.positions(tokens, dedup), tokenizer, rule, tokens)
-
-    def left_of(self, positions: Positions, tokenizer: str, rule: PositionRule, tokens: Tokens) -> Positions:
-        """Those of a rule's positions in a batch whose n-gram is not common."""
-        common = self.of(tokenizer, rule) if self.common else None
+        positions, common = rule.positions(tokens, dedup), self.of(tokenizer, rule)
         return positions if common is None else common.without(tokens, positions)
 
 

@@ -189,7 +189,6 @@ class SpanFindings(NamedTuple):
 
 def with_spans(
     verdicts: pa.RecordBatch,
-    document_spans: Sequence[DocumentSpan],
     keys: Sequence[SpanKey],
     batch: ScoredBatch,
     misnaming_rate: float,
@@ -200,6 +199,7 @@ def with_spans(
     verdicts: exact rows of VERDICTS, of all documents of the batch; misnaming_rate: largest p, on what a span shares
     with no other, at which it names; salt: the batch's salt, as for Prover.prove.
     """
+    document_spans = located_spans(batch.scores)
     drawn = batch.drawn(document_spans, salt)
     rows: list[dict[str, Any]] = []
     changed: dict[int, dict[str, Any]] = {}

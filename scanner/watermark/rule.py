@@ -240,6 +240,9 @@ def decide(found: Sequence[KeyFindings], false_positive_rate: float, misnaming_r
     misnaming_rate = false_positive_rate if misnaming_rate is None else misnaming_rate
     passed = [passes(under_key.log10_p_global, false_positive_rate) & under_key.passes_rank for under_key in found]
     count = np.sum([of_key.sum(axis=1) for of_key in passed], axis=0)
+    if not count.any():  # as of nearly all batches
+        nothing = np.zeros(len(count), np.int64)
+        return Decision(choose(found), nothing, nothing > 0, passed, passed, np.full(len(count), Naming.NONE, object))
     is_single = (count == 1)[:, None]
     passed_own = [passes(under_key.log10_p_own, misnaming_rate) for under_key in found]
     named = [

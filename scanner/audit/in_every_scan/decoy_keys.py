@@ -372,7 +372,7 @@ def open_decoys(plan: Plan) -> Decoys | None:
     share = share_of(how.share, plan.documents)
     holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
     ranked_share = min(1.0, DOCUMENTS_RANKED / (share * plan.documents)) if share and plan.documents else 1.0
-    of_all, whole_texts = how.all_messages_share, WholeTextDecoys(secret, plan)
+    of_all, whole_texts = how.all_messages_share, WholeTextDecoys(secret, plan) or None
     return Decoys(
         secret,
         plan.keys,

@@ -129,7 +129,7 @@ class DecoyObserver(HitCounts):
                 seeds[d], kinds[d], every[d] = self._decoys.seed(self._piece, digests[d]), kind, all_messages
         if seeds:
             self._score(scores, seeds, kinds, every, text_of)
-        if self._detector is not None and self._decoys.whole_texts:
+        if self._detector is not None and self._decoys.whole_texts is not None:
             for d in self._decoys.whole_texts.drawn(self._piece, digests).tolist():
                 if digests[d] not in self._decided:
                     self._decided.add(digests[d])
@@ -163,11 +163,12 @@ class DecoyObserver(HitCounts):
 
     def rows(self) -> list[pa.RecordBatch]:
         """The counts of the piece, as rows of AUDIT_COUNTS."""
-        self._count_whole_texts()
+        if self._waiting_texts:
+            self._count_whole_texts()
         return super().rows()
 
     def _count_whole_texts(self) -> None:
-        if not self._waiting_texts or self._detector is None or self._decoys.whole_texts is None:
+        if self._detector is None or self._decoys.whole_texts is None:
             return
         for kind, sums in self._decoys.whole_texts.count_hits(self._detector, self._piece, self._waiting_texts).items():
             self._add_sums(

@@ -45,10 +45,13 @@ def reserved_texts(
     exact: batches of rows of VERDICTS, as scanner.detection.detector.Detector gives them; dedup: as the verdicts have
     it; canaries: accounts whose texts are no traffic.
     """
-    batches = [_small(batch.select(_NEEDED)) for batch in exact]
-    if not sum(map(len, batches)):
+    if not exact:
         return []
-    some = pa.Table.from_batches(batches)
+    every = pa.Table.from_batches([batch.select(_NEEDED) for batch in exact])
+    is_small = pc.less_equal(every["log10_p_global"], float(np.log10(THRESHOLDS[0])))
+    some = every.filter(pc.and_(pc.fill_null(is_small, False), pc.is_valid(every["message"])))
+    if not len(some):
+        return []
     texts = ids.for_audit(some["text_sha256"])
     found = [row | {"text": text} for row, text in zip(some.to_pylist(), texts, strict=True)]
     wanted = [row for row in found if is_reserved(row["message"]) and row["account_id"] not in canaries]
@@ -56,11 +59,6 @@ def reserved_texts(
     wanted.sort(key=lambda row: (row["account_id"] is None, row["account_id"] or ""), reverse=True)
     rows = list(_rows({(row["shard_id"], row["text"]): row for row in wanted}.values(), keys, dedup))
     return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
-
-
-def _small(rows: pa.RecordBatch) -> pa.RecordBatch:
-    small = pc.less_equal(rows["log10_p_global"], float(np.log10(THRESHOLDS[0])))
-    return rows.filter(pc.and_(pc.fill_null(small, False), pc.is_valid(rows["message"])))
 
 
 _NEEDED = ["scan_id", "shard_id", "path", "text_sha256", "account_id", "key_id", "message", "log10_p_global"]
