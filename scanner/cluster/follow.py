@@ -17,7 +17,7 @@ from scanner.cluster.work import ScanWork
 from scanner.errors import FileFault
 from scanner.input.columns import Columns
 from scanner.input.files import InputFile, list_files
-from scanner.input.inspector import Answer, Inspector
+from scanner.input.inspector import Inspector
 from scanner.interrupts import interrupts_noted
 from scanner.scan_plan import Plan
 
@@ -59,7 +59,8 @@ class Landing:
         ]
         doubtful = [file for file in quiet if now - self._since[file] < UNFINISHED_SECONDS]
         answers = self._inspector.inspect_all(doubtful, columns) if doubtful else ()
-        unfinished = {file for file, answer in answers if _is_unfinished(answer)}
+        # one that is at fault in another way is for the scan to judge
+        unfinished = {file for file, one in answers if isinstance(one, FileFault) and one.reason in _UNFINISHED}
         return [file for file in quiet if file not in unfinished]
 
     def done(self, files: Iterable[InputFile], to_retry: Collection[InputFile]) -> None:
@@ -70,11 +71,6 @@ class Landing:
     def forget(self) -> None:
         """Take no file for done any more."""
         self._not_before.clear()
-
-
-def _is_unfinished(answer: Answer) -> bool:
-    """Whether a file has no footer; one that is at fault in another way is for the scan to judge."""
-    return isinstance(answer, FileFault) and answer.reason in _UNFINISHED
 
 
 def follow(

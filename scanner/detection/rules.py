@@ -29,6 +29,7 @@ from scanner.watermark.positions import (
     Sketch,
     hash_key,
     reach_of,
+    select_documents,
 )
 from schemas.config import Dedup, ScanConfig
 
@@ -121,7 +122,7 @@ class Learner:
         tokens = {name: each.encode([text for text, _, _ in drawn]) for name, each in self._tokenizers.items()}
         for place, (name, sketch) in enumerate(self.sketches):
             enough = np.diff(tokens[name].offsets) - sketch.reach >= self._least
-            sketch.learn(self.key, _texts_of(tokens[name], enough), bits[enough])
+            sketch.learn(self.key, select_documents(tokens[name], np.flatnonzero(enough)), bits[enough])
             self._taught[place].update(digest for (_, _, digest), is_long in zip(drawn, enough, strict=True) if is_long)
         self.ngrams += max(len(of_one.ids) for of_one in tokens.values())
 
@@ -129,11 +130,6 @@ class Learner:
         """The bit that a text sets: its account's, or its own where the input has none."""
         whose = b"account\0" + (account or "").encode() if self._by_account else raw
         return self._ids.for_filter(whose)[8] % BITS_A_CELL
-
-
-def _texts_of(tokens: Tokens, wanted: NDArray[np.bool_]) -> Tokens:
-    lengths = np.diff(tokens.offsets)
-    return Tokens(tokens.ids[np.repeat(wanted, lengths)], np.concatenate([[0], np.cumsum(lengths[wanted])]))
 
 
 @dataclass(frozen=True)

@@ -242,14 +242,11 @@ class TableFolders:
             if table.kind == "Delta"
             else "write the rows that stand into Parquet files in a folder of their own, and name that"
         )
+        article = "an" if table.kind[0] in "AEIOU" else "a"
         raise Refused(
-            f"input.paths: {self._location!r}: {printable(table.folder)!r} is the folder of {_a(table.kind)} table, "
-            f"and files of it may hold rows that were deleted or rewritten; {advice}"
+            f"input.paths: {self._location!r}: {printable(table.folder)!r} is the folder of {article} {table.kind} "
+            f"table, and files of it may hold rows that were deleted or rewritten; {advice}"
         )
-
-
-def _a(kind: str) -> str:
-    return f"an {kind}" if kind[0] in "AEIOU" else f"a {kind}"
 
 
 _TOGETHER = 1_000  # files that are objects at a time

@@ -35,13 +35,9 @@ from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_g
 from scanner.watermark.native import level_runs
 from scanner.watermark.native.level_runs import LevelSteps
 from scanner.watermark.native.secret import rule_of
-from scanner.watermark.native.streams import chosen, is_group_step
-from scanner.watermark.native.version2_marks import (
-    MOST_GROUPS_SEARCHED,
-    Version2GreenList,
-    Version2Mark,
-)
-from scanner.watermark.positions import Dedup, Positions, Tokens
+from scanner.watermark.native.streams import is_group_step
+from scanner.watermark.native.version2_marks import MOST_GROUPS_SEARCHED, Version2GreenList, Version2Mark
+from scanner.watermark.positions import Dedup, Positions, Tokens, positions_where
 from scanner.watermark.pvalues import LN10
 from schemas.registry import MOST_NUMBERS
 
@@ -304,7 +300,7 @@ class ByLevels:
         score, of_user = (np.take_along_axis(a, order, axis=1) for a in (score, of_user))
         if mark.groups is None:
             return Candidates(message, score, independent=True)
-        scored = chosen(positions, ~is_group_step(nonces)).scored
+        scored = positions_where(positions, ~is_group_step(nonces)).scored
         return Candidates(message, score, UserEvidence(of_user, scored, mark.groups), independent=True)
 
     def user_evidence(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> UserEvidence | None:
@@ -315,7 +311,7 @@ class ByLevels:
         shared = mark.group_steps(tokens, positions)
         of_users = np.where(shared, 0, self._levels(tokens, positions))
         (score,) = self._scores(tokens, positions, messages[:, None], of_users)
-        return UserEvidence(score, chosen(positions, ~shared).scored, mark.groups)
+        return UserEvidence(score, positions_where(positions, ~shared).scored, mark.groups)
 
     def _levels(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint8]:
         return self._levels_of(tokens)[positions.index]

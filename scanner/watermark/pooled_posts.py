@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law, TellsRatios
-from scanner.watermark.positions import Dedup, PositionRule, Positions, Tokens
+from scanner.watermark.positions import Dedup, PositionRule, Positions, Tokens, positions_where
 
 MARKED_SHARES = (1.0, 0.3, 0.1, 0.03)
 """Shares of an account's posts that may be marked."""
@@ -40,10 +40,7 @@ def pooled_positions(
     """
     whole = rule.positions(Tokens(posts.ids, posts.offsets[accounts]), dedup)
     post = np.searchsorted(posts.offsets, whole.index, "right") - 1
-    inside = whole.index - posts.offsets[post] >= reach
-    before = np.zeros(len(inside) + 1, np.int64)
-    np.cumsum(inside, out=before[1:])
-    return Positions(whole.index[inside], before[whole.offsets])
+    return positions_where(whole, whole.index - posts.offsets[post] >= reach)
 
 
 def by_post(positions: Positions, posts: Tokens, first: int = 0, last: int | None = None) -> Positions:

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 from numpy import uint64
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from scanner.watermark.kernel import kernel
 
@@ -110,6 +110,13 @@ def reach_of(rule: PositionRule) -> int:
     return max(rule.context, int(getattr(rule, "width", 0)))
 
 
+def offsets_of(lengths: ArrayLike) -> NDArray[np.int64]:
+    """Where each of n runs begins, and the last one ends, in a row of runs of these lengths: int64[n+1], from 0."""
+    offsets = np.zeros(np.size(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
 def select_documents(tokens: Tokens, documents: NDArray[np.int64] | Sequence[int]) -> Tokens:
     """The given documents of a batch, int64[d], in that order."""
     ids, offsets = _runs(tokens.ids, tokens.offsets, np.asarray(documents, np.int64))
@@ -128,6 +135,11 @@ def select_positions(positions: Positions, documents: NDArray[np.int64] | Sequen
     return Positions(index, offsets)
 
 
+def positions_where(positions: Positions, mask: NDArray[np.bool_]) -> Positions:
+    """Some of the scored positions, bool[P]."""
+    return Positions(positions.index[mask], offsets_of(mask)[positions.offsets])
+
+
 def spread_out(positions: Positions, most: int) -> Positions:
     """At most so many positions of each document, evenly spaced and in order."""
     scored = positions.scored
@@ -139,8 +151,7 @@ def spread_out(positions: Positions, most: int) -> Positions:
 
 def consecutive_positions(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> Positions:
     """Places in a batch: runs from each beginning, int64[D], of the given lengths, int64[D]."""
-    offsets = np.zeros(len(begins) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    offsets = offsets_of(lengths)
     return Positions(np.arange(offsets[-1], dtype=np.int64) + np.repeat(begins - offsets[:-1], lengths), offsets)
 
 
@@ -148,8 +159,7 @@ def _runs(
     values: NDArray[Any], offsets: NDArray[np.int64], which: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Some runs of a ragged array, as a ragged array of their own."""
-    bounds = np.zeros(len(which) + 1, np.int64)
-    np.cumsum(offsets[which + 1] - offsets[which], out=bounds[1:])
+    bounds = offsets_of(offsets[which + 1] - offsets[which])
     out = np.empty(bounds[-1], values.dtype)
     _copy_runs(values, offsets, which, bounds, out)
     return out, bounds
@@ -173,9 +183,8 @@ def _copy_runs(
 
 def batch_tokens(documents: list[list[int]]) -> Tokens:
     """Flatten lists of token ids."""
-    offsets = np.zeros(len(documents) + 1, np.int64)
-    np.cumsum([len(document) for document in documents], out=offsets[1:])
-    return Tokens(np.array([token for document in documents for token in document], np.uint32), offsets)
+    ids = np.array([token for document in documents for token in document], np.uint32)
+    return Tokens(ids, offsets_of([*map(len, documents)]))
 
 
 def join_batches(parts: Sequence[Tokens]) -> Tokens:
@@ -183,9 +192,7 @@ def join_batches(parts: Sequence[Tokens]) -> Tokens:
     if len(parts) == 1:
         return parts[0]
     ids, lengths = [part.ids for part in parts], [np.diff(part.offsets) for part in parts]
-    offsets = np.zeros(sum(map(len, lengths)) + 1, np.int64)
-    np.cumsum(np.concatenate(lengths), out=offsets[1:])
-    return Tokens(np.concatenate(ids), offsets)
+    return Tokens(np.concatenate(ids), offsets_of(np.concatenate(lengths)))
 
 
 def scored_positions(tokens: Tokens, window: int, dedup: Dedup) -> Positions:
@@ -216,8 +223,7 @@ def with_opening(tokens: Tokens, whole: Positions, window: int, first: int) -> P
     whole: the positions that have a whole window; first: of each document's positions, 0 to h.
     """
     heads = np.maximum(np.minimum(np.diff(tokens.offsets), window) - first, 0)
-    offsets = np.zeros(len(tokens.offsets), np.int64)
-    np.cumsum(heads + whole.scored, out=offsets[1:])
+    offsets = offsets_of(heads + whole.scored)
     within = np.arange(heads.sum()) - np.repeat(np.cumsum(heads) - heads, heads)
     at_head = np.zeros(offsets[-1], bool)
     at_head[np.repeat(offsets[:-1], heads) + within] = True

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scanner.watermark.format import ScoresParts, SearchesWindows, Watermark
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law, least_score
-from scanner.watermark.positions import Positions, Tokens, select_positions
+from scanner.watermark.positions import Positions, Tokens, consecutive_positions, offsets_of, select_positions
 from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import KeyFindings, candidates, corrected, findings_of, log10_p_of, passes, search
 from scanner.watermark.text_windows import (
@@ -70,10 +70,8 @@ class Segments(NamedTuple):
 
     def of_documents(self, documents: NDArray[np.int64]) -> "Segments":
         """Segments of some documents, int64[d], in their order."""
-        count = self.many[documents]
-        offsets = np.concatenate([[0], np.cumsum(count)])
-        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[documents] - offsets[:-1], count)
-        return Segments(offsets, *(values[rows] for values in self[1:]))
+        rows = consecutive_positions(self.offsets[documents], self.many[documents])
+        return Segments(rows.offsets, *(values[rows.index] for values in self[1:]))
 
 
 class Parts(NamedTuple):
@@ -114,7 +112,7 @@ class Parts(NamedTuple):
 
 def joined_segments(several: list[Segments]) -> Segments:
     """Segments of several batches as of one."""
-    offsets = np.concatenate([[0], np.cumsum(np.concatenate([one.many for one in several]))])
+    offsets = offsets_of(np.concatenate([one.many for one in several]))
     begin, end, number = (np.concatenate(values) for values in list(zip(*several, strict=True))[1:])
     return Segments(offsets, begin, end, number)
 
@@ -127,8 +125,7 @@ def of_positions(segments: Segments, tokens: Tokens, positions: Positions, docum
     of_these = segments.of_documents(documents)
     begin, end = _scored_before(of_these, tokens.offsets[documents], positions.index, positions.offsets)
     kept = (end - begin >= SHORTEST_WINDOW) & (end - begin < positions.scored[of_these.whose])
-    offsets = np.concatenate([[0], np.cumsum(kept)])[of_these.offsets]
-    return Segments(offsets, begin[kept], end[kept], of_these.number[kept])
+    return Segments(offsets_of(kept)[of_these.offsets], begin[kept], end[kept], of_these.number[kept])
 
 
 @kernel

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law
-from scanner.watermark.positions import Positions
+from scanner.watermark.positions import Positions, consecutive_positions, offsets_of
 from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import log10_p_of
 
@@ -186,7 +186,7 @@ def coarse(positions: Positions, least: int) -> Iterator[tuple[Positions, NDArra
 def coarse_of(positions: Positions, least: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """The same windows together: each document's part, int64[D+1], begins and ends, as SearchesWindows takes them."""
     each = [_coarse_of(scored, least) for scored in positions.scored.tolist()]
-    first = np.concatenate([[0], np.cumsum([len(of_one) for of_one in each], dtype=np.int64)])
+    first = offsets_of([*map(len, each)])
     where = np.concatenate([np.empty((0, 2), np.int64), *each])
     where = where + np.repeat(positions.offsets[:-1], np.diff(first))[:, None]
     return first, where[:, 0].copy(), where[:, 1].copy()
@@ -205,6 +205,5 @@ def _coarse_of(scored: int, least: int) -> NDArray[np.int64]:
 
 def ranges(positions: Positions, begin: NDArray[np.int64], end: NDArray[np.int64]) -> Positions:
     """Ranges of the scored positions of a batch, int64[W], as documents of their own."""
-    offsets = np.zeros(len(begin) + 1, np.int64)
-    np.cumsum(end - begin, out=offsets[1:])
-    return Positions(positions.index[np.arange(offsets[-1]) + np.repeat(begin - offsets[:-1], end - begin)], offsets)
+    numbers = consecutive_positions(begin, end - begin)
+    return Positions(positions.index[numbers.index], numbers.offsets)

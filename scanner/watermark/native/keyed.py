@@ -24,14 +24,13 @@ from scanner.watermark.native.ciphers import CHUNK
 from scanner.watermark.native.streams import (
     blocks_of_messages,
     blocks_of_words,
-    chosen,
     end_of_key,
     is_group_step,
     numbers_of_positions,
     row_of_word,
     steps_of_positions,
 )
-from scanner.watermark.positions import Positions, Tokens, WholeWindows
+from scanner.watermark.positions import Positions, Tokens, WholeWindows, positions_where
 from schemas.registry import MAX_GAMMA_BITS, MAX_WINDOW, MOST_NUMBERS
 
 NO_TERMS = np.empty(0)
@@ -327,7 +326,7 @@ class NativeMark(ABC):
         if self.groups is None:
             return None
         _, of_user = self.parts(tokens, positions, messages)
-        scored = chosen(positions, ~self.group_steps(tokens, positions)).scored
+        scored = positions_where(positions, ~self.group_steps(tokens, positions)).scored
         return UserEvidence(of_user[:, None], scored, self.groups)
 
     def group_steps(self, tokens: Tokens, positions: Positions) -> NDArray[np.bool_]:

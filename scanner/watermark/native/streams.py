@@ -347,13 +347,6 @@ def _each_key(positions: Positions, whose: NDArray[np.int64] | None) -> NDArray[
     return np.zeros(len(positions.offsets) - 1, np.int64) if whose is None else whose
 
 
-def chosen(positions: Positions, mask: NDArray[np.bool_]) -> Positions:
-    """Some of the scored positions, bool[P]."""
-    before = np.zeros(len(mask) + 1, np.int64)
-    np.cumsum(mask, out=before[1:])
-    return Positions(positions.index[mask], before[positions.offsets])
-
-
 def in_two(
     tokens: Tokens, positions: Positions, nonces: NDArray[np.uint64], whose: NDArray[np.int64] | None = None
 ) -> tuple[ScoredSteps, ScoredSteps]:

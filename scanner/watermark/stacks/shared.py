@@ -18,7 +18,15 @@ from pydantic import Field, model_validator
 from scanner.watermark.format import Basis, Format, Watermark
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law
-from scanner.watermark.positions import TABLE_FACTOR, Dedup, PositionRule, Positions, Tokens, consecutive_positions
+from scanner.watermark.positions import (
+    TABLE_FACTOR,
+    Dedup,
+    PositionRule,
+    Positions,
+    Tokens,
+    consecutive_positions,
+    positions_where,
+)
 
 Secret = TypeVar("Secret")
 
@@ -213,18 +221,11 @@ class BySeed:
         found = seeded_positions(tokens, seeds, self.skipped, dedup)
         of_positions, first, end = seeds[found.index], self.keyless.start, self.keyless.stop
         unscorable = ((of_positions >= first) & (of_positions < end)) | (tokens.ids[found.index] >= self.size)
-        return drop_positions(found, unscorable) if unscorable.any() else found
+        return positions_where(found, ~unscorable) if unscorable.any() else found
 
     def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
         """See PositionRule."""
         return tuple(tokens.ids[place - self.window : place + 1].tolist())
-
-
-def drop_positions(positions: Positions, dropped: NDArray[np.bool_]) -> Positions:
-    """The positions without some of them, bool[P]."""
-    kept = np.zeros(len(positions.index) + 1, np.int64)
-    np.cumsum(~dropped, out=kept[1:])
-    return Positions(positions.index[~dropped], kept[positions.offsets])
 
 
 @kernel

@@ -11,7 +11,8 @@ from scanner.watermark.native import version2_marks
 from scanner.watermark.native.green_runs import BLOCKS_ASIDE, FEWEST_BLOCKS_ASIDE, bit_length, count_run, words_of
 from scanner.watermark.native.gumbel_runs import STEPS_A_PRODUCT
 from scanner.watermark.native.secret import planes_of
-from scanner.watermark.native.streams import chosen, in_two, is_group_step, steps_of
+from scanner.watermark.native.streams import in_two, is_group_step, steps_of
+from scanner.watermark.positions import positions_where
 from tests.watermark.native2.known2 import SECRET, marked, pair
 from tests.watermark.pairs import batch_tokens
 from tests.watermark.strategies import random_documents
@@ -95,7 +96,7 @@ def test_group_steps_and_user_steps_are_parted_in_one_pass():
     nonces = mark._nonces(tokens, positions)
     masks = [is_group_step(nonces), ~is_group_step(nonces)]
     for part, mask in zip(in_two(tokens, positions, nonces), masks, strict=True):
-        wanted = steps_of(tokens, chosen(positions, mask), nonces[mask])
+        wanted = steps_of(tokens, positions_where(positions, mask), nonces[mask])
         for found, column in zip(part, wanted, strict=True):
             assert found.dtype == column.dtype
             np.testing.assert_array_equal(found, column)

@@ -20,7 +20,16 @@ from pydantic import Field
 from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Floored, Law
-from scanner.watermark.positions import WIDEST_WINDOW, Dedup, PositionRule, Positions, Tokens, batch_tokens
+from scanner.watermark.positions import (
+    WIDEST_WINDOW,
+    Dedup,
+    PositionRule,
+    Positions,
+    Tokens,
+    batch_tokens,
+    offsets_of,
+    positions_where,
+)
 from scanner.watermark.stacks.random_numbers import first_of_permutation, is_among_first, permutation, product_mod
 from scanner.watermark.stacks.shared import (
     BySeed,
@@ -29,7 +38,6 @@ from scanner.watermark.stacks.shared import (
     ShuffledGreenFormat,
     StackMark,
     check_message,
-    drop_positions,
     hashing_key,
     key_fingerprint,
     seeded_positions,
@@ -152,7 +160,7 @@ class AfterOneToken:
         """See PositionRule."""
         before = np.concatenate([np.zeros(min(1, len(tokens.ids)), np.uint32), tokens.ids[:-1]])
         found = seeded_positions(tokens, before, self.width, dedup)
-        return drop_positions(found, before[found.index] == 0)
+        return positions_where(found, before[found.index] != 0)
 
     def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
         """See PositionRule."""
@@ -230,9 +238,7 @@ class Kgw(StackMark):
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.int64]:
         """See Watermark; the mark has the message 0 alone."""
         check_message(messages)
-        counts = np.zeros(len(positions.index) + 1, np.int64)
-        np.cumsum(self.green(tokens, positions), out=counts[1:])
-        return np.diff(counts[positions.offsets])
+        return np.diff(offsets_of(self.green(tokens, positions))[positions.offsets])
 
 
 def _detection(case: Case) -> Pairs:

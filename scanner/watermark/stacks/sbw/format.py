@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Binomial, Floored, Law
-from scanner.watermark.positions import WIDEST_WINDOW, Positions, Tokens, batch_tokens
+from scanner.watermark.positions import WIDEST_WINDOW, Positions, Tokens, batch_tokens, offsets_of
 from scanner.watermark.stacks.random_numbers import stream_word
 from scanner.watermark.stacks.shared import (
     BySeed,
@@ -217,9 +217,7 @@ class Sbw(StackMark):
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.int64]:
         """See Watermark; the mark has the message 0 alone."""
         check_message(messages)
-        counts = np.zeros(len(positions.index) + 1, np.int64)
-        np.cumsum(self.green(tokens, positions), out=counts[1:])
-        return np.diff(counts[positions.offsets])
+        return np.diff(offsets_of(self.green(tokens, positions))[positions.offsets])
 
 
 def read_scheme(name: object) -> dict[str, Any]:
