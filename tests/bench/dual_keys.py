@@ -50,8 +50,8 @@ def main() -> None:
             found = [(law.log10_p(law.score(a, b, length), length) <= level).mean() for a, b in drawn]
             print(f"{name:20s}" + "".join(f"{share:7.3f}" for share in found), flush=True)
     hits, number, law = np.zeros(len(LEVELS)), int(options.unmarked), laws["both weights"]
-    for _ in range(number // A_BATCH):
-        a, b = random.gamma(60.0, size=(2, A_BATCH))
+    for begin in range(0, number, A_BATCH):
+        a, b = random.gamma(60.0, size=(2, min(A_BATCH, number - begin)))
         p = law.log10_p(law.score(a, b, 60), 60)
         hits += [(p <= np.log10(level)).sum() for level in LEVELS]
     for level, count in zip(LEVELS, hits.astype(int).tolist(), strict=True):

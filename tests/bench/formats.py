@@ -15,7 +15,7 @@ from scanner.watermark.format import DrawsKeys
 from scanner.watermark.formats import FORMATS, make_format, seconds_a_token
 
 VOCABULARY = 32_000
-SECRET_BYTES = {"hf": 8, "synthid": 240, "three": 16}
+SECRET_BYTES = {"hf": 8, "sbw": 8, "synthid": 240, "three": 16}
 """Bytes of a stack's own secret, by the first word of its formats, where keys are not drawn from entropy."""
 
 SMALL = bytes(byte & 0x7F for byte in range(256))
