@@ -28,7 +28,7 @@ from scanner.registry.keys_file import read_published
 from scanner.registry.secrets import new_secret_file, read_secret
 from scanner.service.budget import Budget, BudgetSpent, Charge
 from scanner.service.processes import Unavailable
-from scanner.service.scoring import Finding, ScoringPool, ServedScan, find_marks
+from scanner.service.scoring import Finding, ScoringPool, ServedScan
 from scanner.service.signing import Signer, make_folder
 from scanner.storage.locations import read_named, write_whole
 from schemas.service import (
@@ -90,8 +90,6 @@ class Answers:
         self.pool = ScoringPool(config.workers, config.seconds, secret)
         self.metrics = CollectorRegistry()
         self._thread = ThreadPoolExecutor(1)  # of the budget: a commit may wait for the disk, and answers for no commit
-        self._uncharged: list[tuple[Sequence[Charge], asyncio.Future[list[BudgetSpent | None]]]] = []
-        self._charging: asyncio.Task[None] | None = None
         self._answers = Counter(
             "brickscan_detector_answers",
             "Answers by result and class of caller",
@@ -180,17 +178,16 @@ class Answers:
         unanswered = [place for place in range(len(texts)) if place not in answers]
         if unanswered:
             try:
-                findings, served = await self.pool.run(caller, find_marks, [texts[place] for place in unanswered])
-                if findings is None:
-                    raise Unavailable("This text could not be looked at. Ask again, or with less of it.")
+                findings, served = await self.pool.find_marks(caller, [texts[place] for place in unanswered])
             except Unavailable:
                 self._refused.labels("unavailable").inc(len(unanswered))
                 raise
             found = dict(zip(unanswered, findings, strict=True))
             long_enough = [place for place in found if found[place].result != DetectorResult.TOO_SHORT]
-            spent = await self._charge(
-                [Charge(digests[place], caller.name, found[place].passages, caller.expert) for place in long_enough]
-            )
+            charges = [
+                Charge(digests[place], caller.name, found[place].passages, caller.expert) for place in long_enough
+            ]
+            spent = await self._in_thread(self.budget.charge, charges) if charges else []
             answers |= {place: self._refusal(why) for place, why in zip(long_enough, spent, strict=True) if why}
             answered = [place for place in unanswered if place not in answers]
             answers |= {place: self._answered(texts[place], found[place], served, caller, file) for place in answered}
@@ -201,36 +198,6 @@ class Answers:
         """Result of a function in the budget's thread."""
         call = functools.partial(function, *arguments, **named)
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-
-    async def _charge(self, charges: Sequence[Charge]) -> list[BudgetSpent | None]:
-        """Charge texts, with those of all requests that come to this meanwhile: a commit costs as much as ten.
-
-        Raises sqlite3.Error to all of them: what is not charged is not answered.
-        """
-        if not charges:
-            return []
-        spent: asyncio.Future[list[BudgetSpent | None]] = asyncio.get_running_loop().create_future()
-        self._uncharged.append((charges, spent))
-        if self._charging is None:
-            self._charging = asyncio.create_task(self._charge_all())
-        return await spent
-
-    async def _charge_all(self) -> None:
-        await asyncio.sleep(0)  # texts that were looked at together come to this one after the other
-        while self._uncharged:
-            together, self._uncharged = self._uncharged, []
-            try:
-                every = await self._in_thread(self.budget.charge, [one for charges, _ in together for one in charges])
-            except Exception as error:
-                for _, spent in together:
-                    if not spent.done():  # its caller has gone
-                        spent.set_exception(error)
-                continue
-            for charges, spent in together:
-                if not spent.done():
-                    spent.set_result(every[: len(charges)])
-                every = every[len(charges) :]
-        self._charging = None
 
     def _entry(self, digest: bytes, finding: Finding, served: ServedScan, caller: Caller) -> Mapping[str, object]:
         """What the log has of an answer."""

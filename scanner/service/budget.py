@@ -47,9 +47,6 @@ _PAGES_OF_LOG = 8000
 _SKETCHES = 32_768
 """Most keyed sketches of first passages that are held in memory, of 1 KiB each."""
 
-_KIB_OF_CACHE = 65_536
-"""Memory for pages of the table: with SQLite's 2 MB, a charge beside 25,000 texts takes half as long again."""
-
 _TABLES = """
 CREATE TABLE IF NOT EXISTS texts (digest BLOB PRIMARY KEY, caller BLOB NOT NULL, at REAL NOT NULL,
     cost INTEGER NOT NULL DEFAULT 1) WITHOUT ROWID;
@@ -108,7 +105,7 @@ class Budget:
             self._db.executescript(
                 "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
                 "PRAGMA secure_delete=ON; PRAGMA temp_store=MEMORY; BEGIN EXCLUSIVE; COMMIT;"
-                f"PRAGMA cache_size=-{_KIB_OF_CACHE}; PRAGMA wal_autocheckpoint={_PAGES_OF_LOG};" + _TABLES
+                f"PRAGMA wal_autocheckpoint={_PAGES_OF_LOG};" + _TABLES
             )
             if "cost" not in [name for _, name, *_ in self._db.execute("PRAGMA table_info(texts)")]:  # an older table
                 self._db.execute("ALTER TABLE texts ADD COLUMN cost INTEGER NOT NULL DEFAULT 1")

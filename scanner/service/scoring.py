@@ -8,12 +8,13 @@ import multiprocessing
 import os
 import signal
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +35,6 @@ from schemas.registry import MasterKey
 from schemas.service import DetectorConfig, DetectorResult, Part
 from schemas.words import Naming, Proof
 
-Result = TypeVar("Result")
-
 LEAST_CONTEXT = 2
 """Fewest previous tokens that a served key reads: answers soon give away the lists of keys that read none or one."""
 
@@ -49,6 +48,9 @@ _TOGETHER, _SHORT = 32, 4096
 """Most texts that are looked at together, and bytes of each: so few that no flag goes without a proof that it would
 have by itself.
 """
+
+
+_NOT_LOOKED_AT = "This text could not be looked at. Ask again, or with less of it."
 
 
 class Finding(NamedTuple):
@@ -233,31 +235,28 @@ def find_marks(texts: Sequence[bytes]) -> list[Finding] | None:
     return None
 
 
-def _call(calls: Sequence[tuple[Callable[..., Any], Sequence[Any]]]) -> list[Any]:
-    """Results of calls, in a process of the pool; several are looks at texts, which are looked at together."""
-    if len(calls) > 1 and (findings := find_marks([text for _, (texts,) in calls for text in texts])) is not None:
-        return [[finding] for finding in findings]
-    return [function(*arguments) for function, arguments in calls]
+def _find_marks_of(jobs: Sequence[Sequence[bytes]]) -> list[list[Finding] | None]:
+    """What is found in the texts of each job, which are looked at together, or where that fails job by job."""
+    found = find_marks([text for texts in jobs for text in texts])
+    if found is None:
+        return [find_marks(texts) for texts in jobs] if len(jobs) > 1 else [None]
+    findings = iter(found)
+    return [list(islice(findings, len(texts))) for texts in jobs]
 
 
 @dataclass(eq=False)
 class _Job:
-    """A call that waits for a process. ends: loop time until which it waits; may_join: be looked at with others."""
+    """Texts that wait for a process. ends: loop time until which they do; may_join: be looked at with others."""
 
-    function: Callable[..., Any]
-    arguments: Sequence[Any]
+    texts: Sequence[bytes]
     ends: float
-    answer: asyncio.Future[Any]
+    answer: asyncio.Future[tuple[list[Finding], ServedScan]]
     may_join: bool
 
-
-def _answer(job: _Job, answer: tuple[Any, ServedScan] | Unavailable) -> None:
-    if job.answer.done():  # its caller has gone
-        return
-    if isinstance(answer, Unavailable):
-        job.answer.set_exception(answer)
-    else:
-        job.answer.set_result(answer)
+    def refuse(self, why: str) -> None:
+        """Answer that the texts are not looked at, unless the caller has gone."""
+        if not self.answer.done():
+            self.answer.set_exception(Unavailable(why))
 
 
 class ScoringPool:
@@ -307,36 +306,31 @@ class ScoringPool:
         """End the processes, each after what it scores; who waits is refused."""
         self._turn_to(None)
         while self._jobs:
-            _answer(self._jobs.popleft(), Unavailable("The detector is not ready. Ask again in a minute."))
+            self._jobs.popleft().refuse("The detector is not ready. Ask again in a minute.")
 
     def _turn_to(self, served: ServedScan | None) -> None:
         self._served = served
         self._changed.set()
 
-    async def run(
-        self,
-        caller: Hashable,
-        function: Callable[..., Result],
-        *arguments: Any,  # noqa: ANN401
-    ) -> tuple[Result, ServedScan]:
-        """Result of a function in a process, and what that process serves.
+    async def find_marks(self, caller: Hashable, texts: Sequence[bytes]) -> tuple[list[Finding], ServedScan]:
+        """What a process finds in texts, and what that process serves.
 
         Raises:
-            Unavailable: the process was killed or took too long, too many wait, or nothing is served.
+            Unavailable: the process was killed or took too long, the texts cannot be looked at, too many wait, or
+                nothing is served.
         """
         if self._served is None or self.waiting >= _WAITING * self._workers:
             raise Unavailable("The detector is not ready, or too busy. Ask again in a minute.")
         if self._callers[caller] >= _OF_ONE_CALLER * self._workers:
             raise Unavailable("You ask too much at a time: wait for answers before you ask on.")
         loop = asyncio.get_running_loop()
-        short = function is find_marks and sum(map(len, arguments[0])) <= _SHORT and len(arguments[0]) == 1
-        job = _Job(function, arguments, loop.time() + self._seconds, loop.create_future(), short)
+        short = len(texts) == 1 and len(texts[0]) <= _SHORT
+        job = _Job(texts, loop.time() + self._seconds, loop.create_future(), short)
         self._jobs.append(job)
         self._changed.set()
         self._callers[caller] += 1
         try:
-            result: tuple[Result, ServedScan] = await job.answer
-            return result
+            return await job.answer
         finally:
             self._callers[caller] -= 1
             self._callers += Counter()  # keeps those above 0 alone
@@ -361,7 +355,7 @@ class ScoringPool:
         while self._jobs and (not group or (group[0].may_join and self._jobs[0].may_join and len(group) < _TOGETHER)):
             job = self._jobs.popleft()
             if job.ends < now:
-                _answer(job, Unavailable("The detector is too busy. Ask again in a minute."))
+                job.refuse("The detector is too busy. Ask again in a minute.")
             elif not job.answer.done():  # its caller has gone
                 group.append(job)
         return group
@@ -370,11 +364,13 @@ class ScoringPool:
         self, group: Sequence[_Job], served: ServedScan, process: ProcessPoolExecutor
     ) -> ProcessPoolExecutor:
         """Answer jobs; returns the process, or another where it ended over them."""
-        calls = [(job.function, job.arguments) for job in group]
         try:
-            submitted = asyncio.wrap_future(process.submit(_call, calls))
-            for job, result in zip(group, await asyncio.wait_for(submitted, self._seconds), strict=True):
-                _answer(job, (result, served))
+            submitted = asyncio.wrap_future(process.submit(_find_marks_of, [job.texts for job in group]))
+            for job, findings in zip(group, await asyncio.wait_for(submitted, self._seconds), strict=True):
+                if findings is None:
+                    job.refuse(_NOT_LOOKED_AT)
+                elif not job.answer.done():  # its caller has gone
+                    job.answer.set_result((findings, served))
         except Exception:  # whatever it was: who waits gets an answer, and a process goes on
             self.killed += 1
             self._end(process)
@@ -384,7 +380,7 @@ class ScoringPool:
                 if len(group) > 1:  # each by itself, so that none is lost by another
                     self._jobs.append(job)
                 else:
-                    _answer(job, Unavailable("This text could not be looked at. Ask again, or with less of it."))
+                    job.refuse(_NOT_LOOKED_AT)
         return process
 
     def _new(self, served: ServedScan) -> ProcessPoolExecutor:

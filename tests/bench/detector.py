@@ -3,9 +3,11 @@
 The detector is `brickscan serve` with one scoring process; its CPU seconds are those of all its processes and threads,
 from /proc, its look at the registry once a second included. `check` is OpenedCheck.of_each_key in a loop in this
 process, and the worker OpenedCheck.score_batch of 100 texts at a time, under the same key. Before anything is counted,
-all have read as many texts as a tokenizer compares its two backends on. Times at half load are of requests that come
-at random times, at half of the rate at which one text a request takes a core. A classifier of times has a threshold on
-how long an answer took, fitted on half of the texts and tried on the other half.
+all have read as many texts as a tokenizer compares its two backends on. Each round has other texts, which the worker
+reads before and after the detector, so that both meet the same load of the machine. All batches of a round are sent at
+once: a detector that is asked less waits for its ticks, and what it takes while it waits is told by itself. Times at
+half load are of requests that come at random times, at half of the rate at which one text a request takes a core. A
+classifier of times has a threshold on how long an answer took, fitted on half of the texts and tried on the other half.
 """
 
 import argparse
@@ -29,6 +31,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import tomli_w
+from numpy.typing import NDArray
 
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.detection.one_text import OpenedCheck
@@ -48,8 +51,8 @@ CHARACTERS = 2_000
 WARM = 256
 CLIENTS = 48
 BATCH = 100
-SENDERS = 5
-"""Clients that send batches at the same time: an answer to one waits for seconds, in which the server would idle."""
+RESTS = 10.0
+"""Seconds over which a detector that nobody asks is watched."""
 
 BILLION = groups_for(1e9)
 KEYS: dict[str, tuple[dict[str, Any], dict[str, dict[str, bool]]]] = {
@@ -120,7 +123,8 @@ def detector_of(config: Path) -> Iterator[Detector]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.detector", description=__doc__)
-    parser.add_argument("--texts", type=int, default=1000, help="texts of each way; whole hundreds")
+    parser.add_argument("--texts", type=int, default=2000, help="texts of a round of each way; whole hundreds")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--timed", type=int, default=400, help="marked texts, and as many without a mark; 0: none")
     parser.add_argument("--loaded", type=int, help="texts at half load; 0: none; --texts, unless stated")
     parser.add_argument("--keys", nargs="+", default=list(KEYS), choices=list(KEYS))
@@ -129,7 +133,7 @@ def main() -> None:
     count, loaded = options.texts, options.texts if options.loaded is None else options.loaded
     words = words_of_one_token()
     plain = plain_text(words)
-    texts = texts_of(options.corpus, plain, 2 * count + loaded + WARM)
+    texts = texts_of(options.corpus, plain, 2 * count * options.rounds + loaded + WARM)
     for name in options.keys:
         form, looks = KEYS[name]
         with tempfile.TemporaryDirectory() as made:
@@ -146,9 +150,9 @@ def main() -> None:
             with detector_of(config) as detector:
                 in_order = [detector.ask(text) for text in (texts[-1], found[0], texts[-2])]
                 print(f"  first texts (the second is marked): {', '.join(f'{s:.3f} s' for s in in_order)}")
-                rate = throughput(detector, texts, beside(folder, texts, count), count)
+                rate = throughput(detector, texts, folder, options.rounds, count)
                 if loaded:
-                    half_load(detector, texts[2 * count : 2 * count + loaded], found, rate / 2)
+                    half_load(detector, texts[-WARM - loaded : -WARM], found, rate / 2)
                 if options.timed:
                     timing(detector, plain, marked, options.timed)
 
@@ -162,21 +166,6 @@ def texts_of(corpus: Path | None, plain: Callable[[int, int], str], count: int) 
     if len(texts) < count:
         raise SystemExit(f"{corpus}: has {len(texts)} texts of {CHARACTERS} characters; {count} are needed")
     return texts
-
-
-def beside(folder: Path, texts: Sequence[str], count: int) -> tuple[float, float]:
-    """CPU seconds a text of `check` in a loop and of a scan's worker."""
-    check = OpenedCheck(ServedScan.of(DetectorConfig(version=1), folder).check)
-    raw = [text.encode() for text in texts]
-    check.score_batch(raw[-WARM:])
-    check.of_each_key(raw[0])
-    began = time.process_time()
-    for text in raw[: count // 5]:
-        check.of_each_key(text)
-    of_check, began = time.process_time() - began, time.process_time()
-    for at in range(0, count, BATCH):
-        check.score_batch(raw[at : at + BATCH])
-    return of_check / (count // 5), (time.process_time() - began) / count
 
 
 def alone(folder: Path, texts: Sequence[str], found: Sequence[str]) -> None:
@@ -197,39 +186,64 @@ def alone(folder: Path, texts: Sequence[str], found: Sequence[str]) -> None:
         )
 
 
-def throughput(detector: Detector, texts: Sequence[str], other: tuple[float, float], count: int) -> float:
-    """Texts that one core answers in a second, one a request."""
+def throughput(detector: Detector, texts: Sequence[str], folder: Path, rounds: int, size: int) -> float:
+    """Texts that one core answers in a second, one a request; size: texts of a round."""
+    check = OpenedCheck(ServedScan.of(DetectorConfig(version=1), folder).check)
+    raw = [text.encode() for text in texts]
 
-    def in_batches(some: Sequence[str]) -> None:
-        batches = [some[at : at + BATCH] for at in range(0, len(some), BATCH)]
-        with ThreadPoolExecutor(SENDERS) as senders:
-            list(
-                senders.map(
-                    lambda one: detector.post("/detect/batch", {"texts": batches[one]}, one), range(len(batches))
-                )
-            )
+    def of_worker(begin: int) -> float:
+        began = time.process_time()
+        for at in range(begin, begin + size, BATCH):
+            check.score_batch(raw[at : at + BATCH])
+        return (time.process_time() - began) / size
 
-    def one_by_one(some: Sequence[str]) -> None:
-        with ThreadPoolExecutor(CLIENTS) as clients:
-            list(clients.map(lambda one: detector.ask(some[one], one % CLIENTS), range(len(some))))
+    def of_check(begin: int) -> float:
+        began = time.process_time()
+        for text in raw[begin : begin + size // 5]:
+            check.of_each_key(text)
+        return (time.process_time() - began) / (size // 5)
 
-    in_batches(texts[-WARM:])
-    seconds = 0.0
-    ways: list[tuple[str, Callable[[Sequence[str]], None], int]] = [
-        (f"{BATCH} a request, {SENDERS} clients", in_batches, 0),
-        (f"one a request, {CLIENTS} clients", one_by_one, count),
-    ]
-    for what, work, begin in ways:
+    def send_batch(at: int) -> None:
+        detector.post("/detect/batch", {"texts": texts[at : at + BATCH]}, at // BATCH % CLIENTS)
+
+    def send_one(at: int) -> None:
+        detector.ask(texts[at], at % CLIENTS)
+
+    def of_detector(send: Callable[[int], None], places: Sequence[int]) -> float:
         began = detector.cpu_seconds()
-        work(texts[begin : begin + count])
-        seconds = (detector.cpu_seconds() - began) / count
+        with ThreadPoolExecutor(CLIENTS) as clients:
+            list(clients.map(send, places))
+        return (detector.cpu_seconds() - began) / size
+
+    check.score_batch(raw[-WARM:])
+    check.of_each_key(raw[-1])
+    of_detector(send_one, range(len(texts) - WARM, len(texts)))
+    began = detector.cpu_seconds()
+    time.sleep(RESTS)
+    print(f"  at rest, {RESTS:.0f} s: {1e3 * (detector.cpu_seconds() - began) / RESTS:.1f} CPU ms a second", flush=True)
+    ways: list[tuple[str, Callable[[int], None], int]] = [
+        (f"{BATCH} a request, all at once", send_batch, BATCH),
+        (f"one a request, {CLIENTS} clients", send_one, 1),
+    ]
+    detector_seconds = np.zeros(0)
+    for way, (what, send, step) in enumerate(ways):
+        rows = []
+        for begin in range(way * rounds * size, (way + 1) * rounds * size, size):
+            before, served = of_worker(begin), of_detector(send, range(begin, begin + size, step))
+            rows.append(((before + of_worker(begin)) / 2, of_check(begin), served))
+        of_workers, of_checks, detector_seconds = np.array(rows).T
         print(
-            f"  {what}, {count} texts, CPU ms a text: check {1e3 * other[0]:.2f}, "
-            f"a scan's worker {1e3 * other[1]:.2f}, the detector {1e3 * seconds:.2f}; throughput "
-            f"{other[0] / seconds:.2f} of check's, {other[1] / seconds:.2f} of the worker's",
+            f"  {what}, {rounds} rounds of {size} texts, load {os.getloadavg()[0]:.1f}, CPU ms a text, median and "
+            f"range: check {_spread(1e3 * of_checks)}, a scan's worker {_spread(1e3 * of_workers)}, the detector "
+            f"{_spread(1e3 * detector_seconds)}; throughput {_spread(of_checks / detector_seconds)} of check's, "
+            f"{_spread(of_workers / detector_seconds)} of the worker's",
             flush=True,
         )
-    return 1 / seconds
+    return 1 / float(np.median(detector_seconds))
+
+
+def _spread(values: NDArray[np.float64]) -> str:
+    return f"{np.median(values):.2f} ({values.min():.2f} to {values.max():.2f})"
 
 
 def half_load(detector: Detector, texts: Sequence[str], found: Sequence[str], rate: float) -> None:

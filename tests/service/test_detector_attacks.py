@@ -1,6 +1,5 @@
 """Attacks on the detector that once went through: forms, addresses, memory, a crowd of one, panics, keys, clocks."""
 
-import asyncio
 import json
 import os
 import resource
@@ -19,7 +18,6 @@ from scanner.errors import Refused
 from scanner.registry import add_users, new_key
 from scanner.service import detector_app, scoring
 from scanner.service.answering import DetectorLog, refuse_older
-from scanner.service.budget import BudgetSpent, Charge
 from scanner.service.detector_app import _fields, network_of
 from scanner.service.scoring import find_marks
 from scanner.service.signing import (
@@ -321,24 +319,6 @@ def test_lines_that_cannot_be_written_end_nothing(tmp_path, registry, plain, mon
 def panics(_texts: object) -> None:
     os.write(2, b"panicked at byte index 1 of `WORD`")
     raise KeyboardInterrupt("WORD")
-
-
-def test_a_caller_who_has_gone_holds_up_no_charge(tmp_path, registry, plain):
-    """Charges of a request that was given up are written, and those of others are answered."""
-    with detecting(configured(tmp_path, registry)) as server:
-        answers = server.answers
-
-        async def charge_two() -> list[BudgetSpent | None]:
-            gone, other = (
-                asyncio.create_task(answers._charge([Charge(digest * 32, "a", [], False)])) for digest in (b"1", b"2")
-            )
-            await asyncio.sleep(0)
-            gone.cancel()
-            return await asyncio.wait_for(other, 60)
-
-        assert asyncio.run(charge_two()) == [None]
-        assert answers.budget.is_free(b"1" * 32)
-        assert ask(server, plain(150, 1))["status"] == 200
 
 
 @pytest.mark.costly
