@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from jobs.cli import brickscan
 from schemas.config import COST_OF_LOOKS
 from tests.support.floors import FLOORS
+from tests.support.syntax_trees import tree_of
 
 ROOT = Path(__file__).parents[1]
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
@@ -110,7 +111,7 @@ NO_TERMS |= {"refused", "wanted"}
 def test_the_nouns_of_public_classes_stand_in_the_glossary():
     names = set()
     for path in [*ROOT.glob("scanner/*/__init__.py"), ROOT / "scanner/api/brickscan/__init__.py"]:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 names |= {name for name in ast.literal_eval(node.value) if re.match("[A-Z][a-z]", name)}
     assert len(names) > 30

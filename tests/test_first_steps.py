@@ -29,6 +29,7 @@ from scanner.watermark import Positions, Tokens
 from schemas.config import COST_OF_LOOKS, ScanConfig
 from tests.support.command_line import call
 from tests.support.icebergs import make_table, name_catalog
+from tests.support.syntax_trees import tree_of
 from tests.support.two_keys import message_of, words_of_one_token
 
 ROOT = Path(__file__).parents[1]
@@ -319,7 +320,7 @@ def test_no_sentence_names_a_file_of_a_checkout():
     sources = [path for folder in ("jobs", "scanner", "schemas") for path in Path(folder).rglob("*.py")]
     found = []
     for path in sources:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = tree_of(path)
         of_module = ast.get_docstring(tree, clean=False)
         texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) is str}
         found += [(str(path), text) for text in texts - {of_module} if re.search(r"docs/\w+/[\w-]+\.md", text)]

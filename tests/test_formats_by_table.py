@@ -11,6 +11,7 @@ from scanner.watermark.format import Format
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.native.keyed import GreenListMark, GumbelMark
 from scanner.watermark.stacks.shared import StackMark
+from tests.support.syntax_trees import tree_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -57,7 +58,7 @@ def formats_in(tree: ast.AST) -> Iterator[str]:
 def found() -> dict[str, list[str]]:
     """Names of formats, of their classes and parameters, by the file that uses them."""
     files = [path for top in ("schemas", "scanner", "jobs") for path in sorted((ROOT / top).rglob("*.py"))]
-    names_of = {path: list(formats_in(ast.parse(path.read_text(encoding="utf-8")))) for path in files}
+    names_of = {path: list(formats_in(tree_of(path))) for path in files}
     return {str(path.relative_to(ROOT)): names for path, names in names_of.items() if names}
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.floors import FLOORS
+from tests.support.syntax_trees import tree_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,7 +39,7 @@ class Import(NamedTuple):
 
 def imports_of(path: Path) -> Iterator[Import]:
     file = str(path.relative_to(ROOT))
-    pending: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_text(encoding="utf-8")), True)]
+    pending: list[tuple[ast.AST, bool]] = [(tree_of(path), True)]
     while pending:
         node, eager = pending.pop()
         if isinstance(node, ast.Import):
@@ -179,7 +180,7 @@ def test_every_error_of_ours_stands_in_one_tree():
     roots = [
         (module_name(path), node.name)
         for path in FILES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.ClassDef) and raised & {ast.unparse(base) for base in node.bases}
     ]
     assert sorted(roots) == [

@@ -26,6 +26,7 @@ import pytest
 from scanner.errors import BrickscanError
 from scanner.printable import skeleton
 from tests.support.opened import demo_tokenizer
+from tests.support.syntax_trees import tree_of
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.costly  # half a minute of a core
@@ -43,9 +44,8 @@ WITHOUT_ONE = frozenset({"pattern"})
 def modules() -> Iterator[tuple[str, ast.Module]]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            source = path.read_text(encoding="utf-8")
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-            yield name, ast.parse(source)
+            yield name, tree_of(path)
 
 
 class Used(typing.NamedTuple):

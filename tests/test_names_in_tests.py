@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.syntax_trees import tree_of
+
 ROOT = Path(__file__).parents[1]
 OURS = ("scanner", "jobs", "schemas", "infra", "tests")
 DOTTED = re.compile(r"(?:scanner|jobs|schemas|tests)(?:\.\w+)+")
@@ -24,11 +26,6 @@ def file_of(module: str) -> Path | None:
     path = ROOT / module.replace(".", "/")
     files = (path.with_suffix(".py"), path / "__init__.py")
     return next((file for file in files if file.is_file()), None)
-
-
-@functools.cache
-def tree_of(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"))
 
 
 def bound_names(body: list[ast.stmt]) -> Iterator[str]:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.syntax_trees import tree_of
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("scanner", "jobs", "schemas", "infra", "tests")
 
@@ -22,12 +24,12 @@ NO_NOUN = re.compile(
 """First words, prepositions, pronouns and question words, with which no constant's docstring starts."""
 
 
-def faults_of(source: str) -> Iterator[tuple[int, str]]:
+def faults_of(source: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and text of each docstring and comment of a file that breaks a rule."""
     for number, line in enumerate(source.splitlines(), 1):
         if COMMENT_WITH_OF.search(line):
             yield number, line.strip()
-    for node in _statements(ast.parse(source)):
+    for node in _statements(tree):
         body = getattr(node, "body", None)
         if not isinstance(body, list):
             continue
@@ -59,7 +61,7 @@ def test_docstrings_and_comments_follow_the_style_page() -> None:
         f"{path.relative_to(ROOT)}:{line}: {text[:100]}"
         for folder in FOLDERS
         for path in sorted((ROOT / folder).rglob("*.py"))
-        for line, text in faults_of(path.read_text(encoding="utf-8"))
+        for line, text in faults_of(path.read_text(encoding="utf-8"), tree_of(path))
     ]
     assert not faults, "\n".join(["docs/style.md: begin with the noun", *faults])
 
@@ -78,11 +80,11 @@ def test_docstrings_and_comments_follow_the_style_page() -> None:
     ],
 )
 def test_what_breaks_a_rule_is_seen(source: str) -> None:
-    assert len(list(faults_of(source))) == 1
+    assert len(list(faults_of(source, ast.parse(source)))) == 1
 
 
 @pytest.mark.parametrize(
     "source", ['"""What a file holds."""', 'x = 1\n"""Keys of a registry."""', "x = 1  # seconds of a look"]
 )
 def test_other_words_are_allowed(source: str) -> None:
-    assert not list(faults_of(source))
+    assert not list(faults_of(source, ast.parse(source)))

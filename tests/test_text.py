@@ -19,6 +19,7 @@ from jobs import cli
 from jobs.text import columns, complain, width
 from scanner.errors import Refused, ScanFailed
 from scanner.printable import printable, safe
+from tests.support.syntax_trees import tree_of
 
 ROOT = Path(__file__).parents[1]
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\nevent=scan flagged=0\u202e\u200b\u2800\u3164" + "\u0301" * 4 + "\x85\u2028\ud800"
@@ -67,7 +68,7 @@ def test_nothing_but_one_file_writes_to_a_terminal():
     calls = [
         (str(path.relative_to(ROOT)), node)
         for path in sorted((ROOT / "jobs").rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in SAYING
     ]
     talking = [(name, node) for name, node in calls if name not in TALKING and not name.startswith("jobs/demo/")]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.syntax_trees import nodes_of
+
 ROOT = Path(__file__).parents[1]
 TAKE_MANY = {"kernel", "jit", "command", "option", "argument"}
 """Words of decorators of functions that may take more than eight parameters: kernels and commands."""
@@ -23,10 +25,10 @@ MANY = {
 
 
 @functools.cache
-def all_trees() -> dict[str, ast.Module]:
-    """The syntax tree of each file of the product."""
+def all_files() -> dict[str, tuple[ast.AST, ...]]:
+    """All nodes of the syntax tree of each file of the product, its module first."""
     return {
-        str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
+        str(path.relative_to(ROOT)): nodes_of(path)
         for package in ("schemas", "scanner", "jobs", "infra")
         for path in sorted((ROOT / package).rglob("*.py"))
         if not {"build", ".venv"} & set(path.parts)
@@ -67,8 +69,8 @@ class WithoutNames(ast.NodeTransformer):
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for file, tree in all_trees().items():
-        for node in ast.walk(tree):
+    for file, nodes in all_files().items():
+        for node in nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield f"{file}: {node.name}", node
 
@@ -85,8 +87,8 @@ def body_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
 @pytest.mark.seconds
 def test_a_class_name_stands_for_one_class():
     found = defaultdict(list)
-    for file, tree in all_trees().items():
-        for node in ast.walk(tree):
+    for file, nodes in all_files().items():
+        for node in nodes:
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(file)
     assert {name: files for name, files in found.items() if len(files) > 1} == {}
@@ -126,7 +128,7 @@ def test_functions_take_eight_parameters_at_most():
 
 
 def test_a_file_is_read_in_one_sitting():
-    long = {file: n for file in all_trees() if (n := len((ROOT / file).read_text(encoding="utf-8").splitlines())) > 500}
+    long = {file: n for file in all_files() if (n := len((ROOT / file).read_text(encoding="utf-8").splitlines())) > 500}
     assert long == {}
 
 
@@ -144,12 +146,14 @@ NO_NOUNS = {
 def test_a_function_imports_nothing_that_its_file_has():
     """A module of ours that the file imports at its top, or the file itself, costs nothing late: files were merged."""
     late = []
-    for path, tree in all_trees().items():
+    for path, nodes in all_files().items():
         known = {path.removesuffix(".py").replace("/", ".")}
-        known |= {node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.module}
+        known |= {
+            node.module for node in ast.iter_child_nodes(nodes[0]) if isinstance(node, ast.ImportFrom) and node.module
+        }
         late += [
             f"{path}: {node.module}"
-            for function in ast.walk(tree)
+            for function in nodes
             if isinstance(function, ast.FunctionDef)
             for node in function.body  # what is tried may be missing
             if isinstance(node, ast.ImportFrom) and node.module in known
@@ -160,8 +164,8 @@ def test_a_function_imports_nothing_that_its_file_has():
 
 def test_names_say_what_a_value_is():
     found = set()
-    for file, tree in all_trees().items():
-        for node in ast.walk(tree):
+    for file, nodes in all_files().items():
+        for node in nodes:
             match node:
                 case ast.arg(arg=name):
                     found.add((file, name))
@@ -175,7 +179,7 @@ def test_names_say_what_a_value_is():
 
 @pytest.mark.seconds
 def test_a_class_is_named_by_a_noun():
-    found = {node.name for tree in all_trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    found = {node.name for nodes in all_files().values() for node in nodes if isinstance(node, ast.ClassDef)}
     assert len(found) > 500
     assert {name for name in found if name.strip("_") in NO_NOUNS} == set()
 
@@ -208,9 +212,7 @@ def described_fields(node: ast.ClassDef) -> set[str]:
 
 @pytest.mark.seconds
 def test_the_docstring_of_a_class_speaks_of_its_fields():
-    classes = {
-        node.name: node for tree in all_trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
-    }
+    classes = {node.name: node for nodes in all_files().values() for node in nodes if isinstance(node, ast.ClassDef)}
     described = {
         node.name: described_fields(node)
         for node in classes.values()

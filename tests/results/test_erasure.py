@@ -19,6 +19,7 @@ from scanner.storage.data_files import write_file
 from scanner.storage.locations import table_uri
 from schemas.tables import FLAGS
 from tests.support.rows import add, rows_of, verdict
+from tests.support.syntax_trees import tree_of
 
 FILES = 12
 
@@ -132,8 +133,8 @@ def test_a_query_of_flags_is_asked_again_when_an_erasure_that_was_through_with_v
 def test_whatever_is_asked_is_made_anew_each_time():
     """A query that was made before it is asked names the files of then, and asked again finds them gone again."""
     made_before = []
-    for path in Path("scanner").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path in Path("scanner").absolute().rglob("*.py"):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ask":
                 question = node.args[1]
                 root = question.body if isinstance(question, ast.Lambda) else question

@@ -75,11 +75,12 @@ def detecting(config: Path, *, here: bool = True, told: list[str] | None = None)
 
 
 def until(holds, seconds: float = 400) -> None:
-    """Wait for something."""
-    end = time.monotonic() + seconds
+    """Wait for something, which is asked for again after longer and longer: it may be a request, and cost a while."""
+    begun = time.monotonic()
     while not holds():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.02)
+        waited = time.monotonic() - begun
+        assert waited < seconds, "waited too long"
+        time.sleep(min(0.02 + waited / 10, 0.25))
 
 
 def request(server: DetectorServer, method: str, path: str, body: bytes | str = b"", **headers: str):

@@ -168,10 +168,10 @@ def test_a_context_whose_first_token_has_no_draw_counts_the_same_in_proofs(form)
     context = list(range(2, 2 + window))
     tokens = batch_tokens([[9, *context, 2**15, 8, *context, 7, 9, *context, 6, 4, 3, 5, 4, 6, 3]])
     secret = secret_of(form)
+    mark, proof = form.open(secret), form.proof(secret)
     for dedup in form.dedups(["ngram", "context", "none"]):
-        mark = form.open(secret)
         positions = mark.rule.positions(tokens, dedup)
-        scored, scores = form.proof(secret).scores(tokens.ids, [0], dedup)
+        scored, scores = proof.scores(tokens.ids, [0], dedup)
         assert scored == positions.scored[0]
         assert scores == pytest.approx([float(mark.score(tokens, positions, 0)[0])], rel=1e-9, abs=1e-12)
 

@@ -13,6 +13,7 @@ from scanner.watermark.native.proof import GreenListProof, GumbelProof
 from scanner.watermark.proof import floored, log10_any_of, log10_binomial, log10_gamma, log10_two_gammas
 from scanner.watermark.stacks.proof import SglangProof, VllmProof
 from tests import reference, reference2
+from tests.support.syntax_trees import tree_of
 from tests.watermark.mpmath_oracle import series
 from tests.watermark.sglang import reference as sglang
 from tests.watermark.vllm import reference as vllm
@@ -34,7 +35,7 @@ def test_it_shares_no_code_with_what_scores():
     shared = {"scanner.watermark.proof": None, "scanner.watermark.stacks.proof": None}
     own = shared | {"scanner.watermark.stacks.shared": ["HiddenValue"]}
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Import):
                 assert not any(alias.name.startswith(("scanner", "schemas", "numba")) for alias in node.names), path
             if isinstance(node, ast.ImportFrom) and node.module.startswith(("scanner", "schemas", "numba")):
