@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from scanner.audit.calibration.calibration_plan import CalibrationPlan
     from scanner.cluster.calibrate import CalibrationCounts
 
-
 AUDIT_FAILED = 3
 
 _WHOLE = ("law_total", "law_best_total", "names_", "key")
@@ -92,12 +91,7 @@ def module(
 
 
 def calibrate_and_tell(
-    config: Path,
-    date: datetime.datetime | None,
-    tests: float | None,
-    show_text: bool,
-    down_to: float,
-    everything: bool,
+    config: Path, date: datetime.datetime | None, tests: float | None, show_text: bool, down_to: float, everything: bool
 ) -> int:
     """Run an audit with progress on stderr and a summary on stdout. Returns the exit code.
 
@@ -188,11 +182,7 @@ def _whose(row: Mapping[str, Any]) -> str:
 
 
 def _write_files(
-    plan: "CalibrationPlan",
-    audit_id: str,
-    rows: list[dict[str, Any]],
-    found: "CalibrationCounts",
-    show_text: bool,
+    plan: "CalibrationPlan", audit_id: str, rows: list[dict[str, Any]], found: "CalibrationCounts", show_text: bool
 ) -> list[str]:
     from scanner.audit.calibration.one_key import FRAGMENT_THRESHOLDS, details, fragments_png, law_png
     from scanner.storage.locations import filesystem_of
@@ -216,7 +206,6 @@ def _write_files(
 
 if __name__ == "__main__":
     end(run(module))
-
 
 _registry = click.option("--registry", required=True, type=NamedPath(path_type=Path), help="Folder of the registry.")
 

@@ -161,7 +161,6 @@ def _heading(plan: "EvaluationPlan", texts: "WrittenTexts") -> list[str]:
 if __name__ == "__main__":
     end(run(module))
 
-
 COLUMNS = ("user_id", "kind", "language", "source")
 """Columns of the texts' files that are used where they are there, besides `text`."""
 
@@ -212,7 +211,7 @@ def error_rates(
     options = [("unmarked", path) for path in unmarked] + [("marked", path) for path in marked]
     options += [("model", model)] if model else []
     words = [f"--{name} {path.name}" for name, path in options]
-    about = {
+    header = {
         "version": importlib.metadata.version("brickscan"),
         "command": " ".join(["brickscan error-rates", config.name, *words, "--seed", seed]),
         "the_keys": _keys(check),
@@ -225,7 +224,7 @@ def error_rates(
         "model": rewriter and rewriter.about(),
     }
     out.mkdir(parents=True, exist_ok=True)
-    for name, text in (("error-rates.html", page(about, cells)), ("error-rates.json", twin(about, cells))):
+    for name, text in (("error-rates.html", page(header, cells)), ("error-rates.json", twin(header, cells))):
         (out / name).write_text(text, encoding="utf-8")
         tell(f"wrote {out / name}")
 

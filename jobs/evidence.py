@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from scanner.evidence.explanation import Explanation
     from scanner.evidence.page import PageSegment
 
-
 CHARACTERS_IN_TERMINAL = 3_000
 """Most characters of a text in a terminal."""
 

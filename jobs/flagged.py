@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from scanner.results.decision_log import State
     from scanner.results.flags import By, FlagList, FlagTotals, WantedFlags
 
-
 LONGEST_ID_SHOWN = 60
 """Characters of an id that are shown."""
 
@@ -176,8 +175,8 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
 
 
 def _several(name: str, kind: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    about = f"Of this {kind}; several times: of any of these."
-    return click.option(f"--{name}", f"{name}s", multiple=True, metavar="ID", help=about)
+    help_text = f"Of this {kind}; several times: of any of these."
+    return click.option(f"--{name}", f"{name}s", multiple=True, metavar="ID", help=help_text)
 
 
 @click.command()

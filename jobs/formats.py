@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from scanner.watermark.format import Format
     from scanner.watermark.formats import GroupResult
 
-
 _HEAD = ("format", "made by", "p-values hold over", "names users", "weighed", "parameters")
 
 
@@ -48,8 +47,7 @@ def formats() -> None:
     tell(*columns(rows))
 
 
-_ANY_SIZE = 1000
-"""Size of a vocabulary that stands in where a parameter must name one."""
+_ANY_SIZE = 1000  # size of a vocabulary that stands in where a parameter must name one
 
 
 def _one_message_only(form: "Format") -> bool:

@@ -221,10 +221,7 @@ def canaries(
     rounds = -(-texts // len(known))
     chosen = np.concatenate([generator.permutation(len(known)) for _ in range(rounds)])[:texts]
     rows = pl.DataFrame(
-        {
-            "user_id": [names[i % len(names)] for i in range(texts)],
-            "prompt": [known[i] for i in chosen.tolist()],
-        }
+        {"user_id": [names[i % len(names)] for i in range(texts)], "prompt": [known[i] for i in chosen.tolist()]}
     )
     write_whole(out, lambda file: rows.write_parquet(file))
     tell(

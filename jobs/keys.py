@@ -33,7 +33,6 @@ from schemas.registry import MOST_NUMBERS, MasterKey
 if TYPE_CHECKING:
     from scanner.watermark.stacks.configs import StackKey
 
-
 ASSUMED = "assumed: no law over keys speaks for its p-values, and anyone can make this mark. Nobody is ever named by it"
 """Sentence about a key whose law is assumed."""
 

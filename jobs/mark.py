@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from schemas.registry import MasterKey
 
-
 MOST_ROWS_NAMED = 10
 """Most left-out prompts whose numbers are shown."""
 

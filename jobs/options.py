@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from scanner.input.shards import DriverShare
     from schemas.registry import Canary
 
-
 Form = Literal["table", "json", "csv"]
 MOST_COLUMNS = 120
 """Most columns of a table on a terminal, however wide the terminal is."""

@@ -168,7 +168,6 @@ _CLAIMS = (
     " they come on top, as do edits of the text.",
 )
 
-
 _NO_CONFIG = (
     "no scan.toml was given, so one look is assumed, at each document as a whole, and keys of equal shares. A scan"
     " that tests normalised text, spans or accounts, or has weights, needs more tokens: name its scan.toml, or give K"
@@ -445,8 +444,8 @@ def _table(rows: list[PlanRow], window: int, texts: int) -> list[str]:
             interval = stats.binomtest(row.passed, texts).proportion_ci(0.95)
             power = f"{row.passed / texts:.3f} ({interval.low:.3f} to {interval.high:.3f}), n = {texts}"
         most = "at most " if row.kind in ("bound", "named") else ""
-        about = "" if row.estimate is None else f"; about {row.estimate:,} if all tokens are alike"
-        cells = (f"{most}{row.scored:,}", f"{most}{row.scored + window:,}", f"{row.kind}{about}", power)
+        estimate = "" if row.estimate is None else f"; about {row.estimate:,} if all tokens are alike"
+        cells = (f"{most}{row.scored:,}", f"{most}{row.scored + window:,}", f"{row.kind}{estimate}", power)
         lines.append((f"{row.aim.messages:,}", f"{row.power:g}", *cells))
     return [*numbers(lines)]
 

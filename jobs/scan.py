@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from scanner.input.shards import DriverShare
     from scanner.scan_plan import Plan
 
-
 Form = Literal["text", "json"]
 
 summary_option = click.option(

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from scanner.cluster.scan import ScanOutcome
     from scanner.results.scan_list import WholeInput
 
-
 SHOWN_DOWN_TO = 0.99e-4
 """Smallest threshold that is shown; smaller ones are in the table `audits` alone."""
 
@@ -261,8 +260,7 @@ def _proved(outcome: "ScanOutcome") -> Iterator[str]:
     }
     differing = "".join(f"; {number:,} {what}" for what, number in others.items() if number)
     yield from _line(
-        "proved",
-        f"{counted(counts.proved, 'flag')} came out the same when computed again by a slow path{differing}",
+        "proved", f"{counted(counts.proved, 'flag')} came out the same when computed again by a slow path{differing}"
     )
 
 

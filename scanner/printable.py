@@ -151,7 +151,6 @@ def skeleton(name: str) -> str:
 
 _AS_LATIN = str.maketrans(dict(LOOK_ALIKES))
 
-
 MOST_MARKS = 2
 """Most combining characters on one letter that are shown; more of them paint over the lines above."""
 
@@ -193,7 +192,6 @@ def printable(value: str, longest: int | None = None) -> str:
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """Beginnings of cells that a spreadsheet takes for formulas (OWASP, CSV Injection)."""
-
 
 _FORMULA_AFTER_SEMICOLON = re.compile(r"(;[\s\"]*)(?=[=+\-@＝＋－＠])")
 """Semicolons before a formula: where decimals have commas, spreadsheets part cells at semicolons, quoted or not."""

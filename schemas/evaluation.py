@@ -20,7 +20,6 @@ Attack = Annotated[
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 
-
 MESSAGES = {version: tuple(10**k for k in range(1, last + 1)) for version, last in ((1, 6), (2, 9))}
 """Numbers of messages of Table 3, by version of the marks: in version 1 each message is scored, and takes time."""
 

@@ -6,15 +6,7 @@ from datetime import datetime
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    AwareDatetime,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from schemas.words import MADE_BEFORE, VERSION
 

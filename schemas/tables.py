@@ -263,7 +263,6 @@ SCANS = pa.schema(
 )
 """One row per scan: what replays its verdicts, what it did and how it ended."""
 
-
 FLAG_TEXTS = pa.schema(
     [
         pa.field("scan_id", pa.string(), nullable=False),  # with shard_id, path and row: the flag of this text
@@ -394,7 +393,6 @@ ACCOUNTS = pa.schema(
 )
 """Accounts whose posts together are marked, one row a scan and set of keys; for those alone who may see flags."""
 
-
 FILTER_SKETCHES = pa.schema(
     [
         pa.field("scan_id", pa.string(), nullable=False),
@@ -430,7 +428,6 @@ FILTERS = pa.schema(
     ]
 )
 """Filters of nights, where `[filter]` asks for them: fixed by the first scan of a night, for ever."""
-
 
 USER_EVENTS = pa.schema(
     [

@@ -32,7 +32,6 @@ OF_REGISTRY = (
 )
 """Namings that follow from a message and the registry; under all others nobody was looked for."""
 
-
 WEIGHED = "weighed"
 """Unit of a flag by the whole text with tokens that count by how much they surprised a model."""
 
@@ -87,10 +86,7 @@ are no UTF-8, or are surrogates, which are no characters. Whoever posts a text c
 from being scored.
 """
 
-DOCUMENT_REASONS = (
-    *("null_text", "unreadable"),
-    *("failed", "killed_worker", "out_of_memory", "timed_out"),
-)
+DOCUMENT_REASONS = ("null_text", "unreadable", "failed", "killed_worker", "out_of_memory", "timed_out")
 """Reasons why a document is in quarantine. `unreadable`: its part of the file is corrupt; from `failed` on: the end of
 its worker, each time that it was tried.
 """

@@ -18,11 +18,11 @@ from scanner.evaluation.attacks import ATTACKS_OF_REPORT, Tools
 from scanner.evaluation.scores import Figure, figure, groups_of, share
 from scanner.evaluation.units import (
     Setting,
+    WorkFiles,
     WritingUnit,
     batches,
     folder_sha256,
     key_secret,
-    make_folder,
     read_whole,
     write_rows,
 )
@@ -97,24 +97,8 @@ def exams(config: EvaluationConfig, base: Path) -> list[Exam]:
     return [Exam(file, setting, how.documents, config.batch, config.seed) for file in files for setting in settings]
 
 
-class ExamRecords:
-    """Exams that were taken with one model, kept in a folder for good: one Parquet file each.
-
-    Raises:
-        ScanFailed: the folder cannot be made.
-    """
-
-    def __init__(self, folder: Path, model_sha256: str) -> None:
-        self._folder, self._model = folder, model_sha256
-        make_folder(folder)
-
-    def file_of(self, exam: Exam) -> Path:
-        """The file of an exam."""
-        return self._folder / f"{exam.digest(self._model)[:40]}.parquet"
-
-    def missing(self, wanted: Sequence[Exam]) -> list[Exam]:
-        """The exams that were not taken yet."""
-        return [exam for exam in wanted if not self.file_of(exam).exists()]
+class ExamRecords(WorkFiles[Exam]):
+    """Exams that were taken."""
 
     def read(self, exam: Exam) -> list[ExamAnswer]:
         """The answers, in the order of the documents; raises ScanFailed when the file is not there or not whole."""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
 
-
 _STRENGTHS = {"gumbel": (0.8, 0.9, 1.0, 1.1), "greenlist": (1.0, 2.0, 3.0, 4.0)}
 _PUBLISHED_TABLE_2: Mapping[tuple[int, str, str | None], tuple[float, ...]] = {
     # (window, measure, attack) → θ 0.8 … 1.1 of Gumbel, then δ 1 … 4 of the green list
@@ -39,7 +38,6 @@ _TABLE_3: Mapping[tuple[float, str], tuple[float, ...]] = {
     (1e-6, "greenlist"): (0.69, 0.64, 0.59, 0.55),
 }
 _MESSAGES = (10, 100, 1_000, 10_000)
-
 
 _TABLE_1: Mapping[str, tuple[float, ...]] = {
     # task → accuracy of LLaMA-7B: no mark; h = 1, Gumbel and green list; h = 4, both
@@ -177,8 +175,7 @@ _NAMING = (
     " their own, under a key with groups."
 )
 
-_LONG_MESSAGES = 100_000
-"""Number of messages for which long texts are reported."""
+_LONG_MESSAGES = 100_000  # number of messages for which long texts are reported
 
 _PAIRED = (
     "Share of answers that are right. Each mark is compared with unmarked answers of the same decoding, document by"

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -126,12 +126,7 @@ def key_secret(seed: str, number: int) -> bytes:
 
 
 def batches(
-    setting: Setting,
-    seed: str,
-    rows: Sequence[tuple[str, int, int]],
-    size: int,
-    *,
-    sample: int = 0,
+    setting: Setting, seed: str, rows: Sequence[tuple[str, int, int]], size: int, *, sample: int = 0
 ) -> list[WritingUnit]:
     """Cut the rows of one setting into units.
 
@@ -161,12 +156,22 @@ def folder_sha256(folder: Path) -> str:
     return whole.hexdigest()
 
 
-class WrittenTexts:
-    """Units of one model in a folder.
+class Digested(Protocol):
+    """Work of a model, told apart by the digest of all that decides what it gives."""
+
+    def digest(self, model_sha256: str) -> str:
+        """Hex digest of that, and of the model."""
+
+
+Work = TypeVar("Work", bound=Digested)
+
+
+class WorkFiles(Generic[Work]):
+    """Work that one model has done, kept in a folder for good: one Parquet file each.
 
     Args:
         folder: made if it does not exist.
-        model_sha256: digest of the model that writes them.
+        model_sha256: digest of the model.
 
     Raises:
         ScanFailed: the folder cannot be made.
@@ -174,15 +179,22 @@ class WrittenTexts:
 
     def __init__(self, folder: Path, model_sha256: str) -> None:
         self._folder, self.model_sha256 = folder, model_sha256
-        make_folder(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ScanFailed(f"results: the folder {folder} cannot be made: {error}") from None
 
-    def file_of(self, unit: WritingUnit) -> Path:
-        """The file of a unit."""
-        return self._folder / f"{unit.digest(self.model_sha256)[:40]}.parquet"
+    def file_of(self, work: Work) -> Path:
+        """The file of a piece of work."""
+        return self._folder / f"{work.digest(self.model_sha256)[:40]}.parquet"
 
-    def missing(self, units: Sequence[WritingUnit]) -> list[WritingUnit]:
-        """The units that were not written yet, each once, in their order."""
-        return [unit for unit in dict.fromkeys(units) if not self.file_of(unit).exists()]
+    def missing(self, wanted: Sequence[Work]) -> list[Work]:
+        """What was not done yet, each once, in its order."""
+        return [work for work in dict.fromkeys(wanted) if not self.file_of(work).exists()]
+
+
+class WrittenTexts(WorkFiles[WritingUnit]):
+    """Units that were written."""
 
     def read(self, unit: WritingUnit) -> list[str]:
         """The texts of a unit, row by row. Raises ScanFailed: the file is not there or not whole."""
@@ -221,14 +233,6 @@ class WrittenTexts:
             )
         ]
         write_rows(path, pa.Table.from_pylist(rows, TEXTS))
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder where it is not there; raises ScanFailed when it cannot be made."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ScanFailed(f"results: the folder {folder} cannot be made: {error}") from None
 
 
 def read_whole(path: Path, schema: pa.Schema) -> pa.Table:

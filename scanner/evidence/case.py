@@ -157,11 +157,7 @@ class StoredTexts:
     """
 
     def __init__(
-        self,
-        columns: Columns,
-        locations: Sequence[str],
-        results: str,
-        text_id: Callable[[bytes], bytes] | None = None,
+        self, columns: Columns, locations: Sequence[str], results: str, text_id: Callable[[bytes], bytes] | None = None
     ) -> None:
         self._text_id = text_id
         self._columns, self._locations, self._results, self._kept = columns, locations, results, KeptTexts(results)

@@ -89,7 +89,6 @@ EARLIER_TEXTS_HELD = 256
 _OF_POST = ("path", "row", "text_sha256", "variant", "key_id")
 _DOCUMENT = ("scan_id", "shard_id", "path", "row")
 
-
 LONGEST_LINE = 160
 """Most characters of a text's line in a list."""
 

@@ -375,9 +375,7 @@ RULES = (
     AdviceRule("quoted lines carry it all", ReviewDecision.QUOTED, _in_quoted_lines),
     AdviceRule("most of it stands in earlier posts of other accounts", ReviewDecision.QUOTED, _copied),
     AdviceRule(
-        "the account is not known",
-        ReviewDecision.UNCLEAR,
-        lambda explained: explained.row["account_id"] is None,
+        "the account is not known", ReviewDecision.UNCLEAR, lambda explained: explained.row["account_id"] is None
     ),
     AdviceRule(
         "account and user differ, unless your records say that they are one person",

@@ -67,7 +67,6 @@ OF_USERS = ("naming", "user_id", "held_since", "named")
 NOBODY_ASKED_FOR = (Naming.ASSUMED, Naming.AMBIGUOUS, Naming.UNPROVED)
 """Namings of flags that may have no time since when their document existed: no user was looked for."""
 
-
 _ROUNDING = 0.1
 """Share of log10 p by which a text may speak less as a model reads it now: another device rounds its sums otherwise."""
 
@@ -254,12 +253,7 @@ def _detected(
 
 
 def _by_slow_path(
-    folder: str,
-    registry: Registry,
-    case: FlagCase,
-    raw: bytes,
-    ngram_filter: Filter,
-    steps: NDArray[np.uint8] | None,
+    folder: str, registry: Registry, case: FlagCase, raw: bytes, ngram_filter: Filter, steps: NDArray[np.uint8] | None
 ) -> tuple[dict[str, Any], float]:
     """Score and p-value of the verdict's message, and their rounding, by its format's slow path; parts: see proving."""
     row = case.row

@@ -106,7 +106,11 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
         yield "Key", _key(explained)
         yield "Who can mark with it", _holders(explained.key)
     if explained.generator is not None:
-        yield "Drawn by", _drawn_by(explained.generator)
+        yield (
+            "Drawn by",
+            f"torch's {explained.generator}: text that the same code marked on a GPU has another mark, which is not "
+            "found, so that a text without a flag may be marked",
+        )
     yield "Other flags", _others(explained)
 
 
@@ -190,14 +194,6 @@ def _holders(key: MasterKey) -> str:
         return "anyone: no flag under this key tells who made the text"
     others = "who else has its secret is not on record" if key.held_by is None else f"so has {printable(key.held_by)}"
     return f"whoever has its secret, for anybody: the registry's owner has it; {others}"
-
-
-def _drawn_by(generator: str) -> str:
-    """A note on a mark that its stack draws otherwise on another device."""
-    return (
-        f"torch's {generator}: text that the same code marked on a GPU has another mark, which is not found, so that a "
-        "text without a flag may be marked"
-    )
 
 
 def _proof(row: Mapping[str, Any]) -> str:
@@ -296,7 +292,6 @@ _FIELDS = (
     *("path", "row", "doc_id", "account_id", "key_id", "message", "user_id", "naming", "scan_id", "audit", "proof"),
     *("log10_p_global", "tokens", "scored", "messages_tested", "keys_tested", "unit"),
 )
-
 
 _OF_SPANS = (
     *("char_from", "char_to", "tokens", "scored", "quoted", "key_id", "message", "user_id", "naming", "proof"),

@@ -252,8 +252,8 @@ def _light(
 
 
 def _rates(results: str, ids: list[str]) -> Sequence[Mapping[str, Any]]:
-    about = (pl.col("kind") == "decoy") & (pl.col("measure") == "rate") & pl.col("audit_id").is_in(ids)
-    rows = ask(results, lambda: audits(results).filter(about).sort("audit_id", "label", "threshold").collect())
+    of_decoys = (pl.col("kind") == "decoy") & (pl.col("measure") == "rate") & pl.col("audit_id").is_in(ids)
+    rows = ask(results, lambda: audits(results).filter(of_decoys).sort("audit_id", "label", "threshold").collect())
     last = rows.filter(pl.col("audit_id") == rows["audit_id"].last()).to_dicts() if len(rows) else []
     refuse_impossible_audits(last)
     return last
@@ -390,9 +390,9 @@ def _lists(night: Night, marked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[
     firsts = range(0, max(len(lines), 1), LINES_A_PAGE)
     names = ["index.html", *(f"flags-{number}.html" for number in range(2, len(firsts) + 1))]
     words = [f"Flags {first + 1:,} to {min(first + LINES_A_PAGE, len(lines)):,}" for first in firsts]
-    about: dict[str, Any] = {"lists": list(zip(names, words, strict=True))}
+    shared: dict[str, Any] = {"lists": list(zip(names, words, strict=True))}
     for name, heading, first in zip(names, words, firsts, strict=True):
-        page = about | {"here": name, "lines": lines[first : first + LINES_A_PAGE]}
+        page = shared | {"here": name, "lines": lines[first : first + LINES_A_PAGE]}
         if first:
             title = f"{heading} of the night of {night.day}"
             yield name, environment().get_template("list.html.j2").render(title=title, **page)

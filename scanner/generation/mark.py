@@ -242,10 +242,7 @@ def complete(
     lengths = attention.sum(dim=1).tolist()
     marks = mark if isinstance(mark, Sequence) else [] if mark is None else [mark]
     check_prompts(
-        lengths,
-        max((one.rule.context for one in marks), default=0),
-        sampling.max_new_tokens,
-        model.positions,
+        lengths, max((one.rule.context for one in marks), default=0), sampling.max_new_tokens, model.positions
     )
     processors, how = _marking(model, mark, messages, lengths, ids.shape[1], sampling, seed)
     if watch:

@@ -273,7 +273,6 @@ def _of(
 FIRST_SURPRISE = 4.0
 """Surprise of a text's first token, which no model can judge without a prompt."""
 
-
 SAMPLE_TEXT = "It was a quiet day at the harbour, and nobody on the pier had expected a ship. "
 """Ordinary text, by which a model is tried."""
 

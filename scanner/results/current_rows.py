@@ -219,13 +219,13 @@ def newest_quarantine(results: str, wanted: pl.Expr) -> pl.LazyFrame:
     """
     ranges, rows = shards(results), read_whole(results, "quarantine")
     some_row = rows.filter(wanted).select(_DOCUMENT).unique()
-    about = rows.join(some_row, on=_DOCUMENT, how="semi", nulls_equal=True)
+    candidates = rows.join(some_row, on=_DOCUMENT, how="semi", nulls_equal=True)
     of_shard = ranges.select(*_OF_RANGE, own_at="scanned_at")
-    documents = about.drop_nulls("row").join(of_shard, on=_OF_RANGE, how="left")  # as flags: by the range's end
+    documents = candidates.drop_nulls("row").join(of_shard, on=_OF_RANGE, how="left")  # as flags: by the range's end
     scored = _later(documents, ranges, rows).select(*_OF_SHARD, *_DOCUMENT).unique()
     unscored = documents.join(scored, on=[*_OF_SHARD, *_DOCUMENT], how="anti")
     read = ranges.group_by("path").agg(read_at=pl.col("scanned_at").max())
-    files = about.filter(pl.col("row").is_null()).join(read, on="path", how="left")
+    files = candidates.filter(pl.col("row").is_null()).join(read, on="path", how="left")
     unread = files.filter((pl.col("read_at") < pl.col("scanned_at")).fill_null(value=True)).drop("read_at")
     by_age = pl.concat([unscored, unread], how="diagonal").sort(pl.coalesce("own_at", "scanned_at"), "scan_id")
     newest = by_age.unique(_DOCUMENT, keep="last", maintain_order=True)

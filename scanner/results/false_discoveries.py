@@ -193,8 +193,8 @@ def _in_memory(texts: pl.DataFrame) -> pl.DataFrame:
     sketched = texts.drop_nulls("sketch")
     places = np.frombuffer(b"".join(sketched["sketch"]), "<u4").reshape(len(sketched), SKETCH_PLACES)
     numbers = sketched["text"].to_numpy()
-    about = [f"{message} {key_id}" for key_id, message in sketched.select("key_id", "message").iter_rows()]
-    group = np.unique(np.array(about, np.str_), return_inverse=True)[1]
+    marks = [f"{message} {key_id}" for key_id, message in sketched.select("key_id", "message").iter_rows()]
+    group = np.unique(np.array(marks, np.str_), return_inverse=True)[1]
     parent = np.arange(len(texts))
     for place in range(SKETCH_PLACES):
         order = np.lexsort((numbers, places[:, place], group))

@@ -32,15 +32,7 @@ from scanner.errors import Refused
 from scanner.registry import load_registry, read_secret
 from scanner.results.transactions import TableEntry, commit, faults_named, open_tables, read_whole
 from scanner.results.upkeep import RewrittenFile, keep_rows, rewrite
-from scanner.scan_plan import (
-    Plan,
-    ScanFilter,
-    UnsupportedKey,
-    audit_secret_of,
-    read_config,
-    results_of,
-    supported_keys,
-)
+from scanner.scan_plan import Plan, ScanFilter, UnsupportedKey, audit_secret_of, read_config, results_of, supported_keys
 from scanner.storage.data_files import DataFile, write_file
 from scanner.storage.locations import absolute, table_uri
 from scanner.storage.toml import digest
@@ -64,11 +56,7 @@ def hashed_under(key: NDArray[np.uint64]) -> str:
 
 
 def write_sketches(
-    results: str,
-    sketches: Sequence[tuple[str, Sketch]],
-    texts: Sequence[int],
-    key: NDArray[np.uint64],
-    **about: object,
+    results: str, sketches: Sequence[tuple[str, Sketch]], texts: Sequence[int], key: NDArray[np.uint64], **about: object
 ) -> DataFile | None:
     """Write sketches, each with the SHA-256 of its tokenizer, to a file that is in no table yet; None: there are none.
 
@@ -359,8 +347,8 @@ def _filter_rows(results: str, config: ScanConfig, night: date, key: NDArray[np.
         common = functools.reduce(Sketch.merge, each).common(config.filter.texts)
         texts = sum(learnt for _, learnt in of_kind)
         share = float(np.unpackbits(common).mean())
-        about = {"tokenizer_sha256": tokenizer, "reach": reach, "hashed_under": hashed_under(key)}
-        found.append(about | {"learnt_texts": texts, "common_share": share, "common": common.tobytes()})
+        of_sketch = {"tokenizer_sha256": tokenizer, "reach": reach, "hashed_under": hashed_under(key)}
+        found.append(of_sketch | {"learnt_texts": texts, "common_share": share, "common": common.tobytes()})
     same = {"night": night.isoformat()} | config.filter.model_dump()
     rows = [same | row for row in found or [dict.fromkeys(_OF_WHAT_IS_LEARNT)]]
     yield from ({**row, "filter_sha256": _sha256(rows, key)} for row in rows)

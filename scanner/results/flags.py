@@ -215,7 +215,6 @@ _DOCUMENT = ("path", "row")
 _LIKE_CANARY = pl.any_horizontal(pl.col("user_id", "account_id").str.contains(CANARY_ID).fill_null(value=False))
 """Filter for flags whose user or account has a name like a canary's, be it one or not."""
 
-
 _OF_FIRST = (
     "score",
     "log10_p",

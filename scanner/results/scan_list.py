@@ -158,14 +158,16 @@ def reasons_of_silent(
     nights, red, amber = {scan["scan_id"]: scan["night"] for scan in known}, [], []
     judged = {one for scan in known if scan["audit"] != AuditState.NOT_JUDGED for one in scan["audited_scans"]}
     for scan in silent:
-        about = f"scan {scan['scan_id']} finished {scan['documents']:,} documents of this night and "
+        finished = f"scan {scan['scan_id']} finished {scan['documents']:,} documents of this night and "
         if scan["scan_id"] in nights:
             red.append(
-                f"{about}`scans` dates it {nights[scan['scan_id']]}: a `brickscan redate` was interrupted, and must "
+                f"{finished}`scans` dates it {nights[scan['scan_id']]}: a `brickscan redate` was interrupted, and must "
                 "be run again, or somebody changed the table `scans`"
             )
         elif scan["scan_id"] not in judged:
-            amber.append(f"{about}wrote no end: it runs still, or its process was killed, and nobody went on with it")
+            amber.append(
+                f"{finished}wrote no end: it runs still, or its process was killed, and nobody went on with it"
+            )
     return red, amber
 
 

@@ -374,7 +374,7 @@ def keep(results: str, scan_id: str, found: Record) -> None:
     points = sorted(found.checkpoints - before.checkpoints)
     rows: list[dict[str, object]] = [{"events": events, "head": head} for events, head in points]
     rows += [part._asdict() for part in sorted(found.parts)]
-    about = {"scan_id": scan_id, "verified_at": datetime.now(UTC)}
-    batch = pa.RecordBatch.from_pylist([nothing | row | about for row in rows], VERIFIED_USERS)
+    of_scan = {"scan_id": scan_id, "verified_at": datetime.now(UTC)}
+    batch = pa.RecordBatch.from_pylist([nothing | row | of_scan for row in rows], VERIFIED_USERS)
     file = write_file(results, VERIFIED_USERS_TABLE, [batch])
     commit(results, VERIFIED_USERS_TABLE, [TableEntry(scan_id, (file,) if file else ())])

@@ -28,9 +28,7 @@ from scanner.storage.data_files import SCHEMAS, TABLES, WITH_BOUNDS, DataFile, w
 from scanner.storage.delta import KeptTable, attempts, make_table, open_table, read, refuse_other_version
 from scanner.storage.locations import filesystem_of, make_private, table_uri
 from schemas.audit import AUDITS
-from schemas.tables import (
-    SCANS,
-)
+from schemas.tables import SCANS
 
 ORPHANS_AFTER_HOURS = 24
 """Hours after which a file that is no part of its table cannot be a running scan's, which would have committed it."""
@@ -188,7 +186,9 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
             make_private(results)
             make_private(uri)
             if not DeltaTable.is_deltatable(uri):
-                make_table(uri, schema, _statistics(schema))
+                # no statistics of names in Delta's log, where an erasure could not reach them
+                bounded = ",".join(name for name in WITH_BOUNDS if name in schema.names) or "scan_id"
+                make_table(uri, schema, {"delta.dataSkippingStatsColumns": bounded})
             table = DeltaTable(uri)
         except (DeltaError, OSError, ValueError) as error:
             raise Refused(
@@ -204,13 +204,6 @@ def refuse_other(table: DeltaTable, name: str) -> None:
         raise Refused(
             f"results: table {table.table_uri} has other columns than this version writes; give another folder"
         )
-
-
-def _statistics(schema: pa.Schema) -> dict[str, str]:
-    """Keep names out of Delta's log, where an erasure could not reach them: statistics on these columns alone."""
-    return {
-        "delta.dataSkippingStatsColumns": ",".join(name for name in WITH_BOUNDS if name in schema.names) or "scan_id"
-    }
 
 
 def read_whole(results: str, name: str, paths: pl.Series | None = None) -> pl.LazyFrame:

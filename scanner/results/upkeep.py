@@ -38,7 +38,6 @@ FILES_A_COMMIT = 64
 these.
 """
 
-
 BYTES_A_COMMIT = 2**27
 """Bytes of the files of a commit, which take some times as much memory."""
 

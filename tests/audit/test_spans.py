@@ -89,7 +89,7 @@ def test_decoys_of_a_batch_count_what_each_counts_by_itself(tmp_path, human_text
     monkeypatch.setattr(decoys.DecoyObserver, "_score_one", both)
     scan(plan)
     assert max(compared) > 20
-    together, apart = (counts._found for counts in counts_of)
+    together, apart = (counts._sums for counts in counts_of)
     assert together.keys() == apart.keys()
     assert {subject.kind for subject in together} >= {"decoy", "decoy_spans"}
     for subject, sums in together.items():

@@ -390,7 +390,11 @@ def fragments_png(found: Mapping[Format, FragmentCounts], thresholds: Sequence[f
         "stated; above it, p is too small",
         fontsize=11,
     )
-    return _log_log_png(drawing, axes.ravel().tolist(), 1e-7)
+    for ax in axes.ravel().tolist():
+        ax.set(xscale="log", yscale="log", xlim=(1e-7, 1), ylim=(1e-7, 1))
+        ax.set(xlabel="theoretical false-positive rate", ylabel="empirical false-positive rate")
+        ax.grid(alpha=0.2)
+    return _png(drawing)
 
 
 def _draw(
@@ -433,14 +437,6 @@ def law_png(rows: Sequence[Row]) -> bytes:
     )
     ax.set(xscale="log", xlabel="threshold of p", ylabel="counted / expected", ylim=(0, 2.5))
     ax.legend(fontsize=9)
-    return _png(drawing)
-
-
-def _log_log_png(drawing: "Drawing", axes: Sequence["Axes"], least: float) -> bytes:
-    for ax in axes:
-        ax.set(xscale="log", yscale="log", xlim=(least, 1), ylim=(least, 1))
-        ax.set(xlabel="theoretical false-positive rate", ylabel="empirical false-positive rate")
-        ax.grid(alpha=0.2)
     return _png(drawing)
 
 

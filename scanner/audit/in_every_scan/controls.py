@@ -218,10 +218,10 @@ def judge_canaries(
             verdict = AuditVerdict.TOO_MANY
         elif not wrong and high < share:
             verdict = AuditVerdict.TOO_FEW
-        about = Question(kind, "exact", "all", "document")
+        question = Question(kind, "exact", "all", "document")
         p_value = above if wrong else below
         judged = Judgement(p_value, low * counted.due, high * counted.due, math.nan, verdict)
-        rows.append(row_of(audit, about, len(KINDS), counted.due, hits, share, judged))
+        rows.append(row_of(audit, question, len(KINDS), counted.due, hits, share, judged))
     return rows
 
 

@@ -328,8 +328,9 @@ class Decoys:
         self, law: Law, scored: NDArray[np.int64], messages: int, thresholds: Sequence[float] = THRESHOLDS
     ) -> NDArray[np.float64]:
         """P(p ≤ α) as the law has it: float64[D, J] (scanner.audit.statistics.judgement)."""
-        about = (law, messages, len(thresholds))
-        return self._chances.of(about, scored, lambda missing: chances(law, missing, thresholds, messages))
+        return self._chances.of(
+            (law, messages, len(thresholds)), scored, lambda missing: chances(law, missing, thresholds, messages)
+        )
 
     def critical(self, law: Law, scored: NDArray[np.int64]) -> NDArray[np.float64]:
         """The smallest scores that pass with one message, down to the last of DEEP_THRESHOLDS: float64[D, J]."""

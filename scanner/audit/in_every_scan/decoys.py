@@ -68,7 +68,7 @@ class HitCounts:
 
     def __init__(self, decoys: Decoys, origin: BatchOrigin) -> None:
         self._decoys, self._origin = decoys, origin
-        self._found: dict[HitSubject, ClusterSums] = {}
+        self._sums: dict[HitSubject, ClusterSums] = {}
 
     def _count(
         self,
@@ -85,23 +85,18 @@ class HitCounts:
         self._add_sums(subject, sums)
 
     def _add_sums(self, subject: HitSubject, sums: ClusterSums) -> None:
-        self._found[subject] = self._found[subject].plus(sums) if subject in self._found else sums
+        self._sums[subject] = self._sums[subject].plus(sums) if subject in self._sums else sums
 
     def rows(self) -> list[pa.RecordBatch]:
         """The counts, as rows of AUDIT_COUNTS."""
         shared = self._origin._asdict() | {"dedup": self._decoys.dedup, "scanned_at": datetime.now(UTC)}
         rows: list[dict[str, Any]] = []
-        for subject, sums in self._found.items():
-            about = {
-                "kind": subject.kind,
-                "messages": subject.messages,
-                "decoy": subject.decoy_number,
-                "label": subject.label,
-            }
-            about |= {"stratum": subject.stratum, "key_id": subject.key_id}
+        for subject, sums in self._sums.items():
+            of_subject = {"kind": subject.kind, "messages": subject.messages, "decoy": subject.decoy_number}
+            of_subject |= {"label": subject.label, "stratum": subject.stratum, "key_id": subject.key_id}
             thresholds = [KNOCKOFFS[subject.kind]] if subject.kind in KNOCKOFFS else DEEP_THRESHOLDS[: len(sums.hits)]
             columns = {"threshold": thresholds, **sums.columns()}
-            same = shared | subject.columns._asdict() | about
+            same = shared | subject.columns._asdict() | of_subject
             rows += [same | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
 
@@ -149,17 +144,20 @@ class DecoyObserver(HitCounts):
         text_of: Callable[[int], str],
     ) -> None:
         """Score D documents: under decoys of a kind with one message (−1: none), and under every message of one."""
+        decoys = self._decoys
         for of_key in scores:
-            key_id = of_key.opened_key.key.key_id
-            if key_id in self._decoys.one_message_keys:
-                number = self._decoys.kinds[key_id].number
-                self._score_one(of_key, np.flatnonzero(kinds[of_key.documents] == number), seeds, text_of)
-            if key_id in self._decoys.shadow_laws:
-                self._score_shadows(of_key, np.flatnonzero(kinds[of_key.documents] >= 0))
-            if key_id in self._decoys.held_messages:
-                self._rank_held(of_key, np.flatnonzero(kinds[of_key.documents] >= 0), seeds)
-            if key_id in self._decoys.all_messages_keys:
-                self._score_all(of_key, np.flatnonzero(every[of_key.documents]), seeds, text_of)
+            key_id, kinds_of = of_key.opened_key.key.key_id, kinds[of_key.documents]
+            drawn, whole = np.flatnonzero(kinds_of >= 0), np.flatnonzero(every[of_key.documents])
+            if key_id in decoys.one_message_keys:
+                of_kind = np.flatnonzero(kinds_of == decoys.kinds[key_id].number)
+                if len(of_kind):
+                    self._score_one(of_key, of_kind, seeds, text_of)
+            if key_id in decoys.shadow_laws and len(drawn):
+                self._score_shadows(of_key, drawn)
+            if key_id in decoys.held_messages and len(drawn):
+                self._rank_held(of_key, drawn, seeds)
+            if key_id in decoys.all_messages_keys and len(whole):
+                self._score_all(of_key, whole, seeds, text_of)
 
     def rows(self) -> list[pa.RecordBatch]:
         """The counts of the piece, as rows of AUDIT_COUNTS."""
@@ -179,8 +177,6 @@ class DecoyObserver(HitCounts):
     def _score_one(
         self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
     ) -> None:
-        if not len(places):
-            return
         key, kind = scores.opened_key.key, self._decoys.kinds[scores.opened_key.key.key_id]
         score, terms, best = list[NDArray[np.generic]](), list[NDArray[np.float64]](), np.empty(0)
         of_places = [seeds[d] for d in scores.documents[places].tolist()]
@@ -223,8 +219,6 @@ class DecoyObserver(HitCounts):
 
     def _score_shadows(self, scores: KeyPositions, places: NDArray[np.int64]) -> None:
         """Score messages that a key of one message does not have, which no text can be marked with."""
-        if not len(places):
-            return
         key, law = scores.opened_key.key, self._decoys.shadow_laws[scores.opened_key.key.key_id]
         messages = np.arange(key.messages, key.messages + SHADOWS)
         positions = select_positions(scores.positions, np.tile(places, SHADOWS))
@@ -237,7 +231,7 @@ class DecoyObserver(HitCounts):
     def _rank_held(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         """Rank users' messages among some that nobody has (scanner.audit.in_every_scan.controls)."""
         key, how = scores.opened_key.key, self._decoys.kinds[scores.opened_key.key.key_id].format
-        if not len(places) or self._decoys.holders is None or not isinstance(how, StandsIn):
+        if self._decoys.holders is None or not isinstance(how, StandsIn):
             return
         numbers = self._decoys.numbers(key.key_id, [seeds[d] for d in scores.documents[places].tolist()])
         kept = numbers[:, 3] < self._decoys.ranked_share * 2.0**64
@@ -259,8 +253,6 @@ class DecoyObserver(HitCounts):
         self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
     ) -> None:
         key, scored = scores.opened_key.key, scores.positions.scored[places]
-        if not len(places):
-            return
         kind = self._decoys.kinds[key.key_id]
         of_places = [seeds[d] for d in scores.documents[places].tolist()]
         score, best = np.zeros(len(places)), np.zeros(0 if scores.parts is None else len(places))
@@ -274,7 +266,9 @@ class DecoyObserver(HitCounts):
                 for span in spans_of(mark, scores.tokens, positions, limit, found, parts=parts):
                     place = some[span.document]
                     best[place] = min(best[place], span.log10_p)
-        self._count_best("decoy_best", scores, scored, score, key.messages)
+        hit = log10_p_best(kind.law, score, scored, key.messages)[:, None] <= _LOG10_ALPHA[None, :]
+        chance = self._decoys.chances(kind.law, scored, key.messages)
+        self._count("decoy_best", scores.opened_key, cluster_sums(hit, np.ones(len(hit)), chance), key.messages)
         self._count_spans(scores, places, best, key.messages)
         if isinstance(kind.format, CountsHits):
             secrets = [kind.draw_key(entropy_of(kind.name, key.messages, seed)) for seed in of_places]
@@ -284,23 +278,6 @@ class DecoyObserver(HitCounts):
             chance = self._decoys.chances(kind.law, scored, 1, DEEP_THRESHOLDS)
             counted = np.full(len(scored), kind.format.counted(key.messages))
             self._count_parts("decoy_all", scores, places, hits, counted, chance, text_of)
-
-    def _count_best(
-        self,
-        kind: str,
-        scores: KeyPositions,
-        scored: NDArray[np.int64],
-        score: NDArray[np.generic],
-        messages: int,
-    ) -> None:
-        """Count one score of each document, by the p-value that a verdict would have."""
-        if not len(scored):
-            return
-        law = self._decoys.kinds[scores.opened_key.key.key_id].law
-        log10_p = log10_p_best(law, score, scored, messages)
-        chance = self._decoys.chances(law, scored, messages)
-        hit = log10_p[:, None] <= _LOG10_ALPHA[None, :]
-        self._count(kind, scores.opened_key, cluster_sums(hit, np.ones(len(scored)), chance), messages)
 
     def _count_spans(self, scores: KeyPositions, places: NDArray[np.int64], best: ArrayLike, messages: int) -> None:
         """Count the smallest p of any part of each document, log10, by the p-value that a span would have."""
@@ -444,9 +421,7 @@ class AccountDecoyObserver(HitCounts):
 SCRIPT_LETTERS = 64
 """First letters of a text that decide its script."""
 
-
 _LOOKED_AT = 1024  # characters among which the letters are looked for
-
 
 _SCRIPTS = (
     *("LATIN", "CYRILLIC", "GREEK", "ARABIC", "HEBREW", "DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "THAI"),

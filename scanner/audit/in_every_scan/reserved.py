@@ -68,13 +68,13 @@ def _rows(found: Iterable[Mapping[str, Any]], keys: Sequence[MasterKey], dedup: 
     now, of_id = datetime.now(UTC), {key.key_id: key for key in keys}
     for row in sorted(found, key=lambda row: row["text"]):
         key, p = of_id[row["key_id"]], row["log10_p_global"]
-        about = format_of(key)
+        key_format = format_of(key)
         yield {
             **{name: row[name] for name in ("scan_id", "shard_id", "path", "key_id", "message", "text")},
-            **about.columns()._asdict(),
+            **key_format.columns()._asdict(),
             **_NOTHING,
             "kind": RESERVED_TEXT,
-            "label": about.label(),
+            "label": key_format.label(),
             "dedup": dedup,
             "messages": key.messages,
             "threshold": min(alpha for alpha in THRESHOLDS if p <= np.log10(alpha)),
@@ -89,14 +89,11 @@ def _rows(found: Iterable[Mapping[str, Any]], keys: Sequence[MasterKey], dedup: 
 LARGEST_P = 1e-3
 """Largest p-value of texts that are looked at: whoever frames wants far smaller ones, and chance gives few of these."""
 
-
 KNOCKOFFS_A_MESSAGE = 19
 """Messages that nobody has beside each user's own, where there are as many."""
 
-
 CLUSTERS = 32
 """Parts of the users, by which hits are counted: users of one part may share n-grams of their texts, and stand-ins."""
-
 
 FIRST_RANKS = 0.1
 """Share of the ranks that counts as a hit: the own message is among the first tenth."""

@@ -57,8 +57,7 @@ _FRESH = (
 ALARMING = (*_FRESH, "reserved", "shadow", *KNOCKOFFS, *STRATA)
 """Kinds of rows that raise the alarm. The other kind, `unheld`, depends on how complete the users table is."""
 
-_OF_KEY = ("reserved", "shadow", *KNOCKOFFS)
-"""Kinds that depend on one key of the registry, and on no decoy."""
+_OF_KEY = ("reserved", "shadow", *KNOCKOFFS)  # kinds that depend on one key of the registry, and on no decoy
 
 _STRATUM = dict(zip(STRATA, 2 * ("texts of scored length", "host", "tokenizer backend", "script"), strict=True))
 
@@ -283,7 +282,8 @@ def audit_scan(
         of_canaries = count_canaries(verdicts, canaries, due) if canaries else None
         if canaries:  # canaries are no traffic: they are marked on purpose, and show no false flags
             verdicts = verdicts.filter(~pl.col("account_id").is_in(accounts).fill_null(value=False))
-        traffic = measure(verdicts, rate, reserved).with_unproved(differing)
+        traffic = measure(verdicts, rate, reserved)
+        traffic = traffic._replace(unproved=traffic.unproved + differing)
         return decoys.collect(engine="streaming"), traffic, of_canaries
 
     return judge_scan(plan, scan_id, *queries.ask(plan.results, read_counts))

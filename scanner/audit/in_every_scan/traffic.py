@@ -37,7 +37,6 @@ from schemas.words import Naming
 ROWS_JOINED_AT_A_TIME = 1 << 23
 """Rows of verdicts that are joined at a time, about."""
 
-
 _ROOM = 1e-9  # for rounding in the logarithm of a threshold
 
 
@@ -59,10 +58,6 @@ class Traffic(NamedTuple):
     without_few: Mapping[str, tuple[WithoutFew, ...]] = MappingProxyType({})
     unproved: int = 0
     lengths: Mapping[int, int] = MappingProxyType({})
-
-    def with_unproved(self, more: int) -> "Traffic":
-        """The same with more flags whose proof came out differently."""
-        return self._replace(unproved=self.unproved + more)
 
 
 def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame) -> Traffic:
@@ -225,9 +220,9 @@ def fresh_answers(decoys: pl.DataFrame) -> list[tuple[Question, ClusterSums]]:
     for values, part in decoys.sort(*KEY_COLUMNS, "threshold", descending=True).group_by(
         KEY_COLUMNS, maintain_order=True
     ):
-        about = dict(zip(KEY_COLUMNS, values, strict=True))
-        cluster = "key" if about["kind"] in (DECISION, DECISION_WHOLE) else "document"
-        answers.append((Question(test="exact", cluster=cluster, **about), ClusterSums.of_columns(part.to_dict())))
+        columns = dict(zip(KEY_COLUMNS, values, strict=True))
+        cluster = "key" if columns["kind"] in (DECISION, DECISION_WHOLE) else "document"
+        answers.append((Question(test="exact", cluster=cluster, **columns), ClusterSums.of_columns(part.to_dict())))
     return answers
 
 
@@ -256,8 +251,8 @@ def answers_of_keys(plan: Plan, decoys: pl.DataFrame, kind: str, cluster: str) -
     for key in plan.keys:
         of_key = counts.filter(pl.col("key_id") == key.key_id)
         if len(of_key):
-            about = Question.about(kind, "exact", cluster, format_of(key), plan.config.dedup, **columns_of(key))
-            answers.append((about, _clustered(of_key)))
+            question = Question.about(kind, "exact", cluster, format_of(key), plan.config.dedup, **columns_of(key))
+            answers.append((question, _clustered(of_key)))
     return answers
 
 

@@ -19,16 +19,12 @@ from scanner.watermark.rule import corrected
 THRESHOLDS = tuple(10.0**-k for k in range(1, 9))
 """Thresholds that are judged: every power of ten down to 1e-8."""
 
-
 DEEP_THRESHOLDS = tuple(10.0**-k for k in range(1, 13))
 """Thresholds for sets of very many p-values, down to where flags of many messages are decided."""
 
-
 _MOST_REMEMBERED = 1 << 16
 
-
 _AT_ONCE = 512  # lengths of short texts, whose rows are found together: a search for one takes as long as for many
-
 
 _BISECTIONS = 100  # enough to come from the largest score down to neighbouring doubles
 
@@ -86,10 +82,7 @@ class RowMemory:
         self._known: dict[Hashable, dict[int, NDArray[np.float64]]] = {}
 
     def of(
-        self,
-        law: Hashable,
-        scored: NDArray[np.int64],
-        find: Callable[[list[int]], NDArray[np.float64]],
+        self, law: Hashable, scored: NDArray[np.int64], find: Callable[[list[int]], NDArray[np.float64]]
     ) -> NDArray[np.float64]:
         """A row of J numbers for each of D documents: float64[D, J]."""
         known = self._known.setdefault(law, {})
