@@ -4,6 +4,7 @@ import json
 import shutil
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from typing import Any
 
 import polars as pl
 import pytest
@@ -20,6 +21,13 @@ from tests.support.forged_users import part_files, swap_names
 from tests.support.two_keys import message_of
 
 pytestmark = pytest.mark.usefixtures("without_ray")
+
+
+def explained(night) -> dict[str, Any]:
+    """What is said of the flag of the first text."""
+    code, out, err = call("explain", night.config, "a:0", "--json")
+    assert code == 0, err
+    return json.loads(out)
 
 
 @pytest.mark.costly
@@ -69,7 +77,7 @@ def test_a_scan_whose_registry_was_replaced_while_it_ran_fails_and_says_so(night
     shutil.move(night.folder / "kept", own_registry / "users")
     assert night.last_scan()["exit_code"] == 1
     assert "failed: mend what it said" in call("status", night.config)[1]
-    assert json.loads(call("explain", night.config, "a:0", "--json")[1])["user_id"] is None
+    assert explained(night)["user_id"] is None
 
 
 @pytest.mark.costly
@@ -198,16 +206,16 @@ def test_evidence_names_nobody_from_an_edited_ledger(night, own_registry, marked
     add_users(own_registry, ["green"], ["zoe", "bystander"])
     night.write("a", [marked(message_of(own_registry, "green", "zoe"), 80, 1)])
     night.scan()
-    assert json.loads(call("explain", night.config, "a:0", "--json")[1])["user_id"] == "zoe"
+    assert explained(night)["user_id"] == "zoe"
     for path, rows in part_files(own_registry, "user_id").items():
         swap_names(path, rows)
     rows = pl.read_delta(f"{night.results}/flags").with_columns(user_id=pl.lit("bystander"), named=pl.lit(None))
     write_deltalake(f"{night.results}/flags", rows.to_arrow().cast(FLAGS), mode="overwrite")
     if gone:
         shutil.rmtree(f"{night.results}/{VERIFIED_USERS_TABLE}")
-    explained = json.loads(call("explain", night.config, "a:0", "--json")[1])
-    assert (explained["user_id"], explained["registry_agrees"]) == (None, False)
-    assert "its users were changed by something else than brickscan" in json.dumps(explained["says"])
+    record = explained(night)
+    assert (record["user_id"], record["registry_agrees"]) == (None, False)
+    assert "its users were changed by something else than brickscan" in json.dumps(record["says"])
     listed = call("flagged", night.config)[1]
     assert "bystander" not in listed
     assert "its users were changed by something else than brickscan" in listed
