@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from scipy import special
 
+from jobs.demo import TOKENIZER
 from scanner.text import HuggingFaceTokenizer
 from scanner.watermark import Tokens
 from scanner.watermark.by_levels import ByLevels, LevelTail, TermsOfKeys, level_counts, tail_of
@@ -235,7 +236,7 @@ def main() -> None:
     parser.add_argument("step", choices=["read", "count", "table"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--corpus", type=Path)
-    parser.add_argument("--tokenizer", type=Path)
+    parser.add_argument("--tokenizer", type=Path, default=TOKENIZER)
     parser.add_argument("--model", type=Path, help="a model that gives levels")
     parser.add_argument("--learnt", type=float, default=LEARNT, help="tokens from which n-grams are learnt")
     parser.add_argument("--slices", type=int, default=10)
