@@ -254,6 +254,9 @@ def main() -> None:
         texts = [text[:CHARACTERS] for text in stored[: options.slices * options.texts]]
         model = options.model
         others = stored[READ_FROM:]
+        if not (model or others):
+            what = f"{len(stored):,} texts of {CHARACTERS} characters, and n-grams are learnt beyond {READ_FROM:,}"
+            raise SystemExit(f"{options.corpus}: {what}; name a larger corpus, or a model")
         each = by_model(model, texts, tokenizer) if model else by_ngrams(texts, others, tokenizer, options.learnt)
         for number in range(options.slices):
             part = slice(number * options.texts, (number + 1) * options.texts)
