@@ -428,7 +428,7 @@ class _Clock:
     last: float = field(default_factory=time.perf_counter)
 
     def lap(self, stage: str, **within: float) -> None:
-        """Count the seconds since the previous lap; within: those of them that are other stages'."""
+        """Count the seconds since the previous lap; within: of all of this stage, those that are other stages'."""
         now = time.perf_counter()
         for name, seconds in (*within.items(), (stage, now - self.last - sum(within.values()))):
             self.seconds[name] += seconds

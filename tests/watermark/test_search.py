@@ -214,3 +214,29 @@ def test_the_verdict_is_that_of_the_best_who_is_named():
     assert (decided.key.tolist(), decided.candidate.tolist()) == ([0], [0])
     certain = first._replace(log10_p_global=np.array([[-math.inf, -math.inf]]))
     assert decide([second, certain], RATE).candidate.tolist() == [1]
+
+
+@pytest.mark.parametrize("kind", [{}, {"independent": True}, {"assumed": True}], ids=str)
+def test_where_nothing_passes_a_text_is_decided_as_beside_one_that_passes(kind):
+    """A batch without a flag takes a short way."""
+    random = np.random.default_rng(11)
+    log10_p = np.where(random.random((300, 3)) < 0.2, NAN, random.uniform(-5.9, 0.0, (300, 3)))
+    texts = [found(*((p, p / 2) for p in row), **kind) for row in log10_p.tolist()]
+    texts.append(found(TOO_SHORT, (-9.0, -1.0), (-8.0, -7.0), **kind))
+    arrays = [name for name in KeyFindings._fields if name not in ("independent", "basis")]
+    of_all = [
+        keys[0]._replace(**{name: np.concatenate([getattr(of_key, name) for of_key in keys]) for name in arrays})
+        for keys in zip(*texts, strict=True)
+    ]
+    without = [of_key._replace(**{name: getattr(of_key, name)[:-1] for name in arrays}) for of_key in of_all]
+    best_of_all = [of_key._replace(p_rank=np.full_like(of_key.p_rank, 1e-3)) for of_key in of_all]
+    beside, alone = decide(best_of_all, RATE), decide(without, RATE)
+    assert beside.flagged.tolist() == [False] * 300 + [True]
+    assert not alone.flagged.any()
+    assert len(set(alone.key.tolist())) == 3
+    for name, values in alone._asdict().items():
+        several = values if isinstance(values, list) else [values]
+        others = getattr(beside, name) if isinstance(values, list) else [getattr(beside, name)]
+        for one, other in zip(several, others, strict=True):
+            np.testing.assert_array_equal(one, other[:-1])
+            assert one.dtype == other.dtype
