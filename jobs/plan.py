@@ -74,7 +74,7 @@ def night_lines(figures: Path, night: float, tokens: float, users: float, flagge
         rate = f"{night / (price.seconds / 3600):,.0f}"
         lines.append((price.key_format, f"{price.seconds / 3600:,.1f}", limits, *spent, rate))
     yield from numbers(lines)
-    yield "GPUs: unknown, since none was measured: `brickscan bench` measures cores alone"
+    yield "GPUs: not counted, since `brickscan bench` measures cores alone"
     read, gpu_hours = price_reading(night, tokens, users, flagged)
     yield (
         f"A model of [weights_by] reads {read:,.0f} unmarked documents besides at most, and marked ones that are not "

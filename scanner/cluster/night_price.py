@@ -206,8 +206,8 @@ def price_night(
     return [_price(lengths, documents, tokens, flagged) for lengths in by_format.values()]
 
 
-OPERATIONS_A_SECOND = 1e14
-"""Operations of a GPU in a second while a model reads texts: an assumption, since no GPU was there to measure."""
+OPERATIONS_A_SECOND = 1e13
+"""Operations of a GPU in a second while one worker's model reads texts, as measured (docs/operations/gpus.md)."""
 
 READER_PARAMETERS = 1e8
 """Parameters for which the price of a model's reading is stated. Twice as many take twice as long."""

@@ -4,7 +4,7 @@ ChaCha with 8 rounds and SipHash-2-4 (SPEC §1) stay in registers; tensors have 
 
 Runs of version 2 (scanner.gpu.runs): a thread has a block of a run, one step after another, and where a run has fewer
 blocks than a warp has threads, several take turns at its steps. Every run begins with a block, so that nothing is
-shifted and threads share nothing until their counts are added up.
+shifted and threads share nothing until their sums are added up.
 """
 
 import triton
@@ -132,26 +132,6 @@ def below(block, k: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, HEIGHT: t
 
 
 @triton.jit
-def _add3(a, b, c):
-    half = a ^ b
-    return half ^ c, (a & b) | (half & c)
-
-
-@triton.jit
-def add_rows(counters, r0, r1, r2, r3, LEVELS: tl.constexpr):
-    """Add four rows of bits into vertical counters: carry-save adders, then the carry ripples up."""
-    ones, a = _add3(counters[0], r0, r1)
-    ones, b = _add3(ones, r2, r3)
-    twos, carry = _add3(counters[1], a, b)
-    added = (ones, twos)
-    for level in tl.static_range(2, LEVELS):
-        old = counters[level]
-        added = added + (old ^ carry,)
-        carry = old & carry
-    return added
-
-
-@triton.jit
 def _run(begins, ends, firsts, tiles, STEPS: tl.constexpr, BLOCKS: tl.constexpr):
     """Which run a program has, its steps, its blocks and their places in a stream, and zeros for each thread."""
     run, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
@@ -163,14 +143,14 @@ def _run(begins, ends, firsts, tiles, STEPS: tl.constexpr, BLOCKS: tl.constexpr)
 
 
 @triton.jit
-def _blocks(k, ids, nonces, at, end, place, SHIFT: tl.constexpr):
+def _blocks(k, ids, nonces, at, end, place):
     """Which steps there are, and for each of them the blocks at these places of its token's run."""
     on = at < end
     token = tl.load(ids + at, mask=on, other=0).to(tl.uint32, bitcast=True)
     n0 = tl.load(nonces + 2 * at, mask=on, other=0).to(tl.uint32, bitcast=True)
     n1 = tl.load(nonces + 2 * at + 1, mask=on, other=0).to(tl.uint32, bitcast=True)
-    counter = (token << (32 - SHIFT))[:, None] | place[None, :]
-    return on[:, None], chacha8(k, counter, n0[:, None], n1[:, None], (token >> SHIFT)[:, None])
+    counter = (token << 28)[:, None] | place[None, :]  # 2^32 / 16 blocks a token
+    return on[:, None], chacha8(k, counter, n0[:, None], n1[:, None], (token >> 4)[:, None])
 
 
 @triton.jit
@@ -185,59 +165,14 @@ def _store_rows(out, rows, block, blocks, ROWS: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["blocks", "tiles"])
-def count_runs(
-    key, ids, nonces, begins, ends, firsts, out, blocks, tiles,
-    N: tl.constexpr, BITS: tl.constexpr, PLANES: tl.constexpr, SHIFT: tl.constexpr, LEVELS: tl.constexpr,
-    FIELD: tl.constexpr, STEPS: tl.constexpr, BLOCKS: tl.constexpr,
-):  # fmt: skip
-    """Green steps of each number: several counts a word, FIELD bits each.
-
-    key … ends: a Batch, a document for each run; firsts: int32[R], the first block; blocks: of a run; tiles: programs a
-    run; LEVELS: digits of a count, FIELD at most. out: int32[R, HEIGHT, FIELD, blocks], written: field f of
-    [r, i, s, b] is the count of number 32 · (b · HEIGHT + i) + f · FIELD + s.
-    """
-    HEIGHT: tl.constexpr = 16 // PLANES
-    ONES: tl.constexpr = 0xFFFFFFFF // ((1 << FIELD) - 1)  # the lowest bit of each field
-    k = load_key(key)
-    run, begin, end, block, place, zero = _run(begins, ends, firsts, tiles, STEPS, BLOCKS)
-    step = tl.arange(0, STEPS)
-    counters = ()
-    for _ in tl.static_range(HEIGHT * LEVELS):
-        counters = counters + (zero,)
-    for t in range(begin, end, 4 * STEPS):
-        rows = ()
-        for r in tl.static_range(4):
-            on, found = _blocks(k, ids, nonces, t + r * STEPS + step, end, place, SHIFT)
-            kept = tl.where(on, 0xFFFFFFFF, 0).to(tl.uint32)
-            for i in tl.static_range(HEIGHT):
-                rows = rows + (below(found, i, N, BITS, HEIGHT) & kept,)
-        added = ()
-        for i in tl.static_range(HEIGHT):
-            sums = ()
-            for level in tl.static_range(LEVELS):
-                sums = sums + (counters[i * LEVELS + level],)
-            added = added + add_rows(
-                sums, rows[i], rows[HEIGHT + i], rows[2 * HEIGHT + i], rows[3 * HEIGHT + i], LEVELS
-            )
-        counters = added
-    for i in tl.static_range(HEIGHT):
-        totals = ()
-        for s in tl.static_range(FIELD):
-            fields = zero
-            for level in tl.static_range(LEVELS):
-                fields += ((counters[i * LEVELS + level] >> s) & ONES) << level
-            totals = totals + (tl.sum(fields, axis=0),)
-        _store_rows(out + (run * HEIGHT + i) * FIELD * blocks, totals, block, blocks, FIELD)
-
-
-@triton.jit(do_not_specialize=["blocks", "tiles"])
 def sum_runs(
     key, ids, nonces, begins, ends, firsts, out, blocks, tiles,
     FRACTION: tl.constexpr, STEPS: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """Σ log2 v of each number, from below, in units of 2^-FRACTION; why they are bounds: scanner.gpu.runs.
 
-    Arguments as for count_runs. out: int32[R, 16, blocks], written: [r, i, b] is the sum of number 16 · b + i.
+    key … ends: a Batch, a document for each run; firsts: int32[R], the first block; blocks: of a run; tiles: programs a
+    run. out: int32[R, 16, blocks], written: [r, i, b] is the sum of number 16 · b + i.
     """
     START: tl.constexpr = 63 << 23  # 2^-64: four factors of up to 2^32 neither overflow nor underflow
     k = load_key(key)
@@ -252,7 +187,7 @@ def sum_runs(
         for i in tl.static_range(16):
             products = products + (bits[i].to(tl.float32, bitcast=True),)
         for r in tl.static_range(4):
-            on, found = _blocks(k, ids, nonces, t + r * STEPS + step, end, place, 4)
+            on, found = _blocks(k, ids, nonces, t + r * STEPS + step, end, place)
             longer = ()
             for i in tl.static_range(16):
                 v = tl.where(on, (~found[i] | 1).to(tl.float32), 1.0)

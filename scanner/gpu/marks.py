@@ -1,13 +1,14 @@
-"""Keys of version 2 whose messages are all scored on a device, with the CPU's integers and verdicts.
+"""Gumbel keys of version 2 whose messages are all scored on a device, with the CPU's verdicts.
 
 The score of one message is computed on the CPU: one block a token costs less than reading and tokenising the text. So
-are nonces, at 2 ns a token. All messages of the paper's own mark, version 1, are scored on the CPU too.
+are nonces, at 2 ns a token. All messages of green lists, whose blocks hold many numbers each, and of the paper's own
+mark, version 1, are scored on the CPU too: on a device they are not three times as fast as on its machine's cores.
 """
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,21 +40,9 @@ BestNumbers = tuple[NDArray[np.int64], NDArray[np.generic]]
 """Best numbers of runs and their scores, as scanner.watermark.native.version2_marks.BestOfRuns finds them."""
 
 
-def _green_runs(
-    mark: Any,  # noqa: ANN401 - of the one class that the table names
-    batch: Batch,
-    steps: ScoredSteps,
-    request: RunRequest,
-) -> BestNumbers:
-    return runs.best_counts(_runs(batch, steps, request), rule_of(mark))
-
-
-def _gumbel_runs(
-    mark: Any,  # noqa: ANN401 - of the one class that the table names
-    batch: Batch,
-    steps: ScoredSteps,
-    request: RunRequest,
-) -> BestNumbers:
+def _best_of_runs(mark: Version2Mark, steps: ScoredSteps, request: RunRequest, device: torch.device) -> BestNumbers:
+    """As the mark's `best_of_runs`, of documents whose steps fit the device."""
+    chacha = mark.sub_keys.chacha
     begins, lengths = steps.offsets[request.documents], steps.scored[request.documents]
 
     def exact(of_runs: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -61,39 +50,24 @@ def _gumbel_runs(
         at = consecutive_positions(begins[of_runs], lengths[of_runs])
         read = np.repeat(request.first[of_runs] + numbers, lengths[of_runs])
         tokens = steps.ids[at.index].astype(np.int64)
-        return sum_scores(draws_of_numbers(mark.sub_keys.chacha, tokens, steps.nonces[at.index], read), at.offsets)
+        return sum_scores(draws_of_numbers(chacha, tokens, steps.nonces[at.index], read), at.offsets)
 
-    return runs.best_sums(_runs(batch, steps, request), exact)
-
-
-def _runs(batch: Batch, steps: ScoredSteps, request: RunRequest) -> runs.Runs:
-    return runs.Runs(batch.of(request.documents), steps.scored[request.documents], *request[1:])
+    batch = Batch.put(chacha, steps.ids, steps.nonces, steps.offsets, device)
+    return runs.best_sums(runs.Runs(batch.of(request.documents), lengths, *request[1:]), exact)
 
 
-class BestOfRuns(NamedTuple):
-    """How a format's runs are searched on a device, and the most steps of a document whose runs are searched there."""
-
-    best_of_runs: Callable[..., BestNumbers]
-    longest: int
-
-
-BEST_OF_RUNS: Mapping[str, BestOfRuns] = {
-    "greenlist-v2": BestOfRuns(_green_runs, runs.LONGEST_COUNT),
-    "gumbel-v2": BestOfRuns(_gumbel_runs, runs.LONGEST_SUM),
-}
-"""Formats whose runs, and so all of whose messages, are searched on a device."""
+LONGEST: Mapping[str, int] = {"gumbel-v2": runs.LONGEST_SUM}
+"""Most steps of a document that is searched on a device, for each format whose runs, and so all messages, are."""
 
 
 def _runs_on(mark: Version2Mark, device: torch.device) -> Version2Mark:
     """The same watermark; runs of documents without steps, or with too many for the device, stay on the CPU."""
-    search, keys = BEST_OF_RUNS[format_name(mark.label)], mark.sub_keys
 
     def best_of_runs(steps: ScoredSteps, request: RunRequest) -> BestNumbers:
         scored = steps.scored[request.documents]
-        fits = (scored > 0) & (scored <= search.longest)
+        fits = (scored > 0) & (scored <= LONGEST[format_name(mark.label)])
         if fits.all():
-            batch = Batch.put(keys.chacha, steps.ids, steps.nonces, steps.offsets, device)
-            return search.best_of_runs(mark, batch, steps, request)
+            return _best_of_runs(mark, steps, request, device)
         numbers, scores = mark.best_of_runs(steps, _some(request, ~fits))
         out = np.empty((len(fits), request.most), np.int64), np.empty((len(fits), request.most), scores.dtype)
         out[0][~fits], out[1][~fits] = numbers, scores
@@ -110,7 +84,7 @@ def _some(request: RunRequest, mask: NDArray[np.bool_]) -> RunRequest:
 
 def on_device(mark: Watermark, device: torch.device) -> Watermark:
     """The same watermark, searched on a device if its format can be; any other watermark unchanged."""
-    if isinstance(mark, Version2Mark) and format_name(mark.label) in BEST_OF_RUNS:
+    if isinstance(mark, Version2Mark) and format_name(mark.label) in LONGEST:
         return _runs_on(mark, device)
     return mark
 
@@ -119,15 +93,14 @@ Case = dict[str, Any]
 
 
 def check_device(text: str, device: torch.device) -> list[GroupResult]:
-    """Run the known answers that a device computes: words of streams of version 1, searches of version 2.
+    """Run the known answers that a device computes: words of streams of version 1, Gumbel searches of version 2.
 
     text: as scanner.watermark.formats.check takes it, and has checked it.
     """
     groups = json.loads(text)
     results = []
-    for name, matches in (("streams", _stream), ("searches", _search)):
-        # scores of one message, and all of version 1, are computed on the CPU only
-        cases = [case for case in groups.get(name, []) if name == "searches" or not _of_version_2(case)]
+    for name, matches, is_computed in (("streams", _stream, _is_of_version_1), ("searches", _search, _is_searched)):
+        cases = [case for case in groups.get(name, []) if is_computed(case)]
         wrong = [
             f"{name}[{number}] differs on {device}" for number, case in enumerate(cases) if not matches(case, device)
         ]
@@ -136,8 +109,12 @@ def check_device(text: str, device: torch.device) -> list[GroupResult]:
     return results
 
 
-def _of_version_2(case: Case) -> bool:
-    return case.get("version") == 2 or "-v2;" in case.get("label", "")
+def _is_of_version_1(case: Case) -> bool:
+    return case.get("version") != 2 and "-v2;" not in case.get("label", "")
+
+
+def _is_searched(case: Case) -> bool:
+    return format_name(method_of(case).label) in LONGEST
 
 
 def _stream(case: Case, device: torch.device) -> bool:

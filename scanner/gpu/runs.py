@@ -1,7 +1,7 @@
-"""The best numbers of runs in streams of version 2 on a device, with the integers and verdicts of the CPU (SPEC_2 §3).
+"""Gumbel's best numbers of runs in streams of version 2 on a device, with the verdicts of the CPU (SPEC_2 §3).
 
-A kernel writes a score for each number of a run: its green count, which is exact, or a sum that bounds Gumbel's score
-from above. The best counts are picked on the device; the caller scores the numbers whose bounds may be among the best.
+A kernel writes a sum for each number of a run, which bounds its score from above. The caller scores the numbers whose
+bounds may be among the best.
 
 −ln(1−r) = ln 2 · (32 − log2 v), v = 2^32 − w. A thread multiplies the v of its numbers in 32-bit floats, moves the
 exponent of every fourth product into an integer, and at the end reads off the leading bits of a logarithm to base 2
@@ -23,8 +23,7 @@ import torch
 from numpy.typing import NDArray
 from triton import knobs
 
-from scanner.gpu.kernels import count_runs, sum_runs
-from scanner.gpu.vectors import GreenRule
+from scanner.gpu.kernels import sum_runs
 
 
 def devices() -> list[torch.device]:
@@ -109,16 +108,8 @@ def limit(reached: NDArray[np.float64], scored: NDArray[np.int64]) -> NDArray[np
     return np.ceil(most * 2.0**FRACTION_BITS).astype(np.int64) + 1
 
 
-FIELD_BITS = {8: 8, 16: 16, 25: 32}
-"""Bits of the field that holds a count, by the digits of the counters by which documents are counted together."""
-
-LONGEST_COUNT = (1 << max(FIELD_BITS)) - 1
-"""Most steps of a document, whose counts fit the widest counters."""
-
 MOST_BLOCKS = 128
 """Most blocks of a run that a program computes, one a thread."""
-
-_LOW = 0xFFFFFFFF
 
 Exact = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
 """Function that gives the published scores of pairs (run, number of the run): float64[N] for int64[N] each."""
@@ -154,28 +145,11 @@ class Runs(NamedTuple):
         return (chosen[begin : begin + room] for begin in range(0, len(chosen), room))
 
 
-def best_counts(runs: Runs, rule: GreenRule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers of largest counts of each run, best first, ties to the smaller: int64[R, most], counts likewise.
+def best_sums(runs: Runs, exact: Exact) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The numbers of largest scores of each run, best first, ties to the smaller, and the scores: [R, most] each.
 
     −1 and 0 where there are fewer.
     """
-    shape = len(runs.scored), runs.most
-    numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
-    digits = np.frexp(runs.scored.astype(np.float64))[1]
-    for fewer, levels in zip((-1, *FIELD_BITS), FIELD_BITS, strict=False):
-        for chosen in runs.parts(np.flatnonzero((digits > fewer) & (digits <= levels))):
-            part = runs.some(chosen)
-            counts = all_counts(part, rule, levels)
-            place = torch.arange(part.length, device=counts.device)
-            best = ((counts << 32) | (_LOW - place)).topk(min(part.most, part.length), dim=1).values.cpu().numpy()
-            above = (best >> 32 >= part.floors[:, None]) | (np.arange(best.shape[1]) < part.least)
-            numbers[chosen, : best.shape[1]] = np.where(above, _LOW - (best & _LOW), -1)
-            scores[chosen, : best.shape[1]] = np.where(above, best >> 32, 0)
-    return numbers, scores
-
-
-def best_sums(runs: Runs, exact: Exact) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """As `best_counts`, for Gumbel's scores: float64[R, most]."""
     shape = len(runs.scored), runs.most
     numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape)
     least = min(runs.least, runs.length)
@@ -197,25 +171,10 @@ def best_sums(runs: Runs, exact: Exact) -> tuple[NDArray[np.int64], NDArray[np.f
     return numbers, scores
 
 
-def all_counts(runs: Runs, rule: GreenRule, levels: int) -> torch.Tensor:
-    """Green steps of each number: int64[R, length], on the batch's device; no run may have 2^levels steps."""
-    height, field = 16 // rule.planes, FIELD_BITS[levels]
-    shape = _Shape.of(runs, 32 * height)
-    out = shape.empty(runs, height * field)
-    count_runs[(len(runs.scored) * shape.tiles,)](
-        *runs.batch, shape.firsts, out, shape.blocks, shape.tiles,
-        N=rule.n, BITS=rule.bits, PLANES=rule.planes, SHIFT=shape.shift, LEVELS=levels, FIELD=field,
-        STEPS=shape.steps, BLOCKS=shape.lanes, num_warps=shape.warps, num_stages=1, enable_fp_fusion=False,
-    )  # fmt: skip
-    words = out.view(-1, height, field, shape.blocks).long()
-    fields = torch.stack([(words >> low) & ((1 << field) - 1) for low in range(0, 32, field)])
-    return fields.permute(1, 4, 2, 0, 3).reshape(len(runs.scored), -1)[:, : runs.length]
-
-
 def all_sums(runs: Runs) -> torch.Tensor:
     """Sums of each number: int32[R, length], on the batch's device. The larger a score, the smaller its sum."""
-    shape = _Shape.of(runs, 16)
-    sums = shape.empty(runs, 16)
+    shape = _Shape.of(runs)
+    sums = torch.empty((len(runs.scored), 16, shape.blocks), dtype=torch.int32, device=runs.batch.ids.device)
     sum_runs[(len(runs.scored) * shape.tiles,)](
         *runs.batch, shape.firsts, sums, shape.blocks, shape.tiles,
         FRACTION=FRACTION_BITS, STEPS=shape.steps, BLOCKS=shape.lanes,
@@ -225,29 +184,23 @@ def all_sums(runs: Runs) -> torch.Tensor:
 
 
 class _Shape(NamedTuple):
-    """How runs are cut: blocks of a run, lanes and side-by-side steps of a program, tiles a run, first ones."""
+    """How runs are cut: blocks of a run, lanes and side-by-side steps of a program, tiles a run, first blocks."""
 
     blocks: int
     lanes: int
     steps: int
     tiles: int
-    shift: int
     firsts: torch.Tensor
 
     @classmethod
-    def of(cls, runs: Runs, numbers_a_block: int) -> "_Shape":
+    def of(cls, runs: Runs) -> "_Shape":
         """A shape of a warp at least: where the blocks do not fill a warp, several steps stand side by side."""
-        shift = numbers_a_block.bit_length() - 1
-        blocks = -(-runs.length // numbers_a_block)
+        blocks = -(-runs.length // 16)
         lanes = min(1 << (blocks - 1).bit_length(), MOST_BLOCKS)
-        firsts = torch.from_numpy((runs.first >> shift).astype(np.int32)).to(runs.batch.ids.device)
-        return cls(blocks, lanes, max(32 // lanes, 1), -(-blocks // lanes), shift, firsts)
+        firsts = torch.from_numpy((runs.first >> 4).astype(np.int32)).to(runs.batch.ids.device)
+        return cls(blocks, lanes, max(32 // lanes, 1), -(-blocks // lanes), firsts)
 
     @property
     def warps(self) -> int:
         """Warps of a program: a thread for each block of a step."""
         return self.lanes * self.steps // 32
-
-    def empty(self, runs: Runs, words: int) -> torch.Tensor:
-        """Room for so many words of each block: int32[R, words, blocks]."""
-        return torch.empty((len(runs.scored), words, self.blocks), dtype=torch.int32, device=runs.batch.ids.device)

@@ -79,7 +79,7 @@ def of_init(options: Namespace) -> Iterator[Comparison]:
 def _scan(tokenizer: Path, method: str, tokens: int, how: Options, options: Namespace) -> Comparison:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        posts = _write_posts(folder / "posts.parquet", tokens, options)
+        posts = write_posts(folder / "posts.parquet", tokens, options)
         form = VERSION_2[method] | how.messages
         config = make_scan(folder, tokenizer, 1, 1, [posts], how.audit, **form)
         plan = make_plan(add_looks(config, how.looks))
@@ -97,7 +97,7 @@ def _scan(tokenizer: Path, method: str, tokens: int, how: Options, options: Name
     return Comparison(6, what, "MB/s", scan, "tokenising alone", alone, median(ratios), spread, len(runs), note)
 
 
-def _write_posts(path: Path, tokens: int, options: Namespace) -> Path:
+def write_posts(path: Path, tokens: int, options: Namespace) -> Path:
     """Write the corpus, cut into posts of so many tokens, about. Returns the file."""
     size = CHARACTERS_A_TOKEN * tokens
     posts = [

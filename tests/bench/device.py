@@ -37,11 +37,10 @@ MODEL = {
 
 
 class Sizes(NamedTuple):
-    """Sizes of what is run. green_work, gumbel_work: numbers times tokens of one call."""
+    """Sizes of what is run. work: numbers times tokens of one call."""
 
     messages: tuple[int, ...]
-    green_work: float
-    gumbel_work: float
+    work: float
     rounds: int
     copied: int
     fresh: tuple[list[int], int]
@@ -53,12 +52,12 @@ class Sizes(NamedTuple):
 
 
 FULL = Sizes(
-    messages=(10**3, 10**4, 2**16), green_work=4e12, gumbel_work=2e11, rounds=20_000, copied=2**31,
+    messages=(10**3, 10**4, 2**16), work=2e11, rounds=20_000, copied=2**31,
     fresh=([200, 1, 3, 90, 33, 256, 17], 9001), vocabularies=(32_000, 128_256),
     rows=(1, 32), length=LENGTH, warm_up=3, repeats=7,
 )  # fmt: skip
 TINY = Sizes(
-    messages=(40,), green_work=160, gumbel_work=160, rounds=2, copied=2**16,
+    messages=(40,), work=160, rounds=2, copied=2**16,
     fresh=([3, 1, 2], 50), vocabularies=(600,),
     rows=(2,), length=4, warm_up=0, repeats=1,
 )  # fmt: skip
@@ -109,29 +108,23 @@ def ceilings(device: torch.device, sizes: Sizes) -> tuple[float, float]:
 
 
 def scores(device: torch.device, sizes: Sizes, blocks: float) -> Iterator[Speed]:
-    """Both methods of version 2 under every number of messages, on documents of LENGTH scored tokens."""
+    """Gumbel of version 2 under every number of messages, on documents of LENGTH scored tokens."""
     generator = np.random.default_rng(1)
-    for rule, entries, work in ((QUARTER, 256, sizes.green_work), (None, 16, sizes.gumbel_work)):
-        name = "greenlist 1/4" if rule else "gumbel"
-        ceiling = blocks * entries
-        for count in sizes.messages:
-            documents = int(min(max(work / count / sizes.length, 1), 200_000))
-            documents = max(min(documents, runs.SUMS_BYTES // (32 * count)), 1)
-            found = draw(generator, [sizes.length] * documents, rule).runs(device, count)
-            held = found.batch.ids.nbytes + found.batch.nonces.nbytes
-            amount = documents * count * sizes.length
-
-            def call(found: runs.Runs = found, rule: GreenRule | None = rule) -> Any:
-                if rule:
-                    return runs.all_counts(found, rule, 8 if sizes.length < 256 else 16).topk(2, dim=1)
-                return runs.all_sums(found).topk(2, dim=1, largest=False)
-
-            spent = seconds(call, device, sizes)
-            note = f"{documents / spent:.4g} documents/s; {documents} documents, {held / 2**20:.3g} MiB in"
-            if rule is None:
-                note += f"; {candidates(found):.3g} candidates a document"
-            rate = amount / spent
-            yield Speed(f"{name}, M = {count:.0e}", rate, "message·tokens/s", rate / ceiling, "cipher alone", note)
+    for count in sizes.messages:
+        documents = int(min(max(sizes.work / count / sizes.length, 1), runs.SUMS_BYTES // (32 * count)))
+        found = draw(generator, [sizes.length] * documents, None).runs(device, count)
+        held = found.batch.ids.nbytes + found.batch.nonces.nbytes
+        spent = seconds(
+            lambda found=found: runs.all_sums(found).topk(2, dim=1, largest=False),  # type: ignore[misc]
+            device,
+            sizes,
+        )
+        rate = documents * count * sizes.length / spent
+        note = (
+            f"{documents / spent:.4g} documents/s; {documents} documents, {held / 2**20:.3g} MiB in;"
+            f" {candidates(found):.3g} candidates a document"
+        )
+        yield Speed(f"gumbel, M = {count:.0e}", rate, "message·tokens/s", rate / blocks / 16, "cipher alone", note)
 
 
 def candidates(found: runs.Runs) -> float:
@@ -141,18 +134,6 @@ def candidates(found: runs.Runs) -> float:
     reached = runs.bound(second, found.scored) - 0.06 - 0.0005 * found.scored
     most = torch.from_numpy(runs.limit(reached, found.scored).astype(np.int32)).to(sums.device)
     return float((sums <= most[:, None]).sum() / len(found.scored))
-
-
-def whole_calls(device: torch.device, sizes: Sizes) -> Iterator[Speed]:
-    """Green-list documents from arrays on the host to best numbers on the host, by the clock."""
-    for count in sizes.messages:
-        documents = int(min(max(sizes.green_work / count / sizes.length, 1), 20_000))
-        found = draw(np.random.default_rng(2), [sizes.length] * documents, QUARTER)
-        runs.best_counts(found.runs(device, count), QUARTER)
-        start = time.perf_counter()
-        runs.best_counts(found.runs(device, count), QUARTER)
-        spent = time.perf_counter() - start
-        yield Speed(f"whole call, greenlist 1/4, M = {count:.0e}", documents / spent, "documents/s", 0, "")
 
 
 def marking(device: torch.device, sizes: Sizes, blocks: float) -> Iterator[Speed]:
@@ -200,13 +181,12 @@ def measured(device: torch.device, sizes: Sizes) -> Iterator[Speed]:
     yield Speed("ceiling: ChaCha8 alone", blocks * OPERATIONS, "operations/s", 1, "itself", f"{blocks:.4g} blocks/s")
     yield Speed("ceiling: copy", copy, "bytes/s", 1, "itself", "read and written")
     yield from scores(device, sizes, blocks)
-    yield from whole_calls(device, sizes)
     yield from marking(device, sizes, blocks)
     yield from model_forward(device, sizes)
 
 
 def checked(device: torch.device, sizes: Sizes, seed: int) -> Iterator[Check]:
-    yield from on_fresh_documents(device, seed, *sizes.fresh)
+    yield on_fresh_documents(device, seed, *sizes.fresh)
     yield from of_vectors(device, seed, sizes.vocabularies[0])
 
 

@@ -87,7 +87,7 @@ def figures(tmp_path) -> Path:
 def test_the_plan_names_its_figures_and_their_age(figures):
     _, said, _ = call("plan", "--night", "50e6", "--tokens", "200", "--users", "1e9", "--figures", figures)
     assert f"{figures}, 3 days and 2 hours old" in said
-    assert "GPUs: unknown" in said
+    assert "GPUs: not counted" in said
     assert "careful" not in said
     hours = (50e6 * (4 * 6e-4 + 0.1 * 0.02)) / 3600
     assert f"{hours:,.1f}" in said

@@ -17,7 +17,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from scanner.gpu.kernels import count_runs, draw_entries, draws_of_runs, green_entries, green_of_runs, sum_runs
+from scanner.gpu.kernels import draw_entries, draws_of_runs, green_entries, green_of_runs, sum_runs
 from scanner.gpu.runs import FRACTION_BITS
 from scanner.gpu.vectors import TOKENS_A_PROGRAM
 from tests.bench.device_kernels import core
@@ -29,12 +29,10 @@ BATCH = dict.fromkeys(("key", "ids", "nonces", "begins", "ends"), "*i32")
 ROWS = {"sip": "*i64", "key": "*i32", "windows": "*i64", "starts": "*i64"}
 RUNS = {name: ROWS[name] for name in ("sip", "key", "windows")} | {"messages": "*i64"}
 OF_RUNS = BATCH | {"firsts": "*i32", "out": "*i32", "blocks": "i32", "tiles": "i32"}
-COUNTED = {"SHIFT": 8, "LEVELS": 8, "FIELD": 8, "STEPS": 1, "BLOCKS": 128}
 QUARTER = {"N": 1, "BITS": 2, "PLANES": 2}
 
 KERNELS = {
     "core": (core, {"key": "*i32", "out": "*i32", "rounds": "i32"}, {"BLOCKS": 128}, 1),
-    "greenlist 1/4, version 2": (count_runs, OF_RUNS, {**QUARTER, **COUNTED}, 4),
     "gumbel, version 2": (sum_runs, OF_RUNS, {"FRACTION": FRACTION_BITS, "STEPS": 1, "BLOCKS": 128}, 4),
     "green vectors": (
         green_entries, ROWS | {"strips": "*i32", "out": "*i8", "count": "i32"},

@@ -35,10 +35,10 @@ def test_it_checks_and_measures_everything(tmp_path):
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.splitlines()[-2:] == ["exit 0", "imported"], done.stdout[-2000:]
     found = json.loads(file.read_text())
-    assert len(found["checks"]) == 7
+    assert len(found["checks"]) == 3
     assert all(check["wrong"] == 0 and check["documents"] >= 3 for check in found["checks"])
     assert [figure["what"].split(",")[0] for figure in found["figures"]] == [
-        "ceiling: ChaCha8 alone", "ceiling: copy", "greenlist 1/4", "gumbel", "whole call", "green vectors",
+        "ceiling: ChaCha8 alone", "ceiling: copy", "gumbel", "green vectors",
         "draw vectors", "Gumbel's choice", "model's forward pass",
     ]  # fmt: skip
     assert all(figure["rate"] > 0 for figure in found["figures"])

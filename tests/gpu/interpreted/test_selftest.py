@@ -30,14 +30,15 @@ def test_a_wrong_word_fails():
 
 
 SEARCHES = json.loads((resources.files("scanner.watermark.native") / "known_answers_2.json").read_text())["searches"]
-BRIEF = [case for case in SEARCHES if len(case["tokens"]) <= 5]
+BRIEF = [case for case in SEARCHES if len(case["tokens"]) <= 16]
+SEARCHED = [case for case in BRIEF if case["method"] == "gumbel"]
 
 
 def test_searches_of_version_2_pass_and_a_wrong_candidate_fails():
     assert {case["method"] for case in BRIEF} == {"greenlist", "gumbel"}
     (found,) = check_device(json.dumps({"searches": BRIEF}), CPU)
-    assert (found.group, found.passed, found.failures) == ("cpu searches", len(BRIEF), [])
-    one = BRIEF[-1]
+    assert (found.group, found.passed, found.failures) == ("cpu searches", len(SEARCHED), [])
+    one = SEARCHED[-1]
     for change in ({"message": one["candidates"][0]["message"] ^ 1}, {"score": one["candidates"][0]["score"] + 1}):
         wrong = one | {"candidates": [one["candidates"][0] | change, *one["candidates"][1:]]}
         (found,) = check_device(json.dumps({"searches": [wrong]}), CPU)
