@@ -91,7 +91,7 @@ def test_the_plan_names_its_figures_and_their_age(figures):
     assert "careful" not in said
     hours = (50e6 * (4 * 6e-4 + 0.1 * 0.02)) / 3600
     assert f"{hours:,.1f}" in said
-    gpu_hours = 50e6 * 0.9 * 200 * 2 * 1e8 / 1e14 / 3600
+    gpu_hours = 50e6 * 0.9 * 200 * 2 * 1e8 / 1e13 / 3600
     assert (
         f"45,000,000 unmarked documents besides at most, and marked ones that are not flagged: {gpu_hours:.1f}" in said
     )
