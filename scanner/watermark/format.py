@@ -49,7 +49,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from scanner.watermark.laws import Law
-from scanner.watermark.positions import Dedup, PositionRule, Positions, Tokens
+from scanner.watermark.positions import Dedup, PositionRule, Positions, Ranges, Tokens
 
 
 class Watermark(Protocol):
@@ -267,6 +267,13 @@ class Candidates(NamedTuple):
     user_evidence: UserEvidence | None = None
     independent: bool = False
 
+    def of_documents(self, documents: NDArray[np.int64]) -> "Candidates":
+        """Those of some documents, int64[d]."""
+        evidence = self.user_evidence
+        if evidence is not None:
+            evidence = evidence._replace(score=evidence.score[documents], scored=evidence.scored[documents])
+        return self._replace(message=self.message[documents], score=self.score[documents], user_evidence=evidence)
+
 
 _HAVE: dict[tuple[type, type], bool] = {}
 """Whether a class has an ability, where it was looked up before."""
@@ -319,23 +326,20 @@ class ScoresParts(TellsUserEvidence, Protocol, metaclass=MarkAbility):
 
 @runtime_checkable
 class SearchesWindows(Watermark, Protocol, metaclass=MarkAbility):
-    """A watermark that looks for messages in all windows of a document at once."""
+    """A watermark that looks for messages in all windows of a document at once, and in other parts with them."""
 
-    def in_windows(
-        self,
-        tokens: Tokens,
-        positions: Positions,
-        windows: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
-        count: int,
-        share: float,
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Windows, and a message of each that may stand out there: int64[Q] each. May miss some.
+    def search_parts(
+        self, tokens: Tokens, positions: Positions, parts: Ranges, windows: Ranges, count: int, share: float
+    ) -> tuple[Candidates, NDArray[np.int64], NDArray[np.int64]]:
+        """Candidates of R parts, as `search` gives them for each; windows, and a message of each that may stand out.
+
+        Windows and messages: int64[Q] each. Some of these may be missed.
 
         Args:
             tokens: of a batch.
-            positions: of D documents, of 2^16 at most each.
-            windows: first: int64[D+1], which of W windows each document has; begin and end: int64[W], among the
-                positions of all documents.
+            positions: of D documents.
+            parts: of the positions of all documents.
+            windows: likewise, of documents of 2^16 positions at most.
             count: messages 0 … count−1.
             share: a window is returned if chance alone gives a message as good to at most this share of windows.
         """

@@ -117,6 +117,31 @@ def offsets_of(lengths: ArrayLike) -> NDArray[np.int64]:
     return offsets
 
 
+class Ranges(NamedTuple):
+    """Ranges of D documents, which may overlap, among the positions, or steps, of all of them.
+
+    first: int64[D+1], which of the W ranges each document has; begin, end: int64[W].
+    """
+
+    first: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+
+    @property
+    def length(self) -> NDArray[np.int64]:
+        """Length of each range: int64[W]."""
+        return self.end - self.begin
+
+    @property
+    def whose(self) -> NDArray[np.int64]:
+        """Document of each range: int64[W]."""
+        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+
+    def where(self, mask: NDArray[np.bool_]) -> "Ranges":
+        """Some of the ranges, bool[W]."""
+        return Ranges(offsets_of(mask)[self.first], self.begin[mask], self.end[mask])
+
+
 def select_documents(tokens: Tokens, documents: NDArray[np.int64] | Sequence[int]) -> Tokens:
     """The given documents of a batch, int64[d], in that order."""
     ids, offsets = _runs(tokens.ids, tokens.offsets, np.asarray(documents, np.int64))

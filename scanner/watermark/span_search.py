@@ -5,9 +5,9 @@ the best part (scanner.watermark.text_windows) a segment is one part more. The b
 
 Under a key of one message every part of every document is scored. Under a key of many messages, scoring each message in
 each window would cost thirty times as much as scoring the documents. So messages are looked for in segments, and in
-windows of half as many scales, half a length apart (`promising`). Messages that stand out there are scored in every
-part. Marks that can search all windows of a document at once do so. The shortcut can miss spans, and never flags more:
-p is corrected for all parts and all messages.
+windows of half as many scales, half a length apart (`search_together`). Messages that stand out there are scored in
+every part. Marks that can search all windows of a document at once do so. The shortcut can miss spans, and never flags
+more: p is corrected for all parts and all messages.
 """
 
 import functools
@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scanner.watermark.format import ScoresParts, SearchesWindows, Watermark
+from scanner.watermark.format import Candidates, ScoresParts, SearchesWindows, Watermark
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law, least_score
-from scanner.watermark.positions import Positions, Tokens, consecutive_positions, offsets_of, select_positions
+from scanner.watermark.positions import Positions, Ranges, Tokens, consecutive_positions, offsets_of, select_positions
 from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import KeyFindings, candidates, corrected, findings_of, log10_p_of, passes, search
 from scanner.watermark.text_windows import (
@@ -93,6 +93,17 @@ class Parts(NamedTuple):
         """Number of parts of documents with so many scored positions, int64[D], the whole counted: int64[D]."""
         by_windows = count_windows(scored) if self.windows else np.minimum(scored, 1)
         return by_windows + self.segments.many
+
+    def with_wholes(self, positions: Positions) -> tuple[Ranges, NDArray[np.bool_]]:
+        """Each document as a whole, and then its segments, R of them; and which are segments: bool[R]."""
+        many = self.segments.many + 1
+        first = offsets_of(many)
+        is_segment = np.ones(first[-1], np.bool_)
+        is_segment[first[:-1]] = False
+        begin, end = np.repeat(positions.offsets[:-1], many), np.repeat(positions.offsets[1:], many)
+        end[is_segment] = begin[is_segment] + self.segments.end
+        begin[is_segment] += self.segments.begin
+        return Ranges(first, begin, end), is_segment
 
     def exist_in(self, scored: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether documents with so many scored positions, int64[D], have parts besides the whole: bool[D]."""
@@ -326,47 +337,6 @@ BEST_MESSAGES = 4
 """Best messages of a window that are looked at."""
 
 
-def spans_of(
-    mark: Watermark,
-    tokens: Tokens,
-    positions: Positions,
-    limit: Limit,
-    whole: KeyFindings,
-    sums: NDArray[np.float64] | None = None,
-    parts: Parts | None = None,
-) -> list[Span]:
-    """The spans of D documents, by document, the smallest p first; none for a mark that scores no parts.
-
-    Spans of one message in one document share no position.
-    limit: what a span must pass; sums: running sums of message 0 (scanner.watermark.text_windows.running_sums), where
-    it is the only one. parts: parts tested besides the whole; None: windows.
-    """
-    if not isinstance(mark, ScoresParts) or mark.law is None or not len(positions.scored):
-        return []
-    parts = Parts.only_windows(len(positions.scored)) if parts is None else parts
-    part_search = PartSearch(mark, tokens, positions, parts, limit, whole.independent)
-    if sums is not None:
-        documents = np.arange(len(positions.scored))
-        return sorted(passing_spans(part_search, documents, np.zeros_like(documents), sums), key=_best_first)
-    documents, messages = promising(mark, tokens, positions, limit, whole, parts)
-    found = []
-    for some in _few(positions.scored[documents]):
-        kept = select_positions(positions, documents[some])
-        sums = running_sums(mark.terms(tokens, kept, messages[some]), kept.offsets)
-        found += passing_spans(part_search, documents[some], messages[some], sums)
-    return sorted(found, key=_best_first)
-
-
-def _few(sizes: NDArray[np.int64]) -> Iterator[slice]:
-    """Runs of pairs with POSITIONS_AT_A_TIME positions together at most; a longer pair is a run by itself."""
-    ends, begin = np.cumsum(sizes), 0
-    while begin < len(sizes):
-        before = int(ends[begin - 1]) if begin else 0
-        end = max(begin + 1, int(np.searchsorted(ends, before + POSITIONS_AT_A_TIME, side="right")))
-        yield slice(begin, end)
-        begin = end
-
-
 def search_parts(
     mark: Watermark,
     tokens: Tokens,
@@ -378,63 +348,74 @@ def search_parts(
 ) -> tuple[KeyFindings, list[Span]]:
     """Result of a search of D documents (scanner.watermark.rule.search), and their spans.
 
-    For one message the windows' sums give the documents' scores too, so that no draw is computed twice.
-    correction: K of documents as a whole, of all or of each; limit: what a span must pass; parts: as of `spans_of`.
+    Spans come by document, the smallest p first; none for a mark that scores no parts. Spans of one message in one
+    document share no position. For one message the windows' sums give the documents' scores too, so that no draw is
+    computed twice; for more, documents are searched together with their parts by a mark that can.
+    correction: K of documents as a whole, of all or of each; limit: what a span must pass; parts: parts tested besides
+    the whole; None: windows.
     """
-    if messages > 1 or not isinstance(mark, ScoresParts):
-        found = search(mark, tokens, positions, messages, correction)
-        return found, spans_of(mark, tokens, positions, limit, found, parts=parts)
-    sums = running_sums(mark.terms(tokens, positions, 0), positions.offsets)
-    found = findings_of(mark, mark.single_message(totals(sums, positions)), positions.scored, 1, correction)
-    return found, spans_of(mark, tokens, positions, limit, found, sums, parts)
+    if not isinstance(mark, ScoresParts) or mark.law is None or not len(positions.scored):
+        return search(mark, tokens, positions, messages, correction), []
+    parts = Parts.only_windows(len(positions.scored)) if parts is None else parts
+    spans = list[Span]()
+    if messages == 1:
+        sums = running_sums(mark.terms(tokens, positions, 0), positions.offsets)
+        found = findings_of(mark, mark.single_message(totals(sums, positions)), positions.scored, 1, correction)
+        part_search = PartSearch(mark, tokens, positions, parts, limit, found.independent)
+        documents = np.arange(len(positions.scored))
+        spans += passing_spans(part_search, documents, np.zeros_like(documents), sums)
+    else:
+        best, pairs = search_together(mark, tokens, positions, limit, parts)
+        found = findings_of(mark, best, positions.scored, messages, correction)
+        part_search = PartSearch(mark, tokens, positions, parts, limit, found.independent)
+        for documents, some in _few(positions.scored, *pairs):
+            kept = select_positions(positions, documents)
+            sums = running_sums(mark.terms(tokens, kept, some), kept.offsets)
+            spans += passing_spans(part_search, documents, some, sums)
+    return found, sorted(spans, key=_best_first)
 
 
-def promising(
-    mark: Watermark, tokens: Tokens, positions: Positions, limit: Limit, whole: KeyFindings, parts: Parts
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Documents and messages that stand out in some part: int64[Q] each, every pair once, in order.
+def _few(
+    scored: NDArray[np.int64], documents: NDArray[np.int64], messages: NDArray[np.int64]
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Pairs with POSITIONS_AT_A_TIME positions together at most; a longer pair comes by itself."""
+    ends, begin = np.cumsum(scored[documents]), 0
+    while begin < len(ends):
+        before = int(ends[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, before + POSITIONS_AT_A_TIME, side="right")))
+        yield documents[begin:end], messages[begin:end]
+        begin = end
 
-    A document has MOST_PROMISING messages at most. Arguments as of `spans_of`.
+
+def search_together(
+    mark: ScoresParts, tokens: Tokens, positions: Positions, limit: Limit, parts: Parts
+) -> tuple[Candidates, tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Candidates of D documents as a whole; documents and messages that stand out in some part, int64[Q] each.
+
+    Every such pair comes once, in order; a document has MOST_PROMISING messages at most.
     """
-    enough = math.log10(PROMISING) - math.log10(limit.messages)
-
-    def standing_out(documents: NDArray[np.int64], message: NDArray[np.int64], log10_p: NDArray[np.float64]) -> _Pairs:
-        stands_out = log10_p[:, :BEST_MESSAGES] <= enough
-        which = np.nonzero(stands_out)
-        return _Pairs(np.repeat(documents, stands_out.sum(axis=1)), message[which], log10_p[which])
-
-    def standing_out_in(documents: NDArray[np.int64], part: Positions) -> _Pairs:
-        best = candidates(mark, tokens, part, limit.messages)
-        return standing_out(documents, best.message, log10_p_of(mark.law, best.score, part.scored[:, None]))
-
-    found = [standing_out(np.arange(len(positions.scored)), whole.message, whole.log10_p)]
-    segments = parts.segments
-    if len(segments.begin):
-        first = positions.offsets[segments.whose]
-        of_segments = ranges(positions, first + segments.begin, first + segments.end)
-        found.append(standing_out_in(segments.whose, of_segments))
+    found, others = list[_Pairs](), np.arange(len(positions.scored))
+    searched, is_segment = parts.with_wholes(positions)
     least = least_length(mark.law, limit.log10_p, int(positions.scored.max(initial=0)))
+    if isinstance(mark, SearchesWindows):
+        longest = LONGEST_AT_ONCE if parts.windows else 0
+        windows_of = coarse_of(positions, least, longest)
+        best, window, message = mark.search_parts(tokens, positions, searched, windows_of, limit.messages, PROMISING)
+        there = ranges(positions, windows_of.begin[window], windows_of.end[window])
+        log10_p = log10_p_of(mark.law, mark.score(tokens, there, message), there.scored)
+        found.append(_standing_out(windows_of.whose[window], message[:, None], log10_p[:, None], limit))
+        others = others[positions.scored > longest]
+    else:
+        best = candidates(mark, tokens, ranges(positions, searched.begin, searched.end), limit.messages)
+    log10_p = log10_p_of(mark.law, best.score, searched.length[:, None])
+    found.append(_standing_out(searched.whose, best.message, log10_p, limit))
     if parts.windows:
-        short = (positions.scored <= LONGEST_AT_ONCE) & isinstance(mark, SearchesWindows)
-        if isinstance(mark, SearchesWindows) and short.any():
-            found.append(_in_windows(mark, tokens, positions, np.flatnonzero(short), least, limit.messages))
-        others = np.flatnonzero(~short)
         for part, documents in coarse(select_positions(positions, others), least):
-            found.append(standing_out_in(others[documents], part))
-    return _best_of(_Pairs(*map(np.concatenate, zip(*found, strict=True))))
-
-
-def _in_windows(
-    mark: SearchesWindows, tokens: Tokens, positions: Positions, documents: NDArray[np.int64], least: int, messages: int
-) -> "_Pairs":
-    """Messages that stand out in windows of some documents, int64[d], which are searched all at once."""
-    of_these = select_positions(positions, documents)
-    first, begin, end = coarse_of(of_these, least)
-    window, message = mark.in_windows(tokens, of_these, (first, begin, end), messages, PROMISING)
-    windows_positions = ranges(of_these, begin[window], end[window])
-    log10_p = log10_p_of(mark.law, mark.score(tokens, windows_positions, message), windows_positions.scored)
-    pairs = _Pairs(documents[np.searchsorted(first, window, side="right") - 1], message, log10_p)
-    return pairs.select(log10_p <= math.log10(PROMISING) - math.log10(messages))
+            of_part = candidates(mark, tokens, part, limit.messages)
+            log10_p = log10_p_of(mark.law, of_part.score, part.scored[:, None])
+            found.append(_standing_out(others[documents], of_part.message, log10_p, limit))
+    pairs = _best_of(_Pairs(*map(np.concatenate, zip(*found, strict=True))))
+    return best.of_documents(np.flatnonzero(~is_segment)), pairs
 
 
 class _Pairs(NamedTuple):
@@ -446,6 +427,15 @@ class _Pairs(NamedTuple):
 
     def select(self, which: NDArray[Any]) -> "_Pairs":
         return _Pairs(*(values[which] for values in self))
+
+
+def _standing_out(
+    documents: NDArray[np.int64], messages: NDArray[np.int64], log10_p: NDArray[np.float64], limit: Limit
+) -> _Pairs:
+    """Which of the best messages of R parts, [R, C], stand out there; documents: int64[R], of the parts."""
+    stands_out = log10_p[:, :BEST_MESSAGES] <= math.log10(PROMISING) - math.log10(limit.messages)
+    which = np.nonzero(stands_out)
+    return _Pairs(documents[which[0]], messages[which], log10_p[which])
 
 
 def _best_of(pairs: _Pairs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

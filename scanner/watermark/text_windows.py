@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law
-from scanner.watermark.positions import Positions, consecutive_positions, offsets_of
+from scanner.watermark.positions import Positions, Ranges, consecutive_positions, offsets_of
 from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import log10_p_of
 
@@ -183,13 +183,13 @@ def coarse(positions: Positions, least: int) -> Iterator[tuple[Positions, NDArra
             yield ranges(positions, begin, end), whose
 
 
-def coarse_of(positions: Positions, least: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The same windows together: each document's part, int64[D+1], begins and ends, as SearchesWindows takes them."""
-    each = [_coarse_of(scored, least) for scored in positions.scored.tolist()]
+def coarse_of(positions: Positions, least: int, longest: int) -> Ranges:
+    """The same windows together, of documents of so many positions at most; others have none."""
+    each = [_coarse_of(scored if scored <= longest else 0, least) for scored in positions.scored.tolist()]
     first = offsets_of([*map(len, each)])
     where = np.concatenate([np.empty((0, 2), np.int64), *each])
     where = where + np.repeat(positions.offsets[:-1], np.diff(first))[:, None]
-    return first, where[:, 0].copy(), where[:, 1].copy()
+    return Ranges(first, where[:, 0].copy(), where[:, 1].copy())
 
 
 @functools.lru_cache(maxsize=4096)

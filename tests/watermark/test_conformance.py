@@ -107,7 +107,7 @@ def test_nothing_of_the_key_is_shown(form):
 MEMBERS = {
     Searches: {"search"},
     ScoresParts: {"terms", "single_message", "user_evidence"},
-    SearchesWindows: {"in_windows"},
+    SearchesWindows: {"search_parts"},
 }
 """Members of a mark with an ability, besides those of every mark."""
 

@@ -10,8 +10,7 @@ from scipy import stats
 from scanner.watermark import GreenList, Gumbel, span_search
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
 from scanner.watermark.positions import Positions, select_positions
-from scanner.watermark.rule import search
-from scanner.watermark.span_search import Limit, Parts, spans_of
+from scanner.watermark.span_search import Limit, Parts, search_parts, search_together
 from scanner.watermark.text_windows import (
     best_of_scales,
     count_windows,
@@ -120,9 +119,7 @@ def passing_by_brute_force(mark, tokens, positions, limit: Limit) -> set[tuple[i
 
 
 def found_by(mark, tokens, positions, limit: Limit):
-    whole = search(mark, tokens, positions, limit.messages, limit.correction)
-    sums = running_sums(mark.terms(tokens, positions, 0), positions.offsets) if limit.messages == 1 else None
-    return spans_of(mark, tokens, positions, limit, whole, sums)
+    return search_parts(mark, tokens, positions, limit.messages, limit.correction, limit)[1]
 
 
 @pytest.mark.parametrize("name", sorted(MARKS.keys() - MESSAGES))
@@ -192,18 +189,17 @@ def test_what_a_long_text_takes_is_bounded_and_its_marked_part_is_found(name, mo
     )
     positions = mark.rule.positions(tokens, "ngram")
     limit, scored_at_once = Limit(1e-6, 40, 2), []
-    whole = search(mark, tokens, positions, limit.messages, limit.correction)
-    documents, messages = span_search.promising(mark, tokens, positions, limit, whole, Parts.only_windows(2))
+    _, (documents, messages) = search_together(mark, tokens, positions, limit, Parts.only_windows(2))
     assert np.bincount(documents).tolist() == [5, 5]
     assert len(set(zip(documents.tolist(), messages.tolist(), strict=True))) == 10
     of_all = mark.terms
     monkeypatch.setattr(mark, "terms", lambda t, p, m: (scored_at_once.append(int(p.scored.sum())), of_all(t, p, m))[1])
-    found = spans_of(mark, tokens, positions, limit, whole)
+    found = found_by(mark, tokens, positions, limit)
     assert {(span.document, span.message) for span in found} == {(0, 31)}
     assert max(scored_at_once) <= 12_000
     assert sum(scored_at_once) == positions.scored[documents].sum()
     monkeypatch.setattr(span_search, "POSITIONS_AT_A_TIME", 1)
-    assert spans_of(mark, tokens, positions, limit, whole) == found
+    assert found_by(mark, tokens, positions, limit) == found
 
 
 @pytest.mark.costly

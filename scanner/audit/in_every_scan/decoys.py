@@ -40,7 +40,7 @@ from scanner.watermark import select_positions
 from scanner.watermark.format import CountsHits, JoinsKeys, ScoresParts, StandsIn, UnlabelledColumns, Watermark
 from scanner.watermark.pooled_posts import by_post, log10_evidence
 from scanner.watermark.rule import log10_p_best, log10_p_of, search
-from scanner.watermark.span_search import Limit, least_of_parts, spans_of
+from scanner.watermark.span_search import Limit, least_of_parts, search_parts
 from scanner.watermark.text_windows import log10_in_document, running_sums, totals
 from schemas.audit import AUDIT_COUNTS, KNOCKOFFS, PARTS
 
@@ -259,13 +259,16 @@ class DecoyObserver(HitCounts):
         marks = [scores.opened_key.to_device(kind.open(key.messages, seed)) for seed in of_places]
         for mark, some in _shared_marks(marks, scores.tokens.offsets[scores.documents[places]]):
             positions = select_positions(scores.positions, places[some])
-            found = search(mark, scores.tokens, positions, key.messages)
-            score[some] = found.score[:, 0]
-            if scores.parts is not None:
+            of_texts = mark, scores.tokens, positions, key.messages
+            if scores.parts is None:
+                found = search(*of_texts)
+            else:
                 limit, parts = Limit(THRESHOLDS[0], key.messages, 1), scores.parts.of_documents(places[some])
-                for span in spans_of(mark, scores.tokens, positions, limit, found, parts=parts):
+                found, spans = search_parts(*of_texts, 1, limit, parts)
+                for span in spans:
                     place = some[span.document]
                     best[place] = min(best[place], span.log10_p)
+            score[some] = found.score[:, 0]
         hit = log10_p_best(kind.law, score, scored, key.messages)[:, None] <= _LOG10_ALPHA[None, :]
         chance = self._decoys.chances(kind.law, scored, key.messages)
         self._count("decoy_best", scores.opened_key, cluster_sums(hit, np.ones(len(hit)), chance), key.messages)

@@ -113,8 +113,9 @@ def best_of_runs(
     """
     shape = len(request.first), request.most
     numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
-    counters = np.empty((levels_of(steps.offsets), words_of(request.length, rule)), np.uint32)
-    left, candidates = np.empty(counters.shape[1] // 2, np.uint64), np.empty(counters.shape[1] // 2, np.uint64)
+    pairs_of_words = (request.length + 63) // 64
+    counters = np.empty((levels_of(steps.offsets), 2 * pairs_of_words), np.uint32)
+    left, candidates = np.empty(pairs_of_words, np.uint64), np.empty(pairs_of_words, np.uint64)
     for r in range(len(request.first)):
         document = request.documents[r]
         key, begin, end = keys[steps.whose[document]], steps.offsets[document], steps.offsets[document + 1]
@@ -162,7 +163,8 @@ def count_run(
         nonces: uint64[T].
         first: the first number of a block.
         rule: n, b and planes of γ = n / 2^b.
-        counters: uint32[levels, W], written: bit k of word w of level l is bit l of the count of number 32·w + k.
+        counters: uint32[levels, W], written: bit k of word w of level l is bit l of the count of number 32·w + k. The
+        last words of the last block may be left out.
     """
     n, bits, planes = rule
     height = 16 // planes
@@ -172,7 +174,8 @@ def count_run(
     row, carry = np.empty(CHUNK, np.uint32), np.empty(LANES, np.uint32)
     # four levels more, for the sums of all lanes
     sums = np.empty(((BLOCKS_A_TILE * height), (levels + 4) * LANES), np.uint32)
-    blocks = counters.shape[1] // height
+    words = counters.shape[1]
+    blocks = (words + height - 1) // height
     if blocks >= FEWEST_BLOCKS_ASIDE:
         _count_blocks(key, ids, nonces, first, rule, counters)
         return
@@ -186,11 +189,11 @@ def count_run(
             for b in range(here):
                 chacha8_lanes(key, inputs, lanes, block)
                 next_block(inputs)
-                for k in range(height):
+                for k in range(min(height, words - (tile + b) * height)):
                     below(n, bits, height * CHUNK, block[k * CHUNK :], row[:lanes])
                     row[lanes:whole] = 0
                     _add_lanes(row[:whole], levels, sums[b * height + k], carry)
-        for w in range(here * height):
+        for w in range(min(here * height, words - tile * height)):
             filled = _fold_lanes(sums[w], bit_length((len(ids) + LANES - 1) // LANES), len(counters), carry)
             for level in range(len(counters)):
                 counters[level, tile * height + w] = sums[w, level * LANES] if level < filled else uint32(0)
@@ -209,7 +212,8 @@ def _count_blocks(
     n, bits, planes = rule
     height = 16 // planes
     per_block, levels = 5 + log2(height), len(counters)
-    blocks = counters.shape[1] // height
+    words = counters.shape[1]
+    blocks = (words + height - 1) // height
     tiles = (blocks + BLOCKS_ASIDE - 1) // BLOCKS_ASIDE
     side = ((blocks + tiles - 1) // tiles + LANES - 1) // LANES * LANES
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
@@ -229,7 +233,7 @@ def _count_blocks(
             _add_rows(rows, sums, carry)
         for level in range(levels):
             for lane in range(here):
-                for k in range(height):
+                for k in range(min(height, words - (tile + lane) * height)):
                     counters[level, (tile + lane) * height + k] = sums[level, k * side + lane]
 
 

@@ -15,6 +15,7 @@ too small, and every STEPS_A_PRODUCT steps make it too large by 16 · 0.0861 · 
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy import float32, uint32, uint64
@@ -291,19 +292,49 @@ def best_of_runs(
         key, begin, end = keys[steps.whose[document]], steps.offsets[document], steps.offsets[document + 1]
         ids, nonces, first = steps.ids[begin:end], steps.nonces[begin:end], request.first[r]
         bound_run(key, ids, nonces, first, bounds)
-        a, b = _largest_two(bounds[: request.length])
-        best = reached = score_of_number(key, ids, nonces, first + a)
-        if request.least > 1 and b >= 0:
-            reached = min(best, score_of_number(key, ids, nonces, first + b))
-        enough = units_of(min(reached, request.floors[r]), len(ids))
-        for number in range(request.length):
-            if bounds[number] >= enough:
-                score = best if number == a else score_of_number(key, ids, nonces, first + number)
-                _insert(number, score, numbers[r], scores[r])
-        for place in range(request.least, request.most):
-            if scores[r, place] < request.floors[r]:
-                numbers[r, place], scores[r, place] = -1, 0.0
+        of_run = key, ids, nonces, first
+        list_best(of_run, bounds[: request.length], request.least, request.floors[r], numbers[r], scores[r])
     return numbers, scores
+
+
+@kernel
+def list_best(
+    run: tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint64], int],
+    bounds: NDArray[np.int64],
+    least: int,
+    floor: float,
+    numbers: NDArray[np.int64],
+    scores: NDArray[np.float64],
+) -> None:
+    """The numbers of largest scores of one run, by bounds on all of them: as of `best_of_runs`.
+
+    Args:
+        run: key, uint32[8]; ids, uint32[T]; nonces, uint64[T]; and its first number.
+        bounds: int64[length], in units of ln 2 / 2^11, of which `units_of` tells what reaches a score.
+        least: 1 or 2.
+        floor: of the others.
+        numbers: int64[most], written; −1 before.
+        scores: float64[most], written; 0 before.
+    """
+    key, ids, nonces, first = run
+    a, b = _largest_two(bounds)
+    best = reached = score_of_number(key, ids, nonces, first + a)
+    if least > 1 and b >= 0:
+        reached = min(best, score_of_number(key, ids, nonces, first + b))
+    enough = units_of(min(reached, floor), len(ids))
+    for number in range(len(bounds)):
+        if bounds[number] >= enough:
+            score = best if number == a else score_of_number(key, ids, nonces, first + number)
+            _insert(number, score, numbers, scores)
+    drop_below(floor, least, numbers, scores)
+
+
+@kernel
+def drop_below(floor: float, least: int, numbers: NDArray[np.int64], scores: NDArray[Any]) -> None:
+    """Take out the numbers that score less than a floor, but for the first so many."""
+    for place in range(least, len(numbers)):
+        if scores[place] < floor:
+            numbers[place], scores[place] = -1, 0
 
 
 @kernel
@@ -370,7 +401,7 @@ def draws_at(
 
 
 @kernel
-def _insert(number: int, score: float, numbers: NDArray[np.int64], scores: NDArray[np.float64]) -> None:
+def _insert(number: int, score: float, numbers: NDArray[np.int64], scores: NDArray[Any]) -> None:
     """Put a number among the best so far, which are all smaller: those of the same score stay before it."""
     place = len(numbers)
     while place > 0 and (numbers[place - 1] < 0 or scores[place - 1] < score):

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes, siphash_lanes
 from scanner.watermark.native.secret import SubKeys
-from scanner.watermark.positions import Positions, Tokens
+from scanner.watermark.positions import Positions, Ranges, Tokens, consecutive_positions
 
 
 def window_nonces(
@@ -318,6 +318,11 @@ class ScoredSteps(NamedTuple):
     def scored(self) -> NDArray[np.int64]:
         """int64[D]: how many each document has."""
         return np.diff(self.offsets)
+
+    def of_ranges(self, ranges: Ranges) -> "ScoredSteps":
+        """Steps of ranges, as of documents of their own."""
+        steps = consecutive_positions(ranges.begin, ranges.length)
+        return ScoredSteps(self.ids[steps.index], self.nonces[steps.index], steps.offsets, self.whose[ranges.whose])
 
 
 class RunRequest(NamedTuple):

@@ -23,8 +23,17 @@ from scanner.watermark.native.gumbel_runs import BITS, PER_LN2
 from scanner.watermark.native.keyed import GreenListMark, GumbelMark, NativeMark, below
 from scanner.watermark.native.secret import SubKeys
 from scanner.watermark.native.streams import RunRequest, ScoredSteps, begin_run, in_two, is_group_step, log2, steps_of
-from scanner.watermark.native.windows import WindowKey, Windows, best_green, best_gumbel, standing_out
-from scanner.watermark.positions import Positions, Tokens
+from scanner.watermark.native.windows import (
+    LONGEST_TOGETHER,
+    MOST_TOGETHER,
+    BestNumbers,
+    PartRequest,
+    best_green,
+    best_gumbel,
+    standing_out,
+    standing_out_by_group,
+)
+from scanner.watermark.positions import Positions, Ranges, Tokens
 from schemas.registry import MOST_NUMBERS
 
 MOST_GROUPS_SEARCHED = 8
@@ -74,25 +83,50 @@ class Version2Mark(NativeMark):
         return joined
 
     @abstractmethod
-    def best_of_windows(
-        self, steps: ScoredSteps, windows: Windows, count: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """See scanner.watermark.native.windows.BestOfWindows."""
+    def best_of_windows(self, steps: ScoredSteps, windows: Ranges, parts: PartRequest, count: int) -> BestNumbers:
+        """The best of the numbers 0 … count−1 in windows, and in parts of documents that have windows."""
 
-    def in_windows(
-        self, tokens: Tokens, positions: Positions, windows: Windows, count: int, share: float
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def search_parts(
+        self, tokens: Tokens, positions: Positions, parts: Ranges, windows: Ranges, count: int, share: float
+    ) -> tuple[Candidates, NDArray[np.int64], NDArray[np.int64]]:
         """See SearchesWindows."""
         self._check_count(count)
-
-        def best_of_group(steps: ScoredSteps, group: NDArray[np.int64]) -> NDArray[np.int64]:
-            rows = np.arange(len(group))
-            request = RunRequest(rows, group * MOST_NUMBERS, self.groups or 0, 1, 1, np.full(len(rows), np.inf))
-            return self._best(steps, request)[0][:, 0]
-
         nonces, whose = self._nonces(tokens, positions), self._whose(positions)
-        key = WindowKey(self.law, nonces, whose, self.groups, self.best_of_windows, best_of_group)
-        return standing_out(key, tokens, positions, windows, count, share)
+        if self.groups is None:
+            steps = steps_of(tokens, positions, nonces, whose)
+            best = self.best_of_windows(steps, windows, PartRequest.none(len(whose)), count)
+            window = standing_out(self.law, best, windows, count, share)
+            return self._among_all(steps.of_ranges(parts), count), window, best.number[window]
+        groups = self._check_groups(count)
+        shared, users = in_two(tokens, positions, nonces, whose)
+        before = np.append(0, np.cumsum(is_group_step(nonces)))
+        of_parts, of_windows = (Ranges(each.first, before[each.begin], before[each.end]) for each in (parts, windows))
+        best = self._best_groups(shared, of_parts, of_windows, groups)
+        users_of_parts = users.of_ranges(_other_steps(parts, of_parts))
+        candidates = self._in_groups(of_parts.length, (best.of_parts, best.scores), users_of_parts, groups, groups)
+        window = standing_out_by_group(self.law, best, of_windows, groups)
+        chosen = np.isin(np.arange(len(windows.begin)), window)
+        steps = users.of_ranges(_other_steps(windows.where(chosen), of_windows.where(chosen)))
+        group = best.number[window]
+        rows = np.arange(len(group))
+        request = RunRequest(rows, group * MOST_NUMBERS, groups, 1, 1, np.full(len(rows), np.inf))
+        return candidates, window, group * groups + self._best(steps, request)[0][:, 0]
+
+    def _best_groups(self, shared: ScoredSteps, parts: Ranges, windows: Ranges, groups: int) -> BestNumbers:
+        """Best groups of parts and windows, of group steps, each of which is drawn once for most of them."""
+        floors = self._floors_of(parts.length, groups)
+        together = (np.diff(windows.first) > 0)[parts.whose] & (parts.length <= LONGEST_TOGETHER)
+        together &= self._elsewhere is None and groups <= MOST_TOGETHER
+        request = PartRequest(*parts.where(together), MOST_GROUPS_SEARCHED, floors[together])
+        best = self.best_of_windows(shared, windows, request, groups)
+        if together.all():
+            return best
+        rest = np.arange(len(floors))[~together]
+        runs = RunRequest(np.arange(len(rest)), np.zeros_like(rest), groups, 1, MOST_GROUPS_SEARCHED, floors[rest])
+        found = self._best(shared.of_ranges(parts.where(~together)), runs)
+        order = np.argsort(np.append(np.flatnonzero(together), rest))
+        of_parts, scores = (np.concatenate(both)[order] for both in zip(best[2:], found, strict=True))
+        return best._replace(of_parts=of_parts, scores=scores)
 
     @abstractmethod
     def best_of_runs(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
@@ -125,9 +159,14 @@ class Version2Mark(NativeMark):
         if self.groups is None:
             steps = steps_of(tokens, positions, self._nonces(tokens, positions), self._whose(positions))
             return self._among_all(steps, count)
-        if count != self.groups**2:
-            raise ValueError(f"{count} messages cannot be searched; this key has {self.groups**2}")
-        return self.search_groups(tokens, positions, self.groups)
+        return self.search_groups(tokens, positions, self._check_groups(count))
+
+    def _check_groups(self, count: int) -> int:
+        """B, of B² messages. Raises ValueError: not so many."""
+        groups = self.groups or 0
+        if count != groups**2:
+            raise ValueError(f"{count} messages cannot be searched; this key has {groups**2}")
+        return groups
 
     def search_groups(self, tokens: Tokens, positions: Positions, groups: int) -> Candidates:
         """As `search`, among the first so many groups alone, and as many users of each: what experiments count.
@@ -138,7 +177,9 @@ class Version2Mark(NativeMark):
         if self.groups is None or groups > self.groups:
             raise ValueError(f"{groups} groups cannot be searched; this key has {self.groups or 'none'}")
         shared, of_users = in_two(tokens, positions, self._nonces(tokens, positions), self._whose(positions))
-        return self._in_groups(shared, of_users, groups, self.groups)
+        documents, floors = np.arange(len(shared.scored)), self._floors_of(shared.scored, groups)
+        request = RunRequest(documents, np.zeros_like(documents), groups, 1, MOST_GROUPS_SEARCHED, floors)
+        return self._in_groups(shared.scored, self._best(shared, request), of_users, groups, self.groups)
 
     def _among_all(self, steps: ScoredSteps, count: int) -> Candidates:
         """The best two messages of each document, and all others whose p is 1/count or less."""
@@ -162,13 +203,21 @@ class Version2Mark(NativeMark):
         width = max(2, int((message >= 0).sum(axis=1).max(initial=0)))
         return message[:, :width], score[:, :width]
 
-    def _in_groups(self, shared: ScoredSteps, of_users: ScoredSteps, groups: int, users: int) -> Candidates:
-        """The best user of each group that is looked into (SPEC_2 §3); users: B, by which messages are numbered."""
-        documents = np.arange(len(shared.scored))
-        floors = self._floors_of(shared.scored, groups)
-        request = RunRequest(documents, np.zeros_like(documents), groups, 1, MOST_GROUPS_SEARCHED, floors)
-        group, score_group = self._best(shared, request)
-        log10_p = self.law.log10_p(score_group, shared.scored[:, None])
+    def _in_groups(
+        self,
+        shared: NDArray[np.int64],
+        best: tuple[NDArray[np.int64], NDArray[np.generic]],
+        of_users: ScoredSteps,
+        groups: int,
+        users: int,
+    ) -> Candidates:
+        """The best user of each group that is looked into (SPEC_2 §3).
+
+        shared: group steps, int64[D]; best: groups and their scores, as of BestOfRuns; users: B, by which messages are
+        numbered.
+        """
+        group, score_group = best
+        log10_p = self.law.log10_p(score_group, shared[:, None])
         looked_into = (group >= 0) & (log10_p <= _ROOM - np.log10(groups))
         looked_into[:, 0] = True
         width = max(2, int(looked_into.sum(axis=1).max(initial=0)))
@@ -197,6 +246,11 @@ class Version2Mark(NativeMark):
             found = least_score(self.law, np.array(missing, np.int64), _ROOM - np.log10(count))
             known.update(zip(missing, found.tolist(), strict=True))
         return np.array([known[t] for t in distinct.tolist()], np.float64)[which]
+
+
+def _other_steps(ranges: Ranges, of_groups: Ranges) -> Ranges:
+    """Ranges of positions as ranges of user steps; of_groups: of group steps."""
+    return Ranges(ranges.first, ranges.begin - of_groups.begin, ranges.end - of_groups.end)
 
 
 @functools.lru_cache(maxsize=32)
@@ -276,12 +330,10 @@ class Version2GreenList(GreenListMark, Version2Mark):
         """Best numbers of runs and their counts: int64[R, most] both."""
         return green_runs.best_of_runs(self._rows.chacha, steps, request, self._rule)
 
-    def best_of_windows(
-        self, steps: ScoredSteps, windows: Windows, count: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def best_of_windows(self, steps: ScoredSteps, windows: Ranges, parts: PartRequest, count: int) -> BestNumbers:
         """Counts are no bounds, but exact."""
-        number, counted = best_green(self._rows.chacha, steps, *windows, count, self._rule)
-        return number, counted.astype(np.float64)
+        number, counted, of_parts, scores = best_green(self._rows.chacha, steps, windows, parts, count, self._rule)
+        return BestNumbers(number, counted.astype(np.float64), of_parts, scores)
 
 
 class Version2Gumbel(GumbelMark, Version2Mark):
@@ -311,12 +363,10 @@ class Version2Gumbel(GumbelMark, Version2Mark):
         """Best numbers of runs, int64[R, most], and their scores, float64[R, most]."""
         return gumbel_runs.best_of_runs(self._rows.chacha, steps, request)
 
-    def best_of_windows(
-        self, steps: ScoredSteps, windows: Windows, count: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """By the leading bits of draws, which bound scores."""
-        number, units = best_gumbel(self._rows.chacha, steps, *windows, count)
-        return number, units / PER_LN2
+    def best_of_windows(self, steps: ScoredSteps, windows: Ranges, parts: PartRequest, count: int) -> BestNumbers:
+        """In windows by the leading bits of draws, which bound scores."""
+        number, units, of_parts, scores = best_gumbel(self._rows.chacha, steps, windows, parts, count)
+        return BestNumbers(number, units / PER_LN2, of_parts, scores)
 
 
 class Version2LogGumbel(Version2Gumbel):

@@ -8,8 +8,7 @@ windows of T steps take T draws and W differences a number, where a search of ea
 steps.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import float32, uint32, uint64
@@ -18,10 +17,10 @@ from numpy.typing import NDArray
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Law
 from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes
-from scanner.watermark.native.gumbel_runs import BITS, MOST_OF_A_TERM
+from scanner.watermark.native.gumbel_runs import BITS, MOST_OF_A_TERM, _insert, drop_below, list_best
 from scanner.watermark.native.keyed import below
-from scanner.watermark.native.streams import ScoredSteps, begin_run, in_two, is_group_step, log2, steps_of
-from scanner.watermark.positions import Positions, Tokens, consecutive_positions
+from scanner.watermark.native.streams import ScoredSteps, begin_run, log2
+from scanner.watermark.positions import Ranges
 
 GROUPS_BY_CHANCE = 0.1
 """Largest chance, over all groups, of a score as high as a window's best group, at which that group's users are
@@ -31,61 +30,60 @@ searched.
 MOST_WINDOWS = 2
 """Windows of a document in which the users of a group are searched, those where it is best."""
 
-Windows = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-"""first: int64[D+1], which windows each document has; begin and end: int64[W], among the positions of all documents."""
+LONGEST_TOGETHER = 512
+"""Most steps of a part whose best numbers are found with those of windows: in longer ones too many bounds of Gumbel
+scores reach a score by mistake.
+"""
 
-BestOfWindows = Callable[[ScoredSteps, Windows, int], tuple[NDArray[np.int64], NDArray[np.float64]]]
-"""The number of 0 … count−1 that scores most in each window, and a bound on that score: int64[W], float64[W]."""
-
-BestOfGroup = Callable[[ScoredSteps, NDArray[np.int64]], NDArray[np.int64]]
-"""The best user of one group a document, int64[R], over steps of users: int64[R]."""
+MOST_TOGETHER = 1024
+"""Most numbers for which this is done: sums of all of them over a document's parts are kept for a while."""
 
 
-class WindowKey(NamedTuple):
-    """What a key brings: its law, nonces of positions, B (None: no groups), and what finds best numbers and users.
+class PartRequest(NamedTuple):
+    """Parts of documents with windows, of which numbers are listed: the best, and others that score enough.
 
-    whose: int64[D], which of the mark's keys each document is read with.
+    first, begin, end: of Ranges, LONGEST_TOGETHER steps at most; most: numbers of a part; floors: float64[R], what all
+    but the best need.
     """
 
-    law: Law
-    nonces: NDArray[np.uint64]
-    whose: NDArray[np.int64]
-    groups: int | None
-    best_of_windows: BestOfWindows
-    best_of_group: BestOfGroup
+    first: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    most: int
+    floors: NDArray[np.float64]
+
+    @classmethod
+    def none(cls, documents: int) -> "PartRequest":
+        """No parts of so many documents."""
+        return cls(np.zeros(documents + 1, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), 0, np.empty(0))
 
 
-def standing_out(
-    key: WindowKey, tokens: Tokens, positions: Positions, windows: Windows, count: int, share: float
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Windows whose best message may have a p of `share` or less, over all messages, and that message: int64[Q] each.
+class BestNumbers(NamedTuple):
+    """Best numbers of W windows and R parts.
 
-    key: of version 2; share: of windows of text that nobody marked.
+    number: int64[W], which scores most in each window; bound: float64[W], on that score; of_parts, scores: [R, most],
+    as BestOfRuns gives them.
     """
-    first, begin, end = windows
-    if key.groups is None:
-        number, bound = key.best_of_windows(steps_of(tokens, positions, key.nonces, key.whose), windows, count)
-        kept = np.flatnonzero(key.law.log10_p(bound, end - begin) <= np.log10(share) - np.log10(count))
-        return kept, number[kept]
-    shared, users = in_two(tokens, positions, key.nonces, key.whose)
-    before = np.append(0, np.cumsum(is_group_step(key.nonces)))
-    begins, ends = before[begin], before[end]
-    group, bound = key.best_of_windows(shared, (first, begins, ends), key.groups)
-    log10_p = key.law.log10_p(bound, ends - begins)
-    kept = np.flatnonzero(log10_p <= np.log10(GROUPS_BY_CHANCE) - np.log10(key.groups))
-    whose = np.searchsorted(first, kept, side="right") - 1
-    best = _best_of_each(whose * key.groups + group[kept], log10_p[kept])
-    kept, whose = kept[best], whose[best]
-    of_user = consecutive_positions((begin - begins)[kept], (end - begin - ends + begins)[kept])
-    steps = ScoredSteps(users.ids[of_user.index], users.nonces[of_user.index], of_user.offsets, users.whose[whose])
-    return kept, group[kept] * key.groups + key.best_of_group(steps, group[kept])
+
+    number: NDArray[np.int64]
+    bound: NDArray[np.float64]
+    of_parts: NDArray[np.int64]
+    scores: NDArray[np.generic]
 
 
-def _best_of_each(whose: NDArray[np.int64], log10_p: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Places of the MOST_WINDOWS smallest p of each document and group, in order."""
+def standing_out(law: Law, best: BestNumbers, windows: Ranges, count: int, share: float) -> NDArray[np.int64]:
+    """Windows whose best number may have a p of `share` or less, over all numbers: int64[Q]."""
+    return np.flatnonzero(law.log10_p(best.bound, windows.length) <= np.log10(share) - np.log10(count))
+
+
+def standing_out_by_group(law: Law, best: BestNumbers, windows: Ranges, groups: int) -> NDArray[np.int64]:
+    """Windows in which the users of the best group are searched, by their group steps: int64[Q]."""
+    kept = standing_out(law, best, windows, groups, GROUPS_BY_CHANCE)
+    log10_p = law.log10_p(best.bound[kept], windows.length[kept])
+    whose = windows.whose[kept] * groups + best.number[kept]
     order = np.lexsort((log10_p, whose))
     rank = np.arange(len(order)) - np.searchsorted(whose[order], whose[order])
-    return np.sort(order[rank < MOST_WINDOWS])
+    return kept[np.sort(order[rank < MOST_WINDOWS])]
 
 
 WIDTH = 32
@@ -99,17 +97,18 @@ COLUMNS = 4 * WIDTH
 def best_green(
     keys: NDArray[np.uint32],
     steps: ScoredSteps,
-    first: NDArray[np.int64],
-    begin: NDArray[np.int64],
-    end: NDArray[np.int64],
+    windows: Ranges,
+    parts: PartRequest,
     count: int,
     rule: tuple[int, int, int],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The number of largest count of each window, ties to the smaller, and that count: int64[W] both.
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The number of largest count of each window, ties to the smaller, and that count: int64[W] both; then of parts.
 
-    keys: uint32[K, 8]; first: int64[D+1], which windows each document has; begin, end: int64[W], of a window's steps
-    among those of all documents; count: numbers 0 … count−1; rule: n, b and planes of γ = n / 2^b.
+    These are the numbers of largest counts of each part, as `green_runs.best_of_runs` gives them: int64[R, most] both.
+    keys: uint32[K, 8]; windows, and `parts` of documents with windows: of steps of all documents; count: numbers
+    0 … count−1; rule: n, b and planes of γ = n / 2^b.
     """
+    first, begin, end = windows
     n, bits, planes = rule
     height = 16 // planes
     per_block = 5 + log2(height)
@@ -118,6 +117,7 @@ def best_green(
     words = np.zeros((max(height, COLUMNS // WIDTH), longest + CHUNK), np.uint32)
     sums, places = np.zeros((longest + 1) * COLUMNS, np.uint32), np.arange(COLUMNS).astype(np.uint32)
     numbers, scores = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
+    listed, listed_scores, sums_of_parts = _room_for(parts, count, COLUMNS, 0)
     for d in range(len(first) - 1):
         key, at, size = keys[steps.whose[d]], steps.offsets[d], steps.offsets[d + 1] - steps.offsets[d]
         for run in range(0, count if first[d + 1] > first[d] else 0, height * WIDTH):
@@ -130,7 +130,42 @@ def best_green(
             for number in range(run, min(run + height * WIDTH, count), COLUMNS):
                 _count_bits(words[(number - run) // WIDTH :], size, places < uint32(count - number), sums)
                 _find_best(sums, places, number, at, first[d], first[d + 1], begin, end, numbers, scores)
-    return numbers, scores
+                _keep_sums(sums, places, number, at, d, parts, sums_of_parts)
+        for p in range(parts.first[d], parts.first[d + 1]):
+            floor, counts = parts.floors[p], sums_of_parts[p - parts.first[d], :count]
+            for number in range(count):
+                if listed[p, 0] < 0 or counts[number] > listed_scores[p, 0] or counts[number] >= floor:
+                    _insert(number, counts[number], listed[p], listed_scores[p])
+            drop_below(floor, 1, listed[p], listed_scores[p])
+    return numbers, scores, listed, listed_scores
+
+
+@kernel
+def _room_for(
+    parts: PartRequest, count: int, columns: int, zero: float
+) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64]]:
+    """Numbers of parts and their scores, −1 and 0 at first, and room for sums of all numbers of a document's parts."""
+    shape = len(parts.begin), parts.most
+    most = np.max(np.diff(parts.first)) if len(parts.first) > 1 else 0
+    return np.full(shape, -1), np.full(shape, zero), np.empty((most, count + columns), np.int64)
+
+
+@kernel
+def _keep_sums(
+    sums: NDArray[np.uint32],
+    places: NDArray[np.uint32],
+    number: int,
+    at: int,
+    document: int,
+    parts: PartRequest,
+    out: NDArray[np.int64],
+) -> None:
+    """The sums of some numbers over each part of a document: arguments as of `_find_best`; out: int64[R, numbers]."""
+    columns, first = uint64(len(places)), parts.first[document]
+    for p in range(first, parts.first[document + 1]):
+        low, high = uint64(parts.begin[p] - at) * columns, uint64(parts.end[p] - at) * columns
+        for j in range(columns):
+            out[p - first, number + np.int64(places[j])] = uint32(sums[high + j] - sums[low + j])
 
 
 @kernel
@@ -190,23 +225,20 @@ NUMBERS = 1 << BITS
 
 @kernel
 def best_gumbel(
-    keys: NDArray[np.uint32],
-    steps: ScoredSteps,
-    first: NDArray[np.int64],
-    begin: NDArray[np.int64],
-    end: NDArray[np.int64],
-    count: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The number of largest bound on its score of each window, and that bound in units of ln 2 / 2^11.
+    keys: NDArray[np.uint32], steps: ScoredSteps, windows: Ranges, parts: PartRequest, count: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """The number of largest bound on its score of each window, and that bound in units of ln 2 / 2^11; then of parts.
 
-    Arguments and result as of `best_green`; a window has 2^16 steps at most.
+    Arguments and result as of `best_green`, with scores of parts; a window has 2^16 steps at most.
     """
+    first, begin, end = windows
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK + LANES, np.uint32)
     longest = np.max(np.diff(steps.offsets))
     # number k of block b in column LANES · k + b; differences of sums that went around are right still
     sums, columns = np.zeros((longest + 1) * LANES * NUMBERS, np.uint32), np.arange(LANES * NUMBERS)
     places = (columns % LANES * NUMBERS + columns // LANES).astype(np.uint32)
     numbers, scores = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
+    listed, listed_scores, sums_of_parts = _room_for(parts, count, LANES * NUMBERS, 0.0)
     for d in range(len(first) - 1):
         key, at, size = keys[steps.whose[d]], steps.offsets[d], steps.offsets[d + 1] - steps.offsets[d]
         for run in range(0, count if first[d + 1] > first[d] else 0, LANES * NUMBERS):
@@ -218,7 +250,12 @@ def best_gumbel(
                 chacha8_lanes(key, inputs, these * side, block)
                 _add_bounds(block, side, these, used, now, sums[(p + 1) * len(places) :])
             _find_best(sums, places, run, at, first[d], first[d + 1], begin, end, numbers, scores)
-    return numbers, scores
+            _keep_sums(sums, places, run, at, d, parts, sums_of_parts)
+        for p in range(parts.first[d], parts.first[d + 1]):
+            of_part = key, steps.ids[parts.begin[p] : parts.end[p]], steps.nonces[parts.begin[p] : parts.end[p]], 0
+            bounds = sums_of_parts[p - parts.first[d], :count]
+            list_best(of_part, bounds, 1, parts.floors[p], listed[p], listed_scores[p])
+    return numbers, scores, listed, listed_scores
 
 
 @kernel

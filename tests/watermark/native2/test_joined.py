@@ -8,7 +8,7 @@ import pytest
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
 from scanner.watermark.positions import Tokens, select_positions
 from scanner.watermark.rule import search
-from scanner.watermark.span_search import Limit, Parts, spans_of
+from scanner.watermark.span_search import Limit, Parts, search_parts
 
 LENGTHS = (300, 3, 0, 140, 31, 400, 5, 500)
 WITHOUT, GROUPS = None, 18
@@ -35,10 +35,11 @@ def test_joined_marks_score_each_document_as_its_own_mark_does(method, groups):
     assert joined is not None
     positions, messages = joined.rule.positions(tokens, "ngram"), GROUPS**2
     of_document = np.arange(len(LENGTHS)) * 7
-    limit, found = Limit(1.0 - 1e-9, messages, 1), search(joined, tokens, positions, messages)
+    limit, whole = Limit(1.0 - 1e-9, messages, 1), search(joined, tokens, positions, messages)
     score, terms = joined.score(tokens, positions, of_document), joined.terms(tokens, positions, of_document)
-    spans = spans_of(joined, tokens, positions, limit, found, parts=Parts.only_windows(len(LENGTHS)))
+    found, spans = search_parts(joined, tokens, positions, messages, 1, limit, Parts.only_windows(len(LENGTHS)))
     assert spans
+    assert found.message.tolist() == whole.message.tolist()
     for d, mark in enumerate(marks):
         one = select_positions(positions, [d])
         alone = search(mark, tokens, one, messages)
@@ -49,7 +50,7 @@ def test_joined_marks_score_each_document_as_its_own_mark_does(method, groups):
         assert score[d] == mark.score(tokens, one, int(of_document[d]))[0]
         of_terms = slice(positions.offsets[d], positions.offsets[d + 1])
         np.testing.assert_array_equal(terms[of_terms], mark.terms(tokens, one, int(of_document[d])))
-        of_one = spans_of(mark, tokens, one, limit, alone, parts=Parts.only_windows(1))
+        _, of_one = search_parts(mark, tokens, one, messages, 1, limit, Parts.only_windows(1))
         assert [span._replace(document=0) for span in spans if span.document == d] == of_one
 
 

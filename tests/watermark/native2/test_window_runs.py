@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from scanner.watermark.format import SearchesWindows
+from scanner.watermark.native import version2_marks
 from scanner.watermark.native import windows as kernels
 from scanner.watermark.native.gumbel_runs import MOST_OF_A_TERM, PER_LN2
 from scanner.watermark.native.streams import steps_of
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
-from scanner.watermark.positions import select_positions
+from scanner.watermark.native.windows import PartRequest
+from scanner.watermark.positions import Positions, Ranges, offsets_of, select_positions
 from scanner.watermark.text_windows import coarse_of, ranges
 from tests.watermark.marked_tokens import marked_tokens, plain_tokens
 from tests.watermark.pairs import SECRET, batch_tokens
@@ -23,6 +25,14 @@ MARKS = {
 }
 UNITS = {"greenlist-v2": 1.0, "gumbel-v2": PER_LN2}
 every_mark = pytest.mark.parametrize("name", MARKS)
+
+
+LONGEST = 10_000
+
+
+def wholes(positions: Positions) -> Ranges:
+    """Each document as one range."""
+    return Ranges(np.arange(len(positions.offsets)), positions.offsets[:-1], positions.offsets[1:])
 
 
 def texts(seed: int, lengths: list[int]):
@@ -39,7 +49,7 @@ def test_windows_are_of_every_other_scale_and_half_a_length_apart():
             if 30 < length < scored:
                 begins = [*range(0, scored - length, length // 2), scored - length]
                 wanted += [(d, begin, begin + length) for begin in begins]
-    first, begin, end = coarse_of(positions, 60)
+    first, begin, end = coarse_of(positions, 60, LONGEST)
     whose = np.repeat(np.arange(4), np.diff(first))
     at = positions.offsets[whose]
     assert np.stack([whose, begin - at, end - at], axis=1).tolist() == [list(one) for one in wanted]
@@ -50,9 +60,9 @@ def test_the_best_number_of_each_window_is_that_of_a_plain_search(name):
     """300 numbers leave the last word partly empty; the bound is never below the score."""
     mark, tokens, count = MARKS[name](None), texts(2, [90, 500, 10]), 300
     positions = mark.rule.positions(tokens, "ngram")
-    first, begin, end = coarse_of(positions, 0)
+    first, begin, end = coarse_of(positions, 0, LONGEST)
     steps = steps_of(tokens, positions, mark._nonces(tokens, positions))
-    number, bound = mark.best_of_windows(steps, (first, begin, end), count)
+    number, bound, *_ = mark.best_of_windows(steps, Ranges(first, begin, end), PartRequest.none(3), count)
     there = ranges(positions, begin, end)
     scores = np.stack([mark.score(tokens, there, message) for message in range(count)])
     assert len(begin) > 40
@@ -82,11 +92,12 @@ def test_bounds_of_windows_are_sums_over_their_steps_to_the_last_bit(name, count
     tokens, marks = texts(count, lengths), [MARKS[name](None, bytes([d]) * 32) for d in range(len(lengths))]
     joined = marks[0].join_marks(marks, tokens.offsets[:-1])
     positions = joined.rule.positions(tokens, "none")
-    first, begin, end = coarse_of(positions, 0)
+    first, begin, end = coarse_of(positions, 0, LONGEST)
     begin, end = (np.insert(places, first[:-1], positions.offsets[:-1]) for places in (begin, end))
     first = first + np.arange(len(first))
     steps = steps_of(tokens, positions, joined._nonces(tokens, positions), joined._whose(positions))
-    number, bound = joined.best_of_windows(steps, (first, begin, end), count)
+    windows, parts = Ranges(first, begin, end), PartRequest.none(len(lengths))
+    number, bound, *_ = joined.best_of_windows(steps, windows, parts, count)
     for d, mark in enumerate(marks):
         each = np.stack([bounds_of_steps(mark, tokens, positions, n) for n in range(count)])
         for w in range(first[d], first[d + 1]):
@@ -103,8 +114,8 @@ def test_a_marked_window_is_told_with_its_message(name, groups):
     text = [*plain_tokens(generator, 300), *marked_tokens(mark, 31, 110, generator), *plain_tokens(generator, 200)]
     tokens = batch_tokens([plain_tokens(generator, 400), text])
     positions = mark.rule.positions(tokens, "ngram")
-    windows = coarse_of(positions, 0)
-    window, message = mark.in_windows(tokens, positions, windows, count, 0.1)
+    windows = coarse_of(positions, 0, LONGEST)
+    _, window, message = mark.search_parts(tokens, positions, wholes(positions), windows, count, 0.1)
     first, begin, end = windows
     marked = (message == 31) & (window >= first[1])
     assert marked.any()
@@ -120,14 +131,41 @@ def test_a_document_says_the_same_whatever_stands_beside_it(name, groups, monkey
     mark, tokens = MARKS[name](groups), texts(4, [300, 40, 3, 200])
     positions = mark.rule.positions(tokens, "ngram")
     count = 900 if groups else 300
-    windows = coarse_of(positions, 0)
-    window, message = mark.in_windows(tokens, positions, windows, count, 1.0)
+    windows = coarse_of(positions, 0, LONGEST)
+    _, window, message = mark.search_parts(tokens, positions, wholes(positions), windows, count, 1.0)
     found = []
     for d in range(4):
         alone = select_positions(positions, [d])
         if len(alone.index) <= 24:
             continue
-        own, its = mark.in_windows(tokens, alone, coarse_of(alone, 0), count, 1.0)
+        _, own, its = mark.search_parts(tokens, alone, wholes(alone), coarse_of(alone, 0, LONGEST), count, 1.0)
         found += [(int(windows[0][d]) + int(w), int(m)) for w, m in zip(own, its, strict=True)]
     assert list(zip(window.tolist(), message.tolist(), strict=True)) == found
     assert found
+
+
+@every_mark
+@pytest.mark.parametrize(
+    ("groups", "longest", "most"), [(None, 512, 1024), (30, 512, 1024), (30, 20, 1024), (30, 512, 29)]
+)
+def test_parts_have_the_candidates_of_a_search_of_each_alone(name, groups, longest, most, monkeypatch):
+    """Parts that overlap, without positions, of documents without windows; found with windows, and by themselves."""
+    monkeypatch.setattr(version2_marks, "LONGEST_TOGETHER", longest)
+    monkeypatch.setattr(version2_marks, "MOST_TOGETHER", most)
+    mark, generator, count = MARKS[name](groups), np.random.default_rng(6), groups**2 if groups else 300
+    text = [*plain_tokens(generator, 90), *marked_tokens(mark, 31, 110, generator), *plain_tokens(generator, 50)]
+    tokens = batch_tokens([plain_tokens(generator, 260), text, plain_tokens(generator, 20), [], text[100:180]])
+    positions = mark.rule.positions(tokens, "ngram")
+    shares = np.array([(0.0, 1.0), (0.0, 0.1), (0.1, 0.7), (0.35, 0.8), (0.5, 0.5), (0.8, 1.0)])
+    places = positions.offsets[:-1, None, None] + (positions.scored[:, None, None] * shares).astype(np.int64)
+    begin, end = places.reshape(-1, 2).T
+    parts = Ranges(offsets_of(np.full(5, len(shares))), begin, end)
+    found, *_ = mark.search_parts(tokens, positions, parts, coarse_of(positions, 0, LONGEST), count, 0.1)
+    alone = mark.search(tokens, ranges(positions, begin, end), count)
+    assert (found.message == 31).any()
+    assert found.independent == alone.independent
+    for one, other in ((found.message, alone.message), (found.score, alone.score)):
+        np.testing.assert_array_equal(one, other)
+    if groups:
+        np.testing.assert_array_equal(found.user_evidence.score, alone.user_evidence.score)
+        np.testing.assert_array_equal(found.user_evidence.scored, alone.user_evidence.scored)
