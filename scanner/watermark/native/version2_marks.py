@@ -30,8 +30,6 @@ from scanner.watermark.native.windows import (
     PartRequest,
     best_green,
     best_gumbel,
-    standing_out,
-    standing_out_by_group,
 )
 from scanner.watermark.positions import Positions, Ranges, Tokens
 from schemas.registry import MOST_NUMBERS
@@ -44,6 +42,14 @@ _FIRST_CANDIDATES = 16
 
 _ROOM = 1e-9
 """Slack in log10 p, so that rounding decides nothing (SPEC_2 §3)."""
+
+GROUPS_BY_CHANCE = 0.1
+"""Largest chance, over all groups, of a score as high as a window's best group, at which that group's users are
+searched.
+"""
+
+MOST_WINDOWS = 2
+"""Windows of a document in which the users of a group are searched, those where it is best."""
 
 _REMEMBERED = 1 << 16
 """Most lengths whose floors are kept in memory."""
@@ -95,7 +101,7 @@ class Version2Mark(NativeMark):
         if self.groups is None:
             steps = steps_of(tokens, positions, nonces, whose)
             best = self.best_of_windows(steps, windows, PartRequest.none(len(whose)), count)
-            window = standing_out(self.law, best, windows, count, share)
+            window = self._reaching(best.bound, windows.length, np.log10(share) - np.log10(count))
             return self._among_all(steps.of_ranges(parts), count), window, best.number[window]
         groups = self._check_groups(count)
         shared, users = in_two(tokens, positions, nonces, whose)
@@ -104,17 +110,32 @@ class Version2Mark(NativeMark):
         best = self._best_groups(shared, of_parts, of_windows, groups)
         users_of_parts = users.of_ranges(_other_steps(parts, of_parts))
         candidates = self._in_groups(of_parts.length, (best.of_parts, best.scores), users_of_parts, groups, groups)
-        window = standing_out_by_group(self.law, best, of_windows, groups)
+        window = self._windows_of_groups(best, of_windows, groups)
         chosen = np.isin(np.arange(len(windows.begin)), window)
         steps = users.of_ranges(_other_steps(windows.where(chosen), of_windows.where(chosen)))
-        group = best.number[window]
-        rows = np.arange(len(group))
-        request = RunRequest(rows, group * MOST_NUMBERS, groups, 1, 1, np.full(len(rows), np.inf))
-        return candidates, window, group * groups + self._best(steps, request)[0][:, 0]
+        rows, none = np.arange(len(window)), np.full(len(window), np.inf)
+        user, score = self._best(steps, RunRequest(rows, best.number[window] * MOST_NUMBERS, groups, 1, 1, none))
+        # draws are rounded to floats, by which a bound may be too small: by 2^-24 in log2 of each (gumbel_runs)
+        most = (best.bound[window] + score[:, 0].astype(np.float64)) * (1.0 if self.law.discrete else 1.0 + 2.0**-20)
+        left = self._reaching(most, windows.length[window], np.log10(share) - np.log10(count) + _ROOM)
+        return candidates, window[left], best.number[window[left]] * groups + user[left, 0]
+
+    def _windows_of_groups(self, best: BestNumbers, windows: Ranges, groups: int) -> NDArray[np.int64]:
+        """Windows in which the users of the best group are searched, by their group steps: int64[Q]."""
+        kept = self._reaching(best.bound, windows.length, np.log10(GROUPS_BY_CHANCE) - np.log10(groups))
+        whose = windows.whose[kept] * groups + best.number[kept]
+        order = np.lexsort((self.law.log10_p(best.bound[kept], windows.length[kept]), whose))
+        rank = np.arange(len(order)) - np.searchsorted(whose[order], whose[order])
+        return kept[np.sort(order[rank < MOST_WINDOWS])]
+
+    def _reaching(self, score: NDArray[np.float64], scored: NDArray[np.int64], log10_p: float) -> NDArray[np.int64]:
+        """Places of the scores whose p is 10^log10_p or less, int64[Q] of int64[D] positions."""
+        high = np.flatnonzero(score >= self._floors_of(scored, log10_p))
+        return high[self.law.log10_p(score[high], scored[high]) <= log10_p]
 
     def _best_groups(self, shared: ScoredSteps, parts: Ranges, windows: Ranges, groups: int) -> BestNumbers:
         """Best groups of parts and windows, of group steps, each of which is drawn once for most of them."""
-        floors = self._floors_of(parts.length, groups)
+        floors = self._floors_of(parts.length, _by_chance(groups))
         together = (np.diff(windows.first) > 0)[parts.whose] & (parts.length <= LONGEST_TOGETHER)
         together &= self._elsewhere is None and groups <= MOST_TOGETHER
         request = PartRequest(*parts.where(together), MOST_GROUPS_SEARCHED, floors[together])
@@ -177,7 +198,7 @@ class Version2Mark(NativeMark):
         if self.groups is None or groups > self.groups:
             raise ValueError(f"{groups} groups cannot be searched; this key has {self.groups or 'none'}")
         shared, of_users = in_two(tokens, positions, self._nonces(tokens, positions), self._whose(positions))
-        documents, floors = np.arange(len(shared.scored)), self._floors_of(shared.scored, groups)
+        documents, floors = np.arange(len(shared.scored)), self._floors_of(shared.scored, _by_chance(groups))
         request = RunRequest(documents, np.zeros_like(documents), groups, 1, MOST_GROUPS_SEARCHED, floors)
         return self._in_groups(shared.scored, self._best(shared, request), of_users, groups, self.groups)
 
@@ -185,7 +206,7 @@ class Version2Mark(NativeMark):
         """The best two messages of each document, and all others whose p is 1/count or less."""
         documents = np.arange(len(steps.scored))
         message, score = self._candidates(
-            steps, documents, self._floors_of(steps.scored, count), count, _FIRST_CANDIDATES
+            steps, documents, self._floors_of(steps.scored, _by_chance(count)), count, _FIRST_CANDIDATES
         )
         return Candidates(message, score, independent=True)
 
@@ -218,7 +239,7 @@ class Version2Mark(NativeMark):
         """
         group, score_group = best
         log10_p = self.law.log10_p(score_group, shared[:, None])
-        looked_into = (group >= 0) & (log10_p <= _ROOM - np.log10(groups))
+        looked_into = (group >= 0) & (log10_p <= _by_chance(groups))
         looked_into[:, 0] = True
         width = max(2, int(looked_into.sum(axis=1).max(initial=0)))
         looked_into, group, score_group = looked_into[:, :width], group[:, :width], score_group[:, :width]
@@ -235,17 +256,24 @@ class Version2Mark(NativeMark):
         )
         return Candidates(message, total, UserEvidence(score_of_user, of_users.scored, groups), independent=True)
 
-    def _floors_of(self, scored: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-        """Least score whose p is 1/count or less, for each document: float64[D]."""
-        known = _known_floors(self.law, count)
+    def _floors_of(self, scored: NDArray[np.int64], log10_p: float) -> NDArray[np.float64]:
+        """Least score whose p is 10^log10_p or less, for each document: float64[D]."""
+        known = _known_floors(self.law, log10_p)
         if len(known) > _REMEMBERED:
             known.clear()
-        distinct, which = np.unique(scored, return_inverse=True)
+        distinct = np.flatnonzero(np.bincount(scored, minlength=1))
         missing = [t for t in distinct.tolist() if t not in known]
         if missing:
-            found = least_score(self.law, np.array(missing, np.int64), _ROOM - np.log10(count))
+            found = least_score(self.law, np.array(missing, np.int64), log10_p)
             known.update(zip(missing, found.tolist(), strict=True))
-        return np.array([known[t] for t in distinct.tolist()], np.float64)[which]
+        floors = np.empty(distinct[-1] + 1 if len(distinct) else 0)
+        floors[distinct] = [known[t] for t in distinct.tolist()]
+        return floors[scored]
+
+
+def _by_chance(count: int) -> float:
+    """log10 of the p that one of so many numbers has by chance, and a little more."""
+    return float(_ROOM - np.log10(count))
 
 
 def _other_steps(ranges: Ranges, of_groups: Ranges) -> Ranges:
@@ -254,9 +282,9 @@ def _other_steps(ranges: Ranges, of_groups: Ranges) -> Ranges:
 
 
 @functools.lru_cache(maxsize=32)
-def _known_floors(law: Law, count: int) -> dict[int, float]:
+def _known_floors(law: Law, log10_p: float) -> dict[int, float]:
     """Floors by number of scored positions, kept for all keys of a law, since a decoy's key scores one text."""
-    del law, count
+    del law, log10_p
     return {}
 
 

@@ -15,20 +15,11 @@ from numpy import float32, uint32, uint64
 from numpy.typing import NDArray
 
 from scanner.watermark.kernel import inlined, kernel
-from scanner.watermark.laws import Law
 from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes
 from scanner.watermark.native.gumbel_runs import BITS, MOST_OF_A_TERM, _insert, drop_below, list_best
 from scanner.watermark.native.keyed import below
 from scanner.watermark.native.streams import ScoredSteps, begin_run, log2
 from scanner.watermark.positions import Ranges
-
-GROUPS_BY_CHANCE = 0.1
-"""Largest chance, over all groups, of a score as high as a window's best group, at which that group's users are
-searched.
-"""
-
-MOST_WINDOWS = 2
-"""Windows of a document in which the users of a group are searched, those where it is best."""
 
 LONGEST_TOGETHER = 512
 """Most steps of a part whose best numbers are found with those of windows: in longer ones too many bounds of Gumbel
@@ -69,21 +60,6 @@ class BestNumbers(NamedTuple):
     bound: NDArray[np.float64]
     of_parts: NDArray[np.int64]
     scores: NDArray[np.generic]
-
-
-def standing_out(law: Law, best: BestNumbers, windows: Ranges, count: int, share: float) -> NDArray[np.int64]:
-    """Windows whose best number may have a p of `share` or less, over all numbers: int64[Q]."""
-    return np.flatnonzero(law.log10_p(best.bound, windows.length) <= np.log10(share) - np.log10(count))
-
-
-def standing_out_by_group(law: Law, best: BestNumbers, windows: Ranges, groups: int) -> NDArray[np.int64]:
-    """Windows in which the users of the best group are searched, by their group steps: int64[Q]."""
-    kept = standing_out(law, best, windows, groups, GROUPS_BY_CHANCE)
-    log10_p = law.log10_p(best.bound[kept], windows.length[kept])
-    whose = windows.whose[kept] * groups + best.number[kept]
-    order = np.lexsort((log10_p, whose))
-    rank = np.arange(len(order)) - np.searchsorted(whose[order], whose[order])
-    return kept[np.sort(order[rank < MOST_WINDOWS])]
 
 
 WIDTH = 32

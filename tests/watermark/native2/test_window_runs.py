@@ -7,7 +7,6 @@ import pytest
 
 from scanner.watermark.format import SearchesWindows
 from scanner.watermark.native import version2_marks
-from scanner.watermark.native import windows as kernels
 from scanner.watermark.native.gumbel_runs import MOST_OF_A_TERM, PER_LN2
 from scanner.watermark.native.streams import steps_of
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
@@ -127,7 +126,7 @@ def test_a_marked_window_is_told_with_its_message(name, groups):
 @every_mark
 @pytest.mark.parametrize("groups", [None, 30])
 def test_a_document_says_the_same_whatever_stands_beside_it(name, groups, monkeypatch):
-    monkeypatch.setattr(kernels, "GROUPS_BY_CHANCE", 1.0)
+    monkeypatch.setattr(version2_marks, "GROUPS_BY_CHANCE", 1.0)
     mark, tokens = MARKS[name](groups), texts(4, [300, 40, 3, 200])
     positions = mark.rule.positions(tokens, "ngram")
     count = 900 if groups else 300
