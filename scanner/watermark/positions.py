@@ -177,7 +177,16 @@ def spread_out(positions: Positions, most: int) -> Positions:
 def consecutive_positions(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> Positions:
     """Places in a batch: runs from each beginning, int64[D], of the given lengths, int64[D]."""
     offsets = offsets_of(lengths)
-    return Positions(np.arange(offsets[-1], dtype=np.int64) + np.repeat(begins - offsets[:-1], lengths), offsets)
+    return Positions(_places_of_runs(begins, offsets), offsets)
+
+
+@kernel
+def _places_of_runs(begins: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    places = np.empty(offsets[-1], np.int64)
+    for d in range(len(begins)):
+        for i in range(offsets[d], offsets[d + 1]):
+            places[i] = begins[d] + i - offsets[d]
+    return places
 
 
 def _runs(

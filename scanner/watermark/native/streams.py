@@ -180,6 +180,15 @@ _is_shared_by_group = inlined(is_group_step)  # of one nonce
 
 
 @kernel
+def group_steps_before(nonces: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """How many group steps stand before each of P positions, and before their end: int64[P+1]."""
+    before = np.zeros(len(nonces) + 1, np.int64)
+    for i in range(len(nonces)):
+        before[i + 1] = before[i] + np.int64(_is_shared_by_group(nonces[i]))
+    return before
+
+
+@kernel
 def numbers_of_positions(
     offsets: NDArray[np.int64],
     numbers: NDArray[np.int64],

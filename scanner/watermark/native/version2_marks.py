@@ -22,7 +22,16 @@ from scanner.watermark.native.gumbel import cheapest
 from scanner.watermark.native.gumbel_runs import BITS, PER_LN2
 from scanner.watermark.native.keyed import GreenListMark, GumbelMark, NativeMark, below
 from scanner.watermark.native.secret import SubKeys
-from scanner.watermark.native.streams import RunRequest, ScoredSteps, begin_run, in_two, is_group_step, log2, steps_of
+from scanner.watermark.native.streams import (
+    RunRequest,
+    ScoredSteps,
+    begin_run,
+    group_steps_before,
+    in_two,
+    is_group_step,
+    log2,
+    steps_of,
+)
 from scanner.watermark.native.windows import (
     LONGEST_TOGETHER,
     MOST_TOGETHER,
@@ -53,6 +62,9 @@ MOST_WINDOWS = 2
 
 _REMEMBERED = 1 << 16
 """Most lengths whose floors are kept in memory."""
+
+_AT_ONCE = 512
+"""Lengths of short texts, whose floors are found together: a search for one takes as long as for many."""
 
 
 BestOfRuns = Callable[[ScoredSteps, RunRequest], tuple[NDArray[np.int64], NDArray[np.generic]]]
@@ -105,13 +117,14 @@ class Version2Mark(NativeMark):
             return self._among_all(steps.of_ranges(parts), count), window, best.number[window]
         groups = self._check_groups(count)
         shared, users = in_two(tokens, positions, nonces, whose)
-        before = np.append(0, np.cumsum(is_group_step(nonces)))
+        before = group_steps_before(nonces)
         of_parts, of_windows = (Ranges(each.first, before[each.begin], before[each.end]) for each in (parts, windows))
         best = self._best_groups(shared, of_parts, of_windows, groups)
         users_of_parts = users.of_ranges(_other_steps(parts, of_parts))
         candidates = self._in_groups(of_parts.length, (best.of_parts, best.scores), users_of_parts, groups, groups)
         window = self._windows_of_groups(best, of_windows, groups)
-        chosen = np.isin(np.arange(len(windows.begin)), window)
+        chosen = np.zeros(len(windows.begin), np.bool_)
+        chosen[window] = True
         steps = users.of_ranges(_other_steps(windows.where(chosen), of_windows.where(chosen)))
         rows, none = np.arange(len(window)), np.full(len(window), np.inf)
         user, score = self._best(steps, RunRequest(rows, best.number[window] * MOST_NUMBERS, groups, 1, 1, none))
@@ -263,6 +276,8 @@ class Version2Mark(NativeMark):
             known.clear()
         distinct = np.flatnonzero(np.bincount(scored, minlength=1))
         missing = [t for t in distinct.tolist() if t not in known]
+        if missing and missing[0] < _AT_ONCE:
+            missing = sorted({*missing, *range(_AT_ONCE)} - known.keys())
         if missing:
             found = least_score(self.law, np.array(missing, np.int64), log10_p)
             known.update(zip(missing, found.tolist(), strict=True))
