@@ -296,7 +296,7 @@ def _other_steps(ranges: Ranges, of_groups: Ranges) -> Ranges:
     return Ranges(ranges.first, ranges.begin - of_groups.begin, ranges.end - of_groups.end)
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=128)
 def _known_floors(law: Law, log10_p: float) -> dict[int, float]:
     """Floors by number of scored positions, kept for all keys of a law, since a decoy's key scores one text."""
     del law, log10_p
