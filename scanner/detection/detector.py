@@ -158,6 +158,8 @@ def _few_at_a_time(stored: pa.LargeBinaryArray) -> Iterator[tuple[int, pa.LargeB
         yield begin, stored[begin : begin + rows]
 
 
+_NO_SPANS, _NONE_REFUSED = (pa.RecordBatch.from_pylist([], schema) for schema in (SPANS, QUARANTINE))
+
 MOST_COMPILED_WITH = 2**16
 """Most tokens that are scored to compile kernels. If min_scored is larger, none are scored, which compiles the same."""
 
@@ -252,11 +254,11 @@ class Detector:
         if outcomes.decision.flagged.any():
             columns |= self._proved(outcomes, lengths, stored_text, salt)
             columns |= self._named(columns["naming"], outcomes, batch) | {"sketch": self._sketches(texts, outcomes)}
-        table, spans = table_of(VERDICTS, kept, origin, now, columns), pa.RecordBatch.from_pylist([], SPANS)
+        table, spans = table_of(VERDICTS, kept, origin, now, columns), _NO_SPANS
         if any(of_key.spans for of_key in scores):
             table, spans = self._with_spans(table, batch, salt)
-        plain = plain_lengths(kept["row"], stored_lengths, found)
-        return BatchResult(table, table_of(QUARANTINE, refused, origin, now, {}), plain, spans)
+        quarantine = table_of(QUARANTINE, refused, origin, now, {}) if len(refused) else _NONE_REFUSED
+        return BatchResult(table, quarantine, plain_lengths(kept["row"], stored_lengths, found), spans)
 
     def under(self, marks: Mapping[str, Watermark], holders: NamesUsers, rate: float) -> "Detector":
         """The same rules under other marks: of the keys by whose ids they stand, and of no other key.
@@ -326,7 +328,9 @@ class Detector:
         # differing: places of texts that are others when normalised, scores_of_stored: of all as they stand
         positions: dict[tuple[str, PositionRule], Positions] = {}
         found, scores, enough = [], [], np.zeros(len(next(iter(tokens.values())).offsets) - 1, np.bool_)
-        differs = np.isin(np.arange(len(enough)), differing) | bool(scores_of_stored)
+        differs = np.full(len(enough), bool(scores_of_stored))
+        if not scores_of_stored:
+            differs[differing] = True
         for place, (opened_key, terms) in enumerate(zip(self._keys, self._terms, strict=True)):
             name, rule = opened_key.key.tokenizer.sha256, opened_key.watermark.rule
             if (name, rule) not in positions:
@@ -424,15 +428,17 @@ class Detector:
 
 def _by_readable(documents: pa.RecordBatch, texts: TokenisedTexts) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """Documents that can be read and others, with digests and faults in place of their texts, which stay uncopied."""
-    fault_of_row = [texts.faults.get(row, (None, None)) for row in range(len(documents))]
-    faults = {
-        name: pa.array([fault[place] for fault in fault_of_row], pa.string())
-        for place, name in enumerate(("reason", "detail"))
-    }
-    rest = {name: documents[name] for name in documents.schema.names if name != "text"}
-    manifests = pa.array(np.full(len(documents), "c2pa"), pa.string(), mask=~texts.manifests)
-    of_texts = {"text_sha256": pa.array(texts.digests, pa.binary()), "manifest": manifests}
-    every = pa.RecordBatch.from_pydict(rest | of_texts | faults)
+    count = len(documents)
+    columns = dict(zip(documents.schema.names, documents.columns, strict=True))
+    del columns["text"]
+    columns |= {name: pa.nulls(count, pa.string()) for name in ("manifest", "reason", "detail")}
+    columns["text_sha256"] = pa.array(texts.digests, pa.binary())
+    if texts.manifests.any():
+        columns["manifest"] = pa.array(np.full(count, "c2pa"), pa.string(), mask=~texts.manifests)
+    if texts.faults:
+        fault_of_row = [texts.faults.get(row, (None, None)) for row in range(count)]
+        columns["reason"], columns["detail"] = (pa.array(each, pa.string()) for each in zip(*fault_of_row, strict=True))
+    every = pa.RecordBatch.from_pydict(columns)
     if texts.readable.all():
         return every, every.slice(0, 0)
     return every.filter(pa.array(texts.readable)), every.filter(pa.array(~texts.readable))

@@ -195,8 +195,9 @@ def check_text(check: TextCheck, raw: bytes) -> list[Mapping[str, Any]]:
 
 
 def _documents(texts: Sequence[bytes]) -> pa.RecordBatch:
-    unknown: dict[str, list[Any]] = {name: [None] * len(texts) for name in DOCUMENTS.names}
-    return pa.RecordBatch.from_pydict(unknown | {"row": range(len(texts)), "text": list(texts)}, schema=DOCUMENTS)
+    known = {"row": pa.array(np.arange(len(texts))), "text": pa.array(texts, pa.large_binary())}
+    columns = [known.get(field.name, pa.nulls(len(texts), field.type)) for field in DOCUMENTS]
+    return pa.RecordBatch.from_arrays(columns, schema=DOCUMENTS)
 
 
 def _verdict(detector: Detector, raw: bytes) -> Mapping[str, Any]:

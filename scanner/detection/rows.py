@@ -22,11 +22,7 @@ from schemas.registry import Canary
 from schemas.tables import DECADES, FLAGS, SPANS, VERDICTS
 from schemas.words import Naming
 
-FILLED_LATER = (
-    *("text_id", "p_class", "canary", "unit", "proof", "sketch"),
-    *("user_id", "first_seen_at", "held_since", "named", "named_again"),
-)
-"""Columns of VERDICTS that ids, spans and flags fill; null until then."""
+_STATUSES = np.array(["scored", "scored_in_part", "filtered", "too_short"], object)
 
 
 def verdict_columns(
@@ -36,7 +32,9 @@ def verdict_columns(
     reason: pa.Array,
     whole_is_enough: NDArray[np.bool_],
 ) -> dict[str, Any]:
-    """Columns of VERDICTS on D texts; in `naming`, `named`: somebody is named (`decide`).
+    """Columns of VERDICTS on D texts, but for those that ids, spans and flags fill.
+
+    In `naming`, `named`: somebody is named (`decide`).
 
     keys: the keys under test; lengths: in tokens under each key, int64[keys, D]; outcomes: the texts that count, and
     what keys found in them; reason: why only a part was scored; whole_is_enough: bool[D], texts that are long enough
@@ -46,12 +44,15 @@ def verdict_columns(
     chosen, naming, rows = decided.key, decided.naming, np.arange(len(decided.key))
     runner_up = np.where(decided.candidate == 0, 1, 0)
 
+    # a key whose every document has fewer candidates is not the one that is chosen there
+    places = [np.minimum(decided.candidate, findings.message.shape[1] - 1) for findings in found]
+
     def of_chosen(values: Iterable[NDArray[Any]]) -> NDArray[Any]:
-        return np.stack([*values])[chosen, rows]
+        first, *others = values
+        return np.stack([first, *others])[chosen, rows] if others else first
 
     def of_candidate(values: Iterable[NDArray[Any]]) -> NDArray[Any]:
-        # a key whose every document has fewer candidates is not the one that is chosen there
-        return of_chosen(of_key[rows, np.minimum(decided.candidate, of_key.shape[1] - 1)] for of_key in values)
+        return of_chosen(of_key[rows, place] for of_key, place in zip(values, places, strict=True))
 
     tested = of_chosen(findings.correction for findings in found)
     reach = np.array([opened_key.log10_reach for opened_key in keys], np.float64)[chosen]
@@ -59,16 +60,12 @@ def verdict_columns(
     whole = np.ceil(tested)
 
     message = of_candidate(findings.message for findings in found)
-    scored = message >= 0
+    scored, in_part = message >= 0, reason.is_valid().to_numpy(zero_copy_only=False)
     return {
-        "status": pc.if_else(
-            scored,
-            pc.if_else(reason.is_null(), "scored", "scored_in_part"),
-            pc.if_else(whole_is_enough, "filtered", "too_short"),
-        ),
+        "status": _STATUSES[np.where(scored, in_part, np.where(whole_is_enough, 2, 3))],
         "tokens": of_chosen(lengths),
         "scored": of_chosen(findings.scored for findings in found),
-        "key_id": pa.array([opened_key.key.key_id for opened_key in keys]).take(pa.array(chosen)),
+        "key_id": np.array([opened_key.key.key_id for opened_key in keys], object)[chosen],
         # undecided: none is shown, since the best may be a stranger
         "message": pa.array(message, mask=~scored | (naming == Naming.UNDECIDED)),
         "naming": naming,
@@ -86,10 +83,9 @@ def verdict_columns(
         "keys_tested": whole.astype(np.int64),
         "tests": pa.array(tested, mask=whole == tested),
         "flagged": decided.flagged,
-        "basis": pa.array([opened_key.basis for opened_key in keys]).take(pa.array(chosen)),
+        "basis": np.array([opened_key.basis for opened_key in keys], object)[chosen],
         "p_rank": _p_values(of_candidate(findings.p_rank for findings in found)),
         "variant": pa.array(np.full(len(chosen), "normalised"), mask=~normalised),
-        **{name: pa.nulls(len(chosen), VERDICTS.field(name).type) for name in FILLED_LATER},
     }
 
 
@@ -104,12 +100,19 @@ def plain_lengths(rows: pa.Array, lengths: NDArray[np.int64], found: Sequence[Ke
 def table_of(
     schema: pa.Schema, documents: pa.RecordBatch, origin: BatchOrigin, now: datetime, columns: dict[str, Any]
 ) -> pa.RecordBatch:
-    """Rows of a schema: the given columns, the documents' columns, and the values that every row shares."""
-    shared = origin._asdict() | {"scanned_at": now}
-    every = dict(zip(documents.schema.names, documents.columns, strict=True)) | columns
-    types = {field.name: field.type for field in schema}
-    every |= {name: pa.repeat(pa.scalar(value, types[name]), len(documents)) for name, value in shared.items()}
-    arrays = [each if isinstance(each := every[name], pa.Array) else pa.array(each, types[name]) for name in types]
+    """Rows of a schema: given columns, the documents' columns, and values that every row shares; others are null."""
+    count, types = len(documents), dict(zip(schema.names, schema.types, strict=True))
+    every = dict.fromkeys(types) | dict(zip(documents.schema.names, documents.columns, strict=True)) | columns
+    for name, value in zip((*origin._fields, "scanned_at"), (*origin, now), strict=True):
+        every[name] = pa.repeat(pa.scalar(value, types[name]), count)
+    arrays = [
+        pa.nulls(count, of_type)
+        if (each := every[name]) is None
+        else each
+        if isinstance(each, pa.Array)
+        else pa.array(each, of_type)
+        for name, of_type in types.items()
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -179,7 +182,8 @@ class TextIds:
 
 def p_class(log10_p: pa.Array) -> pa.Array:
     """Classes of p, int64: k where 10^(-DECADES·(k+1)) < p ≤ 10^(-DECADES·k); null where p is."""
-    return pc.cast(pc.floor(pc.divide(pc.abs(log10_p), float(DECADES))), pa.int64())
+    p, absent = log10_p.to_numpy(zero_copy_only=False), log10_p.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(np.floor(np.abs(np.where(absent, 0.0, p)) / DECADES).astype(np.int64), mask=absent)
 
 
 def with_canaries(exact: pa.RecordBatch, canaries: Collection[Canary]) -> pa.RecordBatch:

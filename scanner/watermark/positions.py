@@ -64,7 +64,7 @@ class Positions:
     @functools.cached_property
     def scored(self) -> NDArray[np.int64]:
         """int64[D]: how many positions of each document are scored (T)."""
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]  # np.diff takes five times as long for few
 
 
 class PositionRule(Protocol):
@@ -113,7 +113,7 @@ def reach_of(rule: PositionRule) -> int:
 def offsets_of(lengths: ArrayLike) -> NDArray[np.int64]:
     """Where each of n runs begins, and the last one ends, in a row of runs of these lengths: int64[n+1], from 0."""
     offsets = np.zeros(np.size(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    np.add.accumulate(lengths, dtype=np.int64, out=offsets[1:])
     return offsets
 
 

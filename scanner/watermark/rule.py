@@ -222,6 +222,8 @@ def choose(found: Sequence[KeyFindings]) -> NDArray[np.int64]:
     The smallest corrected p among the keys that scored it, ties to the first, and any p before none. When no key scored
     it, the key with the most scored positions.
     """
+    if len(found) == 1:
+        return np.zeros(len(found[0].scored), np.int64)
     scoring = np.stack([under_key.message[:, 0] for under_key in found]) >= 0
     p = np.stack([under_key.log10_p_global[:, 0] for under_key in found])
     smallest = np.where(scoring, np.where(np.isnan(p), 1.0, p), np.inf).argmin(axis=0)

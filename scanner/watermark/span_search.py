@@ -61,7 +61,7 @@ class Segments(NamedTuple):
     @property
     def many(self) -> NDArray[np.int64]:
         """Number of segments of each document: int64[D]."""
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]
 
     @property
     def whose(self) -> NDArray[np.int64]:

@@ -58,11 +58,10 @@ class BestWindows(NamedTuple):
 
 def count_windows(scored: ArrayLike) -> NDArray[np.int64]:
     """Number of windows of documents with so many scored positions, the whole counted: int64 of the same shape."""
-    t = np.asarray(scored, np.int64)
-    count = (t > 0).astype(np.int64)
-    for length in WINDOW_LENGTHS[: scales_of(int(t.max(initial=0)))].tolist():
-        count += np.where(t > length, -(-(t - length) // (length // WINDOWS_A_LENGTH)) + 1, 0)
-    return count
+    t = np.asarray(scored, np.int64)[..., None]
+    lengths = WINDOW_LENGTHS[: scales_of(int(t.max(initial=0)))]
+    of_scales = np.where(t > lengths, 1 - (lengths - t) // (lengths // WINDOWS_A_LENGTH), 0)
+    return np.asarray(of_scales.sum(axis=-1) + (t[..., 0] > 0), np.int64)
 
 
 def scales_of(scored: int) -> int:

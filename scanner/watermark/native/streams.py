@@ -326,7 +326,7 @@ class ScoredSteps(NamedTuple):
     @property
     def scored(self) -> NDArray[np.int64]:
         """int64[D]: how many each document has."""
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]
 
     def of_ranges(self, ranges: Ranges) -> "ScoredSteps":
         """Steps of ranges, as of documents of their own."""

@@ -264,9 +264,8 @@ class Version2Mark(NativeMark):
         score_of_user[looked_into] = score_user[:, 0]
         total = np.where(looked_into, score_group + score_of_user, 0)
         best_first = np.lexsort((message, np.where(looked_into, -total, np.inf)), axis=1)
-        message, total, score_of_user = (
-            np.take_along_axis(a, best_first, axis=1) for a in (message, total, score_of_user)
-        )
+        where = documents[:, None], best_first
+        message, total, score_of_user = message[where], total[where], score_of_user[where]
         return Candidates(message, total, UserEvidence(score_of_user, of_users.scored, groups), independent=True)
 
     def _floors_of(self, scored: NDArray[np.int64], log10_p: float) -> NDArray[np.float64]:
