@@ -22,7 +22,7 @@ from scanner.storage.locations import absolute
 from scanner.watermark.formats import can_have_levels
 from scanner.watermark.laws import Law
 from scanner.watermark.rule import long_enough, search
-from schemas.config import Dedup
+from schemas.config import Dedup, ScanConfig
 from schemas.registry import CanaryStrength, MasterKey, Registry
 from schemas.tables import DOCUMENTS
 
@@ -30,6 +30,13 @@ NOWHERE = BatchOrigin("", "", "")
 """Origin of a single text, which comes from no scan and no file."""
 
 _LEAST_LOG10_P = -1000.0
+
+
+def _read_scan(config_file: Path) -> tuple[ScanConfig, str, Registry]:
+    """The configuration of a scan, its registry's folder, and the registry."""
+    config = read_config(config_file)
+    folder = absolute("registry", config.registry, config_file.absolute().parent)
+    return config, folder, load_registry(folder)
 
 
 @dataclass(frozen=True)
@@ -43,25 +50,24 @@ class TextCheck:
     @classmethod
     def of_config(cls, config_file: Path, key_ids: Sequence[str] = ()) -> "TextCheck":
         """The check of a scan's configuration. Raises Refused: it cannot be right, or a key is not in its registry."""
-        config = read_config(config_file)
-        folder = absolute("registry", config.registry, config_file.absolute().parent)
-        registry = load_registry(folder)
+        config, folder, registry = _read_scan(config_file)
         chosen = tuple(key_ids) or config.keys
         rules = Rules.of(config, keys_tested(registry))
         return cls(folder, keys_under_test(registry, config.registry, chosen), rules)
 
     @classmethod
-    def of_scan(cls, config_file: Path, scan_filter: ScanFilter | None) -> "TextCheck":
+    def of_scan(cls, config_file: Path, scan_filter: ScanFilter | None) -> "tuple[TextCheck, tuple[str, ...]]":
         """The check of a scan's configuration under the keys alone whose p-values law or audit supports in scans.
 
-        scan_filter: as for scanner.scan_plan.lacks.
+        Returns it, and the ids of all keys of its registry. scan_filter: as for scanner.scan_plan.lacks.
 
         Raises:
             Refused: it cannot be right, or no key is left.
         """
-        check, config = cls.of_config(config_file), read_config(config_file)
-        supported, _ = supported_keys(check.keys, config, check.rules.keys_tested, scan_filter)
-        return replace(check, keys=supported)
+        config, folder, registry = _read_scan(config_file)
+        keys, tested = keys_under_test(registry, config.registry, config.keys), keys_tested(registry)
+        supported, _ = supported_keys(keys, config, tested, scan_filter)
+        return cls(folder, supported, Rules.of(config, tested)), tuple(key.key_id for key in registry.keys)
 
     @classmethod
     def of_registry(cls, folder: Path | str, key_ids: Sequence[str], false_positive_rate: float) -> "TextCheck":
@@ -98,9 +104,7 @@ class ScannedKey:
         Raises:
             Refused: the configuration cannot be right, or does not test such a key.
         """
-        config = read_config(config_file)
-        folder = absolute("registry", config.registry, config_file.absolute().parent)
-        registry = load_registry(folder)
+        config, folder, registry = _read_scan(config_file)
         keys, tested = keys_under_test(registry, config.registry, config.keys), keys_tested(registry)
         chosen = [key for key in keys if key_id in (None, key.key_id)]
         if len(chosen) != 1:

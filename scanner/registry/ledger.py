@@ -53,6 +53,7 @@ from schemas.tables import USERS
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _TIME = pl.Datetime("us", "UTC")
+_NO_EVENTS = pl.DataFrame(schema=pl.Schema(USERS))
 
 _COLUMNS = pl.Schema(
     [
@@ -92,7 +93,7 @@ class UsersSnapshot:
     @classmethod
     def empty(cls, head: bytes) -> "UsersSnapshot":
         """The snapshot of a registry that has no users table yet."""
-        return cls((), pl.DataFrame(schema=pl.Schema(USERS)), 0, head)
+        return cls((), _NO_EVENTS, 0, head)
 
     @property
     def key_ids(self) -> list[str]:

@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scanner.errors import BrickscanError, Refused
-from scanner.registry import head_of, load_registry, numbers_of_heads
+from scanner.registry import head_of, numbers_of_heads
 from scanner.registry.keys_file import read_published
 from scanner.registry.secrets import new_secret_file, read_secret
 from scanner.service.budget import Budget, BudgetSpent, Charge
@@ -132,7 +132,7 @@ class Answers:
     def _read_state(self) -> ServedScan:
         """What is served now. Raises BrickscanError: as `ServedScan.of` or `refuse_older`; no report can be signed."""
         served = ServedScan.of(self.config, self._folder)
-        refuse_older(served.check.registry, self.state / _REGISTRY_FILE)
+        refuse_older(served.check.registry, served.known, self.state / _REGISTRY_FILE)
         self._signer.sign(functools.partial(self._statement, served, None, b"", DetectorResult.TOO_SHORT, None))
         return served
 
@@ -279,8 +279,8 @@ class _KnownRegistry(BaseModel):
     users_head: str | None = None
 
 
-def refuse_older(registry: Path | str, file: Path) -> None:
-    """Hold a registry against what a file says of it, the ids of its keys and the head of its users; keep them there.
+def refuse_older(registry: Path | str, keys: tuple[str, ...], file: Path) -> None:
+    """Hold a registry, its keys' ids and the head of its users, against what a file says of it; keep them there.
 
     Raises:
         Refused: a key is gone, or its chain of users never had that head: it was put back to an older state; or the
@@ -292,7 +292,6 @@ def refuse_older(registry: Path | str, file: Path) -> None:
         raise Refused(
             f"{file}: is not as the detector writes it; restore it from a copy, or delete it if none is newer"
         ) from None
-    keys = tuple(key.key_id for key in load_registry(registry).keys)
     now = _KnownRegistry(keys=keys, users_head=head_of(registry))
     if now == known:
         return

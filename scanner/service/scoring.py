@@ -73,7 +73,7 @@ class ServedScan:
 
     check: with the keys that are served; scan: its configuration; night: date of the filter of common n-grams, None:
     nothing is left out; techniques: public names; audited: day of the oldest audit among the keys, None: one has none
-    on record; withheld: ids of keys that are served to nobody.
+    on record; withheld: ids of keys that are served to nobody; known: ids of all keys of its registry.
     """
 
     check: TextCheck
@@ -84,6 +84,7 @@ class ServedScan:
     techniques: tuple[str, ...]
     audited: str | None
     withheld: tuple[str, ...]
+    known: tuple[str, ...]
 
     @classmethod
     def of(cls, config: DetectorConfig, folder: Path) -> "ServedScan":
@@ -96,7 +97,7 @@ class ServedScan:
         """
         scan, night = folder / config.scan, datetime.now(UTC).date() if config.filter else None
         found = filter_of_config(scan, night) if night else None
-        check = TextCheck.of_scan(scan, found.scan_filter if found else None)
+        check, known = TextCheck.of_scan(scan, found.scan_filter if found else None)
         kept = tuple(key for key in check.keys if reach_of(format_of(key).rule()) >= LEAST_CONTEXT)
         if not kept:
             raise Refused(
@@ -116,6 +117,7 @@ class ServedScan:
             techniques=tuple(dict.fromkeys(format_of(key).title for key in kept)),
             audited=None if None in days else min(filter(None, days)),
             withheld=tuple(key.key_id for key in check.keys if key not in kept),
+            known=known,
         )
 
     @property

@@ -19,7 +19,7 @@ from scanner.registry import add_users, new_key
 from scanner.service import detector_app, scoring
 from scanner.service.answering import DetectorLog, refuse_older
 from scanner.service.detector_app import _fields, network_of
-from scanner.service.scoring import find_marks
+from scanner.service.scoring import ServedScan, find_marks
 from scanner.service.signing import (
     Signer,
     expert_of,
@@ -30,7 +30,9 @@ from scanner.service.signing import (
     signing_keys,
     tokens,
 )
-from schemas.service import DetectorResult, Statement
+from scanner.storage import toml
+from scanner.storage.locations import read_named
+from schemas.service import DetectorConfig, DetectorResult, Statement
 from tests.fixed import fix_secrets
 from tests.support.detecting import ask, configured, detecting, request, until
 from tests.support.two_keys import TOKENIZER
@@ -222,7 +224,17 @@ def test_what_the_detector_knows_of_its_registry_is_whole_or_the_sentence_says_w
     """The start ended in a traceback, and what ended answers was told as JSONDecodeError."""
     (tmp_path / "known.json").write_text(held)
     with pytest.raises(Refused, match="is not as the detector writes it; restore it"):
-        refuse_older(registry, tmp_path / "known.json")
+        refuse_older(registry, (), tmp_path / "known.json")
+
+
+def test_a_look_at_the_registry_reads_each_file_once(tmp_path, registry, monkeypatch):
+    """Else its keys could be of one state and its rules of the next, and it takes twice as long."""
+    configured(tmp_path, registry)
+    read = list[str]()
+    monkeypatch.setattr(toml, "read_named", lambda path: (read.append(path.name), read_named(path))[1])
+    served = ServedScan.of(DetectorConfig(version=1), tmp_path)
+    refuse_older(registry, served.known, tmp_path / "known.json")
+    assert sorted(read) == ["keys.toml", "scan.toml"]
 
 
 def test_a_folder_that_cannot_be_made_is_refused_in_a_sentence(tmp_path, registry):
