@@ -16,6 +16,12 @@ CHARACTERS = (2_000, 20_000, 200_000)
 TICKS = (0.075, 0.5, 4.0, 30.0)
 """Seconds after a request when its answer leaves, by its length class; else after twice as long, four times, …"""
 
+
+def tick_of(size: int) -> float:
+    """The tick of a request whose texts have so many bytes."""
+    return TICKS[sum(size > most for most in CHARACTERS)]
+
+
 SPREAD = 0.005
 """Seconds that an answer leaves later at most, by a keyed digest of its texts."""
 

@@ -32,15 +32,14 @@ from scanner.service.scoring import Finding, ScoringPool, ServedScan
 from scanner.service.signing import Signer, make_folder
 from scanner.storage.locations import read_named, write_whole
 from schemas.service import (
-    CHARACTERS,
     MEANINGS,
     SPREAD,
-    TICKS,
     DetectorAnswer,
     DetectorConfig,
     DetectorError,
     DetectorResult,
     Statement,
+    tick_of,
 )
 
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -317,8 +316,7 @@ async def _leave(began: float, size: int, part: float) -> None:
     A core that rests for long hears of a tick later, by 0.1 ms: so all rest equally long before theirs, and answers
     leave later by a part of SPREAD, from 0 to 1, which a text has always.
     """
-    tick = TICKS[sum(size > most for most in CHARACTERS)]
-    loop = asyncio.get_running_loop()
+    tick, loop = tick_of(size), asyncio.get_running_loop()
     doublings = max(0, math.ceil(math.log2(max(loop.time() - began + SPREAD, tick) / tick)))
     leaves = began + tick * 2**doublings
     await asyncio.sleep(leaves - SPREAD - loop.time())

@@ -31,8 +31,7 @@ from scanner.service.processes import Unavailable, confine_process
 from scanner.text.normal_form import normalise_all
 from scanner.watermark.formats import format_of
 from scanner.watermark.positions import reach_of
-from schemas.registry import MasterKey
-from schemas.service import DetectorConfig, DetectorResult, Part
+from schemas.service import DetectorConfig, DetectorResult, Part, tick_of
 from schemas.words import Naming, Proof
 
 LEAST_CONTEXT = 2
@@ -49,6 +48,8 @@ _TOGETHER, _SHORT = 32, 4096
 have by itself.
 """
 
+_GATHERING = 0.13
+"""Part of its tick that a short text waits for others: one takes a process nearly as long as ten."""
 
 _NOT_LOOKED_AT = "This text could not be looked at. Ask again, or with less of it."
 
@@ -143,6 +144,7 @@ class Scorer:
         if found is not None:
             check = replace(check, rules=replace(check.rules, ngram_filter=found.open()))
         self._served, self._key = served, gram_key(secret)
+        self._titles = {key.key_id: format_of(key).title for key in check.keys}
         self._opened = OpenedCheck(check, _HoldersNow(check) if served.names else _Nobody())
         self._opened.compile()
         keyed_sketches("a text of some bytes", self._key)
@@ -164,13 +166,10 @@ class Scorer:
             finding = Finding(result, None, keyed_sketches(text, self._key), classes[place], (), None)
             if result == DetectorResult.FOUND:
                 user = row["user_id"] if self._served.names and row["naming"] == Naming.NAMED else None
-                title = format_of(self._key_of(row["key_id"])).title
+                title = self._titles[row["key_id"]]
                 finding = finding._replace(technique=title, parts=tuple(parts[place]), user=user)
             findings.append(finding)
         return findings
-
-    def _key_of(self, key_id: str) -> MasterKey:
-        return next(key for key in self._served.check.keys if key.key_id == key_id)
 
 
 _READ = ("status", "log10_p_global", "proof", "flagged", "key_id", "naming", "user_id")
@@ -225,11 +224,6 @@ def _begin(served: ServedScan, secret: bytes) -> None:
             os.dup2(nothing.fileno(), descriptor)
 
 
-def ready() -> bool:
-    """Whether this process has opened its keys."""
-    return _scorer is not None
-
-
 def find_marks(texts: Sequence[bytes]) -> list[Finding] | None:
     """What is found in texts, in a process of the pool; None: they cannot be looked at."""
     with contextlib.suppress(BaseException):  # a traceback could hold a part of a text; a Rust panic is no Exception
@@ -248,9 +242,10 @@ def _find_marks_of(jobs: Sequence[Sequence[bytes]]) -> list[list[Finding] | None
 
 @dataclass(eq=False)
 class _Job:
-    """Texts that wait for a process. ends: loop time until which they do; may_join: be looked at with others."""
+    """Texts that wait for a process from `begins` to `ends`, loop times. may_join: be looked at with others."""
 
     texts: Sequence[bytes]
+    begins: float
     ends: float
     answer: asyncio.Future[tuple[list[Finding], ServedScan]]
     may_join: bool
@@ -293,12 +288,13 @@ class ScoringPool:
         """
         begun = [self._new(served) for _ in range(self._workers)]
         try:
-            await asyncio.gather(*(asyncio.wrap_future(each.submit(ready)) for each in begun))
+            await asyncio.gather(*(asyncio.wrap_future(each.submit(os.getpid)) for each in begun))
         except BrokenProcessPool:
             for each in begun:
                 self._end(each)
             raise Unavailable("the keys cannot be opened") from None
-        self._turn_to(served)
+        self._served = served
+        self._changed.set()
         for each in begun:
             task = asyncio.create_task(self._work(served, each))
             self._tasks.add(task)
@@ -306,13 +302,10 @@ class ScoringPool:
 
     def stop(self) -> None:
         """End the processes, each after what it scores; who waits is refused."""
-        self._turn_to(None)
+        self._served = None
+        self._changed.set()
         while self._jobs:
             self._jobs.popleft().refuse("The detector is not ready. Ask again in a minute.")
-
-    def _turn_to(self, served: ServedScan | None) -> None:
-        self._served = served
-        self._changed.set()
 
     async def find_marks(self, caller: Hashable, texts: Sequence[bytes]) -> tuple[list[Finding], ServedScan]:
         """What a process finds in texts, and what that process serves.
@@ -326,8 +319,10 @@ class ScoringPool:
         if self._callers[caller] >= _OF_ONE_CALLER * self._workers:
             raise Unavailable("You ask too much at a time: wait for answers before you ask on.")
         loop = asyncio.get_running_loop()
-        short = len(texts) == 1 and len(texts[0]) <= _SHORT
-        job = _Job(texts, loop.time() + self._seconds, loop.create_future(), short)
+        short, now = len(texts) == 1 and len(texts[0]) <= _SHORT, loop.time()
+        few = short and self._callers[caller] < _OF_ONE_CALLER // 2  # else who asks much at a time would be refused
+        begins = now + _GATHERING * tick_of(len(texts[0])) if few else now
+        job = _Job(texts, begins, now + self._seconds, loop.create_future(), short)
         self._jobs.append(job)
         self._changed.set()
         self._callers[caller] += 1
@@ -339,15 +334,19 @@ class ScoringPool:
 
     async def _work(self, served: ServedScan, process: ProcessPoolExecutor) -> None:
         """Have a process score what waits, for as long as this is served."""
+        loop = asyncio.get_running_loop()
         try:
             while served is self._served:
-                if group := self._next():
+                begins = min((job.begins for job in self._jobs), default=math.inf)
+                if begins > loop.time():
+                    self._changed.clear()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout_at(begins):
+                            await self._changed.wait()
+                elif group := self._next():
                     self.scoring += 1
                     process = await self._score(group, served, process)
                     self.scoring -= 1
-                else:
-                    self._changed.clear()
-                    await self._changed.wait()
         finally:
             self._end(process)
 

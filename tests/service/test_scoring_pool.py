@@ -68,3 +68,59 @@ def test_texts_that_cannot_be_looked_at_are_refused_and_take_no_process(monkeypa
     refused = "This text could not be looked at. Ask again, or with less of it."
     assert asyncio.run(find([b"raise"], [b"a", b"b"])) == [refused, [b"a", b"b"]]
     assert asyncio.run(find([b"a"], [b"raise"], [b"b"], [b"c", b"raise"])) == [[b"a"], refused, [b"b"], refused]
+
+
+class AtOnce(ScoringPool):
+    """A pool that answers groups without a process, and keeps what was looked at together."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 60, b"")
+        self.groups: list[list[bytes]] = []
+        self._served = object()
+
+    async def _score(self, group, served, process):
+        self.groups.append([text for job in group for text in job.texts])
+        for job in group:
+            job.answer.set_result((job.texts, served))
+        return process
+
+    def _end(self, process):
+        pass
+
+
+def groups_of(*asked: tuple[str, list[bytes]]) -> list[list[bytes]]:
+    """What a pool looks at together, of texts that callers ask about one behind the other."""
+
+    async def ask() -> list[list[bytes]]:
+        pool = AtOnce()
+        working = asyncio.create_task(pool._work(pool._served, None))
+        each = []
+        for caller, texts in asked:
+            each.append(asyncio.create_task(pool.find_marks(caller, texts)))
+            await asyncio.sleep(0.001)
+        found = await asyncio.wait_for(asyncio.gather(*each), 60)
+        assert [texts for texts, _ in found] == [texts for _, texts in asked]
+        working.cancel()
+        return pool.groups
+
+    return asyncio.run(ask())
+
+
+def test_short_texts_that_come_one_behind_the_other_are_looked_at_together(monkeypatch):
+    """A text by itself takes a process nearly as long as ten."""
+    monkeypatch.setattr(scoring, "_GATHERING", 5)
+    assert groups_of(("one", [b"a"]), ("other", [b"b"])) == [[b"a", b"b"]]
+
+
+@pytest.mark.parametrize("last", [[b"c" * 5000], [b"c", b"d"]])
+def test_a_long_text_or_several_wait_for_no_others(monkeypatch, last):
+    monkeypatch.setattr(scoring, "_GATHERING", 10_000)
+    assert groups_of(("one", last)) == [last]
+    assert groups_of(("one", [b"a"]), ("other", last)) == [[b"a"], last]
+
+
+def test_who_asks_about_half_of_what_one_caller_may_waits_for_no_others(monkeypatch):
+    """Else texts that come evenly, and wait together, would be refused for being many."""
+    monkeypatch.setattr(scoring, "_GATHERING", 10_000)
+    texts = [b"%d" % number for number in range(5)]
+    assert groups_of(*(("one", [text]) for text in texts)) == [texts]
