@@ -264,7 +264,7 @@ class Version2Mark(NativeMark):
         score_of_user[looked_into] = score_user[:, 0]
         total = np.where(looked_into, score_group + score_of_user, 0)
         best_first = np.lexsort((message, np.where(looked_into, -total, np.inf)), axis=1)
-        where = documents[:, None], best_first
+        where = np.arange(len(shared))[:, None], best_first
         message, total, score_of_user = message[where], total[where], score_of_user[where]
         return Candidates(message, total, UserEvidence(score_of_user, of_users.scored, groups), independent=True)
 
