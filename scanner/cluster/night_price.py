@@ -207,7 +207,7 @@ def price_night(
 
 
 OPERATIONS_A_SECOND = 1e13
-"""Operations of a GPU in a second while one worker's model reads texts, as measured (docs/operations/gpus.md)."""
+"""Operations of a GPU in a second while one worker's model reads texts, as measured on an H200."""
 
 READER_PARAMETERS = 1e8
 """Parameters for which the price of a model's reading is stated. Twice as many take twice as long."""
