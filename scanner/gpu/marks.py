@@ -2,7 +2,8 @@
 
 The score of one message is computed on the CPU: one block a token costs less than reading and tokenising the text. So
 are nonces, at 2 ns a token. All messages of green lists, whose blocks hold many numbers each, and of the paper's own
-mark, version 1, are scored on the CPU too: on a device they are not three times as fast as on its machine's cores.
+mark, version 1, are scored on the CPU too: with all looks, a device could make a scan of green lists 1.8 times as fast
+at most.
 """
 
 import json
