@@ -378,10 +378,11 @@ class ScoringPool:
             process = self._new(served)
             for job in group:
                 job.may_join = False
-                if len(group) > 1:  # each by itself, so that none is lost by another
+                if len(group) > 1 and self._served is not None:  # each by itself, so that none is lost by another
                     self._jobs.append(job)
                 else:
                     job.refuse(_NOT_LOOKED_AT)
+            self._changed.set()  # this process may serve no more, and another one takes them
         return process
 
     def _new(self, served: ServedScan) -> ProcessPoolExecutor:

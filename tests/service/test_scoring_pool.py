@@ -2,9 +2,11 @@
 
 import asyncio
 import multiprocessing
+import os
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -124,3 +126,53 @@ def test_who_asks_about_half_of_what_one_caller_may_waits_for_no_others(monkeypa
     monkeypatch.setattr(scoring, "_GATHERING", 10_000)
     texts = [b"%d" % number for number in range(5)]
     assert groups_of(*(("one", [text]) for text in texts)) == [texts]
+
+
+class HeldProcess:
+    """In the place of a process that is ready: what it is asked stays unanswered."""
+
+    def __init__(self) -> None:
+        self.held: list[Future] = []
+
+    def submit(self, function, *_jobs) -> Future:
+        future = Future()
+        if function is os.getpid:
+            future.set_result(0)
+        else:
+            self.held.append(future)
+        return future
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_texts_whose_process_ends_once_it_serves_no_more_get_an_answer(monkeypatch, goes_on):
+    """They waited until somebody else asked, or for as long as the registry could not be read."""
+    processes: list[HeldProcess] = []
+    monkeypatch.setattr(ScoringPool, "_new", lambda *_: processes.append(HeldProcess()) or processes[-1])
+    monkeypatch.setattr(ScoringPool, "_end", lambda *_: None)
+    monkeypatch.setattr(scoring, "_GATHERING", 0)
+
+    async def until(holds) -> None:
+        while not holds():
+            await asyncio.sleep(0)
+
+    async def ask() -> list[object]:
+        pool = ScoringPool(1, 60, b"")
+        await pool.serve(object())
+        asked = [asyncio.create_task(pool.find_marks(text, [text])) for text in (b"a", b"b")]
+        await until(lambda: processes[0].held)
+        if goes_on:
+            await pool.serve(object())
+            await until(lambda: not pool._changed.is_set())
+        else:
+            pool.stop()
+        processes[0].held[0].set_exception(BrokenProcessPool())
+        for number in range(2 * goes_on):
+            await until(lambda number=number: len(processes[1].held) > number)
+            processes[1].held[number].set_result([["found"]])
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        pool.stop()
+        return [str(each) if isinstance(each, Unavailable) else each[0] for each in found]
+
+    refused = "This text could not be looked at. Ask again, or with less of it."
+    found = asyncio.run(asyncio.wait_for(ask(), 10))
+    assert found == ([["found"]] * 2 if goes_on else [refused] * 2)
