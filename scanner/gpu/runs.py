@@ -152,7 +152,7 @@ def best_sums(runs: Runs, exact: Exact) -> tuple[NDArray[np.int64], NDArray[np.f
     """
     shape = len(runs.scored), runs.most
     numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape)
-    least = min(runs.least, runs.length)
+    least = min(max(runs.least, 1), runs.length)
     for chosen in runs.parts(np.arange(len(runs.scored))):
         part = runs.some(chosen)
         sums = all_sums(part)

@@ -6,7 +6,8 @@ quarter of the cost of the logarithm itself, and only the few messages whose bou
 Version 1 adds the bits of each R (`sum_bits`).
 
 Version 2 takes the logarithm of a product (`bound_run`): FACTORS_A_PRODUCT factors are multiplied in single precision
-before an exponent is looked at, LANES steps side by side, and a logarithm is taken once a lane, at the end. No bound is
+before an exponent is looked at, and a logarithm is taken once a lane, at the end. A lane is one of LANES blocks, so
+that none is empty and none are added up; the blocks that are left, fewer, have LANES steps side by side. No bound is
 too small, and every STEPS_A_PRODUCT steps make it too large by 16 · 0.0861 · ln 2 = 0.96 at most:
 1. (2^32 − 1 − w) | 1 is R or R − 1, and at least 1. A factor that is too small makes the bound larger.
 2. To round a factor to a float, and a product, adds 2^-24 of it at most: 2^-12 / ln 2 units of ln 2 / 2^11 a step,
@@ -129,26 +130,47 @@ def bound_run(
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])
     shared = np.empty((min(len(ids), STEPS_A_PRODUCT) + LANES - 1) // LANES * _SHARED, np.uint32)
-    products, logarithms = np.empty(_TILE, np.uint32), np.empty(_TILE, np.uint32)
+    together = len(bounds) // _TILE * _TILE
     bounds[:] = 0
     for p in range(0, len(ids), STEPS_A_PRODUCT):
         steps = min(STEPS_A_PRODUCT, len(ids) - p)
         _write_shared(k, ids[p : p + steps], nonces[p : p + steps], first, shared)
-        vectors = (steps + LANES - 1) // LANES
-        moves = (vectors - 1) // FACTORS_A_PRODUCT
-        most = np.int64(LANES * (32 * vectors + moves + 1)) << 11  # a product begins at exponent 1
-        for b in range(uint64(len(bounds) >> BITS)):
-            products[:] = _START
-            logarithms[:] = uint32(0)
-            for begin in range(0, vectors, FACTORS_A_PRODUCT):
-                if begin:
-                    _move_exponents(products, logarithms)
-                _multiply(
-                    k, shared, uint64(begin), uint64(min(begin + FACTORS_A_PRODUCT, vectors)), uint32(b), products
-                )
-            _add_lanes(products, logarithms)
-            for n in range(uint64(_NUMBERS)):
-                bounds[b * uint64(_NUMBERS) + n] += most - np.int64(logarithms[n])
+        _bound_blocks(k, shared, steps, bounds[:together])
+        _bound_steps(k, shared, steps, together >> BITS, bounds[together:])
+
+
+@kernel
+def _bound_blocks(key: tuple[uint32, ...], shared: NDArray[np.uint32], steps: int, bounds: NDArray[np.int64]) -> None:
+    """Add bounds over some steps for numbers of whole tiles: LANES blocks of a step stand side by side."""
+    products, logarithms = np.empty(_TILE, np.uint32), np.empty(_TILE, np.uint32)
+    most = _most_of(steps, 1)
+    for tile in range(0, len(bounds), _TILE):
+        _multiply_all(key, shared, steps, uint32(tile >> BITS), 0, products, logarithms)
+        _turn(logarithms, products)
+        for n in range(uint64(_TILE)):
+            bounds[uint64(tile) + n] += most - np.int64(logarithms[n])
+
+
+@kernel
+def _bound_steps(
+    key: tuple[uint32, ...], shared: NDArray[np.uint32], steps: int, block: int, bounds: NDArray[np.int64]
+) -> None:
+    """Add bounds over some steps for the numbers from a block on: LANES steps of a block stand side by side."""
+    products, logarithms = np.empty(_TILE, np.uint32), np.empty(_TILE, np.uint32)
+    vectors = (steps + LANES - 1) // LANES
+    most = _most_of(vectors, LANES)
+    for b in range(uint64(len(bounds) >> BITS)):
+        _multiply_all(key, shared, vectors, uint32(block + b), 1, products, logarithms)
+        _add_up(logarithms, products)
+        for n in range(uint64(_NUMBERS)):
+            bounds[b * uint64(_NUMBERS) + n] += most - np.int64(logarithms[n])
+
+
+@kernel
+def _most_of(factors: int, lanes: int) -> int:
+    """Logarithms of so many lanes, in units of 2^-11, if each of their factors were 2^32."""
+    moves = (factors - 1) // FACTORS_A_PRODUCT
+    return lanes * (32 * factors + moves + 1) << 11  # a product begins at exponent 1
 
 
 @kernel
@@ -174,29 +196,57 @@ def _write_shared(
 
 
 @inlined
+def _multiply_all(
+    key: tuple[uint32, ...],
+    shared: NDArray[np.uint32],
+    factors: int,
+    block: uint32,
+    apart: int,
+    products: NDArray[np.uint32],
+    logarithms: NDArray[np.uint32],
+) -> None:
+    """Logarithms of products of so many factors in each lane, in units of 2^-11: uint32[_TILE], number after number.
+
+    apart: as of `_multiply`; products: uint32[_TILE], for its use.
+    """
+    products[:] = _START
+    logarithms[:] = uint32(0)
+    for begin in range(0, factors, FACTORS_A_PRODUCT):
+        if begin:
+            _move_exponents(products, logarithms)
+        end = min(begin + FACTORS_A_PRODUCT, factors)
+        _multiply(key, shared, uint64(begin), uint64(end), block, apart, products)
+    _take_logarithms(products, logarithms)
+
+
+@inlined
 def _multiply(
     key: tuple[uint32, ...],
     shared: NDArray[np.uint32],
     begin: uint64,
     end: uint64,
     block: uint32,
+    apart: int,
     products: NDArray[np.uint32],
 ) -> None:
-    """Multiply the products of a block's numbers, as the bits of floats, by the factors of some vectors of steps.
+    """Multiply products of numbers, as the bits of floats, by factors begin … end−1 of each lane.
 
-    A lane without a step has the factor 2^32: all bits of it are set.
+    A lane is a block, and a factor one step of all; or apart is 1, a lane is a step, and factors are those of LANES
+    steps after LANES steps. A lane without a step has the factor 2^32: all bits of it are set.
     """
-    for v in range(begin, end):
-        vector = shared[v * uint64(_SHARED) : (v + uint64(1)) * uint64(_SHARED)]
+    for f in range(begin, end):
+        v, first = (f, uint64(0)) if apart else (f // uint64(LANES), f % uint64(LANES))
+        steps = shared[v * uint64(_SHARED) + first :]
         for i in range(LANES):
+            s = i * apart
             columns = (
-                vector[4 * LANES + i], vector[5 * LANES + i], vector[6 * LANES + i], vector[7 * LANES + i],
-                vector[8 * LANES + i], vector[9 * LANES + i], vector[10 * LANES + i], vector[11 * LANES + i],
-                vector[12 * LANES + i], vector[13 * LANES + i], vector[14 * LANES + i], vector[15 * LANES + i],
+                steps[4 * LANES + s], steps[5 * LANES + s], steps[6 * LANES + s], steps[7 * LANES + s],
+                steps[8 * LANES + s], steps[9 * LANES + s], steps[10 * LANES + s], steps[11 * LANES + s],
+                steps[12 * LANES + s], steps[13 * LANES + s], steps[14 * LANES + s], steps[15 * LANES + s],
             )  # fmt: skip
-            counter = uint32(vector[i] + block)
-            x = block_after(key, columns, counter, vector[LANES + i], vector[2 * LANES + i], vector[3 * LANES + i])
-            none = vector[16 * LANES + i]
+            counter = uint32(uint32(steps[s] + block) + uint32(i * (1 - apart)))
+            x = block_after(key, columns, counter, steps[LANES + s], steps[2 * LANES + s], steps[3 * LANES + s])
+            none = steps[16 * LANES + s]
             products[i] = _times(products[i], x[0], none)
             products[LANES + i] = _times(products[LANES + i], x[1], none)
             products[2 * LANES + i] = _times(products[2 * LANES + i], x[2], none)
@@ -231,11 +281,25 @@ def _move_exponents(products: NDArray[np.uint32], exponents: NDArray[np.uint32])
 
 
 @inlined
-def _add_lanes(products: NDArray[np.uint32], logarithms: NDArray[np.uint32]) -> None:
-    """Turn exponents into logarithms in units of 2^-11, and add those of LANES lanes up, number after number."""
+def _take_logarithms(products: NDArray[np.uint32], logarithms: NDArray[np.uint32]) -> None:
+    """Turn sums of exponents into logarithms of products in units of 2^-11."""
     for i in range(uint64(_TILE)):
         logarithms[i] = uint32(logarithms[i] << uint32(11)) + (products[i] >> uint32(12))
-    _add_up(logarithms, products)
+
+
+@inlined
+def _turn(values: NDArray[np.uint32], scratch: NDArray[np.uint32]) -> None:
+    """Put the values of each lane side by side, where those of each number were; both uint32[_TILE]."""
+    _interleave_halves(values, scratch)
+    _interleave_halves(scratch, values)
+    _interleave_halves(values, scratch)
+    _interleave_halves(scratch, values)
+
+
+@inlined
+def _interleave_halves(values: NDArray[np.uint32], out: NDArray[np.uint32]) -> None:
+    for i in range(uint64(_TILE // 2)):
+        out[uint64(2) * i], out[uint64(2) * i + uint64(1)] = values[i], values[i + uint64(_TILE // 2)]
 
 
 @inlined
@@ -282,7 +346,7 @@ def best_of_runs(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The numbers of largest scores of each run, best first, ties to the smaller: int64[R, most], float64[R, most].
 
-    −1 and 0 where there are fewer; `least` is 1 or 2. keys: uint32[K, 8].
+    −1 and 0 where there are fewer; `least` is 2 at most. keys: uint32[K, 8].
     """
     shape = len(request.first), request.most
     numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape)
@@ -311,17 +375,19 @@ def list_best(
     Args:
         run: key, uint32[8]; ids, uint32[T]; nonces, uint64[T]; and its first number.
         bounds: int64[length], in units of ln 2 / 2^11, of which `units_of` tells what reaches a score.
-        least: 1 or 2.
+        least: 0, 1 or 2.
         floor: of the others.
         numbers: int64[most], written; −1 before.
         scores: float64[most], written; 0 before.
     """
     key, ids, nonces, first = run
-    a, b = _largest_two(bounds)
+    a = _largest(bounds, -1)
+    if least == 0 and bounds[a] < units_of(floor, len(ids)):
+        return
     best = reached = score_of_number(key, ids, nonces, first + a)
-    if least > 1 and b >= 0:
-        reached = min(best, score_of_number(key, ids, nonces, first + b))
-    enough = units_of(min(reached, floor), len(ids))
+    if least > 1 and len(bounds) > 1:
+        reached = min(best, score_of_number(key, ids, nonces, first + _largest(bounds, a)))
+    enough = units_of(reached if len(numbers) == 1 else min(reached, floor), len(ids))
     for number in range(len(bounds)):
         if bounds[number] >= enough:
             score = best if number == a else score_of_number(key, ids, nonces, first + number)
@@ -338,15 +404,15 @@ def drop_below(floor: float, least: int, numbers: NDArray[np.int64], scores: NDA
 
 
 @kernel
-def _largest_two(bounds: NDArray[np.int64]) -> tuple[int, int]:
-    """Places of the two largest values; the second is −1 where there is only one value."""
-    a, b = 0, -1
-    for i in range(1, len(bounds)):
-        if bounds[i] > bounds[a]:
-            a, b = i, a
-        elif b < 0 or bounds[i] > bounds[b]:
-            b = i
-    return a, b
+def _largest(bounds: NDArray[np.int64], but: int) -> int:
+    """Place of the largest value, the first of equal ones, but for one place, −1: none. There is another one."""
+    most = np.int64(-(2**63))
+    for i in range(len(bounds)):
+        most = max(most, bounds[i] if i != but else np.int64(-(2**63)))
+    place = 0
+    while bounds[place] != most or place == but:
+        place += 1
+    return place
 
 
 @kernel

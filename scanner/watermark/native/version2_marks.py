@@ -126,11 +126,13 @@ class Version2Mark(NativeMark):
         chosen = np.zeros(len(windows.begin), np.bool_)
         chosen[window] = True
         steps = users.of_ranges(_other_steps(windows.where(chosen), of_windows.where(chosen)))
-        rows, none = np.arange(len(window)), np.full(len(window), np.inf)
-        user, score = self._best(steps, RunRequest(rows, best.number[window] * MOST_NUMBERS, groups, 1, 1, none))
         # draws are rounded to floats, by which a bound may be too small: by 2^-24 in log2 of each (gumbel_runs)
-        most = (best.bound[window] + score[:, 0].astype(np.float64)) * (1.0 if self.law.discrete else 1.0 + 2.0**-20)
-        left = self._reaching(most, windows.length[window], np.log10(share) - np.log10(count) + _ROOM)
+        larger, log10_p = 1.0 if self.law.discrete else 1.0 + 2.0**-20, np.log10(share) - np.log10(count) + _ROOM
+        floors = self._floors_of(windows.length[window], log10_p) * ((1.0 - _ROOM) / larger) - best.bound[window]
+        request = RunRequest(np.arange(len(window)), best.number[window] * MOST_NUMBERS, groups, 0, 1, floors)
+        user, score = self._best(steps, request)
+        most = np.where(user[:, 0] >= 0, (best.bound[window] + score[:, 0].astype(np.float64)) * larger, -np.inf)
+        left = self._reaching(most, windows.length[window], log10_p)
         return candidates, window[left], best.number[window[left]] * groups + user[left, 0]
 
     def _windows_of_groups(self, best: BestNumbers, windows: Ranges, groups: int) -> NDArray[np.int64]:

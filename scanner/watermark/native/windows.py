@@ -213,18 +213,20 @@ def best_gumbel(
     # number k of block b in column LANES · k + b; differences of sums that went around are right still
     sums, columns = np.zeros((longest + 1) * LANES * NUMBERS, np.uint32), np.arange(LANES * NUMBERS)
     places = (columns % LANES * NUMBERS + columns // LANES).astype(np.uint32)
+    is_none = np.ones(((count - 1) // len(places) + 1, len(places)), np.uint32)
+    is_none[-1] = np.where(places <= uint32((count - 1) % len(places)), uint32(1), ~uint32(0))
     numbers, scores = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
     listed, listed_scores, sums_of_parts = _room_for(parts, count, LANES * NUMBERS, 0.0)
     for d in range(len(first) - 1):
         key, at, size = keys[steps.whose[d]], steps.offsets[d], steps.offsets[d + 1] - steps.offsets[d]
         for run in range(0, count if first[d + 1] > first[d] else 0, LANES * NUMBERS):
             side = min(LANES, (count - run + NUMBERS - 1) // NUMBERS)
-            now, at_once, used = (np.zeros(len(places), np.uint32), CHUNK // side, places < uint32(count - run))
+            at_once, none = CHUNK // side, is_none[run // len(places)]
             for p in range(0, size, at_once):
                 these = min(at_once, size - p)
                 _begin_side_by_side(steps, at + p, these, run >> BITS, side, inputs)
                 chacha8_lanes(key, inputs, these * side, block)
-                _add_bounds(block, side, these, used, now, sums[(p + 1) * len(places) :])
+                _add_bounds(block, side, these, none, sums[p * len(places) :])
             _find_best(sums, places, run, at, first[d], first[d + 1], begin, end, numbers, scores)
             _keep_sums(sums, places, run, at, d, parts, sums_of_parts)
         for p in range(parts.first[d], parts.first[d + 1]):
@@ -239,39 +241,39 @@ def _begin_side_by_side(
     steps: ScoredSteps, first: int, size: int, block: int, side: int, inputs: NDArray[np.uint32]
 ) -> None:
     """Counters and nonces of `side` blocks of each of some steps, step by step, as `chacha8_lanes` takes them."""
-    lane = 0
-    for p in range(first, first + size):
-        low, high, nonce = uint32(steps.ids[p] << uint32(32 - BITS)), steps.ids[p] >> uint32(BITS), steps.nonces[p]
-        for b in range(side):
-            inputs[lane], inputs[CHUNK + lane] = low | uint32(block + b), high
-            inputs[2 * CHUNK + lane], inputs[3 * CHUNK + lane] = (uint32(nonce), uint32(nonce >> uint64(32)))
-            lane += 1
+    for i in range(uint64(size)):
+        p, lane = uint64(first) + i, i * uint64(side)
+        low, high = uint32(steps.ids[p] << uint32(32 - BITS)) | uint32(block), steps.ids[p] >> uint32(BITS)
+        low_nonce, high_nonce = uint32(steps.nonces[p]), uint32(steps.nonces[p] >> uint64(32))
+        for b in range(uint64(side)):
+            inputs[lane + b], inputs[uint64(CHUNK) + lane + b] = low + uint32(b), high
+            inputs[uint64(2 * CHUNK) + lane + b], inputs[uint64(3 * CHUNK) + lane + b] = low_nonce, high_nonce
 
 
 @kernel
 def _add_bounds(
-    block: NDArray[np.uint32],
-    side: int,
-    size: int,
-    valid: NDArray[np.bool_],
-    now: NDArray[np.uint32],
-    sums: NDArray[np.uint32],
+    block: NDArray[np.uint32], side: int, size: int, none: NDArray[np.uint32], sums: NDArray[np.uint32]
 ) -> None:
-    """Go on with running sums of bounds on the terms of some steps; of numbers that are not valid they are 0."""
-    for k in range(NUMBERS):
-        draws = block[k * CHUNK : k * CHUNK + side * size]
-        for i in range(len(draws)):
-            rest = float32(uint32(~draws[i] | uint32(1)))
-            draws[i] = uint32(MOST_OF_A_TERM) - uint32(rest.view(np.uint32) >> uint32(12))
-    used, row, width = np.where(valid, ~uint32(0), uint32(0)), uint64(CHUNK), uint64(LANES)
+    """Go on with running sums of bounds on the terms of some steps, from those before the first of them.
+
+    A number that is none adds 0: all bits of it are set, and those of every other one's last place.
+    """
+    row, width = uint64(CHUNK), uint64(LANES)
     for i in range(uint64(size)):
-        after = i * uint64(LANES * NUMBERS)
+        before, after = i * uint64(LANES * NUMBERS), (i + uint64(1)) * uint64(LANES * NUMBERS)
         for k in range(uint64(0), uint64(NUMBERS), uint64(4)):
-            a, place = k * row + i * uint64(side), k * width
-            b, c, d = a + row, a + row + row, a + row + row + row
-            for j in range(place, place + width):  # four at once, as in `_count_bits`
-                lane = j - place
-                _add(now, sums, j, after, block[a + lane] & used[j])
-                _add(now, sums, j + width, after, block[b + lane] & used[j + width])
-                _add(now, sums, j + width + width, after, block[c + lane] & used[j + width + width])
-                _add(now, sums, j + width + width + width, after, block[d + lane] & used[j + width + width + width])
+            draws, place = k * row + i * uint64(side), k * width
+            for lane in range(width):  # four at once, as in `_count_bits`
+                a, j = draws + lane, place + lane
+                b, c, d = j + width, j + width + width, j + width + width + width
+                sums[after + j] = sums[before + j] + _bound_of(block[a], none[j])
+                sums[after + b] = sums[before + b] + _bound_of(block[a + row], none[b])
+                sums[after + c] = sums[before + c] + _bound_of(block[a + row + row], none[c])
+                sums[after + d] = sums[before + d] + _bound_of(block[a + row + row + row], none[d])
+
+
+@kernel
+def _bound_of(draw: uint32, none: uint32) -> uint32:
+    """A bound on a draw's term in units of ln 2 / 2^11, by exponent and 11 bits of the fraction of 2^32 − w."""
+    rest = float32(uint32(~draw | none))
+    return uint32(MOST_OF_A_TERM) - uint32(rest.view(np.uint32) >> uint32(12))

@@ -74,15 +74,16 @@ def test_more_blocks_than_a_program_has(monkeypatch):
     assert_searched_alike(pair("gumbel", 0), random_documents(1, [6, 1], vocabulary=2**32 - 1), 4 * 16 + 3)
 
 
-def test_a_run_that_begins_far_on_and_what_reaches_its_floor():
+@pytest.mark.parametrize(("least", "found_of_each"), [(0, [4, 0]), (1, [4, 1]), (2, [4, 2])])
+def test_a_run_that_begins_far_on_and_what_reaches_its_floor(least, found_of_each):
     one = pair("gumbel", 1, 65_536)
     tokens = batch_tokens(random_documents(2, [9]))
     steps = steps_of(tokens, one.fast.rule.positions(tokens, "ngram"), np.arange(8, dtype=np.uint64) << np.uint64(40))
-    request = RunRequest(np.zeros(2, np.int64), np.array([0, 65_535 << 16]), 300, 2, 5, np.array([16.0, np.inf]))
+    request = RunRequest(np.zeros(2, np.int64), np.array([0, 65_535 << 16]), 300, least, 5, np.array([16.0, np.inf]))
     numbers, scores = on_device(one.fast, CPU)._best(steps, request)
     for found, wanted in zip((numbers, scores), one.fast.best_of_runs(steps, request), strict=True):
         np.testing.assert_array_equal(found, wanted)
-    assert (numbers >= 0).sum(axis=1).tolist() == [4, 2]
+    assert (numbers >= 0).sum(axis=1).tolist() == found_of_each
 
 
 def laid_out(one: Pair, documents, count: int) -> device_runs.Runs:

@@ -50,11 +50,12 @@ def test_no_score_of_the_reference_is_larger(document, first):
     "scored",
     [1, 15, 16, 17, 111, 112, 113, STEPS_A_PRODUCT - 1, STEPS_A_PRODUCT, STEPS_A_PRODUCT + 1, 3 * STEPS_A_PRODUCT + 40],
 )
-def test_no_score_is_larger_and_none_smaller_by_much(scored):
-    """Vectors that are not full, products that are, and several parts of a document."""
+@pytest.mark.parametrize("blocks", [3, 2 * LANES + 1])
+def test_no_score_is_larger_and_none_smaller_by_much(scored, blocks):
+    """Vectors that are not full, products that are, several parts of a document, and blocks side by side or not."""
     mark = pair("gumbel", 1).fast
     (document,) = random_documents(scored, (scored + 1,))
-    bounds, _ = bounds_of(mark, document, 3)
+    bounds, _ = bounds_of(mark, document, blocks)
     copies = batch_tokens([document] * len(bounds))
     scores = mark.score(copies, scored_positions(copies, 1, "none"), np.arange(len(bounds)))
     parts = -(-scored // STEPS_A_PRODUCT)
@@ -75,7 +76,8 @@ def test_any_draws_of_one_lane(drawn):
         products[0] = gumbel_runs._times(products[0], np.uint32(draw), np.uint32(1))
         products[1:] = gumbel_runs._times(products[1], np.uint32(draw), ~np.uint32(0))
     looks = (len(drawn) - 1) // FACTORS_A_PRODUCT
-    gumbel_runs._add_lanes(products, logarithms)
+    gumbel_runs._take_logarithms(products, logarithms)
+    gumbel_runs._add_up(logarithms, products)
     bound = (LANES * (32 * len(drawn) + looks + 1) << 11) - int(logarithms[0])
     exact = math.fsum(32.0 - math.log2(2**32 - draw) for draw in drawn) * 2**11
     assert exact - len(drawn) * 2.0**-11 <= bound

@@ -11,7 +11,7 @@ from scanner.watermark.native import version2_marks
 from scanner.watermark.native.green_runs import BLOCKS_ASIDE, FEWEST_BLOCKS_ASIDE, bit_length, count_run, words_of
 from scanner.watermark.native.gumbel_runs import STEPS_A_PRODUCT
 from scanner.watermark.native.secret import planes_of
-from scanner.watermark.native.streams import in_two, is_group_step, steps_of
+from scanner.watermark.native.streams import RunRequest, in_two, is_group_step, steps_of
 from scanner.watermark.positions import positions_where
 from tests.watermark.native2.known2 import SECRET, marked, pair
 from tests.watermark.pairs import batch_tokens
@@ -177,3 +177,19 @@ def test_no_key_of_a_law_searches_for_a_floor_again(monkeypatch):
 
 def test_the_secret_of_these_tests_shows_in_no_repr():
     assert SECRET.hex() not in repr(pair("greenlist", 4, 19).fast)
+
+
+@pytest.mark.parametrize("method", ["greenlist", "gumbel"])
+def test_a_run_of_which_none_needs_be_returned_has_its_best_number_if_that_scores_enough(method):
+    mark, count = pair(method, 1).fast, 300
+    tokens = batch_tokens(random_documents(11, (41, 5, 120)))
+    positions = scored_positions(tokens, 1, "ngram")
+    scores = np.stack([mark.score(tokens, positions, message) for message in range(count)], axis=1).astype(np.float64)
+    best = scores.max(axis=1)
+    steps, documents = steps_of(tokens, positions, mark._nonces(tokens, positions)), np.arange(3)
+    for floors in (best, np.nextafter(best, np.inf), best / 2, np.full(3, -1.0), np.full(3, np.inf)):
+        request = RunRequest(documents, np.zeros(3, np.int64), count, 0, 1, floors)
+        number, score = mark.best_of_runs(steps, request)
+        enough = best >= floors
+        assert number[:, 0].tolist() == np.where(enough, scores.argmax(axis=1), -1).tolist()
+        assert score[:, 0].tolist() == np.where(enough, best, 0.0).tolist()
