@@ -287,12 +287,14 @@ class ScoringPool:
             Unavailable: they cannot be opened.
         """
         begun = [self._new(served) for _ in range(self._workers)]
-        try:
-            await asyncio.gather(*(asyncio.wrap_future(each.submit(os.getpid)) for each in begun))
-        except BrokenProcessPool:
+        with contextlib.ExitStack() as ending:
             for each in begun:
-                self._end(each)
-            raise Unavailable("the keys cannot be opened") from None
+                ending.callback(self._end, each)
+            try:
+                await asyncio.gather(*(asyncio.wrap_future(each.submit(os.getpid)) for each in begun))
+            except BrokenProcessPool:
+                raise Unavailable("the keys cannot be opened") from None
+            ending.pop_all()
         self._served = served
         self._changed.set()
         for each in begun:

@@ -176,3 +176,23 @@ def test_texts_whose_process_ends_once_it_serves_no_more_get_an_answer(monkeypat
     refused = "This text could not be looked at. Ask again, or with less of it."
     found = asyncio.run(asyncio.wait_for(ask(), 10))
     assert found == ([["found"]] * 2 if goes_on else [refused] * 2)
+
+
+def test_where_a_process_cannot_be_started_none_of_the_others_stays(monkeypatch):
+    """The system may allow no more: a detector that tries again each second would have more of them each time."""
+
+    def refuse(*_) -> Future:
+        raise BlockingIOError
+
+    begun, ended = [HeldProcess(), HeldProcess()], []
+    begun[1].submit = refuse
+    given = iter(begun)
+    monkeypatch.setattr(ScoringPool, "_new", lambda *_: next(given))
+    monkeypatch.setattr(ScoringPool, "_end", lambda _, process: ended.append(process))
+
+    async def serve() -> None:
+        await ScoringPool(2, 60, b"").serve(object())
+
+    with pytest.raises(BlockingIOError):
+        asyncio.run(serve())
+    assert set(ended) == set(begun)
