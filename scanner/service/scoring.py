@@ -366,8 +366,10 @@ class ScoringPool:
     async def _score(
         self, group: Sequence[_Job], served: ServedScan, process: ProcessPoolExecutor
     ) -> ProcessPoolExecutor:
-        """Answer jobs; returns the process, or another where it ended over them."""
+        """Answer jobs; returns the process, or the one that took the place of an ended one."""
         try:
+            if process not in self.processes:
+                process = self._new(served)
             submitted = asyncio.wrap_future(process.submit(_find_marks_of, [job.texts for job in group]))
             for job, findings in zip(group, await asyncio.wait_for(submitted, self._seconds), strict=True):
                 if findings is None:
@@ -377,7 +379,6 @@ class ScoringPool:
         except Exception:  # whatever it was: who waits gets an answer, and a process goes on
             self.killed += 1
             self._end(process)
-            process = self._new(served)
             for job in group:
                 job.may_join = False
                 if len(group) > 1 and self._served is not None:  # each by itself, so that none is lost by another

@@ -133,6 +133,7 @@ class HeldProcess:
 
     def __init__(self) -> None:
         self.held: list[Future] = []
+        self._processes = None
 
     def submit(self, function, *_jobs) -> Future:
         future = Future()
@@ -142,18 +143,33 @@ class HeldProcess:
             self.held.append(future)
         return future
 
+    def shutdown(self, **_named: bool) -> None:
+        pass
+
+
+def hold_processes(monkeypatch) -> list[HeldProcess]:
+    """Have pools take such processes, which are in the list as they come."""
+    processes: list[HeldProcess] = []
+
+    def new(pool, _served):
+        processes.append(HeldProcess())
+        pool.processes.add(processes[-1])
+        return processes[-1]
+
+    monkeypatch.setattr(ScoringPool, "_new", new)
+    monkeypatch.setattr(scoring, "_GATHERING", 0)
+    return processes
+
+
+async def until(holds) -> None:
+    while not holds():
+        await asyncio.sleep(0)
+
 
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_texts_whose_process_ends_once_it_serves_no_more_get_an_answer(monkeypatch, goes_on):
     """They waited until somebody else asked, or for as long as the registry could not be read."""
-    processes: list[HeldProcess] = []
-    monkeypatch.setattr(ScoringPool, "_new", lambda *_: processes.append(HeldProcess()) or processes[-1])
-    monkeypatch.setattr(ScoringPool, "_end", lambda *_: None)
-    monkeypatch.setattr(scoring, "_GATHERING", 0)
-
-    async def until(holds) -> None:
-        while not holds():
-            await asyncio.sleep(0)
+    processes = hold_processes(monkeypatch)
 
     async def ask() -> list[object]:
         pool = ScoringPool(1, 60, b"")
@@ -174,7 +190,7 @@ def test_texts_whose_process_ends_once_it_serves_no_more_get_an_answer(monkeypat
         return [str(each) if isinstance(each, Unavailable) else each[0] for each in found]
 
     refused = "This text could not be looked at. Ask again, or with less of it."
-    found = asyncio.run(asyncio.wait_for(ask(), 10))
+    found = asyncio.run(asyncio.wait_for(ask(), 60))
     assert found == ([["found"]] * 2 if goes_on else [refused] * 2)
 
 
@@ -196,3 +212,33 @@ def test_where_a_process_cannot_be_started_none_of_the_others_stays(monkeypatch)
     with pytest.raises(BlockingIOError):
         asyncio.run(serve())
     assert set(ended) == set(begun)
+
+
+def test_a_process_that_cannot_be_started_costs_the_texts_that_wait_for_it_alone(monkeypatch):
+    """Nobody looked at any text from then on, though the detector was ready: all waited for ever."""
+    processes = hold_processes(monkeypatch)
+    start = ScoringPool._new
+
+    def refuse(*_) -> HeldProcess:
+        raise BlockingIOError
+
+    async def ask() -> list[object]:
+        pool = ScoringPool(1, 60, b"")
+        await pool.serve(object())
+        asked = [asyncio.create_task(pool.find_marks("one", [b"ends the process"]))]
+        await until(lambda: processes[0].held)
+        processes[0].held[0].set_exception(BrokenProcessPool())
+        monkeypatch.setattr(ScoringPool, "_new", refuse)
+        await until(lambda: asked[0].done())
+        for _ in range(2):
+            asked.append(asyncio.create_task(pool.find_marks("one", [b"a"])))
+            await until(lambda: asked[-1].done() or processes[1:])
+            monkeypatch.setattr(ScoringPool, "_new", start)
+        await until(lambda: processes[1].held)
+        processes[1].held[0].set_result([["found"]])
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        pool.stop()
+        return [str(each) if isinstance(each, Unavailable) else each[0] for each in found]
+
+    refused = "This text could not be looked at. Ask again, or with less of it."
+    assert asyncio.run(asyncio.wait_for(ask(), 60)) == [refused, refused, ["found"]]
