@@ -6,18 +6,14 @@ While one worker tokenises or copies, the GPU works for the others.
 """
 
 import contextlib
-import gc
+import ctypes
+import functools
 import logging
 import os
 import resource
-import secrets
-import signal
 import socket
 import sys
-import tempfile
-import traceback
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import RayError
 
+from scanner.cluster.embedded import QUIET, embedded_ray
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.interrupts import sigterm_interrupts
 from schemas.config import ClusterConfig, ScanClusterConfig
@@ -160,6 +157,12 @@ def limit_memory(most: int, *, more: bool = False) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
+def give_back_memory() -> None:
+    """Give memory that the allocator holds and nobody uses back to the system (glibc)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def resident() -> int:
     """Bytes of memory that this process holds; 0 where the system does not say."""
     return _pages(1)
@@ -177,46 +180,55 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-_OBJECT_STORE_BYTES = 100 * 2**20
-"""Bytes of Ray's object store: only plans and descriptions of files cross it."""
-
 WORKER_MEMORY = 4096 * 2**20
 """Bytes that a worker may take unless configured: the worst text of 16 MiB needs 3.5 GB."""
 
 _SHARE = 0.9
 """Share of the memory that Ray counts as free for work which all workers of a machine may take together."""
 
-_STARTS = 3
-_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 _KNOCK_SECONDS = 10.0
-_TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
 @contextlib.contextmanager
-def cluster(config: ClusterConfig) -> Iterator[int]:
+def ray_begun(config: ClusterConfig) -> Iterator[Callable[[], None]]:
+    """Begin to start Ray, unless it runs or is elsewhere. Gives what connects this process to Ray.
+
+    Raises:
+        ScanFailed: by what connects, when the cluster cannot be reached or started.
+    """
+    address = config.address or os.environ.get("RAY_ADDRESS")
+    if ray.is_initialized() or address:
+        yield functools.partial(_join, address or "")
+        return
+    with embedded_ray(config.workers) as connect:
+        yield connect
+
+
+@contextlib.contextmanager
+def cluster(config: ClusterConfig, connect: Callable[[], None] | None = None) -> Iterator[int]:
     """Connect to Ray; gives the number of workers. An existing connection of this process is used, and left open.
 
     SIGTERM interrupts meanwhile, as Ctrl-C does.
+
+    Args:
+        config: the cluster.
+        connect: what `ray_begun` gave for it; None: Ray starts now.
 
     Raises:
         ScanFailed: the cluster cannot be reached or started.
     """
     # around Ray's start, and again after it: Ray replaces the handler
-    with sigterm_interrupts(), _connected(config) as workers, sigterm_interrupts():
+    with sigterm_interrupts(), _connected(config, connect) as workers, sigterm_interrupts():
         yield workers
 
 
 @contextlib.contextmanager
-def _connected(config: ClusterConfig) -> Iterator[int]:
+def _connected(config: ClusterConfig, connect: Callable[[], None] | None) -> Iterator[int]:
     if ray.is_initialized():
         yield room(config)
         return
-    address = config.address or os.environ.get("RAY_ADDRESS")
-    with tempfile.TemporaryDirectory(prefix="bricks", ignore_cleanup_errors=True) as private:
-        if address:
-            _join(address)
-        else:
-            _start(_embedded(config, private))
+    with ray_begun(config) if connect is None else contextlib.nullcontext(connect) as connect_now:
+        connect_now()
         try:
             yield room(config)
         finally:
@@ -239,49 +251,10 @@ def worker_memory(config: ScanClusterConfig) -> int:
 def _join(address: str) -> None:
     try:
         _knock(address)
-        ray.init(address=address, **_QUIET)
+        ray.init(address=address, **QUIET)
     except Exception as error:  # Ray raises Exception itself
         what = f"Ray: the cluster at {address!r} cannot be reached: {in_a_line(error)}"
         raise ScanFailed(f"{what}; see whether it runs, and what [cluster] address or RAY_ADDRESS names") from None
-
-
-def _start(options: dict[str, Any]) -> None:
-    """Start a cluster in this process. Ray gives its processes 30 s to start, too few where others use the CPUs."""
-    for _ in range(_STARTS):
-        before = _children()
-        try:
-            ray.init(**_QUIET, **options)
-        except Exception as error:  # Ray raises Exception itself when it is too slow to start
-            failure = in_a_line(error)
-            _end_start(error, before)
-        else:
-            return
-    raise ScanFailed(
-        f"Ray: the embedded cluster did not start, tried {_STARTS} times: {failure}; run it again when fewer processes "
-        'use this machine, or start a cluster before (`ray start --head`), and name it by `address = "auto"` in '
-        "[cluster]"
-    )
-
-
-def _end_start(error: Exception, before: set[int]) -> None:
-    """End what Ray started and forgets, which would go on; before: children of this process before the start."""
-    ray.shutdown()
-    for process in _children() - before:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # Ray's objects go here, and waited for none of these
-        traceback.clear_frames(error.__traceback__)
-        gc.collect()
-
-
-def _children() -> set[int]:
-    """Ids of this process's children; none where the system does not list them."""
-    found = set[int]()
-    for path in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread has ended
-            found.update(map(int, path.read_text().split()))
-    return found
 
 
 def _knock(address: str) -> None:
@@ -289,24 +262,6 @@ def _knock(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
-
-
-def _embedded(config: ClusterConfig, private: str) -> dict[str, Any]:
-    """Options of a cluster in this process; private: a folder that nobody else can enter, for its logs and sockets."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray's own is 15, at which one other busy process leaves workers 3 % of its CPU: they started in minutes
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    if not any(name in os.environ for name in _TOKEN_SETTINGS):
-        # Ray listens on all addresses and so needs a token; by default it would write one into the home folder, where
-        # it changes how later clusters start
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    return {
-        "address": "local",
-        "include_dashboard": False,
-        "num_cpus": config.workers,
-        "object_store_memory": _OBJECT_STORE_BYTES,
-        "_temp_dir": f"{private}/ray",  # not the folder itself, which Ray opens to everybody
-    }
 
 
 def room(config: ClusterConfig) -> int:

@@ -17,7 +17,7 @@ import ray
 
 from scanner.audit.in_every_scan.scan_audit import ScanAudit, audit_scan
 from scanner.cluster.commits import Committer, Metrics, ScanTotals, costs
-from scanner.cluster.machines import cluster, fit_gpus, room, share_gpus, worker_memory
+from scanner.cluster.machines import cluster, fit_gpus, ray_begun, room, share_gpus, worker_memory
 from scanner.cluster.model_pass import NO_MODEL_PASS, ModelPassResult, run_model_pass, shards_not_read, shards_of_pass
 from scanner.cluster.passes import (
     AccountTotals,
@@ -259,6 +259,7 @@ class _Scan:
         self._scan_id = f"{self._started_at:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
         self._committer, self._metrics = Committer(plan, self._scan_id), Metrics()
         self._work = ScanWork(0, 0, (), (), ())
+        self._connect: Callable[[], None] | None = None  # to Ray; None: it does not start yet
         self._users_head: str | None = None
         self._verified = NO_RECORD
         self._first_commit: float | None = None
@@ -292,24 +293,26 @@ class _Scan:
     def _scan(self, files: Sequence[InputFile] | None) -> ExitCode:
         plan, passed_over = self._plan, list[str]()
         strict, whole = files is None, files is None and self._share is None
-        self._wait("opening keys, tokenizers and users")
-        check_plan(plan)
-        refuse_mixed(plan.results, trial=plan.trial)
-        self._verified = verify_registry(plan.registry, plan.results)
-        self._users_head = head_of(plan.registry)
-        model_plan = model_pass_of(plan)
         self._wait("listing the input")
         if files is None:
             files = list_files(plan.locations, passed_over=passed_over.append, reading=plan.table_reading)
         if self._share is not None:
             files = [file for file in files if self._share.holds(file)]
-        self._plan = plan = with_filter(plan, self._scan_id)
-        self._committer = Committer(plan, self._scan_id)
-        self._find_work(files, strict=strict)
         with contextlib.ExitStack() as ray_runs:
+            if files:  # Ray starts while keys are opened and footers are read
+                self._connect = ray_runs.enter_context(ray_begun(plan.config.cluster))
+            self._wait("opening keys, tokenizers and users")
+            check_plan(plan)
+            refuse_mixed(plan.results, trial=plan.trial)
+            self._verified = verify_registry(plan.registry, plan.results)
+            self._users_head = head_of(plan.registry)
+            model_plan = model_pass_of(plan)
+            self._plan = plan = with_filter(plan, self._scan_id)
+            self._committer = Committer(plan, self._scan_id)
+            self._find_work(files, strict=strict)
             if self._work.left:
                 self._wait("starting Ray and its workers, which open the keys")
-                workers = ray_runs.enter_context(cluster(plan.config.cluster))
+                workers = ray_runs.enter_context(cluster(plan.config.cluster, self._connect))
                 self._report_metrics()
                 self._work_through(workers)
             self._commit()  # while Ray's metrics can still take it
@@ -334,7 +337,7 @@ class _Scan:
         """Find the work. strict: refuse it where all files lack a column, or one is too old; else files just landed."""
         plan = self._plan
         if plan.config.cluster.require_gpus:
-            with cluster(plan.config.cluster) as workers:
+            with cluster(plan.config.cluster, self._connect) as workers:
                 share_gpus(plan.config.cluster, workers)
         self._wait(f"reading the footers of files: {len(files):,}, and what is done of them")
         inspected = inspect_input(plan, files)
@@ -416,7 +419,7 @@ class _Scan:
         plan = replace(self._plan, documents=sum(shard.rows.documents for shard in self._work.found))
         self._unit = unit_of(plan, shards, self._started_at) if whole else None
         if self._unit is not None and (left := parts_left(plan, self._unit)):
-            with cluster(plan.config.cluster) as workers:
+            with cluster(plan.config.cluster, self._connect) as workers:
                 self._accounts = account_pass(plan, self._scan_id, self._unit, left, workers, self._end_on_signal)
         if self._unit is not None:
             marked = count_marked(plan.results, [self._unit.name])
@@ -433,7 +436,7 @@ class _Scan:
         if left:
             self._wait("starting workers whose model reads texts")
             model_plan = replace(model_plan, documents=sum(shard.rows.documents for shard in shards))
-            with cluster(model_plan.config.cluster) as workers:
+            with cluster(model_plan.config.cluster, self._connect) as workers:
                 given = self._scan_id, self._started_at, left, shards, workers, self._end_on_signal
                 self._model_pass = run_model_pass(model_plan, *given)
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
 from scanner.audit.in_every_scan.decoys import DecoyObserver, Rehearsal
 from scanner.audit.in_every_scan.reserved import reserved_texts
-from scanner.cluster.machines import device_of_worker, limit_memory, peak_memory, resident
+from scanner.cluster.machines import device_of_worker, give_back_memory, limit_memory, peak_memory, resident
 from scanner.cluster.pieces import NO_DOCUMENTS, Busy, DocumentCounts, Files, PackReport, Piece, Report, Seconds
 from scanner.cluster.todo import seconds_a_byte
 from scanner.detection.account_judge import by_account, posts_of
@@ -188,7 +188,10 @@ class Worker:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         pa.set_cpu_count(1)
         # here, without a time limit: on a busy machine it takes minutes, for which no document may be blamed
-        self._detector.compile(Rehearsal(self._decoys) if self._decoys else None)
+        detector = self._detector
+        give_back_memory()  # tokenizers leave a third of what they took while they were opened
+        detector.compile(Rehearsal(self._decoys) if self._decoys else None)
+        give_back_memory()
         self._text_ids  # noqa: B018 - read now, so that a secret that is gone is told before any work
         if self._memory is not None:
             limit_memory(self._memory)

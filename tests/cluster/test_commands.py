@@ -202,8 +202,8 @@ def test_a_scan_says_on_a_terminal_what_it_waits_for(night, plain, monkeypatch, 
     said = [line for line in shown.getvalue().replace("\r", "\n").splitlines() if line.endswith(" …")]
     assert said[0] == "loading numba and Ray …"
     assert said[1:] == [
-        "opening keys, tokenizers and users …",
         "listing the input …",
+        "opening keys, tokenizers and users …",
         "reading the footers of files: 1, and what is done of them …",
         "starting Ray and its workers, which open the keys …",
     ]

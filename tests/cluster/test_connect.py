@@ -1,74 +1,151 @@
-"""The start of an embedded Ray on a machine whose CPUs others use: tried again, then an end with advice."""
+"""The start of an embedded Ray: begun early, tried again on a machine whose CPUs others use, closed to strangers."""
 
 import gc
+import os
+import socket
 import subprocess
 import sys
+import threading
+from types import SimpleNamespace
 
 import pytest
 import ray
+from ray._private import ray_constants
+from ray._private.node import Node
 
-from scanner.cluster.machines import cluster
+from scanner.cluster import embedded
+from scanner.cluster.machines import cluster, ray_begun
 from scanner.errors import ScanFailed
 from schemas.config import ClusterConfig
 
 SLOW = Exception("The current node timed out during startup. This could happen because some of the raylet failed.")
+CONFIG = ClusterConfig(workers=3)
+
+STRANGER = """
+import sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False)
+print(ray.get(ray.remote(lambda: "ran here").remote()))
+"""
+"""Program of somebody who knows where a cluster listens."""
 
 
-def late_starts(monkeypatch, failures: int) -> list[subprocess.Popen[bytes]]:
-    """Have Ray start a process and then be too late, so many times. Returns what was started."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def init(**_options):
-        started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
-        if len(started) <= failures:
-            raise SLOW
-
+@pytest.fixture
+def no_ray(monkeypatch):
+    """This process is connected to no Ray, and connects to none."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray, "init", lambda **_options: None)
+
+
+class Heads:
+    """In place of Ray's processes: starts of them, of which some are late."""
+
+    def __init__(self, late: int) -> None:
+        self.late, self.started, self.ended = late, 0, 0
+
+    def __call__(self, *_given: object) -> SimpleNamespace:
+        self.started += 1
+        if self.started <= self.late:
+            raise SLOW
+        return SimpleNamespace(gcs_address="here:1", end=self.end)
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+@pytest.mark.usefixtures("no_ray")
+@pytest.mark.parametrize("late", [0, 2])
+def test_a_ray_that_starts_too_late_is_started_again(monkeypatch, late):
+    heads = Heads(late)
+    monkeypatch.setattr(embedded, "_Head", heads)
+    with cluster(CONFIG) as workers:
+        assert (workers, heads.started, heads.ended) == (3, late + 1, 0)
+    assert heads.ended == 1
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_ray_that_cannot_be_connected_to_is_started_again(monkeypatch):
+    heads, tries = Heads(0), []
+
+    def init(**_options):
+        tries.append(0)
+        if len(tries) == 1:
+            raise SLOW
+
     monkeypatch.setattr(ray, "init", init)
-    return started
+    monkeypatch.setattr(embedded, "_Head", heads)
+    with cluster(CONFIG):
+        assert (heads.started, heads.ended) == (2, 1)
+    assert heads.ended == 2
 
 
-def test_a_ray_that_starts_too_late_is_started_again_and_nothing_of_it_stays(monkeypatch):
-    started = late_starts(monkeypatch, 2)
-    with cluster(ClusterConfig(workers=3)) as workers:
-        assert workers == 3
-        assert [process.wait(60) for process in started[:2]] == [-9, -9]
-        assert started[2].poll() is None
-    started[2].kill()
-    started[2].wait()
+@pytest.mark.usefixtures("no_ray")
+def test_a_ray_that_was_begun_is_ended_though_nobody_needed_it(monkeypatch):
+    heads = Heads(0)
+    monkeypatch.setattr(embedded, "_Head", heads)
+    with ray_begun(CONFIG):
+        pass
+    assert (heads.started, heads.ended) == (1, 1)
+    with ray_begun(CONFIG) as connect, cluster(CONFIG, connect):
+        pass
+    assert (heads.started, heads.ended) == (2, 2)
 
 
-def test_a_ray_that_starts_too_late_leaves_no_handles_that_warn_later(monkeypatch):
-    """Ray's objects warn of processes that go on: those of its frames, and a circle that the collector finds later."""
-    started = late_starts(monkeypatch, 0)
-    warned: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", warned.append)
+@pytest.mark.usefixtures("no_ray")
+def test_a_ray_that_is_elsewhere_is_not_started(monkeypatch):
+    monkeypatch.setattr(embedded, "_Head", Heads(0))
+    with ray_begun(ClusterConfig(address="127.0.0.1:1")) as connect, pytest.raises(ScanFailed, match="cannot be reach"):
+        connect()
+    assert embedded._Head.started == 0
 
-    class Circle:
-        def __init__(self) -> None:
-            self.circle, self.process = self, subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 
-    def late(**_options):
-        monkeypatch.setattr(ray, "init", soon)
-        Circle()
-        forgotten = Circle()
-        forgotten.circle = None
+@pytest.mark.costly
+@pytest.mark.usefixtures("no_ray")
+def test_a_ray_that_never_starts_ends_with_advice_and_nothing_of_it_stays(monkeypatch):
+    """Ray forgets what it started, and its objects warn of processes that go on when the collector finds them."""
+    started, warned = [], []
+
+    def late(head):
+        started.append(head.all_processes[ray_constants.PROCESS_TYPE_GCS_SERVER][0].process)
         raise SLOW
 
-    soon = ray.init
-    monkeypatch.setattr(ray, "init", late)
-    with cluster(ClusterConfig(workers=3)):
-        gc.collect()
-    assert not warned
-    started[0].kill()
-    started[0].wait()
-
-
-def test_a_ray_that_never_starts_ends_with_advice(monkeypatch):
-    started = late_starts(monkeypatch, 99)
+    monkeypatch.setattr(Node, "start_ray_processes", late)
+    monkeypatch.setattr(sys, "unraisablehook", warned.append)
     advice = r"did not start, tried 3 times.*run it again.*ray start --head.*address"
-    with pytest.raises(ScanFailed, match=advice), cluster(ClusterConfig(workers=3)):
+    with pytest.raises(ScanFailed, match=advice), cluster(CONFIG):
         pass
-    assert [process.wait(60) for process in started] == [-9, -9, -9]
+    assert [process.returncode is not None for process in started] == [True] * 3
+    started.clear()
+    gc.collect()
+    assert not warned
+
+
+@pytest.mark.costly
+def test_strangers_do_not_get_in():
+    """Ray listens on all addresses: whoever has no token, or another, is refused."""
+    with cluster(ClusterConfig(workers=1)):
+        address = ray.get_runtime_context().gcs_address
+        token = os.environ["RAY_AUTH_TOKEN"]
+        for mode, theirs, enters in (("token", token, True), ("token", "0" * 64, False), ("disabled", "", False)):
+            environment = os.environ | {"RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN": theirs}
+            stranger = subprocess.run(
+                [sys.executable, "-c", STRANGER, address],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert (stranger.stdout == "ran here\n") is enters, (mode, stranger.stderr[-500:])
+
+
+@pytest.mark.costly
+def test_no_thread_and_no_process_of_a_ray_stays():
+    before = threading.active_count()
+    with ray_begun(ClusterConfig(workers=1)) as connect, cluster(ClusterConfig(workers=1), connect):
+        node = ray._private.worker._global_node
+        address = node.gcs_address
+    assert threading.active_count() <= before + 1  # one of Ray's may end a little later
+    host, _, port = address.rpartition(":")
+    with pytest.raises(ConnectionRefusedError), socket.create_connection((host, int(port)), 5):
+        pass

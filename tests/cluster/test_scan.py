@@ -300,7 +300,7 @@ def test_sigterm_while_ray_starts_is_on_record(night, plain, monkeypatch, handle
     night.write("a", [plain(30, 1)])
 
     @contextmanager
-    def starting(_config):
+    def starting(_config, _connect):
         if handler:
             signal.signal(signal.SIGTERM, handler)  # as ray.init does
         signal.raise_signal(signal.SIGTERM)
@@ -325,7 +325,7 @@ def test_sigterm_in_a_finaliser_is_not_lost(night, plain, monkeypatch, handler):
     night.write("a", [plain(30, 1)])
 
     @contextmanager
-    def starting(_config):
+    def starting(_config, _connect):
         if handler:
             signal.signal(signal.SIGTERM, handler)  # as ray.init does
         Finalised()  # Python drops what a handler raises in a finaliser
@@ -360,7 +360,7 @@ def test_a_sigterm_over_the_commit_of_the_scans_row_changes_neither_that_nor_the
 
 def test_leaving_for_another_reason_is_no_sigterm(night, plain, monkeypatch):
     @contextmanager
-    def starting(_config):
+    def starting(_config, _connect):
         raise SystemExit(3)
         yield 1
 

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class OneCluster(LoadFileScheduling):
-    """One file to a process at a time, all that need Ray to the same: a second cluster takes ten CPU seconds."""
+    """One file to a process at a time, all that need Ray to the same: a second cluster takes CPU seconds."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)

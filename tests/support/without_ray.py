@@ -102,11 +102,12 @@ def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
     """Have this process do all scans, calibrations and evaluations itself, whatever cluster the configuration names."""
 
     @contextlib.contextmanager
-    def cluster(config: Any) -> Iterator[int]:
+    def cluster(config: Any, _connect: Any = None) -> Iterator[int]:
         yield config.workers or 1
 
     for module in (machines, scan_check, scan, calibrate):  # modules imported later would keep the patched function
         patch.setattr(module, "cluster", cluster)
+    patch.setattr(scan, "ray_begun", lambda _config: contextlib.nullcontext())
     for module in (calibrate, evaluate):
         patch.setattr(module, "spread", _spread)
     for module in (passes, evaluate):
