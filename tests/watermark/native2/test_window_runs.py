@@ -168,3 +168,30 @@ def test_parts_have_the_candidates_of_a_search_of_each_alone(name, groups, longe
     if groups:
         np.testing.assert_array_equal(found.user_evidence.score, alone.user_evidence.score)
         np.testing.assert_array_equal(found.user_evidence.scored, alone.user_evidence.scored)
+
+
+@every_mark
+@pytest.mark.parametrize("share", [1.0, 30.0, 900.0])
+def test_a_floor_of_users_leaves_out_no_window_that_a_search_of_all_finds(name, share, monkeypatch):
+    """Shares above 1 let more windows pass, so that scores around the floor come often."""
+    monkeypatch.setattr(version2_marks, "GROUPS_BY_CHANCE", 10.0)
+    mark, generator, count = MARKS[name](30), np.random.default_rng(8), 900
+    text = [*plain_tokens(generator, 90), *marked_tokens(mark, 31, 110, generator), *plain_tokens(generator, 50)]
+    tokens = batch_tokens([plain_tokens(generator, 700), text, plain_tokens(generator, 300)])
+    positions = mark.rule.positions(tokens, "ngram")
+    windows = coarse_of(positions, 0, LONGEST)
+
+    def search_all(steps, request):
+        best = type(mark).best_of_runs(mark, steps, request._replace(least=1, floors=np.full_like(request.floors, -1)))
+        without.append(int((found_by_floors(steps, request)[0] < 0).sum()))
+        return best
+
+    found_by_floors, without = mark.best_of_runs, list[int]()
+    _, window, message = mark.search_parts(tokens, positions, wholes(positions), windows, count, share)
+    _, all_windows, all_messages = mark.searched_by(search_all, "nowhere").search_parts(
+        tokens, positions, wholes(positions), windows, count, share
+    )
+    assert window.tolist() == all_windows.tolist()
+    assert message.tolist() == all_messages.tolist()
+    assert len(window) > 0
+    assert sum(without) > 0 or share == 900.0
