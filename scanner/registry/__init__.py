@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scanner.registry.holders import (
-        Holders,
-        NamedUser,
         WantedUsers,
         given_at,
         given_rows,
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
         tokenizer_path,
     )
     from scanner.registry.keys_file import find_key, load_registry, registry_sha256
+    from scanner.registry.naming import Holders, NamedUser
     from scanner.registry.secrets import read_secret
     from scanner.registry.users import (
         Allocation,
@@ -95,6 +94,7 @@ _MODULES = (
     "keys_file",
     "secrets",
     "keys",
+    "naming",
     "holders",
     "users",
     "verification",

@@ -1,24 +1,20 @@
 """Questions to a users table, such as who holds a message, answered without reading more than the answer needs."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from scanner.errors import Refused
 from scanner.registry import ledger
-from scanner.registry.index import missing
 from scanner.registry.keys_file import find_key, load_registry
-from scanner.registry.ledger import GivenMessage, UsersSnapshot, open_users
+from scanner.registry.ledger import UsersSnapshot
 from scanner.registry.sorted_files import BELOW_ALL_VALUES, LARGEST_VALUE
-from schemas.registry import is_reserved
 from schemas.tables import USER_LIST
-from schemas.words import Naming
 
 _LISTED = USER_LIST.names
 _HEAD = re.compile("[0-9a-f]{64}")
@@ -189,90 +185,3 @@ def _refuse_unknown(folder: Path | str, key_ids: Sequence[str] | None = None) ->
     registry = load_registry(folder)
     for key_id in key_ids or ():
         find_key(registry, key_id)
-
-
-Answer = TypeVar("Answer")
-
-_TRIES = 5
-
-
-class NamedUser(NamedTuple):
-    """The user that a message names. naming: why, or why not; held_since: when the message was given, if it was."""
-
-    naming: Naming
-    user_id: str | None
-    held_since: datetime | None
-
-
-class Holders:
-    """Names users by key and message, as they were when it was loaded.
-
-    Once names are erased or index files merged, it may go on with the newer table.
-    """
-
-    def __init__(self, folder: Path | str, key_ids: Sequence[str], users_snapshot: UsersSnapshot) -> None:
-        self._folder, self._key_ids, self._snapshot = folder, frozenset(key_ids), users_snapshot
-
-    @classmethod
-    def load(cls, folder: Path | str, key_ids: Sequence[str]) -> "Holders":
-        """Open the users table of a registry; without one, no message is held.
-
-        Raises:
-            Refused: the table gives a message to two users, in the part that was read.
-        """
-        return cls(folder, key_ids, open_users(folder))
-
-    def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
-        """Whom a message names, for a document that existed at `at`, a time with a zone.
-
-        message: 0 to M − 1; at: a time at which the document existed, as far as is known.
-
-        Returns:
-            `named` with the user; `reserved` for a message that is never given; `unallocated` when it never was;
-            `held_later` when its user got it after `at`, since removed or not; `removed` when its user was removed.
-
-        Raises:
-            Refused: the table gives the message to two users.
-            ScanFailed: a file of the index is missing.
-        """
-        if is_reserved(message):
-            return NamedUser(Naming.RESERVED, None, None)
-        if key_id not in self._key_ids:
-            raise KeyError(key_id)
-        given = self._given(key_id, message)
-        if given is None:
-            return NamedUser(Naming.UNALLOCATED, None, None)
-        since = given.allocated_at
-        if since > at:
-            return NamedUser(Naming.HELD_LATER, None, since)
-        if given.removed:
-            return NamedUser(Naming.REMOVED, None, since)
-        return NamedUser(Naming.NAMED, given.user_id, since)
-
-    def count(self, key_id: str) -> int:
-        """How many messages of a key were ever given."""
-        return self._snapshot.count(key_id)[0]
-
-    def some(self, key_id: str, numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Messages that were given, removed since or not: one for each number, uniform where the numbers are.
-
-        Raises:
-            ScanFailed: a file of the index is missing.
-        """
-
-        def chosen(users_snapshot: UsersSnapshot) -> NDArray[np.int64]:
-            return users_snapshot.nth(key_id, (numbers % np.uint64(users_snapshot.count(key_id)[0])).astype(np.int64))
-
-        return self._ask(chosen)
-
-    def _given(self, key_id: str, message: int) -> GivenMessage | None:
-        return self._ask(lambda users_snapshot: users_snapshot.find_message(key_id, message))
-
-    def _ask(self, question: Callable[[UsersSnapshot], Answer]) -> Answer:
-        for _ in range(_TRIES):
-            try:
-                return question(self._snapshot)
-            except FileNotFoundError as error:
-                lost = error
-                self._snapshot = open_users(self._folder)
-        raise missing(lost)

@@ -35,6 +35,7 @@ from scanner.registry import ledger as ledger_module
 from scanner.registry import users as users_module
 from scanner.registry.chain import FIRST_HEAD, chain_events
 from schemas.tables import USER_EVENTS, USERS
+from schemas.words import Naming
 from tests.support.forged_users import read_events
 
 LIKE_CANARIES = ("canary-0123456789abcdef", " Canary-0123456789ABCDEF")
@@ -46,6 +47,17 @@ HOUR = timedelta(hours=1)
 def held(folder, key_id="k1"):
     rows = list_users(folder, [key_id]).filter(pl.col("removed_at").is_null())
     return dict(zip(rows["user_id"], rows["message"], strict=True))
+
+
+def test_a_registry_without_users_names_nobody_and_holders_stay_as_they_were_loaded(folder, make_key):
+    key = make_key()
+    before = Holders.load(folder, [key.key_id])
+    add_users(folder, None, ["alice"])
+    message = held(folder, key.key_id)["alice"]
+    after = Holders.load(folder, [key.key_id])
+    found = [holders.naming(key.key_id, message, datetime.now(UTC)).naming for holders in (before, after)]
+    assert found == [Naming.UNALLOCATED, Naming.NAMED]
+    assert [holders.count(key.key_id) for holders in (before, after)] == [0, 1]
 
 
 @pytest.mark.parametrize("name", LIKE_CANARIES)
