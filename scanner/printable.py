@@ -112,14 +112,15 @@ MOST_COMBINING = 30
 
 
 @functools.cache
-def _combining() -> str:
+def combining() -> str:
+    """All characters that are put in order behind a letter (UnicodeData.txt: of another combining class than 0)."""
     return "".join(chr(code) for code in range(0x300, 0x1E94B) if unicodedata.combining(chr(code)))
 
 
 @functools.cache
 def _long_runs_of_marks() -> re.Pattern[str]:
     """Runs of too many marks; those that stay are group 1."""
-    return re.compile(f"([{_combining()}]{{{MOST_COMBINING}}})[{_combining()}]+")
+    return re.compile(f"([{combining()}]{{{MOST_COMBINING}}})[{combining()}]+")
 
 
 @functools.cache
@@ -127,7 +128,7 @@ def _likely_runs() -> re.Pattern[str]:
     """What every text with a long run of marks has, and few others: found fast, by characters of 16 bits."""
     # `re` compares each character with every one of a class that lies beyond 16 bits, so this takes all of these. The
     # first character stands by itself, since `re` looks for it faster.
-    marks = "".join(mark for mark in _combining() if mark < "\U00010000") + "\U00010000-\U0010ffff"
+    marks = "".join(mark for mark in combining() if mark < "\U00010000") + "\U00010000-\U0010ffff"
     return re.compile(f"[{marks}][{marks}]{{{MOST_COMBINING}}}")
 
 

@@ -51,8 +51,10 @@ from schemas.registry import MasterKey
 from schemas.tables import QUARANTINE, SPANS, VERDICTS
 from schemas.words import Naming, Proof
 
-FEW_BYTES = 2**18
-"""Bytes of text that are worked on at a time. Decoded and tokenised, they take several times as much of a cache."""
+FEW_BYTES = 2**19
+"""Bytes of text that are worked on at a time. Decoded and tokenised, they take several times as much of a cache; fewer
+pay more often for each call of a tokenizer, which short texts and their normal forms feel.
+"""
 
 
 class TokenisedTexts(NamedTuple):

@@ -8,6 +8,7 @@ A kernel counts what a disguise would leave, character by character. Only a text
 What mail and web pages add (`scanner.text.transport`) is undone first.
 """
 
+import functools
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner import printable as characters
-from scanner.printable import AS_FOREIGN, LOOK_ALIKES, SCRIPTS, STYLED, Script, compose
+from scanner.printable import AS_FOREIGN, LOOK_ALIKES, SCRIPTS, STYLED, Script, combining, compose
 from scanner.text.quoting import Utf8
 from scanner.text.transport import NO_PROSE, arrived_text, transport_signs
 from scanner.watermark.kernel import inlined, kernel
@@ -89,9 +90,6 @@ _KINDS_OF_HIDDEN = (characters.INVISIBLE, characters.CONTROLS, characters.BLANKS
 _HIDES = re.compile("|".join((*(kind.pattern for kind in _KINDS_OF_HIDDEN), "[\r\u0085\u2028\u2029]")))
 """Characters that are left out, or stand for a blank or a line end: `re` makes one class of them, which is fast."""
 
-_HIDES_IN_ASCII = re.compile(f"[{re.escape(''.join(filter(_HIDES.match, map(chr, range(128)))))}]")
-"""The same, in a text of ASCII characters."""
-
 
 def normalise(text: str) -> str:
     """A text as it was before somebody hid its mark, as far as the text shows that; mostly the same text."""
@@ -159,7 +157,7 @@ def _look_disguised(counts: LetterCounts, texts: Sequence[str]) -> NDArray[np.bo
 
 
 def _undisguised(texts: Sequence[str]) -> list[str]:
-    """Texts without their disguises, all of them a round at a time."""
+    """Texts without their disguises, all of them a round at a time; a round changes no text of settled characters."""
     forms, left = [*texts], [*range(len(texts))]
     for _ in range(_ROUNDS):
         if not left:
@@ -168,7 +166,7 @@ def _undisguised(texts: Sequence[str]) -> list[str]:
         changed = {place: form for place, form in zip(left, now, strict=True) if form != forms[place]}
         for place, form in changed.items():
             forms[place] = form
-        left = [*changed]
+        left = [place for place, form in changed.items() if _unsettled().search(form)]
     return forms
 
 
@@ -181,7 +179,9 @@ def _utf8(texts: Sequence[str]) -> Utf8:
 
 def _of_plain_characters(text: str) -> str:
     """The text with the usual characters for others that look the same, or that show nothing."""
-    if (_HIDES_IN_ASCII if text.isascii() else _HIDES).search(text):
+    if not _unsettled().search(text):
+        return text
+    if _HIDES.search(text):
         text = characters.BLANKS.sub(" ", characters.CONTROLS.sub("", characters.LINE_ENDS.sub("\n", text)))
         text = characters.COMBINING_LINES.sub("", characters.INVISIBLE.sub("", text))
     if text.isascii():
@@ -192,6 +192,21 @@ def _of_plain_characters(text: str) -> str:
     one = compose(text)
     of_one_script = _words_of_one_script(one)
     return text if text == one == of_one_script else compose(of_one_script)
+
+
+@functools.cache
+def _unsettled() -> re.Pattern[str]:
+    """Characters that `_of_plain_characters` may change, by themselves or beside others.
+
+    With them small letters that are not counted as such, though their capitals are: their texts are counted anew.
+    """
+    kinds = _TABLES[0]
+    changing = np.flatnonzero(np.isin(kinds, [_CHANGED, _MARK, _FOREIGN_SMALL, _FOREIGN_CAPITAL]))
+    small = "".join(chr(code).lower() for code in np.flatnonzero(kinds == _LATIN_CAPITAL))
+    uncounted = (letter for letter in small if kinds[ord(letter)] not in (_LATIN_SMALL, _LATIN_CAPITAL))
+    signs = {*map(chr, changing), *uncounted, *combining()}
+    near = re.escape("".join(sorted(filter("\U00010000".__gt__, signs))))
+    return re.compile(f"[{near}\u1100-\u11ff\uff01-\uff5e\U00010000-\U0010ffff]")  # parts of Hangul, full-width ones
 
 
 def _in_lines_and_sentences(texts: Sequence[str]) -> list[str]:

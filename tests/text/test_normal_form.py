@@ -266,6 +266,20 @@ def test_texts_of_a_batch_have_the_forms_that_each_has_by_itself(texts, evasion)
     assert all(form != texts[place] for place, form in forms.items())
 
 
+def test_texts_of_settled_characters_are_their_own_plain_form():
+    settled = [letter for letter in map(chr, range(0xD800)) if not normal_form._unsettled().match(letter)]
+    draw = np.random.default_rng(1)
+    assert len(settled) > 50_000
+    for _ in range(20):
+        text = "".join(np.array(settled)[draw.permutation(len(settled))].tolist())
+        assert plain_characters(text) == text
+
+
+def test_a_second_round_joins_lines_where_small_letters_are_counted_otherwise_than_their_capitals():
+    text = "1 A\u2c62A\n" * 9
+    assert normalise(text) == plain_form(text) == " ".join(["1 a\u026ba"] * 9)
+
+
 def test_marks_that_make_one_letter_with_another_are_counted():
     """Unicode's own composition is the reference; texts that are composed already count nothing."""
     for code in (*range(0xC0, 0x250), *range(0x1E00, 0x2000), *range(0x900, 0xE00), 0x3054, 0x30F7):

@@ -33,7 +33,7 @@ from scanner.detection.detector import Detector
 from scanner.detection.spans import SPAN
 from scanner.registry import Holders, NamedUser, read_secret
 from scanner.scan_plan import Plan
-from scanner.text.normal_form import normalise
+from scanner.text.normal_form import normalise_all
 from scanner.watermark import Format, Watermark
 from scanner.watermark.format import CountsHits, DrawsKeys, StandsIn
 from scanner.watermark.formats import can_have_levels, format_of
@@ -169,8 +169,9 @@ class WholeTextDecoys:
         result = detector.under(self.marks(seed), _DecoyHolders(), THRESHOLDS[0]).score_batch(
             documents, BatchOrigin("", "", ""), scored
         )
-        log10_p, weights = np.full(len(texts), np.inf), self._weights
-        differs = np.array([bool(weights.normalised) and normalise(text) != text for text in texts.values()])
+        log10_p, weights, written = np.full(len(texts), np.inf), self._weights, [*texts.values()]
+        forms = normalise_all(written) if weights.normalised else written
+        differs = np.array([form != text for form, text in zip(forms, written, strict=True)])
         whole, chance = self._chance(scored.scores, differs)
         sums, of_parts = {}, np.array([unit == SPAN for unit in result.verdicts["unit"].to_pylist()])
         _lower(log10_p, result.verdicts.filter(pa.array(~of_parts)))  # a part's p stands in for a whole text's
