@@ -144,8 +144,8 @@ class Ranges(NamedTuple):
 
 def select_documents(tokens: Tokens, documents: NDArray[np.int64] | Sequence[int]) -> Tokens:
     """The given documents of a batch, int64[d], in that order."""
-    ids, offsets = _runs(tokens.ids, tokens.offsets, np.asarray(documents, np.int64))
-    return Tokens(ids, offsets)
+    which = np.asarray(documents, np.int64)
+    return Tokens(*runs_of(tokens.ids, tokens.offsets[which], np.diff(tokens.offsets)[which]))
 
 
 def select_positions(positions: Positions, documents: NDArray[np.int64] | Sequence[int]) -> Positions:
@@ -156,8 +156,8 @@ def select_positions(positions: Positions, documents: NDArray[np.int64] | Sequen
     many = len(positions.offsets) - 1
     if len(documents) == many and np.array_equal(documents, np.arange(many)):
         return positions
-    index, offsets = _runs(positions.index, positions.offsets, np.asarray(documents, np.int64))
-    return Positions(index, offsets)
+    which = np.asarray(documents, np.int64)
+    return Positions(*runs_of(positions.index, positions.offsets[which], positions.scored[which]))
 
 
 def positions_where(positions: Positions, mask: NDArray[np.bool_]) -> Positions:
@@ -189,29 +189,24 @@ def _places_of_runs(begins: NDArray[np.int64], offsets: NDArray[np.int64]) -> ND
     return places
 
 
-def _runs(
-    values: NDArray[Any], offsets: NDArray[np.int64], which: NDArray[np.int64]
+def runs_of(
+    values: NDArray[Any], begins: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Some runs of a ragged array, as a ragged array of their own."""
-    bounds = offsets_of(offsets[which + 1] - offsets[which])
-    out = np.empty(bounds[-1], values.dtype)
-    _copy_runs(values, offsets, which, bounds, out)
-    return out, bounds
+    """Runs of values from each beginning, int64[R], of the given lengths, int64[R], in a row; their offsets there."""
+    offsets = offsets_of(lengths)
+    out = np.empty(offsets[-1], values.dtype)
+    _copy_runs(values, begins, offsets, out)
+    return out, offsets
 
 
 @kernel
-def _copy_runs(
-    values: NDArray[Any],
-    offsets: NDArray[np.int64],
-    which: NDArray[np.int64],
-    bounds: NDArray[np.int64],
-    out: NDArray[Any],
-) -> None:
+def _copy_runs(values: NDArray[Any], begins: NDArray[np.int64], offsets: NDArray[np.int64], out: NDArray[Any]) -> None:
     first = 0
-    for i in range(len(which)):
-        if i + 1 < len(which) and which[i + 1] == which[i] + 1:  # runs that follow each other are copied together
+    for i in range(len(begins)):
+        end = begins[i] + offsets[i + 1] - offsets[i]
+        if i + 1 < len(begins) and begins[i + 1] == end:  # runs that follow each other are copied together
             continue
-        out[bounds[first] : bounds[i + 1]] = values[offsets[which[first]] : offsets[which[i] + 1]]
+        out[offsets[first] : offsets[i + 1]] = values[begins[first] : end]
         first = i + 1
 
 

@@ -14,7 +14,6 @@ so `1 − (1 − min p)^N` with N = windows · messages is never too small, howe
 fixed before any draw (scanner.watermark.span_search) count like windows; then N = parts · messages.
 """
 
-import functools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -24,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law
-from scanner.watermark.positions import Positions, Ranges, consecutive_positions, offsets_of
+from scanner.watermark.positions import Positions, Ranges, consecutive_positions
 from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import log10_p_of
 
@@ -184,22 +183,33 @@ def coarse(positions: Positions, least: int) -> Iterator[tuple[Positions, NDArra
 
 def coarse_of(positions: Positions, least: int, longest: int) -> Ranges:
     """The same windows together, of documents of so many positions at most; others have none."""
-    each = [_coarse_of(scored if scored <= longest else 0, least) for scored in positions.scored.tolist()]
-    first = offsets_of([*map(len, each)])
-    where = np.concatenate([np.empty((0, 2), np.int64), *each])
-    where = where + np.repeat(positions.offsets[:-1], np.diff(first))[:, None]
-    return Ranges(first, where[:, 0].copy(), where[:, 1].copy())
+    lengths = WINDOW_LENGTHS[: scales_of(min(int(positions.scored.max(initial=0)), longest)) : 2]
+    return Ranges(*_coarse_of(positions.offsets, lengths[2 * lengths > least], longest))
 
 
-@functools.lru_cache(maxsize=4096)
-def _coarse_of(scored: int, least: int) -> NDArray[np.int64]:
-    """Windows of a document of so many positions: int64[W, 2]."""
-    found = [np.empty((0, 2), np.int64)]
-    for length in WINDOW_LENGTHS[: scales_of(scored) : 2].tolist():
-        if 2 * length > least:
-            begins = np.append(np.arange(0, scored - length, length // 2), scored - length)
-            found.append(np.stack([begins, begins + length], axis=1))
-    return np.concatenate(found)
+@kernel
+def _coarse_of(
+    offsets: NDArray[np.int64], lengths: NDArray[np.int64], longest: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Ranges of windows, scale by scale in each document."""
+    first = np.zeros(len(offsets), np.int64)
+    for d in range(len(offsets) - 1):
+        scored = offsets[d + 1] - offsets[d]
+        first[d + 1] = first[d]
+        for length in lengths:
+            if length < scored <= longest:
+                first[d + 1] += (scored - length - 1) // (length // 2) + 2
+    begin, end, w = np.empty(first[-1], np.int64), np.empty(first[-1], np.int64), 0
+    for d in range(len(offsets) - 1):
+        for length in lengths:
+            last = offsets[d + 1] - length
+            if offsets[d] < last and offsets[d + 1] - offsets[d] <= longest:
+                for at in range(offsets[d], last, length // 2):
+                    begin[w], end[w] = at, at + length
+                    w += 1
+                begin[w], end[w] = last, offsets[d + 1]
+                w += 1
+    return first, begin, end
 
 
 def ranges(positions: Positions, begin: NDArray[np.int64], end: NDArray[np.int64]) -> Positions:

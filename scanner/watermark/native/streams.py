@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes, siphash_lanes
 from scanner.watermark.native.secret import SubKeys
-from scanner.watermark.positions import Positions, Ranges, Tokens, consecutive_positions
+from scanner.watermark.positions import Positions, Ranges, Tokens, runs_of
 
 
 def window_nonces(
@@ -330,8 +330,9 @@ class ScoredSteps(NamedTuple):
 
     def of_ranges(self, ranges: Ranges) -> "ScoredSteps":
         """Steps of ranges, as of documents of their own."""
-        steps = consecutive_positions(ranges.begin, ranges.length)
-        return ScoredSteps(self.ids[steps.index], self.nonces[steps.index], steps.offsets, self.whose[ranges.whose])
+        ids, offsets = runs_of(self.ids, ranges.begin, ranges.length)
+        nonces, _ = runs_of(self.nonces, ranges.begin, ranges.length)
+        return ScoredSteps(ids, nonces, offsets, self.whose[ranges.whose])
 
 
 class RunRequest(NamedTuple):
