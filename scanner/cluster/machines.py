@@ -254,7 +254,10 @@ def _join(address: str) -> None:
         ray.init(address=address, **QUIET)
     except Exception as error:  # Ray raises Exception itself
         what = f"Ray: the cluster at {address!r} cannot be reached: {in_a_line(error)}"
-        raise ScanFailed(f"{what}; see whether it runs, and what [cluster] address or RAY_ADDRESS names") from None
+        raise ScanFailed(
+            f"{what}; see whether it runs, what [cluster] address or RAY_ADDRESS names, and whether RAY_AUTH_TOKEN or "
+            "RAY_AUTH_TOKEN_PATH has its token"
+        ) from None
 
 
 def _knock(address: str) -> None:

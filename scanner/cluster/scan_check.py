@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from scanner import results
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
-from scanner.cluster.machines import WORKER_MEMORY, cluster, worker_memory
+from scanner.cluster.machines import WORKER_MEMORY, cluster, share_gpus, worker_memory
 from scanner.cluster.model_pass import reading_cost, shards_not_read, shards_of_pass
 from scanner.cluster.night_price import CostEstimate, estimate
 from scanner.cluster.work import (
@@ -137,11 +137,16 @@ def _slow_keys(plan: Plan) -> Iterator[CheckFinding]:
 
 
 def _workers(plan: Plan) -> tuple[int, int, bool]:
-    """How many workers there would be, the bytes that each may take, and whether a running cluster was asked."""
+    """How many workers there would be, the bytes that each may take, and whether a cluster was reached.
+
+    Raises:
+        ScanFailed: the cluster cannot be reached or started.
+        Refused: it has too few GPUs.
+    """
     how = plan.config.cluster
-    if how.address or os.environ.get("RAY_ADDRESS"):
+    if how.address or os.environ.get("RAY_ADDRESS") or how.require_gpus:
         with cluster(how) as workers:
-            return workers, worker_memory(how), True
+            return share_gpus(how, workers)[0], worker_memory(how), True
     most = WORKER_MEMORY if how.worker_memory_mb is None else how.worker_memory_mb * MIB
     return how.workers or len(os.sched_getaffinity(0)), most, False
 
@@ -240,7 +245,7 @@ def _costs(plan: Plan, work: ScanWork, workers: int, memory: int) -> Iterator[Ch
         return
     yield _sample(found)
     hours, low, high = (seconds / 3600 for seconds in (found.core_seconds, found.low, found.high))
-    with_gpus = "; on GPUs less" if plan.config.cluster.gpus_per_worker else ""
+    with_gpus = "; less on GPUs, for Gumbel keys of many users" if plan.config.cluster.gpus_per_worker else ""
     says = (
         f"about {_hours(hours)} core-hours ({_hours(low)} to {_hours(high)}): {_span(found.seconds)} with "
         f"{counted(found.workers, 'worker')}, and some seconds for Ray to start{with_gpus}"

@@ -159,7 +159,8 @@ def _read_file(path: Path, refused: int = _TOO_OPEN) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
-        raise SecretError(f"secret file {path}: cannot be read ({_why(error)})") from None
+        advice = "; bring it back from its copy" if isinstance(error, FileNotFoundError) else ""
+        raise SecretError(f"secret file {path}: cannot be read ({_why(error)}){advice}") from None
     try:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):

@@ -6,6 +6,7 @@ import pytest
 
 from scanner.cluster import pool
 from scanner.cluster.pool import Pool
+from scanner.cluster.scan_check import check_scan
 from scanner.errors import Refused
 from scanner.storage.toml import read_toml
 from schemas.config import ScanConfig
@@ -35,6 +36,8 @@ def test_it_refuses_where_gpus_are_required(night, plain):
     ask(night, "gpus_per_worker = 1.0\nrequire_gpus = true\n")
     with pytest.raises(Refused, match=r"has 0 GPUs, too few for one worker; add GPUs, or leave out"):
         night.scan()
+    with pytest.raises(Refused, match=r"has 0 GPUs, too few for one worker"):
+        list(check_scan(night.config))
     assert not Path(night.results).exists()
 
 

@@ -106,6 +106,7 @@ def test_what_cannot_be_right_is_refused(night, registry, texts):
         ((night.config, "--key", "nosuch"), "'nosuch' is not in registry"),
         ((night.config, "--text", night.folder / "nosuch.txt"), "nosuch.txt: cannot be read"),
         (("--registry", night.folder), "holds no keys.toml"),
+        (("--registry", night.folder / "nosuch"), "is no folder; see whether the path is right"),
     ):
         code, out, err = call("check", *arguments)
         assert (code, out) == (2, "")

@@ -504,5 +504,6 @@ def test_in_a_process_of_its_own_the_error_is_one_line(folder):
     assert (done.returncode, done.stdout) == (2, "")
     assert (
         done.stderr
-        == f"brickscan: registry {folder}: holds no keys.toml; make its first key with `brickscan keys new`\n"
+        == f"brickscan: registry {folder}: is no folder; see whether the path is right; make its first key with "
+        "`brickscan keys new`\n"
     )
