@@ -107,7 +107,7 @@ def test_another_tokenizer_is_refused_before_any_work(night, own_registry, byte_
 def test_no_registry_and_no_keys_are_refused(night, tmp_path):
     night.registry = tmp_path / "none"
     night.configure()
-    with pytest.raises(Refused, match=r"holds no keys\.toml"):
+    with pytest.raises(Refused, match=r"is no folder; see whether the path is right"):
         night.scan()
     night.registry.mkdir()
     (night.registry / "keys.toml").write_text("version = 1\n")
