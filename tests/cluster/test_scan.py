@@ -295,7 +295,11 @@ def test_an_interrupted_scan_keeps_what_is_finished(night, plain):
     assert night.verdicts().height == 18
 
 
-@pytest.mark.parametrize("handler", [None, lambda *_: sys.exit(signal.SIGTERM)], ids=["ours", "Ray's"])
+@pytest.mark.parametrize(
+    "handler",
+    [None, lambda *_: sys.exit(signal.SIGTERM), signal.default_int_handler],
+    ids=["ours", "Ray's", "as Ray waits"],
+)
 def test_sigterm_while_ray_starts_is_on_record(night, plain, monkeypatch, handler):
     night.write("a", [plain(30, 1)])
 
