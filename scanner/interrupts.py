@@ -64,6 +64,16 @@ def interrupts_noted() -> Iterator[Callable[[], None]]:
         os.close(writer)
 
 
+def as_it_came(error: BaseException, check: Callable[[], None]) -> BaseException:
+    """The error, or the interrupt behind it by `interrupts_noted`: while Ray waits, it raises Ctrl-C's for SIGTERM."""
+    try:
+        if isinstance(error, KeyboardInterrupt):
+            check()
+    except KeyboardInterrupt as interrupt:
+        return interrupt
+    return error
+
+
 @contextlib.contextmanager
 def dropped_interrupts() -> Iterator[Callable[[], None]]:
     """Context that gives a function to raise an interrupt that Python dropped in a callback of C.

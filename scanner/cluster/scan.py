@@ -52,7 +52,7 @@ from scanner.errors import Refused
 from scanner.input.files import InputFile, list_files
 from scanner.input.shards import DriverShare, Shard
 from scanner.input.tables import Snapshot
-from scanner.interrupts import Terminated, interrupts_held, interrupts_noted, sigterm_interrupts
+from scanner.interrupts import Terminated, as_it_came, interrupts_held, interrupts_noted, sigterm_interrupts
 from scanner.registry import NO_RECORD, head_of
 from scanner.results.account_posts import count_marked
 from scanner.results.filters import with_filter
@@ -276,7 +276,7 @@ class _Scan:
             exit_code = self._scan(files)
             self._record(exit_code)
         except BaseException as error:
-            ending = ending_of(self._as_it_came(error), work_was_found=bool(self._work.shards))
+            ending = ending_of(as_it_came(error, self._end_on_signal), work_was_found=bool(self._work.shards))
             if not ending.commits:
                 if ending.recorded:
                     self._audit = None
@@ -289,15 +289,6 @@ class _Scan:
             self._record(exit_code)
             self._unread = UnreadInput(reasons=reasons_of(self._plan, self._scan_id))
         return self._outcome(exit_code)
-
-    def _as_it_came(self, error: BaseException) -> BaseException:
-        """The error, or the interrupt behind it: where Ray waits, it raises that of Ctrl-C for SIGTERM too."""
-        try:
-            if isinstance(error, KeyboardInterrupt):
-                self._end_on_signal()
-        except KeyboardInterrupt as interrupt:
-            return interrupt
-        return error
 
     def _scan(self, files: Sequence[InputFile] | None) -> ExitCode:
         plan, passed_over = self._plan, list[str]()
