@@ -259,17 +259,19 @@ def users() -> None:
 @key_ids_option
 @click.option("--file", type=NamedPath(path_type=Path), help="Take the users from this .csv, .tsv or .parquet file.")
 @click.option("--column", default="user_id", show_default=True, help="The file's column that holds them.")
+@yes_option
 def _add(
-    user_ids: tuple[str, ...], registry: Path | str, key_ids: tuple[str, ...], file: Path | None, column: str
-) -> None:
+    user_ids: tuple[str, ...], registry: Path | str, key_ids: tuple[str, ...], file: Path | None, column: str, yes: bool
+) -> int:
     """Give each user a random message that nobody ever had, under each key.
 
     By default that is every key of several messages that is not retired; a key of one marks for everybody alike.
 
     USER_ID: at most 256 characters. A user who has a message keeps it, so the same call can be made again, and from
-    several machines at once. A message is given for good: stderr warns of ids that begin or end with a blank, or that
-    look like another user's. An id that was removed may come back: it gets a new message, and text that was marked for
-    it before still names nobody, since it may be another person's now.
+    several machines at once. A message is given for good, so a new id that begins or ends with a blank, or has
+    characters that cannot be seen, is asked about first, unless --yes is given. An id that looks like another user's
+    is warned of. An id that was removed may come back: it gets a new message, and text that was marked for it before
+    still names nobody, since it may be another person's now.
 
     \b
     Example:
@@ -280,15 +282,24 @@ def _add(
         raise click.UsageError("Name the users, or give --file; one of the two.")
     names = _column(file, column).to_list() if file is not None else list(user_ids)
     alike = look_alikes(registry, names)  # first, since it refuses what is no id
-    warnings = [*_returned(registry, names), *_blank_edges(names), *_invisible(names)]
+    new = unknown_users(registry, [name for name in names if name is not None])
+    mistakes = [*_blank_edges(new), *_invisible(new)]
+    if mistakes and not confirm(_first(mistakes), yes, dry_run=False):
+        return 1
+    warnings = [*(mistakes if yes else []), *_returned(registry, names)]
     warnings += [f"user {name!r} looks like user {other!r}; they are two users" for name, other in alike]
-    complain(*warnings[:USERS_WARNED])
-    if len(warnings) > USERS_WARNED:
-        complain(f"and {len(warnings) - USERS_WARNED:,} more such users")
+    complain(*_first(warnings))
     for done in add_users(registry, key_ids or None, names):
         kept = f", {done.kept:,} had a message and keep it" if done.kept else ""
         left = "1 message is left" if done.left == 1 else f"{done.left:,} messages are left"
         tell(f"{done.key_id}: {counted(done.added, 'user')} added{kept}; {left}")
+    return 0
+
+
+def _first(warnings: Sequence[str]) -> list[str]:
+    """The first USERS_WARNED lines of a list, and how many more there are."""
+    more = len(warnings) - USERS_WARNED
+    return [*warnings[:USERS_WARNED], *([f"and {more:,} more such users"] if more > 0 else [])]
 
 
 def _returned(registry: Path | str, names: Sequence[str | None]) -> list[str]:
@@ -303,19 +314,19 @@ def _returned(registry: Path | str, names: Sequence[str | None]) -> list[str]:
     ]
 
 
-def _blank_edges(names: Sequence[str | None]) -> list[str]:
+def _blank_edges(names: Sequence[str]) -> list[str]:
     return [
         f"user {name!r} begins or ends with a blank, and is another user than {name.strip()!r}"
         for name in names
-        if name is not None and name != name.strip() and name.strip()
+        if name != name.strip()
     ]
 
 
-def _invisible(names: Sequence[str | None]) -> list[str]:
+def _invisible(names: Sequence[str]) -> list[str]:
     return [
         f"user {name!r} has characters that cannot be seen or that steer terminals; lists show {safe(name)}"
         for name in names
-        if name is not None and safe(name) != name
+        if safe(name) != name
     ]
 
 

@@ -14,7 +14,9 @@ InternalFault
 └── TooLate            a change of the users table that another one came before
 """
 
+import difflib
 import re
+from collections.abc import Iterable
 
 from schemas.words import LASTING_FILE_REASONS, PASSING_FILE_REASONS
 
@@ -75,3 +77,9 @@ def in_a_line(error: Exception) -> str:
     """A library's message, in a line, without colours and traces: Delta's errors are drawn as trees."""
     message = re.split(r"\n *0: ", str(error))[0]  # where RUST_BACKTRACE is set, a trace follows
     return " ".join(re.sub(r"\x1b\[[0-9;]*m|\u21b3", " ", message).split())
+
+
+def did_you_mean(word: str, allowed: Iterable[str]) -> str:
+    """Return ` (did you mean 'x'?)` with the nearest allowed word; empty where none is near."""
+    near = difflib.get_close_matches(word, allowed, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs.cli import brickscan
+from jobs.cli import brickscan, run
 from jobs.options import TRIAL_LINE, Day
 from scanner.errors import Refused
 from scanner.registry import load_registry, open_key
@@ -438,3 +438,22 @@ def test_the_command_by_itself_prints_its_help_in_lines():
     code, out, err = call()
     assert (code, out) == (2, "")
     assert " [OPTIONS] COMMAND [ARGS]...\n\n  Find the text that carries" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [(["flaged"], "'flagged'"), (["keys", "adn"], "'add'"), (["flagged", "scan.toml", "--limt", "3"], "'--limit'")],
+)
+def test_mistyped_commands_and_options_are_answered_with_the_nearest(arguments, near, capsys):
+    assert run(brickscan, arguments) == 2
+    assert near in capsys.readouterr().err
+
+
+def test_mistyped_fields_are_answered_with_the_nearest(tmp_path):
+    for text, near in (
+        ("false_positive_rat = 1e-6", "'false_positive_rate'"),
+        ("[input]\npath = ['x']", "'paths'"),
+        ("zzz = 1", ""),
+    ):
+        with pytest.raises(Refused, match=f"did you mean {near}" if near else "is unknown; allowed"):
+            read_toml_text("scan.toml", text, ScanConfig)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import tokenizers
 
-from scanner.errors import TokenizerError
+from scanner.errors import TokenizerError, did_you_mean
 from scanner.printable import BLANKS, INVISIBLE, with_manifest
 
 ATTACKS_OF_REPORT = (
@@ -93,7 +93,10 @@ def attack(name: str, text: str, random: np.random.Generator, tools: Tools) -> s
     """
     kind, _, rate = name.partition(":")
     if kind not in ATTACKS:
-        raise ValueError(f"attack {name!r} is unknown; allowed: {', '.join(ATTACKS_OF_REPORT)}, with other rates too")
+        near = did_you_mean(name, ATTACKS_OF_REPORT)
+        raise ValueError(
+            f"attack {name!r} is unknown{near}; allowed: {', '.join(ATTACKS_OF_REPORT)}, with other rates too"
+        )
     return ATTACKS[kind](text, float(rate or 0), random, tools)
 
 

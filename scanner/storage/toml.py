@@ -10,7 +10,7 @@ from typing import TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from scanner.errors import Refused
+from scanner.errors import Refused, did_you_mean
 from scanner.printable import cut
 from scanner.storage.locations import read_named
 from schemas.words import MADE_BEFORE, VERSION
@@ -70,7 +70,8 @@ def _with_tuples(value: object) -> object:
 def _explain(model: type[BaseModel], item: ErrorDetails, within: str) -> str:
     where = (within + ".".join(str(part) for part in item["loc"])).removesuffix(".") or "the file as a whole"
     if item["type"] == "extra_forbidden":
-        return f"field '{where}' is unknown; allowed: {', '.join(_fields_at(model, item['loc']))}"
+        allowed = _fields_at(model, item["loc"])
+        return f"field '{where}' is unknown{did_you_mean(str(item['loc'][-1]), allowed)}; allowed: {', '.join(allowed)}"
     if item["type"] == "missing" and where == "version":
         return f"{MADE_BEFORE}; if all in it is right today, put the line `version = {VERSION}` at its top"
     if item["type"] == "missing":

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from scanner.errors import did_you_mean
 from scanner.watermark.by_levels import lacks_for_levels
 from scanner.watermark.format import Case, Format, Pairs, Watermark
 from scanner.watermark.native.format import GreenListFormat, GreenListFormat2, GumbelFormat, GumbelFormat2
@@ -69,7 +70,7 @@ def make_format(name: str, parameters: Mapping[str, Any]) -> Format:
     """
     if name not in FORMATS:
         # The name is not repeated: somebody may have pasted a secret in its place.
-        raise ValueError(f"its format is unknown; allowed: {', '.join(FORMATS)}")
+        raise ValueError(f"its format is unknown{did_you_mean(name, FORMATS)}; allowed: {', '.join(FORMATS)}")
     return FORMATS[name].model_validate(dict(parameters))
 
 

@@ -287,7 +287,7 @@ def test_an_id_that_comes_back_is_told_that_older_text_names_nobody(cli, registr
 )
 def test_ids_that_look_like_others_are_warned_of(cli, registry, name, warning):
     assert cli("users", "add", "alice", "bob", "--registry", registry).err == ""
-    done = cli("users", "add", name, "--registry", registry)
+    done = cli("users", "add", name, "--registry", registry, "--yes")
     assert done.code == 0
     assert warning in done.err
     assert cli("users", "add", name, "carol", "--registry", registry).err.count("looks like") == 0  # known by now
@@ -295,15 +295,27 @@ def test_ids_that_look_like_others_are_warned_of(cli, registry, name, warning):
 
 @pytest.mark.parametrize(("name", "shown"), [("a\x1b[2Jb", "a\\x1b[2Jb"), ("a\nb", "a\\nb"), ("a\u2066b", "a\\u2066b")])
 def test_ids_that_no_list_shows_as_they_are_are_warned_of(cli, registry, name, shown):
-    done = cli("users", "add", name, "--registry", registry)
+    done = cli("users", "add", name, "--registry", registry, "--yes")
     assert done.code == 0
     assert "has characters that cannot be seen or that steer terminals; lists show" in done.err
     assert shown in done.err
     assert cli("users", "add", "Zoë 漢", "o'neil", "--registry", registry).err == ""
 
 
+@pytest.mark.parametrize("name", ["member-03 ", "\tmember-03", "member\u200b-03"])
+def test_ask_about_a_typing_error(cli, registry, name):
+    """An id that is given for good is asked about where it is probably mistyped; once given, it is not asked again."""
+    refused = cli("users", "add", "alice", name, "--registry", registry)
+    assert refused.code == 2
+    assert "--yes" in refused.err
+    assert list_users(registry).height == 0
+    assert cli("users", "add", "alice", name, "--registry", registry, "--yes").code == 0
+    assert cli("users", "add", "alice", name, "--registry", registry).code == 0
+    assert set(list_users(registry)["user_id"]) == {"alice", name}
+
+
 def test_many_warnings_are_summed_up(cli, registry):
-    done = cli("users", "add", *(f"user-{i} " for i in range(40)), "--registry", registry)
+    done = cli("users", "add", *(f"user-{i} " for i in range(40)), "--registry", registry, "--yes")
     assert done.err.count("begins or ends with a blank") == 10
     assert "and 30 more such users" in done.err
 

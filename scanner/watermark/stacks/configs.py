@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from scanner.errors import did_you_mean
 from scanner.watermark.stacks.huggingface.format import KgwLefthashFormat, KgwSelfhashFormat
 from scanner.watermark.stacks.sbw.format import SbwFormat, read_scheme
 from scanner.watermark.stacks.sglang.format import SglangOneKeyFormat, SglangTwoKeysFormat, parse_key
@@ -143,7 +144,8 @@ def _whole(number: object, field: str) -> bytes:
 def _known(fields: Mapping[str, Any], stack: str, names: set[str]) -> None:
     unknown = sorted(set(fields) - names)
     if unknown:
-        raise ValueError(f"field {unknown[0]!r} is unknown to {stack}; known: {', '.join(sorted(names))}")
+        near = did_you_mean(unknown[0], names)
+        raise ValueError(f"field {unknown[0]!r} is unknown to {stack}{near}; known: {', '.join(sorted(names))}")
 
 
 def _given(fields: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
