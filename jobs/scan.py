@@ -130,6 +130,7 @@ def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, sha
     """
     _wait("loading numba and Ray")
     from scanner.cluster.scan_check import check_scan
+    from scanner.text.tokenizers import advise_fast_backend
     from scanner.watermark.kernel import compiled_before
 
     if not compiled_before():
@@ -151,6 +152,8 @@ def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, sha
         say_json({"exit_code": 0, **answers})
     else:
         options = (f" --date {date:%Y-%m-%d}" if date else "") + (f" --part {share}" if share else "")
+        if advice := advise_fast_backend():
+            tell(f"{'speed':<13}{advice}")
         tell(f"Nothing stands in the way of: brickscan scan {config}{options}")
     return 0
 
@@ -257,6 +260,7 @@ def scan_and_tell(
     progress.show_step("loading numba and Ray")
     from scanner.cluster.scan import run_scan
     from scanner.scan_plan import make_plan
+    from scanner.text.tokenizers import advise_fast_backend
     from scanner.watermark.kernel import compiled_before
 
     plan = make_plan(config, None if date is None else date.date())
@@ -272,9 +276,9 @@ def scan_and_tell(
     if form == "json":
         say_json(of_outcome(outcome, plan))
     else:
-        tell(
-            *summary(outcome, plan.results, plan.config.false_positive_rate, plan.cautions, verbose=verbose).split("\n")
-        )
+        advice = [sentence for sentence in (advise_fast_backend(),) if sentence]
+        cautions = [*plan.cautions, *advice]
+        tell(*summary(outcome, plan.results, plan.config.false_positive_rate, cautions, verbose=verbose).split("\n"))
     return outcome.exit_code
 
 

@@ -145,7 +145,7 @@ def summary(
 ) -> str:
     """The summary of a scan, and after a resume of all of its input, in a few lines.
 
-    cautions: sentences about names under its keys; verbose: whether to show what the audit counted, when the first
+    cautions: sentences about names under its keys and about this machine; verbose: whether to show what the audit counted, when the first
     commit came, and the query in Python.
     """
     lines = [TRIAL_LINE] * outcome.trial + [

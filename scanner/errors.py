@@ -9,8 +9,7 @@ BrickscanError
 └── ScanFailed         work that had to stop (exit code 1)
 InternalFault
 ├── FileFault          a file that cannot be scanned as it is, which puts it into quarantine
-├── BackendMissing     a faster tokenizer that is not installed
-├── BackendUnlike      a faster tokenizer that does not give the reference's tokens
+├── BackendUnlike      a faster tokenizer that is not installed, or does not give the reference's tokens
 └── TooLate            a change of the users table that another one came before
 """
 
@@ -61,12 +60,8 @@ class FileFault(InternalFault):
         return self.reason in LASTING_FILE_REASONS
 
 
-class BackendMissing(InternalFault):
-    """A faster tokenizer that is not installed."""
-
-
 class BackendUnlike(InternalFault):
-    """A faster tokenizer that cannot load a tokenizer file, or does not give the reference's tokens."""
+    """A faster tokenizer that is not installed, cannot load a tokenizer file, or gives other tokens than the reference."""
 
 
 class TooLate(InternalFault):

@@ -116,7 +116,7 @@ def test_the_wheel_works_in_a_fresh_environment(name, release, tmp_path):
     if subprocess.run([shutil.which(name) or "false", "--version"], check=False, capture_output=True).returncode:
         pytest.skip(f"{name} is not on PATH")
     (wheel,) = release.glob("brickscan-*.whl")
-    packages = (f"{wheel}[serve,fast]", "mypy")
+    packages = (f"{wheel}[serve]", "mypy")
     python = environment(tmp_path / "env", "-c", ROOT / "infra/constraints.txt", *packages, python=name)
     settings = {"cwd": tmp_path, "env": {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": ""}}
     assert str(tmp_path) in run(python, "-c", "import scanner; print(scanner.__file__)", **settings)

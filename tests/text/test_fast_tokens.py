@@ -1,5 +1,6 @@
 """The fast backend gives the reference's tokens, or does not run: which one runs never changes a result."""
 
+import importlib.util
 import json
 import sys
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scanner.text import FastTokenizer, HuggingFaceTokenizer, load_tokenizer, sha256_file
-from scanner.text.tokenizers import golden_strings
+from scanner.text.tokenizers import advise_fast_backend, golden_strings
 from tests.support.two_keys import TOKENIZER
 
 
@@ -176,10 +177,16 @@ def test_one_warning_when_it_cannot_load(monkeypatch, caplog):
     assert "unknown model" in caplog.text
 
 
-def test_no_warning_when_it_is_not_installed(monkeypatch, caplog):
+def test_tell_when_it_is_not_installed(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "fastokens", None)
     assert isinstance(load_tokenizer(TOKENIZER, sha256_file(TOKENIZER)), HuggingFaceTokenizer)
-    assert not caplog.records
+    assert "fastokens is not installed" in caplog.text
+
+
+def test_advise_the_fast_backend_where_it_is_missing(monkeypatch):
+    assert advise_fast_backend() is None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert "five times" in advise_fast_backend()
 
 
 @pytest.mark.seconds
