@@ -145,8 +145,8 @@ def summary(
 ) -> str:
     """The summary of a scan, and after a resume of all of its input, in a few lines.
 
-    cautions: sentences about names under its keys and about this machine; verbose: whether to show what the audit counted, when the first
-    commit came, and the query in Python.
+    cautions: sentences about names under its keys and about this machine. verbose: whether to show what the audit
+    counted, when the first commit came, and the query in Python.
     """
     lines = [TRIAL_LINE] * outcome.trial + [
         *_read(outcome),

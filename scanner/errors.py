@@ -61,7 +61,7 @@ class FileFault(InternalFault):
 
 
 class BackendUnlike(InternalFault):
-    """A faster tokenizer that is not installed, cannot load a tokenizer file, or gives other tokens than the reference."""
+    """A faster tokenizer that is not installed, cannot load a tokenizer file, or gives other tokens."""
 
 
 class TooLate(InternalFault):
