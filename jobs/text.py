@@ -175,6 +175,7 @@ class Progress:
         self._at = 0.0, 0.0  # seconds that had passed at the last line, and that the driver had waited
         self._committed: ScanTotals | None = None
         self._bar: tqdm[None] | None = None
+        self._kernels: tqdm[None] | None = None
 
     def __call__(self, work: "ScanWork", totals: "ScanTotals") -> None:
         """Show how much is scored and committed of all there is, in lines after each commit and now and then."""
@@ -184,6 +185,10 @@ class Progress:
         seconds = max(time.monotonic() - self._began, 1e-9)
         rate = totals.counts.text_bytes / 1e6 / seconds
         if sys.stderr.isatty():
+            if self._kernels is not None:
+                self._count_kernels(done=scored > 0)
+                if not scored:
+                    return
             if self._bar is None:
                 from tqdm import tqdm
 
@@ -226,8 +231,23 @@ class Progress:
         """Explain why the first scan after an installation or upgrade begins slowly."""
         if sys.stderr.isatty():
             complain(COMPILING)
+            from tqdm import tqdm
+
+            self._kernels = tqdm(unit=" kernels", dynamic_ncols=True, leave=False)
         else:
             _log({"event": "compile_kernels", "once": "true"})
+
+    def _count_kernels(self, *, done: bool) -> None:
+        """Move the bar of kernels, which shows that work goes on before the first document is scored."""
+        from scanner.watermark.kernel import compiled_count
+
+        if self._kernels is None:
+            return
+        self._kernels.update(compiled_count() - self._kernels.n)
+        self._kernels.refresh()
+        if done:
+            self._kernels.close()
+            self._kernels = None
 
     def audited(self, audit: "ScanAudit") -> None:
         """Report how the audit ended, where no one watches a bar."""
@@ -236,8 +256,9 @@ class Progress:
 
     def close(self) -> None:
         """Leave the terminal as it was."""
-        if self._bar is not None:
-            self._bar.close()
+        for bar in (self._kernels, self._bar):
+            if bar is not None:
+                bar.close()
 
 
 @dataclass(frozen=True)

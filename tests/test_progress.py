@@ -15,6 +15,7 @@ from jobs import text
 from jobs.text import Progress, ProgressPace, StatusLine, StepProgress
 from scanner.cluster.commits import ScanTotals
 from scanner.cluster.pieces import DocumentCounts
+from scanner.watermark import kernel
 from tests.support.found_work import work
 
 
@@ -137,3 +138,25 @@ def test_steps_tell_of_progress_of_standing_still_and_of_ends():
     assert sum(done == "40/40" for _, done, _ in told) == 1
     etas = {line["seconds"]: line["eta_s"] for line in lines_of(err) if "eta_s" in line}
     assert etas["15.0"] == "26"  # 14 of 40 are done; the last 13 took 13 seconds
+
+
+def test_count_kernels_until_a_document_is_scored(monkeypatch):
+    """While kernels are compiled, for a minute on a new machine, a bar of kernels moves."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    counts = iter((3, 40, 41))
+    monkeypatch.setattr(kernel, "compiled_count", lambda: next(counts))
+    err = Terminal()
+    with redirect_stderr(err):
+        shown = Progress()
+        shown.compiling()
+        shown(work(100), ScanTotals())
+        shown(work(100), ScanTotals())
+        assert "40 kernels" in err.getvalue()
+        assert "documents" not in err.getvalue()
+        shown(work(100), ScanTotals(under_way=10))
+        assert "documents" in err.getvalue()
+        shown.close()

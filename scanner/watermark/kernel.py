@@ -41,6 +41,11 @@ def compiled_before() -> bool:
     return any(Path(cache_folder()).rglob("*.nbi"))
 
 
+def compiled_count() -> int:
+    """Return how many compiled kernels this machine's disk holds."""
+    return sum(1 for _ in Path(cache_folder()).rglob("*.nbc"))
+
+
 class Kernel:
     """A function that is compiled at its first call. Pickles as its name, as functions do."""
 
