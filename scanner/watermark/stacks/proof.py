@@ -66,9 +66,10 @@ class KgwProof:
     ) -> tuple[int, list[float]]:
         """See scanner.watermark.format.ProofPath; the mark has one message."""
         ids, before = tokens.tolist(), self._width if self._left else self._width - 1
-        places = [t for t in range(before, len(ids)) if not self._left or ids[t - 1] != 0]
+        places = range(before, len(ids))
         seeds = [self._seed(ids[t - before : t + 1]) % 2**32 for t in places]
-        kept = counted_positions(places, seeds, [ids[t] for t in places], dedup, common_places)
+        keyless = {t for t, seed in zip(places, seeds, strict=True) if self._left and seed == 0}
+        kept = counted_positions(places, seeds, ids[before:], dedup, keyless.union(common_places))
         lists = {seed: set(shuffled(seed, self._size, self._green)) for seed in {seeds[i] for i in kept}}
         return len(kept), [float(sum(ids[places[i]] in lists[seeds[i]] for i in kept))] * len(messages)
 
@@ -116,7 +117,9 @@ class ThreeBricksProof:
 
     def _keyed(self, seed: int) -> bool:
         """Whether a window's seed changes with the key."""
-        return seed != self._table[0] if self._table else self._key.value[0] != 0 or seed >= self._size
+        return (
+            seed != self._table[0] if self._table else seed >= self._size or self._seed([0] * self._window) % _MOD > 0
+        )
 
     def log10_p(self, score: float, scored: int) -> float:
         """See scanner.watermark.format.ProofPath."""
@@ -160,12 +163,17 @@ class SynthIdProof:
         keys = [int.from_bytes(secret[8 * i : 8 * i + 8], "big") for i in range(depth)]
         packed = b"".join(key.to_bytes(8, "little") for key in keys)
         start = 1 if table else int.from_bytes(hashlib.sha256(packed).digest(), "big") % (2**63 - 1)
-        self._key, self._length, self._bits = HiddenValue((keys, start)), length, bits
+        self._length, self._bits = length, bits
         self._table = np.array(words(*table)) % 2 if table else None
         steps = [Fraction(10) - Fraction(9 * i, depth - 1) for i in range(depth)] if weighted and depth > 1 else []
         scale = math.lcm(*(step.denominator for step in steps)) if steps else 1
         whole = [int(step * scale) for step in steps] or [1] * depth
-        self._weights = [weight // math.gcd(*whole) for weight in whole]
+        # a key that is there twice, or twice by what it reads of the table, is one layer
+        modulus, gcd = table[1] if table else _64, math.gcd(*whole)
+        at = [key % modulus for key in keys]
+        distinct = sorted(set(at), key=at.index)
+        self._key = HiddenValue((distinct, start))
+        self._weights = [sum(w // gcd for w, own in zip(whole, at, strict=True) if own == key) for key in distinct]
 
     def scores(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()

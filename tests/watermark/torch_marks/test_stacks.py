@@ -107,6 +107,9 @@ def test_windows_of_one_seed_count_once():
         (KgwSelfhashFormat(vocab_size=100), (2**63).to_bytes(8, "big"), r"below 2\^63"),
         (KgwLefthashFormat(vocab_size=100), bytes(7), "has 8 bytes"),
         (ThreeBricksOpenaiFormat(vocab_size=100, window=1), bytes(8) + (35317).to_bytes(8, "big"), "no key enters"),
+        (ThreeBricksOpenaiFormat(vocab_size=100, window=1), b"\xff" * 8 + (35317).to_bytes(8, "big"), "no key enters"),
+        (ThreeBricksOpenaiFormat(vocab_size=100), b"\1" * 8 + bytes(8), "no key enters"),
+        (ThreeBricksMarylandFormat(vocab_size=100, window=2), b"\1" * 8 + b"\xff" * 8, "no key enters"),
         (ThreeBricksOpenaiFormat(vocab_size=100, window=0, seeding="min"), bytes(15) + b"\1", "window of 1 or more"),
         (ThreeBricksOpenaiFormat(vocab_size=100), bytes(8), "have 16 bytes"),
         (SynthIdTableFormat(), b"".join(key.to_bytes(8, "big") for key in PUBLISHED_KEYS), "anybody may make"),
@@ -114,6 +117,11 @@ def test_windows_of_one_seed_count_once():
             SynthIdMixedFormat(depth=9),
             b"".join(key.to_bytes(8, "big") for key in PUBLISHED_KEYS[:9]),
             "published = true",
+        ),
+        (
+            SynthIdTableFormat(depth=2, sampling_table_size=2**20),
+            bytes(6) + b"\7\0" + bytes(5) + b"\1\0\0",
+            "all below",
         ),
         (SynthIdTableFormat(depth=2), b"\xff" * 16, r"below 2\^63"),
         (SynthIdTableFormat(depth=2), bytes(8), "have 16 bytes"),
@@ -136,7 +144,20 @@ def test_payloads_are_fewer_than_the_vocabulary_and_published_keys_are_nobodys()
     assert not SynthIdTableFormat().basis().assumed
 
 
-@pytest.mark.parametrize("name", ["hf-selfhash", "three-bricks-openai"])
+@pytest.mark.parametrize("key", [(2**64 - 1) // 3, 2**62 - 1, 2**11 * 99991, 15485863])
+def test_seeds_that_collide_count_once(key):
+    """Under some keys different tokens name one seed; a pair of seed and token counts once, and seed 0 never."""
+    form = KgwLefthashFormat(vocab_size=200, context_width=2)
+    mark, proof = (opened(key.to_bytes(8, "big")) for opened in (form.open, form.proof))
+    tokens = batch_tokens([np.random.default_rng(5).integers(0, 60, 400).tolist()])
+    places = mark.rule.positions(tokens, "ngram").index
+    seeds = [key * before % (2**64 - 1) % 2**32 for before in [0, *tokens.ids[:-1].tolist()]]
+    wanted = {(seeds[t], int(tokens.ids[t])) for t in range(2, 400) if seeds[t]}
+    assert len(places) == len(wanted) == len({(seeds[t], int(tokens.ids[t])) for t in places.tolist()})
+    assert proof.scores(tokens.ids, [0], "ngram")[0] == len(places)
+
+
+@pytest.mark.parametrize("name", ["hf-lefthash", "hf-selfhash", "three-bricks-openai"])
 def test_a_rule_of_a_key_shows_nothing_to_try_keys_on(name):
     """Two openings of a key share their positions, another key has its own, and a repr has no digest of either."""
     form = make_format(name, {"vocab_size": 100})
@@ -151,7 +172,7 @@ def test_a_rule_of_a_key_shows_nothing_to_try_keys_on(name):
 def test_what_no_key_decides_is_not_scored(name):
     """Under seed 0 a window of zeros hands on its last token under every salt; tokens beyond the vocabulary alias."""
     form = make_format(name, {"vocab_size": 100, "window": 2})
-    salted = [form.open(bytes(8) + salt.to_bytes(8, "big")) for salt in (35317, 99991)]
+    salted = [form.open(seed + salt.to_bytes(8, "big")) for seed, salt in ((bytes(8), 35317), (b"\xff" * 8, 99991))]
     tokens = batch_tokens([[5, 0, 7, 8, 0, 9, 10, 105, 11, 12]])
     for mark in salted:
         scored = mark.rule.positions(tokens, "ngram").index.tolist()

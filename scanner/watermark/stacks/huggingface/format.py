@@ -7,7 +7,6 @@ can, leaves the same draw in many places, and made p-values of human text 78 tim
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from fractions import Fraction
 from importlib.resources import files
 from typing import ClassVar, Literal
@@ -22,13 +21,11 @@ from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Floored, Law
 from scanner.watermark.positions import (
     WIDEST_WINDOW,
-    Dedup,
     PositionRule,
     Positions,
     Tokens,
     batch_tokens,
     offsets_of,
-    positions_where,
 )
 from scanner.watermark.stacks.random_numbers import first_of_permutation, is_among_first, permutation, product_mod
 from scanner.watermark.stacks.shared import (
@@ -40,7 +37,6 @@ from scanner.watermark.stacks.shared import (
     check_message,
     hashing_key,
     key_fingerprint,
-    seeded_positions,
 )
 
 SEED_BITS = 32
@@ -139,32 +135,6 @@ class GreenLists:
         if self._lists is None:
             return _green_one_by_one(seeds, tokens, self._size, self._first)
         return _green_by_lists(seeds, tokens, self._first, *self._lists)
-
-
-@dataclass(frozen=True)
-class AfterOneToken:
-    """Positions of lefthash.
-
-    Each pair of a token and the previous token counts once, since the pair decides the draw; after token 0 every key's
-    seed is 0.
-    """
-
-    width: int
-
-    @property
-    def context(self) -> int:
-        """The context width; only one token of it decides the seed."""
-        return self.width
-
-    def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
-        """See PositionRule."""
-        before = np.concatenate([np.zeros(min(1, len(tokens.ids)), np.uint32), tokens.ids[:-1]])
-        found = seeded_positions(tokens, before, self.width, dedup)
-        return positions_where(found, before[found.index] != 0)
-
-    def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
-        """See PositionRule."""
-        return tuple(tokens.ids[place - 1 : place + 1].tolist())
 
 
 class _KgwFormat(ShuffledGreenFormat):
@@ -273,9 +243,9 @@ class KgwLefthashFormat(_KgwFormat):
     seeding = "lefthash"
     answers = KnownAnswers(files(__package__) / "hf_lefthash.json", {"hf_lefthash": _detection})
 
-    def rule(self) -> AfterOneToken:
-        """Which positions are scored."""
-        return AfterOneToken(self.context_width)
+    def rule(self) -> BySeed:
+        """The rule under hashing key 1; each opened key has its own."""
+        return self._rule((1).to_bytes(8, "big"))
 
     def open(self, secret: bytes) -> Kgw:
         """A secret is the hashing key's 8 bytes, big-endian."""
@@ -283,12 +253,18 @@ class KgwLefthashFormat(_KgwFormat):
 
     def under(self, secret: bytes, table: NDArray[np.int32]) -> Kgw:
         """As `open`; there is no table."""
-        key = uint64(hashing_key(secret))
-        return Kgw(self, self.rule(), secret, lambda tokens: left_seeds(tokens.ids, key), table)
+        rule = self._rule(secret)
+        return Kgw(self, rule, secret, rule.seeds.value, table)
 
     def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
         return self._proof(secret)
+
+    def _rule(self, secret: bytes) -> BySeed:
+        key = uint64(hashing_key(secret))
+        seeds = HiddenValue[Seeds](lambda tokens: left_seeds(tokens.ids, key))
+        # after token 0 the seed is 0 under every key
+        return BySeed(1, self.context_width, key_fingerprint(self.name, secret), seeds, range(1))
 
 
 class KgwSelfhashFormat(_KgwFormat):

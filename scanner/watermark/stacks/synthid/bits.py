@@ -101,7 +101,14 @@ def mixed_ones(states: NDArray[np.uint64], offsets: NDArray[np.int64], keys: NDA
 
 
 class Bits(Protocol):
-    """Bits of n-grams under keys, and the law of their sums."""
+    """Bits of n-grams under keys, and the law of their sums over distinct keys.
+
+    key_mask: bits of a key that count; keys that are equal in these draw alike.
+    """
+
+    @property
+    def key_mask(self) -> int:
+        """See the class."""
 
     def ones(
         self, states: NDArray[np.uint64], offsets: NDArray[np.int64], keys: NDArray[np.uint64]
@@ -122,7 +129,7 @@ class TableBits:
     """Entries of a table of coins, uint8[a power of two], which is not quite fair."""
 
     def __init__(self, table: NDArray[np.uint8]) -> None:
-        self.table = table
+        self.table, self.key_mask = table, len(table) - 1
         self._share, self._spread = max(0.5, float(table.mean())), 1.0 + 5.0 / math.sqrt(len(table))
 
     def ones(
@@ -159,6 +166,8 @@ def layer_law(states: NDArray[np.uint64], table: NDArray[np.uint8]) -> NDArray[n
 
 class MixedBits:
     """Bits after twelve rounds of mixing, whose sums vary more in some texts than sums of independent bits do."""
+
+    key_mask = 2**64 - 1
 
     def ones(
         self, states: NDArray[np.uint64], offsets: NDArray[np.int64], keys: NDArray[np.uint64]

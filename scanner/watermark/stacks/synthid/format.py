@@ -1,11 +1,12 @@
 """SynthID-Text: of transformers 5.23 and the package 0.2.1 (`synthid-table`), of git in June 2025 (`synthid-mixed`).
 
 Every n-gram is hashed with each of m keys to m bits, and the mark raises the share of ones. The score is a weighted sum
-over layers, or the plain one. In transformers a bit is an entry of a table of 2^16 fair coins, of which the n-gram's
-hash and the key name the place mod 2^16. The table is drawn once and for all and not quite fair, so bits that are taken
-for fair make p-values a hundred times too small under some tables; but over keys drawn uniformly a layer's sum has an
-exact law, the same for all layers, which one transform of the text's hashes gives. Bits of the git version have a law
-that is as wide as the text asks for. Our score is −ln p by that law (scanner.watermark.stacks.synthid.bits).
+over layers, or the plain one; layers that draw alike count as one, of their weights together. In transformers a bit is
+an entry of a table of 2^16 fair coins, of which the n-gram's hash and the key name the place mod 2^16. The table is
+drawn once and for all and not quite fair, so bits that are taken for fair make p-values a hundred times too small under
+some tables; but over keys drawn uniformly a layer's sum has an exact law, the same for all layers, which one transform
+of the text's hashes gives. Bits of the git version have a law that is as wide as the text asks for. Our score is −ln p
+by that law (scanner.watermark.stacks.synthid.bits).
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from numpy import uint64
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
+from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns, Watermark
 from scanner.watermark.laws import Floored, Law, Surprise
 from scanner.watermark.positions import WIDEST_WINDOW, Dedup, Positions, Tokens, batch_tokens, scored_positions
 from scanner.watermark.stacks.random_numbers import bits
@@ -62,8 +63,23 @@ class SynthId(StackMark):
     def __init__(self, form: "_SynthIdFormat", secret: bytes, start: int, bits: Bits) -> None:
         super().__init__(form, form.rule(), secret)
         self._keys = HiddenValue(keys_of(secret, form.depth))
-        self._start, self._length, self._weights = HiddenValue(uint64(start)), form.ngram_len, form.weights()
-        self._bits = bits
+        self._start, self._length, self._bits = HiddenValue(uint64(start)), form.ngram_len, bits
+        # A key that stands twice in the list draws the same bits twice. Under a law of independent layers its sum would
+        # vary too little, so it is one layer here: keys 5, 8, 5 of weights 3, 2, 1 are layers 5 and 8 of 4 and 2.
+        weights: dict[int, int] = {}
+        for key, weight in zip(self._drawn_by().tolist(), form.weights().tolist(), strict=True):
+            weights[key] = weights.get(key, 0) + weight
+        self._layers = HiddenValue(np.array([*weights], np.uint64))
+        self._weights = np.array([*weights.values()], np.int64)
+
+    def _drawn_by(self) -> NDArray[np.uint64]:
+        """What decides the bits of each layer, equal for layers that draw alike: uint64[m]."""
+        return self._keys.value & uint64(self._bits.key_mask)
+
+    def _open_decoy(self, secret: bytes) -> Watermark:
+        """A decoy repeats a key where the key itself does."""
+        _, first, of_layer = np.unique(self._drawn_by(), return_index=True, return_inverse=True)
+        return super()._open_decoy(np.frombuffer(secret, ">u8")[first[of_layer]].tobytes())
 
     def states(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint64]:
         """Hashes of the n-grams that end at scored positions: uint64[P]."""
@@ -77,7 +93,7 @@ class SynthId(StackMark):
         """See Watermark: −ln p of the weighted sum; the mark has the message 0 alone."""
         check_message(messages)
         states = self.states(tokens, positions)
-        sums = self._bits.ones(states, positions.offsets, self._keys.value) @ self._weights
+        sums = self._bits.ones(states, positions.offsets, self._layers.value) @ self._weights
         return self._bits.surprise(sums, self._weights, states, positions.offsets)
 
 
@@ -114,22 +130,26 @@ class _SynthIdFormat(StackFormat):
         drawn = np.frombuffer(hashlib.shake_256(entropy).digest(8 * self.depth), ">u8") >> np.uint64(1)
         return drawn.astype(">u8").tobytes()
 
+    def places(self) -> int:
+        return STACK_TABLE_PLACES
+
     def _checked(self, secret: bytes) -> list[int]:
         keys = [int(key) for key in keys_of(secret, self.depth)]
-        if not self.published and (why := not_drawn(keys)):
+        if not self.published and (why := not_drawn(keys, self.places())):
             raise ValueError(f"{why}, so anybody may make their mark; set published = true")
         return keys
 
 
-def not_drawn(keys: Sequence[int]) -> str | None:
+def not_drawn(keys: Sequence[int], places: int = STACK_TABLE_PLACES) -> str | None:
     """Why no law over drawn keys holds for a list; None where it may have been drawn from all possible keys.
 
     Keys below a table's places, such as three digits each, leave most of them out, and each layer is tried by itself.
+    places: of the table, that keys name.
     """
     if tuple(keys) == PUBLISHED_KEYS[: len(keys)]:
         return "these keys are the published ones"
-    if max(keys) < STACK_TABLE_PLACES:
-        return f"these keys are all below {STACK_TABLE_PLACES:,}"
+    if max(keys) < places:
+        return f"these keys are all below {places:,}"
     return None
 
 
@@ -148,6 +168,10 @@ class SynthIdTableFormat(_SynthIdFormat, DrawnFormat):
         if size.bit_count() != 1 or not 2**8 <= size <= 2**20:
             raise ValueError("must be a power of two, 256 to 1,048,576")
         return size
+
+    def places(self) -> int:
+        """Numbers that keys must be drawn from for the law to hold: all places of the table, or of the stack's own."""
+        return max(self.sampling_table_size, STACK_TABLE_PLACES)
 
     def label(self) -> str:
         """See Format."""

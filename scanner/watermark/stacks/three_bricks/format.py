@@ -42,6 +42,9 @@ from scanner.watermark.stacks.shared import (
 SEED_BITS = 32
 """Bits of a generator's seed."""
 
+MODULUS = 2**64 - 1
+"""Modulus of the seeding `hash`."""
+
 TABLE_ENTRIES = 1_000_003
 """Entries of the table of all seedings but `hash`."""
 
@@ -241,10 +244,11 @@ class _ThreeBricksFormat(VocabularyFormat):
 
     def _rule(self, secret: bytes) -> BySeed:
         seed, salt = key_of(secret, self.window, self.seeding)
-        # A product of 0, such as of token 0, meets the same table entry under every salt. With seed 0 a window of zeros
-        # hands on its last token, and one in many thousands of other windows falls on the same entry.
+        # A product of 0, such as of token 0, meets the same table entry under every salt. Where the seed vanishes, a
+        # window of zeros hands on its last token, and one in many thousands of other windows falls on the same entry.
         first = 0 if self.seeding == "hash" else int(_table(self.table_seed)[0])
-        keyless = range(first, first + 1 if self.seeding != "hash" else self.vocab_size if seed == 0 else first)
+        of_zeros = self.vocab_size if vanishes(seed, salt, self.window) else 0
+        keyless = range(first, first + 1 if self.seeding != "hash" else of_zeros)
         of_key = key_fingerprint(self.label(), secret)
         seeds = HiddenValue(self._seeds(seed, salt))
         return BySeed(self.window, self.window + 1, of_key, seeds, keyless, self.vocab_size)
@@ -262,6 +266,11 @@ class _ThreeBricksFormat(VocabularyFormat):
         return ThreeBricksProof(secret, self.window, self.seeding, self.table_seed, self.vocab_size, green)
 
 
+def vanishes(seed: int, salt: int, window: int) -> bool:
+    """Whether the seed has no part in the hash of a window, as seed 0: a window of zeros has hash 0."""
+    return seed * pow(salt, window, MODULUS) % MODULUS == 0
+
+
 def key_of(secret: bytes, window: int, seeding: str) -> tuple[int, int]:
     """Seed and salt of 8 bytes each, big-endian.
 
@@ -271,8 +280,8 @@ def key_of(secret: bytes, window: int, seeding: str) -> tuple[int, int]:
     if len(secret) != 16:
         raise ValueError(f"a seed and a salt have 16 bytes; this secret has {len(secret)}")
     seed, salt = (int.from_bytes(secret[i : i + 8], "big") for i in (0, 8))
-    if seeding == "hash" and window <= 1 and seed == 0:
-        raise ValueError("at a window of 0 or 1 and seed 0 no key enters a draw: everybody's text has this mark")
+    if seeding == "hash" and (vanishes(seed, salt, window) if window <= 1 else salt % MODULUS == 0):
+        raise ValueError("no key enters a draw under this seed and salt: everybody's text has this mark")
     if seeding != "hash" and (window == 0 or not 0 < salt < 2**63 or salt % TABLE_ENTRIES == 0):
         raise ValueError(f"seeding {seeding!r} needs a window of 1 or more and a salt from 1 on, below 2^63")
     return seed, salt
