@@ -1,7 +1,7 @@
 """`brickscan status`, `quarantine` and `accounts`: nights as people ask for them."""
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +79,7 @@ def status(results: str, limit: int, form: Form) -> None:
     hands = [
         *_registry_hands(location),
         *_hands(last, in_quarantine(location.folder, QuarantineFilter(), 0, "reason"), location),
+        *_nights_to_scan_anew(location),
     ]
     of_scans = counts_of_scans(location.folder, location.false_positive_rate, canaries_of(location))
     rows = [row | of_scans.get(row["scan_id"], NO_FLAGS)._asdict() for row in last.ended.iter_rows(named=True)]
@@ -102,6 +103,38 @@ def _registry_hands(location: Results) -> list[str]:
     except BrickscanError as error:
         lost = f"the registry cannot be held against these results: {error}"
     return [] if lost is None else [lost]
+
+
+def _nights_to_scan_anew(location: Results) -> Iterator[str]:
+    """A sentence for each key under which nights that were scanned before it was made wait to be scanned."""
+    from scanner.registry import load_registry
+    from scanner.results.scan_list import nights_to_scan_anew
+    from scanner.scan_plan import read_config
+
+    if location.config is None or location.registry is None:
+        return
+    config = read_config(location.config)
+    try:
+        keys = load_registry(location.registry).keys
+    except BrickscanError:
+        return  # _registry_hands tells
+    since = {key.key_id: key.marked_since().date() for key in keys if not config.keys or key.key_id in config.keys}
+    dated = any("{date}" in path for path in config.input.paths)
+    for key_id, nights in nights_to_scan_anew(location.folder, since).items():
+        again = f"brickscan scan {shlex.quote(str(location.config))}"
+        which = f"night {nights[0]} was" if len(nights) == 1 else f"nights {_enumerated(nights)} were"
+        yield (
+            f"{which} scanned without key {key_id}: run `{again}{' --date DATE' if dated else ''}` again"
+            + (" for each" if len(nights) > 1 else "")
+        )
+
+
+def _enumerated(nights: Sequence[str]) -> str:
+    """All of a few nights, else the first and the last of them and how many they are."""
+    return ", ".join(nights) if len(nights) <= _NIGHTS_NAMED else f"{nights[0]} to {nights[-1]} ({len(nights):,})"
+
+
+_NIGHTS_NAMED = 5
 
 
 def _line(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -100,6 +100,38 @@ def last_scans(results: str, limit: int) -> LastScans:
     return found
 
 
+def nights_to_scan_anew(results: str, marked_since: Mapping[str, date]) -> dict[str, list[str]]:
+    """Return the nights that were scanned without a key whose mark their texts may carry.
+
+    Args:
+        results: folder or URI of results.
+        marked_since: first date on which text may carry the mark of each key, by its id.
+
+    Returns:
+        Nights (dates such as 2026-11-20), oldest first, by key id; keys without any are left out. Nights whose rows
+        were dropped do not count, nor do nights that no scan finished.
+
+    Raises:
+        Refused: there are no results.
+    """
+
+    def question() -> tuple[pl.DataFrame, set[str]]:
+        ended = scans(results).filter(pl.col("exit_code").is_in(TO_THE_END)).select("night", "keys").explode("keys")
+        tested = ended.select("night", key_id=pl.col("keys").struct.field("key_id")).unique()
+        left = shards(results).filter(pl.col("dropped_at").is_null()).select("night").unique()
+        pairs, nights = pl.collect_all([tested, left], engine="streaming")
+        return pairs, set(nights["night"])
+
+    pairs, left = ask(results, question)
+    tested = set(pairs.iter_rows())
+    nights = sorted({night for night, _ in tested} & left)
+    waiting = {
+        key_id: [night for night in nights if night >= since.isoformat() and (night, key_id) not in tested]
+        for key_id, since in marked_since.items()
+    }
+    return {key_id: nights for key_id, nights in waiting.items() if nights}
+
+
 def refuse_impossible_scans(rows: Iterable[Mapping[str, Any]]) -> None:
     """Raise Refused for a row of SCANS with a value that no scan writes: nothing can be said of its night by it."""
     for row in rows:

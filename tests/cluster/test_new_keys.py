@@ -1,5 +1,6 @@
 """Documents that older keys have scanned are scanned once under a new key alone, and no older flag is hidden."""
 
+import json
 import re
 import shutil
 from datetime import UTC, datetime, timedelta
@@ -239,3 +240,15 @@ def test_parts_stand_that_every_key_found_whenever_it_came(night, own_registry, 
         night.configure(more=f"keys = {key_ids}\n{more}")
         night.scan()
         assert told() == ["green", "late"]
+
+
+@pytest.mark.costly
+def test_status_names_nights_that_wait_for_a_new_key(night, scanned, own_registry):
+    """A night that was scanned before a key was made waits to be scanned under it, until it is."""
+    asked = ("status", night.config, "--format", "json")
+    assert json.loads(call(*asked)[1])["needs_a_hand"] == []
+    add_key(own_registry, "late")
+    (hand,) = json.loads(call(*asked)[1])["needs_a_hand"]
+    assert re.fullmatch(r"night \S+ was scanned without key late: run `brickscan scan .*` again", hand)
+    night.scan()
+    assert json.loads(call(*asked)[1])["needs_a_hand"] == []

@@ -228,7 +228,7 @@ def test_users_are_added_listed_and_removed(cli, registry):
 
 
 def test_a_name_cannot_steer_the_terminal(cli, registry):
-    cli("users", "add", "a\x1b[31m\nb", "--registry", registry)
+    cli("users", "add", "a\x1b[31m\nb", "--registry", registry, "--yes")
     assert r"a\x1b[31m\nb" in cli("users", "list", "--registry", registry).out
 
 
