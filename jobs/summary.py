@@ -300,12 +300,9 @@ def _hands(outcome: "ScanOutcome") -> Iterator[str]:
             "before it came into the registry (then set its `active_from` in keys.toml)"
         )
     if over:
-        from scanner.cluster.work import other_names
+        from scanner.cluster.work import passed_over_in_words
 
-        yield (
-            f"{counted(len(over), 'file')} passed over, not ending in .parquet ({printable(other_names(over))}), such "
-            f"as {printable(over[0])}"
-        )
+        yield from passed_over_in_words(over)
 
 
 def _nothing_found(outcome: "ScanOutcome") -> Iterator[str]:

@@ -105,6 +105,9 @@ def follow(
 
     def passed_over(path: str) -> None:
         ending = PurePosixPath(path).suffix
+        if ending == ".parquet":
+            warn_once(ending, "%r is passed over, and all other files with hidden names: they may be unfinished", path)
+            return
         warn_once(ending, "%r is passed over, and all other files that end in %r: only .parquet is read", path, ending)
 
     try:

@@ -18,7 +18,7 @@ from scanner.cluster.work import (
     ScanWork,
     inspect_input,
     leave_out_done,
-    other_names,
+    passed_over_in_words,
     refuse_wrong_columns,
     without_expired,
     work_left,
@@ -182,8 +182,7 @@ class _Input:
             says.append(
                 f"{counted(len(faults), 'file')} for quarantine ({reasons}), such as {file.path}: {fault.detail}"
             )
-        if self._passed_over:
-            says.append(f"{counted(len(self._passed_over), 'file')} passed over ({other_names(self._passed_over)})")
+        says += passed_over_in_words(self._passed_over)
         self._refuse_nothing(says)
         facts = {
             "files": len(self._files),

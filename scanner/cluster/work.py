@@ -25,7 +25,7 @@ from scanner.errors import FileFault, Refused
 from scanner.input.files import InputFile
 from scanner.input.inspector import Inspector
 from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, RowGroup, Shard, cut, key_set, shard_id
-from scanner.printable import printable
+from scanner.printable import counted, printable
 from scanner.results import quarantine
 from scanner.results.current_rows import sets_of_keys, settle
 from scanner.results.filters import filters_used, fixed_filter
@@ -403,11 +403,11 @@ _ENDINGS_TOLD = 5
 class UnreadInput:
     """What a scan did not read.
 
-    passed_over: paths of files in the input's folders that do not end in .parquet; reasons: why documents and files of
-    the input are in quarantine; nothing: a sentence when no document of the input has a verdict, by this scan or one
-    before, else empty; allowed: reading nothing is no fault, since nothing was there and the configuration says
-    `allow_empty`; whole: totals of the input; too_much: a sentence for each limit of the configuration that what could
-    not be read exceeds.
+    passed_over: paths of files in the input's folders that do not end in .parquet, or are hidden; reasons: why
+    documents and files of the input are in quarantine; nothing: a sentence when no document of the input has a verdict,
+    by this scan or one before, else empty; allowed: reading nothing is no fault, since nothing was there and the
+    configuration says `allow_empty`; whole: totals of the input; too_much: a sentence for each limit of the
+    configuration that what could not be read exceeds.
     """
 
     passed_over: tuple[str, ...] = ()
@@ -494,3 +494,19 @@ def other_names(paths: Iterable[str]) -> str:
     counts = Counter(PurePosixPath(path).suffix or "no ending" for path in paths)
     endings = [f"{ending} {number:,}" for ending, number in counts.most_common(_ENDINGS_TOLD)]
     return ", ".join([*endings, *(["…"] if len(counts) > _ENDINGS_TOLD else [])])
+
+
+def passed_over_in_words(paths: Sequence[str]) -> Iterator[str]:
+    """Sentences about what lies in the input's folders and is not read: files of other endings, then hidden ones."""
+    others = [path for path in paths if not path.endswith(".parquet")]
+    hidden = [path for path in paths if path.endswith(".parquet")]
+    if others:
+        yield (
+            f"{counted(len(others), 'file')} passed over, not ending in .parquet ({printable(other_names(others))}), "
+            f"such as {printable(others[0])}"
+        )
+    if hidden:
+        yield (
+            f"{counted(len(hidden), 'Parquet file')} passed over, hidden by a name that begins with _ or . as "
+            f"unfinished files' do, such as {printable(hidden[0])}; rename what is to be read"
+        )

@@ -1,11 +1,13 @@
 """The columns of a file that are scanned, and the times in them.
 
-Times stand in files as timestamps with a zone or without one, dates, ISO 8601 as text, or seconds since 1970. They are
-read into UTC. A time that cannot be read is null, and costs its document nothing.
+Times stand in files as timestamps with a zone or without one, dates, ISO 8601 as text, or seconds since 1970, also as
+text. They are read into UTC. A time that cannot be read is null, and costs its document nothing.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -29,6 +31,12 @@ each unit holds its times from 1973 to 5138.
 """
 
 
+_SINCE_1970 = re.compile(rb"1(\d{9}|\d{12}|\d{15}|\d{18})(\.\d{1,9})?")
+"""Numbers as text: of 2001 to 2033 in seconds, milliseconds, microseconds or nanoseconds. Other digits may be of a
+calendar: 2026083112 is an hour.
+"""
+
+
 class Times(NamedTuple):
     """When each value was, and the latest moment that it can mean: a date's last moment. Both timestamp[us, UTC].
 
@@ -44,8 +52,8 @@ def times(array: pa.Array, zone: str) -> Times:
     """Read times to the microsecond. Times outside of years 1 to 9999 become the nearest moment within.
 
     Args:
-        array: a file's values: timestamps, dates, nulls, text or bytes of ISO 8601 (a blank one is null), or numbers,
-            which are seconds, milliseconds, microseconds or nanoseconds since 1970 by their size.
+        array: a file's values: timestamps, dates, nulls, numbers, which are seconds, milliseconds, microseconds or
+            nanoseconds since 1970 by their size, or text or bytes of ISO 8601 (a blank one is null) or of such numbers.
         zone: IANA name of the zone in which dates are, and times that have no zone. A time that a clock shows twice is
             the earlier of the two, so that nobody is named for an hour's doubt; one that it skips is as if the clock
             had not been put forward yet.
@@ -111,7 +119,12 @@ def _of_distinct(texts: pa.LargeBinaryArray, zone: str) -> Times:
 
 
 def _parsed(text: bytes) -> datetime | None:
-    """A time by a zone's clocks or in UTC; None: it is no ISO 8601."""
+    """A time by a zone's clocks or in UTC; None: it is neither ISO 8601 nor a number that can be no other time."""
+    if number := _SINCE_1970.fullmatch(text):
+        since = Decimal(text.decode()).scaleb(6 - (len(number[1]) - 9))  # in microseconds
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(since))
+    if text.isdigit() and len(text) != len("20260831"):  # Python takes any digit for the T, and 1712010112345 for 1712
+        return None
     try:
         moment = datetime.fromisoformat(text[:_LONGEST_TIME].decode("ascii").replace(" UTC", "Z"))
         return moment if moment.tzinfo is None else moment.astimezone(UTC)

@@ -33,6 +33,7 @@ from scanner.input.tables import (
     TableFiles,
     TableFolders,
     TableReading,
+    is_hidden_folder,
     unpack_rows,
     values_of_path,
 )
@@ -162,12 +163,14 @@ def list_files(
     """List the Parquet files of resolved paths, sorted, each once, also when links lead to it from several places.
 
     A path of a file is taken whatever its name. In a folder, at any depth, files that end in .parquet are taken, but
-    none whose name or folder begins with `_` or `.` (unfinished and internal files, by the convention of Arrow and
-    Spark). Anything that is no regular file, or whose name in a folder is no UTF-8, is listed too: `check_unchanged`
-    reports its fault. If a folder is a Delta table, the files are taken that its log names.
+    none that is hidden: whose name or folder begins with `_` or `.` (unfinished and internal files, by the convention
+    of Arrow and Spark), where the folder is no partition `name=value`. Anything that is no regular file, or whose name
+    in a folder is no UTF-8, is listed too: `check_unchanged` reports its fault. If a folder is a Delta table, the files
+    are taken that its log names.
     missing: called with a path that does not exist, which then counts as empty; None: it is refused. passed_over:
-    called with each file in a folder that does not end in .parquet, unless its name hides it. before: files listed some
-    seconds ago. For an unchanged file in no table the same object is returned, which costs less.
+    called with each file in a folder that does not end in .parquet, unless it is hidden, and with each hidden one that
+    does, or a hidden folder that cannot be listed. before: files listed some seconds ago. For an unchanged file in no
+    table the same object is returned, which costs less.
 
     Raises:
         Refused: a path that does not exist, or cannot be written down; a table above or below a path, or at it if it
@@ -403,14 +406,15 @@ def _in_folder(
 ) -> Iterator[_ListedFile]:
     for item in filesystem.get_file_info(fs.FileSelector(folder, recursive=True)):
         below = item.path[len(folder.rstrip("/")) :].strip("/").split("/")
-        hidden = any(part.startswith(HIDDEN_BEGINNINGS) for part in below)
         is_folder = item.type == fs.FileType.Directory
         tables.refuse_by(folder, [*below, ""] if is_folder else below)
-        if is_folder or hidden:
+        if is_folder:
             continue
-        if below[-1].endswith(".parquet"):
+        hidden = below[-1].startswith(HIDDEN_BEGINNINGS) or any(map(is_hidden_folder, below[:-1]))
+        is_parquet = below[-1].endswith(".parquet")
+        if is_parquet and not hidden:
             yield _listed_by_info(item)
-        else:
+        elif is_parquet or not hidden:
             passed_over(item.path)
 
 
@@ -418,17 +422,40 @@ def _in_local_folder(
     _: fs.FileSystem, folder: str, tables: TableFolders, passed_over: Callable[[str], None]
 ) -> Iterator[_ListedFile]:
     """Files as in Arrow's own listing, at a fifth of its cost. A link that leads nowhere is listed too."""
-    for real, files in _walk(folder, tables):
+    hidden, listed = list[str](), list[_ListedFile]()
+    for real, files in _walk(folder, tables, hidden):
         for file in files:
             path = file.path
             if not path.endswith(".parquet"):
                 passed_over(_printable(path))
-            elif _is_utf8(path):
+                continue
+            if not _is_utf8(path):
+                listed.append(_ListedFile(path, 0, 0, None))
+            else:
                 if file.is_symlink():
                     tables.refuse_above(os.path.dirname(os.path.realpath(path)))
-                yield _listed_by_entry(file, f"{real}/{file.name}" if real else None)
-            else:
-                yield _ListedFile(path, 0, 0, None)
+                listed.append(_listed_by_entry(file, f"{real}/{file.name}" if real else None))
+            yield listed[-1]
+    read = {_real_path(one) for one in listed} if hidden else set()  # some by a link to a hidden file
+    for path in hidden:
+        for lost in _parquet_below(path) if os.path.isdir(path) else [path]:
+            if os.path.realpath(lost) not in read:
+                passed_over(_printable(lost))
+
+
+def _real_path(file: "_ListedFile") -> str:
+    """A listed file's path without links."""
+    if file.real is None:
+        return file.inner
+    return file.real if isinstance(file.real, str) else os.path.realpath(file.inner)
+
+
+def _parquet_below(hidden: str) -> Iterator[str]:
+    """Files below a hidden folder that end in .parquet, links not followed, and folders that cannot be listed."""
+    unlisted = list[str]()
+    for folder, _, names in os.walk(hidden, onerror=lambda error: unlisted.append(str(error.filename))):
+        yield from (os.path.join(folder, name) for name in names if name.endswith(".parquet"))
+    yield from unlisted
 
 
 def _listed_by_entry(file: os.DirEntry[str], real: str | None) -> _ListedFile:
@@ -444,8 +471,11 @@ def _listed_by_entry(file: os.DirEntry[str], real: str | None) -> _ListedFile:
     return _ListedFile(path, size, status.st_mtime_ns, (status.st_dev, status.st_ino) if status.st_nlink > 1 else real)
 
 
-def _walk(folder: str, tables: TableFolders) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
-    """A local folder and all below it, each with its files, nothing hidden, and its real path where that is another."""
+def _walk(folder: str, tables: TableFolders, hidden: list[str]) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+    """A local folder and all below it, each with its files, nothing hidden, and its real path where that is another.
+
+    hidden: gets the hidden folders, and the hidden files that end in .parquet.
+    """
     # Each real folder is entered once, lest links go round in circles; OSError: one cannot be listed.
     entered = {os.path.realpath(folder)}
     todo = [folder]
@@ -455,10 +485,14 @@ def _walk(folder: str, tables: TableFolders) -> Iterator[tuple[str, list[os.DirE
         folders: list[os.DirEntry[str]] = []
         with os.scandir(inner) as entries:
             for entry in entries:
-                if not entry.name.startswith(HIDDEN_BEGINNINGS):
-                    (folders if _is_folder(entry) else files).append(entry)
-                elif _is_folder(entry):
+                is_folder = _is_folder(entry)
+                if not (is_hidden_folder(entry.name) if is_folder else entry.name.startswith(HIDDEN_BEGINNINGS)):
+                    (folders if is_folder else files).append(entry)
+                    continue
+                if is_folder:
                     tables.refuse_by(inner, [entry.name, ""])
+                if is_folder or entry.name.endswith(".parquet"):
+                    hidden.append(entry.path)
         if files and os.path.basename(inner) == "metadata":
             tables.refuse_above(os.path.dirname(inner))
         real = os.path.realpath(inner)

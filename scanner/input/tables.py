@@ -29,6 +29,12 @@ from scanner.printable import printable
 HIDDEN_BEGINNINGS = ("_", ".")
 """First characters of names that are passed over."""
 
+
+def is_hidden_folder(name: str) -> bool:
+    """Whether a folder of this name is passed over. `_day=2026-11-26` is a partition by a column `_day`."""
+    return name.startswith(HIDDEN_BEGINNINGS) and "=" not in name
+
+
 DELTA_PREFIX = "delta:"
 """Beginning of a path that must be the folder of a Delta table."""
 
@@ -193,7 +199,7 @@ class TableFolders:
         for depth, name in enumerate(below[:-1]):
             if name in _LOGS:
                 self._refuse(TableFolder("/".join([folder, *below[:depth]]), _LOGS[name]))
-            if name.startswith(HIDDEN_BEGINNINGS):
+            if is_hidden_folder(name):
                 return
         if below[-2:-1] == [_ICEBERG_FOLDER] and below[-1].endswith(_ICEBERG_FILES):
             self._refuse(TableFolder("/".join([folder, *below[:-2]]), "Iceberg"))

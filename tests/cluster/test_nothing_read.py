@@ -129,6 +129,18 @@ def test_one_document_that_is_read_is_enough_and_the_first_reasons_are_told(nigh
 
 
 @pytest.mark.usefixtures("without_ray")
+def test_hidden_files_need_a_hand(night, plain):
+    """A scan that passes a hidden Parquet file over says so, and does not end with `nothing needs a hand`."""
+    path = night.write("a", [plain(40, 1)])
+    assert call("scan", night.config)[1].endswith("nothing needs a hand\n")
+    (night.input / "_old").mkdir()
+    (night.input / "_old" / "b.parquet").write_bytes(path.read_bytes())
+    code, out, _ = call("scan", night.config)
+    assert code == 0
+    assert "1 Parquet file passed over, hidden by a name that begins with _ or . as unfinished" in " ".join(out.split())
+
+
+@pytest.mark.usefixtures("without_ray")
 def test_files_that_vanish_are_not_read(night, plain, monkeypatch):
     path = night.write("a", [plain(40, 1)])
     files = list_files([str(night.input)])

@@ -42,7 +42,7 @@ def test_all_is_looked_at_and_nothing_is_written(night, plain):
     assert "1 of 32 too short to be scored" in out
     assert "1 of 32 for quarantine" in out
     assert "2 keys under test, p-values corrected for 2 keys of the registry\n" in out
-    assert "1 file passed over (.csv 1)" in out
+    assert "1 file passed over, not ending in .parquet (.csv 1)" in out
     assert out.endswith(f"Nothing stands in the way of: brickscan scan {night.config}\n")
     assert everything_in(night.folder) == before
     assert not exist(night.results)
@@ -184,7 +184,7 @@ def unknown_key(night):
         (other_columns, (), "has other columns than this version writes"),
         (no_cluster, STEPS[:4], "cannot be reached"),
         (no_input, (), "does not exist"),
-        (only_other_files, (), "1 file passed over (.csv 1)"),
+        (only_other_files, (), "1 file passed over, not ending in .parquet (.csv 1)"),
         (all_at_fault, STEPS[:4], "1 file for quarantine (not_parquet 1)"),
         (no_column, STEPS[:4], "'nobody' (account) is missing"),
     ],

@@ -94,6 +94,43 @@ def test_hidden_and_unfinished_files_are_left_out_below_the_path_only(tmp_path):
     assert listed(folder) == [str(folder / "x/3.parquet")]
 
 
+@pytest.mark.parametrize("store", [False, True])
+def test_hidden_partitions_are_read(tmp_path, monkeypatch, store):
+    """A folder `name=value` is a partition whatever its name begins with; all else that is hidden is told of."""
+    read = ("_day=1/1.parquet", ".day=2/_x=y/1.parquet", "day=3/1.parquet")
+    lost = ("_tmp/day=3/1.parquet", "_day=1/_4.parquet", "_a=b.parquet", "day=3/.x/y/z.parquet")
+    for name in (*read, *lost, "_SUCCESS", ".a.parquet.crc", "_tmp/notes.txt"):
+        touch(tmp_path / name)
+    if store:
+        monkeypatch.setattr(files, "filesystem_of", SlowStore(0).filesystem_of)
+    told = []
+    found = list_files([f"s3:/{tmp_path}" if store else str(tmp_path)], passed_over=told.append)
+    assert sorted(file.inner for file in found) == sorted(str(tmp_path / name) for name in read)
+    assert sorted(told) == sorted(str(tmp_path / name) for name in lost)
+    assert {file.values["_day"] for file in found if "_day" in file.values} == {"1"}
+
+
+def test_hidden_files_with_a_link_are_read(tmp_path):
+    """A store of contents (git-annex, DVC) hides the files that links lead to; a hidden link loses nothing either."""
+    for name in ("a", "b"):
+        touch(tmp_path / ".store" / f"{name}.parquet")
+    touch(tmp_path / "day=1" / "c.parquet")
+    (tmp_path / "a.parquet").symlink_to(tmp_path / ".store" / "a.parquet")
+    (tmp_path / ".newest").symlink_to(tmp_path / "day=1")
+    (tmp_path / "day=1" / ".c.parquet").symlink_to("c.parquet")
+    told = []
+    found = [file.path for file in list_files([str(tmp_path)], passed_over=told.append)]
+    assert found == [str(tmp_path / "a.parquet"), str(tmp_path / "day=1" / "c.parquet")]
+    assert told == [str(tmp_path / ".store" / "b.parquet")]
+
+
+def test_a_table_in_a_hidden_partition_is_refused(tmp_path, place):
+    touch(tmp_path / "_day=1" / "1.parquet")
+    touch(tmp_path / "_day=1" / LOGS["Delta"])
+    with pytest.raises(Refused, match="is the folder of a Delta table"):
+        listed(place)
+
+
 LOGS = {
     "Delta": "_delta_log/00000000000000000000.json",
     "Hudi": ".hoodie/hoodie.properties",

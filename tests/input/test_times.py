@@ -16,6 +16,7 @@ from scanner.errors import Refused
 from scanner.input.columns import Columns, times
 from scanner.input.documents import read
 from scanner.input.files import list_files
+from scanner.input.named_files import describe
 from scanner.storage.toml import read_toml_text
 from schemas.config import InputConfig
 from schemas.tables import DOCUMENTS
@@ -84,7 +85,9 @@ def test_texts_that_are_no_times_are_null_and_told_apart_from_blank_ones():
     words = [
         "yesterday",
         "2026-13-01",
-        "1756600000",
+        "1712010112345678901234",
+        "20260831120000",
+        "2026083112",
         "2026-08-31T25:00",
         "٢٠٢٦-٠٨-٣١",
         "2026-08-31 12:00 CET",
@@ -111,6 +114,34 @@ def test_numbers_are_seconds_or_parts_of_them_by_their_size(seconds, micros):
             assert times(pa.array([sign * exact * 1000]), "UTC").at.to_pylist() == [fine]
         close = times(pa.array([sign * exact / 1e6]), "UTC").at[0].as_py()
         assert abs(close - fine) <= timedelta(microseconds=16)  # half of a double's last place at 9e10
+
+
+@given(st.integers(10**9, 2 * 10**9 - 1), st.integers(0, 10**6 - 1))
+@example(1712010112, 345000)  # of 13 digits, whose first eight are a date of 1712
+def test_numbers_as_text_are_the_same_times(seconds, micros):
+    """In every unit, and with a fraction of seconds; no digit passes for the T of ISO 8601."""
+    fine = EPOCH + timedelta(seconds=seconds, microseconds=micros)
+    exact = seconds * 10**6 + micros
+    words = [f"{exact}", f"{exact}789", f" {seconds}.{micros:06}\n", f"{exact // 1000}.{exact % 1000:03}"]
+    found = times(pa.array(words), "Asia/Kolkata")
+    assert found.at.to_pylist() == found.latest.to_pylist() == [fine] * 4
+    assert times(pa.array([f"{seconds}"]), "UTC").at.to_pylist() == [fine.replace(microsecond=0)]
+
+
+FAR = [datetime(9999, 12, 31, 23, 59, 59, 999999), datetime(1, 1, 1), datetime(1969, 12, 31, 23, 59, 59, 999999)]
+
+
+@pytest.mark.parametrize("schema", [True, False])
+def test_int96_times_are_those_of_int64(tmp_path, schema):
+    """Spark's and Impala's int96 reach further than nanoseconds of 64 bits do, with Arrow's schema and without."""
+    stored = pa.table({"text": ["a", "b", "c"], "at": pa.array(FAR, pa.timestamp("us", "UTC"))})
+    for name, int96 in (("96", True), ("64", False)):
+        pq.write_table(stored, tmp_path / f"{name}.parquet", use_deprecated_int96_timestamps=int96, store_schema=schema)
+    columns = Columns("text", None, None, "at")
+    of_64, of_96 = ([*read(file, columns, 0, 3)][0] for file in list_files([str(tmp_path)]))
+    assert of_96["created_at"].to_pylist() == [at.replace(tzinfo=UTC) for at in FAR]
+    assert of_96["created_at"] == of_64["created_at"]
+    assert describe(list_files([str(tmp_path / "96.parquet")])[0], columns)[1].type.startswith("timestamp[us")
 
 
 def test_numbers_that_are_no_times():
