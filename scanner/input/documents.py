@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from scanner.errors import FileFault
 from scanner.input.columns import Columns, documents_of, is_text, lengths, plain_type, readable
 from scanner.input.files import InputFile
-from scanner.input.shards import bytes_of, footer_of, in_words, leaves, open_footer, range_of
+from scanner.input.shards import INT96_UNIT, bytes_of, footer_of, in_words, leaves, open_footer, range_of
 from scanner.printable import without_manifests
 
 _BUFFER_BYTES = 4 * 2**20
@@ -75,6 +75,7 @@ def open_source(file: InputFile, columns: Columns) -> FileSource:
             names = [name for name in dict.fromkeys(read.values()) if name is not None]
             options = {"metadata": metadata, "buffer_size": _BUFFER_BYTES, "pre_buffer": False}
             options["page_checksum_verification"] = True  # for pages that have a checksum
+            options["coerce_int96_timestamp_unit"] = INT96_UNIT
             as_values = pq.ParquetFile(opened, **options)
             as_dictionaries = pq.ParquetFile(opened, read_dictionary=names, **options)
             numbers = leaves(metadata.schema, names)

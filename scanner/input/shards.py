@@ -38,6 +38,12 @@ _SIGNATURE_BYTES = 28  # nonce and tag behind the metadata, where columns are en
 _ARROW_SCHEMA = b"\x0cARROW:schema"  # length and name of the key, as Thrift writes them
 
 
+INT96_UNIT = "us"
+"""Unit in which int96 times are read: 290,000 years to each side, where the nanoseconds that Arrow reads them in wrap
+beyond 1677 and 2262.
+"""
+
+
 class RowGroup(NamedTuple):
     """The metadata of a Parquet row group: its rows, and the bytes of its text before compression."""
 
@@ -99,14 +105,15 @@ def open_footer(footer: pa.Buffer) -> pq.ParquetFile:
     Int128. Then the Arrow schema is left out.
     """
     try:
-        return pq.ParquetFile(pa.BufferReader(footer))
+        return pq.ParquetFile(pa.BufferReader(footer), coerce_int96_timestamp_unit=INT96_UNIT)
     except MemoryError:
         raise
     except Exception:
         plain = footer.to_pybytes()
         if _ARROW_SCHEMA not in plain:
             raise
-    return pq.ParquetFile(pa.BufferReader(plain.replace(_ARROW_SCHEMA, _ARROW_SCHEMA.lower())))
+    plain = plain.replace(_ARROW_SCHEMA, _ARROW_SCHEMA.lower())
+    return pq.ParquetFile(pa.BufferReader(plain), coerce_int96_timestamp_unit=INT96_UNIT)
 
 
 def leaves(schema: pq.ParquetSchema, names: Iterable[str | None]) -> list[int]:
