@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-IMAGE = ("fast", "cluster", "review", "serve")
+IMAGE = ("cluster", "review", "serve")
 LOCKS = {
     "requirements.lock": [
         *PROJECT["dependencies"],

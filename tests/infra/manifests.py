@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,10 @@ ENUMS = {
     "accessModes": {"ReadWriteMany", "ReadWriteOnce", "ReadOnlyMany", "ReadWriteOncePod"},
     "pod-security.kubernetes.io/enforce": {"restricted", "baseline"},
 }
+
+
+OUR_IMAGE = "BRICKSCAN_IMAGE"
+"""What stands for the image of the scan until whoever deploys it has put its name and digest there."""
 
 
 class Manifests:
@@ -162,9 +167,8 @@ def pod_problems(found: Manifests) -> Iterator[str]:
 
 def container_problems(where: str, container: dict[str, Any], volumes: set[str]) -> Iterator[str]:
     image = container["image"]
-    tag = image.rpartition("/")[2].partition(":")[2]
-    if not tag or tag == "latest":
-        yield f"{where}: image {image} is not pinned"
+    if image != OUR_IMAGE and not re.fullmatch(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", image):
+        yield f"{where}: image {image} is neither {OUR_IMAGE} nor pinned by a digest"
     rights = container["securityContext"]
     if rights != {
         "allowPrivilegeEscalation": False,
