@@ -14,6 +14,8 @@ SEED ?= 0
 TOKENIZERS ?=
 SCALE ?=
 ACCEPT ?=
+KEY ?=
+UNSIGNED ?=
 # of what the image runs, with the digests of all files of a version, whichever machine they are for
 LOCK = .venv-release/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock'
 EXTRAS := --extra cluster --extra review --extra serve
@@ -203,10 +205,11 @@ docs: .venv/installed-dev
 pictures: .venv/installed-dev demo
 	$(BIN)/python -m tests.support.pictures
 
-# wheels, source, bill of materials and digests of the commit that is checked out, in dist; refuses what is not committed
+# wheels, source, bill of materials and signed digests of the commit that is checked out, in dist; refuses what is not
+# committed: make release KEY=~/.ssh/release, or UNSIGNED=1 to try it
 release: .venv-release/installed
 	rm -rf dist
-	.venv-release/bin/python infra/release/build.py dist
+	.venv-release/bin/python infra/release/build.py dist $(if $(KEY),--key $(KEY)) $(if $(UNSIGNED),--unsigned)
 
 # its wheel in a fresh environment of each Python that is here: demo, selftest, detector, plugin of vLLM; minutes each
 test-release: .venv/installed-dev

@@ -20,6 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PLUGIN = "infra/vllm"
 DIGESTS = "SHA256SUMS"
+NAMESPACE = "brickscan-release"
+"""What the signature is for, as `ssh-keygen` asks: a signature of another use does not verify."""
 
 
 def git(*arguments: str) -> bytes:
@@ -89,6 +91,14 @@ def write_materials(source: Path, path: Path) -> None:
     run("cyclonedx_py", "requirements", "--pyproject", project, *options, lock, folder=source)
 
 
+def sign(path: Path, key: Path) -> Path:
+    """Sign a file with an SSH key, or with the agent's where `key` is a public one; returns the signature's file."""
+    done = subprocess.run(["ssh-keygen", "-Y", "sign", "-f", key, "-n", NAMESPACE, path], check=False)  # noqa: S607
+    if done.returncode:
+        sys.exit(f"{path.name} was not signed with {key}: see above")
+    return path.with_name(f"{path.name}.sig")
+
+
 def build(out: Path) -> list[Path]:
     """Build everything into a folder that is made or empty; returns its files."""
     refuse_uncommitted()
@@ -115,5 +125,13 @@ def build(out: Path) -> list[Path]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Build a release from what is committed.")
     parser.add_argument("out", type=Path, help="folder for the release, new or empty")
-    built = build(parser.parse_args().out.resolve())
+    by = parser.add_mutually_exclusive_group(required=True)
+    by.add_argument("--key", type=Path, help=f"SSH key that signs {DIGESTS}; a public one is looked up in the agent")
+    by.add_argument("--unsigned", action="store_true", help="build without a signature, to try it")
+    given = parser.parse_args()
+    if given.key is not None and not given.key.is_file():
+        sys.exit(f"--key {given.key}: is no file; name the SSH key that signs releases")
+    built = build(given.out.resolve())
     print(built[-1].read_text(encoding="utf-8"), end="")
+    if given.key is not None:
+        print(f"signed: {sign(built[-1], given.key).name}")

@@ -57,7 +57,7 @@ def tools(tmp_path_factory) -> Path:
 def release(tmp_path_factory, tools) -> Path:
     """Folder of a release of what is committed."""
     folder = checkout(tmp_path_factory.mktemp("release") / "repository")
-    run(tools, folder / "infra/release/build.py", folder / "dist")
+    run(tools, folder / "infra/release/build.py", folder / "dist", "--unsigned")
     return folder / "dist"
 
 
@@ -65,11 +65,41 @@ def release(tmp_path_factory, tools) -> Path:
 def test_a_release_has_the_same_bytes_wherever_and_whenever_it_is_built(release, tools, tmp_path):
     again = checkout(tmp_path / "elsewhere")
     os.utime(again / "README.md", (0, 0))
-    run(tools, again / "infra/release/build.py", tmp_path / "out", umask=0o077)
+    run(tools, again / "infra/release/build.py", tmp_path / "out", "--unsigned", umask=0o077)
     sums = (release / "SHA256SUMS").read_text()
     assert sums == (tmp_path / "out/SHA256SUMS").read_text()
     assert len(sums.splitlines()) == 4
     run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=release)
+
+
+@pytest.mark.costly
+def test_refuse_a_release_that_nobody_signs(tmp_path):
+    folder = checkout(tmp_path / "repository")
+    with pytest.raises(AssertionError, match="one of the arguments --key --unsigned is required"):
+        run(sys.executable, folder / "infra/release/build.py", tmp_path / "out")
+    with pytest.raises(AssertionError, match="is no file; name the SSH key"):
+        run(sys.executable, folder / "infra/release/build.py", tmp_path / "out", "--key", tmp_path / "none")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.costly
+def test_sign_digests_with_the_named_key(tmp_path, monkeypatch):
+    """Whoever knows the public key can verify the signature, and no other file passes for the signed one."""
+    monkeypatch.syspath_prepend(ROOT / "infra/release")
+    import build
+
+    key, sums = tmp_path / "key", tmp_path / build.DIGESTS
+    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
+    sums.write_text("0  file\n")
+    signature = build.sign(sums, key)
+    signers = tmp_path / "allowed_signers"
+    signers.write_text(f"releases@example.com {key.with_suffix('.pub').read_text()}")
+    verify = ("ssh-keygen", "-Y", "verify", "-f", signers, "-I", "releases@example.com", "-n", build.NAMESPACE)
+    with sums.open() as file:
+        run(*verify, "-s", signature, stdin=file)
+    sums.write_text("1  file\n")
+    with sums.open() as file, pytest.raises(AssertionError):
+        run(*verify, "-s", signature, stdin=file)
 
 
 @pytest.mark.long
@@ -77,7 +107,7 @@ def test_what_is_not_committed_is_not_released(tools, tmp_path):
     folder = checkout(tmp_path / "repository")
     (folder / "scanner" / "more.py").touch()
     with pytest.raises(AssertionError, match=r"commit or remove first:\n +\?\? scanner/more.py"):
-        run(tools, folder / "infra/release/build.py", tmp_path / "out")
+        run(tools, folder / "infra/release/build.py", tmp_path / "out", "--unsigned")
     assert not (tmp_path / "out").exists()
 
 
