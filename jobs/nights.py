@@ -253,6 +253,7 @@ REASON_WORDS: Mapping[str, str] = {
     "timed_out": "raise stall_seconds, `touch` file, scan again",
     "no_regular_file": "a pipe, a device or a broken name",
     "not_parquet": "other content under .parquet",
+    "encrypted": "brickscan has no key; write it without",
     "truncated": "the end is missing; copy it anew",
     "missing_column": "lacks a column of [input]",
     "wrong_type": "a column of [input] has a wrong type",

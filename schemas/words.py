@@ -91,7 +91,9 @@ DOCUMENT_REASONS = ("null_text", "unreadable", "failed", "killed_worker", "out_o
 its worker, each time that it was tried.
 """
 
-LASTING_FILE_REASONS = ("no_regular_file", "not_parquet", "truncated", "unreadable", "missing_column", "wrong_type")
+LASTING_FILE_REASONS = (
+    *("no_regular_file", "not_parquet", "encrypted", "truncated", "unreadable", "missing_column", "wrong_type"),
+)
 """Reasons for which a file is in quarantine as long as it stays the same: a rerun does not look at it again."""
 
 PASSING_FILE_REASONS = ("vanished", "changed", "io_error")

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scanner.errors import FileFault
-from scanner.input.columns import Columns, documents_of, is_text, lengths, plain_type, readable
+from scanner.input.columns import Columns, documents_of, is_text, lengths, plain_type
 from scanner.input.files import InputFile
-from scanner.input.shards import INT96_UNIT, bytes_of, footer_of, in_words, leaves, open_footer, range_of
+from scanner.input.shards import INT96_UNIT, bytes_of, footer_of, in_words, leaves, open_footer, range_of, readable_in
 from scanner.printable import without_manifests
 
 _BUFFER_BYTES = 4 * 2**20
@@ -69,7 +69,7 @@ def open_source(file: InputFile, columns: Columns) -> FileSource:
         footer = footer_of(opened)
         try:
             plain = open_footer(footer)
-            metadata, found = plain.metadata, readable(plain.schema_arrow, columns)
+            metadata, found = plain.metadata, readable_in(plain, footer, file.size, columns)
             configured, read = columns.names, found.names
             of_path = {} if read == configured else file.values
             names = [name for name in dict.fromkeys(read.values()) if name is not None]

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from scanner.errors import FileFault, Refused, in_a_line
-from scanner.input.columns import Columns, is_text, plain_type, readable, times
+from scanner.input.columns import Columns, is_text, plain_type, times
 from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Inspector
-from scanner.input.shards import cut, footer_of, open_footer
+from scanner.input.shards import cut, encrypted_columns, footer_of, open_footer, readable_in
 from scanner.input.tables import ICEBERG_PREFIX, LOG_OF_DELTA
 
 
@@ -195,10 +195,17 @@ class ColumnDescription(NamedTuple):
 def describe(file: InputFile, columns: Columns) -> list[ColumnDescription]:
     """The configured columns of a file that an Inspector found sound. Raises FileFault: it cannot be read any more."""
     with file.open() as opened:
-        schema = open_footer(footer_of(opened)).schema_arrow
-    found = readable(schema, columns).names
+        footer = footer_of(opened)
+    parquet = open_footer(footer)
+    schema, found = parquet.schema_arrow, readable_in(parquet, footer, file.size, columns).names
+    encrypted = encrypted_columns(parquet, footer, file.size, columns.names.values())
     return [
-        ColumnDescription(role, name, str(schema.field(schema.get_field_index(name)).type), found[role] is not None)
+        ColumnDescription(
+            role,
+            name,
+            "encrypted" if name in encrypted else str(schema.field(schema.get_field_index(name)).type),
+            found[role] is not None,
+        )
         if len(schema.get_all_field_indices(name)) == 1
         else ColumnDescription(role, name, "several columns of one name", read=False)
         for role, name in columns.names.items()

@@ -10,7 +10,9 @@ of a file's path says whose it is.
 """
 
 import hashlib
+import io
 import json
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scanner.errors import FileFault
-from scanner.input.columns import Columns, check_columns
+from scanner.input.columns import Columns, check_columns, readable
 from scanner.input.files import InputFile
 from scanner.input.tables import rows_sha256
 from schemas.registry import MasterKey
@@ -31,7 +33,7 @@ from schemas.registry import MasterKey
 MAX_FOOTER_BYTES = 64 * 2**20
 """Most bytes of a footer that is read. A footer of 100,000 column chunks with statistics takes some 20 MB."""
 
-_MAGIC = b"PAR1"
+_MAGIC, _MAGIC_OF_ENCRYPTED = b"PAR1", b"PARE"
 _TAIL_BYTES = 8  # length of the footer, and the magic bytes
 _READ_AT_ONCE = 64 * 2**10
 _SIGNATURE_BYTES = 28  # nonce and tag behind the metadata, where columns are encrypted and the footer is not
@@ -62,6 +64,8 @@ def read_footer(file: InputFile) -> pa.Buffer:
             file.check_unchanged()
         end = _end_of(opened)
         head = end[: len(_MAGIC)] if len(end) == opened.size() else _bytes(opened, 0, len(_MAGIC))
+        if head == _MAGIC_OF_ENCRYPTED:
+            raise FileFault("encrypted", "its footer is encrypted, and so nothing of it can be read without a key")
         if head != _MAGIC:  # the first bytes are not shown: they may be a secret
             what = f"a Parquet file begins with {_MAGIC!r}, this one of {opened.size()} bytes does not"
             raise FileFault("not_parquet", what)
@@ -116,6 +120,64 @@ def open_footer(footer: pa.Buffer) -> pq.ParquetFile:
     return pq.ParquetFile(pa.BufferReader(plain), coerce_int96_timestamp_unit=INT96_UNIT)
 
 
+class _NoData(io.RawIOBase):
+    """A file of a size that gives no bytes."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._at = size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, _size: int = -1) -> bytes:
+        raise OSError("there are no data")
+
+
+def encrypted_columns(parquet: pq.ParquetFile, footer: pa.Buffer, size: int, names: Iterable[str | None]) -> set[str]:
+    """Those of some columns, none of them nested, that are encrypted in a file of `size` bytes.
+
+    A process that asks for the metadata of such a column ends. So it is read from a file without data: what comes back
+    is an error about keys, or about data.
+    """
+    metadata = parquet.metadata
+    if not metadata.num_row_groups or not _is_signed(metadata, footer):
+        return set()
+    options = {"metadata": metadata, "pre_buffer": False, "buffer_size": 2**12}  # keys are asked for before data
+    empty = pq.ParquetFile(pa.PythonFile(_NoData(size), "r"), **options)
+    found = set()
+    for number in leaves(metadata.schema, names):
+        name = metadata.schema.column(number).path
+        try:
+            next(empty.iter_batches(1, row_groups=[0], columns=[name], use_threads=False))
+        except OSError as error:
+            if "crypt" in str(error):
+                found.add(name)
+    return found
+
+
+def _is_signed(metadata: pq.FileMetaData, footer: pa.Buffer) -> bool:
+    """Whether a footer that can be read is of a file with encrypted columns."""
+    return bool(footer.size - _TAIL_BYTES - metadata.serialized_size == _SIGNATURE_BYTES)
+
+
+def readable_in(parquet: pq.ParquetFile, footer: pa.Buffer, size: int, columns: Columns) -> Columns:
+    """The columns without ids, accounts and times that cannot be read in a file: by their type, or encrypted."""
+    found = readable(parquet.schema_arrow, columns)
+    encrypted = encrypted_columns(parquet, footer, size, found.names.values())
+    identity, account, time = (None if name in encrypted else name for name in (found.id, found.account, found.time))
+    return found._replace(id=identity, account=account, time=time)
+
+
 def leaves(schema: pq.ParquetSchema, names: Iterable[str | None]) -> list[int]:
     """Numbers of the columns of these names. A nested column may have the same name."""
     wanted = set(names)
@@ -151,9 +213,14 @@ def _row_groups(footer: pa.Buffer, size: int, columns: Columns, partitions: Coll
     check_columns(parquet.schema_arrow, columns, partitions)
     texts = leaves(schema, [columns.text])
     begin_of_footer = size - footer.size
-    # an encrypted column's metadata cannot be asked for, so only the columns that are read are looked at
-    signed = footer.size - _TAIL_BYTES - metadata.serialized_size == _SIGNATURE_BYTES
-    read = leaves(schema, columns.names.values()) if signed else range(len(schema))
+    if _is_signed(metadata, footer):  # the metadata of an encrypted column cannot be asked for, whatever it holds
+        encrypted = encrypted_columns(parquet, footer, size, columns.names.values())
+        if columns.text in encrypted:
+            what = f"column {columns.text!r} (text) is encrypted, and cannot be read without its key"
+            raise FileFault("encrypted", what)
+        read = [i for i in leaves(schema, columns.names.values()) if schema.column(i).path not in encrypted]
+    else:
+        read = [*range(len(schema))]
     flat = {i for i in read if schema.column(i).max_repetition_level == 0}
     groups, ranges = [], []
     for number in range(metadata.num_row_groups):

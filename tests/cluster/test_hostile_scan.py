@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 WHOLE = {
     **{f"fatal-{number}": make for number, make in enumerate(FATAL.values())},
     "encrypted": lambda path: encrypted(path, "other", footer=True),
+    "encrypted-text": lambda path: encrypted(path, "text"),
     "fifo": fifo,
 }
 """Files that go to quarantine as a whole; no other file suffers."""
@@ -56,6 +57,7 @@ def test_no_file_ends_a_night_and_no_document_is_lost_or_doubled(night):
     with_short_page(night.input / "shifted.parquet")
     with_wrong_text(night.input / "checksums.parquet", write_page_checksum=True)
     encrypted(night.input / "beside.parquet", "other")
+    encrypted(night.input / "id.parquet", "doc_id")
     pl.DataFrame(
         {"text": ["a"] * 3, "doc_id": ["1", "2", "3"], "big": pl.Series([1, 2, 3], dtype=pl.Int128)}
     ).write_parquet(night.input / "int128.parquet")
@@ -66,12 +68,15 @@ def test_no_file_ends_a_night_and_no_document_is_lost_or_doubled(night):
     assert outcome.exit_code == 4  # whole files cannot be read
     found = outcome_of(night)
     whole = {name for name, rows in found.items() if rows == ([], [None])}
+    reasons = night.quarantine().filter(pl.col("reason") == "encrypted")["path"].to_list()
+    assert {Path(path).stem for path in reasons} == {"encrypted", "encrypted-text"}
     assert whole == {*WHOLE, "huge", *(f"wrong-{number}" for number in range(len(CONTRADICTIONS)))}
     assert {name: rows for name, rows in found.items() if name not in whole} == {
         "promised": (list(range(100, 106)), list(range(100))),
         "shifted": (list(range(1000, 2000)), list(range(1000))),
         "checksums": (list(range(6)), list(range(6, 12))),
         "beside": (list(range(12)), []),
+        "id": (list(range(12)), []),
         "int128": (list(range(3)), []),
         "sound": (list(range(12)), []),
     }

@@ -10,8 +10,9 @@ import pytest
 
 from scanner.errors import FileFault
 from scanner.input.columns import Columns
-from scanner.input.documents import Unreadable, read
+from scanner.input.documents import Unreadable, identify, read
 from scanner.input.files import InputFile, list_files
+from scanner.input.named_files import describe
 from scanner.input.shards import MAX_ROWS, MOST_SHARDS, cut
 from tests.support import footers
 from tests.support.footers import File
@@ -28,6 +29,7 @@ from tests.support.hostile_files import (
     rows_alone,
     table,
     text_from,
+    with_footer_key,
     with_short_page,
     with_wrong_text,
     written,
@@ -99,11 +101,40 @@ def test_a_footer_that_ends_the_process_that_reads_it_is_unreadable(tmp_path, ma
 
 
 def test_an_encrypted_footer(tmp_path):
-    assert fault_of(encrypted(tmp_path / "a.parquet", "other", footer=True)).reason == "not_parquet"
+    fault = fault_of(encrypted(tmp_path / "a.parquet", "other", footer=True))
+    assert (fault.reason, fault.lasting) == ("encrypted", True)
 
 
-def test_an_encrypted_column_beside_the_text_does_not_cost_the_file(tmp_path):
-    assert texts(encrypted(tmp_path / "a.parquet", "other")) == table()["text"].to_pylist()
+ENCRYPTIONS = {
+    "by a key of its own": lambda path, column, _: encrypted(path, column),
+    "by the footer's key": with_footer_key,
+}
+
+
+@pytest.mark.parametrize("make", ENCRYPTIONS.values(), ids=ENCRYPTIONS)
+class TestEncryptedColumns:
+    """Columns that are encrypted, where the footer is not."""
+
+    def test_beside_the_text(self, tmp_path, make):
+        assert texts(make(tmp_path / "a.parquet", "other", OTHER)) == table()["text"].to_pylist()
+
+    def test_of_the_text(self, tmp_path, make):
+        fault = fault_of(make(tmp_path / "a.parquet", "text", TEXT))
+        assert (fault.reason, fault.lasting) == ("encrypted", True)
+        assert fault.detail.startswith("column 'text' (text) is encrypted")
+
+    @pytest.mark.parametrize("role", ["id", "account", "time"])
+    def test_of_all_else(self, tmp_path, make, role):
+        """It is null and counted as unread, and the text is scanned."""
+        file = listed(make(tmp_path / "a.parquet", "doc_id", DOC_ID))
+        columns = Columns("text", None, None, None)._replace(**{role: "doc_id"})
+        assert sum(group.rows for group in inspect(file, columns)) == ROWS
+        (batch,) = read(file, columns, 0, ROWS)
+        assert batch["text"].to_pylist() == table()["text"].cast(pa.binary()).to_pylist()
+        assert batch["unread"].to_pylist() == [True] * ROWS
+        assert all(batch[name].null_count == ROWS for name in ("doc_id", "account_id", "created_at"))
+        assert identify(file, columns, 0).doc_id is None
+        assert describe(file, columns)[1] == (role, "doc_id", "encrypted", False)
 
 
 def test_where_a_column_is_encrypted_those_that_are_read_are_still_checked(tmp_path):
