@@ -86,7 +86,8 @@ def check(
     rows = [
         _line(
             row,
-            _admitted_to(key, rate / weights.corrections(key, tested)[0]) and not lacks(key, scan_filter),
+            _admitted_to(key, rate / weights.corrections(key, tested)[0], request.rules.dedup)
+            and not lacks(key, scan_filter),
             format_of(key).generator,
         )
         for row, key in zip(verdicts, request.keys, strict=True)
@@ -121,9 +122,10 @@ def _read(source: str) -> bytes:
         ) from None
 
 
-def _admitted_to(key: MasterKey, rate: float) -> bool:
-    """Whether an audit showed that a key's p-values hold down to its share of a rate."""
-    return key.admission is not None and key.admitted_by is not None and key.admission.holds_down_to <= rate
+def _admitted_to(key: MasterKey, rate: float, dedup: str) -> bool:
+    """Whether an audit of the same positions showed that a key's p-values hold down to its share of a rate."""
+    passed = key.admission if key.admitted_by is not None else None
+    return passed is not None and passed.dedup == dedup and passed.holds_down_to <= rate
 
 
 def _line(row: Mapping[str, Any], admitted: bool, generator: str | None) -> tuple[str, str, str, str, str]:

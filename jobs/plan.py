@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from scanner.power import Aim, MarkAssumption
-    from schemas.config import Dedup
+    from schemas.words import Dedup
 
 
 def night_lines(figures: Path, night: float, tokens: float, users: float, flagged: float) -> Iterator[str]:

@@ -237,6 +237,11 @@ def _fault(key: MasterKey, config: ScanConfig, tested: int, scan_filter: ScanFil
             f"{key.admission.holds_down_to:g}, not to false_positive_rate = {all_keys:g}{share}; audit it over "
             f"more documents (`brickscan calibrate --down-to {rate:.2g}` says how many), or scan at a higher rate"
         )
+    if key.admission.dedup != config.dedup:
+        return (
+            f"{setting}: key {key.key_id!r} passed an audit with keys.dedup = {key.admission.dedup!r}, which scores "
+            f"other positions than this scan with dedup = {config.dedup!r}; audit it as it is scanned"
+        )
     lacking = lacks(key, scan_filter)
     if lacking:
         return (

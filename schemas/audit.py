@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from schemas.config import ClusterConfig, CommonTexts, Dedup, InputConfig, Windows, _ConfigTable
+from schemas.config import ClusterConfig, CommonTexts, InputConfig, Windows, _ConfigTable
 from schemas.registry import MAX_MESSAGES, MOST_NUMBERS, Gamma, KeyId, PathText, TokenizerFile
 from schemas.tables import TIME
+from schemas.words import Dedup
 
 
 class LawConfig(_ConfigTable):

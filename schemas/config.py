@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from schemas.registry import KeyId, PathText, Version
-from schemas.words import ReviewDecision
+from schemas.words import Dedup, ReviewDecision
 
-Dedup = Literal["ngram", "context", "none"]
 Windows = Annotated[tuple[Annotated[int, Field(ge=0, le=16)], ...], Field(min_length=1)]
 
 _DAYS = re.compile(r"[1-9][0-9]{0,4}d")
@@ -274,7 +273,7 @@ class ScanConfig(_ConfigTable):
     # rate above
     misnaming_rate: Annotated[float, Field(gt=0, lt=1)] | None = None
     keys: tuple[KeyId, ...] | None = None  # None: every key of the registry
-    dedup: Dedup = "ngram"  # what counts once in a text: an n-gram, its context alone, or nothing
+    dedup: Dedup = "ngram"  # what counts once in a text, whose repeats bring no new draw: an n-gram, or its context
     min_scored: int = Field(default=16, ge=1, le=2**31)  # texts of fewer scored positions are too short
     allow_empty: bool = False  # a scan that finds no document at all ends with 0, not with 4
     # share of documents, those counted that the footers of lost files promise; above: exit code 4

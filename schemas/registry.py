@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from schemas.words import MADE_BEFORE, VERSION
+from schemas.words import MADE_BEFORE, VERSION, Dedup
 
 
 def _written(pattern: str, words: str) -> AfterValidator:
@@ -138,7 +138,7 @@ class Admission(_RegistryTable):
     audit_id, audited_at: of the run of `brickscan calibrate`; holds_down_to: smallest threshold of p at which it found
     that the key's rate holds; candidates: keys that were tried, this one included, since the best of many flatters
     itself; messages: how many the key had then; None: not on record, so the key counts as not admitted; filter: the
-    n-grams that it left out; None: it scored all positions.
+    n-grams that it left out; None: it scored all positions; dedup: what it counted once in a text, as scans must.
     """
 
     audit_id: Annotated[str, Field(min_length=1)]
@@ -147,6 +147,7 @@ class Admission(_RegistryTable):
     candidates: int = Field(ge=1)
     messages: int | None = Field(default=None, ge=1, le=MAX_MESSAGES)
     filter: AuditedFilter | None = None
+    dedup: Dedup = "ngram"
 
 
 class MasterKey(_RegistryTable):

@@ -1,12 +1,17 @@
 """Words that tables hold, which say why a row is as it is. Plain Python, so that everything may import them."""
 
 from enum import StrEnum
+from typing import Literal
 
 VERSION = 1
 """Version of tables, registry, scan.toml and detector.toml; what is made from 1 on is read for ever."""
 
 MADE_BEFORE = "was made before 0.1.0"
 """Words for what has no version, or 0, and is read no more."""
+
+
+Dedup = Literal["ngram", "context"]
+"""What counts once in a text. A repeat has the same draw again: where repeats count too, no p-value holds."""
 
 
 class Naming(StrEnum):

@@ -22,9 +22,10 @@ from scanner.storage.locations import absolute
 from scanner.watermark.formats import can_have_levels
 from scanner.watermark.laws import Law
 from scanner.watermark.rule import long_enough, search
-from schemas.config import Dedup, ScanConfig
+from schemas.config import ScanConfig
 from schemas.registry import CanaryStrength, MasterKey, Registry
 from schemas.tables import DOCUMENTS
+from schemas.words import Dedup
 
 NOWHERE = BatchOrigin("", "", "")
 """Origin of a single text, which comes from no scan and no file."""

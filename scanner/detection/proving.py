@@ -26,8 +26,7 @@ from scanner.watermark.positions import CommonNgrams
 from scanner.watermark.rule import LEAST_RANK, Decision, KeyFindings
 from scanner.watermark.span_search import Span
 from scanner.watermark.stacks.shared import HiddenValue
-from schemas.config import Dedup
-from schemas.words import Naming, Proof
+from schemas.words import Dedup, Naming, Proof
 
 
 class PartKinds(NamedTuple):

@@ -31,7 +31,8 @@ from scanner.watermark.positions import (
     reach_of,
     select_documents,
 )
-from schemas.config import Dedup, ScanConfig
+from schemas.config import ScanConfig
+from schemas.words import Dedup
 
 
 class Filter(NamedTuple):

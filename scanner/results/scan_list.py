@@ -21,8 +21,7 @@ from scanner.results.transactions import refuse_other
 from scanner.storage.data_files import TABLES
 from scanner.storage.locations import is_uri, table_uri
 from scanner.watermark.formats import generator_of
-from schemas.config import Dedup
-from schemas.words import AuditState
+from schemas.words import AuditState, Dedup
 
 
 class LastScans(NamedTuple):

@@ -46,15 +46,19 @@ def audit(registry, factors: dict[str, float], days: int = 0) -> list[dict]:
         if key.key_id in factors:
             for kind in ("key", "key_messages"):
                 label = format_of(key).label()
-                question = Question(
-                    kind, "exact", key.format, "account", key.messages, key.key_id, key.commitment, label=label
-                )
+                of_key = key.format, "account", key.messages, key.key_id, key.commitment
+                question = Question(kind, "exact", *of_key, label=label, dedup="context")
                 answers.append((question, sums(factors[key.key_id])))
     return rate_rows(begun, answers, THRESHOLDS, bound=2.0)
 
 
 def frame(rows) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def test_what_an_audit_counted_once_is_on_record(registry):
+    (key, _) = load_registry(registry).keys
+    assert admission_of(key, frame(audit(registry, {"k1": 1.0}))).dedup == "context"
 
 
 def test_a_key_that_passed_is_on_record(registry, tmp_path, capsys):

@@ -233,6 +233,7 @@ def test_sigterm_ends_it_with_143_a_sentence_and_nothing_written(tmp_path, human
         (("tokenizer.json", "nothing.json"), "nothing.json"),
         (("results", 'seed = ""\nresults'), "seed"),
         (("windows = [0, 2]", 'windows = [0]\ndedups = ["context"]'), "add another window"),
+        (("windows = [0, 2]", 'windows = [0, 2]\ndedups = ["none"]'), "'none': Input should be 'ngram' or 'context'"),
         (("[input]", '[input]\ntext = "body"'), "corpus.parquet: column 'body' (text) is missing; there are: text"),
     ],
 )

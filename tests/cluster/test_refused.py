@@ -11,7 +11,7 @@ from scanner.errors import Refused
 REFUSED = [
     ({"more": 'keys = ["green", "gren"]'}, "'gren' is not in registry .* its keys: green, gum"),
     ({"more": "keys = []"}, "keys must name each key once"),
-    ({"more": 'dedup = "some"'}, "field 'dedup' = 'some'.* 'ngram', 'context' or 'none'"),
+    ({"more": 'dedup = "none"'}, "field 'dedup' = 'none': Input should be 'ngram' or 'context'"),
     ({"more": "min_scored = 0"}, "field 'min_scored' = 0.* greater than or equal to 1"),
     ({"rate": 1.5}, "field 'false_positive_rate' = 1.5.* less than 1"),
     ({"more": "colour = 1"}, "field 'colour' is unknown; allowed: accounts, allow_empty, audit, cluster, dedup"),
@@ -20,7 +20,7 @@ REFUSED = [
     ({"paths": ["in/{date}"]}, "--date yesterday"),
     ({"paths": []}, r"field 'input.paths' = \[\]: a list of at least 1 is needed$"),
     ({"more": 'keys = "green"'}, r"field 'keys' = 'green': a list is needed, such as \['green'\]$"),
-    ({"more": 'dedup = ["ngram"]'}, r"field 'dedup' = \['ngram'\]: Input should be 'ngram', "),
+    ({"more": 'dedup = ["ngram"]'}, r"field 'dedup' = \['ngram'\]: Input should be 'ngram' or 'context'"),
     ({"more": "filter = 0.1"}, r"field 'filter' = 0.1: a section of fields is needed$"),
     ({"paths": ["in", ""]}, "field 'input.paths.1' = ''.* at least 1 character"),
     ({"paths": ["in\\u0000"]}, "field 'input.paths.0' = .*: a path holds no NUL character"),

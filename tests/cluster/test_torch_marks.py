@@ -76,6 +76,17 @@ def keys(tmp_path, byte_tokenizer) -> Path:
     return folder
 
 
+def test_an_audit_of_other_positions_admits_nothing(tmp_path, keys):
+    """An audit that scored the first token of each context says nothing of a scan that scores each n-gram."""
+    night = Night(tmp_path, keys)
+    night.configure(rate=1e-4)
+    admit_key(keys, "hf-selfhash", admission(1e-9, 1).model_copy(update={"dedup": "context"}))
+    why = {key.key_id: key.why for key in make_plan(night.config).unsupported_keys}["hf-selfhash"]
+    assert "passed an audit with keys.dedup = 'context'" in why
+    night.configure(rate=1e-4, more='dedup = "context"')
+    assert "hf-selfhash" not in {key.key_id for key in make_plan(night.config).unsupported_keys}
+
+
 def test_each_mark_is_found_and_proved_and_names_nobody_whose_law_is_assumed(tmp_path, keys, byte_tokenizer):
     tokenizer = tokenizers.Tokenizer.from_file(str(byte_tokenizer))
     night = Night(tmp_path, keys)

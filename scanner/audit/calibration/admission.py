@@ -179,6 +179,7 @@ def admission_of(
         candidates=candidates or tried,
         messages=key.messages,
         filter=_filter_of(newest.to_dicts()[0]),
+        dedup=newest.filter(pl.col("kind") == "key")["dedup"][0],
     )
 
 

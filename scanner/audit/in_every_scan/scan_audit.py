@@ -145,7 +145,7 @@ class ScanAudit:
         elif any(row["kind"] not in _OF_KEY for row in wrong):
             advice = (
                 "Decoy keys marked nothing, so p-values of this version, machine or configuration are too small. Act "
-                "on no flag of this scan; run `brickscan selftest`, check that dedup is not 'none', and report it."
+                "on no flag of this scan; run `brickscan selftest`, and report it."
             )
         elif _law_holds(self.rows):
             advice = (
@@ -156,8 +156,8 @@ class ScanAudit:
         else:
             advice = (
                 "Messages that were never given hit too often, and there are too few decoys to tell a broken law from "
-                "a bad key. Name nobody by this key: run `brickscan selftest`, check that dedup is not 'none' and that "
-                "decoys are scored (`brickscan keys audit-secret`, audit.share), and see by `brickscan calibrate` if "
+                "a bad key. Name nobody by this key: run `brickscan selftest`, check that decoys are scored "
+                "(`brickscan keys audit-secret`, audit.share), and see by `brickscan calibrate` if "
                 "the key fits common n-grams."
             )
         return [*failing(wrong), advice]
