@@ -1,7 +1,7 @@
 """`brickscan users …`: who holds which message, from the command line."""
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -339,16 +339,24 @@ for _command in (list_, show, who, verify):
 @registry_option
 @click.option("--erase", is_flag=True, help="Also take the names out of the registry, for good.")
 @click.option("--results", metavar="FOLDER", help="With --erase: folder or URI of results to take them out of too.")
+@click.option("--accounts", is_flag=True, help="With --results: also erase accounts that are called like the users.")
 @yes_option
 @dry_run_option
 def _remove(
-    user_ids: tuple[str, ...], registry: Path | str, erase: bool, results: str | None, yes: bool, dry_run: bool
+    user_ids: tuple[str, ...],
+    registry: Path | str,
+    erase: bool,
+    results: str | None,
+    accounts: bool,
+    yes: bool,
+    dry_run: bool,
 ) -> None:
     """Withdraw all messages of users: they are never given again, and name nobody in what is scanned from now on.
 
     This cannot be undone, so it asks first. A scan that is running may still write a name that it read before: repeat
     --erase --results when it has ended. Repeat --erase also when it was interrupted: it deletes what is left, though
-    the name may be unknown by then. Texts that scans kept of flags that name them are deleted.
+    the name may be unknown by then. Texts that scans kept of flags that name them are deleted. An account that is
+    called like a user keeps its name in the tables (column account_id), unless --accounts is given.
 
     \b
     Example:
@@ -360,21 +368,25 @@ def _remove(
 
     if results is not None and not erase:
         raise click.UsageError("--results goes with --erase.")
+    if accounts and results is None:
+        raise click.UsageError("--accounts goes with --results.")
     if results is not None and not exist(results):
         raise Refused(f"--results {results}: holds no results; give the folder named in the scan's configuration")
     names = list(dict.fromkeys(user_ids))
     unknown = unknown_users(registry, names)
     if unknown and not erase:
         raise Refused(f"user {unknown[0]!r} holds no message in this registry; see `brickscan users list`")
-    if not confirm(_what_goes(registry, names, erase, results), yes, dry_run):
+    if not confirm(_what_goes(registry, names, erase, results, accounts=accounts), yes, dry_run):
         return
     if erase:
-        _erase(registry, names, unknown, results)
+        _erase(registry, names, unknown, results, accounts=accounts)
     else:
         _withdraw(registry, names)
 
 
-def _what_goes(registry: Path | str, names: Sequence[str], erase: bool, results: str | None) -> list[str]:
+def _what_goes(
+    registry: Path | str, names: Sequence[str], erase: bool, results: str | None, *, accounts: bool
+) -> list[str]:
     held = users_of(registry, names).filter(pl.col("removed_at").is_null())
     listed = ", ".join(printable(name, 60) for name in names[:USERS_WARNED]) + (
         ", …" if len(names) > USERS_WARNED else ""
@@ -384,6 +396,8 @@ def _what_goes(registry: Path | str, names: Sequence[str], erase: bool, results:
         lines.append(f"erases the names, for good, from the registry{f' and from {results}' if results else ''}")
         if results:
             lines.append("deletes the texts that scans kept of flags that name them")
+        if results and accounts:
+            lines.append("erases accounts of the same names, and deletes the rows about them")
     return lines
 
 
@@ -392,27 +406,46 @@ def _withdraw(registry: Path | str, names: Sequence[str]) -> None:
     tell(f"{counted(removed, 'message')} withdrawn" if removed else "no message was withdrawn: none is held any more")
 
 
-def _erase(registry: Path | str, names: Sequence[str], unknown: Sequence[str], results: str | None) -> None:
-    from scanner.results.retention import erase_user
+def _erase(
+    registry: Path | str, names: Sequence[str], unknown: Sequence[str], results: str | None, *, accounts: bool
+) -> None:
+    from scanner.results.retention import count_accounts, erase_accounts, erase_user
 
+    # 1. finish an erasure that died before it deleted the files with their names
     in_results, watch = 0, StepProgress("erase")
     if unknown:
-        erase_users(registry, unknown)  # finishes an erasure that died before it deleted the files with their names
+        erase_users(registry, unknown)
     if results is not None:
         in_results = erase_user(results, unknown, watch)
+        if accounts:
+            in_results += erase_accounts(results, unknown, watch)
     if unknown and not in_results:
         if results is None:
             raise Refused(f"user {unknown[0]!r} holds no message in this registry; see `brickscan users list`")
-        raise Refused(f"user {unknown[0]!r} stands neither in the registry nor in the results; nothing was changed")
+        raise Refused(f"user {unknown[0]!r} is neither in the registry nor in the results; nothing was changed")
+    # 2. withdraw the messages, then erase names in results and last in the registry, which knows them until then
     known = [name for name in names if name not in unknown]
     _withdraw(registry, known)
     if results is not None:
         in_results += erase_user(results, known, watch)
+        if accounts:
+            in_results += erase_accounts(results, known, watch)
         tell(f"names erased from {in_results:,} rows of the results")
     tell(f"names erased from {erase_users(registry, known):,} rows of the registry")
+    # 3. say what stays
     if results is None:
-        tell("the names may still stand in results of scans: run this again with --results FOLDER for each")
-    tell("the names may still stand in backups, and in what was exported from tables")
+        tell("the names may still be in results of scans: run this again with --results FOLDER for each")
+    elif left := count_accounts(results, names):
+        tell(
+            f"the same names stay as accounts, who posted, in {_in_tables(left)}, until their nights are dropped "
+            "(`brickscan retain`): run this again with --accounts to erase them now"
+        )
+    tell("the names may still be in the input, in backups, and in what was exported from tables")
+
+
+def _in_tables(rows: Mapping[str, int]) -> str:
+    """Such as `12 rows of verdicts, 1 row of flags`."""
+    return ", ".join(f"{counted(number, 'row')} of {name}" for name, number in rows.items())
 
 
 def _column(file: Path, column: str) -> pl.Series:

@@ -373,6 +373,56 @@ def erase_user(
     return changed["verdicts"]
 
 
+def count_accounts(results: str, account_ids: Sequence[str]) -> dict[str, int]:
+    """Return how many rows of each table hold one of these ids as an account's; tables without any are left out.
+
+    Raises:
+        Refused: there are no results.
+    """
+    counts = {
+        name: read_whole(results, name).filter(pl.col("account_id").is_in(list(account_ids))).select(pl.len()).collect()
+        for name in _tables_of_accounts(results)
+    }
+    return {name: int(count.item()) for name, count in counts.items() if count.item()}
+
+
+def erase_accounts(
+    results: str, account_ids: Sequence[str], watch: Callable[[str, int, int], None] = lambda table, done, files: None
+) -> int:
+    """Erase ids of accounts from results; returns how many rows were changed or deleted.
+
+    The column is null afterwards in verdicts, flags, quarantine and counts of audits; rows that are about an account
+    (its posts, its test) are deleted. It may be interrupted, and called again, at any time.
+
+    Raises:
+        Refused: there are no results.
+        ScanFailed: others kept committing first, or a table cannot be read or written.
+    """
+    if not account_ids:
+        return 0
+    changed = 0
+    for name in _tables_of_accounts(results):
+        changed += rewrite(results, name, partial(_without_accounts, name, account_ids), watch=partial(watch, name))
+        _delete_replaced(table_uri(results, name))
+    return changed
+
+
+def _tables_of_accounts(results: str) -> list[str]:
+    open_table(table_uri(results, "verdicts"))
+    names = (name for name, schema in SCHEMAS.items() if "account_id" in schema.names)
+    return [name for name in names if DeltaTable.is_deltatable(table_uri(results, name))]
+
+
+def _without_accounts(name: str, account_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
+    theirs = pl.Series(file.read(["account_id"])["account_id"]).is_in(list(account_ids)).fill_null(value=False)
+    field = SCHEMAS[name].field("account_id")
+    if not field.nullable or not theirs.any():
+        return keep_rows(name, file, ~theirs)
+    rows = file.read().cast(SCHEMAS[name])
+    left = pc.if_else(theirs.to_arrow(), pa.scalar(None, pa.string()), rows["account_id"]).cast(field.type)
+    return RewrittenFile(int(theirs.sum()), rows.set_column(rows.schema.get_field_index("account_id"), field, left))
+
+
 def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
     anywhere = _anywhere(file.read(["user_id", *_lists(name)]), user_ids)
     if not anywhere.any():

@@ -12,7 +12,7 @@ import pytest
 from scanner.results import upkeep
 from scanner.results.current_rows import flags
 from scanner.results.queries import ask
-from scanner.results.retention import _delete_replaced, _without_names, erase_user
+from scanner.results.retention import _delete_replaced, _without_names, count_accounts, erase_accounts, erase_user
 from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.results.upkeep import rewrite
 from scanner.storage.data_files import write_file
@@ -144,3 +144,17 @@ def test_whatever_is_asked_is_made_anew_each_time():
                 if bound or (isinstance(question, ast.Lambda) and isinstance(root, ast.Name)):
                     made_before.append(f"{path}:{node.lineno}")
     assert made_before == []
+
+
+def test_accounts_called_like_the_user_stay_until_they_are_erased_too(folder):
+    """A user's name is erased where a mark names the user; an account of the same name is counted, then erased."""
+    rows = [verdict(0, user="alice", message=1) | {"account_id": "alice"}, verdict(1) | {"account_id": "alice"}]
+    add(folder, "new", [*rows, verdict(2) | {"account_id": "bob"}])
+    assert erase_user(folder, ["alice"]) == 1
+    assert count_accounts(folder, ["alice"]) == {"verdicts": 2}
+    assert erase_accounts(folder, ["alice"]) == 2
+    assert count_accounts(folder, ["alice"]) == {}
+    left = pl.read_delta(table_uri(folder, "verdicts")).sort("row")
+    assert left["account_id"].to_list() == [None, None, "bob"]
+    assert all(b"alice" not in file.read_bytes() for file in Path(table_uri(folder, "verdicts")).glob("*.parquet"))
+    assert erase_accounts(folder, ["alice"]) == 0
