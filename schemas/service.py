@@ -4,7 +4,7 @@ import ipaddress
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from schemas.registry import PathText, Version
 
@@ -105,12 +105,20 @@ MEANINGS = {
 """Fixed words on what a result means and does not mean."""
 
 
+def _without_surrogates(text: object) -> object:
+    """A text with U+FFFD for each half of a pair, which JSON can hold and UTF-8 cannot; what is no text, as it is."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(text, str) else text
+
+
+RequestText = Annotated[str, BeforeValidator(_without_surrogates)]
+
+
 class DetectorRequest(BaseModel):
     """A text. Fields that are not known are ignored, as vLLM's example server ignores them."""
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
-    text: str
+    text: RequestText
 
 
 class BatchRequest(BaseModel):
@@ -118,7 +126,7 @@ class BatchRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
-    texts: tuple[str, ...] = Field(min_length=1)
+    texts: tuple[RequestText, ...] = Field(min_length=1)
 
 
 class SignedReport(BaseModel):
@@ -135,10 +143,10 @@ class SignedReport(BaseModel):
 
 
 class Statement(BaseModel):
-    """What a report states, and nothing of a score or a key.
+    """What a report states of a text, and nothing of a score, a key or a file, which may show another text.
 
-    text_sha256: of the text's UTF-8 bytes as they were received, JSON unescaped, nothing normalised; file_sha256: of
-    the file's bytes, where the text was read out of a file.
+    text_sha256: of the text's UTF-8 bytes as they were received, JSON unescaped, nothing normalised; half of a
+    surrogate pair is taken for U+FFFD.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -148,7 +156,6 @@ class Statement(BaseModel):
     signing_key: str  # id of the key that signs
     time: str  # UTC
     text_sha256: str
-    file_sha256: str | None = None  # where the text was read out of a file
     result: DetectorResult
     techniques: tuple[str, ...]  # asked for
     technique: str | None  # found
@@ -201,6 +208,7 @@ class DetectorAnswer(BaseModel):
     p_value: float | None = None
     num_scored_tokens: int | None = None
     report: SignedReport
+    text: str | None = None  # that was read out of a file, and is answered, where the file is not that text itself
     p_class: int | None = None  # k where 10^(-6(k+1)) < p ≤ 10^(-6k)
     parts: tuple[Part, ...] | None = None
     user: str | None = None

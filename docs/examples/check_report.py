@@ -1,7 +1,7 @@
 """Check a report of a detector: python check_report.py REPORT TEXT SIGNPOST
 
 REPORT: report.json as the page gives it, or the field `report` of an answer. TEXT: a file with the very bytes that were
-asked about, or the file itself. SIGNPOST: the detector's /.well-known/ai-provenance, fetched
+asked about; of a file, the field `text` of the answer. SIGNPOST: the detector's /.well-known/ai-provenance, fetched
 from the detector's address, or from a copy that you trust.
 Needs Python and the package `cryptography`. Says what the report states, or why it states nothing.
 """
@@ -51,7 +51,7 @@ def check(report: bytes, text: bytes, signpost: bytes) -> dict[str, object]:
     time = datetime.fromisoformat(statement["time"])
     if time < signs_from or (until is not None and time > datetime.fromisoformat(until)):
         raise ValueError("its signing key did not sign at its time")
-    if hashlib.sha256(text).hexdigest() not in (statement["text_sha256"], statement.get("file_sha256")):
+    if hashlib.sha256(text).hexdigest() != statement["text_sha256"]:
         raise ValueError("it is about another text, or the text's bytes were changed (line ends, a byte-order mark)")
     return statement
 

@@ -132,7 +132,7 @@ class Answers:
         """What is served now. Raises BrickscanError: as `ServedScan.of` or `refuse_older`; no report can be signed."""
         served = ServedScan.of(self.config, self._folder)
         refuse_older(served.check.registry, served.known, self.state / _REGISTRY_FILE)
-        self._signer.sign(functools.partial(self._statement, served, None, b"", DetectorResult.TOO_SHORT, None))
+        self._signer.sign(functools.partial(self._statement, served, b"", DetectorResult.TOO_SHORT, None))
         return served
 
     def _forget(self) -> None:
@@ -149,10 +149,8 @@ class Answers:
         self._thread.shutdown()
         self.budget.close()
 
-    async def answer(
-        self, texts: Sequence[bytes], caller: Caller, file: bytes | None = None
-    ) -> list[DetectorAnswer | DetectorError]:
-        """The answer to each text, UTF-8, or why there is none. file: out of which the text was read.
+    async def answer(self, texts: Sequence[bytes], caller: Caller) -> list[DetectorAnswer | DetectorError]:
+        """The answer to each text, UTF-8, or why there is none.
 
         Raises:
             Unavailable: nothing can be answered now.
@@ -161,12 +159,12 @@ class Answers:
         digests = [self.budget.digest(text) for text in texts]
         part = int.from_bytes(self.budget.digest(b"".join(digests))[:4]) / 2**32
         try:
-            return await self._answer(texts, digests, caller, file)
+            return await self._answer(texts, digests, caller)
         finally:
             await _leave(began, sum(map(len, texts)), part)
 
     async def _answer(
-        self, texts: Sequence[bytes], digests: Sequence[bytes], caller: Caller, file: bytes | None
+        self, texts: Sequence[bytes], digests: Sequence[bytes], caller: Caller
     ) -> list[DetectorAnswer | DetectorError]:
         refusals: Sequence[BudgetSpent | None] = [None] * len(texts)
         if not self.budget.has_left(caller.name, expert=caller.expert):
@@ -189,7 +187,7 @@ class Answers:
             spent = await self._in_thread(self.budget.charge, charges) if charges else []
             answers |= {place: self._refusal(why) for place, why in zip(long_enough, spent, strict=True) if why}
             answered = [place for place in unanswered if place not in answers]
-            answers |= {place: self._answered(texts[place], found[place], served, caller, file) for place in answered}
+            answers |= {place: self._answered(texts[place], found[place], served, caller) for place in answered}
             self.log.add([self._entry(digests[place], found[place], served, caller) for place in answered])
         return [answers[place] for place in range(len(texts))]
 
@@ -206,12 +204,8 @@ class Answers:
         what = {"result": finding.result, "techniques": served.techniques}
         return {"digest": digest.hex(), "caller": of_class} | what | named
 
-    def _answered(
-        self, text: bytes, finding: Finding, served: ServedScan, caller: Caller, file: bytes | None
-    ) -> DetectorAnswer:
-        report = self._signer.sign(
-            functools.partial(self._statement, served, file, text, finding.result, finding.technique)
-        )
+    def _answered(self, text: bytes, finding: Finding, served: ServedScan, caller: Caller) -> DetectorAnswer:
+        report = self._signer.sign(functools.partial(self._statement, served, text, finding.result, finding.technique))
         numbers = {"score": 0.0, "p_value": 1.0, "num_scored_tokens": 0} if self.config.numbers else {}
         for_experts = (
             {"p_class": finding.p_class, "parts": finding.parts, "user": finding.user} if caller.expert else {}
@@ -237,7 +231,6 @@ class Answers:
     def _statement(
         self,
         served: ServedScan,
-        file: bytes | None,
         text: bytes,
         result: DetectorResult,
         technique: str | None,
@@ -248,7 +241,6 @@ class Answers:
             signing_key=signing_key,
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             text_sha256=hashlib.sha256(text).hexdigest(),
-            file_sha256=None if file is None else hashlib.sha256(file).hexdigest(),
             result=result,
             techniques=served.techniques,
             technique=technique,

@@ -34,7 +34,7 @@ from scanner.evidence.page import environment
 from scanner.printable import one_in
 from scanner.service.answering import Answers, Caller
 from scanner.service.processes import Unavailable
-from scanner.service.reading import FILE_ENDS, FileReader
+from scanner.service.reading import FILE_ENDS, WHY_UNREAD, FileReader, Unread
 from scanner.service.serving import Room, Server, body_of
 from scanner.service.signing import expert_of, signing_keys
 from schemas.service import (
@@ -170,45 +170,50 @@ class DetectorApp:
 
     async def _detect(self, request: Request) -> Response:
         posted = await self._read(request, DetectorRequest)
-        return _json(await self._one(_utf8(posted.text), request))
+        return _json(await self._one(posted.text.encode(), request))
 
     async def _batch(self, request: Request) -> Response:
         texts = (await self._read(request, BatchRequest)).texts
         if len(texts) > self._config.batch:
             raise HTTPException(413, f"texts: {self._config.batch} at most are taken in one request.")
-        answers = await self._answers.answer([self._bounded(_utf8(text)) for text in texts], self._caller(request))
+        answers = await self._answers.answer([self._bounded(text.encode()) for text in texts], self._caller(request))
         return _json(BatchAnswer(answers=tuple(answers)))
 
     async def _file(self, request: Request) -> Response:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         raw = await body_of(request, self._config.most_bytes, self.room)
-        return _json(await self._one(await self._text_of(kind, raw, request), request, raw))
+        return _json(await self._of_file(kind, raw, request))
 
-    async def _one(self, text: bytes, request: Request, file: bytes | None = None) -> DetectorAnswer:
-        caller = self._caller(request)
-        (answer,) = await self._answers.answer([self._bounded(text)], caller, file)
+    async def _of_file(self, kind: str, raw: bytes, request: Request) -> DetectorAnswer:
+        text = await self._text_of(kind, raw, request)
+        answer = await self._one(text, request)
+        return answer if text == raw else answer.model_copy(update={"text": text.decode()})
+
+    async def _one(self, text: bytes, request: Request) -> DetectorAnswer:
+        (answer,) = await self._answers.answer([self._bounded(text)], self._caller(request))
         if isinstance(answer, DetectorError):
             raise HTTPException(429, answer.detail, {"retry-after": str(answer.retry_after)})
         return answer
 
     async def _read(self, request: Request, model: type[Model]) -> Model:
         body = await body_of(request, _ESCAPED * self._config.most_bytes + 1_000, self.room)
+        shape = '{"texts": ["…", "…"]}' if model is BatchRequest else '{"text": "…"}'
         try:
-            return model.model_validate_json(body)
+            return model.model_validate(json.loads(body.decode()))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             where = ".".join(str(part) for part in first["loc"][:2]) or "the body"
-            kind = "is no JSON" if first["type"] == "json_invalid" else f"is wrong ({first['type']})"
-            shape = '{"texts": ["…", "…"]}' if model is BatchRequest else '{"text": "…"}'
-            raise HTTPException(422, f"{where[:60]}: {kind}; {shape} is asked.") from None
+            raise HTTPException(422, f"{where[:60]}: is wrong ({first['type']}); {shape} is asked.") from None
+        except (ValueError, RecursionError):
+            raise HTTPException(422, f"the body: is no JSON; {shape} is asked.") from None
 
     async def _text_of(self, kind: str, raw: bytes, request: Request) -> bytes:
         if kind not in FILE_ENDS:
             why = "The body is to be the file itself, and Content-Type one of"
             raise HTTPException(415, f"{kind[:60]!r} is not read. {why}: {', '.join(FILE_ENDS)}.")
         text = await self.files.text_of(self._caller(request), kind, raw)
-        if text is None:
-            raise HTTPException(422, "No text could be read out of this file: damaged, locked, no UTF-8, or too much.")
+        if isinstance(text, Unread):
+            raise HTTPException(422, WHY_UNREAD[text])
         return text
 
     def _bounded(self, text: bytes) -> bytes:
@@ -251,11 +256,9 @@ class DetectorApp:
         text = fields.get("text", ("", b""))[1].replace(b"\r\n", b"\n")
         if bool(raw) == bool(text.strip()):
             raise HTTPException(422, "Paste a text, or choose a file: one of the two.")
-        if raw:
-            text = await self._text_of(_kind_of(name), raw, request)
-        elif text.decode(errors="ignore").encode() != text:
+        if not raw and text.decode(errors="ignore").encode() != text:
             raise HTTPException(422, "text: is no UTF-8.")
-        answer = await self._one(text, request, raw or None)
+        answer = await (self._of_file(_kind_of(name), raw, request) if raw else self._one(text, request))
         report = b64encode(answer.report.model_dump_json(indent=1).encode()).decode()
         statement = json.loads(answer.report.statement)
         rate = one_in(math.log10(statement["false_positive_rate"]))
@@ -343,14 +346,6 @@ def network_of(address: str, bits: int = HOUSEHOLD_BITS) -> str:
             return str(ipaddress.ip_network((int(parsed), bits), strict=False))
         return str(getattr(parsed, "ipv4_mapped", None) or parsed)
     return address
-
-
-def _utf8(text: str) -> bytes:
-    """Bytes of a text. Raises HTTPException: it has surrogates, which have no UTF-8."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise HTTPException(422, "text: holds a surrogate, which is no character.") from None
 
 
 def _kind_of(name: str) -> str:

@@ -2,6 +2,9 @@
 
 So a hostile file costs nobody but who sent it. PDF and DOCX are read where the extra `files` is installed. What a file
 can take is bounded: its pages, its bytes when unpacked, memory, and time.
+
+A file can show another text than is read: letters may be hidden, drawn by a font that swaps them, or pictures. So
+nothing is stated of a file, and its answer gives the text that was read.
 """
 
 import asyncio
@@ -12,10 +15,12 @@ import os
 import re
 import resource
 import sys
+import unicodedata
 import zipfile
 from asyncio.subprocess import DEVNULL, PIPE
 from collections import Counter
 from collections.abc import Callable, Hashable
+from enum import IntEnum
 from html.parser import HTMLParser
 from weakref import WeakValueDictionary
 
@@ -33,6 +38,9 @@ MEMORY_BYTES = 2**30
 CPU_SECONDS = 10
 """Seconds of a core that reading a file may take."""
 
+MOST_UNREADABLE = 0.01
+"""Share of a text's characters that may be none that a page shows, such as bullets: so few take no mark away."""
+
 _OF_ONE_CALLER = 8
 """Most files of one caller that wait at a time."""
 
@@ -41,6 +49,21 @@ _KEPT = ("LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
 
 _UNSEEN = {"title", "script", "style", "template", "noscript"}
 _BLOCKS = {"p", "div", "li", "br", "tr", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "blockquote", "section", "article"}
+
+
+class Unread(IntEnum):
+    """Why a file has no text. Its value is the exit status of the process that read it."""
+
+    NO_TEXT = 1
+    NO_LETTERS = 2
+
+
+WHY_UNREAD = {
+    Unread.NO_TEXT: "No text could be read out of this file: damaged, locked, no UTF-8, or too much.",
+    Unread.NO_LETTERS: (
+        "The letters of this file stand for no characters, so that its text is none that a page shows. Paste the text."
+    ),
+}
 
 
 class FileReader:
@@ -57,8 +80,8 @@ class FileReader:
         self._turns = WeakValueDictionary[Hashable, asyncio.Lock]()
         self._callers = Counter[Hashable]()
 
-    async def text_of(self, caller: Hashable, kind: str, raw: bytes) -> bytes | None:
-        """The text of a file, UTF-8; None: as read_file, or reading takes too much.
+    async def text_of(self, caller: Hashable, kind: str, raw: bytes) -> bytes | Unread:
+        """The text of a file, UTF-8, or why there is none: as read_file, or reading takes too much.
 
         Raises:
             Unavailable: too many files wait.
@@ -77,7 +100,7 @@ class FileReader:
             self._callers += Counter()  # keeps those above 0 alone
 
 
-async def _read_apart(kind: str, raw: bytes, most: int) -> bytes | None:
+async def _read_apart(kind: str, raw: bytes, most: int) -> bytes | Unread:
     """See read_file, in a process, which is killed where this is cancelled."""
     command = ("-P", "-m", __name__, kind, str(most))
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}  # others may hold keys
@@ -86,7 +109,9 @@ async def _read_apart(kind: str, raw: bytes, most: int) -> bytes | None:
     )
     try:
         text, _ = await process.communicate(raw)
-        return text if process.returncode == 0 else None
+        if process.returncode:
+            return Unread.NO_LETTERS if process.returncode == Unread.NO_LETTERS else Unread.NO_TEXT
+        return text
     finally:
         if process.returncode is None:
             process.kill()
@@ -94,7 +119,7 @@ async def _read_apart(kind: str, raw: bytes, most: int) -> bytes | None:
 
 
 def main(kind: str, most: int) -> None:
-    """Read a file of standard input, and write its text to standard output, within bounds; ends with 1 for None."""
+    """Read a file of standard input, and write its text to standard output, within bounds; ends with an Unread."""
     confine_process()
     os.nice(10)  # texts come first
     for bound, value in (
@@ -104,18 +129,28 @@ def main(kind: str, most: int) -> None:
     ):
         resource.setrlimit(bound, (value, value))  # the system ends it, whatever it is at
     text = read_file(kind, sys.stdin.buffer.read(), most)
-    if text is not None:
-        sys.stdout.buffer.write(text)
-        sys.stdout.buffer.flush()
-    os._exit(text is None)
+    if isinstance(text, Unread):
+        os._exit(text)
+    sys.stdout.buffer.write(text)
+    sys.stdout.buffer.flush()
+    os._exit(0)
 
 
-def read_file(kind: str, raw: bytes, most: int) -> bytes | None:
-    """The text of a file, UTF-8; None: none can be read, or it has more than `most` bytes."""
+def read_file(kind: str, raw: bytes, most: int) -> bytes | Unread:
+    """The text of a file, UTF-8, or why there is none: it cannot be read, or has more than `most` bytes."""
     with contextlib.suppress(BaseException):  # whatever it is, and a traceback could hold a part of it
-        found = _READERS[kind](raw, most).encode()
-        return found if len(found) <= most else None
-    return None
+        text = _READERS[kind](raw, most)
+        found = text.encode()
+        if len(found) <= most:
+            return Unread.NO_LETTERS if _READERS[kind] is not _of_plain and _no_letters(text) else found
+    return Unread.NO_TEXT
+
+
+def _no_letters(text: str) -> bool:
+    """Whether fonts of a file draw what its characters do not say: private, unassigned, control characters, U+FFFD."""
+    counts = Counter("".join(text.split()))
+    wrong = {one: n for one, n in counts.items() if one == "\ufffd" or unicodedata.category(one) in ("Co", "Cn", "Cc")}
+    return sum(wrong.values()) > MOST_UNREADABLE * counts.total()
 
 
 def _of_pdf(raw: bytes, most: int) -> str:
@@ -197,7 +232,7 @@ def _without_comments(page: str) -> str:
 
 
 def _of_html(raw: bytes, most: int) -> str:
-    """What a browser shows of a page, a line a block."""
+    """The text of a page, a line a block."""
     parser = _Text()
     parser.feed(_NO_TAG.sub("&lt;", _without_comments(_of_plain(raw, most))))
     parser.close()

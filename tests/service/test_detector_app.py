@@ -1,6 +1,7 @@
 """The detector over HTTP, scored in this process: what is answered to whom, and what is kept and repeated of a text."""
 
 import base64
+import hashlib
 import json
 import re
 import time
@@ -10,8 +11,10 @@ import jsonschema
 import pytest
 
 from docs.examples.check_report import check
+from scanner.service.reading import FILE_ENDS
 from scanner.service.signing import issue_token, revoke_token
 from schemas.service import MEANINGS, DetectorResult
+from tests.service.test_reading import needs_files, pdf_of
 from tests.support.detecting import ask, configured, detecting, request
 
 pytestmark = pytest.mark.seconds
@@ -127,7 +130,8 @@ def test_users_are_named_for_experts_alone_and_logged(server, config, registry, 
         ("/detect", "{", 422),
         ("/detect", '{"txt": "WORDone"}', 422),
         ("/detect", '{"text": 5}', 422),
-        ("/detect", '{"text": "WORD\\ud800"}', 422),
+        ("/detect", '{"text": "WORD", "more": ' + "[" * 10_000, 422),
+        ("/detect", b'{"text": "WORD\xed\xa0\x80"}', 422),
         ("/detect", json.dumps({"text": "WORD" * 6000}), 413),
         ("/detect", "x" * 130_000, 413),
         ("/detect/batch", '{"texts": []}', 422),
@@ -142,7 +146,7 @@ def test_what_cannot_be_right_is_refused_without_repeating_it(server, path, body
     assert headers["cache-control"] == "no-store"
     if status == 422:
         shape = {"/detect": '{"text": "…"}', "/detect/batch": '{"texts": ["…", "…"]}'}[path]
-        assert json.loads(answer)["detail"].endswith((f"{shape} is asked.", "is no character."))
+        assert json.loads(answer)["detail"].endswith(f"{shape} is asked.")
 
 
 def test_files_are_read(server, marked):
@@ -151,7 +155,49 @@ def test_files_are_read(server, marked):
     for kind, raw in (("text/plain", text), ("text/markdown; charset=utf-8", text), ("text/html", page)):
         status, _, body = request(server, "POST", "/detect/file", raw, Content_Type=kind)
         assert (status, json.loads(body)["result"]) == (200, "found")
+        assert (json.loads(body)["text"] or text).strip() == text.strip()
     assert request(server, "POST", "/detect/file", b"\xff\xfe", Content_Type="text/plain")[0] == 422
+
+
+PAGE = '<p>{own}</p><p style="display:none">{hidden}</p><iframe srcdoc="seen"></iframe>'
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw"),
+    [
+        ("text/html", lambda own, hidden: PAGE.format(own=own, hidden=hidden).encode()),
+        pytest.param("application/pdf", lambda own, hidden: pdf_of([own, f") Tj 3 Tr ({hidden}"]), marks=needs_files),
+    ],
+    ids=["hidden element", "invisible ink"],
+)
+def test_report_names_no_file(server, marked, plain, kind, raw):
+    """A person's file with marked text that nobody sees got a signed `found` with the file's digest."""
+    file = raw(plain(20, 1), marked(5, 200, 12))
+    status, _, body = request(server, "POST", "/detect/file", file, Content_Type=kind)
+    answer = json.loads(body)
+    assert (status, answer["result"]) == (200, "found")
+    assert hashlib.sha256(file).hexdigest() not in body.decode()
+    _, _, signpost = request(server, "GET", "/.well-known/ai-provenance")
+    report = json.dumps(answer["report"]).encode()
+    assert check(report, answer["text"].encode(), signpost)
+    with pytest.raises(ValueError, match="another text"):
+        check(report, file, signpost)
+    sent, form_kind = form(file=("a" + FILE_ENDS[kind][0], file))
+    page = request(server, "POST", "/", sent, Content_Type=form_kind)[2].decode()
+    assert answer["text"][-30:] in page
+    assert hashlib.sha256(file).hexdigest() not in page
+
+
+def test_half_of_a_surrogate_pair_costs_no_other_text_its_answer(server, marked):
+    """One such text in a batch had all of them refused as no JSON; a scan scores it with U+FFFD."""
+    text = marked(3, 200, 13)
+    sent = f'{{"texts": ["{text}", "{text} \\ud83d", "short"]}}'
+    status, _, body = request(server, "POST", "/detect/batch", sent)
+    assert status == 200
+    found = json.loads(body)["answers"]
+    assert [one["result"] for one in found] == ["found", "found", "too short"]
+    _, _, signpost = request(server, "GET", "/.well-known/ai-provenance")
+    assert check(json.dumps(found[1]["report"]).encode(), f"{text} \ufffd".encode(), signpost)
 
 
 def form(**fields: bytes | tuple[str, bytes]) -> tuple[bytes, str]:

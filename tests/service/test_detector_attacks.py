@@ -55,7 +55,6 @@ def statement(key_id: str) -> Statement:
         signing_key=key_id,
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         text_sha256="e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
-        file_sha256=None,
         result=DetectorResult.NOT_FOUND,
         techniques=(),
         technique=None,

@@ -13,6 +13,7 @@ import time
 import zipfile
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from subprocess import PIPE
 
@@ -20,7 +21,7 @@ import pytest
 
 from scanner.service import reading
 from scanner.service.processes import Unavailable
-from scanner.service.reading import FILE_ENDS, FileReader, read_file
+from scanner.service.reading import FILE_ENDS, FileReader, Unread, read_file
 
 needs_files = pytest.mark.skipif("application/pdf" not in FILE_ENDS or len(FILE_ENDS) < 5, reason="no extra `files`")
 
@@ -53,15 +54,16 @@ def pdf_of(lines: list[str]) -> bytes:
     return pdf_with(content, b"")
 
 
-def pdf_with(content: bytes, filters: bytes, pages: int = 1) -> bytes:
-    font = b"/Resources << /Font << /F1 5 0 R >> >>"
-    page = b"<< /Type /Page /Parent 2 0 R /Contents 4 0 R " + font + b" /MediaBox [0 0 612 792] >>"
+def pdf_with(content: bytes, filters: bytes, pages: int = 1, font: bytes = b"", more: Sequence[bytes] = ()) -> bytes:
+    resources = b"/Resources << /Font << /F1 5 0 R >> >>"
+    page = b"<< /Type /Page /Parent 2 0 R /Contents 4 0 R " + resources + b" /MediaBox [0 0 612 792] >>"
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
         b"<< /Type /Pages /Kids [" + b"3 0 R " * pages + b"] /Count " + str(pages).encode() + b" >>",
         page,
         b"<< /Length %d %s >>\nstream\n" % (len(content), filters) + content + b"\nendstream",
-        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica " + font + b" >>",
+        *more,
     ]
     made, places = bytearray(b"%PDF-1.4\n"), []
     for number, one in enumerate(objects, 1):
@@ -106,6 +108,31 @@ def test_the_text_of_a_pdf_is_read_page_by_page():
     assert read_file("application/pdf", pdf_with(b"BT /F1 12 Tf (page) Tj ET", b"", 3), 1_000) == b"page\npage\npage"
 
 
+def mapped(first: int) -> bytes:
+    """A PDF whose letters are drawn as Latin ones and decode to characters from `first` on."""
+    to = "".join(f"<{code:02x}> <{first + code:04x}>\n" for code in range(0x21, 0x7F))
+    cmap = f"1 begincodespacerange\n<00> <FF>\nendcodespacerange\n{0x7F - 0x21} beginbfchar\n{to}endbfchar".encode()
+    stream = b"<< /Length %d >>\nstream\n" % len(cmap) + cmap + b"\nendstream"
+    return pdf_with(b"BT /F1 12 Tf (one two three) Tj ET", b"", font=b"/ToUnicode 6 0 R", more=[stream])
+
+
+@needs_files
+@pytest.mark.parametrize(("first", "readable"), [(0, True), (0x390, True), (0xE000, False), (0xFF8C, False)])
+def test_letters_that_stand_for_no_characters(first, readable):
+    """Such files, which show a marked text, got a signed `not found`."""
+    found = read_file("application/pdf", mapped(first), 1_000)
+    assert (found is Unread.NO_LETTERS) == (not readable)
+
+
+@needs_files
+def test_a_bullet_of_a_font_of_symbols_costs_no_text():
+    assert read_file("text/html", b"<p>&#xf0b7; a point</p>" + b"<p>one two three four</p>" * 9, 1_000) != (
+        Unread.NO_LETTERS
+    )
+    assert read_file("text/plain", "\uf0b7\uf0b7".encode(), 1_000) == "\uf0b7\uf0b7".encode()
+    assert read_file("text/html", b"&#xfffd;" * 9, 1_000) is Unread.NO_LETTERS
+
+
 @needs_files
 def test_the_text_of_a_docx_is_that_of_all_changes_accepted():
     body = (
@@ -139,15 +166,15 @@ def test_no_part_of_a_docx_is_passed_over(body, text):
 def test_a_docx_of_which_programs_may_show_another_text_is_refused():
     """Text behind an entity was passed over, and of two parts of a name the last was read."""
     word = "<w:p><w:r><w:t>one &x; two</w:t></w:r></w:p>"
-    assert read_file(DOCX, docx_of(word, before=b"<!DOCTYPE a [<!ENTITY x 'and'>]>"), 1_000) is None
-    assert read_file(DOCX, docx_of("<w:p/>", **{"word/document.xml": b"<a/>"}), 1_000) is None
+    assert read_file(DOCX, docx_of(word, before=b"<!DOCTYPE a [<!ENTITY x 'and'>]>"), 1_000) is Unread.NO_TEXT
+    assert read_file(DOCX, docx_of("<w:p/>", **{"word/document.xml": b"<a/>"}), 1_000) is Unread.NO_TEXT
 
 
 def test_bytes_of_utf_16_do_not_pass_for_utf_8():
     """Latin letters in UTF-16 without a mark are UTF-8 with zeros between, in which no mark would be found."""
     for kind in ("text/plain", "text/markdown", "text/html"):
-        assert read_file(kind, "one two".encode("utf-16-le"), 1_000) is None
-        assert read_file(kind, "one two".encode("utf-16"), 1_000) is None
+        assert read_file(kind, "one two".encode("utf-16-le"), 1_000) is Unread.NO_TEXT
+        assert read_file(kind, "one two".encode("utf-16"), 1_000) is Unread.NO_TEXT
 
 
 def test_a_page_whose_head_has_no_end_is_read():
