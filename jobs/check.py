@@ -48,11 +48,13 @@ def check(
 ) -> int:
     """Look at one text under each key, as a scan would, and print a verdict a key. Nothing is written anywhere.
 
-    CONFIG: the file of a scan, whose registry, keys, rate and filter are taken. p-values are corrected for all messages
-    of all keys of the registry, whichever keys are asked here. A text contains text marked for a user; it may be quoted
-    or spliced, so this does not say who wrote it. A user who got their message after the text was written is named all
-    the same, since one text alone does not tell when that was. What is found is computed again by a slow path of its
-    own; where it comes out differently, nobody is named, and the exit code is 3: this version or machine is at fault.
+    CONFIG: the file of a scan, whose registry, keys, rate, looks and filter are taken; without it a text is looked at
+    as it stands, normalised, and in parts, as by the scan.toml that `brickscan init` writes. p-values are corrected for
+    all messages of all keys of the registry, whichever keys are asked here. A text contains text marked for a user; it
+    may be quoted or spliced, so this does not say who wrote it. A user who got their message after the text was written
+    is named all the same, since one text alone does not tell when that was. What is found is computed again by a slow
+    path of its own; where it comes out differently, nobody is named, and the exit code is 3: this version or machine is
+    at fault.
 
     \b
     Example:
@@ -96,7 +98,9 @@ def check(
     of_keys = f"of {tested} key{'s' * (tested > 1)}"
     if any(key.one_of is not None for key in request.keys):
         of_keys = "and for the weight of each key"
-    if weights != NO_VARIANTS:
+    if config is None:
+        of_keys += ", and for three looks: as it stands, normalised, in parts"
+    elif weights != NO_VARIANTS:
         of_keys += ", with the weights of scan.toml or equal ones"
     tell(f"p-values are corrected for all messages {of_keys}; text counts as marked at {one_in(math.log10(rate))}")
     if found is not None:

@@ -18,7 +18,7 @@ from scanner.errors import Refused
 from scanner.printable import counted
 from scanner.registry import TRIAL_BEGAN, add_users, begin_trial, find_key, load_registry, make_canaries
 from scanner.registry.keys import refuse_real_name
-from schemas.config import COST_OF_LOOKS
+from schemas.config import COST_OF_LOOKS, DEFAULT_LOOKS
 from schemas.registry import TRIAL_NAME, CanaryStrength
 
 TRIAL_USERS = 20
@@ -30,8 +30,7 @@ version = 1
 registry = "registry"
 results = "results"
 false_positive_rate = 1e-6      # for a document, over all messages of all keys
-variants = {{ normalised = true }}  # a second look without hidden characters, look-alikes and upper case
-spans = {{ windows = true, segments = true }}  # parts of texts, too
+{looks}\
 # of a scan for 100,000 users, normalised costs {normalised} times the time, windows {windows}, segments {segments}
 
 [input]
@@ -143,7 +142,7 @@ def _toml(sample: Path, path: str, columns: dict[str, object]) -> str:
         f"# {name} = …    # no column was found\n" for name in ("id", "account", "time") if columns[name] is None
     ]
     return (
-        _HEAD.format(sample=repr(sample.name), **COST_OF_LOOKS)
+        _HEAD.format(sample=repr(sample.name), looks=DEFAULT_LOOKS, **COST_OF_LOOKS)
         + tomli_w.dumps({"paths": [path]} | named)
         + "".join(missing)
     )

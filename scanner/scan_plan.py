@@ -14,6 +14,7 @@ not have gives its share to another way (ErrorShares.corrections).
 import datetime
 import hashlib
 import math
+import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,7 +36,7 @@ from scanner.storage.locations import absolute, real_location
 from scanner.storage.toml import canonical, digest, read_toml
 from scanner.watermark.formats import can_have_levels, format_of, shares_of_levels
 from scanner.watermark.positions import reach_of
-from schemas.config import ScanConfig, WeightsByConfig, exact_fraction
+from schemas.config import DEFAULT_LOOKS, ScanConfig, SpansConfig, VariantsConfig, WeightsByConfig, exact_fraction
 from schemas.registry import Canaries, Canary, MasterKey, Registry
 from schemas.words import OF_PASS
 
@@ -79,6 +80,14 @@ class ErrorShares(NamedTuple):
     def equal(cls, *, normalised: bool, units: int = 1) -> "ErrorShares":
         """Equal shares of documents beside other units, and of the variants that are on."""
         return cls(round(1 / units, 4), 0.5 if normalised else 1.0, 0.5 if normalised else None)  # 3 · 0.3333 ≤ 1
+
+    @classmethod
+    def by_default(cls) -> "ErrorShares":
+        """Equal shares of DEFAULT_LOOKS, for texts that no scan's configuration is about."""
+        looks = tomllib.loads(DEFAULT_LOOKS)
+        variants, spans = VariantsConfig(**looks["variants"]), SpansConfig(**looks["spans"])
+        equal = cls.equal(normalised=variants.normalised, units=1 + spans.tested)
+        return equal._replace(span=equal.document, windows=spans.windows, segments=spans.segments)
 
     def digest_fields(self) -> dict[str, float]:
         """The weights' part of shard ids: empty for equal shares, since ids existed before weights.

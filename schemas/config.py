@@ -128,6 +128,13 @@ the format that pays more.
 """
 
 
+DEFAULT_LOOKS = """\
+variants = { normalised = true }  # a second look without hidden characters, look-alikes and upper case
+spans = { windows = true, segments = true }  # parts of texts, too
+"""
+"""Looks at a text where no scan.toml says which; `brickscan init` and the demo write them into theirs."""
+
+
 class VariantsConfig(_ConfigTable):
     """Further texts that are scored for each document; each has its weight, for which all p-values pay."""
 

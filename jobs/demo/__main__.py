@@ -21,6 +21,7 @@ from jobs.cli import run
 from jobs.demo import CANARY_USERS, HERE, KEYS, make_registry
 from jobs.scan import scan
 from scanner import results
+from schemas.config import DEFAULT_LOOKS
 from schemas.words import Naming
 
 FOLDER = Path("demo")
@@ -34,7 +35,7 @@ version = 1
 registry = "registry"
 results = "results"
 false_positive_rate = {FALSE_POSITIVE_RATE:g}
-
+{DEFAULT_LOOKS}
 [input]
 paths = ["documents"]
 text = "text"

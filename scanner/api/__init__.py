@@ -99,7 +99,9 @@ class OpenedRegistry:
     @overload
     def check(self, texts: list[str] | tuple[str, ...]) -> TextVerdicts: ...
     def check(self, texts: str | list[str] | tuple[str, ...]) -> TextVerdict | TextVerdicts:
-        """Look at a text, or at several, as a scan of these keys does; nothing is written.
+        """Look at a text, or at several, as a scan of these keys does by the scan.toml that `brickscan init` writes.
+
+        That is: as it stands, normalised, and in parts. Nothing is written.
 
         A user who got their message after the text was written is named all the same, since a text alone does not tell
         when that was.

@@ -72,14 +72,14 @@ class TextCheck:
 
     @classmethod
     def of_registry(cls, folder: Path | str, key_ids: Sequence[str], false_positive_rate: float) -> "TextCheck":
-        """The check of a configuration that names a registry and a rate, and nothing else.
+        """The check of a configuration that names a registry and a rate, with the looks that `brickscan init` writes.
 
         Raises:
             Refused: there is no registry, or no such key in it.
         """
         registry: Registry = load_registry(folder)
         keys = keys_under_test(registry, str(folder), tuple(key_ids) or None)
-        return cls(folder, keys, Rules(false_positive_rate, keys_tested(registry)))
+        return cls(folder, keys, Rules(false_positive_rate, keys_tested(registry), weights=ErrorShares.by_default()))
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,17 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import brickscan
 import pytest
 
+from jobs.demo import __main__ as demo
+from jobs.init import _HEAD
 from scanner.cluster import scan
-from scanner.detection.one_text import TextCheck, check_text
+from scanner.detection.one_text import OpenedCheck, TextCheck, check_text
+from scanner.scan_plan import ErrorShares, read_config
 from scanner.watermark.laws import Binomial
 from scanner.watermark.native import keyed
+from schemas.config import COST_OF_LOOKS, DEFAULT_LOOKS
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
 
@@ -72,14 +77,46 @@ def test_a_verdict_a_key_in_words(night, texts, registry):
     assert gum.startswith("gum    no mark found")
     assert gum.endswith("  -")
     assert foot == "p-values are corrected for all messages of 2 keys; text counts as marked at 1 in 1,000,000"
+    night.configure(more=DEFAULT_LOOKS)
+    head, green, _, foot = call("check", night.config, "--text", night.folder / "marked.txt")[1].splitlines()
     assert "written by" not in out
     one = call("check", "--registry", registry, "--key", "green", "--text", night.folder / "marked.txt")[1]
     # p is corrected for all keys though one is asked for: who asks for fewer must get no smaller p-value
-    assert [line.split() for line in one.splitlines()] == [head.split(), green.split(), foot.split()]
+    assert [line.split() for line in one.splitlines()[:-1]] == [head.split(), green.split()]
+    rate = foot.partition("; ")[2]
+    assert one.endswith(f"2 keys, and for three looks: as it stands, normalised, in parts; {rate}\n")
     assert "too short to be scored" in call("check", night.config, "--text", night.folder / "short.txt")[1]
     assert "reserved: a false accusation" in call("check", night.config, "--text", night.folder / "reserved.txt")[1]
     stricter = call("check", "--registry", registry, "--fpr", "1e-300", "--text", night.folder / "marked.txt")[1]
     assert "contains" not in stricter
+
+
+@pytest.mark.parametrize("how", ["hidden characters", "a part"])
+def test_one_text_one_answer(night, marked, plain, registry, how):
+    """`import brickscan` and `check --registry` passed over what a scan by the scan.toml of `init` finds."""
+    text = marked(message_of(registry, "green", "alice"), 60, 1)
+    if how == "hidden characters":
+        text = "".join(f"{word[0]}\u200b{word[1:]} " for word in text.split())
+    else:
+        text = f"{plain(600, 5)}\n\n{text}\n\n{plain(600, 6)}"
+    night.configure(more=DEFAULT_LOOKS)
+    rows = OpenedCheck(TextCheck.of_config(night.config)).score_batch([text.encode()]).verdicts
+    assert rows["user_id"].to_pylist() == ["alice"]
+    opened = brickscan.open(registry).check([text]).rows
+    assert opened.drop_columns("scanned_at").equals(rows.drop_columns("scanned_at"))
+    (night.folder / "post.txt").write_text(text)
+    of_config, of_registry = (
+        call("check", *where, "--text", night.folder / "post.txt")[1].splitlines()
+        for where in ((night.config,), ("--registry", registry))
+    )
+    assert of_registry[:-1] == of_config[:-1]
+    assert "contains text marked for alice" in of_registry[1]
+
+
+def test_the_demo_looks_as_init_has_scans_look(tmp_path):
+    for written in (demo.CONFIG, _HEAD.format(sample="'a'", looks=DEFAULT_LOOKS, **COST_OF_LOOKS) + 'paths = ["a"]\n'):
+        (tmp_path / "scan.toml").write_text(written)
+        assert ErrorShares.of(read_config(tmp_path / "scan.toml")) == ErrorShares.by_default()
 
 
 def test_a_flag_that_comes_out_differently_names_nobody_and_ends_with_3(night, texts, monkeypatch):

@@ -47,6 +47,12 @@ def test_a_text_is_asked_about_by_keyboard_without_scripts(browser, server, mark
         page.get_by_role("link", name="Download the signed report").press("Enter")
     report = json.loads(download.value.path().read_text())
     assert json.loads(report["statement"])["result"] == "found"
+    file = {"name": "a.html", "mimeType": "text/html", "buffer": f"<p>{marked(1, 200, 1)} end</p>".encode()}
+    page.locator("#file").set_input_files(file)
+    page.get_by_role("button", name="Look for marks").press("Enter")
+    page.get_by_role("region", name="What was read of the file").wait_for()
+    assert faults(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.emulate_media(media="print")
     assert not page.locator("form").is_visible()
     assert page.get_by_role("heading", name="Found").is_visible()

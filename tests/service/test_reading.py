@@ -265,7 +265,7 @@ def test_a_file_starts_no_program_and_is_not_written(tmp_path):
         patch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
         patch.setenv("TMPDIR", str(tmp_path))
         found = asyncio.run(reader.text_of("caller", "application/pdf", picture))
-        assert not found
+        assert found is Unread.NO_TEXT
     assert [path.name for path in tmp_path.iterdir()] == ["jbig2dec"]
     writes = f"reading._READERS['text/plain'] = lambda *_: str(open('{tmp_path}/kept', 'wb', 0).write(b'one'))"
     assert apart("text/plain", b"", 1_000, before=writes)[0] is None
