@@ -323,13 +323,14 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     from scanner.detection.one_text import strengths_of
     from scanner.power import LEAST_SCORED, Aim, MeasuredTexts
     from scanner.registry import load_registry
-    from scanner.scan_plan import keys_tested
+    from scanner.scan_plan import ErrorShares, keys_tested
     from scanner.watermark.rule import corrected, log10_p_of
 
     index_of = {name: MARKED_COLUMNS.names.index(name) for name in MARKED_COLUMNS.names}
     texts, messages = ([row[index_of[name]] for row in rows] for name in ("text", "message"))
     law, strengths = strengths_of(registry, key, texts, np.array(messages, np.int64))
-    aim = Aim(USUAL_RATE, key.messages, key.tested_among(keys_tested(load_registry(registry))))
+    tested = keys_tested(load_registry(registry))
+    aim = Aim(USUAL_RATE, key.messages, ErrorShares.by_default().corrections(key, tested, differs=False)[0])
     if law is None or max(strengths.scored) < LEAST_SCORED:
         return [f"no completion has {LEAST_SCORED} scored tokens: too short to be read back"]
     power = MeasuredTexts.of(law, strengths).power(strengths.scored, aim)
@@ -351,8 +352,8 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     head = ("row", "marked for", "scored tokens", strength, "log10 p", "expected power")
     return [
         *columns([head, *lines]),
-        f"log10 p is corrected for {aim.messages:,} messages of {aim.correction} keys; power is the chance that such "
-        f"texts of that length are found at {aim.false_positive_rate:g}",
+        f"log10 p is corrected for {aim.messages:,} messages of {tested} key{'s' * (tested > 1)}, and for parts;",
+        f"power is the chance that such texts of that length are found at {aim.false_positive_rate:g}",
     ]
 
 

@@ -92,7 +92,7 @@ def test_every_completion_is_read_back(
     told = call(
         registry, tiny_folder, prompts, out, "--key", key_id, "--user", "ada", "--max-new-tokens", "150", "--verify"
     ).splitlines()
-    head, *lines, foot = told[-7:]
+    head, *lines, foot, _ = told[-8:]
     assert re.split(r"  +", head) == ["row", "marked for", "scored tokens", strength, "log10 p", "expected power"]
     cells = [re.split(r"  +", line) for line in lines]
     assert [(row[0], row[1]) for row in cells] == [(str(i), "ada") for i in range(5)]
