@@ -14,8 +14,8 @@ from docs.examples.check_report import check
 from scanner.service.reading import FILE_ENDS
 from scanner.service.signing import issue_token, revoke_token
 from schemas.service import MEANINGS, DetectorResult
-from tests.service.test_reading import needs_files, pdf_of
 from tests.support.detecting import ask, configured, detecting, request
+from tests.support.pdf import needs_files, pdf_of
 
 pytestmark = pytest.mark.seconds
 
