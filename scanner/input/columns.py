@@ -199,6 +199,10 @@ class Columns(NamedTuple):
         return {"text": self.text, "id": self.id, "account": self.account, "time": self.time}
 
 
+NO_COLUMNS = Columns(None, None, None, None)
+"""None of a file's columns."""
+
+
 def check_columns(schema: pa.Schema, columns: Columns, partitions: Collection[str]) -> None:
     """Check that the columns exist, and that the texts' column is of a type that can be scanned.
 

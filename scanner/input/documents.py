@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scanner.errors import FileFault
-from scanner.input.columns import Columns, documents_of, is_text, lengths, plain_type
+from scanner.input.columns import NO_COLUMNS, Columns, documents_of, is_text, lengths, plain_type
 from scanner.input.files import InputFile
 from scanner.input.shards import INT96_UNIT, bytes_of, footer_of, in_words, leaves, open_footer, range_of, readable_in
 from scanner.printable import without_manifests
@@ -395,9 +395,8 @@ UNKNOWN_IDENTITY = Identity()
 
 def identities(file: InputFile, columns: Columns, start: int, stop: int) -> list[Identity]:
     """Ids and accounts of rows start … stop−1, each column read by itself, since others may be corrupt; no text."""
-    nothing = Columns(None, None, None, None)
-    ids = _strings(file, nothing._replace(id=columns.id), "doc_id", start, stop)
-    accounts = _strings(file, nothing._replace(account=columns.account), "account_id", start, stop)
+    ids = _strings(file, NO_COLUMNS._replace(id=columns.id), "doc_id", start, stop)
+    accounts = _strings(file, NO_COLUMNS._replace(account=columns.account), "account_id", start, stop)
     return [Identity(*both) for both in zip(ids, accounts, strict=True)]
 
 

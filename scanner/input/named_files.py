@@ -1,10 +1,11 @@
 """Parquet files that somebody names: opened as the input is, their columns guessed and described, for people to see."""
 
 import atexit
+import contextlib
 import functools
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -14,10 +15,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from scanner.errors import FileFault, Refused, in_a_line
-from scanner.input.columns import Columns, is_text, plain_type, times
+from scanner.input.columns import NO_COLUMNS, Columns, is_text, plain_type, times
+from scanner.input.documents import Unreadable, read
 from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Inspector
-from scanner.input.shards import cut, encrypted_columns, footer_of, open_footer, readable_in
+from scanner.input.shards import (
+    INT96_UNIT,
+    bytes_of,
+    cut,
+    encrypted_columns,
+    footer_of,
+    has_encrypted_columns,
+    open_footer,
+    readable_in,
+)
 from scanner.input.tables import ICEBERG_PREFIX, LOG_OF_DELTA
 
 
@@ -29,12 +40,24 @@ def open_parquet(path: Path, name: str) -> pq.ParquetFile:
     Raises:
         Refused: it cannot be read, is no regular file, or its footer contradicts itself or claims too much.
     """
+    with _faults_in(name):
+        return pq.ParquetFile(_sound_file(path).inner, coerce_int96_timestamp_unit=INT96_UNIT)
+
+
+def _sound_file(path: Path) -> InputFile:
+    """A file whose footer was found sound. Raises FileFault: it is not; OSError: it cannot be looked at."""
     real = os.path.realpath(path)
+    status = os.stat(real)
+    file = InputFile(real, real, real, status.st_size, status.st_mtime_ns)
+    cut(_inspector().inspect(file, NO_COLUMNS))
+    return file
+
+
+@contextlib.contextmanager
+def _faults_in(name: str) -> Iterator[None]:
+    """Have errors about a file's content be Refused; name: what the file is called there."""
     try:
-        status = os.stat(real)
-        file = InputFile(real, real, real, status.st_size, status.st_mtime_ns)
-        cut(_inspector().inspect(file, Columns(None, None, None, None)))
-        return pq.ParquetFile(real)
+        yield
     except FileFault as fault:
         raise Refused(f"{name}: cannot be read as Parquet ({fault.detail})") from None
     except OSError as error:
@@ -52,6 +75,12 @@ def _inspector() -> Inspector:
 
 ROWS_OF_A_SAMPLE = 1000
 """Most rows that are looked at."""
+
+BYTES_OF_A_SAMPLE = 16 * 2**20
+"""Bytes of a column after which no more of its rows are looked at."""
+
+COLUMNS_OF_A_SAMPLE = 100
+"""Most columns that are looked into for texts."""
 
 _TEXT = r"text|body|content|message|comment|post|document"
 _ID = r"(doc(ument)?|post|message|comment|item)?_?(id|uuid|key)"
@@ -106,71 +135,186 @@ def sample_of(path: Path) -> SampleFile:
 
 
 def guess_columns(sample: SampleFile) -> Guess:
-    """Guess from a file's names, types and first rows which columns hold what.
+    """Guess from a file's names, types and first rows which columns hold what. Only columns that a scan reads count.
 
     Raises:
         Refused: it is no Parquet file, is empty, or has no column of texts.
     """
-    file = sample.file
-    try:
-        with open_parquet(file, str(file)) as parquet:
-            batch = next(parquet.iter_batches(ROWS_OF_A_SAMPLE), None)
-    except (OSError, pa.ArrowException) as error:
-        raise Refused(
-            f"{file}: cannot be read as Parquet ({in_a_line(error)}); give a Parquet file of your own"
-        ) from None
-    if batch is None or not len(batch):
-        raise Refused(f"{file}: has no rows; give a file with texts in it")
-    text, longest = _text(file, batch)
-    for name, value in sample.values.items():
-        if name not in batch.schema.names:
-            batch = batch.append_column(name, pa.array([value] * len(batch), pa.string()))
+    path, name = sample.file, str(sample.file)
+    with _faults_in(name):
+        file = _sound_file(path)
+        with file.open() as opened:
+            footer = footer_of(opened)
+        parquet = open_footer(footer)
+    if not parquet.metadata.num_rows:
+        raise Refused(f"{path}: has no rows; give a file with texts in it")
+    schema = parquet.schema_arrow
+    kinds = {
+        name: plain_type(schema.field(name).type)
+        for name in schema.names
+        if len(schema.get_all_field_indices(name)) == 1
+    }
+    nested = _nested_texts(parquet, kinds, ask=not has_encrypted_columns(parquet.metadata, footer))
+    text, longest = _text(path, file, kinds, nested)
     used = {text}
     why = [f"text     {text!r}: texts of {longest:,.0f} bytes on average"]
 
-    def named(role: str, pattern: str, fits: Callable[[pa.Array], bool]) -> str | None:
-        names = [name for name in batch.schema.names if name not in used and re.fullmatch(pattern, name, re.IGNORECASE)]
-        found = next((name for name in names if fits(batch.column(name))), None)
+    beside = {name: value for name, value in sample.values.items() if name not in kinds}
+
+    def named(role: str, pattern: str, fits: Callable[[str], bool]) -> str | None:
+        names = [name for name in (*kinds, *beside) if name not in used and _matches(pattern, name)]
+        found = next((name for name in names if fits(name)), None)
         none = f"none: {names[0]!r} holds no {role}" if names else "none: no column is named like one"
         why.append(f"{role:<8} {found!r}: by its name" if found else f"{role:<8} {none}")
         used.add(found or text)
         return found
 
-    account = named("account", _ACCOUNT, _is_plain)
-    identity = named("id", _ID, _is_plain)
-    time = named("time", _TIME, _holds_times)
+    def is_plain(name: str) -> bool:
+        return name in beside or _can_be_read(file, NO_COLUMNS._replace(id=name))
+
+    def holds_times(name: str) -> bool:
+        if name in beside:
+            return beside[name] is not None and not times(pa.array([beside[name]]), "UTC").unread.any()
+        return _holds_times(file, name, kinds[name])
+
+    account = named("account", _ACCOUNT, is_plain)
+    identity = named("id", _ID, is_plain)
+    time = named("time", _TIME, holds_times)
     if None in (account, identity, time):
-        why.append("columns  of the file: " + ", ".join(repr(name) for name in batch.schema.names))
+        why.append("columns  of the file: " + ", ".join(repr(name) for name in schema.names))
     return Guess(text, identity, account, time, tuple(why))
 
 
-def _is_plain(column: pa.Array) -> bool:
-    return not pa.types.is_nested(plain_type(column.type))
+def _matches(pattern: str, name: str) -> bool:
+    return re.fullmatch(pattern, name, re.IGNORECASE) is not None
 
 
-def _holds_times(column: pa.Array) -> bool:
+def _can_be_read(file: InputFile, columns: Columns) -> bool:
+    """Whether a scan reads all of some columns of a sound file."""
+    try:
+        _inspector().inspect(file, columns)
+        return all(column.read for column in describe(file, columns))
+    except FileFault:
+        return False
+
+
+def _sampled(file: InputFile, columns: Columns) -> Iterator[pa.RecordBatch]:
+    """The first documents of a file with these columns, as a scan reads them; those that are corrupt are left out."""
+    _inspector().inspect(file, columns)
+    rows = 0
+    with file.open() as opened:
+        rows = min(open_footer(footer_of(opened)).metadata.num_rows, ROWS_OF_A_SAMPLE)
+    size = 0
+    for part in read(file, columns, 0, rows):
+        if not isinstance(part, Unreadable):
+            yield part
+            size += part.nbytes
+        if size > BYTES_OF_A_SAMPLE:
+            return
+
+
+def _holds_times(file: InputFile, name: str, kind: pa.DataType) -> bool:
     """Whether a column is of a type of times, or all of its texts are times that a scan can read."""
-    kind = plain_type(column.type)
+    columns = NO_COLUMNS._replace(time=name)
+    if not _can_be_read(file, columns):
+        return False
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return True
-    if not is_text(column.type) or pa.types.is_null(kind) or column.null_count == len(column):
+    if not is_text(kind) or pa.types.is_null(kind):
         return False
-    return not times(column, "UTC").unread.any()
+    found = False
+    with contextlib.suppress(FileFault):
+        for batch in _sampled(file, columns):
+            if pc.any(batch["unread"]).as_py():
+                return False
+            found |= batch["created_at"].null_count < len(batch)
+    return found
 
 
-def _text(file: Path, batch: pa.RecordBatch) -> tuple[str, float]:
-    """The column named like a text, else the column of the longest texts, with their mean length in bytes."""
-    sizes = {
-        name: pc.mean(pc.binary_length(batch.column(name).cast(pa.large_binary()))).as_py() or 0.0
-        for name in batch.schema.names
-        if is_text(batch.schema.field(name).type) and not pa.types.is_null(batch.schema.field(name).type)
-    }
-    if not sizes:
-        columns = ", ".join(repr(name) for name in batch.schema.names)
-        raise Refused(f"{file}: has no column of texts (string or binary); it has {columns}")
-    named = [name for name in sizes if re.fullmatch(_TEXT, name, re.IGNORECASE)]
-    best = max(named or sizes, key=lambda name: sizes[name])
-    return best, sizes[best]
+def _text(
+    path: Path, file: InputFile, kinds: Mapping[str, pa.DataType], nested: Mapping[str, float]
+) -> tuple[str, float]:
+    """The column named like a text, else the column of the longest texts, with their mean length in bytes.
+
+    nested: what `_nested_texts` gives.
+    """
+    strings = [name for name, kind in kinds.items() if is_text(kind) and not pa.types.is_null(kind)]
+    named = [name for name in strings if _matches(_TEXT, name)]
+    others = [name for name in strings if not _matches(f"{_TEXT}|{_ID}|{_ACCOUNT}|{_TIME}", name)]
+    for some, least in ((named, 0.0), (others, max(nested.values(), default=0.0))):
+        sizes = {name: size for name in some[:COLUMNS_OF_A_SAMPLE] if (size := _mean_bytes(file, name)) is not None}
+        if sizes and (longest := max(sizes.values())) >= least:
+            return next(name for name, size in sizes.items() if size == longest), longest
+    none = f"{path}: has no column of texts (string or binary)"
+    if not nested:
+        raise Refused(f"{none} that can be read; it has {', '.join(map(repr, kinds))}")
+    name = max(nested, key=lambda name: nested[name])
+    sql, source = _flat(name, kinds[name]), _quoted(str(path), "'")
+    raise Refused(
+        f"{none}; they seem to lie in {name!r}, {_article(kinds[name])}. Write each into a row of its own"
+        + (f", as DuckDB does: COPY ({sql} FROM {source}) TO 'texts.parquet'" if sql else "")
+    )
+
+
+def _article(kind: pa.DataType) -> str:
+    """A nested type in words."""
+    return "a struct" if pa.types.is_struct(kind) else "a map" if pa.types.is_map(kind) else "a list"
+
+
+def _mean_bytes(file: InputFile, name: str) -> float | None:
+    """Mean length of the first texts of a column, in bytes; None: it cannot be read."""
+    rows = size = 0
+    try:
+        for batch in _sampled(file, NO_COLUMNS._replace(text=name)):
+            rows += len(batch) - batch["text"].null_count
+            size += pc.sum(pc.binary_length(batch["text"])).as_py() or 0
+    except FileFault:
+        return None
+    return size / max(rows, 1)
+
+
+def _nested_texts(parquet: pq.ParquetFile, kinds: Mapping[str, pa.DataType], *, ask: bool) -> dict[str, float]:
+    """Bytes a row of nested columns with strings, by their names; ask: whether sizes can be asked for, else 0."""
+    metadata = parquet.metadata
+    of = [metadata.schema.column(number).path.partition(".")[0] for number in range(len(metadata.schema))]
+    sizes = dict[str, float]()
+    for name, kind in kinds.items():
+        if pa.types.is_nested(kind) and _strings_in(kind):
+            group, numbers = metadata.row_group(0), [number for number, column in enumerate(of) if column == name]
+            sizes[name] = bytes_of(group, numbers) / max(group.num_rows, 1) if ask else 0.0
+    return sizes
+
+
+def _strings_in(kind: pa.DataType) -> bool:
+    """Whether a type is a string's, or holds one."""
+    if not pa.types.is_nested(kind):
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return any(_strings_in(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _quoted(name: str, mark: str = '"') -> str:
+    """A column's name in SQL, or with another mark a text."""
+    return mark + name.replace(mark, 2 * mark) + mark
+
+
+def _flat(column: str, kind: pa.DataType) -> str:
+    """The SELECT of DuckDB for the texts of a nested column: of a field named like one, else the first; empty: none."""
+    sql, lists = _quoted(column), 0
+    while pa.types.is_nested(kind):
+        if pa.types.is_struct(kind):
+            fields = [kind.field(number) for number in range(kind.num_fields)]
+            fields = [field for field in fields if _strings_in(field.type)]
+            field = next((field for field in fields if _matches(_TEXT, field.name)), fields[0])
+            sql, kind = f"{sql}.{_quoted(field.name)}", field.type
+            continue
+        lists += 1
+        if pa.types.is_map(kind):
+            is_value = _strings_in(kind.item_type)
+            sql = f"unnest(map_{'values' if is_value else 'keys'}({sql}))"
+            kind = kind.item_type if is_value else kind.key_type
+        else:
+            sql, kind = f"unnest({sql})", kind.value_type
+    return f"SELECT * EXCLUDE ({_quoted(column)}), {sql} AS text" if lists <= 1 else ""  # unnest stands in no other
 
 
 def input_path(file: Path) -> str:

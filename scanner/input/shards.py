@@ -150,7 +150,7 @@ def encrypted_columns(parquet: pq.ParquetFile, footer: pa.Buffer, size: int, nam
     is an error about keys, or about data.
     """
     metadata = parquet.metadata
-    if not metadata.num_row_groups or not _is_signed(metadata, footer):
+    if not metadata.num_row_groups or not has_encrypted_columns(metadata, footer):
         return set()
     options = {"metadata": metadata, "pre_buffer": False, "buffer_size": 2**12}  # keys are asked for before data
     empty = pq.ParquetFile(pa.PythonFile(_NoData(size), "r"), **options)
@@ -165,7 +165,7 @@ def encrypted_columns(parquet: pq.ParquetFile, footer: pa.Buffer, size: int, nam
     return found
 
 
-def _is_signed(metadata: pq.FileMetaData, footer: pa.Buffer) -> bool:
+def has_encrypted_columns(metadata: pq.FileMetaData, footer: pa.Buffer) -> bool:
     """Whether a footer that can be read is of a file with encrypted columns."""
     return bool(footer.size - _TAIL_BYTES - metadata.serialized_size == _SIGNATURE_BYTES)
 
@@ -213,7 +213,9 @@ def _row_groups(footer: pa.Buffer, size: int, columns: Columns, partitions: Coll
     check_columns(parquet.schema_arrow, columns, partitions)
     texts = leaves(schema, [columns.text])
     begin_of_footer = size - footer.size
-    if _is_signed(metadata, footer):  # the metadata of an encrypted column cannot be asked for, whatever it holds
+    if has_encrypted_columns(
+        metadata, footer
+    ):  # the metadata of an encrypted column cannot be asked for, whatever it holds
         encrypted = encrypted_columns(parquet, footer, size, columns.names.values())
         if columns.text in encrypted:
             what = f"column {columns.text!r} (text) is encrypted, and cannot be read without its key"
