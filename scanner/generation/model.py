@@ -27,6 +27,7 @@ from scanner.errors import Refused, TokenizerError
 from scanner.generation.processor import check_sampling, sampling_weights
 from scanner.storage.locations import MOST_TOKENIZER, read_named
 from scanner.text import HuggingFaceTokenizer
+from scanner.text.tokenizers import fields_of_chance, refuse_chance
 from scanner.watermark.level_laws import CHARACTERS_READ, of_characters
 from schemas.config import ReaderDtype
 
@@ -133,6 +134,7 @@ def _load_tokenizer(file: Path) -> tuple[Tokenizer, str]:
     try:
         content = read_named(file, MOST_TOKENIZER)
         tokenizer = Tokenizer.from_str(content.decode("utf-8"))
+        refuse_chance(fields_of_chance(tokenizer))
     except OSError as error:
         raise TokenizerError(
             f"tokenizer {file}: cannot be read ({error.strerror}); the model's own is needed"

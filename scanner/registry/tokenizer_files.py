@@ -37,7 +37,7 @@ def pin_tokenizer(folder: Path, given: str) -> PinnedTokenizer:
     given: a path; a relative one starts at the working folder or at the registry's.
 
     Raises:
-        TokenizerError: it cannot be read, is two files, or no tokenizer.json.
+        TokenizerError: it cannot be read, is two files, no tokenizer.json, or one that splits words by chance.
     """
     in_current, in_registry = Path(given), folder / given
     if in_current.is_file() and in_registry.is_file() and not in_current.samefile(in_registry):
@@ -57,6 +57,12 @@ def pin_tokenizer(folder: Path, given: str) -> PinnedTokenizer:
         fields = None
     if not isinstance(fields, dict) or "model" not in fields:
         raise TokenizerError(f"tokenizer {given}: is not a tokenizer.json (a JSON object with a field 'model')")
+    from scanner.text.tokenizers import refuse_chance  # late: who reads a registry needs no tokenizers
+
+    try:
+        refuse_chance(fields["model"] if isinstance(fields["model"], dict) else {})
+    except ValueError as error:
+        raise TokenizerError(f"tokenizer {given}: {error}") from None
     try:
         endless = next(filter(_repeats_what_repeats, _patterns(fields)), None)
     except RecursionError:

@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -28,6 +28,28 @@ from numpy.typing import NDArray
 from scanner.errors import BackendUnlike, TokenizerError
 from scanner.storage.locations import MOST_TOKENIZER, filesystem_of, is_uri, read_named
 from scanner.watermark import Tokens, join_batches
+
+SPLIT_BY_CHANCE = ("dropout", "alpha")
+"""Fields of a tokenizer.json's `model` that training turns on, and with which a text has other tokens each time.
+
+BPE leaves out merges by chance, Unigram samples; `tokenizers` 0.23 reads the first field alone.
+"""
+
+
+def refuse_chance(fields: Mapping[str, object]) -> None:
+    """Refuse a tokenizer whose model has such a field. Raises ValueError: names the field, and what to do."""
+    for field in SPLIT_BY_CHANCE:
+        if share := fields.get(field):
+            raise ValueError(
+                f"its field model.{field} = {share} splits words by chance, so that a text has other tokens each time; "
+                f'write "{field}": null there'
+            )
+
+
+def fields_of_chance(tokenizer: tokenizers.Tokenizer) -> dict[str, object]:
+    """The fields of a loaded tokenizer that `refuse_chance` looks at."""
+    return {field: getattr(tokenizer.model, field, None) for field in SPLIT_BY_CHANCE}
+
 
 CHUNK_CHARACTERS = 1_000_000
 """Characters that are tokenised at a time: beside the token ids, the encodings of one chunk at most are held."""
@@ -54,7 +76,7 @@ class HuggingFaceTokenizer:
     """The reference: Hugging Face `tokenizers`, no special tokens added or read, nothing cut, nothing padded.
 
     Raises:
-        ValueError: the bytes are no tokenizer.
+        ValueError: the bytes are no tokenizer, or one that splits words by chance.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -62,6 +84,7 @@ class HuggingFaceTokenizer:
             self._inner = tokenizers.Tokenizer.from_buffer(data)
         except Exception as error:  # the library raises plain Exception
             raise ValueError(str(error)) from None
+        refuse_chance(fields_of_chance(self._inner))
         self._inner.encode_special_tokens = True
         self._inner.no_truncation()
         self._inner.no_padding()

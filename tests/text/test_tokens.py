@@ -1,10 +1,14 @@
+import json
+
 import numpy as np
 import pytest
 import tokenizers
+import tokenizers.processors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scanner.errors import TokenizerError
+from scanner.registry.tokenizer_files import pin_tokenizer
 from scanner.text import HuggingFaceTokenizer, load_tokenizer, sha256_file
 from scanner.text import tokenizers as module
 from tests.support.opened import demo_tokenizer
@@ -78,6 +82,50 @@ def test_a_tokenizer_that_cuts_and_pads_does_neither(tmp_path, reference):
     texts = ["one two three four five six", "x"]
     loaded = load_tokenizer(tmp_path / "t.json", sha256_file(tmp_path / "t.json"))
     assert documents(loaded.encode(texts)) == [reference(text) for text in texts]
+
+
+TEMPLATE = tokenizers.processors.TemplateProcessing(single="[B] $A [E]", special_tokens=[("[B]", 0), ("[E]", 1)])
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda inner: inner.enable_truncation(3, stride=1, strategy="only_first", direction="left"),
+        lambda inner: inner.enable_padding(length=10, direction="left", pad_to_multiple_of=8),
+        lambda inner: setattr(inner, "post_processor", TEMPLATE),
+        lambda inner: setattr(inner.model, "dropout", 0.0),
+        lambda inner: inner.add_special_tokens(["lazy"]),
+    ],
+    ids=["truncation", "padding", "post_processor", "no dropout", "special tokens"],
+)
+def test_tokens_depend_on_the_text_alone(tmp_path, slow, change):
+    """Fields that cut, pad, add or read special tokens change nothing, alone or in a batch, this time or the next."""
+    inner = tokenizers.Tokenizer.from_file(str(TOKENIZER))
+    change(inner)
+    inner.save(str(tmp_path / "t.json"))
+    loaded = load_tokenizer(tmp_path / "t.json", sha256_file(tmp_path / "t.json"))
+    plain = documents(slow.encode(texts := ["The lazy dog is uncommonly international.", "x", ""]))
+    for _ in range(3):
+        assert documents(loaded.encode(texts)) == plain
+        assert [documents(loaded.encode([text]))[0] for text in texts] == plain
+        assert [loaded.reference.encode_with_offsets(text)[0].tolist() for text in texts] == plain
+
+
+@pytest.mark.parametrize(("kind", "field"), [("BPE", "dropout"), ("Unigram", "alpha")])
+def test_a_tokenizer_that_splits_words_by_chance_is_refused(tmp_path, kind, field):
+    """Where a key is made, and, if this library samples by the field, where a tokenizer is loaded."""
+    vocab = {"a": 0, "b": 1, "ab": 2} if kind == "BPE" else [["a", -1.0], ["b", -1.0], ["ab", -1.5]]
+    model = {"type": kind, "vocab": vocab, "merges": [["a", "b"]], "unk_id": 0, field: 0.1}
+    (tmp_path / "t.json").write_text(json.dumps({"model": model}))
+    with pytest.raises(TokenizerError, match=rf"t\.json: its field model\.{field} = 0\.1 splits words by chance"):
+        pin_tokenizer(tmp_path, "t.json")
+    loaded = tokenizers.Tokenizer.from_file(str(tmp_path / "t.json"))
+    if getattr(loaded.model, field):
+        with pytest.raises(TokenizerError, match=rf"model\.{field} = 0\.1"):
+            load_tokenizer(tmp_path / "t.json", sha256_file(tmp_path / "t.json"))
+    else:
+        assert len({tuple(loaded.encode("ababab").ids) for _ in range(20)}) == 1
 
 
 def test_the_pinned_file_or_none(tmp_path):
