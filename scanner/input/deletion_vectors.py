@@ -54,16 +54,17 @@ class DeletionVectors(NamedTuple):
     stated: dict[str, int]
 
 
-def read_deletion_vectors(location: str, version: int, *, checkpoint: bool) -> DeletionVectors:
+def read_deletion_vectors(location: str, opened: str, version: int, *, checkpoint: bool) -> DeletionVectors:
     """Deleted rows of each file of a table that has any.
 
+    opened: the table's folder, as deltalake reads it;
     checkpoint: whether to read the newest checkpoint too, as the log has not all of its commits any more.
 
     Raises:
         ScanFailed: a vector is damaged, claims rows beyond what fits into memory, or lies where nothing is to be read;
             a checkpoint cannot be read.
     """
-    code, out = _ended(json.dumps([location, version, checkpoint]).encode())
+    code, out = _ended(json.dumps([opened, version, checkpoint]).encode())
     if code is None or code:
         how = f"waits for {STALL_SECONDS:g} seconds and reads nothing" if code is None else f"exits {code}"
         how = how if code is None or code > 0 else f"ends by {signal.Signals(-code).name}"

@@ -6,11 +6,13 @@ rewritten rows. So each file knows the files that went into it, as far back as t
 "Actions").
 """
 
+import contextlib
 import datetime
 import io
 import os
 import posixpath
 import re
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, cast
@@ -39,7 +41,7 @@ from scanner.input.tables import (
 )
 from scanner.printable import printable
 from scanner.storage.delta import TABLE_VERSION
-from scanner.storage.locations import filesystem_of
+from scanner.storage.locations import filesystem_of, is_uri
 
 _MILLISECOND = 10**6  # nanoseconds
 _OF_FORMS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -91,12 +93,13 @@ def _read(location: str, reading: TableReading) -> Iterator[FileColumns]:
 
     _refuse_special_files(location)
     try:
-        version = _read_version(location, reading, named)
-        commits = version.log.commits()
-        origins = origins_of(commits, version.created)
-        removed = _removed(commits[version.log.last_gap :])
-        with_vectors = version.vectors or version.log.names_vectors
-        deleted = _deleted(location, version, commits, removed, named) if with_vectors else {}
+        with _opened_folder(location) as opened:
+            version = _read_version(location, opened, reading, named)
+            commits = version.log.commits()
+            origins = origins_of(commits, version.created)
+            removed = _removed(commits[version.log.last_gap :])
+            with_vectors = version.vectors or version.log.names_vectors
+            deleted = _deleted(location, opened, version, commits, removed, named) if with_vectors else {}
     except (DeltaError, OSError, pa.ArrowException, *_OF_FORMS) as error:
         raise ScanFailed(f"input.paths: Delta table {location!r} cannot be read: {in_a_line(error)}") from None
     unknown = FileOrigin(frozenset(), 0 if version.log.whole else version.created)
@@ -171,10 +174,23 @@ def _refuse_special_files(location: str) -> None:
                 )
 
 
-def _read_version(location: str, reading: TableReading, named: Callable[[str], str]) -> _Version:
+@contextlib.contextmanager
+def _opened_folder(location: str) -> Iterator[str]:
+    """The folder under a name that deltalake reads as it stands: of `a%20b` on this machine it would read `a b`."""
+    real = os.path.realpath(location)
+    if is_uri(location) or not re.search(r"[%\\\x00-\x1f\x7f]", real):
+        yield location
+        return
+    with tempfile.TemporaryDirectory(prefix="bricks") as folder:
+        for name in os.listdir(real):
+            os.symlink(os.path.join(real, name), os.path.join(folder, name))
+        yield folder
+
+
+def _read_version(location: str, opened: str, reading: TableReading, named: Callable[[str], str]) -> _Version:
     """The version of a table that is to be read; what deltalake keeps of it goes with this call. Raises as it does."""
     filesystem, inner = filesystem_of(location)
-    table = _open(location, reading)
+    table = _open(location, opened, reading)
     partitions, created = table.metadata().partition_columns, (table.metadata().created_time or 0) * _MILLISECOND
     columns = ["path", "size_bytes", "modification_time", *(f"partition.{name}" for name in partitions)]
     added = pa.table(table.get_add_actions(flatten=True)).select(columns)
@@ -185,13 +201,14 @@ def _read_version(location: str, reading: TableReading, named: Callable[[str], s
 
 def _deleted(
     location: str,
+    opened: str,
     version: _Version,
     commits: Sequence[Commit],
     removed: Collection[str],
     named: Callable[[str], str],
 ) -> dict[str, bytes]:
     """Rows that are gone of files, by path as results show it. Raises ScanFailed: unknown, or log and vector differ."""
-    found = read_deletion_vectors(location, version.number, checkpoint=not version.log.whole)
+    found = read_deletion_vectors(location, opened, version.number, checkpoint=not version.log.whole)
     stated = version.log.stated_rows(commits, found.checkpoint, found.stated)
     vectors: dict[str, VectorRows] = {}
     for uri, rows in found.rows.items():
@@ -233,11 +250,11 @@ def _rows(actions: pa.Table) -> Iterator[tuple[Any, ...]]:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def _open(location: str, reading: TableReading) -> DeltaTable:
+def _open(location: str, opened: str, reading: TableReading) -> DeltaTable:
     """The table as it is to be read. Raises as `read_delta`."""
     at = reading.timestamp if reading.version is None else reading.version
     try:
-        table = DeltaTable(location)
+        table = DeltaTable(opened)
         if at is not None:
             table.load_as_version(at)
     except DeltaError as error:

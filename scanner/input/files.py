@@ -300,7 +300,7 @@ def _files_of_table(named: str, folders: TableFolders, reading: TableReading) ->
 def _in_delta_table(location: str, reading: TableReading) -> "_FilesOfTable":
     from scanner.input.delta_tables import read_delta  # late: those who look into footers need neither polars nor Delta
 
-    if "?" in location:
+    if is_uri(location) and "?" in location:
         address = location.partition("?")[0]
         raise Refused(
             f"input.paths: {address!r} is a Delta table, and options stand behind its URI; give them by the"

@@ -184,7 +184,8 @@ class TableFolders:
     """
 
     def __init__(self, location: str, filesystem: fs.FileSystem) -> None:
-        self._location, self._filesystem = location.partition("?")[0], filesystem
+        self._location = location.partition("?")[0] if "://" in location else location
+        self._filesystem = filesystem
         self._known: dict[str, str | None] = {}  # kinds of the folders above
 
     def refuse_by(self, folder: str, below: Sequence[str]) -> None:

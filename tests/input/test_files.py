@@ -1,14 +1,21 @@
+import base64
 import datetime
+import json
 import os
 import socket
+import string
+import uuid
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from scanner.errors import FileFault, Refused
 from scanner.input import delta_tables, files
-from scanner.input.files import InputFile, list_files, resolve
-from scanner.input.tables import TableFiles
+from scanner.input.files import InputFile, find_file, list_files, resolve
+from scanner.input.tables import TableFiles, TableReading
+from tests.support.deltas import delete_by_vector
 from tests.support.slow_store import SlowStore
 
 DATE = datetime.date(2026, 8, 31)
@@ -228,6 +235,45 @@ def test_a_named_file_needs_no_suffix(tmp_path):
 def test_names_are_kept_as_they_are(tmp_path):
     file = touch(tmp_path / "a?b#c %20" / "x=1;y é.parquet")
     assert listed(tmp_path) == listed(file.parent) == listed(file) == [str(file)]
+
+
+_B85 = string.digits + string.ascii_uppercase + string.ascii_lowercase + "!#$%&()*+-;<=>?@^_`{|}~"
+_Z85 = string.digits + string.ascii_lowercase + string.ascii_uppercase + ".-:+=^!/*?&<>()[]{}@%$#"
+
+
+def let_vectors_be_relative(table: Path) -> None:
+    """Have a log name deletion vectors by a path below its table, as Spark does (Delta protocol, storage type u)."""
+    log = table / "_delta_log" / f"{1:020d}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for vector in (action["add"]["deletionVector"] for action in actions if "add" in action):
+        identity = uuid.UUID(Path(vector["pathOrInlineDv"]).stem.removeprefix("deletion_vector_"))
+        packed = base64.b85encode(identity.bytes).decode().translate(str.maketrans(_B85, _Z85))
+        vector |= {"storageType": "u", "pathOrInlineDv": packed}
+    log.write_text("\n".join(map(json.dumps, actions)) + "\n")
+
+
+@pytest.mark.parametrize("name", ["what?", "a%20b", "a#*:b", "[é]\\b", "a\nb"])
+def test_a_table_in_a_folder_of_any_name_is_read(tmp_path, name):
+    """A plain path has no options and no escapes; deltalake read `a b` for `a%20b`."""
+    table = tmp_path / name / "posts"
+    stored = pa.table({"text": ["a", "b", "c"], "doc_id": ["1", "2", "3"], "account": ["x y", "x y", "p%20q"]})
+    write_deltalake(str(tmp_path / "made"), stored, partition_by=["account"])
+    delete_by_vector(tmp_path / "made", ["1"])
+    let_vectors_be_relative(tmp_path / "made")
+    (tmp_path / name).mkdir()
+    (tmp_path / "made").rename(table)
+    write_deltalake(str(tmp_path / "a b" / "posts"), stored.slice(0, 1))  # as some of the names read without escapes
+    write_deltalake(str(tmp_path / "?" / "posts"), stored.slice(0, 1))
+    for path in (str(table), f"delta:{table}"):
+        found = list_files([resolve(path, tmp_path, None)])
+        assert sorted(file.values["account"] for file in found) == ["p%20q", "x y"]
+        assert sorted(int(file.rows_not_read(0, 2).sum()) for file in found) == [0, 1]
+        for file in found:
+            assert file.path.startswith(str(table))
+            assert file.open().read(4) == b"PAR1"
+            assert find_file(file.path).path == file.path
+    found = list_files([str(table)], reading=TableReading(version=0))
+    assert not any(file.rows_not_read(0, 2).any() for file in found)
 
 
 def fault_of(file: InputFile) -> FileFault:
