@@ -380,7 +380,7 @@ def documents_and_files(documents: int, files: int) -> str:
 _HEAD_OF_ACCOUNTS = ("night", "account", "contains text marked for", "key", "p-value", "posts", "texts", "quoted")
 _RECORD_OF_ACCOUNT = (
     *("night", "nights", "account_id", "user_id", "naming", "key_id", "message", "posts", "texts", "tokens", "scored"),
-    *("quoted_share", "first_post", "last_post", "log10_p_global", "log10_p", "log10_e", "first_look", "scan_id"),
+    *("quoted_share", "first_post", "last_post", "log10_p_global", "log10_p", "scan_id"),
     *("scanned_at", "audit"),
 )
 

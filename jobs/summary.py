@@ -37,7 +37,6 @@ _NAMES = {
     "decoy_all": "decoys, all messages",
     "decoy_spans": "decoys, parts of texts",
     "decoy_accounts": "decoys, posts of accounts",
-    "decoy_evidence": "decoys, accounts over nights",
     "decoy_weighed": "decoys, weighed by a model",
     "reserved": "reserved messages (expected at most)",
 }
@@ -236,8 +235,10 @@ def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
             documents = counted(outcome.model_pass.given_up, "document")
             yield from _line("", f"{documents} that the model cannot read, as the scan's log says")
     if outcome.accounts is not None:
-        accounts_tested, marked = outcome.accounts
-        yield from _line("accounts", f"{counted(marked, 'account')} of {accounts_tested:,} by their posts together")
+        tested, marked, had_look = outcome.accounts
+        by_posts = f"{counted(marked, 'account')} of {tested:,} by their posts together"
+        again = "none tested again: an earlier scan tested those of this night, and p is corrected for one look a night"
+        yield from _line("accounts", again if had_look else by_posts)
     if outcome.audit is not None:
         yield from _line("false flags", false_flags_in_words(outcome.audit))
         if whole.flagged:

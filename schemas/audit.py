@@ -217,7 +217,7 @@ DECISION_WHOLE = "decision_whole"
 
 LIVE_AUDIT_KINDS = (
     *(DECISION, DECISION_WHOLE),
-    *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_evidence", "decoy_weighed", *STRATA),
+    *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_weighed", *STRATA),
     *("reserved", "shadow", "unheld"),
     *KNOCKOFFS,
     *CANARY_KINDS,
@@ -232,7 +232,7 @@ LIVE_AUDIT_KINDS = (
 - decoy_best, decoy_all: a text under a key of its own, with all messages → p of the best; p of each, or of each pair
   of group and user
 - decoy_spans: the windows of a document, under one message and under all → p of the best window
-- decoy_accounts, decoy_evidence: the posts of an account → p of their pooled score; their evidence over nights
+- decoy_accounts: the posts of an account → p of their pooled score
 - decoy_weighed: a text whose tokens count by a model → p of one message
 - STRATA: as decoy and decoy_all, by parts of the traffic → the same
 - reserved: verdicts for a message that nobody is ever given → a flag

@@ -381,13 +381,10 @@ ACCOUNTS = pa.schema(
         pa.field("named_again", NAMED),  # as in VERDICTS
         pa.field("score", pa.float64(), nullable=False),  # pooled score of all posts
         pa.field("log10_p", pa.float64(), nullable=False),  # of the pooled score of this message alone
-        pa.field("log10_e", pa.float64(), nullable=False),  # largest evidence so far, of this message alone
-        pa.field("log10_p_global", pa.float64(), nullable=False),  # by the stronger, for all messages and keys
+        pa.field("log10_p_global", pa.float64(), nullable=False),  # for all messages, keys and nights of the window
         pa.field("messages_tested", pa.int64(), nullable=False),
         pa.field("tests", pa.float64(), nullable=False),  # 1 over the product of the weights of key and unit
         pa.field("scanned_at", TIME, nullable=False),
-        # whether the pooled score counts in log10_p_global, as in the night's first look under the key
-        pa.field("first_look", pa.bool_()),
         pa.field("quoted_share", pa.float64()),  # share of the scored tokens that stands in quoted lines alone
     ]
 )

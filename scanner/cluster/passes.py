@@ -63,10 +63,14 @@ class AccountResult(NamedTuple):
 
 
 class AccountTotals(NamedTuple):
-    """How many accounts were tested, and how many of them are flagged."""
+    """How many accounts were tested, and how many of them are flagged.
+
+    had_look: whether none was tested, since an earlier scan had the night's one look under every key.
+    """
 
     tested: int
     flagged: int
+    had_look: bool = False
 
 
 class AccountWorker:
@@ -166,21 +170,24 @@ def account_pass(
     """
     accounts = flagged = 0
     firsts = take_first_looks(plan.results, unit, [key.key_id for key in plan.keys])
-    for part, done in on_actors(AccountWorker, (plan, scan_id, unit, firsts), left, workers, meanwhile):
+    if not firsts:
+        commit(plan.results, ACCOUNTS_TABLE, [TableEntry(unit.parts[part], ()) for part in left])
+    tested = left if firsts else ()
+    for part, done in on_actors(AccountWorker, (plan, scan_id, unit, firsts), tested, workers, meanwhile):
         name = unit.parts[part]
         commit(plan.results, "audit_counts", [TableEntry(name, done.audit)])
         commit(plan.results, ACCOUNTS_TABLE, [TableEntry(name, done.rows)])
         accounts, flagged = accounts + done.accounts, flagged + done.flagged
     nights = plan.config.accounts.nights if plan.config.accounts else 1
     drop_posts(plan.results, window_begins(min(unit.night, _today()), nights))
-    return AccountTotals(accounts, flagged)
+    return AccountTotals(accounts, flagged, had_look=not firsts)
 
 
 def take_first_looks(results: str, unit: AccountUnit, key_ids: Sequence[str]) -> frozenset[str]:
     """The keys under which this unit is the first that looks at the accounts of its night, from now on for ever.
 
-    A night that is scanned again with more files is another unit. Its looks pay nothing for the pooled score, so that
-    score may flag in the first look alone. The table of accounts remembers by a transaction which unit was first; a
+    A night that is scanned again with more files is another unit. p is corrected for one look a night, so accounts are
+    tested in the first look only. The table of accounts remembers by a transaction which unit was first; a
     unit that was killed is gone on with under the same name.
 
     Raises:

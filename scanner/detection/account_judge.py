@@ -1,15 +1,12 @@
 """Accounts: posts are kept until their window is over, and all posts of an account tested as one text.
 
-An account is tested in two ways, each with half of its share of the error. The pooled score of all posts so far is
-tested once a night, so that it pays for every night of the window: a night's first look under a key, and in later looks
-it stands on record and flags nobody. The evidence of the e-process may be tested at any
-time and pays for no night. Keys whose p-values do not hold over a whole key (`Basis.proven`) are left out: a rank among
-decoys tells nothing of evidence that grows.
+The pooled score of all posts so far is tested once a night under each key, in the night's first look, and p is
+corrected for every night of the window. Keys whose p-values do not hold over a whole key (`Basis.proven`) are left out.
 
 Where scans leave common n-grams out, each post is scored under the filter of its own night, whichever night the account
-is tested on. So what a night adds is fixed by its posts and by earlier texts, before any draw of the key: the evidence
-stays one process, and the pooled score has the law of the positions that stay. A tuple belongs to the first post that
-has it, also where that post's filter leaves it out.
+is tested on. So what is left out is fixed by earlier texts, before any draw of the key, and the pooled score has the
+law of the positions that stay. A tuple belongs to the first post that has it, also where that post's filter leaves it
+out.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -35,10 +32,10 @@ from scanner.detection.rows import TextIds
 from scanner.detection.rules import NO_FILTER, Filter, Rules
 from scanner.input.documents import read_text
 from scanner.text.quoting import unquoted_words
-from scanner.watermark import Positions, Tokens, Watermark
-from scanner.watermark.pooled_posts import by_post, log10_evidence, pooled_positions
+from scanner.watermark import Positions, Tokens
+from scanner.watermark.pooled_posts import by_post, pooled_positions
 from scanner.watermark.positions import PositionRule, reach_of
-from scanner.watermark.rule import KeyFindings, corrected, long_enough, search
+from scanner.watermark.rule import KeyFindings, long_enough, search
 from schemas.tables import ACCOUNT_POSTS, ACCOUNTS
 from schemas.words import Naming
 
@@ -81,21 +78,16 @@ def _strings(values: Collection[str]) -> pa.Array:
     return pa.array(list(values), pa.string())
 
 
-HALVES_OF_A_SHARE = 2
-"""Halves of an account's share: one for the pooled score, one for the evidence."""
-
-
 class Posts(NamedTuple):
     """P posts of A accounts, account by account and scan by scan.
 
-    texts: a text a post; begins: int64[A+1], where the posts of each account begin; nights: int64[P], the number of the
-    scan that read each post, never falling within an account; account_ids: A ids; times: when each was posted, None
-    where nobody knows; filters: digest of the filter under which each post was scanned, None: none; empty: none of all.
+    texts: a text a post; begins: int64[A+1], where the posts of each account begin; account_ids: A ids; times: when
+    each was posted, None where nobody knows; filters: digest of the filter under which each post was scanned, None:
+    none; empty: none of all.
     """
 
     texts: list[str]
     begins: NDArray[np.int64]
-    nights: NDArray[np.int64]
     account_ids: list[str]
     times: list[datetime | None]
     filters: Sequence[str | None] = ()
@@ -103,13 +95,11 @@ class Posts(NamedTuple):
     @classmethod
     def of_rows(cls, rows: pa.Table) -> "Posts":
         """Posts of rows of ACCOUNT_POSTS, in that order."""
-        ids, scans = rows["account_id"].to_pylist(), rows["scan_id"].to_pylist()
+        ids = rows["account_id"].to_pylist()
         begins = [i for i, name in enumerate(ids) if i == 0 or ids[i - 1] != name]
-        number = {scan: i for i, scan in enumerate(sorted(set(scans)))}
         return cls(
             texts=[read_text(raw)[0] or "" for raw in rows["text"].to_pylist()],
             begins=np.array([*begins, len(ids)], np.int64),
-            nights=np.array([number[scan] for scan in scans], np.int64),
             account_ids=[ids[i] for i in begins],
             times=rows["created_at"].to_pylist(),
             filters=rows["filter_sha256"].to_pylist(),
@@ -124,7 +114,6 @@ class Posts(NamedTuple):
         return Posts(
             texts=[self.texts[p] for p in posts],
             begins=np.cumsum([0, *sizes], dtype=np.int64),
-            nights=self.nights[posts],
             account_ids=[self.account_ids[i] for i in kept],
             times=[self.times[p] for p in posts],
             filters=[self.filters[p] for p in posts] if self.filters else (),
@@ -144,10 +133,9 @@ class AccountPositions(NamedTuple):
 
 
 class AccountFindings(NamedTuple):
-    """Findings of K keys on A accounts. log10_e: of each key, float64[A, C]; under_keys: what was scored."""
+    """Findings of K keys on A accounts. under_keys: what was scored."""
 
     outcomes: TextOutcomes
-    log10_e: list[NDArray[np.float64]]
     under_keys: Sequence[AccountPositions]
 
 
@@ -162,8 +150,9 @@ class AccountJudge:
     """Tests accounts under a fixed list of keys.
 
     keys: only those whose p-values hold over a whole key are used; corrections: K of SPEC §3 of accounts under each
-    key; nights: of a window, the pooled score may be tested on each; first_looks: ids of the keys under which this is
-    the night's first look, None: all. Filters are those of the posts' nights, opened by their digests.
+    key; nights: of a window, on each of which accounts may be tested; first_looks: ids of the keys under which this is
+    the night's first look, None: all; under others nothing is tested. Filters are those of the posts' nights, opened by
+    their digests.
     """
 
     def __init__(
@@ -180,13 +169,13 @@ class AccountJudge:
         under_key = [
             (opened_key, each)
             for opened_key, each in zip(keys, corrections, strict=True)
-            if opened_key.watermark.basis.proven and opened_key.watermark.law is not None
+            if opened_key.watermark.basis.proven
+            and opened_key.watermark.law is not None
+            and (first_looks is None or opened_key.key.key_id in first_looks)
         ]
         self._keys, self._corrections = [opened_key for opened_key, _ in under_key], [each for _, each in under_key]
         self._tokenizers = {opened_key.key.tokenizer.sha256: opened_key.tokenizer for opened_key in self._keys}
         self._holders, self._nights, self._rules, self._open_filter = holders, nights, rules, open_filter
-        known = {opened_key.key.key_id for opened_key in self._keys}
-        self._first_looks = known if first_looks is None else known.intersection(first_looks)
 
     def judge(self, posts: Posts, began: datetime, observer: AccountObserver | None = None) -> list[dict[str, Any]]:
         """Rows of ACCOUNTS for marked accounts, without the columns that the scan fills.
@@ -216,11 +205,11 @@ class AccountJudge:
             rows.append(
                 self._row(posts, i, under_keys[key], names)
                 | _figures(of_all.outcomes.findings[key], i, candidate, nameless=nameless)
-                | {"log10_e": float(of_all.log10_e[key][i, candidate]), "tests": self._corrections[key]}
                 | {
+                    "tests": self._corrections[key],
                     "quoted_share": 0.0
                     if unquoted_scored is None
-                    else max(0.0, 1.0 - unquoted_scored[key] / max(scored, 1))
+                    else max(0.0, 1.0 - unquoted_scored[key] / max(scored, 1)),
                 }
             )
         return rows
@@ -230,12 +219,11 @@ class AccountJudge:
         return self._findings(posts, self._under_keys(posts))
 
     def _findings(self, posts: Posts, under_keys: Sequence[AccountPositions]) -> "AccountFindings":
-        each = [
-            self._score(under_key, correction, posts)
+        found = [
+            self._score(under_key, correction * self._nights, posts)
             for under_key, correction in zip(under_keys, self._corrections, strict=True)
         ]
-        found, log10_e = [findings for findings, _ in each], [evidence for _, evidence in each]
-        return AccountFindings(TextOutcomes.of_stored_texts(found, self._rules.rates), log10_e, under_keys)
+        return AccountFindings(TextOutcomes.of_stored_texts(found, self._rules.rates), under_keys)
 
     def _unquoted(self, posts: Posts) -> dict[str, tuple["AccountFindings", int, list[int]]]:
         """Findings on own words alone, of accounts that quote, by account id.
@@ -286,28 +274,12 @@ class AccountJudge:
                 of_posts = common.without(tokens, of_posts, np.array([each == sha256 for each in posts.filters]))
         return Positions(of_posts.index, of_posts.offsets[posts.begins])
 
-    def _score(
-        self, under_key: AccountPositions, correction: float, posts: Posts
-    ) -> tuple[KeyFindings, NDArray[np.float64]]:
-        """A key's findings for all accounts, and log10 of the evidence for each of its candidates: float64[A, C]."""
+    def _score(self, under_key: AccountPositions, correction: float, posts: Posts) -> KeyFindings:
+        """A key's findings for all accounts."""
         mark, messages = under_key.opened_key.watermark, under_key.opened_key.key.messages
         accounts, kept = long_enough(under_key.positions, self._rules.min_scored)
-        correction_of_scores = correction * HALVES_OF_A_SHARE * self._nights
-        found = search(mark, under_key.together(posts.begins), kept, messages, correction_of_scores)
-        found = found.of_batch(accounts, under_key.positions.scored, correction_of_scores)
-        log10_e = np.zeros(found.message.shape)
-        for c in range(found.message.shape[1]):
-            if (found.message[:, c] >= 0).any():
-                log10_e[:, c] = evidence_for(mark, under_key, posts, np.maximum(found.message[:, c], 0))
-        by_evidence = corrected(-log10_e, messages, correction * HALVES_OF_A_SHARE)
-        has_message = found.message >= 0
-        by_score = (
-            found.log10_p_global
-            if under_key.opened_key.key.key_id in self._first_looks
-            else np.zeros(has_message.shape)
-        )
-        both = np.where(has_message, np.fmin(by_score, by_evidence), np.nan)
-        return found._replace(log10_p_global=both), log10_e
+        found = search(mark, under_key.together(posts.begins), kept, messages, correction)
+        return found.of_batch(accounts, under_key.positions.scored, correction)
 
     def _row(self, posts: Posts, account: int, under_key: AccountPositions, names: NameColumns) -> dict[str, Any]:
         of_account = slice(posts.begins[account], posts.begins[account + 1])
@@ -324,21 +296,9 @@ class AccountJudge:
             "last_post": max(times, default=None),
             "key_id": under_key.opened_key.key.key_id,
             "messages_tested": under_key.opened_key.key.messages,
-            "first_look": under_key.opened_key.key.key_id in self._first_looks,
             **{name: getattr(names, name)[account] for name in ("user_id", "naming", "named", "named_again")},
             "scanned_at": datetime.now(UTC),
         }
-
-
-def evidence_for(
-    mark: Watermark, under_key: AccountPositions, posts: Posts, messages: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """log10 of the largest evidence of each account so far, for one message each, int64[A]: float64[A]."""
-    if mark.law is None:
-        return np.zeros(len(messages))
-    positions = by_post(under_key.positions, under_key.posts)
-    score = mark.score(under_key.posts, positions, np.repeat(messages, np.diff(posts.begins)))
-    return log10_evidence(mark.law, score, positions.scored, posts.begins, posts.nights)
 
 
 def account_rows(rows: Sequence[dict[str, Any]], **same: object) -> list[pa.RecordBatch]:

@@ -242,11 +242,9 @@ def _evidence_of_posts(
 
 
 def _of_account(row: Mapping[str, Any], read: Sequence[Mapping[str, Any]], texts: list[str]) -> Posts:
-    number = {scan_id: i for i, scan_id in enumerate(sorted({post["scan_id"] for post in read}))}
     return Posts(
         texts=texts,
         begins=np.array([0, len(texts)], np.int64),
-        nights=np.array([number[post["scan_id"]] for post in read], np.int64),
         account_ids=[row["account_id"]],
         times=[post["created_at"] for post in read],
         filters=[post["filter_sha256"] for post in read],
@@ -263,7 +261,6 @@ def _judge(explainer: Explainer, row: Mapping[str, Any], scan: Mapping[str, Any]
         _HolderMemory(row),
         Rules.recorded(scan, 1),
         nights=row["nights"],
-        first_looks=[row["key_id"]] if row["first_look"] in (None, True) else [],
         open_filter=cache(explainer.open_filter),
     )
 
@@ -377,12 +374,11 @@ def what_was_found(explained: AccountExplanation) -> Iterator[tuple[str, str]]:
     yield "Why", _why(explained)
     yield "By the registry", explained.registry.sentence
     yield "What to do", to_do(row, trial=explained.trial)
-    by = "the pooled score or the evidence" if row["first_look"] in (None, True) else "the evidence alone"
     yield (
         "All posts together",
         f"if nothing were marked, {one_in(row['log10_p_global'])} accounts would reach as much for any of the "
-        f"{row['messages_tested']:,} messages of key {name(row['key_id'])}, by {by}, corrected for "
-        f"{round(row['tests'], 1):g} tests ({row['scored']:,} of {row['tokens']:,} tokens scored)",
+        f"{row['messages_tested']:,} messages of key {name(row['key_id'])}, corrected for "
+        f"{round(row['tests'] * row['nights'], 1):g} tests ({row['scored']:,} of {row['tokens']:,} tokens scored)",
     )
     yield "Own words alone", _unquoted_words(explained)
     yield "Decisions", NO_DECISION

@@ -16,7 +16,7 @@ series, which is added, so that p is never too small.
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,17 +29,6 @@ _LOG10_E = -0.4342944819032518  # of e^-1
 _LN2 = 0.6931471805599453
 _LARGEST_DRAW = 22.25
 """Largest term −ln(1−w/2^32), rounded up: 32 ln 2 = 22.18."""
-
-
-GREEN_SHARES = (0.2, 0.45, 0.75)
-"""Shares of the positions not green by chance that a mark makes green: weak, middling and strong marks."""
-
-TERM_RATES = (0.8, 0.6, 0.4)
-"""Rates of the terms of marked text, which have rate 1 by chance: one rate for each strength of mark."""
-
-
-def _column(values: ArrayLike) -> NDArray[np.float64]:
-    return np.asarray(values, np.float64)[:, None]
 
 
 class Law(Protocol):
@@ -71,17 +60,6 @@ class Law(Protocol):
         """Hash of the law's values."""
 
 
-@runtime_checkable
-class TellsRatios(Protocol):
-    """A law that tells how much likelier a score is under marks of some strengths, which are fixed."""
-
-    def log_ratios(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-        """Natural logarithm of the likelihood of scores S over T positions under each strength, over that under H0.
-
-        float64[D, S]; the mean of each ratio under H0 is 1 at most; 0 where T = 0.
-        """
-
-
 @dataclass(frozen=True)
 class Binomial:
     """The number of successes, each of chance γ: the green list's score (paper, Kirchenbauer et al.)."""
@@ -107,12 +85,6 @@ class Binomial:
         """Every position."""
         return np.asarray(scored, np.float64)
 
-    def log_ratios(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-        """S ln(q/γ) + (T−S) ln((1−q)/(1−γ)), where marks make q = γ + (1−γ)·GREEN_SHARES of all positions green."""
-        s, t, gamma = _column(score), _column(scored), self.mean
-        green = gamma + (1.0 - gamma) * np.array(GREEN_SHARES)
-        return np.asarray(s * np.log(green / gamma) + (t - s) * np.log((1.0 - green) / (1.0 - gamma)), np.float64)
-
 
 @dataclass(frozen=True)
 class Gamma:
@@ -129,11 +101,6 @@ class Gamma:
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
         """The largest term times T."""
         return np.asarray(scored, np.float64) * _LARGEST_DRAW
-
-    def log_ratios(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-        """T ln λ + (1−λ)·S, where marks make terms exponential of rate λ, each of TERM_RATES."""
-        rates = np.array(TERM_RATES)
-        return np.asarray(_column(scored) * np.log(rates) + (1.0 - rates) * _column(score), np.float64)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,15 @@
-"""The laws of accounts in the audit of a scan: they hold, and evidence that counts twice raises the alarm."""
+"""The law of accounts in the audit of a scan: it holds, and positions that count twice raise the alarm."""
 
 from datetime import UTC, datetime
 
 import numpy as np
 import pytest
 
-from scanner.audit.in_every_scan import decoys as of_accounts
 from scanner.audit.in_every_scan.decoy_keys import Decoys
 from scanner.audit.in_every_scan.decoys import AccountDecoyObserver
 from scanner.audit.in_every_scan.scan_audit import ScanAudit, audit_scan
 from scanner.detection import account_judge
-from scanner.detection.account_judge import AccountJudge, AccountPositions, Posts
+from scanner.detection.account_judge import AccountJudge, Posts
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
@@ -18,8 +17,7 @@ from scanner.registry import Holders
 from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import write_file
-from scanner.watermark.pooled_posts import log10_evidence, pooled_positions
-from scanner.watermark.positions import Positions, Tokens
+from scanner.watermark.positions import Positions
 from schemas.words import AuditState
 from tests.support.audited_scan import Key, make, pieces
 
@@ -37,7 +35,6 @@ def audited(folder, human_texts) -> tuple[ScanAudit, int]:
     posts = Posts(
         signed,
         np.arange(ACCOUNTS + 1) * POSTS,
-        np.tile(np.arange(POSTS) // 2, ACCOUNTS),
         [f"account {i}" for i in range(ACCOUNTS)],
         [None] * len(signed),
     )
@@ -74,7 +71,7 @@ def wrong(audit: ScanAudit) -> set[str]:
 def test_the_laws_of_accounts_are_tested_and_hold(tmp_path, human_texts):
     audit, flagged = audited(tmp_path, human_texts)
     assert (audit.state, flagged) == (AuditState.NO_ALARM, 0)
-    of_accounts = [row for row in audit.rows if row["kind"] in ("decoy_accounts", "decoy_evidence")]
+    of_accounts = [row for row in audit.rows if row["kind"] == "decoy_accounts"]
     assert {row["label"].split(";")[0] for row in of_accounts} == {"greenlist-v2", "gumbel-v2"}
     assert all(row["tests"] > ACCOUNTS / 3 for row in of_accounts)
     assert {row["verdict"] for row in of_accounts} <= {"holds", "conservative", "undecided"}
@@ -91,34 +88,7 @@ def test_what_posts_share_counted_in_each_raises_the_alarm(tmp_path, human_texts
     audit, flagged = audited(tmp_path, human_texts)
     assert audit.state == AuditState.ALARM
     assert flagged > 100
-    assert wrong(audit) == {"decoy_accounts", "decoy_evidence"}
-
-
-@pytest.mark.costly
-@pytest.mark.seconds
-@pytest.mark.parametrize("times", [1, 2])
-def test_evidence_of_posts_that_count_twice_raises_the_alarm(tmp_path, monkeypatch, times):
-    """2,500 accounts of 30 short posts; each counts twice, as if a resumed scan took up posts that it had already."""
-
-    def again(law, score, scored, begins, nights):
-        return log10_evidence(
-            law, np.repeat(score, times), np.repeat(scored, times), times * begins, np.repeat(nights, times)
-        )
-
-    monkeypatch.setattr(of_accounts, "log10_evidence", again)
-    plan = make(tmp_path, ["nothing"], KEYS[1])
-    (test,), decoys, random = open_keys(plan.registry, plan.keys), decoys_of(plan), np.random.default_rng(1)
-    posts_each = 30
-    for few in range(0, 2_500, 100):
-        ids = random.integers(0, 49_000, 100 * posts_each * 20, dtype=np.uint32)
-        tokens, begins = Tokens(ids, np.arange(0, len(ids) + 1, 20)), np.arange(101) * posts_each
-        positions = pooled_positions(test.watermark.rule, 4, tokens, begins, "ngram")
-        nights = np.tile(np.arange(posts_each) // 2, 100)
-        posts = Posts([], begins, nights, [f"account {few + i}" for i in range(100)], [])
-        decoys.observe(posts, [AccountPositions(test, tokens, positions)])
-    audit = judged(plan, decoys)
-    assert wrong(audit) == ({"decoy_evidence"} if times == 2 else set())
-    assert (audit.state == AuditState.ALARM) == (times == 2)
+    assert wrong(audit) == {"decoy_accounts"}
 
 
 @pytest.mark.costly
@@ -126,7 +96,7 @@ def test_evidence_of_posts_that_count_twice_raises_the_alarm(tmp_path, monkeypat
 def test_a_night_that_is_looked_at_24_times_flags_as_often_as_stated(tmp_path):
     """4,000 accounts that nobody marked, whose posts come in 24 looks, under a key of one message at a rate of 0.02.
 
-    The pooled score, at half of the rate, crosses it several times as often when each look counts. Binomial: 0.02 of
+    The pooled score crosses it several times as often when each look counts. Binomial: 0.02 of
     4,000 is 80, and more than 131 come by chance less than once in ten million runs.
     """
     rate, number, looks, random = 0.02, 4_000, 24, np.random.default_rng(3)
@@ -144,7 +114,6 @@ def test_a_night_that_is_looked_at_24_times_flags_as_often_as_stated(tmp_path):
             posts = Posts(
                 [text for account in texts for text in account[:look]],
                 np.arange(number + 1) * look,
-                np.tile(np.arange(look), number),
                 [f"account {i}" for i in range(number)],
                 [None] * (number * look),
             )

@@ -56,7 +56,7 @@ def test_real_text_raises_no_alarm(tmp_path, human_texts):
         "decision_whole",  # only where parts are tested or texts normalised
         "shadow",  # only for keys of one message
         "decoy_spans",  # only where parts of texts are tested
-        *("decoy_accounts", "decoy_evidence"),  # only where accounts are tested
+        "decoy_accounts",  # only where accounts are tested
         "decoy_weighed",  # only where a model reads texts
         *KNOCKOFFS,  # only for keys of version 2 with messages that users hold
     }

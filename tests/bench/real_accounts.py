@@ -21,23 +21,22 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from jobs.demo import KEYS, TOKENIZER, make_registry
 from scanner.audit.in_every_scan.decoy_keys import Decoys
 from scanner.audit.in_every_scan.decoys import AccountDecoyObserver
-from scanner.detection.account_judge import HALVES_OF_A_SHARE, AccountJudge, Posts
+from scanner.detection.account_judge import AccountJudge, Posts
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
 from scanner.registry import NamedUser, load_registry
 from scanner.text import Tokenizer, load_tokenizer, sha256_file
-from scanner.watermark.rule import corrected, passes
+from scanner.watermark.rule import passes
 from schemas.words import Naming
 from tests.bench.accounts import RATE, share
 from tests.bench.spans import Marked, sample
@@ -111,7 +110,7 @@ def posts_of(accounts: Sequence[Sequence[str]]) -> Posts:
     begins = np.concatenate([[0], np.cumsum([len(posts) for posts in accounts])]).astype(np.int64)
     texts = [post for posts in accounts for post in posts]
     names = [str(i) for i in range(len(accounts))]
-    return Posts(texts, begins, np.zeros(len(texts), np.int64), names, [None] * len(texts))
+    return Posts(texts, begins, names, [None] * len(texts))
 
 
 class Mixed(NamedTuple):
@@ -135,15 +134,6 @@ def mixed(marked: Sequence[Marked], of_people: Sequence[str], size: int, own: in
     return accounts
 
 
-def passed(row: dict[str, Any]) -> NDArray[np.bool_]:
-    """Whether the pooled score passes, and whether the evidence does, in a row of ACCOUNTS: bool[2]."""
-    log10_p, tests = (
-        np.array([row["log10_p"], -row["log10_e"]]),
-        HALVES_OF_A_SHARE * np.array([row["nights"], 1.0]) * row["tests"],
-    )
-    return passes(corrected(log10_p, row["messages_tested"], tests), RATE)
-
-
 def found(folder: Path, marked: dict[str, list[Marked]], sizes: Sequence[int], share_marked: float) -> Iterator[str]:
     """Lines on accounts of so many posts, by key."""
     judge = judged(folder, RATE).judge
@@ -151,18 +141,16 @@ def found(folder: Path, marked: dict[str, list[Marked]], sizes: Sequence[int], s
     for key_id, size in product([key_id for key_id in KEYS if key_id in marked], sizes):
         own = max(round(share_marked * size), 1)
         accounts = mixed(marked[key_id], of_people, size, own)
-        right, wrong, by = 0, 0, np.zeros(2, np.int64)
+        right, wrong = 0, 0
         for few in batched(accounts):
             for row in judge.judge(posts_of([account.posts for account in few]), NOW):
                 wanted = key_id, str(few[int(row["account_id"])].message)
                 names = [(one["key_id"], one["user_id"]) for one in row["named"] or ()]
                 wrong += sum(name != wanted for name in names)
                 right += wanted in names
-                by += passed(row) & (wanted in names)
         if accounts:
-            tests = f"by the pooled score {by[0]}, by the e-process {by[1]}"
             yield f"{key_id}: {size} posts, {own} marked: named right {share(right, len(accounts))}"
-            yield f"{key_id}: {size} posts, {own} marked: {tests}, wrong names {wrong}"
+            yield f"{key_id}: {size} posts, {own} marked: wrong names {wrong}"
 
 
 def people(folder: Path, corpus: Path, accounts: int, sizes: Sequence[int]) -> Iterator[str]:
@@ -190,10 +178,10 @@ def people(folder: Path, corpus: Path, accounts: int, sizes: Sequence[int]) -> I
             expected = f"expected {of_accounts * level:.2g} at most"
             yield f"{size} posts: flagged at {level}: {share(flagged, len(found))}, {expected}"
         counts = pa.Table.from_batches(decoys.rows()).to_pylist()
-        for kind, level in product(("decoy_accounts", "decoy_evidence"), (0.1, 0.01)):
-            of_level = [row for row in counts if row["kind"] == kind and row["threshold"] == level]
+        for level in (0.1, 0.01):
+            of_level = [row for row in counts if row["threshold"] == level]
             hits, tests, expected = (sum(row[name] for row in of_level) for name in ("hits", "tests", "expected"))
-            yield f"{size} posts: {kind} at {level}: {share(hits, tests)}, expected {expected:.1f}"
+            yield f"{size} posts: decoys at {level}: {share(hits, tests)}, expected {expected:.1f}"
 
 
 def batched(accounts: Sequence[Account]) -> Iterator[Sequence[Account]]:

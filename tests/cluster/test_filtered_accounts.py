@@ -63,7 +63,7 @@ def test_each_post_is_scored_under_the_filter_of_its_own_night(two_nights):
     posts = read_whole(two_nights.night.results, "account_posts").collect()
     assert posts["filter_sha256"].n_unique() == 2
     kinds = read_whole(two_nights.night.results, "audit_counts").collect()["kind"].unique()
-    assert {"decoy_accounts", "decoy_evidence"} <= set(kinds)
+    assert "decoy_accounts" in set(kinds)
 
 
 @pytest.mark.costly
@@ -75,7 +75,7 @@ def test_without_a_filter_all_positions_of_posts_are_scored(two_nights):
 
 @pytest.mark.costly
 def test_a_filter_of_tonight_for_earlier_posts_would_change_what_was_looked_at(two_nights, monkeypatch):
-    """The sabotage that the first test catches: evidence over nights is no longer one process."""
+    """The sabotage that the first test catches: earlier posts lose what nights after them made common."""
     real, seen = Posts.of_rows.__func__, []
 
     def tonights(cls, rows):

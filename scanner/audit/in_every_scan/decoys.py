@@ -9,9 +9,7 @@ Where a shard is cut follows the pace of a scan (scanner.cluster.todo), so anoth
 keys. No cut looks at a score, and a shard's counts are committed with its verdicts, once.
 
 A decoy key is made for one account and one set of scans whose posts are tested together, so that a resumed pass makes
-the same key again. Two questions are counted: how often the pooled score of all posts falls below each threshold, and
-how often the evidence over nights reaches the inverse of the threshold. The law bounds how often the evidence does; the
-bound is 0 where no score can reach it.
+the same key again. It is counted how often the p-value of the pooled score of all posts is below each threshold.
 """
 
 import functools
@@ -38,7 +36,6 @@ from scanner.detection.detector import Detector
 from scanner.text import Tokenizer
 from scanner.watermark import select_positions
 from scanner.watermark.format import CountsHits, JoinsKeys, ScoresParts, StandsIn, UnlabelledColumns, Watermark
-from scanner.watermark.pooled_posts import by_post, log10_evidence
 from scanner.watermark.rule import log10_p_best, log10_p_of, search
 from scanner.watermark.span_search import Limit, least_of_parts, search_parts
 from scanner.watermark.text_windows import log10_in_document, running_sums, totals
@@ -377,48 +374,19 @@ class AccountDecoyObserver(HitCounts):
                 number = self._decoys.kinds[key_id].number
                 accounts = [account for account, kind in drawn if kind == number]
                 if accounts:
-                    self._score(
-                        subject, posts, accounts, [self._decoys.seed(self._piece, digests[i]) for i in accounts]
-                    )
+                    self._score(subject, accounts, [self._decoys.seed(self._piece, digests[i]) for i in accounts])
 
-    def _score(self, subject: AccountPositions, posts: Posts, accounts: Sequence[int], seeds: Sequence[bytes]) -> None:
+    def _score(self, subject: AccountPositions, accounts: Sequence[int], seeds: Sequence[bytes]) -> None:
         """Score accounts, each under the decoy key of its seed, and count the hits of all of them at once."""
         key, kind = subject.opened_key.key, self._decoys.kinds[subject.opened_key.key.key_id]
-        of_accounts, of_posts, scored = [], [], []
+        score = []
         for account, seed in zip(accounts, seeds, strict=True):
             mark, message = kind.open(key.messages, seed), int.from_bytes(seed[:8], "little") % key.messages
-            positions = select_positions(subject.positions, [account])
-            each = by_post(positions, subject.posts, *posts.begins[account : account + 2].tolist())
-            of_accounts.append(mark.score(subject.posts, positions, message))
-            of_posts.append(mark.score(subject.posts, each, message))
-            scored.append(each.scored)
-        self._count_pooled(subject.opened_key, np.concatenate(of_accounts), subject.positions.scored[accounts])
-        nights = np.concatenate([posts.nights[posts.begins[i] : posts.begins[i + 1]] for i in accounts])
-        begins = np.cumsum([0, *map(len, scored)])
-        self._count_evidence(subject.opened_key, np.concatenate(of_posts), np.concatenate(scored), begins, nights)
-
-    def _count_pooled(self, opened_key: OpenedKey, score: NDArray[np.generic], scored: NDArray[np.int64]) -> None:
-        law = self._decoys.kinds[opened_key.key.key_id].law
-        hit = log10_p_best(law, score, scored, 1)[:, None] <= _LOG10_ALPHA
-        sums = cluster_sums(hit, np.ones(len(hit)), self._decoys.chances(law, scored, 1))
-        self._count("decoy_accounts", opened_key, sums, 1)
-
-    def _count_evidence(
-        self,
-        opened_key: OpenedKey,
-        score: NDArray[np.generic],
-        scored: NDArray[np.int64],
-        begins: NDArray[np.int64],
-        nights: NDArray[np.int64],
-    ) -> None:
-        """Count how often the evidence of accounts reaches the levels; the arguments are as of `log10_evidence`."""
-        law = self._decoys.kinds[opened_key.key.key_id].law
-        hit, possible = (
-            log10_evidence(law, given, scored, begins, nights)[:, None] >= -_LOG10_ALPHA
-            for given in (score, law.largest(scored))
-        )
-        sums = cluster_sums(hit, np.ones(len(hit)), np.where(possible, THRESHOLDS, 0.0))
-        self._count("decoy_evidence", opened_key, sums, 1)
+            score.append(mark.score(subject.posts, select_positions(subject.positions, [account]), message))
+        scored = subject.positions.scored[accounts]
+        hit = log10_p_best(kind.law, np.concatenate(score), scored, 1)[:, None] <= _LOG10_ALPHA
+        sums = cluster_sums(hit, np.ones(len(hit)), self._decoys.chances(kind.law, scored, 1))
+        self._count("decoy_accounts", subject.opened_key, sums, 1)
 
 
 SCRIPT_LETTERS = 64

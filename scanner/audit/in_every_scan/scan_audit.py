@@ -51,7 +51,7 @@ from schemas.words import AuditState, AuditVerdict, Proof
 
 _FRESH = (
     *(DECISION, DECISION_WHOLE),
-    *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_evidence", "decoy_weighed"),
+    *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_weighed"),
 )
 
 ALARMING = (*_FRESH, "reserved", "shadow", *KNOCKOFFS, *STRATA)
