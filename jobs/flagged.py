@@ -23,7 +23,7 @@ from jobs.options import (
     until_option,
 )
 from scanner.printable import amount, counted, one_in, printable
-from schemas.words import AuditState, Naming
+from schemas.words import AuditState, Naming, Proof
 
 if TYPE_CHECKING:
     import polars as pl
@@ -72,6 +72,8 @@ def marked_for(row: Mapping[str, Any]) -> str:
         return f"message {row['message']}, seen by {existed}, which its user got later: {got}"
     if row["naming"] == Naming.EVERYBODY or (row["naming"] == Naming.UNALLOCATED and row["messages_tested"] == 1):
         return "nobody: its key marks for everybody alike"
+    if row["naming"] == Naming.UNPROVED and row["proof"] != Proof.DIFFERS:  # of accounts only
+        return "nobody: its proof was not made"
     return {
         Naming.NAMED: printable(row["user_id"] or "(name erased)", LONGEST_ID_SHOWN),
         Naming.UNALLOCATED: f"message {row['message']}, which no user held then",

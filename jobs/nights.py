@@ -381,7 +381,7 @@ _HEAD_OF_ACCOUNTS = ("night", "account", "contains text marked for", "key", "p-v
 _RECORD_OF_ACCOUNT = (
     *("night", "nights", "account_id", "user_id", "naming", "key_id", "message", "posts", "texts", "tokens", "scored"),
     *("quoted_share", "first_post", "last_post", "log10_p_global", "log10_p", "scan_id"),
-    *("scanned_at", "audit"),
+    *("scanned_at", "proof", "audit"),
 )
 
 

@@ -235,10 +235,16 @@ def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
             documents = counted(outcome.model_pass.given_up, "document")
             yield from _line("", f"{documents} that the model cannot read, as the scan's log says")
     if outcome.accounts is not None:
-        tested, marked, had_look = outcome.accounts
-        by_posts = f"{counted(marked, 'account')} of {tested:,} by their posts together"
+        of_accounts = outcome.accounts
+        by_posts = f"{counted(of_accounts.flagged, 'account')} of {of_accounts.tested:,} by their posts together"
         again = "none tested again: an earlier scan tested those of this night, and p is corrected for one look a night"
-        yield from _line("accounts", again if had_look else by_posts)
+        yield from _line("accounts", again if of_accounts.had_look else by_posts)
+        if of_accounts.refuted:
+            yield from _line(
+                "", f"{of_accounts.refuted:,} name nobody: computed again, their scores came out differently"
+            )
+        if of_accounts.not_proved:
+            yield from _line("", f"{of_accounts.not_proved:,} name nobody: too many or too long to be computed again")
     if outcome.audit is not None:
         yield from _line("false flags", false_flags_in_words(outcome.audit))
         if whole.flagged:

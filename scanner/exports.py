@@ -117,20 +117,9 @@ VERDICT_COLUMNS = (
     "replay",
 )
 ACCOUNT_COLUMNS = (
-    *(
-        "id",
-        "account_id",
-        "night",
-        "nights",
-        "posts",
-        "texts",
-        "first_post",
-        "last_post",
-        "user_id",
-        "naming",
-        "key_id",
-    ),
-    *("quoted_share", "log10_p_global", "messages_tested", "tests", "audit", "scan_id", "scanned_at", "explain"),
+    *("id", "account_id", "night", "nights", "posts", "texts", "first_post", "last_post", "user_id", "naming"),
+    *("key_id", "quoted_share", "log10_p_global", "messages_tested", "tests", "proof", "audit"),
+    *("scan_id", "scanned_at", "explain"),
 )
 
 

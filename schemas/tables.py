@@ -386,6 +386,7 @@ ACCOUNTS = pa.schema(
         pa.field("tests", pa.float64(), nullable=False),  # 1 over the product of the weights of key and unit
         pa.field("scanned_at", TIME, nullable=False),
         pa.field("quoted_share", pa.float64()),  # share of the scored tokens that stands in quoted lines alone
+        pa.field("proof", pa.string()),  # a Proof; unless it is `proved`, nobody is named
     ]
 )
 """Accounts whose posts together are marked, one row a scan and set of keys; for those alone who may see flags."""

@@ -106,6 +106,7 @@ class AccountVerdict(_VerdictPart):
     messages_tested: int
     tests: float
     registry_agrees: bool | None  # as of a Verdict
+    proof: str | None  # `proved`: the pooled score was computed again, and came out the same; else nobody is named
     audit: str | None
     says: tuple[str, ...]
     does_not_say: tuple[str, ...]

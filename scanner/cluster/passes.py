@@ -10,10 +10,10 @@ that it learns is read on the same night (scanner.results.filters).
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from scanner.audit.in_every_scan.decoys import AccountDecoyObserver
 from scanner.cluster.pool import on_actors
 from scanner.detection.account_judge import AccountJudge, Posts, account_rows
 from scanner.detection.attribution import BatchOrigin
-from scanner.detection.open_plan import open_keys, open_text_ids
+from scanner.detection.open_plan import open_keys, open_prover, open_text_ids
 from scanner.detection.rules import Learner, Rules
 from scanner.errors import FileFault
 from scanner.input.documents import BATCH_TEXT_BYTES, Reader, Unreadable
@@ -35,6 +35,7 @@ from scanner.scan_plan import Plan
 from scanner.storage.data_files import DataFile, write_file
 from scanner.storage.toml import digest
 from scanner.watermark.positions import MOST_NGRAMS
+from schemas.words import Proof
 
 ACCOUNTS_TABLE = "accounts"
 
@@ -54,23 +55,37 @@ class AccountUnit(NamedTuple):
 
 
 class AccountResult(NamedTuple):
-    """Result of a part: files that are in no table yet, how many accounts were tested, and how many are flagged."""
+    """Result of a part: files that are in no table yet, and counts of its accounts."""
 
     audit: tuple[DataFile, ...]
     rows: tuple[DataFile, ...]
-    accounts: int
-    flagged: int
+    totals: "AccountTotals"
 
 
 class AccountTotals(NamedTuple):
-    """How many accounts were tested, and how many of them are flagged.
+    """Counts of accounts.
 
-    had_look: whether none was tested, since an earlier scan had the night's one look under every key.
+    refuted: flagged ones whose proof came out differently; not_proved: flagged ones whose proof was not made, since
+    they are too many or too long; had_look: whether none was tested, since an earlier scan had the night's one look
+    under every key.
     """
 
-    tested: int
-    flagged: int
+    tested: int = 0
+    flagged: int = 0
+    refuted: int = 0
+    not_proved: int = 0
     had_look: bool = False
+
+    def plus(self, rows: Sequence[Mapping[str, Any]], tested: int) -> "AccountTotals":
+        """The counts with so many more accounts, of which rows of ACCOUNTS tell the flagged ones."""
+        refuted = sum(row["proof"] == Proof.DIFFERS for row in rows)
+        proved = sum(row["proof"] == Proof.PROVED for row in rows)
+        return self._replace(
+            tested=self.tested + tested,
+            flagged=self.flagged + len(rows),
+            refuted=self.refuted + refuted,
+            not_proved=self.not_proved + len(rows) - refuted - proved,
+        )
 
 
 class AccountWorker:
@@ -101,16 +116,17 @@ class AccountWorker:
             if self._decoys
             else None
         )
-        found, accounts = [], 0
+        found, totals = [], AccountTotals()
         for rows in some_accounts(part_of(plan.results, self._unit.together, part), BATCH_TEXT_BYTES):
             posts = Posts.of_rows(rows)
-            found += self._judge.judge(posts, self._unit.began, decoys)
-            accounts += len(posts.account_ids)
+            rows_of_few = self._judge.judge(posts, self._unit.began, decoys)
+            found += rows_of_few
+            totals = totals.plus(rows_of_few, len(posts.account_ids))
         night = self._unit.night.isoformat()
         same = {"keys": plan.key_set, "scan_id": self._scan_id, "shard_id": name, "night": night}
         audit = write_file(plan.results, "audit_counts", decoys.rows() if decoys else [])
         written = write_file(plan.results, ACCOUNTS_TABLE, account_rows(found, **same))
-        return AccountResult((audit,) if audit else (), (written,) if written else (), accounts, len(found))
+        return AccountResult((audit,) if audit else (), (written,) if written else (), totals)
 
 
 def open_judge(plan: Plan, first_looks: frozenset[str] | None) -> AccountJudge:
@@ -123,14 +139,16 @@ def open_judge(plan: Plan, first_looks: frozenset[str] | None) -> AccountJudge:
     config = plan.config
     if config.accounts is None:
         raise ValueError("the configuration has no section [accounts]")
+    rules = Rules.of(config, plan.keys_tested)
     return AccountJudge(
         open_keys(plan.registry, plan.keys),
         [plan.weights.correction_of_accounts(key, plan.keys_tested) for key in plan.keys],
         Holders.load(plan.registry, [key.key_id for key in plan.keys]),
-        Rules.of(config, plan.keys_tested),
+        rules,
         nights=config.accounts.nights,
         first_looks=first_looks,
         open_filter=cache(lambda sha256: open_filter(plan.results, sha256, open_text_ids(plan).ngram_secret())),
+        open_prover=lambda opened_keys: open_prover(plan.registry, opened_keys, rules),
     )
 
 
@@ -168,7 +186,7 @@ def account_pass(
         Refused: a worker cannot begin.
         ScanFailed: posts cannot be read, or results not be written.
     """
-    accounts = flagged = 0
+    totals = AccountTotals()
     firsts = take_first_looks(plan.results, unit, [key.key_id for key in plan.keys])
     if not firsts:
         commit(plan.results, ACCOUNTS_TABLE, [TableEntry(unit.parts[part], ()) for part in left])
@@ -177,10 +195,10 @@ def account_pass(
         name = unit.parts[part]
         commit(plan.results, "audit_counts", [TableEntry(name, done.audit)])
         commit(plan.results, ACCOUNTS_TABLE, [TableEntry(name, done.rows)])
-        accounts, flagged = accounts + done.accounts, flagged + done.flagged
+        totals = AccountTotals(*(a + b for a, b in zip(totals, done.totals, strict=True)))
     nights = plan.config.accounts.nights if plan.config.accounts else 1
     drop_posts(plan.results, window_begins(min(unit.night, _today()), nights))
-    return AccountTotals(accounts, flagged, had_look=not firsts)
+    return totals._replace(had_look=not firsts)
 
 
 def take_first_looks(results: str, unit: AccountUnit, key_ids: Sequence[str]) -> frozenset[str]:

@@ -9,7 +9,7 @@ law of the positions that stay. A tuple belongs to the first post that has it, a
 out.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from scanner.detection.account_proving import AccountDecision, AccountProver
 from scanner.detection.attribution import (
     NameColumns,
     NamedMessage,
@@ -28,6 +29,7 @@ from scanner.detection.attribution import (
     name_candidates,
     users_at,
 )
+from scanner.detection.proving import Prover
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import NO_FILTER, Filter, Rules
 from scanner.input.documents import read_text
@@ -37,7 +39,7 @@ from scanner.watermark.pooled_posts import by_post, pooled_positions
 from scanner.watermark.positions import PositionRule, reach_of
 from scanner.watermark.rule import KeyFindings, long_enough, search
 from schemas.tables import ACCOUNT_POSTS, ACCOUNTS
-from schemas.words import Naming
+from schemas.words import Naming, Proof
 
 BYTES_OF_A_POST = 2**14
 """Most bytes of a post that are kept, from its beginning; a longer post has enough to be tested by itself."""
@@ -138,6 +140,31 @@ class AccountFindings(NamedTuple):
     outcomes: TextOutcomes
     under_keys: Sequence[AccountPositions]
 
+    def decision_on(self, posts: Posts, account: int) -> AccountDecision:
+        """What was found on one of the accounts, whose posts these are."""
+        begin, end = posts.begins[account : account + 2].tolist()
+        return AccountDecision(
+            posts.texts[begin:end],
+            posts.filters[begin:end] if posts.filters else [None] * (end - begin),
+            [int(of_key.posts.offsets[end] - of_key.posts.offsets[begin]) for of_key in self.under_keys],
+            account,
+            self.outcomes.findings,
+            self.outcomes.decision,
+        )
+
+
+class OwnWords(NamedTuple):
+    """An account's own words, without what it quotes.
+
+    posts: of all accounts that quote; place: of the account among them; scored: its scored tokens by key, None: it
+    quotes nothing, and its own words are all of its words.
+    """
+
+    posts: Posts
+    findings: AccountFindings
+    place: int
+    scored: list[int] | None
+
 
 class AccountObserver(Protocol):
     """Sees the accounts that are scored; scanner.audit.in_every_scan.decoys.AccountDecoyObserver is one."""
@@ -152,7 +179,8 @@ class AccountJudge:
     keys: only those whose p-values hold over a whole key are used; corrections: K of SPEC §3 of accounts under each
     key; nights: of a window, on each of which accounts may be tested; first_looks: ids of the keys under which this is
     the night's first look, None: all; under others nothing is tested. Filters are those of the posts' nights, opened by
-    their digests.
+    their digests. open_prover: makes what proves flags under some keys; None: nothing is proved, as where an account
+    that was proved is judged again.
     """
 
     def __init__(
@@ -165,6 +193,7 @@ class AccountJudge:
         nights: int,
         first_looks: Collection[str] | None = None,
         open_filter: Callable[[str], Filter] = lambda _: NO_FILTER,
+        open_prover: Callable[[Sequence[OpenedKey]], Prover] | None = None,
     ) -> None:
         under_key = [
             (opened_key, each)
@@ -176,6 +205,10 @@ class AccountJudge:
         self._keys, self._corrections = [opened_key for opened_key, _ in under_key], [each for _, each in under_key]
         self._tokenizers = {opened_key.key.tokenizer.sha256: opened_key.tokenizer for opened_key in self._keys}
         self._holders, self._nights, self._rules, self._open_filter = holders, nights, rules, open_filter
+        self._prover = None
+        if open_prover is not None and self._keys:
+            of_nights = [correction * nights for correction in self._corrections]
+            self._prover = AccountProver(open_prover(self._keys), self._keys, of_nights, open_filter)
 
     def judge(self, posts: Posts, began: datetime, observer: AccountObserver | None = None) -> list[dict[str, Any]]:
         """Rows of ACCOUNTS for marked accounts, without the columns that the scan fills.
@@ -191,22 +224,27 @@ class AccountJudge:
         of_all = self._findings(posts, under_keys)
         marked, last = np.flatnonzero(of_all.outcomes.decision.flagged).tolist(), _last(posts)
         unquoted = self._unquoted(posts.select_accounts([posts.account_ids[i] for i in marked]))
+        proofs = self._proofs(posts, of_all, marked, unquoted, began)
         names = NameColumns.of_nobody(of_all.outcomes.decision.naming)
         rows = []
         for i in marked:
             user_of = users_at(self._keys, self._holders, last[i] or began)
-            findings, j, unquoted_scored = unquoted.get(posts.account_ids[i], (of_all, i, None))
-            names.naming[i], entries = _named(of_all, i, findings, j, user_of)
+            own = unquoted.get(posts.account_ids[i], OwnWords(posts, of_all, i, None))
+            proof, unquoted_scored = proofs.get(posts.account_ids[i]), own.scored
+            names.naming[i], entries = _named(of_all, i, own.findings, own.place, user_of)
+            if proof not in (None, Proof.PROVED):
+                names.naming[i], entries = Naming.UNPROVED, []
             if entries:
                 names.name_users(i, entries, last[i], began)
             key, candidate = self._best(of_all, i, entries)
-            nameless = names.naming[i] in (Naming.UNDECIDED, Naming.QUOTED)
+            nameless = names.naming[i] in (Naming.UNDECIDED, Naming.QUOTED, Naming.UNPROVED)
             scored = int(under_keys[key].positions.scored[i])
             rows.append(
                 self._row(posts, i, under_keys[key], names)
                 | _figures(of_all.outcomes.findings[key], i, candidate, nameless=nameless)
                 | {
                     "tests": self._corrections[key],
+                    "proof": proof,
                     "quoted_share": 0.0
                     if unquoted_scored is None
                     else max(0.0, 1.0 - unquoted_scored[key] / max(scored, 1)),
@@ -225,11 +263,25 @@ class AccountJudge:
         ]
         return AccountFindings(TextOutcomes.of_stored_texts(found, self._rules.rates), under_keys)
 
-    def _unquoted(self, posts: Posts) -> dict[str, tuple["AccountFindings", int, list[int]]]:
-        """Findings on own words alone, of accounts that quote, by account id.
+    def _proofs(
+        self,
+        posts: Posts,
+        of_all: "AccountFindings",
+        marked: Sequence[int],
+        unquoted: Mapping[str, "OwnWords"],
+        began: datetime,
+    ) -> dict[str, Proof]:
+        """The proofs of marked accounts, by id; none where nothing is proved."""
+        if self._prover is None:
+            return {}
+        decisions = {posts.account_ids[i]: [of_all.decision_on(posts, i)] for i in marked}
+        for name, own in unquoted.items():
+            if own.findings.outcomes.decision.flagged[own.place]:  # else they name nobody
+                decisions[name].append(own.findings.decision_on(own.posts, own.place))
+        return self._prover.prove(decisions.items(), began.isoformat().encode())
 
-        Each with the account's place in the findings, and its scored tokens by key.
-        """
+    def _unquoted(self, posts: Posts) -> dict[str, "OwnWords"]:
+        """Findings on own words alone, of accounts that quote, by account id."""
         # A name must hold here and on all posts, at the same K: so this look needs no share of the error.
         unquoted = posts._replace(texts=[unquoted_words(text) for text in posts.texts])
         changed = np.array([a != b for a, b in zip(posts.texts, unquoted.texts, strict=True)], np.bool_)
@@ -241,7 +293,7 @@ class AccountJudge:
         scored = [
             [int(each.positions.scored[j]) for each in findings.under_keys] for j in range(len(quoting.account_ids))
         ]
-        return {name: (findings, j, scored[j]) for j, name in enumerate(quoting.account_ids)}
+        return {name: OwnWords(quoting, findings, j, scored[j]) for j, name in enumerate(quoting.account_ids)}
 
     def _best(self, of_all: "AccountFindings", account: int, entries: Sequence[NamedMessage]) -> tuple[int, int]:
         """Key and candidate of the row: of the first who is named, else of the smallest p."""

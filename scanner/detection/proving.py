@@ -9,6 +9,7 @@ not made again: it can only miss. Where a key must beat decoys, their scores are
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -174,17 +175,23 @@ class Claim(NamedTuple):
 
 
 class Flag(NamedTuple):
-    """A flagged document: its place in the batch, its text, the candidate and key of the verdict, and the naming.
-
-    text: as it stands; variant: 0, it was scored so, or 1, normalised.
-    """
+    """A flagged document: its place in the batch, its text as it stands, and 0, it was scored so, or 1, normalised."""
 
     place: int
     text: str
     variant: int
-    key: int
-    candidate: int
-    naming: Naming
+
+
+class TextReading(NamedTuple):
+    """A text as a key reads it: its tokens, uint32[N], places of tokens that are not scored, and K of SPEC §3."""
+
+    ids: NDArray[np.uint32]
+    left_out: Collection[int]
+    correction: float
+
+
+ReadText = Callable[[int, SlowPath], TextReading]
+"""Reads a text for a key, by its place, with the key's slow path."""
 
 
 class RecomputedClaim(NamedTuple):
@@ -232,23 +239,27 @@ class Prover:
         """
         proofs = np.full(len(decided.flagged), None, object)
         flags = [
-            Flag(place, text_of(place), int(normalised[place]), int(key), int(candidate), naming)
-            for place in np.flatnonzero(decided.flagged).tolist()
-            for key, candidate, naming in [(decided.key[place], decided.candidate[place], decided.naming[place])]
+            Flag(place, text_of(place), int(normalised[place])) for place in np.flatnonzero(decided.flagged).tolist()
         ]
         left = TOKENS_PROVED
         for flag in sorted(flags, key=lambda flag: self._lot(flag.text, salt)):
-            if self._keys.value[flag.key].open_path is None:
+            key = int(decided.key[flag.place])
+            if not self.offers(key):
                 proofs[flag.place] = Proof.NOT_OFFERED
                 continue
-            size = int(tokens[flag.key][flag.place])
+            size = int(tokens[key][flag.place])
             if size > LONGEST_PROVED or size + TOKENS_A_FLAG > left:
                 proofs[flag.place] = Proof.NOT_DRAWN
                 continue
             left -= size + TOKENS_A_FLAG
-            holds = self._holds(flag, [int(of_key[flag.place]) for of_key in tokens], found, decided)
+            sizes = [int(of_key[flag.place]) for of_key in tokens]
+            holds = self.confirms(flag.place, partial(self._read, flag), sizes, found, decided)
             proofs[flag.place] = Proof.PROVED if holds else Proof.DIFFERS
         return proofs
+
+    def offers(self, key: int) -> bool:
+        """Whether a key, by its place, has a slow path."""
+        return self._keys.value[key].open_path is not None
 
     def prove_spans(self, text: str, key: int, document_spans: Sequence[DocumentSpan]) -> Proof:
         """Compute spans of one key, by its place, in a text again: `differs` where one differs."""
@@ -256,14 +267,22 @@ class Prover:
         tests, common = (proved.messages, proved.correction_of_spans or math.nan), proved.common
         return prove_spans(proved.path, proved.tokenizer, text, document_spans, tests, self._dedup, self._kinds, common)
 
-    def drawn(self, texts: Iterable[tuple[int, str, int]], salt: bytes) -> set[int]:
-        """Which texts of a batch have their spans proved: TOKENS_PROVED at most, none of more than LONGEST_PROVED.
+    def drawn(
+        self,
+        texts: Iterable[tuple[int, str, int]],
+        salt: bytes,
+        *,
+        most: int | None = None,
+        longest: int | None = None,
+    ) -> set[int]:
+        """Which texts of a batch have their spans proved: `most` tokens in all, none of more than `longest`.
 
-        texts: their places, the texts, and their tokens, under all keys that have spans in them; salt: as for `prove`.
+        texts: their places, the texts, and their tokens, under all keys that have spans in them; of accounts their
+        names, and the tokens of their posts; salt: as for `prove`. None: TOKENS_PROVED, LONGEST_PROVED.
         """
-        left, found = TOKENS_PROVED, set()
+        left, longest, found = most or TOKENS_PROVED, longest or LONGEST_PROVED, set()
         for place, _, size in sorted(texts, key=lambda one: self._lot(one[1], salt)):
-            if size <= LONGEST_PROVED and size + TOKENS_A_FLAG <= left:
+            if size <= longest and size + TOKENS_A_FLAG <= left:
                 left -= size + TOKENS_A_FLAG
                 found.add(place)
         return found
@@ -272,14 +291,21 @@ class Prover:
         data = salt + hashlib.sha256(text.encode()).digest()
         return hashlib.blake2b(data, key=self._draw.value, digest_size=16, person=b"proof-draw-v1").digest()
 
-    def _holds(self, flag: Flag, sizes: Sequence[int], found: Sequence[KeyFindings], decided: Decision) -> bool:
-        """Whether every claim of the verdict is confirmed, and the rule gives the same naming."""
+    def confirms(
+        self, place: int, read: ReadText, sizes: Sequence[int], found: Sequence[KeyFindings], decided: Decision
+    ) -> bool:
+        """Whether every claim of the decision on one of D texts is confirmed, and the rule gives the same naming.
+
+        sizes: tokens of the text under each key.
+        """
+        key, candidate, naming = int(decided.key[place]), int(decided.candidate[place]), decided.naming[place]
         recomputed: list[RecomputedClaim] = []
         for number, findings in enumerate(found):
-            named, second = decided.named[number][flag.place], number == flag.key
-            claims = claims_of(findings, named, flag.place, self._log10_rate, second=second)
+            named, second = decided.named[number][place], number == key
+            claims = claims_of(findings, named, place, self._log10_rate, second=second)
             if claims and (path := self._keys.value[number].path) is not None:
-                of_key = self._recompute(path, number, flag, (sizes[number], int(findings.scored[flag.place])), claims)
+                text = read(number, path)
+                of_key = self._recompute(path, number, text, (sizes[number], int(findings.scored[place])), claims)
                 if of_key is None:
                     return False
                 recomputed += of_key
@@ -288,32 +314,33 @@ class Prover:
             one.message for one in passing if (one.passes_user if found[one.key].independent else len(passing) == 1)
         }
         named = {one.message for one in recomputed if one.claim.named}
-        best = (flag.key, int(found[flag.key].message[flag.place, flag.candidate]))
+        best = (key, int(found[key].message[place, candidate]))
         return (
             best in {one.message for one in passing}
             and named <= may_be_named
-            and (flag.naming != Naming.NAMED or best in named)
+            and (naming != Naming.NAMED or best in named)
         )
 
+    def _read(self, flag: Flag, number: int, path: SlowPath) -> TextReading:
+        """A flagged document, in the variant in which it was scored."""
+        key, plain = self._keys.value[number], normalise(flag.text)
+        ids = key.tokenizer.encode([plain if flag.variant else flag.text]).ids
+        has_parts = self._parted(path, key, flag.text)
+        correction = float(key.corrections[flag.variant, int(plain != flag.text), int(has_parts)])
+        return TextReading(ids, common_places_of(key.common, ids), correction)
+
     def _recompute(
-        self, path: SlowPath, number: int, flag: Flag, sizes: tuple[int, int], claims: Sequence[Claim]
+        self, path: SlowPath, number: int, text: TextReading, sizes: tuple[int, int], claims: Sequence[Claim]
     ) -> list[RecomputedClaim] | None:
         """A key's claims about a text of so many tokens and scored positions, computed again; None: one differs."""
         key, messages = self._keys.value[number], [claim.message for claim in claims]
-        plain = normalise(flag.text)
-        ids = key.tokenizer.encode([plain if flag.variant else flag.text]).ids
-        correction = float(
-            key.corrections[flag.variant, int(plain != flag.text), int(self._parted(path, key, flag.text))]
-        )
-        common_places = common_places_of(key.common, ids)
-        scored, scores = path.scores(ids, messages, self._dedup, common_places)
+        ids, left_out, correction = text
+        scored, scores = path.scores(ids, messages, self._dedup, left_out)
         if (len(ids), scored) != sizes:
             return None
         recomputed, room = [], path.rounding(scored) if isinstance(path, BoundsRounding) else 0.0
         evidence = (
-            path.user_evidence(ids, messages, self._dedup, common_places)
-            if isinstance(path, ProvesUserEvidence)
-            else None
+            path.user_evidence(ids, messages, self._dedup, left_out) if isinstance(path, ProvesUserEvidence) else None
         )
         for claim, score, log10_p_user in zip(
             claims, scores, self._log10_p_user(path, evidence, len(messages), correction), strict=True

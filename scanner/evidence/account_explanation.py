@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from numpy.typing import NDArray
 
 from scanner.detection.account_judge import BYTES_OF_A_POST, AccountFindings, AccountJudge, Posts
+from scanner.detection.account_proving import LONGEST_ACCOUNT
 from scanner.detection.proving import nearly_equal
 from scanner.detection.rules import Rules
 from scanner.errors import Refused
@@ -36,7 +37,7 @@ from scanner.storage.locations import table_uri
 from scanner.text.quoting import TextPart, parts_of, unquoted_words
 from scanner.watermark.pooled_posts import by_post
 from scanner.watermark.rule import log10_p_of
-from schemas.words import AuditState, Naming
+from schemas.words import AuditState, Naming, Proof
 
 MOST_POSTS_LISTED = 100
 """Most posts of an account that are shown, those that speak strongest for the mark first."""
@@ -348,8 +349,28 @@ def users_named(row: Mapping[str, Any]) -> list[str]:
 def marked_for(row: Mapping[str, Any]) -> str:
     """For whom an account's posts are marked, in words, or why nobody is named."""
     if row["naming"] != Naming.NAMED:
-        return f"nobody: {WHY_NOBODY[row['naming']]}"
+        return f"nobody: {why_nobody(row)}"
     return ", ".join(map(name, users_named(row))) or "a user whose name was erased"
+
+
+def why_nobody(row: Mapping[str, Any]) -> str:
+    """Why a marked account names nobody."""
+    not_proved = row["naming"] == Naming.UNPROVED and row["proof"] != Proof.DIFFERS
+    return proof_in_words(row) if not_proved else WHY_NOBODY.get(row["naming"], row["naming"])
+
+
+def proof_in_words(row: Mapping[str, Any]) -> str:
+    """Whether the pooled score of an account was computed again."""
+    meaning: Mapping[str | None, str] = {
+        Proof.PROVED: "a slow path computed the pooled score again, and it came out the same",
+        Proof.DIFFERS: "a slow path computed the pooled score again, and it came out differently: do not use this row",
+        Proof.NOT_OFFERED: "the pooled score was not computed again: the format has no slow path",
+        Proof.NOT_DRAWN: "the pooled score was not computed again: accounts of more than "
+        f"{LONGEST_ACCOUNT:,} tokens are not"
+        if row["tokens"] > LONGEST_ACCOUNT
+        else "the pooled score was not computed again: too many accounts were marked at once, and a sample was drawn",
+    }
+    return meaning.get(row["proof"], "not on record")
 
 
 def to_do(row: Mapping[str, Any], *, trial: bool = False) -> str:
@@ -381,6 +402,7 @@ def what_was_found(explained: AccountExplanation) -> Iterator[tuple[str, str]]:
         f"{round(row['tests'] * row['nights'], 1):g} tests ({row['scored']:,} of {row['tokens']:,} tokens scored)",
     )
     yield "Own words alone", _unquoted_words(explained)
+    yield "Proof", proof_in_words(row)
     yield "Decisions", NO_DECISION
 
 
@@ -392,7 +414,8 @@ def _why(explained: AccountExplanation) -> str:
         Naming.QUOTED: "all posts are flagged, and own words alone are not",
         Naming.UNDECIDED: "all posts are flagged; own words alone do not tell one user from others",
         Naming.AMBIGUOUS: "all posts are flagged; own words alone are for several messages",
-    }.get(row["naming"], f"both hold for a message, which names nobody: {WHY_NOBODY.get(row['naming'], row['naming'])}")
+        Naming.UNPROVED: why_nobody(row),
+    }.get(row["naming"], f"both hold for a message, which names nobody: {why_nobody(row)}")
     return f"{rule}; here {reasons}"
 
 

@@ -20,6 +20,7 @@ from scanner.results.transactions import read_whole
 from scanner.results.upkeep import RewrittenFile, keep_rows, rewrite
 from scanner.storage.data_files import SCHEMAS
 from scanner.storage.locations import table_uri
+from schemas.words import Proof
 
 POSTS_OF_AN_ACCOUNT = 20_000
 """Most posts of an account that are tested; later ones are left out."""
@@ -159,6 +160,14 @@ def count_marked(results: str, units: Collection[str]) -> dict[str, int]:
         return rows.agg(pl.col("account_id").n_unique().cast(pl.Int64)).collect()
 
     return dict.fromkeys(units, 0) | dict(ask(results, question).rows())
+
+
+def count_refuted(results: str, parts: Collection[str]) -> int:
+    """Rows of ACCOUNTS, by the parts in which they were computed, whose proof came out differently. Raises as above."""
+    if not DeltaTable.is_deltatable(table_uri(results, "accounts")):
+        return 0
+    refuted = pl.col("shard_id").is_in(list(parts)) & (pl.col("proof") == Proof.DIFFERS)
+    return int(ask(results, lambda: read_whole(results, "accounts").filter(refuted).select(pl.len()).collect()).item())
 
 
 def lacking_accounts(results: str, of_night: Sequence[Mapping[str, Any]]) -> str | None:

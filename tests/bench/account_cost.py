@@ -7,6 +7,9 @@ turn. The CPU seconds are those of a control group, which counts all processes o
     mkdir /sys/fs/cgroup/cpuacct/bench
     python -m tests.bench.account_cost --cost 20000 --group /sys/fs/cgroup/cpuacct/bench
 
+Proofs: the CPU seconds and memory of proofs of accounts of so many posts, under the demo's keys at a rate of 1, so that
+every account is flagged and every candidate is proved: more than any night asks for.
+
 Posts are cut from texts by people, 20 tokens each.
 """
 
@@ -16,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,14 +28,16 @@ import pyarrow as pa
 
 from jobs.demo import TOKENIZER, make_registry
 from scanner.cluster.passes import ACCOUNTS_TABLE, AccountUnit, AccountWorker
-from scanner.detection.account_judge import by_account
+from scanner.detection.account_judge import AccountJudge, by_account
+from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rows import TextIds
-from scanner.registry import new_key
+from scanner.detection.rules import Rules
+from scanner.registry import load_registry, new_key
 from scanner.results.account_posts import ROWS_A_PART, PostGroup, part_of
 from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.storage.data_files import write_file
 from schemas.tables import ACCOUNT_POSTS
-from tests.bench.real_accounts import NOW, cut, show
+from tests.bench.real_accounts import NOW, EachMessage, cut, posts_of, show
 from tests.bench.spans import sample
 from tests.fixed import fix_secrets
 from tests.support.night import Night
@@ -58,7 +63,8 @@ def night(folder: Path, accounts: int, posts_each: int, parts: int) -> Iterator[
         read = time.process_time()
         done = worker.do(part)
         took = f"{time.process_time() - read:.1f} CPU s, of which {read - began:.1f} to read"
-        yield f"part {part}: {done.accounts} accounts, {done.flagged} flagged, {took}; peak so far {peak():.0f} MiB"
+        counts = f"{done.totals.tested} accounts, {done.totals.flagged} flagged"
+        yield f"part {part}: {counts}, {took}; peak so far {peak():.0f} MiB"
 
 
 def write_posts(results: str, accounts: int, posts_each: int) -> tuple[str, ...]:
@@ -79,6 +85,26 @@ def write_posts(results: str, accounts: int, posts_each: int) -> tuple[str, ...]
         files.append(TableEntry(shards[-1], (file,)))
     commit(results, "account_posts", files)
     return tuple(shards)
+
+
+def proofs(folder: Path, accounts: int, sizes: Sequence[int]) -> Iterator[str]:
+    """Lines on what proofs add to the test of accounts of so many posts."""
+    make_registry(folder)
+    keys, texts, random = load_registry(folder).keys, np.array(cut(sample()[1]), object), np.random.default_rng(1)
+    opened, rules = open_keys(folder, keys), Rules(1.0, len(keys))
+    for size in sizes:
+        posts, seconds = posts_of([random.choice(texts, size).tolist() for _ in range(accounts)]), list[float]()
+        for prover in (None, None, lambda keys: open_prover(folder, keys, rules)):  # the first compiles
+            judge = AccountJudge(opened, [2.0] * len(keys), EachMessage(), rules, nights=1, open_prover=prover)
+            began = time.process_time()
+            rows = judge.judge(posts, NOW)
+            seconds.append(time.process_time() - began)
+        tokens, proved = sum(row["tokens"] for row in rows) / len(rows), sum(row["proof"] == "proved" for row in rows)
+        more = (seconds[2] - seconds[1]) / max(proved, 1)
+        yield (
+            f"{size} posts, {tokens:.0f} tokens: {proved} of {accounts} proved, {more:.3f} CPU s each; "
+            f"{seconds[1] / accounts:.3f} without; peak so far {peak():.0f} MiB"
+        )
 
 
 def peak() -> float:
@@ -116,6 +142,8 @@ def main() -> None:
     parser.add_argument("--night", type=float, default=0, help="accounts")
     parser.add_argument("--parts", type=int, default=3, help="parts of the night that are tested")
     parser.add_argument("--cost", type=int, default=0, help="posts")
+    parser.add_argument("--proofs", type=int, nargs="*", default=(), help="posts of accounts whose proofs are timed")
+    parser.add_argument("--accounts", type=int, default=4, help="accounts of each size whose proofs are timed")
     parser.add_argument("--group", type=Path, help="folder of the control group")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--posts-each", type=int, default=1, help="posts of an account")
@@ -124,6 +152,8 @@ def main() -> None:
         folder = Path(name)
         if asked.night:
             show(night(folder, int(asked.night), asked.posts_each, asked.parts))
+        if asked.proofs:
+            show(proofs(folder / "demo", asked.accounts, asked.proofs))
         if asked.cost:
             show(cost(folder, asked.cost, asked.posts_each, asked.group, asked.repeats))
 

@@ -14,12 +14,14 @@ from scanner import results
 from scanner.cluster import passes
 from scanner.cluster.passes import AccountUnit, take_first_looks
 from scanner.cluster.scan import run_scan
+from scanner.detection import account_judge
 from scanner.errors import Refused
 from scanner.input.files import list_files
 from scanner.results.account_posts import PostGroup
 from scanner.results.retention import erase_user
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan
+from scanner.watermark.positions import Positions
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
 
@@ -64,7 +66,7 @@ def test_short_posts_are_found_together(posted):
     assert (row["account_id"], row["user_id"], row["naming"]) == ("bot", "alice", "named")
     assert (row["posts"], row["texts"], row["nights"]) == (30, 30, 1)
     assert began <= row["first_post"] <= row["last_post"] <= datetime.now(UTC)
-    assert row["log10_p_global"] <= -6
+    assert (row["log10_p_global"] <= -6, row["proof"]) == (True, "proved")
     kinds = read_whole(night.results, "audit_counts").collect()["kind"].unique()
     assert set(KINDS) <= set(kinds)
     assert results.accounts(night.results).collect().to_dicts() == [row]
@@ -76,6 +78,34 @@ def test_short_posts_are_found_together(posted):
     assert (erased["user_id"], erased["naming"]) == (None, "removed")
     files = [pl.read_parquet(file) for file in Path(night.results, "account_posts").glob("*.parquet")]
     assert set(pl.concat(files)["account_id"]) == {"human", "template"}  # the name is gone from replaced files too
+
+
+@pytest.mark.costly
+def test_accounts_of_shared_ngrams_counted_in_each_post_name_nobody(posted, marked, monkeypatch):
+    """The planted fault marks accounts of people, too: none is named, and the scan ends with an alarm, also again."""
+    night = posted
+
+    def of_each_post(rule, _reach, posts, begins, dedup):
+        of_posts = rule.positions(posts, dedup)
+        return Positions(of_posts.index, of_posts.offsets[begins])
+
+    monkeypatch.setattr(account_judge, "pooled_positions", of_each_post)
+    outcome = night.scan()
+    assert (outcome.exit_code, outcome.audit.state) == (3, "alarm")
+    assert outcome.accounts.flagged >= outcome.accounts.refuted >= 1
+    rows = accounts_in(night)
+    wrong = rows.filter(proof="differs")
+    assert "template" in wrong["account_id"].to_list()
+    assert wrong["user_id"].null_count() == wrong["message"].null_count() == wrong.height == outcome.accounts.refuted
+    assert set(wrong["naming"]) == {"unproved"}
+    said = " ".join(summary(outcome, night.results, 1e-6).split())
+    assert f"{wrong.height} name nobody: computed again, their scores came out differently" in said
+    assert f"AUDIT ALARM: {wrong.height} marked accounts came out differently when they were computed again" in said
+    listed = call("accounts", night.config)[1]
+    assert "nobody: the proof, counted again in high precision, gave another result" in listed
+    shown = call("explain", night.config, "--account", "template")[1]
+    assert "came out differently: do not use" in " ".join(shown.split())
+    assert night.scan().exit_code == 3  # the rows and the alarm stand
 
 
 RUN = ("scan_id", "scanned_at")

@@ -179,7 +179,7 @@ def test_a_part_that_comes_out_otherwise_is_told_by_a_verdict_that_was_proved(lo
 
 
 def test_a_whole_that_comes_out_otherwise_stays_so_whatever_its_parts_prove(look, users, marked, monkeypatch):
-    monkeypatch.setattr(proving.Prover, "_holds", lambda *_: False)
+    monkeypatch.setattr(proving.Prover, "confirms", lambda *_: False)
     looked = look([marked(users["bob"], 200, 9)])
     (row,), (span,) = looked.verdicts.to_pylist(), looked.spans.to_pylist()
     assert (row["proof"], row["naming"], row["named"], row["unit"]) == ("differs", "unproved", None, None)

@@ -20,6 +20,8 @@ from scanner.watermark.format import (
     format_name,
 )
 from scanner.watermark.formats import FORMATS, make_format
+from scanner.watermark.pooled_posts import pooled_positions
+from scanner.watermark.positions import reach_of
 from scanner.watermark.rule import log10_p_of
 from tests.support.key_bytes import forms
 
@@ -117,6 +119,26 @@ def test_abilities_of_a_class_are_those_of_each_mark(form):
     mark = form.open(secret_of(form))
     for ability, members in MEMBERS.items():
         assert isinstance(mark, ability) == all(hasattr(mark, name) for name in members), ability
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("form", ALL, ids=lambda form: form.label())
+def test_slow_path_scores_posts_as_one_text(form):
+    """Posts of few distinct tokens, so that tuples repeat within posts, across posts and over their borders."""
+    secret, random = secret_of(form), np.random.default_rng(1)
+    mark = form.open(secret)
+    posts = batch_tokens([random.integers(6, size=size) for size in (30, 3, 0, 40, 1, 25)])
+    begins, reach = np.array([0, 6]), reach_of(mark.rule)
+    positions = pooled_positions(mark.rule, reach, posts, begins, "ngram")
+    borders = {
+        int(place)
+        for begin, end in zip(posts.offsets, posts.offsets[1:], strict=False)
+        for place in range(begin, min(begin + reach, end))
+    }
+    scored, (score,) = form.proof(secret).scores(posts.ids, [0], "ngram", borders)
+    together = posts._replace(offsets=posts.offsets[begins])
+    assert scored == positions.scored[0] > 0
+    assert score == pytest.approx(float(mark.score(together, positions, 0)[0]), rel=1e-9)
 
 
 @pytest.mark.costly

@@ -42,6 +42,7 @@ from scanner.audit.statistics.audit_rows import HOLDING_VERDICTS, Audit, Questio
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums
 from scanner.audit.statistics.judgement import KEY_BOUND, Limits, counts, poisson_limits
 from scanner.results import queries
+from scanner.results.account_posts import count_refuted
 from scanner.results.current_rows import flags
 from scanner.scan_plan import Plan
 from scanner.watermark.formats import format_of
@@ -93,7 +94,7 @@ class ScanAudit:
         of_documents = [row for row in self.rows if row["kind"] == "decoy"]
         return {
             "state": self.state.replace(" ", "_"),
-            "alarms": len(self._alarming()) + bool(self.traffic.unproved) + canaries_lost(self.rows),
+            "alarms": len(self._alarming()) + len(self._unproved()) + canaries_lost(self.rows),
             "decoys": sum(row["tests"] for row in of_documents) // len(THRESHOLDS),
             "texts": self.traffic.texts,
             "flagged": self.traffic.flagged,
@@ -101,6 +102,7 @@ class ScanAudit:
             "reserved": self.traffic.reserved,
             "unheld": self.traffic.unheld,
             "unproved": self.traffic.unproved,
+            "unproved_accounts": self.traffic.unproved_accounts,
             "false_share_at_most": "unknown" if self.false_share is None else f"{self.false_share[1].high:.3g}",
         }
 
@@ -117,10 +119,12 @@ class ScanAudit:
         return self._unproved() + self._too_small() + lost
 
     def _unproved(self) -> list[str]:
-        if not self.traffic.unproved:
+        counts = (self.traffic.unproved, "flags"), (self.traffic.unproved_accounts, "marked accounts")
+        differing = " and ".join(f"{number:,} {kind}" for number, kind in counts if number)
+        if not differing:
             return []
         return [
-            f"{self.traffic.unproved:,} flags came out differently when they were computed again by a slow path: they "
+            f"{differing} came out differently when they were computed again by a slow path: they "
             "name nobody, and stand as `unproved`. Something in this version or on this machine is wrong: act on no "
             "flag of this scan, run `brickscan selftest` on the machine, and report it."
         ]
@@ -263,7 +267,7 @@ def audit_scan(
     rate = math.log10(plan.config.false_positive_rate)
 
     canaries = plan.canaries.made if plan.canaries else ()
-    accounts = [canary.account_id for canary in canaries]
+    of_canaries = [canary.account_id for canary in canaries]
 
     def read_counts() -> tuple[pl.DataFrame, Traffic, CanaryCounts | None]:
         judged = queries.scans(plan.results).filter(pl.col("audit") != AuditState.NOT_JUDGED)
@@ -275,16 +279,17 @@ def audit_scan(
         counted = pl.concat([of_shards, every.filter(pl.col("shard_id").is_in(list(units)))])
         of_units = pl.col("shard_id").is_in(list(units))  # flags by weights have no row among verdicts
         differing = flags(plan.results).filter(of_units, proof=Proof.DIFFERS).select(pl.len()).collect().item()
+        accounts = count_refuted(plan.results, units)
         is_text = pl.col("kind") == RESERVED_TEXT
         counts, reserved = counted.filter(~is_text & ~pl.col("shard_id").is_in(earlier)), counted.filter(is_text)
         decoys = counts.group_by(COUNT_KEY_COLUMNS).agg(pl.col(SUMMED_COLUMNS).sum())
         due = (plan.config.audit.canaries or 0) if whole else 0
-        of_canaries = count_canaries(verdicts, canaries, due) if canaries else None
+        canary_counts = count_canaries(verdicts, canaries, due) if canaries else None
         if canaries:  # canaries are no traffic: they are marked on purpose, and show no false flags
-            verdicts = verdicts.filter(~pl.col("account_id").is_in(accounts).fill_null(value=False))
+            verdicts = verdicts.filter(~pl.col("account_id").is_in(of_canaries).fill_null(value=False))
         traffic = measure(verdicts, rate, reserved)
-        traffic = traffic._replace(unproved=traffic.unproved + differing)
-        return decoys.collect(engine="streaming"), traffic, of_canaries
+        traffic = traffic._replace(unproved=traffic.unproved + differing, unproved_accounts=accounts)
+        return decoys.collect(engine="streaming"), traffic, canary_counts
 
     return judge_scan(plan, scan_id, *queries.ask(plan.results, read_counts))
 
@@ -318,9 +323,9 @@ def judge_scan(
     if counted is not None and plan.canaries is not None:
         planned = planned_of(plan, plan.canaries, risk_of_row(audit) / 2)
         rows += judge_canaries(audit, counted, planned, plan.config.false_positive_rate)
-    framing = _framing(plan, audit, traffic, rows)
+    framing, unproved = _framing(plan, audit, traffic, rows), traffic.unproved + traffic.unproved_accounts
     return ScanAudit(
-        state=_state(rows, tested=len(fresh) > 0, framing=bool(framing), unproved=traffic.unproved),
+        state=_state(rows, tested=len(fresh) > 0, framing=bool(framing), unproved=unproved),
         rows=tuple(rows),
         traffic=traffic,
         expected_false=traffic.texts * plan.config.false_positive_rate,

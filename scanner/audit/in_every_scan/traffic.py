@@ -45,8 +45,8 @@ class Traffic(NamedTuple):
 
     hits: by key, int64[R, J]: for each reserved message that is the best of a text at p ≤ 0.1, the texts at each of J
     thresholds; scans: ids of the scans that wrote the verdicts; without_few: by key, its hits without the texts of one
-    account, of two, and so on to a few; unproved: rows whose proof came out differently; lengths: texts by number of
-    scored positions, as rows have it.
+    account, of two, and so on to a few; unproved: rows whose proof came out differently; unproved_accounts: the same of
+    accounts; lengths: texts by number of scored positions, as rows have it.
     """
 
     texts: int
@@ -57,6 +57,7 @@ class Traffic(NamedTuple):
     scans: tuple[str, ...]
     without_few: Mapping[str, tuple[WithoutFew, ...]] = MappingProxyType({})
     unproved: int = 0
+    unproved_accounts: int = 0
     lengths: Mapping[int, int] = MappingProxyType({})
 
 
@@ -99,7 +100,7 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame) -
     }
     suspects = hits.filter(pl.col("p") <= np.log10(LARGEST_P) + _ROOM)
     few = without_few(by_message, suspects, texts)
-    return Traffic(*totals, by_key, tuple(scans["scan_id"]), few, int(unproved.item()), lengths)
+    return Traffic(*totals, by_key, tuple(scans["scan_id"]), few, int(unproved.item()), lengths=lengths)
 
 
 def _account() -> pl.Expr:

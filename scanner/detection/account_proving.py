@@ -1,0 +1,115 @@
+"""A flagged account is proved before it names anybody: its pooled score is computed again, as a text's score is.
+
+The slow paths of texts read the posts of an account as one text (scanner.detection.proving). Tokens whose n-gram
+reaches into the post before are left out, and so are the n-grams that the filter of each post's night leaves out. Which
+tuples came before in the account is found anew, from the tokens of the reference tokenizer. How far n-grams reach is
+taken from the mark's rule: were it wrong, other positions would count, whose law is the same.
+
+Example: posts of the tokens [1, 2, 3] and [1, 2, 3], under a key that hashes one token before each. The text is
+[1, 2, 3, 1, 2, 3], and places 0 and 3 are left out. Of the pairs (1, 2), (2, 3), (3, 1), (1, 2), (2, 3) the third is at
+place 3, and the last two came before: two positions count.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.detection.attribution import OpenedKey
+from scanner.detection.proving import Prover, TextReading
+from scanner.detection.rules import Filter, common_places_of
+from scanner.watermark.format import ProofPath
+from scanner.watermark.positions import reach_of
+from scanner.watermark.rule import Decision, KeyFindings
+from schemas.words import Proof
+
+TOKENS_OF_ACCOUNTS = 2**20
+"""Most tokens that are proved of accounts that are tested together, which are a few MB of text. Of more flagged
+accounts a keyed sample is drawn, and the others name nobody.
+"""
+
+LONGEST_ACCOUNT = 2**18
+"""Most tokens of an account that is proved: a proof's memory grows with them."""
+
+
+class AccountDecision(NamedTuple):
+    """What was found on one account, in all of its posts or in its own words.
+
+    texts: of its posts; filters: digest of the filter of each, None: none; lengths: tokens under each key; place: of
+    the account in the findings of K keys, and in the decision on them.
+    """
+
+    texts: Sequence[str]
+    filters: Sequence[str | None]
+    lengths: Sequence[int]
+    place: int
+    found: Sequence[KeyFindings]
+    decided: Decision
+
+    @property
+    def key(self) -> int:
+        """The place of the key that gives the decision."""
+        return int(self.decided.key[self.place])
+
+
+class AccountProver:
+    """Computes the findings on accounts again.
+
+    prover: of the keys of an AccountJudge; opened_keys: these, in the same order; corrections: K of accounts under
+    each; open_filter: a filter by its digest.
+    """
+
+    def __init__(
+        self,
+        prover: Prover,
+        opened_keys: Sequence[OpenedKey],
+        corrections: Sequence[float],
+        open_filter: Callable[[str], Filter],
+    ) -> None:
+        self._prover, self._keys, self._corrections = prover, opened_keys, corrections
+        self._open_filter = open_filter
+
+    def prove(self, accounts: Iterable[tuple[str, Sequence[AccountDecision]]], salt: bytes) -> dict[str, Proof]:
+        """The proof of each flagged account, by its id: every decision on it must be confirmed.
+
+        accounts: ids, each with the decisions on all of its posts and, where these name somebody, on its own words.
+        salt: as for Prover.prove.
+        """
+        of_account = list(accounts)
+        sizes = [[one.lengths[one.key] for one in decisions] for _, decisions in of_account]
+        short = [
+            (place, name, sum(sizes[place]))
+            for place, (name, _) in enumerate(of_account)
+            if max(sizes[place]) <= LONGEST_ACCOUNT
+        ]
+        drawn = self._prover.drawn(short, salt, most=TOKENS_OF_ACCOUNTS, longest=TOKENS_OF_ACCOUNTS)
+        return {name: self._proof(decisions, drawn=i in drawn) for i, (name, decisions) in enumerate(of_account)}
+
+    def _proof(self, decisions: Sequence[AccountDecision], *, drawn: bool) -> Proof:
+        if not all(self._prover.offers(decision.key) for decision in decisions):
+            return Proof.NOT_OFFERED
+        if not drawn:
+            return Proof.NOT_DRAWN
+        return Proof.PROVED if all(map(self._confirms, decisions)) else Proof.DIFFERS
+
+    def _confirms(self, account: AccountDecision) -> bool:
+        def read(key: int, _path: ProofPath) -> TextReading:
+            return self._read(account, key)
+
+        return self._prover.confirms(account.place, read, account.lengths, account.found, account.decided)
+
+    def _read(self, account: AccountDecision, key: int) -> TextReading:
+        opened_key = self._keys[key]
+        rule, tokenizer = opened_key.watermark.rule, opened_key.tokenizer.reference
+        posts: list[NDArray[np.uint32]] = []
+        left_out, begin = set[int](), 0
+        for text, sha256 in zip(account.texts, account.filters, strict=True):
+            ids = tokenizer.encode([text]).ids
+            left_out.update(range(begin, begin + min(reach_of(rule), len(ids))))
+            if sha256 is not None:
+                common = self._open_filter(sha256).of(opened_key.key.tokenizer.sha256, rule)
+                left_out.update(begin + place for place in common_places_of(common, ids))
+            posts.append(ids)
+            begin += len(ids)
+        return TextReading(np.concatenate(posts), left_out, self._corrections[key])
