@@ -5,7 +5,7 @@ text. They are read into UTC. A time that cannot be read is null, and costs its 
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Literal, NamedTuple
@@ -203,40 +203,84 @@ NO_COLUMNS = Columns(None, None, None, None)
 """None of a file's columns."""
 
 
-def check_columns(schema: pa.Schema, columns: Columns, partitions: Collection[str]) -> None:
-    """Check that the columns exist, and that the texts' column is of a type that can be scanned.
+class ColumnSource(NamedTuple):
+    """Where the rows of one file have a column.
 
-    partitions: names of columns that stand beside the file; that of the texts must stand in it.
+    A file of an Iceberg table has the column `body` by its id 1, under the name `text` that it had when it was written.
+
+    names: names that the file may have it under, the first that is there; field_id: the id that tells it in a file
+    whose columns have ids, None: names tell; has_value: whether its value is known where the file lacks it, by a table
+    or the names of folders, else such a file is at fault; value: that value, null where rows have none.
+    """
+
+    names: Sequence[str]
+    field_id: int | None = None
+    has_value: bool = False
+    value: pa.Scalar | None = None
+
+    def indices(self, schema: pa.Schema) -> list[int]:
+        """Return the places of the column in a file's schema. Raises FileFault: nothing in the file tells them."""
+        if self.field_id is not None:
+            ids = [_field_id(field) for field in schema]
+            if any(ids):
+                return [i for i, known in enumerate(ids) if known == self.field_id]
+            if not self.names:
+                raise FileFault(
+                    "missing_column",
+                    "the file's columns have no field ids, by which its table tells them; write its rows anew at the "
+                    "source, or give an Iceberg table the property schema.name-mapping.default",
+                )
+        return next((found for name in self.names if (found := schema.get_all_field_indices(name))), [])
+
+
+def _field_id(field: pa.Field) -> int:
+    """The id of a column in a Parquet file, 0: it has none."""
+    return int((field.metadata or {}).get(b"PARQUET:field_id", 0))
+
+
+Sources = Mapping[str, ColumnSource]
+"""Where a file has the columns that are asked for, by what they hold: text, id, account, time."""
+
+
+def check_columns(schema: pa.Schema, columns: Columns, sources: Sources) -> None:
+    """Check that the columns exist, and that the texts' column is of a type that can be scanned.
 
     Raises:
         FileFault: missing_column or wrong_type.
     """
-    for role, name in columns.names.items():
-        if name is None:
-            continue
-        indices = schema.get_all_field_indices(name)
-        if not indices and name in partitions and role != "text":
-            continue
-        if not indices:
+    for role, source in sources.items():
+        name, indices = columns.names[role], source.indices(schema)
+        if not indices and not source.has_value:
             names = ", ".join(schema.names)[:200]
             raise FileFault("missing_column", f"column {name!r} ({role}) is missing; there are: {names}")
-        if role != "text":
+        if role != "text" or not indices:
             continue
-        if len(indices) > 1:
-            raise FileFault("wrong_type", f"column {name!r} ({role}) stands {len(indices)} times in the file")
+        if (times_there := _times_there(schema, indices)) > 1:
+            raise FileFault("wrong_type", f"column {name!r} ({role}) stands {times_there} times in the file")
         found_type = schema.field(indices[0]).type
         if not is_text(plain_type(found_type)):
             raise FileFault("wrong_type", f"column {name!r} ({role}) is {found_type}; allowed: string or binary")
 
 
-def readable(schema: pa.Schema, columns: Columns) -> Columns:
-    """The columns without ids, accounts and times that have no plain text form, or whose names stand twice."""
-    read: dict[str, str | None] = {}
-    for role, is_allowed in (("id", _is_name), ("account", _is_name), ("time", _is_time)):
-        name = columns.names[role]
-        found = [] if name is None else schema.get_all_field_indices(name)
-        read[role] = name if len(found) == 1 and is_allowed(plain_type(schema.field(found[0]).type)) else None
-    return columns._replace(id=read["id"], account=read["account"], time=read["time"])
+def readable(schema: pa.Schema, columns: Columns, sources: Sources) -> Columns:
+    """Return the columns under the names that a file has them by; None: the file lacks it, or it is not read.
+
+    Ids, accounts and times are not read that have no plain text form, or whose names stand twice.
+    """
+
+    def read(role: str) -> str | None:
+        indices = sources[role].indices(schema) if role in sources else []
+        if not indices or _times_there(schema, indices) > 1:
+            return None
+        field = schema.field(indices[0])
+        return str(field.name) if is_allowed(role, field.type) else None
+
+    return Columns(read("text"), read("id"), read("account"), read("time"), columns.time_zone)
+
+
+def _times_there(schema: pa.Schema, indices: Sequence[int]) -> int:
+    """How many columns there are of an id and of the name that goes with it."""
+    return max(len(indices), len(schema.get_all_field_indices(schema.field(indices[0]).name)))
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -279,6 +323,11 @@ def _is_time(kind: pa.DataType) -> bool:
     return is_text(kind) or any(test(kind) for test in tests)
 
 
+def is_allowed(role: str, kind: pa.DataType) -> bool:
+    """Whether a column of this type can hold texts, ids, accounts or times."""
+    return {"text": is_text, "id": _is_name, "account": _is_name, "time": _is_time}[role](plain_type(kind))
+
+
 def lengths(array: pa.Array) -> NDArray[np.int64]:
     """Bytes that each value takes when it is decoded, int64[len]. Dictionaries are measured without decoding them."""
     if pa.types.is_dictionary(array.type):
@@ -296,15 +345,18 @@ def documents_of(
     first: int,
     *,
     all_read: bool,
-    partitions: Mapping[str, str | None],
+    beside: Mapping[str, pa.Scalar],
+    types: Mapping[str, pa.DataType],
 ) -> pa.RecordBatch:
     """Rows of DOCUMENTS made of rows of a file, the first of which is row `first`.
 
-    all_read: whether every column that the configuration names is read; partitions: values that stand beside the file,
-    by what the column holds.
+    all_read: whether every column that the configuration names is read; beside: values of columns that the file lacks,
+    by what the column holds; types: types that a table gives to columns, whatever an older file has.
     """
     values = {
-        role: pa.array([partitions.get(role)] * len(batch)) if name is None else _plain(batch.column(name))
+        role: _plain(pa.repeat(beside.get(role, _NOTHING), len(batch)))
+        if name is None
+        else _widened(_plain(batch.column(name)), types.get(role))
         for role, name in columns.names.items()
     }
     created = times(values["time"], columns.time_zone)
@@ -322,6 +374,20 @@ def documents_of(
         ],
         schema=DOCUMENTS,
     )
+
+
+_NOTHING = pa.scalar(None, pa.string())
+
+
+def _widened(array: pa.Array, kind: pa.DataType | None) -> pa.Array:
+    """Return numbers in the type that a table gives to all of them, so that an id is written alike in old files."""
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    if kind is None or not all(any(test(one) for test in numbers) for one in (array.type, kind)):
+        return array
+    try:
+        return array.cast(kind)
+    except pa.ArrowException:  # the file has values beyond it
+        return array
 
 
 def _plain(array: pa.Array) -> pa.Array:

@@ -35,6 +35,7 @@ from scanner.input.tables import (
     FileOrigin,
     LogEntry,
     Snapshot,
+    TableColumn,
     TableFiles,
     TableReading,
     origins_of,
@@ -43,10 +44,20 @@ from scanner.printable import printable
 from scanner.storage.delta import TABLE_VERSION
 from scanner.storage.locations import filesystem_of, is_uri
 
+_MAPPING = "delta.columnMapping."  # beginning of what a log says of columns and their names in files
+_MAPPING_MODE = f"{_MAPPING}mode"
 _MILLISECOND = 10**6  # nanoseconds
 _OF_FORMS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """Errors that a log raises which is no log: deltalake reads it by other means, and may find nothing wrong."""
-_READER_FEATURES = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+_READER_FEATURES = {
+    "columnMapping",
+    "deletionVectors",
+    "timestampNtz",
+    "typeWidening",
+    "typeWidening-preview",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}
 """Features of the Delta protocol that readers must know, and that are read here."""
 _UNUSUAL = r"%|:/|//|(^|/)\.|^/|/$|^$"
 """Paths that may be written in another way, or lead out of a folder: others are what they seem."""
@@ -58,13 +69,15 @@ _TOGETHER = 10_000  # files that are read at a time
 class _Version(NamedTuple):
     """What a log says of a table at one version.
 
-    number: the version; uri: of the table, as deltalake writes it; partitions: columns that it is partitioned by;
+    number: the version; uri: of the table, as deltalake writes it; columns: of its schema; partitions: those of them
+    that it is partitioned by;
     actions: path, bytes, time and values of partitions of each file; vectors: whether files may have deletion vectors;
     log: its commits; created: nanoseconds since 1970 by which the table can have been made.
     """
 
     number: int
     uri: str
+    columns: dict[str, TableColumn]
     partitions: list[str]
     actions: pa.Table
     vectors: bool
@@ -76,8 +89,8 @@ def read_delta(location: str, reading: TableReading) -> TableFiles:
     """The data files of a Delta table at one version.
 
     Raises:
-        Refused: it is a table of results, needs what is not read (such as column mapping), has no such version, or
-            `where` is no SQL of columns of its partitions.
+        Refused: it is a table of results, needs what is not read, has no such version, or `where` is no SQL of columns
+            of its partitions.
         ScanFailed: its log cannot be read.
     """
     return TableFiles(_read(location, reading))
@@ -103,7 +116,7 @@ def _read(location: str, reading: TableReading) -> Iterator[FileColumns]:
     except (DeltaError, OSError, pa.ArrowException, *_OF_FORMS) as error:
         raise ScanFailed(f"input.paths: Delta table {location!r} cannot be read: {in_a_line(error)}") from None
     unknown = FileOrigin(frozenset(), 0 if version.log.whole else version.created)
-    entry = LogEntry(Snapshot(location, "Delta", version.number), (), b"", *unknown)
+    entry = LogEntry(Snapshot(location, "Delta", version.number), (), b"", *unknown, version.columns)
     for rows in _wanted(location, version.actions, reading.where).to_batches(max_chunksize=_TOGETHER):
         names = _names(location, rows["path"], named)
         if removed:
@@ -157,7 +170,7 @@ def _entries(
         origin = origins.get(name, unknown)
         fields = (tuple(zip(partitions, values, strict=True)), deleted.get(name, b""), *origin)
         if fields != (entry.values, entry.deleted, entry.parents, entry.since):  # of most files in a row they are equal
-            entry = LogEntry(entry.snapshot, *fields)
+            entry = LogEntry(entry.snapshot, *fields, entry.columns)
         yield entry
 
 
@@ -196,7 +209,23 @@ def _read_version(location: str, opened: str, reading: TableReading, named: Call
     added = pa.table(table.get_add_actions(flatten=True)).select(columns)
     vectors = "deletionVectors" in (table.protocol().reader_features or ())
     log = CommitLog(filesystem, posixpath.join(inner, LOG_OF_DELTA), table.version(), named)
-    return _Version(table.version(), table.table_uri, partitions, added, vectors, log, created)
+    return _Version(table.version(), table.table_uri, _columns(table), partitions, added, vectors, log, created)
+
+
+def _columns(table: DeltaTable) -> dict[str, TableColumn]:
+    """Columns of a table as its files have them: by names, or by names and ids of their own ("Column Mapping")."""
+    mode, columns = table.metadata().configuration.get(_MAPPING_MODE, "none"), dict[str, TableColumn]()
+    partitions, schema = set(table.metadata().partition_columns), table.schema()
+    for field, kind in zip(schema.fields, pa.schema(schema.to_arrow()).types, strict=True):
+        column = TableColumn.named(field.name, kind)
+        if mode != "none":
+            column = column._replace(names=(str(field.metadata[f"{_MAPPING}physicalName"]),))
+        if mode == "id":
+            column = column._replace(field_id=int(field.metadata[f"{_MAPPING}id"]))
+        if field.name in partitions:  # the log has its values, whatever a file says
+            column = column._replace(names=(), field_id=None)
+        columns[field.name] = column
+    return columns
 
 
 def _deleted(
@@ -266,8 +295,6 @@ def _open(location: str, opened: str, reading: TableReading) -> DeltaTable:
     if TABLE_VERSION in properties:
         raise Refused(f"input.paths: {location!r} is a table of results; name the folder of the texts")
     needed = {*(table.protocol().reader_features or ())} - _READER_FEATURES
-    if properties.get("delta.columnMapping.mode", "none") != "none":
-        needed.add("columnMapping")
     if needed:
         raise Refused(
             f"input.paths: Delta table {location!r} needs {', '.join(sorted(needed))}, which is not read; write the "

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scanner.errors import FileFault
-from scanner.input.columns import NO_COLUMNS, Columns, documents_of, is_text, lengths, plain_type
+from scanner.input.columns import NO_COLUMNS, Columns, documents_of, is_allowed, is_text, lengths, plain_type
 from scanner.input.files import InputFile
 from scanner.input.shards import INT96_UNIT, bytes_of, footer_of, in_words, leaves, open_footer, range_of, readable_in
 from scanner.printable import without_manifests
@@ -25,9 +25,9 @@ _BUFFER_BYTES = 4 * 2**20
 class FileSource(NamedTuple):
     """A file that is read: by `as_values` and by `as_dictionaries`.
 
-    columns: the columns asked for; readable: those that are read; names, numbers: the names and numbers of these;
-    partitions: values that stand beside the file, by what the column holds; all_read: whether all columns that were
-    asked for are read, or stand beside the file.
+    columns: the columns asked for; readable: those that are read, as the file names them; names, numbers: the names and
+    numbers of these; beside: values of columns that the file lacks, by what the column holds; types: types that its
+    table gives to columns; all_read: whether all columns that were asked for are read, or have a value beside the file.
     """
 
     file: InputFile
@@ -38,7 +38,8 @@ class FileSource(NamedTuple):
     readable: Columns
     names: list[str]
     numbers: list[int]
-    partitions: Mapping[str, str | None]
+    beside: Mapping[str, pa.Scalar]
+    types: Mapping[str, pa.DataType]
     all_read: bool
 
     def check_bytes(self, group: int) -> None:
@@ -66,12 +67,18 @@ def open_source(file: InputFile, columns: Columns) -> FileSource:
     """
     with contextlib.ExitStack() as closing:
         opened = closing.enter_context(file.open())
-        footer = footer_of(opened)
+        footer, sources = footer_of(opened), file.sources(columns)
         try:
             plain = open_footer(footer)
-            metadata, found = plain.metadata, readable_in(plain, footer, file.size, columns)
-            configured, read = columns.names, found.names
-            of_path = {} if read == configured else file.values
+            metadata, found = plain.metadata, readable_in(plain, footer, file.size, columns, sources)
+            read = found.names
+            beside = {
+                role: source.value
+                for role, source in sources.items()
+                if source.value is not None
+                and is_allowed(role, source.value.type)
+                and not source.indices(plain.schema_arrow)
+            }
             names = [name for name in dict.fromkeys(read.values()) if name is not None]
             options = {"metadata": metadata, "buffer_size": _BUFFER_BYTES, "pre_buffer": False}
             options["page_checksum_verification"] = True  # for pages that have a checksum
@@ -84,14 +91,10 @@ def open_source(file: InputFile, columns: Columns) -> FileSource:
         except Exception as error:  # it was readable when the shard was cut
             file.check_unchanged()
             raise FileFault("io_error", f"the footer cannot be read any more: {in_words(error)}") from None
-        partitions = {
-            role: of_path[name]
-            for role, name in configured.items()
-            if name is not None and name in of_path and read[role] is None
-        }
-        all_read = all(read[role] == name or name in of_path for role, name in configured.items())
+        all_read = all(read[role] is not None or role in beside for role in sources)
+        types = file.types(columns)
         closing.pop_all()  # the caller closes it
-    return FileSource(file, columns, opened, as_values, as_dictionaries, found, names, numbers, partitions, all_read)
+    return FileSource(file, columns, opened, as_values, as_dictionaries, found, names, numbers, beside, types, all_read)
 
 
 MAX_TEXT_BYTES = 16 * 2**20
@@ -200,9 +203,14 @@ class Reader:
                     if isinstance(part, Unreadable):
                         yield part._replace(detail=f"row group {number} is corrupt: {part.detail}")
                     else:
-                        for row, few in _split(*part, source.names):
+                        for row, few in _split(*part, source):
                             yield documents_of(
-                                few, source.readable, row, all_read=source.all_read, partitions=source.partitions
+                                few,
+                                source.readable,
+                                row,
+                                all_read=source.all_read,
+                                beside=source.beside,
+                                types=source.types,
                             )
             if group is not None and group.stop > stop:
                 self._kept = group
@@ -257,9 +265,11 @@ def _longest_in_dictionary(source: FileSource, group: int) -> int | None:
     return longest
 
 
-def _split(first: int, batch: pa.RecordBatch, names: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _split(first: int, batch: pa.RecordBatch, source: FileSource) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Cut rows, the first of which is row `first`, so that a part takes BATCH_TEXT_BYTES when decoded, or is a row."""
-    ends = np.cumsum(sum(lengths(batch.column(name)) for name in names))
+    beside = sum(value.as_buffer().size for value in source.beside.values() if is_text(value.type) and value.is_valid)
+    sizes = np.full(len(batch), beside, np.int64)
+    ends = np.cumsum(sum((lengths(batch.column(name)) for name in source.names), sizes))
     begin = done = 0
     while begin < len(batch):
         end = max(int(np.searchsorted(ends, done + BATCH_TEXT_BYTES, side="right")), begin + 1)

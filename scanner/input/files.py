@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from pyarrow import fs
 
 from scanner.errors import FileFault, Refused, ScanFailed
+from scanner.input.columns import Columns, ColumnSource, Sources, is_text
 from scanner.input.links import link_target, link_targets, share_inodes
 from scanner.input.tables import (
     DELTA_PREFIX,
@@ -75,6 +76,31 @@ class InputFile:
     def values(self) -> Mapping[str, str | None]:
         """Values of columns that may stand beside the file: in the log of its table, else in the names of folders."""
         return dict(values_of_path(self.inner) if self.entry is None else self.entry.values)
+
+    def sources(self, columns: Columns) -> Sources:
+        """Return where the file has the columns that are asked for. Raises FileFault: its table lacks one."""
+        return {role: self._source(role, name) for role, name in columns.names.items() if name is not None}
+
+    def _source(self, role: str, name: str) -> ColumnSource:
+        values = self.values
+        beside = pa.scalar(values[name], pa.string()) if name in values else None
+        if self.entry is None or not self.entry.columns:
+            is_beside = beside is not None and role != "text"  # a text is never the name of a folder
+            return ColumnSource((name,), None, is_beside, beside if is_beside else None)
+        column = self.entry.columns.get(name)
+        if column is None:
+            names = ", ".join(self.entry.columns)[:200]
+            raise FileFault("missing_column", f"column {name!r} ({role}) is missing; there are: {names}")
+        if role == "text" and not is_text(column.type):
+            raise FileFault("wrong_type", f"column {name!r} ({role}) is {column.type}; allowed: string or binary")
+        value = column.default if beside is None else beside
+        return ColumnSource(column.names, column.field_id, has_value=True, value=value)
+
+    def types(self, columns: Columns) -> dict[str, pa.DataType]:
+        """Return the types that its table gives to ids and accounts, which are written into tables of results."""
+        known = {} if self.entry is None else self.entry.columns
+        named = {"id": columns.id, "account": columns.account}
+        return {role: known[name].type for role, name in named.items() if name is not None and name in known}
 
     @property
     def written(self) -> datetime.datetime | None:

@@ -7,8 +7,9 @@ the files that went into it, as far back as the table has its snapshots (Iceberg
 
 import re
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 import numpy as np
@@ -25,6 +26,7 @@ from scanner.input.tables import (
     FileOrigin,
     LogEntry,
     Snapshot,
+    TableColumn,
     TableFile,
     TableFiles,
     TableReading,
@@ -38,11 +40,14 @@ if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
     from pyiceberg.io import FileIO
     from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask, Table
     from pyiceberg.table.snapshots import Snapshot as TableSnapshot
 
 _MILLISECOND = 10**6  # nanoseconds
+_NOTHING = pa.scalar(None, pa.string())
 _UNKNOWN = 1  # a time before all others, of files whose snapshot the table has no more
+_PATH = 2147483546  # id of the column of paths in files of deletes
 _SECRET = re.compile("token|secret|credential|password|key", re.IGNORECASE)
 _SHORTEST_SECRET = 4  # characters of a part of a URI; shorter ones are words of errors
 _INSTALL = "install brickscan[iceberg] to read Iceberg tables"
@@ -65,14 +70,15 @@ def read_iceberg(named: str, reading: TableReading) -> TableFiles:
         raise Refused(f"input.paths: {named!r}: {_INSTALL}") from None
     try:
         table = _open(named)
-        _refuse_used_names(named, table)
         snapshot = _snapshot(named, table, reading)
         if snapshot is None:
             return TableFiles([])
-        scan = table.scan(row_filter=_rows(reading.where), snapshot_id=snapshot.snapshot_id)
-        tasks = list(scan.plan_files())
+        older = None if (reading.timestamp, reading.version) == (None, None) else snapshot.snapshot_id
+        scan = table.scan(row_filter=_rows(reading.where), snapshot_id=older)
+        tasks, schema = list(scan.plan_files()), scan.projection()
+        columns = _columns(table, schema)
         origins = origins_of(_commits(table, snapshot), _UNKNOWN)
-        deleted = _deletions(table, tasks)
+        deleted = _deletions(table, snapshot, tasks)
     except (NoSuchTableError, NoSuchNamespaceError, NotInstalledError, NotImplementedError, ValueError) as error:
         raise Refused(f"input.paths: Iceberg table {named!r} cannot be read: {_in_a_line(error, named)}") from None
     except Refused:
@@ -92,8 +98,9 @@ def read_iceberg(named: str, reading: TableReading) -> TableFiles:
         if task.file.file_format.name != "PARQUET":
             raise Refused(f"input.paths: {named!r} has {printable(path)}, and only Parquet is read")
         origin = origins.get(named_path, FileOrigin(frozenset(), _UNKNOWN))
-        parents = origin.parents | {named_path} if path in deleted else origin.parents
-        entry = LogEntry(read, _values(table, task.file), deleted.get(path, b""), parents, origin.since)
+        parents = origin.parents | {named_path} if named_path in deleted else origin.parents
+        values = _values(table, schema, task.file)
+        entry = LogEntry(read, values, deleted.get(named_path, b""), parents, origin.since, columns)
         files.append(TableFile(named_path, task.file.file_size_in_bytes, 0, entry))
     return TableFiles(columns_of(files))
 
@@ -156,15 +163,21 @@ def _open(named: str) -> "Table":
     return table
 
 
-def _refuse_used_names(named: str, table: "Table") -> None:
-    """Refuse a column whose name another one had: files are read by names, and old ones hold the other's values."""
-    before = {(field.name, field.field_id) for schema in table.schemas().values() for field in schema.fields}
-    for field in table.schema().fields:
-        if any(name == field.name and of != field.field_id for name, of in before):
-            raise Refused(
-                f"input.paths: Iceberg table {named!r}: column {printable(field.name)!r} has the name of a column that "
-                "was dropped or renamed, whose values old files still hold under it; rename the new column"
-            )
+def _columns(table: "Table", schema: "Schema") -> dict[str, TableColumn]:
+    """Columns of a schema as files have them: by ids, and by names that the table maps to these where files have none.
+
+    A column that was added has its initial default in older rows (Iceberg's specification, "Column Projection").
+    """
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    mapping = table.name_mapping()
+    names = {} if mapping is None else {field.field_id: tuple(field.names) for field in mapping.root}
+    columns = {}
+    for field in schema.fields:
+        kind = schema_to_pyarrow(field.field_type)
+        default = _NOTHING if field.initial_default is None else pa.scalar(field.initial_default, kind)
+        columns[field.name] = TableColumn(names.get(field.field_id, ()), field.field_id, kind, default)
+    return columns
 
 
 def _snapshot(named: str, table: "Table", reading: TableReading) -> "TableSnapshot | None":
@@ -181,14 +194,16 @@ def _snapshot(named: str, table: "Table", reading: TableReading) -> "TableSnapsh
     return found
 
 
-def _values(table: "Table", file: "DataFile") -> tuple[tuple[str, str | None], ...]:
+def _values(table: "Table", schema: "Schema", file: "DataFile") -> tuple[tuple[str, str | None], ...]:
+    """Values of the columns that a file's partition is by, by their names in a schema."""
     from pyiceberg.transforms import IdentityTransform
 
     values = []
     for i, field in enumerate(table.specs()[file.spec_id].fields):
-        name = table.schema().find_column_name(field.source_id)
+        name, value = schema.find_column_name(field.source_id), file.partition[i]
         if name is not None and isinstance(field.transform, IdentityTransform):
-            values.append((name, None if file.partition[i] is None else str(file.partition[i])))
+            kind = schema.find_type(field.source_id)  # a date is a number in the manifest
+            values.append((name, None if value is None else field.transform.to_human_string(kind, value)))
     return tuple(values)
 
 
@@ -232,36 +247,139 @@ def _changes(table: "Table", snapshot: "TableSnapshot") -> tuple[list[str], list
     return changed[ManifestEntryStatus.ADDED], changed[ManifestEntryStatus.DELETED]
 
 
-def _deletions(table: "Table", tasks: Sequence["FileScanTask"]) -> dict[str, bytes]:
-    """Rows of files that delete files take away, by the files' paths. Raises Refused: nobody knows of which files."""
-    read: dict[str, list[tuple[str, NDArray[np.int64]]]] = {}
-    found = {}
-    unmatched = {deletes.file_path for task in tasks for deletes in task.delete_files if _is_vector(deletes)}
+class _Vector(NamedTuple):
+    """What a manifest says of a deletion vector: one of those in a Puffin file.
+
+    data_file: whose rows it takes away, and offset: where it begins in the file, None: the manifest says neither, and
+    only the Puffin file does; number: of rows.
+    """
+
+    path: str
+    data_file: str | None
+    offset: int | None
+    number: int
+
+
+def _deletions(table: "Table", snapshot: "TableSnapshot", tasks: Sequence["FileScanTask"]) -> dict[str, bytes]:
+    """Return the rows of files that delete files take away, by the files' paths.
+
+    Raises:
+        Refused: nobody knows of which files they are.
+        ValueError: a delete file has other rows than the table says.
+    """
+    gone: dict[str, NDArray[np.bool_]] = {}
+    size_of = {_path(task.file.file_path): task.file.record_count for task in tasks}
+
+    def take_away(deletes: str, path: str, rows: NDArray[np.int64]) -> None:
+        size = size_of[path]
+        if size > MOST_SHARDS * MAX_ROWS:
+            raise ValueError(f"{path} is said to have {size:,} rows")
+        if rows.min(initial=0) < 0:
+            raise ValueError(f"{deletes} deletes row {rows.min()} of {path}")
+        gone.setdefault(path, np.zeros(size, np.bool_))[rows] = True
+
+    positions: dict[str, dict[str, NDArray[np.int64]]] = {}
     for task in tasks:
-        if not task.delete_files:
-            continue
-        if task.file.record_count > MOST_SHARDS * MAX_ROWS:
-            raise ValueError(f"{task.file.file_path} is said to have {task.file.record_count:,} rows")
-        gone = np.zeros(task.file.record_count, np.bool_)
         for deletes in task.delete_files:
-            if deletes.file_path not in read:
-                read[deletes.file_path] = list(_positions(table.io, deletes))
-            for path, rows in read[deletes.file_path]:
-                if _path(path) == _path(task.file.file_path):  # engines write file:/ and file:///
-                    if _is_vector(deletes):
-                        _refuse_other_number(deletes, len(rows), deletes.record_count)
-                    if rows.min(initial=0) < 0:
-                        raise ValueError(f"{deletes.file_path} deletes row {rows.min()} of {path}")
-                    gone[rows] = True
-                    unmatched.discard(deletes.file_path)
-        if gone.any():
-            found[task.file.file_path] = pack_rows(gone)
-    if unmatched:
-        raise Refused(
-            f"input.paths: deletion vectors of {printable(min(unmatched))} are of no file of the table; rewrite its "
-            "files at the source (rewrite_data_files), so that no deleted row is read"
-        )
-    return found
+            path = _path(task.file.file_path)
+            if deletes.file_format.name != "PUFFIN":  # a vector has a manifest's entry of its own
+                if deletes.file_path not in positions:
+                    positions[deletes.file_path] = _positions(table.io, deletes)
+                if path in positions[deletes.file_path]:
+                    take_away(deletes.file_path, path, positions[deletes.file_path][path])
+    partitions = {(task.file.spec_id, task.file.partition) for task in tasks}
+    vectors = _vectors(table, snapshot, partitions)
+    for puffin in dict.fromkeys(vector.path for vector in vectors):
+        of_file = [vector for vector in vectors if vector.path == puffin]
+        for path, rows in _rows_of_vectors(table.io, puffin, of_file, size_of):
+            take_away(puffin, path, rows)
+    return {path: pack_rows(rows) for path, rows in gone.items() if rows.any()}
+
+
+def _vectors(table: "Table", snapshot: "TableSnapshot", partitions: Collection[object]) -> list[_Vector]:
+    """Return the deletion vectors of data files in partitions, each by its id of a spec and its values."""
+    # pyiceberg plans by the second version of the format, in which no entry has a place in a Puffin file, and takes
+    # two entries of one Puffin file for one.
+    from pyiceberg.avro.file import AvroFile
+    from pyiceberg.manifest import (
+        DATA_FILE_TYPE,
+        MANIFEST_ENTRY_SCHEMAS,
+        DataFile,
+        DataFileContent,
+        FileFormat,
+        ManifestContent,
+        ManifestEntry,
+        ManifestEntryStatus,
+    )
+
+    place = {field.name: i for i, field in enumerate(DATA_FILE_TYPE[3].fields)}
+    types: dict[int, Any] = {-1: ManifestEntry, 2: DataFile}
+    enums: dict[int, Any] = {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent}
+    vectors = []
+    for manifest in snapshot.manifests(table.io):
+        if manifest.content != ManifestContent.DELETES:
+            continue
+        opened = table.io.new_input(manifest.manifest_path)
+        with AvroFile[ManifestEntry](opened, MANIFEST_ENTRY_SCHEMAS[3], types, enums) as entries:
+            for entry in entries:
+                file, live = entry.data_file, entry.status != ManifestEntryStatus.DELETED
+                is_wanted = (manifest.partition_spec_id, file.partition) in partitions
+                if not live or not is_wanted or file.file_format != FileFormat.PUFFIN:
+                    continue
+                lower, upper = ((bounds or {}).get(_PATH) for bounds in (file.lower_bounds, file.upper_bounds))
+                bound = lower.decode() if lower and lower == upper else None
+                data_file, offset = file[place["referenced_data_file"]] or bound, file[place["content_offset"]]
+                vectors.append(_Vector(file.file_path, data_file and _path(data_file), offset, file.record_count))
+    return vectors
+
+
+def _rows_of_vectors(
+    io: "FileIO", path: str, vectors: Sequence[_Vector], data_files: Collection[str]
+) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Yield the data files of a Puffin file's vectors, each with its rows that are gone.
+
+    The file may hold more vectors than the table has: those of files for which a newer vector stands elsewhere. A newer
+    one takes the same rows away, and more. So where nothing tells them apart, an old one does no harm.
+
+    Raises:
+        Refused: a vector is of none of the data files.
+        ValueError: the file is damaged, or lacks one of the vectors.
+    """
+    from pyiceberg.table.puffin import PuffinFile
+
+    with io.new_input(path).open() as file:
+        puffin = PuffinFile(file.read())
+    blobs = [blob for blob in puffin.footer.blobs if blob.type == "deletion-vector-v1"]
+    file_of = [_path(blob.properties["referenced-data-file"]) for blob in blobs]
+    rows_of = [_rows_of_vector(puffin.get_blob_payload(blob)) for blob in blobs]
+    for blob, rows in zip(blobs, rows_of, strict=True):
+        _refuse_other_number(path, len(rows), int(blob.properties["cardinality"]))
+    wanted, matching = Counter(vector.number for vector in vectors if vector.data_file is None), list[int]()
+    for vector in vectors:
+        if vector.data_file is None:
+            continue
+        same = [i for i, name in enumerate(file_of) if name == vector.data_file]
+        found = [i for i in same if vector.offset in (None, blobs[i].offset)]
+        if not found:
+            raise ValueError(f"{path} lacks the deletion vector of {vector.data_file}, which the table has")
+        _refuse_other_number(path, len(rows_of[found[0]]), vector.number)
+        matching.append(found[0])
+    if wanted:  # their entries say how many rows they take away, and not of which files
+        others = [i for i in range(len(blobs)) if i not in matching]
+        numbers = Counter(len(rows_of[i]) for i in others)
+        if wanted - numbers:
+            _refuse_other_number(path, sum(numbers.elements()), sum(wanted.elements()))
+            raise ValueError(f"{path} lacks a deletion vector that the table has")
+        old_or_wanted = [i for i in others if len(rows_of[i]) in wanted]
+        of_table = [i for i in old_or_wanted if file_of[i] in data_files]
+        matching += of_table if len(of_table) >= wanted.total() else old_or_wanted
+    for i in matching:
+        if file_of[i] not in data_files:
+            raise Refused(
+                f"input.paths: deletion vectors of {printable(path)} are of no file of the table; rewrite its "
+                "files at the source (rewrite_data_files), so that no deleted row is read"
+            )
+        yield file_of[i], rows_of[i]
 
 
 def _rows_of_vector(blob: bytes) -> NDArray[np.int64]:
@@ -283,32 +401,20 @@ def _rows_of_vector(blob: bytes) -> NDArray[np.int64]:
     return np.asarray(rows.to_array(), np.int64)
 
 
-def _is_vector(deletes: "DataFile") -> bool:
-    return deletes.file_format.name == "PUFFIN"
-
-
-def _positions(io: "FileIO", deletes: "DataFile") -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Files that a delete file is about, each with rows that are gone. Raises ValueError: damaged; Refused: unread."""
-    from pyiceberg.table.puffin import PuffinFile
-
-    with io.new_input(deletes.file_path).open() as file:
-        payload = file.read()
-    if _is_vector(deletes):
-        puffin = PuffinFile(payload)
-        for blob in puffin.footer.blobs:
-            gone, count = _rows_of_vector(puffin.get_blob_payload(blob)), int(blob.properties["cardinality"])
-            _refuse_other_number(deletes, len(gone), count)
-            yield blob.properties["referenced-data-file"], gone
-    elif deletes.file_format.name == "PARQUET":
-        rows = pq.read_table(pa.BufferReader(payload), columns=["file_path", "pos"])
-        _refuse_other_number(deletes, len(rows), deletes.record_count)
-        for path in pc.unique(rows["file_path"]).to_pylist():
-            yield path, rows.filter(pc.equal(rows["file_path"], path))["pos"].to_numpy()
-    else:
+def _positions(io: "FileIO", deletes: "DataFile") -> dict[str, NDArray[np.int64]]:
+    """Return the rows that a delete file takes away, by data files. Raises ValueError: damaged; Refused: not read."""
+    if deletes.file_format.name != "PARQUET":
         raise Refused(f"input.paths: delete file {printable(deletes.file_path)} is no Parquet and no Puffin")
+    with io.new_input(deletes.file_path).open() as file:
+        rows = pq.read_table(pa.BufferReader(file.read()), columns=["file_path", "pos"])
+    _refuse_other_number(deletes.file_path, len(rows), deletes.record_count)
+    found: dict[str, list[NDArray[np.int64]]] = defaultdict(list)
+    for path in pc.unique(rows["file_path"]).to_pylist():  # engines write file:/ and file:///
+        found[_path(path)].append(rows.filter(pc.equal(rows["file_path"], path))["pos"].to_numpy())
+    return {path: np.concatenate(parts) for path, parts in found.items()}
 
 
-def _refuse_other_number(deletes: "DataFile", taken_away: int, stated: int) -> None:
+def _refuse_other_number(path: str, taken_away: int, stated: int) -> None:
     """Raise ValueError for a delete file that lacks rows: they would be read although they were deleted."""
     if taken_away != stated:
-        raise ValueError(f"{deletes.file_path} takes {taken_away:,} rows away, where the table says {stated:,}")
+        raise ValueError(f"{path} takes {taken_away:,} rows away, where the table says {stated:,}")

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from scanner.errors import FileFault, ScanFailed
-from scanner.input.columns import Columns
+from scanner.input.columns import Columns, ColumnSource, Sources
 from scanner.input.files import InputFile
 from scanner.input.shards import RowGroup, read_footer, row_groups
 from scanner.storage.locations import REQUESTS_AT_ONCE, is_uri
@@ -48,11 +48,11 @@ Answer = list[RowGroup] | FileFault
 
 
 class _Footer(NamedTuple):
-    """The footer of a file of so many bytes. partitions: names of columns that stand beside the file."""
+    """The footer of a file of so many bytes. sources: where the file has the columns."""
 
     size: int
     data: pa.Buffer
-    partitions: tuple[str, ...]
+    sources: Sources
 
 
 class _Process(NamedTuple):
@@ -61,8 +61,8 @@ class _Process(NamedTuple):
 
     def ask(self, columns: Columns, footers: Sequence[_Footer]) -> Iterator[Answer]:
         """One answer for each footer, in their order. Raises EOFError or OSError when the process ends over one."""
-        sizes = [[footer.size, footer.data.size, footer.partitions] for footer in footers]
-        head = json.dumps([list(columns), sizes]).encode()
+        asked = [[footer.size, footer.data.size, _without_values(footer.sources)] for footer in footers]
+        head = json.dumps([list(columns), asked]).encode()
         self.connection.send_bytes(b"\n".join([head, b"".join(footer.data for footer in footers)]))
         for _ in footers:
             answer = json.loads(self.connection.recv_bytes())
@@ -137,7 +137,7 @@ class Inspector:
             try:
                 if not is_uri(file.location):  # anything in a store can be opened, and then shows its size
                     file.check_unchanged()
-                footers.append(_Footer(file.size, read_footer(file), tuple(file.values)))
+                footers.append(_Footer(file.size, read_footer(file), file.sources(columns)))
                 indices.append(len(answers) - 1)
             except FileFault as fault:
                 answers[-1] = _fault_of_change(file, fault)
@@ -280,18 +280,23 @@ def _answer_requests(line: Connection) -> None:
         while True:
             request = line.recv_bytes()
             begin = request.index(b"\n") + 1
-            columns, sizes = json.loads(request[:begin])
-            for file_size, footer_size, partitions in sizes:
+            names, asked = json.loads(request[:begin])
+            for file_size, footer_size, found in asked:
                 footer = pa.py_buffer(request).slice(begin, footer_size)
                 begin += footer_size
                 signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # ends this process
-                line.send_bytes(json.dumps(_groups_or_fault(footer, file_size, Columns(*columns), partitions)).encode())
+                sources = {role: ColumnSource(*source) for role, source in found.items()}
+                line.send_bytes(json.dumps(_groups_or_fault(footer, file_size, Columns(*names), sources)).encode())
             signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def _groups_or_fault(footer: pa.Buffer, size: int, columns: Columns, partitions: list[str]) -> dict[str, object]:
+def _without_values(sources: Sources) -> dict[str, list[object]]:
+    return {role: [source.names, source.field_id, source.has_value] for role, source in sources.items()}
+
+
+def _groups_or_fault(footer: pa.Buffer, size: int, columns: Columns, sources: Sources) -> dict[str, object]:
     try:
-        return {"groups": row_groups(footer, size, columns, partitions)}
+        return {"groups": row_groups(footer, size, columns, sources)}
     except FileFault as fault:
         return {"fault": [fault.reason, fault.detail.encode(errors="backslashreplace").decode()]}
     except MemoryError:

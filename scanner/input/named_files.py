@@ -340,18 +340,16 @@ def describe(file: InputFile, columns: Columns) -> list[ColumnDescription]:
     """The configured columns of a file that an Inspector found sound. Raises FileFault: it cannot be read any more."""
     with file.open() as opened:
         footer = footer_of(opened)
-    parquet = open_footer(footer)
-    schema, found = parquet.schema_arrow, readable_in(parquet, footer, file.size, columns).names
-    encrypted = encrypted_columns(parquet, footer, file.size, columns.names.values())
-    return [
-        ColumnDescription(
-            role,
-            name,
-            "encrypted" if name in encrypted else str(schema.field(schema.get_field_index(name)).type),
-            found[role] is not None,
-        )
-        if len(schema.get_all_field_indices(name)) == 1
-        else ColumnDescription(role, name, "several columns of one name", read=False)
-        for role, name in columns.names.items()
-        if name is not None
-    ]
+    parquet, sources = open_footer(footer), file.sources(columns)
+    schema, found = parquet.schema_arrow, readable_in(parquet, footer, file.size, columns, sources).names
+    encrypted = encrypted_columns(parquet, footer, file.size, schema.names)
+    described = []
+    for role, source in sources.items():
+        name, indices = columns.names[role] or "", source.indices(schema)
+        kind = "beside the file" if not indices else str(schema.field(indices[0]).type)
+        if len(indices) > 1:
+            kind = "several columns of one name"
+        elif indices and schema.field(indices[0]).name in encrypted:
+            kind = "encrypted"
+        described.append(ColumnDescription(role, name, kind, found[role] is not None or not indices))
+    return described

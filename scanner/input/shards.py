@@ -14,7 +14,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scanner.errors import FileFault
-from scanner.input.columns import Columns, check_columns, readable
+from scanner.input.columns import Columns, Sources, check_columns, readable
 from scanner.input.files import InputFile
 from scanner.input.tables import rows_sha256
 from schemas.registry import MasterKey
@@ -170,9 +170,11 @@ def has_encrypted_columns(metadata: pq.FileMetaData, footer: pa.Buffer) -> bool:
     return bool(footer.size - _TAIL_BYTES - metadata.serialized_size == _SIGNATURE_BYTES)
 
 
-def readable_in(parquet: pq.ParquetFile, footer: pa.Buffer, size: int, columns: Columns) -> Columns:
-    """The columns without ids, accounts and times that cannot be read in a file: by their type, or encrypted."""
-    found = readable(parquet.schema_arrow, columns)
+def readable_in(
+    parquet: pq.ParquetFile, footer: pa.Buffer, size: int, columns: Columns, sources: Sources
+) -> Columns:
+    """As `readable`, also without ids, accounts and times that are encrypted in a file."""
+    found = readable(parquet.schema_arrow, columns, sources)
     encrypted = encrypted_columns(parquet, footer, size, found.names.values())
     identity, account, time = (None if name in encrypted else name for name in (found.id, found.account, found.time))
     return found._replace(id=identity, account=account, time=time)
@@ -189,16 +191,16 @@ def bytes_of(group: pq.RowGroupMetaData, columns: Iterable[int]) -> int:
     return sum(group.column(i).total_uncompressed_size for i in columns)
 
 
-def row_groups(footer: pa.Buffer, size: int, columns: Columns, partitions: Collection[str] = ()) -> list[RowGroup]:
+def row_groups(footer: pa.Buffer, size: int, columns: Columns, sources: Sources) -> list[RowGroup]:
     """Read the footer of a file of `size` bytes, and check that it can be scanned. May end this process.
 
-    partitions: names of columns that stand beside the file.
+    sources: where the file has the columns.
 
     Raises:
         FileFault: the footer cannot be read, contradicts itself, or lacks the columns that are to be read.
     """
     try:
-        return _row_groups(footer, size, columns, partitions)
+        return _row_groups(footer, size, columns, sources)
     except (FileFault, MemoryError):
         raise
     except UnicodeDecodeError:
@@ -207,20 +209,19 @@ def row_groups(footer: pa.Buffer, size: int, columns: Columns, partitions: Colle
         raise FileFault("unreadable", f"the footer cannot be read: {in_words(error)}") from None
 
 
-def _row_groups(footer: pa.Buffer, size: int, columns: Columns, partitions: Collection[str]) -> list[RowGroup]:
+def _row_groups(footer: pa.Buffer, size: int, columns: Columns, sources: Sources) -> list[RowGroup]:
     parquet = open_footer(footer)
     metadata, schema = parquet.metadata, parquet.metadata.schema
-    check_columns(parquet.schema_arrow, columns, partitions)
-    texts = leaves(schema, [columns.text])
+    check_columns(parquet.schema_arrow, columns, sources)
+    names = readable(parquet.schema_arrow, columns, sources).names
+    texts = leaves(schema, [names["text"]])
     begin_of_footer = size - footer.size
-    if has_encrypted_columns(
-        metadata, footer
-    ):  # the metadata of an encrypted column cannot be asked for, whatever it holds
-        encrypted = encrypted_columns(parquet, footer, size, columns.names.values())
-        if columns.text in encrypted:
+    if has_encrypted_columns(metadata, footer):  # which cannot be asked for, whatever they hold
+        encrypted = encrypted_columns(parquet, footer, size, names.values())
+        if names["text"] in encrypted:
             what = f"column {columns.text!r} (text) is encrypted, and cannot be read without its key"
             raise FileFault("encrypted", what)
-        read = [i for i in leaves(schema, columns.names.values()) if schema.column(i).path not in encrypted]
+        read = [i for i in leaves(schema, names.values()) if schema.column(i).path not in encrypted]
     else:
         read = [*range(len(schema))]
     flat = {i for i in read if schema.column(i).max_repetition_level == 0}
@@ -420,6 +421,8 @@ def shard_id(file: InputFile, rows: Range | None, settings: str) -> str:
     of_file = {"path": file.path, "size": file.size, "modified": file.modified, "rows": span, "decides": settings}
     if file.entry is not None:
         of_file["entry"] = [file.entry.values, rows_sha256(file.entry.deleted)]
+        if rows is None:  # a column that lacked may be in the table later, whose files stay as they are
+            of_file["columns"] = sorted(file.entry.columns)
     return _digest(of_file)
 
 

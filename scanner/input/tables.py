@@ -10,7 +10,7 @@ import datetime
 import hashlib
 import posixpath
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from pathlib import PurePosixPath
@@ -48,6 +48,26 @@ _LOGS = {LOG_OF_DELTA: "Delta", ".hoodie": "Hudi"}  # folders in the folder of a
 _ICEBERG_FOLDER, _ICEBERG_FILES = "metadata", (".metadata.json", ".metadata.json.gz")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
+
+class TableColumn(NamedTuple):
+    """A column of a table, and how its data files have it.
+
+    names: names that files may have it under; field_id: the id that tells it in files whose columns have ids, None:
+    names tell; type: of its values in the table, which may be wider than in an older file; default: its value in rows
+    of files that are older than the column.
+    """
+
+    names: tuple[str, ...]
+    field_id: int | None
+    type: pa.DataType
+    default: pa.Scalar
+
+    @classmethod
+    def named(cls, name: str, kind: pa.DataType) -> "TableColumn":
+        """Make a column that files have under one name, and whose older rows have no value."""
+        return cls((name,), None, kind, pa.scalar(None, pa.string()))
+
+
 Values = tuple[tuple[str, str | None], ...]
 """Values of columns that stand beside a file and not in it: names, and values as text."""
 
@@ -80,7 +100,7 @@ class LogEntry:
     them; empty: none; parents: paths, as results show
     them, of the files whose rows it may hold, from all commits that the log still has;
     since: nanoseconds since 1970 by which any of its rows can have been in the table, 0: as
-    the file.
+    the file; columns: of the table as it is read, by their names.
     """
 
     snapshot: Snapshot = field(compare=False)
@@ -88,6 +108,7 @@ class LogEntry:
     deleted: bytes = b""
     parents: frozenset[str] = field(default=frozenset(), compare=False)
     since: int = field(default=0, compare=False)
+    columns: Mapping[str, TableColumn] = field(default_factory=dict, compare=False)
 
 
 class TableFile(NamedTuple):

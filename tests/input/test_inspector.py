@@ -200,7 +200,7 @@ pid = os.fork()
 if pid == 0:
     inspector._answer_requests(theirs)
 theirs.close()
-ours.send_bytes(b'[["text", null, null, null], [[0, 0, []]]]\\n')
+ours.send_bytes(b'[["text", null, null, null], [[0, 0, {}]]]\\n')
 print(os.waitpid(pid, 0)[1])
 """
 

@@ -19,4 +19,4 @@ class InThisProcess:
     """An inspector of files that a test made itself, for `make check`, which starts no process."""
 
     def inspect(self, file: InputFile, columns: Columns) -> list[RowGroup]:
-        return row_groups(read_footer(file), file.size, columns)
+        return row_groups(read_footer(file), file.size, columns, file.sources(columns))
