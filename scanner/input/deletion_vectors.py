@@ -31,7 +31,9 @@ from scanner.storage.locations import filesystem_of
 STALL_SECONDS = 120.0
 """Seconds without CPU time after which the process waits for what never comes, as a FIFO that a log names."""
 
-_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.[0-9]{10}\.([0-9]{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
+CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.[0-9]{10}\.([0-9]{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
+"""Names of checkpoints: the version, and how many parts there are."""
+
 _LEAVES = ("add.path", "add.deletionVector.cardinality", "sidecar.path")
 
 
@@ -131,7 +133,7 @@ def _stated(location: str, version: int) -> tuple[int, dict[str, int]]:
     filesystem, inner = filesystem_of(location)
     log, parts = posixpath.join(inner, LOG_OF_DELTA), dict[tuple[int, int], list[str]]()
     for item in filesystem.get_file_info(fs.FileSelector(log)):
-        if (found := _CHECKPOINT.fullmatch(item.base_name)) and int(found[1]) <= version:
+        if (found := CHECKPOINT.fullmatch(item.base_name)) and int(found[1]) <= version:
             parts.setdefault((int(found[1]), int(found[2] or 1)), []).append(item.path)
     whole = [key for key, paths in parts.items() if len(paths) >= key[1]]
     if not whole:

@@ -14,7 +14,10 @@ from pyarrow import fs
 from scanner.input.tables import Commit
 from scanner.storage.locations import REQUESTS_AT_ONCE, parse_json
 
-_COMMIT, _VECTOR = re.compile(r"([0-9]{20})\.json"), re.compile(rb'"deletionVector"(?!\s*:\s*null)')
+COMMIT = re.compile(r"([0-9]{20})\.json")
+"""Names of commits: the version."""
+
+_VECTOR = re.compile(rb'"deletionVector"(?!\s*:\s*null)')
 _ESCAPE = b"\\u"  # with which a writer may spell names of fields too
 _MILLISECOND = 10**6  # nanoseconds
 _LAST_MILLISECOND = (2**63 - 1) // _MILLISECOND  # since 1970
@@ -60,7 +63,7 @@ class CommitLog:
         self._vectors: dict[str, dict[str, int]] = {}  # stated rows of vectors by files, by commits that add these
         items = filesystem.get_file_info(fs.FileSelector(folder))
         plain = (item for item in items if item.type == fs.FileType.File)  # a FIFO would wait for its writer
-        path_of = {int(found[1]): item.path for item in plain if (found := _COMMIT.fullmatch(item.base_name))}
+        path_of = {int(found[1]): item.path for item in plain if (found := COMMIT.fullmatch(item.base_name))}
         self._numbers = [number for number in sorted(path_of) if number <= version]
         self._paths = [path_of[number] for number in self._numbers]
         self.whole = len(self._numbers) == version + 1

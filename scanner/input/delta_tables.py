@@ -26,8 +26,8 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.input.deletion_vectors import VectorRows, read_deletion_vectors
-from scanner.input.delta_log import CommitLog, actions_of, all_to_nanoseconds
+from scanner.input.deletion_vectors import CHECKPOINT, VectorRows, read_deletion_vectors
+from scanner.input.delta_log import COMMIT, CommitLog, actions_of, all_to_nanoseconds
 from scanner.input.tables import (
     LOG_OF_DELTA,
     Commit,
@@ -45,7 +45,7 @@ from scanner.storage.delta import TABLE_VERSION
 from scanner.storage.locations import filesystem_of, is_uri
 
 _MAPPING = "delta.columnMapping."  # beginning of what a log says of columns and their names in files
-_MAPPING_MODE = f"{_MAPPING}mode"
+_MAPS_COLUMNS = 2  # version of readers that know of it; in later ones it is a feature
 _MILLISECOND = 10**6  # nanoseconds
 _OF_FORMS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """Errors that a log raises which is no log: deltalake reads it by other means, and may find nothing wrong."""
@@ -59,6 +59,12 @@ _READER_FEATURES = {
     "vacuumProtocolCheck",
 }
 """Features of the Delta protocol that readers must know, and that are read here."""
+_WRITE_ROWS = "write the rows that stand into Parquet files in a folder of their own, and name that"
+_ADVICE = {
+    "[Uu]nsupported|not supported": f"; {_WRITE_ROWS}",
+    "Json error|Arrow error|Checkpoint": "; restore the files of its _delta_log from a backup",
+}
+"""What to do, by words of deltalake's errors."""
 _UNUSUAL = r"%|:/|//|(^|/)\.|^/|/$|^$"
 """Paths that may be written in another way, or lead out of a folder: others are what they seem."""
 _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/|.*://", re.DOTALL)
@@ -175,10 +181,17 @@ def _entries(
 
 
 def _refuse_special_files(location: str) -> None:
-    """Raise Refused for a FIFO, socket or device in the log of a table of this machine: which a reader waits for."""
+    """Raise Refused for what is no file of a table's log on this machine: a link out of the table, a FIFO, a device."""
     if "://" in location:
         return
-    for folder, _, names in os.walk(os.path.join(location, LOG_OF_DELTA)):
+    table = os.path.realpath(location).rstrip("/")
+    for folder, folders, names in os.walk(os.path.join(location, LOG_OF_DELTA)):
+        for path in (folder, *(os.path.join(folder, name) for name in (*folders, *names))):
+            if not os.path.realpath(path).startswith(f"{table}/"):
+                raise Refused(
+                    f"input.paths: Delta table {location!r}: {printable(path)!r} is a link that leads out of the "
+                    "table's folder, and is not followed; put the file in its place"
+                )
         for path in (os.path.join(folder, name) for name in names):
             if os.path.exists(path) and not os.path.isfile(path):
                 raise Refused(
@@ -214,14 +227,19 @@ def _read_version(location: str, opened: str, reading: TableReading, named: Call
 
 def _columns(table: DeltaTable) -> dict[str, TableColumn]:
     """Columns of a table as its files have them: by names, or by names and ids of their own ("Column Mapping")."""
-    mode, columns = table.metadata().configuration.get(_MAPPING_MODE, "none"), dict[str, TableColumn]()
+    protocol, columns = table.protocol(), dict[str, TableColumn]()
+    can_map = protocol.min_reader_version == _MAPS_COLUMNS or "columnMapping" in (protocol.reader_features or ())
+    mode = table.metadata().configuration.get(f"{_MAPPING}mode", "none") if can_map else "none"
     partitions, schema = set(table.metadata().partition_columns), table.schema()
     for field, kind in zip(schema.fields, pa.schema(schema.to_arrow()).types, strict=True):
         column = TableColumn.named(field.name, kind)
         if mode != "none":
-            column = column._replace(names=(str(field.metadata[f"{_MAPPING}physicalName"]),))
-        if mode == "id":
-            column = column._replace(field_id=int(field.metadata[f"{_MAPPING}id"]))
+            physical, number = (field.metadata.get(f"{_MAPPING}{name}") for name in ("physicalName", "id"))
+            if physical is None or number is None:
+                raise ValueError(f"column {field.name!r} has no physical name or id, which column mapping needs")
+            column = column._replace(names=(str(physical),))
+            if mode == "id":  # files without ids have the physical name, which no other column ever had
+                column = column._replace(field_id=int(number))
         if field.name in partitions:  # the log has its values, whatever a file says
             column = column._replace(names=(), field_id=None)
         columns[field.name] = column
@@ -283,12 +301,12 @@ def _open(location: str, opened: str, reading: TableReading) -> DeltaTable:
     """The table as it is to be read. Raises as `read_delta`."""
     at = reading.timestamp if reading.version is None else reading.version
     try:
-        table = DeltaTable(opened)
-        if at is not None:
-            table.load_as_version(at)
+        table = DeltaTable(opened, version=reading.version)  # an older version needs no newer commits
+        if reading.timestamp is not None:
+            table.load_as_version(reading.timestamp)
     except DeltaError as error:
-        which = "" if at is None else f" at {at}"
-        raise Refused(f"input.paths: Delta table {location!r} cannot be read{which}: {in_a_line(error)}") from None
+        which, why = "" if at is None else f" at {at}", _why_not_opened(location, reading.version, in_a_line(error))
+        raise Refused(f"input.paths: Delta table {location!r} cannot be read{which}: {why}") from None
     if reading.timestamp is not None:
         _refuse_later(location, table.version(), reading.timestamp)
     properties = table.metadata().configuration
@@ -297,10 +315,31 @@ def _open(location: str, opened: str, reading: TableReading) -> DeltaTable:
     needed = {*(table.protocol().reader_features or ())} - _READER_FEATURES
     if needed:
         raise Refused(
-            f"input.paths: Delta table {location!r} needs {', '.join(sorted(needed))}, which is not read; write the "
-            "rows that stand into Parquet files in a folder of their own, and name that"
+            f"input.paths: Delta table {location!r} needs {', '.join(sorted(needed))}, which is not read; {_WRITE_ROWS}"
         )
     return table
+
+
+def _why_not_opened(location: str, version: int | None, said: str) -> str:
+    """Say why a table cannot be opened, and what to do. said: deltalake's words, which may print parts of its code."""
+    if "catalog-managed" in said:
+        return f"a catalog has its newest commits (catalogManaged), which are not in its folder; {_WRITE_ROWS}"
+    filesystem, inner = filesystem_of(location)
+    files = filesystem.get_file_info(fs.FileSelector(posixpath.join(inner, LOG_OF_DELTA), allow_not_found=True))
+    names = [file.base_name for file in files]
+    commits = {int(found[1]) for name in names if (found := COMMIT.fullmatch(name))}
+    checkpoints = {int(found[1]) for name in names if (found := CHECKPOINT.fullmatch(name))}
+    newest = max(commits | checkpoints, default=-1)
+    if version is not None and version > newest:
+        return f"its newest version is {newest}; name that, or leave `version` out"
+    last = newest if version is None else version
+    begin = max((number + 1 for number in checkpoints if number <= last), default=0)
+    lacking = next((number for number in range(begin, last + 1) if number not in commits), None)
+    if lacking is not None:
+        before = f", or read a version before it: version = {lacking - 1}" if lacking else ""
+        return f"its log lacks the commit {lacking:020d}.json; restore this file from a backup{before}"
+    advice = next((advice for words, advice in _ADVICE.items() if re.search(words, said)), "")
+    return said.partition(" {")[0] + advice  # a brace begins what the code prints of itself
 
 
 def _refuse_later(location: str, version: int, at: datetime.datetime) -> None:

@@ -120,7 +120,7 @@ class InputFile:
         try:
             return filesystem_of(self.location)[0].open_input_file(self.inner)
         except FileNotFoundError:
-            raise FileFault("vanished", "the file was listed, and then it was gone") from None
+            raise self._gone() from None
         except OSError as error:
             raise FileFault("io_error", f"the file cannot be opened: {error}") from None
 
@@ -133,17 +133,44 @@ class InputFile:
         except (OSError, ValueError) as error:  # such as a NUL in the path, which a table's log may name
             raise FileFault("io_error", f"the file cannot be looked up: {error}") from None
         if now.type == fs.FileType.NotFound:
-            raise FileFault("vanished", "the file was listed, and then it was gone")
+            raise self._gone()
+        if self.entry is not None and self._leads_out():
+            raise FileFault(
+                "io_error",
+                "this is a link, or lies behind one, that leads out of its table's folder, and is not followed; write "
+                "the rows that it leads to into the table, or name the folder that it leads to beside it",
+            )
         if now.type != fs.FileType.File:  # opening a FIFO would wait for its writer
             raise FileFault("no_regular_file", "this is a FIFO, socket, device or folder, not a regular file")
-        modified = self.modified if self.entry else now.mtime_ns or 0  # a table's log has another time than its disk
-        if (now.size, modified) != (self.size, self.modified):
+        if self.entry is not None and now.size != self.size:  # its log has another time than its disk
+            raise FileFault(
+                "changed",
+                f"the file has {now.size:,} bytes, where its table states {self.size:,}: another one was written in "
+                "its place, or a part of it is lost; restore it from a backup, or write its rows anew at the source",
+            )
+        if self.entry is None and (now.size, now.mtime_ns or 0) != (self.size, self.modified):
             difference = (
                 f"{self.size} bytes then, {now.size} now"
                 if now.size != self.size
                 else f"modified at {self.modified} ns since 1970 then, at {now.mtime_ns or 0} now"
             )
             raise FileFault("changed", f"the file changed after it was listed: {difference}")
+
+    def _gone(self) -> FileFault:
+        if self.entry is None:
+            return FileFault("vanished", "the file was listed, and then it was gone")
+        return FileFault(
+            "vanished",
+            "its table names this file, and it is gone, as after a vacuum of a version that is still read, or by hand; "
+            "restore it from a backup, or take it out of the table",
+        )
+
+    def _leads_out(self) -> bool:
+        """Whether links lead from a data file out of its table's folder, where that is known and on this machine."""
+        if is_uri(self.location):
+            return False
+        real, folder = os.path.realpath(self.inner), os.path.realpath(self.location)
+        return not real.startswith(f"{folder.rstrip('/')}/")
 
 
 def resolve(path: str, base: Path, date: datetime.date | None) -> str:

@@ -78,7 +78,7 @@ def read_iceberg(named: str, reading: TableReading) -> TableFiles:
         tasks, schema = list(scan.plan_files()), scan.projection()
         columns = _columns(table, schema)
         origins = origins_of(_commits(table, snapshot), _UNKNOWN)
-        deleted = _deletions(table, snapshot, tasks)
+        deleted = _deletions(table, snapshot, tasks, some=reading.where is not None)
     except (NoSuchTableError, NoSuchNamespaceError, NotInstalledError, NotImplementedError, ValueError) as error:
         raise Refused(f"input.paths: Iceberg table {named!r} cannot be read: {_in_a_line(error, named)}") from None
     except Refused:
@@ -114,7 +114,10 @@ def _in_a_line(error: Exception, named: str) -> str:
 
 
 def _secrets(catalog: str) -> Iterator[str]:
-    """Parts of a catalog's properties that may be secret: some by their names, and of URIs all but scheme and host."""
+    """Parts of a catalog's properties that may be secret: some by their names, and of URIs the user and the query.
+
+    The path of a service's address may hold a token. The path of a warehouse or of a database's file is no secret.
+    """
     from pyiceberg.utils.config import Config
 
     for name, value in (Config().get_catalog_config(catalog) or {}).items():
@@ -123,7 +126,8 @@ def _secrets(catalog: str) -> Iterator[str]:
             yield from (part for part in (text, *text.split(":")) if part)  # an id and its secret
         elif "://" in text:
             uri = urlsplit(text)
-            parts = [uri.username or "", uri.password or "", *uri.path.split("/"), *re.split("[&=]", uri.query)]
+            of_path = uri.path.split("/") if uri.scheme in ("http", "https") else []
+            parts = [uri.username or "", uri.password or "", *of_path, *re.split("[&=]", uri.query)]
             yield from (unquote(part) for part in parts if len(part) >= _SHORTEST_SECRET)
 
 
@@ -260,8 +264,10 @@ class _Vector(NamedTuple):
     number: int
 
 
-def _deletions(table: "Table", snapshot: "TableSnapshot", tasks: Sequence["FileScanTask"]) -> dict[str, bytes]:
-    """Return the rows of files that delete files take away, by the files' paths.
+def _deletions(
+    table: "Table", snapshot: "TableSnapshot", tasks: Sequence["FileScanTask"], *, some: bool
+) -> dict[str, bytes]:
+    """Return the rows of files that delete files take away, by the files' paths. some: whether files were chosen.
 
     Raises:
         Refused: nobody knows of which files they are.
@@ -287,7 +293,7 @@ def _deletions(table: "Table", snapshot: "TableSnapshot", tasks: Sequence["FileS
                     positions[deletes.file_path] = _positions(table.io, deletes)
                 if path in positions[deletes.file_path]:
                     take_away(deletes.file_path, path, positions[deletes.file_path][path])
-    partitions = {(task.file.spec_id, task.file.partition) for task in tasks}
+    partitions = {(task.file.spec_id, task.file.partition) for task in tasks} if some else None
     vectors = _vectors(table, snapshot, partitions)
     for puffin in dict.fromkeys(vector.path for vector in vectors):
         of_file = [vector for vector in vectors if vector.path == puffin]
@@ -296,8 +302,8 @@ def _deletions(table: "Table", snapshot: "TableSnapshot", tasks: Sequence["FileS
     return {path: pack_rows(rows) for path, rows in gone.items() if rows.any()}
 
 
-def _vectors(table: "Table", snapshot: "TableSnapshot", partitions: Collection[object]) -> list[_Vector]:
-    """Return the deletion vectors of data files in partitions, each by its id of a spec and its values."""
+def _vectors(table: "Table", snapshot: "TableSnapshot", partitions: Collection[object] | None) -> list[_Vector]:
+    """Return the deletion vectors of data files in partitions, each by a spec's id and its values; None: of all."""
     # pyiceberg plans by the second version of the format, in which no entry has a place in a Puffin file, and takes
     # two entries of one Puffin file for one.
     from pyiceberg.avro.file import AvroFile
@@ -323,7 +329,7 @@ def _vectors(table: "Table", snapshot: "TableSnapshot", partitions: Collection[o
         with AvroFile[ManifestEntry](opened, MANIFEST_ENTRY_SCHEMAS[3], types, enums) as entries:
             for entry in entries:
                 file, live = entry.data_file, entry.status != ManifestEntryStatus.DELETED
-                is_wanted = (manifest.partition_spec_id, file.partition) in partitions
+                is_wanted = partitions is None or (manifest.partition_spec_id, file.partition) in partitions
                 if not live or not is_wanted or file.file_format != FileFormat.PUFFIN:
                     continue
                 lower, upper = ((bounds or {}).get(_PATH) for bounds in (file.lower_bounds, file.upper_bounds))

@@ -170,9 +170,7 @@ def has_encrypted_columns(metadata: pq.FileMetaData, footer: pa.Buffer) -> bool:
     return bool(footer.size - _TAIL_BYTES - metadata.serialized_size == _SIGNATURE_BYTES)
 
 
-def readable_in(
-    parquet: pq.ParquetFile, footer: pa.Buffer, size: int, columns: Columns, sources: Sources
-) -> Columns:
+def readable_in(parquet: pq.ParquetFile, footer: pa.Buffer, size: int, columns: Columns, sources: Sources) -> Columns:
     """As `readable`, also without ids, accounts and times that are encrypted in a file."""
     found = readable(parquet.schema_arrow, columns, sources)
     encrypted = encrypted_columns(parquet, footer, size, found.names.values())

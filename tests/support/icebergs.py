@@ -4,7 +4,7 @@ import json
 import struct
 import uuid
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,20 +90,50 @@ def puffin_file(
 
     named: in its blob; bitmaps: others than of these rows.
     """
-    # a 64-bit bitmap of one Roaring bitmap of one array of rows below 2^16
-    head = struct.pack("<qI", 1, 0) + struct.pack("<IIHHI", 12346, 1, 0, len(rows) - 1, 16)
-    body = struct.pack("<I", 1681511377) + (bitmaps or head + struct.pack(f"<{len(rows)}H", *rows))
-    blob = struct.pack(">i", len(body)) + body + struct.pack(">I", zlib.crc32(body))
-    described = {
-        "type": "deletion-vector-v1", "fields": [2147483546], "snapshot-id": -1, "sequence-number": -1, "offset": 4,
-        "length": len(blob), "properties": {"referenced-data-file": named or path, "cardinality": str(len(rows))},
-    }  # fmt: skip
-    footer = json.dumps({"blobs": [described]}).encode()
-    file = _new_file(table, "vector.puffin")
-    magic = b"PFA1"
-    file.write_bytes(magic + blob + magic + footer + struct.pack("<i", len(footer)) + bytes(4) + magic)
+    file = _write_puffin(table, {named or path: rows}, bitmaps)
     bounds = {2147483546: path.encode()}
     return delete_file(file, FileFormat.PUFFIN, len(rows), lower_bounds=bounds, upper_bounds=bounds)
+
+
+def shared_puffin_file(
+    table: Table, rows_of: Mapping[str, Sequence[int]], live: Collection[str] = ()
+) -> list[DataFile]:
+    """A Puffin file with vectors of several data files, and the manifest's entries of those of `live` (all).
+
+    The entries do not say of which files they are, as those of other writers.
+    """
+    file = _write_puffin(table, rows_of)
+    return [delete_file(file, FileFormat.PUFFIN, len(rows_of[path])) for path in live or rows_of]
+
+
+def _write_puffin(table: Table, rows_of: Mapping[str, Sequence[int]], bitmaps: bytes | None = None) -> Path:
+    magic, blobs, described = b"PFA1", b"", []
+    for path, rows in rows_of.items():
+        # a 64-bit bitmap of one Roaring bitmap of one array of rows below 2^16
+        head = struct.pack("<qI", 1, 0) + struct.pack("<IIHHI", 12346, 1, 0, len(rows) - 1, 16)
+        body = struct.pack("<I", 1681511377) + (bitmaps or head + struct.pack(f"<{len(rows)}H", *rows))
+        blob = struct.pack(">i", len(body)) + body + struct.pack(">I", zlib.crc32(body))
+        described.append({
+            "type": "deletion-vector-v1", "fields": [2147483546], "snapshot-id": -1, "sequence-number": -1,
+            "offset": 4 + len(blobs), "length": len(blob),
+            "properties": {"referenced-data-file": path, "cardinality": str(len(rows))},
+        })  # fmt: skip
+        blobs += blob
+    footer = json.dumps({"blobs": described}).encode()
+    file = _new_file(table, "vector.puffin")
+    file.write_bytes(magic + blobs + magic + footer + struct.pack("<i", len(footer)) + bytes(4) + magic)
+    return file
+
+
+def give_defaults(table: Table, defaults: Mapping[str, Any]) -> None:
+    """Make a table one of version 3 of the format, whose columns have initial defaults; pyiceberg only reads these."""
+    file = Path(table.metadata_location.removeprefix("file://"))
+    metadata = json.loads(file.read_text())
+    metadata |= {"format-version": 3, "next-row-id": 1000}
+    for field in metadata["schemas"][-1]["fields"]:
+        if field["name"] in defaults:
+            field["initial-default"] = field["write-default"] = defaults[field["name"]]
+    file.write_text(json.dumps(metadata))
 
 
 def _new_file(table: Table, name: str) -> Path:
