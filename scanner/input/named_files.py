@@ -342,7 +342,8 @@ def describe(file: InputFile, columns: Columns) -> list[ColumnDescription]:
         footer = footer_of(opened)
     parquet, sources = open_footer(footer), file.sources(columns)
     schema, found = parquet.schema_arrow, readable_in(parquet, footer, file.size, columns, sources).names
-    encrypted = encrypted_columns(parquet, footer, file.size, schema.names)
+    there = [schema.field(i).name for source in sources.values() for i in source.indices(schema)]
+    encrypted = encrypted_columns(parquet, footer, file.size, there)
     described = []
     for role, source in sources.items():
         name, indices = columns.names[role] or "", source.indices(schema)
