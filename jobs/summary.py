@@ -153,6 +153,8 @@ def summary(
         *_audited(outcome, verbose=verbose),
     ]
     lines += _nothing_found(outcome)
+    if outcome.unread.allowed:
+        lines += _line("careful", f"{outcome.unread.nothing} allow_empty lets such a night end with 0.")
     for caution in cautions:
         lines += _line("careful", printable(caution))
     if outcome.dropped:
@@ -320,7 +322,7 @@ def _nothing_found(outcome: "ScanOutcome") -> Iterator[str]:
 
 def _ended(outcome: "ScanOutcome") -> Iterator[str]:
     done = outcome.totals.shards + outcome.work.skipped
-    if outcome.unread.nothing:
+    if outcome.unread.nothing and not outcome.unread.allowed:
         yield outcome.unread.nothing
     if outcome.exit_code > 128:
         yield (

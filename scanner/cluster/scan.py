@@ -49,7 +49,7 @@ from scanner.detection.attribution import EarlierScans
 from scanner.detection.open_plan import check_plan
 from scanner.detection.token_levels import model_pass_of
 from scanner.errors import Refused
-from scanner.input.files import InputFile, list_files
+from scanner.input.files import InputFile, empty_in_a_store, list_files
 from scanner.input.shards import DriverShare, Shard
 from scanner.input.tables import Snapshot
 from scanner.interrupts import Terminated, as_it_came, interrupts_held, interrupts_noted, sigterm_interrupts
@@ -295,7 +295,8 @@ class _Scan:
         strict, whole = files is None, files is None and self._share is None
         self._wait("listing the input")
         if files is None:
-            files = list_files(plan.locations, passed_over=passed_over.append, reading=plan.table_reading)
+            missing = empty_in_a_store if plan.config.allow_empty else None
+            files = list_files(plan.locations, missing, passed_over.append, reading=plan.table_reading)
         if self._share is not None:
             files = [file for file in files if self._share.holds(file)]
         with contextlib.ExitStack() as ray_runs:

@@ -26,7 +26,7 @@ from scanner.cluster.work import (
 from scanner.detection.open_plan import check_secrets, check_tokenizers, check_users
 from scanner.detection.token_levels import model_pass_of, reader_config
 from scanner.errors import FileFault, Refused, ScanFailed
-from scanner.input.files import list_files
+from scanner.input.files import empty_in_a_store, list_files
 from scanner.input.named_files import describe
 from scanner.input.shards import DriverShare
 from scanner.printable import counted
@@ -157,7 +157,8 @@ class _Input:
     def __init__(self, plan: Plan, share: DriverShare | None) -> None:
         self._plan, self._share = plan, share
         self._passed_over: list[str] = []
-        listed = list_files(plan.locations, passed_over=self._passed_over.append, reading=plan.table_reading)
+        missing = empty_in_a_store if plan.config.allow_empty else None
+        listed = list_files(plan.locations, missing, self._passed_over.append, reading=plan.table_reading)
         self._listed = len(listed)
         self._files = [file for file in listed if share is None or share.holds(file)]
         self._inspected: InspectedInput
@@ -184,6 +185,8 @@ class _Input:
             )
         says += passed_over_in_words(self._passed_over)
         self._refuse_nothing(says)
+        if not self._files and self._share is None:
+            says.append(f"no Parquet file in {', '.join(self._plan.locations)}, as allow_empty lets a night be")
         facts = {
             "files": len(self._files),
             "bytes": size,

@@ -438,8 +438,9 @@ def what_was_not_read(
     moved = any(shard.file.entry is not None and shard.file.entry.parents for shard in work.found)
     if whole.documents > whole.quarantined or moved:
         return UnreadInput(over, found, whole=whole, too_much=beyond)
-    quiet = not found and not over
-    return UnreadInput(over, found, _sentence(files, found, quiet), quiet and plan.config.allow_empty, whole, beyond)
+    allowed = not found and not over and plan.config.allow_empty
+    advice = " Set allow_empty = true if nights may be quiet." * (not found and not over and not allowed)
+    return UnreadInput(over, found, _nothing(plan, files, found) + advice, allowed, whole, beyond)
 
 
 def _whole(plan: Plan, work: "ScanWork", totals: "ScanTotals") -> WholeInput:
@@ -479,14 +480,14 @@ def _too_much(
         )
 
 
-def _sentence(files: int, found: Sequence[Reason], quiet: bool) -> str:
+def _nothing(plan: Plan, files: int, found: Sequence[Reason]) -> str:
     if found:
         what = f"all that the input holds is in quarantine ({in_words(found)}): see `brickscan quarantine`"
     elif files:
         what = f"the input's Parquet files ({files:,}) hold no documents"
     else:
-        what = "the input holds no Parquet file"
-    return f"Nothing was read: {what}." + " Set allow_empty = true if nights may be quiet." * quiet
+        what = f"no Parquet file is in {', '.join(map(printable, plan.locations))}"
+    return f"Nothing was read: {what}."
 
 
 def other_names(paths: Iterable[str]) -> str:

@@ -293,8 +293,18 @@ def _escaped(uri: str) -> str:
     return parts._replace(path=quote(parts.path, safe="/=")).geturl()
 
 
-def _missing(location: str) -> Refused:
-    return Refused(f"input.paths: {location!r} does not exist; name a Parquet file or a folder of them")
+def _missing(location: str, more: str = "") -> Refused:
+    return Refused(f"input.paths: {location!r} does not exist; name a Parquet file or a folder of them{more}")
+
+
+def empty_in_a_store(location: str) -> None:
+    """Let a missing prefix of a store count as empty, for `missing` of `list_files`: a store has no empty folders.
+
+    Raises:
+        Refused: it is a path of this machine.
+    """
+    if not is_uri(location):
+        raise _missing(location, "; allow_empty is for a folder that is there and holds nothing")
 
 
 @contextlib.contextmanager

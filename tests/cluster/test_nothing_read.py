@@ -10,11 +10,13 @@ import pytest
 from scanner.cluster import follow as following
 from scanner.cluster.follow import Landing, follow
 from scanner.cluster.work import other_names
+from scanner.input import files
 from scanner.input.files import list_files
 from scanner.input.tables import NEWEST_TABLES
 from scanner.results.scan_list import Reason, in_words
 from tests.support.columns import COLUMNS
 from tests.support.command_line import call
+from tests.support.slow_store import SlowStore
 
 
 def empty_folder(night, plain):
@@ -62,9 +64,9 @@ def some_of_each(night, plain):
 QUIET = " Set allow_empty = true if nights may be quiet."
 QUARANTINE = "Nothing was read: all that the input holds is in quarantine ({}): see `brickscan quarantine`."
 DAYS = {
-    empty_folder: "Nothing was read: the input holds no Parquet file." + QUIET,
-    a_csv: "Nothing was read: the input holds no Parquet file.",
-    endings_that_are_not_read: "Nothing was read: the input holds no Parquet file.",
+    empty_folder: "Nothing was read: no Parquet file is in {folder}." + QUIET,
+    a_csv: "Nothing was read: no Parquet file is in {folder}.",
+    endings_that_are_not_read: "Nothing was read: no Parquet file is in {folder}.",
     a_csv_called_parquet: QUARANTINE.format("not_parquet 1 file"),
     files_without_rows: "Nothing was read: the input's Parquet files (2) hold no documents." + QUIET,
     texts_that_are_null: QUARANTINE.format("null_text 4 documents"),
@@ -88,7 +90,7 @@ def test_a_night_that_read_nothing_is_not_green(night, plain, day):
         assert code == 4, out + err
         assert night.last_scan()["exit_code"] == 4
         hands = " ".join(out[out.index("needs a hand:") :].split())
-        assert f"- {DAYS[day]}" in hands
+        assert f"- {DAYS[day].format(folder=night.input)}" in hands
         assert OVER.get(day, "") in hands
         assert ("passed over" in out) == (day in OVER)
         code, out, _ = call("flagged", night.config)
@@ -98,7 +100,30 @@ def test_a_night_that_read_nothing_is_not_green(night, plain, day):
 
     night.configure(more="allow_empty = true")
     allowed = DAYS[day].endswith(QUIET)  # a night with unreadable input is not a quiet night
-    assert call("scan", night.config)[0] == night.last_scan()["exit_code"] == (0 if allowed else 4)
+    code, out, _ = call("scan", night.config)
+    assert code == night.last_scan()["exit_code"] == (0 if allowed else 4)
+    said = DAYS[day].removesuffix(QUIET).format(folder=night.input)
+    assert (f"careful {said} allow_empty lets such a night end with 0." in " ".join(out.split())) == allowed
+    assert ("needs a hand:" not in out) == allowed
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_a_missing_folder_is_no_quiet_night(night, monkeypatch):
+    """`allow_empty` or not, it is refused by its path; of a store, which has no empty folders, it counts as empty."""
+    night.input.rmdir()
+    for more in ("", "allow_empty = true"):
+        night.configure(more=more)
+        for check in ((), ("--check",)):
+            code, _, err = call("scan", night.config, *check)
+            assert (code, f"{str(night.input)!r} does not exist" in err) == (2, True)
+    monkeypatch.setattr(files, "filesystem_of", SlowStore(0).filesystem_of)
+    paths = [f"s3:/{night.input}"]
+    night.configure(paths=paths)
+    assert call("scan", night.config)[0] == 2
+    night.configure(more="allow_empty = true", paths=paths)
+    for check in ("--check", "--verbose"):
+        code, out, err = call("scan", night.config, check)
+        assert (code, paths[0] in out) == (0, True), err
 
 
 @pytest.mark.usefixtures("without_ray")
@@ -143,9 +168,9 @@ def test_hidden_files_need_a_hand(night, plain):
 @pytest.mark.usefixtures("without_ray")
 def test_files_that_vanish_are_not_read(night, plain, monkeypatch):
     path = night.write("a", [plain(40, 1)])
-    files = list_files([str(night.input)])
+    listed = list_files([str(night.input)])
     path.unlink()
-    monkeypatch.setattr("scanner.cluster.scan.list_files", lambda *_, **__: files)
+    monkeypatch.setattr("scanner.cluster.scan.list_files", lambda *_, **__: listed)
     code, out, _ = call("scan", night.config)
     assert code == 4
     assert f"- {QUARANTINE.format('vanished 1 file')}" in " ".join(out.split())

@@ -25,7 +25,7 @@ def test_the_days_until_a_night_runs(night, registry, marked, plain):
     (night.input / "posts.PARQUET").write_bytes(b"PAR1")
     code, out, err = call("scan", night.config)
     assert code == 4, err
-    assert "Nothing was read: the input holds no Parquet file." in out
+    assert "Nothing was read: no Parquet file is in " in out
     assert "- 2 files passed over, not ending in .parquet (" in out
     assert all(f"{ending} 1" in out for ending in (".csv", ".PARQUET"))
 
