@@ -71,6 +71,7 @@ def of_outcome(outcome: "ScanOutcome", plan: "Plan") -> dict[str, Any]:
         "first_commit_seconds": outcome.first_commit,
         "shards": work.shards,
         "shards_done_before": work.skipped,
+        "looks_price": work.looks_price,
         "shards_left": work.shards - work.skipped - totals.shards,
         "documents": counts.documents,
         "flagged": counts.flagged,

@@ -229,6 +229,12 @@ def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
     if whole.canaries:
         flagged += f", beside {whole.canaries:,} of canaries, found and named right"
     yield from _line("flagged", f"{flagged}, at a false-positive rate of {one_in(math.log10(false_positive_rate))}")
+    if outcome.work.looks_price > 1:
+        yield from _line(
+            "looks added",
+            "scans before tested texts of this input with other shares of looks, so that unmarked ones may be flagged "
+            f"{outcome.work.looks_price:.4g} times as often, over all of these scans",
+        )
     yield from _proved(outcome)
     if outcome.model_pass.reader_sha256 is not None:
         read, more = outcome.model_pass.texts, counted(outcome.model_pass.flagged, "more document")

@@ -7,8 +7,9 @@ scan, since common n-grams make hits under one key come together. Everything tha
 
 Each way to test a text under a key has a share of the false-positive rate (SPEC §3): a p-value is corrected by
 1/(weight of the key · weight of the unit · weight of the variant). The weights of each kind sum to 1 at most, so that
-P(flagged falsely in any way) stays within the rate, also when another way is turned on later. A way that a text does
-not have gives its share to another way (ErrorShares.corrections).
+P(flagged falsely in any way) stays within the rate. A way that a text does not have gives its share to another way
+(ErrorShares.corrections). Other weights for texts that were scanned are further looks at them, and raise the rate by a
+factor (price_of_looks): a scan refuses them, unless it is told to pay.
 """
 
 import datetime
@@ -18,6 +19,7 @@ import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,6 +103,24 @@ class ErrorShares(NamedTuple):
         of_parts = {name: of_units.pop(name) for name in ("windows", "segments")}
         return of_units | of_parts if self.segments else of_units
 
+    def looks(self, key: MasterKey, *, differs: bool, parted: bool) -> dict[str, float]:
+        """The share of each look that a text of some form has under a key, by a name: at most 1 together.
+
+        differs, parted: as for `corrections`.
+        """
+        normalised = differs and format_of(key).basis().proven
+        of_variants = (key.tested_among(1) / self.corrections(key, 1, differs, parted)).tolist()
+        found = {"as written": of_variants[0]}
+        if self.normalised is not None and normalised:
+            found["normalised"] = of_variants[1]
+        if self.span is not None and parted:  # other kinds of parts are other looks
+            found[f"parts {self.windows:d}{self.segments:d}"] = self.span
+        if self.account is not None:
+            found["account"] = self.account
+        if self.weighed is not None and can_have_levels(key):
+            found["weighed"] = self.weighed
+        return found
+
     def of_model_pass(self) -> "ErrorShares":
         """Weights of a text whose tokens count by a model: as a whole, as it stands. Raises ValueError: not tested."""
         if self.weighed is None:
@@ -115,8 +135,9 @@ class ErrorShares(NamedTuple):
         Three facts fix K before any draw: whether the text differs from its normal form, whether it has parts that are
         tested, and whether a model can weigh the key's tokens. The whole text, in all of its variants, takes over the
         weight of parts and of levels that it lacks; the text as it stands takes over that of a normal form. So the
-        weights of a text are at most 1 together: P(p ≤ α · weight in any look) ≤ Σ α · weight ≤ α. No score, cut or
-        missing machine moves a weight.
+        weights of a text are at most 1 together. A look passes where p ≤ 1 − (1 − α)^weight. Scores of one key increase
+        in the same independent draws, so P(no look passes) ≥ Π (1 − α)^weight ≥ 1 − α (docs/concepts/p-values.md). No
+        score, cut or missing machine moves a weight.
         key: one whose law is not proven tests no normalised text; keys_tested: share equally, for a key without a
         weight of its own; differs, parted: whether the normalised text is another one, and the text has parts that are
         tested, bool, of one shape. The result is float64[variants, …].
@@ -143,6 +164,24 @@ class ErrorShares(NamedTuple):
         if self.account is None:
             raise ValueError("accounts have no weight: they are not tested")
         return float(key.tested_among(keys_tested) / exact_fraction(self.account))
+
+
+def price_of_looks(history: Collection[ErrorShares], keys: Sequence[MasterKey]) -> float:
+    """How many times the false-positive rate texts may be flagged falsely that were tested with several shares.
+
+    A look that had several shares flags at the largest of them, so that the price is the sum of the looks' largest, in
+    the form of text and under the key where it is largest. Example: a text that was tested as it stands with all of the
+    rate, then with one half as it stands and one half normalised, is flagged falsely at most 1 + 1/2 times as often.
+    """
+    prices = [1.0]
+    for key in keys:
+        for differs, parted in product((False, True), repeat=2):
+            largest: dict[str, float] = {}
+            for shares in history:
+                for look, share in shares.looks(key, differs=differs, parted=parted).items():
+                    largest[look] = max(largest.get(look, 0.0), share)
+            prices.append(sum(largest.values()))
+    return round(max(prices), 9)  # what shares as decimal numbers leave of 1
 
 
 NO_VARIANTS = ErrorShares()

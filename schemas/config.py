@@ -184,8 +184,9 @@ def exact_fraction(weight: float) -> Fraction:
 class WeightsConfig(_ConfigTable):
     """Shares of the false-positive rate, for units and for variants of texts. None: equal shares of those turned on.
 
-    A unit or variant that is turned off may have a share too, kept for later: p-values of the others are no larger
-    after. A look that a text does not have gives its share to the whole text as it stands.
+    A unit or variant that is turned off may have a share too, kept for later: where the others keep theirs, it can be
+    turned on for texts that were scanned, and no price is paid (`looks_added`). A look that a text does not have gives
+    its share to the whole text as it stands.
     """
 
     document: Weight | None = None  # share of texts as a whole
@@ -289,6 +290,9 @@ class ScanConfig(_ConfigTable):
     retain: str | None = None  # "400d": nights that began longer ago are dropped after each scan; None: all stay
     retain_flags: bool = False  # leave the rows of dropped nights in `flags`
     input: InputConfig
+    # scan texts anew by other shares of looks than before, and pay for it: unmarked ones are flagged as many times as
+    # often as the summary says
+    looks_added: bool = False
     variants: VariantsConfig = VariantsConfig()
     spans: SpansConfig = SpansConfig()
     accounts: AccountsConfig | None = None

@@ -151,6 +151,8 @@ SHARDS = pa.schema(
         pa.field("moved_from", pa.list_(pa.string())),  # files in which its file's rows were scanned
         pa.field("dedup", pa.string()),  # as in SCANS, also of scans that were killed; null: written before this column
         pa.field("min_scored", pa.int64()),  # as dedup
+        # shares of the false-positive rate that the looks at its texts had, as JSON (scanner.scan_plan.ErrorShares)
+        pa.field("looks", pa.string()),
     ]
 )
 """One row per range of rows of a file that a scan finished: its counts, and which rows of VERDICTS are the newest."""

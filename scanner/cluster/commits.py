@@ -27,6 +27,7 @@ from scanner.results.current_rows import SIDE_TABLES, enter_side_rows, run_numbe
 from scanner.results.transactions import TableEntry, Tables, commit, find_committed
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import write_file
+from scanner.storage.toml import canonical
 from schemas.tables import SHARDS
 from schemas.words import AuditState
 
@@ -248,7 +249,7 @@ class Committer:
             # rows of a table's file that were scanned before keep their verdicts, which a range would hide
             "rows": shard.rows.documents if counts.documents or shard.file.entry is None else 0,
             "keys": key_set(shard.keys) if shard.keys else self._plan.key_set,
-            "file": f"{shard.file.size}:{shard.file.modified}",
+            "file": shard.file.stamp,
             "began_at": self._began,
             "scanned_at": datetime.now(UTC),
             "documents": counts.documents,
@@ -264,6 +265,7 @@ class Committer:
             "moved_from": shard.file.moved_from or None,
             "dedup": self._plan.config.dedup,
             "min_scored": self._plan.config.min_scored,
+            "looks": canonical(self._plan.weights._asdict()),
         }
 
     def _write_lost(self, finished: FinishedShard) -> Files:

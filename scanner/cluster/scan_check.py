@@ -233,8 +233,19 @@ class _Input:
         }
         for key_ids, number in by_one_key.items():
             says.append(f"{counted(number, 'document')} under {key_ids} alone: the others are done")
-        facts = {"shards": work.shards, "shards_done": work.skipped, "documents_left": work.documents}
-        return CheckFinding("done", tuple(says), facts | {"documents_left_for_some_keys": by_one_key})
+        if work.looks_price > 1:
+            says.append(
+                f"scans before had other shares of looks: unmarked texts may be flagged {work.looks_price:.4g} times "
+                "as often as false_positive_rate says (looks_added)"
+            )
+        facts = {
+            "shards": work.shards,
+            "shards_done": work.skipped,
+            "documents_left": work.documents,
+            "documents_left_for_some_keys": by_one_key,
+            "looks_price": work.looks_price,
+        }
+        return CheckFinding("done", tuple(says), facts)
 
 
 def _costs(plan: Plan, work: ScanWork, workers: int, memory: int) -> Iterator[CheckFinding]:

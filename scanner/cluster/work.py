@@ -7,6 +7,7 @@ alone. The rows of both stand beside each other, and the best row of each docume
 """
 
 import hashlib
+import json
 import logging
 import shlex
 from collections import Counter
@@ -32,8 +33,8 @@ from scanner.results.filters import filters_used, fixed_filter
 from scanner.results.queries import rules_ever
 from scanner.results.retention import cutoff, done_in_frozen_nights
 from scanner.results.scan_list import EXAMPLES_TOLD, NOTHING_READ, Reason, WholeInput, in_words, reasons, whole_input
-from scanner.results.transactions import Tables, find_committed
-from scanner.scan_plan import Plan
+from scanner.results.transactions import Tables, find_committed, read_whole
+from scanner.scan_plan import ErrorShares, Plan, price_of_looks
 from schemas.registry import MasterKey
 
 if TYPE_CHECKING:
@@ -176,7 +177,8 @@ class ScanWork:
     shards: how many, a file at fault counts as one. skipped: how many were done before. left: those to be scanned.
     found: all of sound files, done ones included. faults: files at fault that are not yet in quarantine. at_fault: ids
     of all files at fault. earlier: shards of the same rows as others of `found`, done under other keys, which do not
-    look at them again.
+    look at them again. looks_price: how many times the false-positive rate unmarked texts of it may be flagged, since
+    scans before had other looks at them (scanner.scan_plan.price_of_looks); 1: they had none.
     """
 
     shards: int
@@ -186,6 +188,7 @@ class ScanWork:
     faults: tuple[tuple[InputFile, FileFault], ...]
     at_fault: tuple[str, ...] = ()
     earlier: tuple[Shard, ...] = ()
+    looks_price: float = 1.0
 
     @property
     def documents(self) -> int:
@@ -289,7 +292,47 @@ def _look_back(plan: Plan, inspected: InspectedInput) -> tuple[ScanWork, set[str
         rules = _rules(plan)
         refuse_second_rule(plan, rest, recorded, rules, done)
         others = done_under_others(plan, rest, recorded, done)
-    return leave_out_done(inspected, whole, others), logged
+    work = leave_out_done(inspected, whole, others)
+    return replace(work, looks_price=_price_of_looks(plan, inspected.shards, work.left)), logged
+
+
+def _price_of_looks(plan: Plan, shards: Sequence[Shard], left: Sequence[Shard]) -> float:
+    """The price of the looks that scans have had at the texts of shards, with those that this scan adds where it reads.
+
+    Raises:
+        Refused: a shard is left whose texts had other looks, and `looks_added` is not set.
+    """
+    # 1. The looks of each file before, by its path and stamp; of files whose rows a commit moved, by the path alone.
+    parents_of = {shard.file.path: shard.file.entry.parents for shard in shards if shard.file.entry is not None}
+    paths = pl.Series(sorted({shard.file.path for shard in shards}.union(*parents_of.values())), dtype=pl.String)
+    scanned = read_whole(plan.results, "shards", paths).filter(pl.col("path").is_in(paths.implode()))
+    before: dict[tuple[str, str | None], set[ErrorShares]] = {}
+    for path, stamp, looks in scanned.select("path", "file", "looks").unique().drop_nulls().collect().iter_rows():
+        for of in (stamp, None):
+            before.setdefault((path, of), set()).add(ErrorShares(**json.loads(looks)))
+    # 2. The price of each history, once.
+    rows_left = {(shard.file.path, shard.rows) for shard in left}
+    prices: dict[frozenset[ErrorShares], float] = {frozenset(): 1.0}
+    for shard in shards if before else ():
+        moved = ((path, None) for path in parents_of.get(shard.file.path, ()))
+        history = frozenset[ErrorShares]().union(*(before.get(of, ()) for of in (_stamped(shard.file), *moved)))
+        is_left = (shard.file.path, shard.rows) in rows_left
+        if is_left and history:
+            history |= {plan.weights}
+        if history not in prices:
+            prices[history] = price_of_looks(history, plan.keys)
+        if is_left and prices[history] > 1 and not plan.config.looks_added:
+            raise Refused(
+                f"{shard.file.path} was scanned with other shares of looks (variants, spans, accounts, weights_by, "
+                f"weights); with these too, unmarked texts may be flagged {prices[history]:.4g} times as often as "
+                "false_positive_rate says. Restore what was there, give new files or a new folder of results, or pay "
+                "that price with looks_added = true"
+            )
+    return max(prices.values())
+
+
+def _stamped(file: InputFile) -> tuple[str, str]:
+    return file.path, file.stamp
 
 
 def _rules(plan: Plan) -> list[tuple[str, int, str | None]]:

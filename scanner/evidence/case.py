@@ -218,7 +218,7 @@ class StoredTexts:
             self._results, lambda: ranges_ever(self._results).filter(of_file).select("scan_id", "file").collect()
         )
         of_scan = read.filter(scan_id=case.row["scan_id"])
-        mark = self._sound and f"{self._sound.size}:{self._sound.modified}"
+        mark = self._sound and self._sound.stamp
         return mark in (read if of_scan.is_empty() else of_scan)["file"].to_list()
 
     def _read(self, path: str, row: int) -> pa.RecordBatch | Unreadable:

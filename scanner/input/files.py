@@ -103,6 +103,11 @@ class InputFile:
         return {role: known[name].type for role, name in named.items() if name is not None and name in known}
 
     @property
+    def stamp(self) -> str:
+        """Size and time of the last change, as the column `file` of SHARDS has them."""
+        return f"{self.size}:{self.modified}"
+
+    @property
     def written(self) -> datetime.datetime | None:
         """When it was modified, where its filesystem says so; in a table, since when any of its rows was there."""
         at = self.entry.since or self.modified if self.entry else self.modified

@@ -109,7 +109,7 @@ def test_what_is_done_is_left_out_and_a_scan_says_the_same_in_json(night, marked
 
     looked = json.loads(call("scan", night.config, "--check", "--summary", "json")[1])
     left = {"documents_left": 0, "documents_left_for_some_keys": {}}
-    assert looked["done"] == {"shards": 1, "shards_done": 1, **left}
+    assert looked["done"] == {"shards": 1, "shards_done": 1, "looks_price": 1.0, **left}
     assert looked["time"] == {"core_hours": 0.0, "seconds": 0.0}
     assert looked["results"]["tables"] == "there"
     night.write("b", [plain(40, 99)])

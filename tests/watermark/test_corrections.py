@@ -34,6 +34,22 @@ LOG10_PS = [
 TESTS = [1, 2, 3, 100, 1000, 100_000, 10**6, 10**9, 10**12]
 
 
+def test_looks_together_pass_at_most_at_the_rate():
+    """Two looks of half of the rate pass at 1 − (1 − α)^(1/2) each, and together at α at most where they share draws.
+
+    Green tokens of A + B and of B + C, of 40 each. The chances of the looks alone add up to more than α.
+    """
+    alpha, counts = 0.05, np.arange(21)
+    limit = -np.expm1(np.log1p(-alpha) / 2)
+    assert 10.0 ** log10_any_of(np.log10(limit), 1, 2) == pytest.approx(alpha)
+    assert 2 * limit == pytest.approx(0.0506, abs=1e-4)
+    some = np.array([math.comb(20, k) for k in counts]) / 2.0**20
+    for least in range(20, 32):
+        tail = np.array([some[max(least - b, 0) :].sum() for b in counts])
+        alone, together = some @ tail, some @ (1 - (1 - tail) ** 2)
+        assert together <= 1 - (1 - alone) ** 2 <= 2 * alone
+
+
 def assert_right(log10_p: float, tests: int, got: float) -> None:
     wanted = reference.log10_any_of(log10_p, tests)
     assert got <= 0
