@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from scanner.errors import FileFault, Refused, in_a_line
-from scanner.input.columns import NO_COLUMNS, Columns, is_text, plain_type, times
+from scanner.input.columns import NO_COLUMNS, Columns, is_text, plain_type
 from scanner.input.documents import Unreadable, read
 from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Inspector
@@ -99,14 +98,15 @@ class Guess(NamedTuple):
 
 
 class SampleFile(NamedTuple):
-    """A file whose columns are guessed: its path, and values of columns beside it.
+    """A file whose columns are guessed.
 
-    table: its table as `input.paths` names it, a folder without what goes before it, None: it is in none; where, date:
-    SQL that chooses a night of the table, and the newest night, where it is partitioned by dates.
+    listed: the file as its table has it, and table: as `input.paths` names that, a folder without what goes before it;
+    None: it is in none. where, date: SQL that chooses a night of the table, and the newest night, where it is
+    partitioned by dates.
     """
 
     file: Path
-    values: Mapping[str, str | None] = MappingProxyType({})
+    listed: InputFile | None = None
     table: str | None = None
     where: str | None = None
     date: str | None = None
@@ -126,43 +126,48 @@ def sample_of(path: Path) -> SampleFile:
     files = list_files([table])
     if not files:
         raise Refused(f"{path}: the table has no rows; name one with texts in it")
-    newest = max(files, key=lambda file: file.entry.since if file.entry else 0)
+    newest = max(files, key=lambda file: (file.entry and file.entry.since) or file.modified)
     for name in newest.values:
-        dates = [file.values[name] or "" for file in files]
+        dates = [file.values.get(name) or "" for file in files]
         if all(re.fullmatch(r"\d{4}-\d{2}-\d{2}", date) for date in dates):
-            return SampleFile(Path(newest.path), newest.values, table, f"{name} = '{{date}}'", max(dates))
-    return SampleFile(Path(newest.path), newest.values, table)
+            column = name if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) else _quoted(name)
+            return SampleFile(path, newest, table, f"{column} = '{{date}}'", max(dates))
+    return SampleFile(path, newest, table)
 
 
 def guess_columns(sample: SampleFile) -> Guess:
-    """Guess from a file's names, types and first rows which columns hold what. Only columns that a scan reads count.
+    """Guess from names, types and first rows which columns hold what. Only columns that a scan reads count.
+
+    Names and types are the table's, where the file is in one: it may have older ones.
 
     Raises:
         Refused: it is no Parquet file, is empty, or has no column of texts.
     """
     path, name = sample.file, str(sample.file)
     with _faults_in(name):
-        file = _sound_file(path)
+        file = sample.listed or _sound_file(path)
+        if sample.listed is not None:
+            _inspector().inspect(file, NO_COLUMNS)
         with file.open() as opened:
             footer = footer_of(opened)
         parquet = open_footer(footer)
     if not parquet.metadata.num_rows:
         raise Refused(f"{path}: has no rows; give a file with texts in it")
     schema = parquet.schema_arrow
-    kinds = {
-        name: plain_type(schema.field(name).type)
-        for name in schema.names
-        if len(schema.get_all_field_indices(name)) == 1
-    }
-    nested = _nested_texts(parquet, kinds, ask=not has_encrypted_columns(parquet.metadata, footer))
+    if sample.listed is not None and sample.listed.entry is not None:
+        kinds = {name: plain_type(column.type) for name, column in sample.listed.entry.columns.items()}
+        places = {name: file.sources(NO_COLUMNS._replace(id=name))["id"].indices(schema) for name in kinds}
+    else:
+        places = {name: schema.get_all_field_indices(name) for name in schema.names}
+        kinds = {name: plain_type(schema.field(i[0]).type) for name, i in places.items() if len(i) == 1}
+    names_there = {name: schema.field(i[0]).name for name, i in places.items() if i}
+    nested = _nested_texts(parquet, kinds, names_there, ask=not has_encrypted_columns(parquet.metadata, footer))
     text, longest = _text(path, file, kinds, nested)
     used = {text}
     why = [f"text     {text!r}: texts of {longest:,.0f} bytes on average"]
 
-    beside = {name: value for name, value in sample.values.items() if name not in kinds}
-
     def named(role: str, pattern: str, fits: Callable[[str], bool]) -> str | None:
-        names = [name for name in (*kinds, *beside) if name not in used and _matches(pattern, name)]
+        names = [name for name in kinds if name not in used and _matches(pattern, name)]
         found = next((name for name in names if fits(name)), None)
         none = f"none: {names[0]!r} holds no {role}" if names else "none: no column is named like one"
         why.append(f"{role:<8} {found!r}: by its name" if found else f"{role:<8} {none}")
@@ -170,18 +175,18 @@ def guess_columns(sample: SampleFile) -> Guess:
         return found
 
     def is_plain(name: str) -> bool:
-        return name in beside or _can_be_read(file, NO_COLUMNS._replace(id=name))
+        return _can_be_read(file, NO_COLUMNS._replace(id=name))
 
     def holds_times(name: str) -> bool:
-        if name in beside:
-            return beside[name] is not None and not times(pa.array([beside[name]]), "UTC").unread.any()
         return _holds_times(file, name, kinds[name])
 
     account = named("account", _ACCOUNT, is_plain)
     identity = named("id", _ID, is_plain)
     time = named("time", _TIME, holds_times)
     if None in (account, identity, time):
-        why.append("columns  of the file: " + ", ".join(repr(name) for name in schema.names))
+        why.append(
+            "columns  of the file: " + ", ".join(repr(name) for name in (kinds if sample.listed else schema.names))
+        )
     return Guess(text, identity, account, time, tuple(why))
 
 
@@ -250,6 +255,8 @@ def _text(
         raise Refused(f"{none} that can be read; it has {', '.join(map(repr, kinds))}")
     name = max(nested, key=lambda name: nested[name])
     sql, source = _flat(name, kinds[name]), _quoted(str(path), "'")
+    if file.entry is not None:
+        sql, source = sql if file.entry.snapshot.kind == "Delta" else "", f"delta_scan({source})"
     raise Refused(
         f"{none}; they seem to lie in {name!r}, {_article(kinds[name])}. Write each into a row of its own"
         + (f", as DuckDB does: COPY ({sql} FROM {source}) TO 'texts.parquet'" if sql else "")
@@ -273,14 +280,20 @@ def _mean_bytes(file: InputFile, name: str) -> float | None:
     return size / max(rows, 1)
 
 
-def _nested_texts(parquet: pq.ParquetFile, kinds: Mapping[str, pa.DataType], *, ask: bool) -> dict[str, float]:
-    """Bytes a row of nested columns with strings, by their names; ask: whether sizes can be asked for, else 0."""
+def _nested_texts(
+    parquet: pq.ParquetFile, kinds: Mapping[str, pa.DataType], names: Mapping[str, str], *, ask: bool
+) -> dict[str, float]:
+    """Bytes a row of nested columns with strings, by their names; ask: whether sizes can be asked for, else 0.
+
+    names: those that the columns have in the file.
+    """
     metadata = parquet.metadata
     of = [metadata.schema.column(number).path.partition(".")[0] for number in range(len(metadata.schema))]
     sizes = dict[str, float]()
     for name, kind in kinds.items():
         if pa.types.is_nested(kind) and _strings_in(kind):
-            group, numbers = metadata.row_group(0), [number for number, column in enumerate(of) if column == name]
+            group, there = metadata.row_group(0), names.get(name)
+            numbers = [number for number, column in enumerate(of) if column == there]
             sizes[name] = bytes_of(group, numbers) / max(group.num_rows, 1) if ask else 0.0
     return sizes
 

@@ -16,6 +16,7 @@ from scanner.errors import FileFault, Refused
 from scanner.input.columns import Columns
 from scanner.input.documents import identities, read
 from scanner.input.files import list_files
+from scanner.input.named_files import describe, guess_columns, sample_of
 from scanner.input.shards import cut, shard_id
 from scanner.input.tables import NEWEST_TABLES, TableReading
 from tests.support.deltas import change_schema, delete_by_vector, write_mapped
@@ -132,12 +133,12 @@ def test_delta_type_widening(tmp_path, old, new, kind):
     assert found["a"] == found["b"]
 
 
-def write_deltalake_file(table: Path, rows: pa.Table) -> None:
+def write_deltalake_file(table: Path, rows: pa.Table, name: str = "more.parquet", milliseconds: int = 1) -> None:
     """Append a file by hand, where deltalake writes no table of these features."""
-    pq.write_table(rows, table / "more.parquet")
-    add = {"path": "more.parquet", "partitionValues": {}, "size": (table / "more.parquet").stat().st_size}
+    pq.write_table(rows, table / name)
+    add = {"path": name, "partitionValues": {}, "size": (table / name).stat().st_size}
     log = table / "_delta_log" / f"{DeltaTable(table).version() + 1:020d}.json"
-    log.write_text(json.dumps({"add": add | {"modificationTime": 1, "dataChange": True}}) + "\n")
+    log.write_text(json.dumps({"add": add | {"modificationTime": milliseconds, "dataChange": True}}) + "\n")
 
 
 def test_delta_widened_decimals_are_one_account(tmp_path):
@@ -146,6 +147,47 @@ def test_delta_widened_decimals_are_one_account(tmp_path):
     write_deltalake_file(tmp_path, posts("b", account=pa.array(["1.50"]).cast(pa.decimal128(10, 4))))
     found = values(documents(tmp_path, COLUMNS._replace(time=None)), "account_id")
     assert found == {"a": "1.5000", "b": "1.5000"}
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "z.parquet"])
+def test_init_guesses_by_the_newest_file_and_the_tables_schema(tmp_path, name):
+    """Its name says nothing of its age, and an older file lacks columns."""
+    write_deltalake(tmp_path, posts("a"))
+    change_schema(tmp_path, lambda fields: fields.append(fields[0] | {"name": "account"}))
+    later = posts("b", account=["ann"]).set_column(0, "text", [["a longer text of b"]])
+    write_deltalake_file(tmp_path, later, name, 2 * 10**12)
+    guess = guess_columns(sample_of(tmp_path))
+    assert guess[:4] == ("text", "doc_id", "account", None)
+    assert "texts of 18 bytes" in guess.why[0]
+    change_schema(tmp_path, lambda fields: fields.append(fields[0] | {"name": "created_at", "type": "timestamp"}))
+    assert guess_columns(sample_of(tmp_path)).time == "created_at"
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_init_guesses_names_of_the_table(tmp_path, mode):
+    """Files have others, which no configuration can name."""
+    write_mapped(
+        tmp_path / "posts", posts("ab", account=["ann", "ben"], day=[DAY.date()] * 2), mode, ["account", "day"]
+    )
+    sample = sample_of(tmp_path / "posts")
+    assert guess_columns(sample)[:3] == ("text", "doc_id", "account")
+    assert sample.where == "day = '{date}'"
+    described = describe(list_files([str(tmp_path / "posts")])[0], Columns("text", "doc_id", "account", "day"))
+    assert [(column.name, column.read) for column in described] == [
+        (n, True) for n in ("text", "doc_id", "account", "day")
+    ]
+    chats = pa.table({"id": ["1"], "chat": [[{"role": "user", "content": "a text that is longer than an id"}]]})
+    write_mapped(tmp_path / "chats", chats, mode)
+    with pytest.raises(Refused, match=r"they seem to lie in 'chat', a list\. .* FROM delta_scan"):
+        guess_columns(sample_of(tmp_path / "chats"))
+
+
+def test_init_guesses_names_of_an_iceberg_table(iceberg):
+    with iceberg.update_schema() as schema:
+        schema.rename_column("text", "body")
+        schema.add_column("author", StringType())
+        schema.add_column("posted", TimestamptzType())
+    assert guess_columns(sample_of(Path(NAME)))[:4] == ("body", "doc_id", "author", "posted")
 
 
 @pytest.mark.parametrize("feature", ["catalogManaged", "catalogOwned-preview", "variantType", "geospatial"])
