@@ -38,7 +38,7 @@ def write_for(user: str, registry: Path, model_folder: Path, prompt: str) -> str
     opened = brickscan.open(registry)
     mark, message = opened.mark("first"), opened.messages("first", [user])[user]
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(model_folder / "tokenizer.json"))
-    model = AutoModelForCausalLM.from_pretrained(model_folder, local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(model_folder, local_files_only=True, use_safetensors=True)
     asked = torch.tensor([tokenizer.encode(prompt, add_special_tokens=False)])
     # one processor a batch: it is told the message and the length of the prompt of each row
     processor = brickscan.GreenListProcessor(mark, [message], [asked.shape[1]], delta=4.0)

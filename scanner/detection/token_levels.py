@@ -8,7 +8,6 @@ case (scanner.scan_plan.ErrorShares), so that p-values need to know nothing of i
 import dataclasses
 import hashlib
 import importlib.util
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -21,8 +20,8 @@ from numpy.typing import NDArray
 from scanner.detection.attribution import OpenedKey
 from scanner.detection.rules import Rules
 from scanner.errors import Refused
-from scanner.printable import printable
 from scanner.scan_plan import Plan
+from scanner.storage.model_folders import check_model_folder
 from scanner.text import Tokenizer
 from scanner.watermark import Tokens
 from scanner.watermark.by_levels import ByLevels, LevelsOf
@@ -73,12 +72,12 @@ def reader_sha256(folder: Path, dtype: ReaderDtype) -> str:
     """Digest of all files in a model's folder and of the precision in which it reads, as hex text.
 
     Raises:
-        Refused: there is no model, a file cannot be read, or weights are read from elsewhere.
+        Refused: there is no model, a file cannot be read, or as check_model_folder.
     """
     for name in READER_FILES:
         if not (folder / name).is_file():
             raise Refused(f"weights_by.model: {str(folder)!r} holds no {name}; name the folder of a model")
-    _refuse_weights_elsewhere(folder)
+    check_model_folder(folder, f"weights_by.model: {str(folder)!r}")
     whole = hashlib.sha256(dtype.encode())
     try:
         for file in sorted(file for file in folder.iterdir() if file.is_file()):
@@ -87,28 +86,6 @@ def reader_sha256(folder: Path, dtype: ReaderDtype) -> str:
     except OSError as error:
         raise Refused(f"weights_by.model: {file} cannot be read ({error.strerror})") from None
     return whole.hexdigest()
-
-
-def _refuse_weights_elsewhere(folder: Path) -> None:
-    """Raise Refused for a model whose weights are read from outside of its folder, where no digest holds them."""
-    if (folder / "adapter_config.json").is_file():
-        raise Refused(
-            f"weights_by.model: {str(folder)!r} holds an adapter of a model that lies elsewhere; merge the two and "
-            "save them in a folder of their own"
-        )
-    for file in (folder / "config.json", *filter(Path.is_file, sorted(folder.glob("*.index.json")))):
-        try:
-            stored = json.loads(file.read_bytes())
-            names = [stored.get("transformers_weights") or file.name, *stored.get("weight_map", {}).values()]
-            others = [name for name in names if Path(name).name != name]
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-            why = "does not say where weights are; save the model anew"
-            raise Refused(f"weights_by.model: {str(file)!r} {why}") from None
-        if others:
-            raise Refused(
-                f"weights_by.model: {str(file)!r} names weights outside of its folder, such as "
-                f"{printable(min(others))!r}; put all files of the model into one folder"
-            )
 
 
 def pinned_reader(by: WeightsByConfig, sha256: str | None, device: str = "cpu") -> "TextReader":

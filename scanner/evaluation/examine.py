@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorLis
 
 from scanner.errors import Refused, ScanFailed
 from scanner.evaluation.plan import GREEDY, Exam, ExamAnswer
-from scanner.generation import marking_of
+from scanner.generation import load_pretrained, marking_of, refused_alike
 
 
 class MarkedLM(HFLM):  # type: ignore[misc]
@@ -56,11 +56,10 @@ class Examiner:
 
     def __init__(self, folder: Path, threads: int = 1) -> None:
         torch.set_num_threads(threads)
-        try:
-            self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-            self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        except (OSError, ValueError) as error:
-            raise Refused(f"model {str(folder)!r} cannot be loaded: {error}") from None
+        named = f"model {str(folder)!r}"
+        self._model = load_pretrained(AutoModelForCausalLM, folder, named, torch.float32)
+        with refused_alike(named):
+            self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
     def take(self, exam: Exam) -> list[ExamAnswer]:
         """Answer a task's documents.

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.errors import Refused
 from scanner.evaluation.attacks import Tools, attack_texts
 from scanner.evaluation.scores import Figure, OneMessage, figure, mean, score_each, share
 from scanner.evaluation.units import Setting, WritingUnit
+from scanner.storage.locations import read_named
 from scanner.text import Tokenizer
 
 NOT_MARKED = "not marked"
@@ -127,24 +127,22 @@ class SentenceModel:
         import torch
         from tokenizers import Tokenizer
         from transformers import AutoModel
-        from transformers.utils import logging as transformers_logging
+
+        from scanner.generation import load_pretrained, refused_alike
 
         torch.set_num_threads(threads)
-        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-        try:
-            model = AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception as error:  # tokenizers raises bare Exception
-            raise Refused(f"sentence model {str(folder)!r} cannot be loaded: {error}") from None
-        self._model = model.eval()
+        named = f"sentence model {str(folder)!r}"
+        self._model = load_pretrained(AutoModel, folder, named, torch.float32).eval()
         settings = folder / "sentence_bert_config.json"
-        most = (
-            json.loads(settings.read_text())["max_seq_length"]
-            if settings.is_file()
-            else model.config.max_position_embeddings
-        )
-        self._tokenizer.enable_truncation(most)
-        self._tokenizer.enable_padding()
+        with refused_alike(named):
+            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            most = (
+                json.loads(read_named(settings))["max_seq_length"]
+                if settings.is_file()
+                else self._model.config.max_position_embeddings
+            )
+            self._tokenizer.enable_truncation(most)
+            self._tokenizer.enable_padding()
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embeddings of D texts, each of length 1: float32[D, size]."""

@@ -1,7 +1,15 @@
 """Marking text: logits processors for transformers, and completions of a local model. Imports torch: import it late."""
 
 from scanner.generation.mark import Completion, Sampling, complete, marking_of
-from scanner.generation.model import LocalModel, TextReader, load_model, prompt_lengths, token_log_probabilities
+from scanner.generation.model import (
+    LocalModel,
+    TextReader,
+    load_model,
+    load_pretrained,
+    prompt_lengths,
+    refused_alike,
+    token_log_probabilities,
+)
 from scanner.generation.processor import GreenListProcessor, GumbelProcessor, check_prompts
 
 __all__ = [
@@ -14,7 +22,9 @@ __all__ = [
     "check_prompts",
     "complete",
     "load_model",
+    "load_pretrained",
     "marking_of",
     "prompt_lengths",
+    "refused_alike",
     "token_log_probabilities",
 ]

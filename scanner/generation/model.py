@@ -5,12 +5,16 @@ of texts that it did not write, it has no prompt, and says how much each charact
 """
 
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 from transformers import (
@@ -21,11 +25,15 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.models.auto.auto_factory import _BaseAutoModelClass
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
-from scanner.errors import Refused, TokenizerError
+from scanner.errors import BrickscanError, Refused, TokenizerError
 from scanner.generation.processor import check_sampling, sampling_weights
+from scanner.printable import printable
 from scanner.storage.locations import MOST_TOKENIZER, read_named
+from scanner.storage.model_folders import check_model_folder
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.tokenizers import fields_of_chance, refuse_chance
 from scanner.watermark.level_laws import CHARACTERS_READ, of_characters
@@ -83,50 +91,100 @@ def load_model(folder: Path, threads: int = 1, device: str = "cpu", dtype: Reade
     threads: CPU threads of torch in this process. More than one is slower when other cores are busy.
 
     Raises:
-        Refused: the folder or its config.json is missing, or the model cannot be loaded.
+        Refused: the folder is none that check_model_folder lets pass, the model cannot be loaded, or it gives no
+            probabilities in this precision.
         TokenizerError: tokenizer.json is missing, is not one, or knows tokens that the model does not.
     """
-    if not (folder / "config.json").is_file():
-        raise Refused(f"model {str(folder)!r}: no config.json in it; name a folder that `save_pretrained` has written")
-    file = folder / "tokenizer.json"
+    file, named = folder / "tokenizer.json", f"model {str(folder)!r}"
+    check_model_folder(folder, named)
     tokenizer, sha256 = _load_tokenizer(file)
     torch.set_num_threads(threads)
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise Refused(f"model {str(folder)!r} cannot be loaded: {error}") from None
-    eos = model.generation_config.eos_token_id
-    loaded = LocalModel(
-        model=model.to(device).eval(),  # type: ignore[arg-type]
-        tokenizer=tokenizer,
-        tokenizer_sha256=sha256,
-        chat=_load_chat(folder),
-        eos_ids=() if eos is None else (eos,) if isinstance(eos, int) else tuple(eos),
-    )
-    known: int = model.get_input_embeddings().weight.shape[0]  # type: ignore[assignment, index]
-    if loaded.vocabulary > known:
-        raise TokenizerError(
-            f"tokenizer {file}: knows {loaded.vocabulary} tokens, but the model beside it {known}; it is not this"
-            " model's tokenizer"
+    model = load_pretrained(AutoModelForCausalLM, folder, named, getattr(torch, dtype))
+    with refused_alike(named):
+        eos = model.generation_config.eos_token_id
+        loaded = LocalModel(
+            model=model.to(device).eval(),
+            tokenizer=tokenizer,
+            tokenizer_sha256=sha256,
+            chat=_load_chat(folder, named),
+            eos_ids=() if eos is None else (eos,) if isinstance(eos, int) else tuple(eos),
         )
+        known: int = model.get_input_embeddings().weight.shape[0]
+        if loaded.vocabulary > known:
+            raise TokenizerError(
+                f"tokenizer {file}: knows {loaded.vocabulary} tokens, but the model beside it {known}; it is not this"
+                " model's tokenizer"
+            )
+        (log_p,) = token_log_probabilities(loaded, [tokenizer.encode(SAMPLE_TEXT).ids])
+        if np.isnan(log_p[1:]).any():
+            raise Refused(f"{named}: gives no probabilities in {dtype}; name another one, or float32")
     return loaded
+
+
+def load_pretrained(auto: type[_BaseAutoModelClass], folder: Path, named: str, dtype: torch.dtype) -> Any:  # noqa: ANN401
+    """A model of transformers out of a folder that `check_model_folder` lets pass. Asks no hub, and runs no code of it.
+
+    named: how errors name the folder.
+
+    Raises:
+        Refused: it cannot be loaded, or lacks weights, which would be drawn at random.
+    """
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # a table of weights that do not fit
+    check_model_folder(folder, named)
+    with refused_alike(named):
+        kind = json.loads(read_named(folder / "config.json")).get("model_type")
+        if kind not in CONFIG_MAPPING:
+            raise Refused(
+                f"{named}: config.json names the model_type {printable(str(kind), 60)!r}, which transformers "
+                f"{transformers.__version__} does not have; take a model of another type"
+            )
+        model, found = auto.from_pretrained(
+            folder,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+        lacking = sorted(
+            name for name in found["missing_keys"] if "pooler" not in name
+        )  # of sentences, which is unused
+        if lacking:
+            raise Refused(f"{named}: its weights lack {lacking[0]} and {len(lacking) - 1} more; save the model anew")
+    return model
+
+
+@contextmanager
+def refused_alike(named: str) -> Iterator[None]:
+    """Refuse in a sentence whatever transformers raises for the files of a folder; named: how errors name it."""
+    try:
+        yield
+    except BrickscanError:
+        raise
+    except Exception as error:
+        # what the library says is advice on its own arguments; only its files' format states facts
+        fact = f": {printable(str(error), 200)}" if type(error).__module__.startswith("safetensors") else ""
+        raise Refused(
+            f"{named} cannot be used by transformers {transformers.__version__} ({type(error).__name__}{fact}): its "
+            "files are damaged, or do not fit each other; save it anew with `save_pretrained`"
+        ) from None
 
 
 def prompt_lengths(folder: Path, prompts: Sequence[str]) -> tuple[list[int], int | None]:
     """Tokens of each prompt in the form that a folder's model gets it, and the model's `positions`, without loading it.
 
     Raises:
-        Refused: config.json is not one.
+        Refused: the folder is none that check_model_folder lets pass, or config.json is not one.
         TokenizerError: tokenizer.json is missing or is not one.
     """
     tokenizer, _ = _load_tokenizer(folder / "tokenizer.json")
-    try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise Refused(f"model {str(folder)!r} cannot be loaded: {error}") from None
-    lengths = [len(ids) for ids in _encode(tokenizer, _load_chat(folder), prompts)]
-    return lengths, _positions(config.get_text_config())
+    named = f"model {str(folder)!r}"
+    check_model_folder(folder, named)
+    with refused_alike(named):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        lengths = [len(ids) for ids in _encode(tokenizer, _load_chat(folder, named), prompts)]
+        return lengths, _positions(config.get_text_config())
 
 
 def _load_tokenizer(file: Path) -> tuple[Tokenizer, str]:
@@ -146,11 +204,12 @@ def _load_tokenizer(file: Path) -> tuple[Tokenizer, str]:
     return tokenizer, hashlib.sha256(content).hexdigest()
 
 
-def _load_chat(folder: Path) -> PreTrainedTokenizerBase | None:
+def _load_chat(folder: Path, named: str) -> PreTrainedTokenizerBase | None:
     """The tokenizer that writes the chats of a folder's model, if it has a template for them."""
     if not (folder / "tokenizer_config.json").is_file():
         return None
-    chat = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    with refused_alike(named):
+        chat = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     return chat if chat.chat_template else None
 
 
@@ -158,7 +217,8 @@ def _encode(tokenizer: Tokenizer, chat: PreTrainedTokenizerBase | None, prompts:
     if chat is None:
         return [tokenizer.encode(prompt).ids for prompt in prompts]
     turns = [[{"role": "user", "content": prompt}] for prompt in prompts]
-    texts = chat.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    with refused_alike("the chat template of the model"):
+        texts = chat.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
     return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
 
 
@@ -285,8 +345,7 @@ class TextReader:
     folder: the model's folder, as for `load_model`.
 
     Raises:
-        Refused: as `load_model`, and where the model gives no probabilities in this precision.
-        TokenizerError: as `load_model`.
+        Refused, TokenizerError: as `load_model`.
     """
 
     def __init__(self, folder: Path, device: str = "cpu", dtype: ReaderDtype = "float32") -> None:
@@ -294,9 +353,6 @@ class TextReader:
         for weights in (*self._model.model.parameters(), *self._model.model.buffers()):
             weights.data = weights.data.clone()  # else they are the file's own pages, which change with it
         self._tokenizer = HuggingFaceTokenizer(read_named(folder / "tokenizer.json", MOST_TOKENIZER))
-        (log_p,) = token_log_probabilities(self._model, [self._tokenizer.encode([SAMPLE_TEXT]).ids])
-        if np.isnan(log_p[1:]).any():
-            raise Refused(f"model {str(folder)!r}: gives no probabilities in {dtype}; name another one, or float32")
 
     def surprise(self, texts: Sequence[str]) -> list[NDArray[np.uint8]]:
         """Steps of surprise of each text's first CHARACTERS_READ (scanner.watermark.level_laws), uint8 of so many."""

@@ -42,5 +42,5 @@ def test_similarity_is_the_cosine_with_the_text_of_the_same_prompt():
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path):
-    with pytest.raises(Refused, match=r"sentence model .* cannot be loaded"):
+    with pytest.raises(Refused, match=r"sentence model .* no config\.json"):
         SentenceModel(tmp_path)

@@ -131,7 +131,7 @@ def test_folders_that_hold_no_model_are_refused(tiny_folder: Path, tmp_path: Pat
     folder = tmp_path / "model"
     shutil.copytree(tiny_folder, folder)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(Refused, match="cannot be loaded"):
+    with pytest.raises(Refused, match=r"no model\.safetensors"):
         load_model(folder)
     shutil.copy(tiny_folder / "model.safetensors", folder)
     words = json.loads((folder / "tokenizer.json").read_text())
