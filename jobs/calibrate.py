@@ -18,7 +18,7 @@ import click
 from jobs.cli import end, run, when_interrupted
 from jobs.options import Folder, NamedPath
 from jobs.text import StepProgress, complain, tell
-from scanner.errors import Refused
+from scanner.errors import Refused, install_of
 from scanner.printable import counted
 from scanner.registry import admit_key, find_key, load_registry, set_audit_secret
 from scanner.registry.keys_file import PublishedLine, faults, publish, read_published
@@ -99,7 +99,7 @@ def calibrate_and_tell(
         BrickscanError: see scanner.errors.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise Refused("calibrate needs matplotlib; install it with `pip install 'brickscan[audit]'`")
+        raise Refused(f"calibrate needs matplotlib; install it with {install_of('audit')}")
     from scanner.audit.calibration.admission import admissions, signable
     from scanner.audit.calibration.calibration_plan import plan_calibration
     from scanner.audit.calibration.one_key import all_rows

@@ -12,7 +12,7 @@ import click
 
 from jobs.options import NamedPath, results_argument, results_at, scanned, since_option, until_option, visible
 from jobs.text import complain, tell
-from scanner.errors import Refused
+from scanner.errors import Refused, install_of
 from scanner.interrupts import Terminated
 from scanner.printable import printable
 from schemas.words import ReviewDecision
@@ -31,7 +31,7 @@ def needs_extra(command: str, extra: str = "review") -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise Refused(f"{command} needs {error.name}; install it with `pip install 'brickscan[{extra}]'`") from None
+        raise Refused(f"{command} needs {error.name}; install it with {install_of(extra)}") from None
 
 
 def run_until_ended(server: "Server", command: str) -> None:

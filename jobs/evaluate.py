@@ -20,7 +20,7 @@ from jobs.cli import end, run, when_interrupted
 from jobs.mark import read_prompts
 from jobs.options import NamedPath
 from jobs.text import StepProgress, tell
-from scanner.errors import Refused
+from scanner.errors import Refused, install_of
 from scanner.interrupts import interrupts_noted
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def evaluate_and_tell(config_file: Path, paper_size: bool) -> None:
     """
     for name, extra in (("torch", "model"), ("transformers", "model"), ("scipy", "audit"), ("matplotlib", "audit")):
         if importlib.util.find_spec(name) is None:
-            raise Refused(f"evaluate needs {name}; install it with `pip install 'brickscan[{extra}]'`")
+            raise Refused(f"evaluate needs {name}; install it with {install_of(extra)}")
     from scanner.cluster.evaluate import measure, take_missing, write_missing
     from scanner.cluster.machines import cluster
     from scanner.evaluation.plan import ExamRecords, plan_evaluation, read_evaluation, utility_figures
@@ -78,7 +78,7 @@ def evaluate_and_tell(config_file: Path, paper_size: bool) -> None:
     config, base = read_evaluation(config_file, paper_size), config_file.absolute().parent
     plan = plan_evaluation(config, base, read_prompts(base / config.prompts, "prompts"))
     if plan.exams and importlib.util.find_spec("lm_eval") is None:
-        raise Refused("[utility] needs lm_eval; install it with `pip install 'brickscan[utility]'`, or leave it out")
+        raise Refused(f"[utility] needs lm_eval; leave it out, or install it with {install_of('utility')}")
     model_sha256 = folder_sha256(plan.model)
     texts, answers = (
         WrittenTexts(plan.results / "texts", model_sha256),

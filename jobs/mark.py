@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from jobs.cli import when_interrupted
 from jobs.options import NamedPath, refuse_output
 from jobs.text import MarkProgress, columns, complain, tell
-from scanner.errors import Refused, TokenizerError, in_a_line
+from scanner.errors import Refused, TokenizerError, in_a_line, install_of
 from scanner.input.named_files import open_parquet
 from scanner.printable import printable
 from scanner.storage.locations import MOST_LIST, read_named, write_whole
@@ -283,7 +283,7 @@ def mark(
     except ModuleNotFoundError as error:
         raise Refused(
             f"marking needs torch and transformers, and {error.name} is missing: "
-            "run `make model`, or pip install 'brickscan[model]'"
+            f"run `make model`, or {install_of('model')}"
         ) from None
 
     how = Sampling(max_new_tokens, temperature, top_k, top_p, delta, skip_used_windows)

@@ -17,7 +17,7 @@ import click
 from jobs.mark import read_marked
 from jobs.options import Folder, NamedPath, groups_of
 from jobs.text import complain, numbers, tell
-from scanner.errors import Refused, in_a_line
+from scanner.errors import Refused, in_a_line, install_of
 from scanner.storage.locations import parse_json, read_named
 from schemas.registry import MAX_WINDOW, MasterKey
 
@@ -301,7 +301,7 @@ def plan(
         tell(*night_lines(figures, night, tokens, users, flagged))
         return
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise Refused("--plot needs matplotlib; install it with `pip install 'brickscan[audit]'`, or leave --plot out")
+        raise Refused(f"--plot needs matplotlib; leave --plot out, or install it with {install_of('audit')}")
     if plot is not None and (plot.is_dir() or not plot.absolute().parent.is_dir()):
         raise Refused(f"--plot {plot}: is a folder, or in a folder that is not there; name a file in one that is")
     import numpy as np

@@ -14,10 +14,17 @@ InternalFault
 """
 
 import difflib
+import importlib.metadata
 import re
 from collections.abc import Iterable
 
 from schemas.words import LASTING_FILE_REASONS, PASSING_FILE_REASONS
+
+
+def install_of(extra: str) -> str:
+    """Return the commands that install an extra: no index has brickscan, and a stranger could give one its name."""
+    wheel = f"brickscan-{importlib.metadata.version('brickscan')}-py3-none-any.whl"
+    return f"`pip install '{wheel}[{extra}]'`, or in a checkout `pip install '.[{extra}]'`"
 
 
 class BrickscanError(Exception):

@@ -1,12 +1,19 @@
 """The documentation is true of the code: the floors, the sizes, the files and names it points to."""
 
 import ast
+import builtins
+import functools
 import importlib
 import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
+from textwrap import dedent
 
 import click
 import pyarrow.parquet as pq
+import pytest
 
 from jobs.cli import brickscan
 from schemas.config import COST_OF_LOOKS
@@ -97,6 +104,87 @@ def test_the_marked_text_of_the_detectors_guide_is_marked():
     truth = pq.read_table(ROOT / "jobs/demo/truth.parquet", columns=["doc_id", "kind"]).to_pylist()
     assert {"doc_id": document, "kind": "marked"} in truth
     assert document in pq.read_table(ROOT / "jobs/demo" / file, columns=["doc_id"])["doc_id"].to_pylist()
+
+
+TEXTS = [
+    path
+    for folder in ("docs", "jobs", "scanner", "infra")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".md", ".py", ".ipynb", ".j2", ".toml", ".yaml", ".sh", ".ts") or path.name == "Dockerfile"
+]
+
+
+def installs(text: str) -> list[str]:
+    """What commands of pip in a text install: each requirement as it is written, without quotes."""
+    commands = re.findall(r"pip3? install ([^`\n#|;&]*)", text)
+    return [word.strip("\"'.,:)\\") for command in commands for word in re.split(r"[\s]+", command)]
+
+
+def test_no_line_asks_an_index_for_our_name():
+    """`pip install 'brickscan[serve]'` installs whatever somebody puts into an index by that name."""
+    asked = [
+        word for path in [ROOT / "README.md", ROOT / "Makefile", *TEXTS] for word in installs(path.read_text("utf-8"))
+    ]
+    named = [word for word in asked if re.match(r"brickscan|\.\[|\.$", word)]
+    assert len(named) > 12
+    assert [word for word in named if not re.match(r"brickscan[\w.-]*\.whl|\.", word)] == []
+    assert [str(path) for path in TEXTS if re.search(r"\bbrickscan\[", path.read_text("utf-8"))] == []
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+NEEDS = {"serve": "serve", "review": "review", "webhook": "review", "mark": "model", "evaluate": "model"}
+NEEDS |= {"calibrate": "audit", "plan --plot": "audit"}
+"""Commands, and the extra without which each ends at once."""
+
+
+distributions_of_modules = functools.cache(packages_distributions)
+
+
+def requirements(extras: set[str]) -> set[str]:
+    """Names of what an installation with extras has."""
+    lines = [*PROJECT["dependencies"], *(line for extra in extras for line in EXTRAS[extra])]
+    inner = {name for line in lines for one in re.findall(r"^brickscan\[([\w,]+)\]", line) for name in one.split(",")}
+    found = {re.match(r"[\w.-]+", line)[0].lower().replace("_", "-") for line in lines} | {"brickscan"}
+    return found | (requirements(inner - extras) if inner - extras else set())
+
+
+def extras_of(text: str) -> set[str]:
+    """Extras that a page tells to install, by a command or by name; `make demo` installs `serve`."""
+    named = [name for word in installs(text) for name in re.findall(r"\[([\w,]+)\]$", word)]
+    told = [*named, *re.findall(r"extras? `(\w+)`", text), *re.findall(r"extra `\w+` and `(\w+)`", text)]
+    known = {name for one in told for name in one.split(",")} & set(EXTRAS)
+    return known | ({"serve"} if "make demo" in text else set()) | ({"model"} if "make model" in text else set())
+
+
+@pytest.mark.parametrize("page", sorted(PAGES), ids=lambda page: page.stem)
+def test_blocks_of_a_page_run_in_an_install_as_it_says(page):
+    """The second block of the page on results needed DuckDB, which no extra had; another one imported nothing."""
+    text = PAGES[page]
+    has, of_module = requirements(extras_of(text)), distributions_of_modules()
+    sources = [dedent(block) for block in re.findall(r"^ *```python\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)]
+    sources += re.findall(r"^ *python -c '([^'\n]*)'", text, re.MULTILINE)
+    for source in sources:
+        tree, bound = ast.parse(source), set(dir(builtins))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+                bound |= {(name.asname or name.name).partition(".")[0] for name in node.names}
+                top = module.partition(".")[0]
+                ours = {one.lower().replace("_", "-") for one in of_module.get(top, [top])}
+                assert top in sys.stdlib_module_names or ours & has, f"{page}: {top} is in no extra that it names"
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                bound.add(node.id)
+        read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+        assert read <= bound, f"{page}: {read - bound} is nowhere made"
+    if "reference" in page.parts:
+        return
+    for block in re.findall(r"^ *```(?:sh|bash)\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE):
+        for line in block.replace("\\\n", " ").splitlines():
+            for command, extra in NEEDS.items():
+                name, _, option = command.partition(" ")
+                if re.match(rf" *(\.venv/bin/)?brickscan {name}\b", line) and option in line:
+                    assert extra in extras_of(text), f"{page}: {command} needs the extra {extra}"
 
 
 def test_a_stranger_reads_the_readme_once():

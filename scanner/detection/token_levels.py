@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from scanner.detection.attribution import OpenedKey
 from scanner.detection.rules import Rules
-from scanner.errors import Refused
+from scanner.errors import Refused, install_of
 from scanner.scan_plan import Plan
 from scanner.storage.model_folders import check_model_folder
 from scanner.text import Tokenizer
@@ -56,7 +56,7 @@ def model_pass_of(plan: Plan) -> Plan | None:
         )
     for module in ("torch", "transformers"):
         if importlib.util.find_spec(module) is None:
-            raise Refused(f"weights_by: {module} is missing; install it with `pip install 'brickscan[model]'`")
+            raise Refused(f"weights_by: {module} is missing; install it with {install_of('model')}")
     sha256 = reader_sha256(Path(by.model), by.dtype)
     return dataclasses.replace(plan, keys=keys, reader_sha256=sha256, pass_after=plan.key_set)
 

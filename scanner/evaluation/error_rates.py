@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from scanner.audit.statistics.judgement import binomial_limits, poisson_limits
 from scanner.detection.one_text import OpenedCheck, TextCheck
-from scanner.errors import Refused
+from scanner.errors import Refused, install_of
 from scanner.evaluation.attacks import EDITS, REMOVERS, Tools, attack_texts, followers, imitate_text, new_share
 from scanner.evaluation.scores import LIMIT_RISK, effective_texts
 from scanner.evidence.page import environment, rates_chart
@@ -301,7 +301,7 @@ class Rewriter:
 
     def __init__(self, folder: Path, seed: int) -> None:
         if importlib.util.find_spec("transformers") is None:
-            raise Refused("--model needs transformers; install it with `pip install 'brickscan[model]'`")
+            raise Refused(f"--model needs transformers; install it with {install_of('model')}")
         from scanner.generation import load_model
 
         self._name, self._seed, self._model = folder.name, seed, load_model(folder)

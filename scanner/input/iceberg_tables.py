@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from scanner.errors import Refused, ScanFailed, in_a_line
+from scanner.errors import Refused, ScanFailed, in_a_line, install_of
 from scanner.input.shards import MAX_ROWS, MOST_SHARDS
 from scanner.input.tables import (
     ICEBERG_PREFIX,
@@ -50,7 +50,6 @@ _UNKNOWN = 1  # a time before all others, of files whose snapshot the table has 
 _PATH = 2147483546  # id of the column of paths in files of deletes
 _SECRET = re.compile("token|secret|credential|password|key", re.IGNORECASE)
 _SHORTEST_SECRET = 4  # characters of a part of a URI; shorter ones are words of errors
-_INSTALL = "install brickscan[iceberg] to read Iceberg tables"
 
 
 def read_iceberg(named: str, reading: TableReading) -> TableFiles:
@@ -67,7 +66,7 @@ def read_iceberg(named: str, reading: TableReading) -> TableFiles:
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NotInstalledError
         from pyiceberg.expressions import AlwaysTrue
     except ImportError:
-        raise Refused(f"input.paths: {named!r}: {_INSTALL}") from None
+        raise Refused(f"input.paths: {named!r}: Iceberg tables need {install_of('iceberg')}") from None
     try:
         table = _open(named)
         snapshot = _snapshot(named, table, reading)

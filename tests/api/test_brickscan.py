@@ -52,7 +52,7 @@ def test_without_torch_a_processor_names_the_extra_and_help_has_the_others(monke
     for module in [module for module in sys.modules if module.startswith("scanner.generation")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ModuleNotFoundError, match=rf"brickscan\.{name} needs torch; .*brickscan\[model\]"):
+    with pytest.raises(ModuleNotFoundError, match=rf"brickscan\.{name} needs torch; .*whl\[model\]"):
         getattr(brickscan, name)
     words = pydoc.plain(pydoc.render_doc(brickscan))
     assert "open(registry: " in words

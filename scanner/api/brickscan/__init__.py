@@ -97,7 +97,9 @@ if not TYPE_CHECKING:  # with it, type checkers would take every misspelt name f
         except ModuleNotFoundError as missing:
             if name not in _OF_THE_EXTRA_MODEL:
                 raise
-            words = f"brickscan.{name} needs {missing.name}; install it with `pip install 'brickscan[model]'`"
+            from scanner.errors import install_of
+
+            words = f"brickscan.{name} needs {missing.name}; install it with {install_of('model')}"
             raise ModuleNotFoundError(words, name=missing.name) from None
 
 
