@@ -137,7 +137,8 @@ def least_sure(rows: "pl.DataFrame", prior: float | None) -> list[str]:
     if (rows["basis"].fill_null("key") != "key").any():
         return [
             sentence,
-            "a p-value of a key whose hash alone speaks is shown no smaller than its rank among decoy keys, 1 in 1,000",
+            "a p-value of a key whose hash alone speaks is shown no smaller than its rank among decoy keys, 1 in 1,000 "
+            "for each test of keys and looks",
         ]
     return [sentence]
 

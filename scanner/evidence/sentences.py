@@ -268,7 +268,7 @@ def _span(span: Mapping[str, Any]) -> str:
 
 
 def _parts(explained: Explanation) -> str:
-    each = "; ".join(_part(part, explained.row["basis"]) for part in explained.findings_of_parts)
+    each = "; ".join(_part(part, explained.row) for part in explained.findings_of_parts)
     conclusion = {
         "quoted": " The quoted lines alone carry the mark: whoever posted this quotes marked text.",
         "own": " The own words alone carry the mark.",
@@ -277,14 +277,15 @@ def _parts(explained: Explanation) -> str:
     return f"{each}. These numbers decide nothing and name nobody.{conclusion}"
 
 
-def _part(part: PartFinding, basis: str | None) -> str:
+def _part(part: PartFinding, row: Mapping[str, Any]) -> str:
     which = {"quoted": "quoted lines", "own": "own words"}[part.kind]
     if not part.scored:
         return f"{which}: nothing is scored"
-    if basis == "assumed" or math.isnan(part.log10_p_any):
+    if row["basis"] == "assumed" or math.isnan(part.log10_p_any):
         chance = "p is not known"
     else:
-        chance = f"as by chance in {one_in(log10_p_shown({'log10_p_global': part.log10_p_any, 'basis': basis}))} texts"
+        of_part = {**row, "log10_p_global": part.log10_p_any, "p_rank": None}
+        chance = f"as by chance in {one_in(log10_p_shown(of_part))} texts"
     return f"{which}: {chance} ({part.scored:,} tokens scored)"
 
 

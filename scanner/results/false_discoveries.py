@@ -47,7 +47,7 @@ from scanner.results.current_rows import exact, flags, largest_p, ranges_ever
 from scanner.results.queries import scans
 from scanner.results.transactions import read_whole
 from scanner.storage.data_files import SCHEMAS
-from scanner.watermark.pvalues import LN10
+from scanner.watermark.pvalues import LN10, log10_any_of
 from scanner.watermark.rule import LEAST_RANK
 from schemas.registry import is_reserved, reserved_count
 from schemas.tables import SCORED
@@ -55,23 +55,31 @@ from schemas.tables import SCORED
 LEAST_LOG10_P = -128 * math.log10(2.0)
 """log10 of the probability of a key of 128 bits: over the draw of a key no p-value is smaller."""
 
+_BEATEN = 1.0 - pl.col("p_rank").fill_nan(None).fill_null(LEAST_RANK)  # chance of a smaller rank, of one test
+_CORRECTED_RANK = 1.0 - _BEATEN.pow(pl.coalesce("tests", "keys_tested").fill_null(1.0))
+
 LOG10_P_SHOWN = (
     pl.when(pl.col("basis").fill_null("key") == "key")
     .then("log10_p_global")
-    .otherwise(pl.max_horizontal("log10_p_global", pl.col("p_rank").fill_nan(None).fill_null(LEAST_RANK).log10()))
+    .otherwise(pl.max_horizontal("log10_p_global", _CORRECTED_RANK.log10()))
 )
 """log10 of the p-value that people are shown, of rows of schemas.tables.VERDICTS: see `log10_p_shown`."""
 
 
 def log10_p_shown(row: Mapping[str, Any]) -> float:
-    """log10 of a flag's p-value for people: where a hash alone speaks, the larger of it and the rank among decoys."""
+    """log10 of a flag's p-value for people: where a hash alone speaks, the larger of it and the rank among decoys.
+
+    The rank is of one key and look, so it is corrected for K as p is: under seven keys, seven texts in 1,000 beat all
+    decoys of some key.
+    """
     p: float = row["log10_p_global"]
     if row["basis"] in (None, "key"):
         return p
     rank = row.get("p_rank")
     if rank is None or math.isnan(rank):  # as of a flag's further users: nothing is shown beyond the decoys
         rank = LEAST_RANK
-    return max(p, math.log10(rank))
+    correction = row.get("tests") or row.get("keys_tested") or 1
+    return max(p, float(log10_any_of(math.log10(rank), 1, correction)))
 
 
 def log10_e_value(log10_p: float) -> float:

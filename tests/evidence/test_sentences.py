@@ -13,18 +13,20 @@ from tests.support.rows import verdict
 
 
 @pytest.mark.parametrize(
-    ("log10_p", "basis", "said"),
+    ("log10_p", "basis", "keys", "said"),
     [
-        (-2.0, "key", "as by chance in 1 in 100 texts "),
-        (-200.0, "key", "as by chance in less than 1 in a billion texts "),
-        (-200.0, None, "as by chance in less than 1 in a billion texts "),
-        (-30.0, "key-64-bits", "as by chance in 1 in 1,000 texts "),
-        (-30.0, "assumed", "p is not known "),
-        (float("nan"), "key", "p is not known "),
+        (-2.0, "key", 7, "as by chance in 1 in 100 texts "),
+        (-200.0, "key", 7, "as by chance in less than 1 in a billion texts "),
+        (-200.0, None, 7, "as by chance in less than 1 in a billion texts "),
+        (-30.0, "key-64-bits", 1, "as by chance in 1 in 1,000 texts "),
+        (-30.0, "key-64-bits", 7, "as by chance in 1 in 140 texts "),
+        (-30.0, "assumed", 1, "p is not known "),
+        (float("nan"), "key", 1, "p is not known "),
     ],
 )
-def test_a_part_says_what_is_known(log10_p, basis, said):
-    assert _part(PartFinding("own", 40, 9, log10_p, log10_p), basis) == f"own words: {said}(9 tokens scored)"
+def test_a_part_says_what_is_known(log10_p, basis, keys, said):
+    row = verdict(0, basis=basis, keys_tested=keys)
+    assert _part(PartFinding("own", 40, 9, log10_p, log10_p), row) == f"own words: {said}(9 tokens scored)"
 
 
 def test_of_a_message_that_is_not_shown_nothing_is_counted():
@@ -94,6 +96,14 @@ def test_a_hash_alone_never_speaks_without_its_rank(basis, said):
     assert sentence.startswith(said)
     assert ("by the hash alone" in sentence) is (basis != "key")
     assert ("1 in 1,000" in line_of(row | {"doc_id": "a", "created_at": None})) is (basis != "key")
+
+
+def test_a_rank_is_corrected_for_keys():
+    """A text beats all decoys of some key once in 1,000 for each of seven keys: that is what is said for seven."""
+    row = verdict(
+        0, "/in/a", "alice", basis="key-64-bits", unit=None, log10_p_global=-12.0, p_rank=0.001, keys_tested=7
+    )
+    assert _chance(SimpleNamespace(row=row)).startswith("if nothing here were marked, 1 in 140 texts would score so")
 
 
 def test_why_a_flag_was_not_computed_again_is_what_is_so():

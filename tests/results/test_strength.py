@@ -116,19 +116,23 @@ def test_what_has_no_exact_p_of_its_own_has_no_bound(unknown):
 
 def test_a_hash_alone_is_shown_no_smaller_than_its_rank():
     rows = [
-        {"log10_p_global": p, "basis": basis, "p_rank": rank}
+        {"log10_p_global": p, "basis": basis, "p_rank": rank, "keys_tested": keys, "tests": tests}
         for p in (-400.0, -12.0, -3.5, -2.0)
         for basis in (None, "key", "key-64-bits", "key-32-bits", "assumed")
         for rank in (None, math.nan, 0.001, 0.5)
+        for keys, tests in ((None, None), (1, None), (7, None), (13, 12.5))
     ]
     shown = [log10_p_shown(row) for row in rows]
-    kinds = {"log10_p_global": pl.Float64, "basis": pl.String, "p_rank": pl.Float64}
+    reals = dict.fromkeys(("log10_p_global", "p_rank", "tests"), pl.Float64)
+    kinds = {**reals, "basis": pl.String, "keys_tested": pl.Int64}
     assert pl.DataFrame(rows, schema=kinds).select(LOG10_P_SHOWN).to_series().to_list() == pytest.approx(shown)
     for row, one in zip(rows, shown, strict=True):
         if row["basis"] in (None, "key"):
             assert one == row["log10_p_global"]
         else:
-            assert one >= max(row["log10_p_global"], -3.0 - 1e-12)
+            rank = row["p_rank"] if row["p_rank"] and row["p_rank"] > 0 else 0.001
+            any_rank = 1.0 - (1.0 - rank) ** (row["tests"] or row["keys_tested"] or 1)
+            assert one == pytest.approx(max(row["log10_p_global"], math.log10(any_rank)), abs=1e-9)
 
 
 def test_people_are_shown_one_notation():
