@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from scanner import results
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
+from scanner.cluster.embedded import ray_folders
 from scanner.cluster.machines import WORKER_MEMORY, cluster, share_gpus, worker_memory
 from scanner.cluster.model_pass import reading_cost, shards_not_read, shards_of_pass
 from scanner.cluster.night_price import CostEstimate, estimate
@@ -140,13 +141,15 @@ def _workers(plan: Plan) -> tuple[int, int, bool]:
     """How many workers there would be, the bytes that each may take, and whether a cluster was reached.
 
     Raises:
-        ScanFailed: the cluster cannot be reached or started.
+        ScanFailed: the cluster cannot be reached or started, or has no folder to be started in.
         Refused: it has too few GPUs.
     """
     how = plan.config.cluster
     if how.address or os.environ.get("RAY_ADDRESS") or how.require_gpus:
         with cluster(how) as workers:
             return share_gpus(how, workers)[0], worker_memory(how), True
+    with ray_folders():  # the scan would make them too
+        pass
     most = WORKER_MEMORY if how.worker_memory_mb is None else how.worker_memory_mb * MIB
     return how.workers or len(os.sched_getaffinity(0)), most, False
 

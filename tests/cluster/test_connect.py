@@ -1,10 +1,13 @@
 """The start of an embedded Ray: begun early, tried again on a machine whose CPUs others use, closed to strangers."""
 
+import errno
 import gc
 import os
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 from types import SimpleNamespace
 
 import pytest
@@ -131,6 +134,102 @@ def test_a_ray_that_never_starts_ends_with_advice_and_nothing_of_it_stays(monkey
     started.clear()
     gc.collect()
     assert not warned
+
+
+def long_folder(tmp_path, length: int = 120):
+    """A folder whose path is longer than a socket's may be."""
+    folder = tmp_path / ("a" * 60) / ("b" * length)
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def temporary(monkeypatch):
+    """Has `tempfile` take another folder."""
+
+    def use(folder) -> None:
+        monkeypatch.setenv("TMPDIR", str(folder))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+
+    return use
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_sockets_lie_in_a_short_private_folder(tmp_path, temporary):
+    """TMPDIR of SLURM and of macOS is too long for them; Ray's files lie there all the same."""
+    folder = long_folder(tmp_path)
+    temporary(folder)
+    with embedded.ray_folders() as folders:
+        assert folders.files.startswith(f"{folder}/bricks")
+        assert len(f"{folders.sockets}/0/plasma_store") < 60
+        for private in (folders.files, folders.sockets):
+            status = os.stat(private)
+            assert (stat.S_IMODE(status.st_mode), status.st_uid) == (0o700, os.getuid())
+        with embedded.ray_folders() as others:
+            assert not set(others) & set(folders) - {folders.store}
+    assert not [*folder.iterdir()]
+    assert not os.path.exists(folders.sockets)
+    temporary("/tmp")  # short
+    with embedded.ray_folders() as folders:
+        assert folders.sockets == folders.files
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_ray_without_a_folder_says_so(tmp_path, temporary, monkeypatch):
+    """Once, and without a word about busy machines; the folders that it made are gone."""
+    temporary(long_folder(tmp_path))
+    heads = Heads(0)
+    monkeypatch.setattr(embedded, "_Head", heads)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(embedded, "_SHORT_FOLDERS", (str(tmp_path / "missing"), "/proc"))
+    with (
+        pytest.raises(ScanFailed, match=r"no folder can hold its sockets .*missing.*/proc.*have TMPDIR name"),
+        cluster(CONFIG),
+    ):
+        pass
+    monkeypatch.setattr(embedded, "bytes", full_disk, raising=False)  # as a write to it does
+    with pytest.raises(ScanFailed, match=r"files cannot be written in .*No space left.*TMPDIR"), cluster(CONFIG):
+        pass
+    assert heads.started == 0
+    assert not [*(tmp_path / ("a" * 60) / ("b" * 120)).iterdir()]
+
+
+def full_disk(_size: int) -> bytes:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_an_error_that_stays_is_met_once(monkeypatch):
+    """A disk that fills while Ray starts is no busy machine, and three tries take a minute and a half."""
+    heads = Heads(9)
+    monkeypatch.setattr(sys.modules[__name__], "SLOW", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    monkeypatch.setattr(embedded, "_Head", heads)
+    with pytest.raises(ScanFailed, match=r"cannot start here: .*No space left"), cluster(CONFIG):
+        pass
+    assert heads.started == 1
+
+
+def test_shared_memory_without_room_is_not_used(tmp_path, monkeypatch):
+    """Docker gives 64 MB of it by default, and some machines none at all."""
+    assert embedded._store(str(tmp_path)) in ("/dev/shm", str(tmp_path))
+    for bytes_free in (64 * 2**20, None):
+
+        def statvfs(path, free=bytes_free):
+            if free is None:
+                raise FileNotFoundError(path)
+            return SimpleNamespace(f_bavail=free // 4096, f_frsize=4096)
+
+        monkeypatch.setattr(embedded.os, "statvfs", statvfs)
+        assert embedded._store(str(tmp_path)) == str(tmp_path)
+
+
+@pytest.mark.costly
+def test_ray_runs_where_the_temporary_folder_has_a_long_path(tmp_path):
+    folder = long_folder(tmp_path)
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    environment |= {"TMPDIR": str(folder)}
+    subprocess.run([sys.executable, "-c", STARTER], env=environment, capture_output=True, check=True, timeout=300)
+    assert not [name for name in os.listdir(folder) if name.startswith("bricks")]
 
 
 @pytest.mark.costly

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,16 @@ def test_all_is_looked_at_and_nothing_is_written(night, plain):
     assert out.endswith(f"Nothing stands in the way of: brickscan scan {night.config}\n")
     assert everything_in(night.folder) == before
     assert not exist(night.results)
+
+
+def test_a_check_finds_that_ray_has_no_folder(night, plain, monkeypatch):
+    """It said that nothing stands in the way of a scan that then ended over it."""
+    night.write("a", [plain(40, 1)])
+    monkeypatch.setenv("TMPDIR", str(night.folder / "missing"))
+    monkeypatch.setattr(tempfile, "tempdir", str(night.folder / "missing"))
+    code, out, err = call("scan", night.config, "--check")
+    assert (code, "Nothing stands in the way" in out) == (2, False)
+    assert "Ray: its temporary files cannot be written" in err
 
 
 def test_a_second_look_is_not_told_as_a_second_key(night, plain):
