@@ -187,14 +187,14 @@ def test_a_ray_without_a_folder_says_so(tmp_path, temporary, monkeypatch):
         cluster(CONFIG),
     ):
         pass
-    monkeypatch.setattr(embedded, "bytes", full_disk, raising=False)  # as a write to it does
+    monkeypatch.setattr(tempfile, "TemporaryFile", full_disk)
     with pytest.raises(ScanFailed, match=r"files cannot be written in .*No space left.*TMPDIR"), cluster(CONFIG):
         pass
     assert heads.started == 0
     assert not [*(tmp_path / ("a" * 60) / ("b" * 120)).iterdir()]
 
 
-def full_disk(_size: int) -> bytes:
+def full_disk(**_options: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
