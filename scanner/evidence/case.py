@@ -28,7 +28,7 @@ from scanner.detection.sketches import SKETCH_PLACES
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.columns import Columns
 from scanner.input.documents import Reader, Unreadable
-from scanner.input.files import InputFile, find_file
+from scanner.input.files import InputFile, InputTables
 from scanner.input.inspector import Inspector
 from scanner.input.shards import MAX_ROWS, key_set
 from scanner.printable import printable
@@ -161,6 +161,7 @@ class StoredTexts:
     ) -> None:
         self._text_id = text_id
         self._columns, self._locations, self._results, self._kept = columns, locations, results, KeptTexts(results)
+        self._tables = InputTables(locations)
         self._reader, self._inspector = Reader(), Inspector()
         self._sound: InputFile | None = None  # the file that was inspected last
         weakref.finalize(self, self._inspector.close)
@@ -222,7 +223,7 @@ class StoredTexts:
         return mark in (read if of_scan.is_empty() else of_scan)["file"].to_list()
 
     def _read(self, path: str, row: int) -> pa.RecordBatch | Unreadable:
-        file = find_file(path)
+        file = self._tables.find(path)
         if file != self._sound:
             self._inspector.inspect(file, self._columns)
             self._sound = file

@@ -4,6 +4,7 @@ A file is listed once, with its size and modification mark. Whoever reads it lat
 that no verdict rests on a file that changed in between.
 """
 
+import bisect
 import contextlib
 import datetime
 import glob
@@ -11,7 +12,7 @@ import os
 import posixpath
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, overload
 from urllib.parse import quote, urlsplit
@@ -93,6 +94,10 @@ class InputFile:
             raise FileFault("missing_column", f"column {name!r} ({role}) is missing; there are: {names}")
         if role == "text" and not is_text(column.type):
             raise FileFault("wrong_type", f"column {name!r} ({role}) is {column.type}; allowed: string or binary")
+        if not column.names and column.field_id is None and beside is None:
+            raise FileFault(
+                "missing_column", f"column {name!r} ({role}) is of partitions, and none is known of this file"
+            )
         value = column.default if beside is None else beside
         return ColumnSource(column.names, column.field_id, has_value=True, value=value)
 
@@ -290,6 +295,49 @@ def find_file(path: str) -> InputFile:
             found = _listed_by_info(info)
             return InputFile(_printable(address), location, found.inner, found.size, found.modified)
     raise _missing(path)
+
+
+class InputTables:
+    """The tables of an input, listed when one of their files is looked for.
+
+    locations: resolved paths of the input.
+    """
+
+    def __init__(self, locations: Iterable[str]) -> None:
+        self._locations = sorted(locations, key=lambda location: location.startswith(ICEBERG_PREFIX))  # folders first
+        self._listed: dict[str, Sequence[InputFile]] = {}
+        self._missed: set[str] = set()
+
+    def find(self, path: str) -> InputFile:
+        """Find a file as its table has it, else by its path alone: as `find_file`, and with its errors.
+
+        Its deleted rows are not left out. A file that is in its table no more has the table's columns.
+        """
+        for location in self._locations:
+            is_iceberg, folder = location.startswith(ICEBERG_PREFIX), location.removeprefix(DELTA_PREFIX).rstrip("/")
+            if not is_iceberg and not path.startswith(f"{folder}/"):
+                continue
+            if not is_iceberg and not _table_folders(location).is_delta(filesystem_of(folder)[1]):
+                break
+            found = self._in_table(location, path)
+            if found is None and path not in self._missed:  # it may be newer than the listing
+                self._listed.pop(location, None)
+                found = self._in_table(location, path)
+            if found is not None and found.entry is not None:
+                return replace(found, entry=replace(found.entry, deleted=b""))
+            self._missed.add(path)
+            if files := self._listed[location]:
+                lone, entry = find_file(path), files[0].entry
+                values = values_of_path(lone.inner)
+                return replace(lone, entry=entry and replace(entry, values=values, deleted=b"", since=0))
+        return find_file(path)
+
+    def _in_table(self, location: str, path: str) -> InputFile | None:
+        if location not in self._listed:
+            self._listed[location] = list_files([location])
+        files = self._listed[location]
+        at = bisect.bisect_left(files, path, key=lambda file: file.path)
+        return files[at] if at < len(files) and files[at].path == path else None
 
 
 def _escaped(uri: str) -> str:

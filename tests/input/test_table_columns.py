@@ -1,6 +1,7 @@
 """Columns of tables that older files have otherwise, or not at all: rows are those that the table's schema gives."""
 
 import datetime
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -13,6 +14,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import DateType, DoubleType, FloatType, LongType, StringType, TimestamptzType, UUIDType
 
 from scanner.errors import FileFault, Refused
+from scanner.evidence.case import FlagCase, StoredTexts
 from scanner.input.columns import Columns
 from scanner.input.documents import identities, read
 from scanner.input.files import list_files
@@ -133,10 +135,13 @@ def test_delta_type_widening(tmp_path, old, new, kind):
     assert found["a"] == found["b"]
 
 
-def write_deltalake_file(table: Path, rows: pa.Table, name: str = "more.parquet", milliseconds: int = 1) -> None:
+def write_deltalake_file(
+    table: Path, rows: pa.Table, name: str = "more.parquet", milliseconds: int = 1, **partition: str
+) -> None:
     """Append a file by hand, where deltalake writes no table of these features."""
+    (table / name).parent.mkdir(exist_ok=True)
     pq.write_table(rows, table / name)
-    add = {"path": name, "partitionValues": {}, "size": (table / name).stat().st_size}
+    add = {"path": name, "partitionValues": partition, "size": (table / name).stat().st_size}
     log = table / "_delta_log" / f"{DeltaTable(table).version() + 1:020d}.json"
     log.write_text(json.dumps({"add": add | {"modificationTime": milliseconds, "dataChange": True}}) + "\n")
 
@@ -255,6 +260,32 @@ def test_delta_log_that_links_out_of_the_table_is_refused(tmp_path, name):
     os.symlink(tmp_path / "secret", table / "_delta_log" / name)
     with pytest.raises(Refused, match="is a link that leads out of the table's folder"):
         list_files([str(table)])
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_texts_of_flags_are_read_by_the_tables_columns(tmp_path, mode):
+    """Files of a table name columns as they like; rows that were deleted since, and files, can still be read."""
+    table, columns = tmp_path / "table", Columns("text", "doc_id", "account", None)
+    write_mapped(table, posts("abc", account=["ann", "ben", "ben"]), mode, ["account"])
+    (ann, ben) = list_files([str(table)])
+    stored = StoredTexts(columns, [str(table)], str(tmp_path / "results"))
+
+    def row_of(path: str, row: int, name: str) -> tuple[bytes, dict]:
+        digest = hashlib.sha256(f"text of {name}".encode()).digest()
+        found = stored.of(FlagCase({"path": path, "row": row, "text_sha256": digest, "scan_id": "1"}, None))
+        assert found.row is not None
+        return found.text, dict(found.row)
+
+    assert row_of(ann.path, 0, "a")[1]["account_id"] == "ann"
+    delete_by_vector(table, ["b"], column="column-2")
+    stored = StoredTexts(columns, [str(table)], str(tmp_path / "results"))
+    text, row = row_of(ben.path, 0, "b")
+    assert (text, row["doc_id"], row["account_id"]) == (b"text of b", "b", "ben")
+    write_deltalake_file(
+        table, posts("d").rename_columns(["column-1", "column-2"]), "x/later.parquet", **{"column-3": "eve"}
+    )
+    text, row = row_of(str(table / "x/later.parquet"), 0, "d")  # the table was listed before
+    assert (text, row["doc_id"], row["account_id"]) == (b"text of d", "d", "eve")
 
 
 @pytest.fixture
