@@ -121,7 +121,7 @@ def calibrate_and_tell(
     append_audits(plan.results, rows)
     files = _write_files(plan, audit.audit_id, rows, found, show_text)
     tell(
-        f"audit {audit.audit_id}: {found.documents:,} documents, {found.distinct:,} distinct texts, "
+        f"audit {audit.audit_id}: {counted(found.documents, 'document')}, {counted(found.distinct, 'distinct text')}, "
         f"{time.monotonic() - began:.0f} s; {len(rows):,} rows in {plan.results}/audits"
     )
     tell(*table(rows, everything))

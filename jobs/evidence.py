@@ -135,7 +135,7 @@ def _lines(explained: "Explanation") -> Iterator[str]:
         yield from wrap_line(f"The text stands without its evidence: {explained.no_evidence}.", width, "  ")
     yield from _marked_lines(segments(explained, CHARACTERS_IN_TERMINAL), width)
     if len(explained.text) > CHARACTERS_IN_TERMINAL:
-        yield f"({len(explained.text) - CHARACTERS_IN_TERMINAL:,} more characters; --html shows more)"
+        yield f"({counted(len(explained.text) - CHARACTERS_IN_TERMINAL, 'more character')}; --html shows more)"
 
 
 def _account_lines(found: "Sequence[AccountExplanation]") -> Iterator[str]:
@@ -309,7 +309,8 @@ def report(results: str, day: datetime | None, out: Path) -> None:
         f"{amount(night.expected)} false flags at most to expect",
         *(f"- {reason}" for reason in night.why),
         *(
-            f"decided on, {which}: {found.texts:,} texts, precision {found.in_words()}: {found.counts_in_words()}"
+            f"decided on, {which}: {counted(found.texts, 'text')}, precision {found.in_words()}: "
+            f"{found.counts_in_words()}"
             for which, found in decided
         ),
         *([f"{counted(len(marked), 'marked account')}; {_named(marked):,} named for a user"] if marked else []),

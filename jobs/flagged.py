@@ -1,7 +1,7 @@
 """`brickscan flagged CONFIG|RESULTS`: flags in words for people, and the worth of their p-values."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +22,7 @@ from jobs.options import (
     since_option,
     until_option,
 )
+from jobs.text import complain, tell
 from scanner.printable import amount, counted, one_in, printable
 from schemas.words import AuditState, Naming, Proof
 
@@ -103,12 +104,14 @@ def with_strength(results: str, found: "FlagList", prior: float | None) -> "Flag
     from scanner.results.queries import ask
 
     rows = found.rows.with_columns(log10_p_shown=false_discoveries.LOG10_P_SHOWN)
+    alarm = (rows["audit"] == AuditState.ALARM).fill_null(value=False).to_list()  # then no number by p-values holds
     scored = ask(results, lambda: false_discoveries.scored_documents(results, rows["scan_id"].unique().to_list()))
     p, documents = rows["log10_p_shown"].to_list(), [scored.get(scan_id) for scan_id in rows["scan_id"]]
     factors = [false_discoveries.log10_factor_at_most(row) for row in rows.iter_rows(named=True)]
     columns: dict[str, list[float | None]] = {
         "expected_by_chance_at_most": [
-            None if count is None else count * 10.0**one for count, one in zip(documents, p, strict=True)
+            None if count is None or alarmed else count * 10.0**one
+            for count, one, alarmed in zip(documents, p, alarm, strict=True)
         ],
         "log10_e_value": [false_discoveries.log10_e_value(one) for one in p],
         "log10_factor_at_most": factors,
@@ -120,7 +123,13 @@ def with_strength(results: str, found: "FlagList", prior: float | None) -> "Flag
 
 
 def least_sure(rows: "pl.DataFrame", prior: float | None) -> list[str]:
-    """Sentences on the largest p-value among rows of `with_strength`, and on keys whose hash alone speaks."""
+    """Sentences on the largest p-value among rows of `with_strength`, and on keys whose hash alone speaks.
+
+    Rows of scans whose audit alarmed are left out.
+    """
+    import polars as pl
+
+    rows = rows.filter(pl.col("audit").ne_missing(str(AuditState.ALARM)))
     if rows.is_empty():
         return []
     row = rows.sort("log10_p_shown").row(-1, named=True)
@@ -253,6 +262,9 @@ def flagged(
     if location.registry is not None:
         found, contradicted = _against_registry(location, found, by)
         notes += contradicted
+    if found.totals.alarmed:
+        warn = tell if form == "table" else complain
+        warn(*_alarm(found, location.folder))
     notes += _show(found, by, form)
     if by is None and form == "table":
         notes += [*_drawn(found), *least_sure(found.rows, prior)]
@@ -430,12 +442,25 @@ def _footer(found: "FlagList", location: Results, wanted: "WantedFlags", *, list
     ]
     if totals.unnamed:
         lines.append(_nobody(totals))
-    if totals.alarmed:
-        lines.append(
-            f"AUDIT ALARM: {counted(totals.alarmed, 'document')} of scans whose audit alarmed: believe no such flag "
-            "before the cause is known"
-        )
     return lines
+
+
+def _alarm(found: "FlagList", results: str) -> Iterator[str]:
+    """Lines for above the list: which flags not to use, why, and what to do."""
+    from scanner.audit.statistics.alarms import advise_on_scan
+
+    yield (
+        f"AUDIT ALARM: {counted(found.totals.alarmed, 'document')} of scans whose audit alarmed. Use none of these "
+        "flags; `brickscan status` says why, and what to do."
+    )
+    if "scan_id" in found.rows.columns:
+        alarmed = found.rows.filter(audit=str(AuditState.ALARM))["scan_id"].unique(maintain_order=True)
+        for scan_id in alarmed[:ALARMS_EXPLAINED]:
+            yield f"Scan {scan_id}: {advise_on_scan(results, scan_id)}"
+
+
+ALARMS_EXPLAINED = 3
+"""Scans whose alarms are explained above a list."""
 
 
 def _drawn(found: "FlagList") -> list[str]:

@@ -224,7 +224,7 @@ def canaries(
     )
     write_whole(out, lambda file: rows.write_parquet(file))
     tell(
-        f"{texts:,} prompts for {len(names):,} canaries: {out}",
+        f"{counted(texts, 'prompt')} for {len(names):,} canaries: {out}",
         "Complete each for its user_id as for any user, with the user_id as the account that posts the text.",
         f"Then say in scan.toml: [audit] canaries = {texts}",
     )

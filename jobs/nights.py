@@ -147,7 +147,7 @@ def _line(row: Mapping[str, Any]) -> tuple[str, ...]:
         _ended(row),
         f"{row['documents']:,}" + (f" ({row['filtered']:,} filtered)" if row["filtered"] else ""),
         f"{row['flagged']:,}" + (f" + {row['canaries']:,} of canaries" if row["canaries"] else ""),
-        f"{row['quarantined']:,}" + (f" + {files:,} files" if files else ""),
+        f"{row['quarantined']:,}" + (f" + {counted(files, 'file')}" if files else ""),
         row["audit"],
     )
 
@@ -159,7 +159,11 @@ def _took(time: timedelta) -> str:
 
 def _ended(row: Mapping[str, Any]) -> str:
     word = EXIT_CODE_WORDS.get(row["exit_code"], f"exit code {row['exit_code']}")
-    left = f", {_left(row):,} of {row['shards']:,} shards left" if row["exit_code"] in _STOPPED and _left(row) else ""
+    left = (
+        f", {_left(row):,} of {counted(row['shards'], 'shard')} left"
+        if row["exit_code"] in _STOPPED and _left(row)
+        else ""
+    )
     return (f"part {row['part']} " if row["part"] else "") + word + left
 
 
@@ -170,10 +174,12 @@ def _left(row: Mapping[str, Any]) -> int:
 
 def _hands(last: "LastScans", unscored: "QuarantineList", location: Results) -> Iterator[str]:
     """Sentences on what somebody must look at, the worst first."""
+    from scanner.audit.statistics.alarms import advise_on_scan
+
     rows = list(last.ended.iter_rows(named=True))
     for row in rows:
         if row["audit"] == AuditState.ALARM:
-            yield f"scan {row['scan_id']}: its audit alarmed: believe none of its flags before the cause is known"
+            yield f"scan {row['scan_id']}: {advise_on_scan(location.folder, row['scan_id'])}"
         if row["audit"] == AuditState.CANARIES_LOST:
             yield f"scan {row['scan_id']}: canaries were not found as planned, so other marked text is missed as well"
         if row["audit"] == AuditState.POSSIBLE_FRAMING:

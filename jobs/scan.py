@@ -18,6 +18,7 @@ from jobs.summary import summary
 from jobs.text import COMPILING, Progress, StatusLine, complain, tell
 from scanner.errors import BrickscanError, Refused
 from scanner.interrupts import interrupts_noted
+from scanner.printable import counted
 
 if TYPE_CHECKING:
     from scanner.audit.in_every_scan.scan_audit import ScanAudit
@@ -108,11 +109,12 @@ def _of_audit(audit: "ScanAudit") -> dict[str, Any]:
     share = audit.false_share
     return {
         "state": str(audit.state),
+        "advice": audit.advice,
         "alarms": audit.alarms(),
         "warnings": audit.warnings(),
         "texts": audit.traffic.texts,
         "flagged": audit.traffic.flagged,
-        "expected_false": audit.expected_false if math.isfinite(audit.expected_false) else None,
+        "expected_false": None if audit.advice or not math.isfinite(audit.expected_false) else audit.expected_false,
         "canaries": None if audit.canaries is None else audit.canaries._asdict(),
         "reserved": audit.traffic.reserved,
         "unheld": audit.traffic.unheld,
@@ -305,8 +307,9 @@ def follow_and_tell(config: Path, date: datetime.datetime | None, form: Form) ->
         say_json({"exit_code": code, "results": results, **dataclasses.asdict(done)})
         return code
     tell(
-        f"{done.scans:,} scans of {done.files:,} files; {done.documents:,} documents, {done.flagged:,} flagged; "
-        f"in quarantine {done.quarantined:,} documents, {done.files_quarantined:,} files; tables {results}"
+        f"{counted(done.scans, 'scan')} of {counted(done.files, 'file')}; {counted(done.documents, 'document')}, "
+        f"{done.flagged:,} flagged; in quarantine {counted(done.quarantined, 'document')}, "
+        f"{counted(done.files_quarantined, 'file')}; tables {results}"
     )
     return code
 

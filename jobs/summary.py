@@ -9,6 +9,7 @@ from jobs.options import TRIAL_LINE
 from jobs.text import wrap_line
 from scanner.audit.in_every_scan.controls import CANARY_WORDS
 from scanner.audit.in_every_scan.scan_audit import ScanAudit
+from scanner.audit.statistics.alarms import USE_NO_FLAG
 from scanner.audit.statistics.audit_rows import holds_down_to, number
 from scanner.printable import counted, one_in, printable
 from schemas.words import AuditState
@@ -59,7 +60,7 @@ def verdict_in_words(audit: ScanAudit) -> str:
 def false_flags_in_words(audit: ScanAudit) -> str:
     """How many flags chance explains, and the share of false flags by the reserved messages."""
     texts = audit.traffic
-    chance = f"{number(audit.expected_false)} expected at most by chance, among {texts.texts:,} distinct texts"
+    chance = f"{number(audit.expected_false)} expected at most by chance, among {counted(texts.texts, 'distinct text')}"
     if audit.false_share is None:
         return chance
     share, limits = audit.false_share
@@ -107,7 +108,7 @@ def questions(rows: Sequence[Row]) -> dict[str, list[Row]]:
     for row in rows:
         if row["kind"] in _NAMES:
             gamma = "" if row["gamma"] is None else f" gamma={row['gamma']}"
-            of_many = "" if row["messages"] == 1 else f", {row['messages']:,} messages"
+            of_many = "" if row["messages"] == 1 else f", {counted(row['messages'], 'message')}"
             what = row["key_id"] or f"{row['method']}{gamma} window {row['window']}{of_many}"
             found.setdefault(f"{_NAMES[row['kind']]}, {what}", []).append(row)
     return found
@@ -147,11 +148,14 @@ def summary(
     cautions: sentences about names under its keys and about this machine. verbose: whether to show what the audit
     counted, when the first commit came, and the query in Python.
     """
-    lines = [TRIAL_LINE] * outcome.trial + [
+    advice = None if outcome.audit is None else outcome.audit.advice
+    lines = [
+        *[TRIAL_LINE] * outcome.trial,
+        *(wrap_line(advice.replace(USE_NO_FLAG, USE_NO_FLAG.upper()), LINE_WIDTH, "") if advice else ()),
         *_read(outcome),
         *_found(outcome, false_positive_rate),
         *_audited(outcome, verbose=verbose),
-    ]
+    ]  # the advice stands first, where nobody misses it
     lines += _nothing_found(outcome)
     if outcome.unread.allowed:
         lines += _line("careful", f"{outcome.unread.nothing} allow_empty lets such a night end with 0.")
@@ -166,7 +170,7 @@ def summary(
     if verbose:
         commands["query"] = f"import brickscan; brickscan.results({results!r}).flagged.collect()"
     lines += [f"{label:<{_MARGIN}}{printable(command)}" for label, command in commands.items()]
-    hands = list(_hands(outcome))
+    hands = list(_hands(outcome, None if verbose else ALARMS_SHOWN))
     if not hands:
         return "\n".join([*lines, "nothing needs a hand"])
     return "\n".join(
@@ -253,7 +257,7 @@ def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
             )
         if of_accounts.not_proved:
             yield from _line("", f"{of_accounts.not_proved:,} name nobody: too many or too long to be computed again")
-    if outcome.audit is not None:
+    if outcome.audit is not None and outcome.audit.advice is None:  # after an alarm no number by p-values means a thing
         yield from _line("false flags", false_flags_in_words(outcome.audit))
         if whole.flagged:
             yield from _line("evidence", least_e_value_in_words(false_positive_rate))
@@ -289,10 +293,17 @@ def _audited(outcome: "ScanOutcome", *, verbose: bool) -> Iterator[str]:
         yield from wrap_line(f"  {line}", LINE_WIDTH, " " * _MARGIN)
 
 
-def _hands(outcome: "ScanOutcome") -> Iterator[str]:
-    """Sentences on what somebody must look at, the worst first."""
+ALARMS_SHOWN = 10
+"""Rates that raise an alarm, of which a summary without --verbose shows so many."""
+
+
+def _hands(outcome: "ScanOutcome", most_alarms: int | None) -> Iterator[str]:
+    """Sentences on what somebody must look at, the worst first; most_alarms: None: all."""
     if outcome.audit is not None:
-        yield from (f"AUDIT ALARM: {line}" for line in outcome.audit.alarms())
+        alarms = outcome.audit.alarms()
+        yield from (f"AUDIT ALARM: {line}" for line in alarms[:most_alarms])
+        if most_alarms is not None and len(alarms) > most_alarms:
+            yield f"AUDIT ALARM: {len(alarms) - most_alarms:,} more (--verbose, and the table `audits`)"
         yield from (f"FRAMING? {line}" for line in outcome.audit.warnings())
     yield from _ended(outcome)
     if outcome.model_pass.left:

@@ -100,8 +100,9 @@ def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) 
         tell(f"no night is older than {counted(keep, 'day')}, from its date or its scan, the later one")
         return
     kept = ", of which those that stand are kept" if keep_flags else ""
-    what = f"drops {len(old.nights):,} nights, {old.nights[0]} to {old.nights[-1]}: {old.documents:,} documents and "
-    if confirm([what + f"{old.flagged:,} flags{kept}"], yes, dry_run):
+    nights = f"{counted(len(old.nights), 'night')}, {old.nights[0]} to {old.nights[-1]}"
+    what = f"drops {nights}: {counted(old.documents, 'document')} and "
+    if confirm([what + f"{counted(old.flagged, 'flag')}{kept}"], yes, dry_run):
         rows = retention.retain(folder, old.scans, keep_flags=keep_flags, watch=StepProgress("retain"))
         tell(f"{rows:,} rows dropped")
 

@@ -430,8 +430,8 @@ def _erase(
         in_results += erase_user(results, known, watch)
         if accounts:
             in_results += erase_accounts(results, known, watch)
-        tell(f"names erased from {in_results:,} rows of the results")
-    tell(f"names erased from {erase_users(registry, known):,} rows of the registry")
+        tell(f"names erased from {counted(in_results, 'row')} of the results")
+    tell(f"names erased from {counted(erase_users(registry, known), 'row')} of the registry")
     # 3. say what stays
     if results is None:
         tell("the names may still be in results of scans: run this again with --results FOLDER for each")

@@ -216,11 +216,10 @@ LEAST_SHOWN = -9.0
 
 
 def one_in(log10_p: float) -> str:
-    """A p-value for people, with two digits: `1 in 2,300,000`, `less than 1 in a billion`, or `nearly all`."""
+    """A p-value for people, with two digits: `1 in 2,300,000`, `less than 1 in a billion`, or `1 in 1`."""
     if log10_p < LEAST_SHOWN:
         return "less than 1 in a billion"
-    times = amount(10.0**-log10_p)
-    return "nearly all" if times == "1" else f"1 in {times}"
+    return f"1 in {amount(10.0**-log10_p)}"
 
 
 def at_most(number: float) -> str:

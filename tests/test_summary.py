@@ -150,10 +150,14 @@ def test_what_needs_a_hand(changes, expected):
 
 
 def test_an_alarm_is_told_first(monkeypatch):
-    monkeypatch.setattr(ScanAudit, "alarms", lambda self: ["decoy hits too often", "Act on no flag of this scan."])
+    """The one instruction comes before all else; of what hit too often ten items are enough."""
+    monkeypatch.setattr(ScanAudit, "alarms", lambda self: [f"decoy {i} hits too often" for i in range(12)])
     unsupported_keys = (UnsupportedKey("hug", "It never passed an audit."),)
     result = outcome(exit_code=3, audit=audit(state=AuditState.ALARM), unsupported_keys=unsupported_keys)
-    assert [hand.split(":")[0] for hand in hands(result)] == ["AUDIT ALARM", "AUDIT ALARM", "LEFT OUT"]
+    assert [hand.split(":")[0] for hand in hands(result)] == [*["AUDIT ALARM"] * 11, "LEFT OUT"]
+    assert hands(result)[10] == "AUDIT ALARM: 2 more (--verbose, and the table `audits`)"
+    assert said(result).startswith("USE NO FLAG OF THIS SCAN. ")
+    assert "expected at most by chance" not in said(result)
     assert (
         "audit        alarm: an observed rate is incompatible with the stated one, or a flag was not proved\n"
         in said(result)

@@ -208,6 +208,8 @@ def for_everybody(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> pa.RecordBa
     changed = {name: pa.nulls(len(exact), VERDICTS.field(name).type) for name in EXACT_COLUMNS}
     changed |= {name: pc.if_else(flagged, exact[name], None) for name in OF_FLAGS}
     changed |= {name: pc.if_else(flagged, exact[name], lengths[name]) for name in ("tokens", "scored")}
+    # whoever filters by `flagged` counts what all lists count; `flags` keeps the row, and `canary` says what it is
+    changed["flagged"] = pc.and_not_kleene(flagged, pc.fill_null(exact["canary"], False))
     some_named = [name for name in ("named", "named_again") if exact[name].null_count < len(exact)]
     changed |= {name: _without_p(exact[name]) for name in some_named}
     return _replaced(exact, changed)

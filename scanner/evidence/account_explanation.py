@@ -27,7 +27,7 @@ from scanner.evidence.page import LEVEL_WORDS, LONGEST_TITLE, environment, visib
 from scanner.evidence.registry_check import CHANGED_ROW, RegistryCheck, with_registry_names
 from scanner.evidence.sentences import DOES_NOT_SAY, WHY_NOBODY, name
 from scanner.input.documents import read_text
-from scanner.printable import one_in, printable, safe
+from scanner.printable import counted, one_in, printable, safe
 from scanner.registry import NamedUser
 from scanner.results import accounts
 from scanner.results.account_posts import impossible_posts, kept_posts, posts_of_one_scan, scanned_posts, window_of
@@ -134,7 +134,7 @@ def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], check: Reg
             wrong = impossible_posts(explainer.results, row, scan, text_ids)
             return RegistryCheck(False, f"not asked: {wrong}. {CHANGED_ROW}") if wrong else check
         if row["nights"] == 1 and not (read := posts_of_one_scan(row, read)):
-            return RegistryCheck(False, f"not asked: its scan read not {row['posts']:,} posts. {CHANGED_ROW}")
+            return RegistryCheck(False, f"not asked: its scan read not {counted(row['posts'], 'post')}. {CHANGED_ROW}")
         posts = _of_account(row, read, [read_text(post["text"])[0] or "" for post in read])
         judged = _judge(explainer, row, scan).judge(posts, row["scanned_at"])
     except Refused:
@@ -378,7 +378,7 @@ def to_do(row: Mapping[str, Any], *, trial: bool = False) -> str:
     if trial:
         return "nothing: a trial is evidence against nobody"
     if row["audit"] == AuditState.ALARM:
-        return "nothing before the cause of the audit's alarm is known: believe no name of its scan"
+        return "use no flag or name of its scan: the audit alarmed, and `brickscan status` says why and what to do"
     other = "name nobody; look at its posts if the account matters for other reasons"
     return _TO_DO.get(row["naming"], other).format(users=marked_for(row))
 
@@ -388,7 +388,7 @@ def what_was_found(explained: AccountExplanation) -> Iterator[tuple[str, str]]:
     row = explained.row
     posted = [f"{time.astimezone(UTC):%Y-%m-%d %H:%M}" for time in (row["first_post"], row["last_post"]) if time]
     times = f", posted {' to '.join(dict.fromkeys(posted))} UTC" if posted else ", posted at unknown times"
-    texts = f"{row['posts']:,} posts, {row['texts']:,} distinct texts{times}"
+    texts = f"{counted(row['posts'], 'post')}, {counted(row['texts'], 'distinct text')}{times}"
     window = "" if row["nights"] == 1 else f", window of {row['nights']} nights"
     yield "Account", f"{name(row['account_id'])}; night {row['night']}{window}: {texts}"
     yield "Contains text marked for", marked_for(row)
@@ -398,8 +398,9 @@ def what_was_found(explained: AccountExplanation) -> Iterator[tuple[str, str]]:
     yield (
         "All posts together",
         f"if nothing were marked, {one_in(row['log10_p_global'])} accounts would reach as much for any of the "
-        f"{row['messages_tested']:,} messages of key {name(row['key_id'])}, corrected for "
-        f"{round(row['tests'] * row['nights'], 1):g} tests ({row['scored']:,} of {row['tokens']:,} tokens scored)",
+        f"{counted(row['messages_tested'], 'message')} of key {name(row['key_id'])}, corrected for "
+        f"{round(row['tests'] * row['nights'], 1):g} tests ({row['scored']:,} of {counted(row['tokens'], 'token')} "
+        "scored)",
     )
     yield "Own words alone", _unquoted_words(explained)
     yield "Proof", proof_in_words(row)
@@ -425,7 +426,11 @@ def _unquoted_words(explained: AccountExplanation) -> str:
     if p is None:
         why = explained.no_posts or explained.no_evidence
         return f"{quoted}; their own p-value is not shown: {why}"
-    few = f", of the {explained.read:,} posts that can be read again" if explained.read < explained.row["posts"] else ""
+    few = (
+        f", of the {counted(explained.read, 'post')} that can be read again"
+        if explained.read < explained.row["posts"]
+        else ""
+    )
     if np.isnan(p):
         return f"{quoted}; too few own words are scored to say anything{few}"
     return f"{quoted}; without them, {one_in(p)} accounts would reach as much by chance{few}"
@@ -435,7 +440,7 @@ def posts_in_words(explained: AccountExplanation, most: int = MOST_POSTS_LISTED)
     """A sentence on which posts are shown."""
     if explained.no_posts:
         return f"The posts are not shown: {explained.no_posts}."
-    few = f"{min(most, len(explained.posts)):,} of {explained.row['posts']:,} posts"
+    few = f"{min(most, len(explained.posts)):,} of {counted(explained.row['posts'], 'post')}"
     gone = f"; {explained.read:,} of them can be read again" if explained.read < explained.row["posts"] else ""
     why = f" Their evidence is not shown: {explained.no_evidence}." if explained.no_evidence else ""
     return f"{few}, those that speak strongest for the mark first{gone}. Single posts decide nothing.{why}"
@@ -447,7 +452,7 @@ def about_post(post: AccountPost) -> str:
     quoting = any(part.kind == "quoted" for part in post.parts)
     unquoted = f"; own words alone: {_level(post.own_level)}" if quoting else ""
     place = f"{printable(post.path)}:{post.row}"
-    return f"{posted}, {place}: {_level(post.level)}{unquoted} ({post.scored:,} tokens scored)"
+    return f"{posted}, {place}: {_level(post.level)}{unquoted} ({counted(post.scored, 'token')} scored)"
 
 
 def _level(level: int | None) -> str:

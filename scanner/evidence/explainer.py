@@ -7,7 +7,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from scanner.audit.statistics.alarms import advise_on_scan
 from scanner.detection.attribution import OpenedKey
 from scanner.detection.open_plan import open_keys
 from scanner.detection.proving import PartKinds, nearly_equal
@@ -81,7 +82,7 @@ from scanner.watermark.positions import CommonNgrams, reach_of
 from scanner.watermark.rule import corrected
 from schemas.config import ScanConfig
 from schemas.registry import Canary, MasterKey, Registry
-from schemas.words import WEIGHED, Naming
+from schemas.words import WEIGHED, AuditState, Naming
 
 EARLIER_TEXTS_HELD = 256
 """Earlier posts that are held, since many flags may share runs with the same ones."""
@@ -188,6 +189,7 @@ class Explainer:
             self._texts = StoredTexts(Columns(columns.text, None, None, None), locations, self.results, self._text_id)
         self._opened: dict[str, OpenedKey] = {}
         self._filters: dict[str | None, Filter] = {}
+        self._advise = lru_cache(partial(advise_on_scan, self.results))
         self._tokens_of = lru_cache(EARLIER_TEXTS_HELD)(self._read_tokens)
 
     def explain(self, document: str) -> Explanation:
@@ -226,7 +228,8 @@ class Explainer:
             check = self._as_text_speaks(case, reading.text, parts, check)
             known = {name: value for name, value in reading.of_file.items() if case.row[name] is not None}
             case = replace(case, row={**with_registry_names(case.row, check), **known})
-            read = case.scan["documents"] if case.scan else None
+            alarm = self._advise(case.row["scan_id"]) if case.row["audit"] == AuditState.ALARM else None
+            read = case.scan["documents"] if case.scan and alarm is None else None
             stated = case.scan["false_positive_rate"] if case.scan else self.rate
             yield Explanation(
                 case=case,
@@ -249,6 +252,7 @@ class Explainer:
                 copied=self._copied(case, earlier.get((case.row["path"], case.row["row"]), [])),
                 canary=self._names_canary(case.row),
                 registry=check,
+                alarm=alarm,
             )
 
     def _spans(self, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:

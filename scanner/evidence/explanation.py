@@ -259,6 +259,8 @@ class Explanation:
     copied: CopiedShare | None = None
     canary: bool = False
     registry: RegistryCheck = NOT_ASKED
+    alarm: str | None = None
+    """What to do, and why, where the audit of its scan alarmed."""
 
     @property
     def row(self) -> Mapping[str, Any]:

@@ -191,6 +191,7 @@ def about(explained: Explanation) -> dict[str, Any]:
         "title": f"Flag: {printable(explained.row['doc_id'] or explained.case.where, LONGEST_TITLE)}",
         "advice": advise(explained),
         "in_short": safe(in_short(explained)),
+        "alarm": None if explained.alarm is None else safe(explained.alarm),
         "facts": [(heading, safe(sentence)) for heading, sentence in what_was_found(explained)],
         "does_not_say": DOES_NOT_SAY,
         "no_text": explained.no_text and safe(explained.no_text),

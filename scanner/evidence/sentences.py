@@ -7,7 +7,7 @@ from typing import Any
 from scanner.detection.proving import LONGEST_PROVED
 from scanner.evidence.case import CopiedShare, GroupCounts
 from scanner.evidence.explanation import Explanation, PartFinding
-from scanner.printable import at_most, one_in, printable, safe
+from scanner.printable import at_most, counted, one_in, printable, safe
 from scanner.results.decision_log import users_of
 from scanner.results.false_discoveries import log10_p_shown
 from scanner.scan_plan import recorded_correction
@@ -45,7 +45,7 @@ DOES_NOT_SAY = (
 
 _AUDIT: Mapping[str | None, str] = {
     None: "no audit has judged this scan yet",
-    AuditState.ALARM: "the audit of this scan ALARMED: believe no flag of it before the cause is known",
+    AuditState.ALARM: "the audit of this scan ALARMED",
     AuditState.CANARIES_LOST: "the audit of this scan found too few of its canaries: marks were missed",
     AuditState.POSSIBLE_FRAMING: "the audit of this scan saw signs of framing: names may be wrong",
 }
@@ -67,6 +67,8 @@ def account_of(row: Mapping[str, Any]) -> str:
 def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     """Pairs of a heading and a sentence, in the order in which people ask."""
     row = explained.row
+    if explained.alarm is not None:
+        yield "Alarm", explained.alarm
     yield "Document", f"{name(row['doc_id'])}, row {row['row']} of {printable(row['path'])}"
     posted = "at an unknown time" if row["created_at"] is None else f"{row['created_at']:%Y-%m-%d %H:%M} UTC"
     if row["manifest"] is not None:
@@ -99,7 +101,7 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     if explained.expected is not None and explained.false_flags is not None and explained.case.scan is not None:
         yield (
             "False flags to expect",
-            f"among the {explained.case.scan['documents']:,} documents of this scan, chance alone makes "
+            f"among the {counted(explained.case.scan['documents'], 'document')} of this scan, chance alone makes "
             f"{at_most(explained.false_flags)} flags, and {at_most(explained.expected)} with so small a p-value",
         )
     if explained.key is not None:
@@ -147,9 +149,9 @@ def _how_sure(explained: Explanation) -> str | None:
         rate = scan["misnaming_rate"] or scan["false_positive_rate"]
         question = f"; this scan asked for {one_in(math.log10(rate))}"
     return (
-        f"the {finding.group:,} users of a group share a part of the mark, and {finding.scored:,} scored tokens tell "
-        f"them apart: if these were marked for none of them, {one_in(explained.log10_p_own or 0.0)} texts would speak "
-        f"so strongly for any{question}"
+        f"the {finding.group:,} users of a group share a part of the mark, and "
+        f"{counted(finding.scored, 'scored token')} tell them apart: if these were marked for none of them, "
+        f"{one_in(explained.log10_p_own or 0.0)} texts would speak so strongly for any{question}"
     )
 
 
@@ -210,30 +212,31 @@ def _proof(row: Mapping[str, Any]) -> str:
 
 
 def _others(explained: Explanation) -> str:
-    def counted(around: GroupCounts, which: str) -> str:
+    def in_words(around: GroupCounts, which: str) -> str:
         """How many there are with this flag, which is one of them."""
         documents, texts, accounts = around
-        of = f", of {accounts:,} account{'s' * (accounts != 1)}" if accounts > 1 else ""
-        distinct = f" ({texts:,} distinct texts{of})" if documents > 1 else ""
-        return (
-            f"{'this alone' if documents == 1 else f'with this one {documents:,} flagged documents'}{distinct} {which}"
-        )
+        if documents == 1:
+            return f"this alone {which}"
+        accounts_of = f", of {counted(accounts, 'account')}" if accounts > 1 else ""
+        return f"with this one {documents:,} flagged documents ({counted(texts, 'distinct text')}{accounts_of}) {which}"
 
     others = explained.of_text[0] - 1
     copies = f"{others:,} other flagged document{'s' * (others != 1)}" if others else "no other flagged document"
     counts = [f"{copies} with this very text"]
     if explained.near_duplicates is not None and explained.near_duplicates.texts > 1:
         counts.append(
-            counted(
+            in_words(
                 explained.near_duplicates, "with this text or near-duplicates of it, one piece of evidence together"
             )
         )
     if explained.of_user is not None:
-        counts.insert(0, counted(explained.of_user, f"marked for user {name(explained.row['user_id'])}, under any key"))
+        counts.insert(
+            0, in_words(explained.of_user, f"marked for user {name(explained.row['user_id'])}, under any key")
+        )
     elif explained.row["message"] is not None:
-        counts.insert(0, counted(explained.of_message, "for this message"))
+        counts.insert(0, in_words(explained.of_message, "for this message"))
     if explained.of_account is not None:
-        counts.append(counted(explained.of_account, "of this account"))
+        counts.append(in_words(explained.of_account, "of this account"))
     return "; ".join(counts) + _copied(explained.copied)
 
 
@@ -259,7 +262,7 @@ def _spans(explained: Explanation) -> str:
 
 
 def _span(span: Mapping[str, Any]) -> str:
-    where = f"characters {span['char_from']:,} to {span['char_to']:,} ({span['tokens']:,} tokens"
+    where = f"characters {span['char_from']:,} to {span['char_to']:,} ({counted(span['tokens'], 'token')}"
     where += f", {span['quoted']:.0%} of it quoted)" if span["quoted"] > 0 else ")"
     by_chance = f"as by chance in {one_in(span['log10_p_global'])} texts"
     if span["naming"] == Naming.NAMED:
@@ -286,7 +289,7 @@ def _part(part: PartFinding, row: Mapping[str, Any]) -> str:
     else:
         of_part = {**row, "log10_p_global": part.log10_p_any, "p_rank": None}
         chance = f"as by chance in {one_in(log10_p_shown(of_part))} texts"
-    return f"{which}: {chance} ({part.scored:,} tokens scored)"
+    return f"{which}: {chance} ({counted(part.scored, 'token')} scored)"
 
 
 _FIELDS = (

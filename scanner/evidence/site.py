@@ -13,11 +13,13 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import polars as pl
 
+from scanner.audit.statistics.alarms import advise_on_scan
 from scanner.audit.statistics.audit_rows import holds_down_to, refuse_impossible_audits
 from scanner.errors import Refused
 from scanner.evidence.account_explanation import account_page, explain_account, line_of_account, record_of_account
@@ -98,6 +100,11 @@ class Night:
         return max(least) if least and len(least) == len(known) else None
 
     @property
+    def alarmed(self) -> bool:
+        """Whether the audit of a scan alarmed, so that no number which stands on p-values means a thing."""
+        return any(scan["audit"] == AuditState.ALARM for scan in self.scans)
+
+    @property
     def trial(self) -> bool:
         """Whether it is a night of a trial."""
         return any(scan["trial"] for scan in self.scans)
@@ -161,7 +168,7 @@ def night_of(
     found = ask(results, lambda: flagged(results, rate, of_scans, canaries=True).collect())
     found = found.with_columns(canary=of_canary(canaries)).sort("log10_p_global", "path", "row")
     everything = checked(found.drop("canary").to_dicts())
-    light, why = _light(of_night, everything, reasons_of_silent(silent, known))
+    light, why = _light(of_night, everything, reasons_of_silent(silent, known), partial(advise_on_scan, results))
     rows = [row for row, canary in zip(everything, found["canary"], strict=True) if not canary]
     users = pl.Series("user_id", [row["user_id"] for row in rows], pl.String)
     flags = found.filter(~pl.col("canary")).with_columns(users)
@@ -222,13 +229,16 @@ def seconds_covered(spans: Iterable[tuple[datetime, datetime]]) -> float:
 
 
 def _light(
-    of_night: list[dict[str, Any]], flags: Sequence[Row], reasons: tuple[list[str], list[str]]
+    of_night: list[dict[str, Any]],
+    flags: Sequence[Row],
+    reasons: tuple[list[str], list[str]],
+    advise: Callable[[str], str],
 ) -> tuple[Light, list[str]]:
     """Red: its flags must not be used; amber: something needs a hand; each with its reasons, these among them."""
     red, amber = reasons
     for number, scan in enumerate(of_night):
         if scan["audit"] == AuditState.ALARM:
-            red.append(f"the audit of scan {scan['scan_id']} alarmed")
+            red.append(f"scan {scan['scan_id']}: {advise(scan['scan_id'])}")
             continue
         if any(went_on(later, scan) for later in of_night[number + 1 :]):
             continue
@@ -394,8 +404,8 @@ def _lists(night: Night, marked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[
     for name, heading, first in zip(names, words, firsts, strict=True):
         page = shared | {"here": name, "lines": lines[first : first + LINES_A_PAGE]}
         if first:
-            title = f"{heading} of the night of {night.day}"
-            yield name, environment().get_template("list.html.j2").render(title=title, **page)
+            title, red = f"{heading} of the night of {night.day}", night.why if night.light == "red" else []
+            yield name, environment().get_template("list.html.j2").render(title=title, red=red, **page)
         else:
             yield name, _index(night, page, marked)
 
@@ -467,8 +477,8 @@ def _record(night: Night, marked: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         "documents": night.documents,
         "flagged": len(night.flags),
         "canaries": night.canaries,
-        "false_flags_expected_at_most": night.expected,
-        "misnamed_expected_at_most": night.misnamed,
+        "false_flags_expected_at_most": None if night.alarmed else night.expected,
+        "misnamed_expected_at_most": None if night.alarmed else night.misnamed,
         "quarantined": night.quarantined,
         "filtered": night.filtered,
         "seconds": night.seconds,

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from scanner.detection.account_judge import BYTES_OF_A_POST
 from scanner.detection.rows import TextIds
+from scanner.printable import counted
 from scanner.results.current_rows import shards
 from scanner.results.queries import ask, scans, verdicts
 from scanner.results.transactions import read_whole
@@ -221,7 +222,7 @@ def impossible_posts(
         rows = _of_window(results, row["account_id"], window_of(row["night"], row["nights"]))
         others = len(rows) - len(_confirmed(results, row["account_id"], rows, text_ids))
         return f"{others:,} of its posts in the table `account_posts` are none that scans read" if others else None
-    return f"its row has {row['posts']:,} posts, and scans read {read:,} documents of the account"
+    return f"its row has {counted(row['posts'], 'post')}, and scans read {counted(read, 'document')} of the account"
 
 
 def posts_of_one_scan(row: Mapping[str, Any], read: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

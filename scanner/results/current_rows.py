@@ -274,7 +274,8 @@ def _published(name: str) -> pl.Expr:
 
 def exact(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     """Rows of `verdicts`, the flagged ones as `flags` has them. Raises as `shards` does."""
-    published = pl.col("flagged") & pl.col("score").is_null()
+    flagged = pl.col("flagged") | pl.col("canary").fill_null(value=False)  # a canary's row is no flag in `verdicts`
+    published = flagged & pl.col("score").is_null()
     theirs = flags(results).join(rows.filter(published).select(_ROW), on=_ROW, how="semi")
     return pl.concat([rows.filter(~published), theirs.select(SCHEMAS["verdicts"].names)])
 

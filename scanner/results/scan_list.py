@@ -189,7 +189,7 @@ def reasons_of_silent(
     nights, red, amber = {scan["scan_id"]: scan["night"] for scan in known}, [], []
     judged = {one for scan in known if scan["audit"] != AuditState.NOT_JUDGED for one in scan["audited_scans"]}
     for scan in silent:
-        finished = f"scan {scan['scan_id']} finished {scan['documents']:,} documents of this night and "
+        finished = f"scan {scan['scan_id']} finished {counted(scan['documents'], 'document')} of this night and "
         if scan["scan_id"] in nights:
             red.append(
                 f"{finished}`scans` dates it {nights[scan['scan_id']]}: a `brickscan redate` was interrupted, and must "

@@ -112,7 +112,7 @@ def check_flag(html: str) -> None:
     ("scan", "flag", "light", "why"),
     [
         ({}, {}, "green", ""),
-        ({"audit": "alarm", "exit_code": 3}, {}, "red", "alarmed"),
+        ({"audit": "alarm", "exit_code": 3}, {}, "red", "s0 alarmed|scan .* alarmed"),
         ({}, {"proof": "differs"}, "red", "came out differently"),
         ({"audit": "canaries lost", "exit_code": 5}, {}, "amber", "canaries lost.*exit code 5"),
         ({"exit_code": 1}, {}, "amber", "exit code 1"),
@@ -123,7 +123,8 @@ def check_flag(html: str) -> None:
     ],
 )
 def test_the_light_follows_what_went_wrong(scan, flag, light, why):
-    found, reasons = site._light([SCAN | scan], [verdict(0, user="alice", proof="proved") | flag], ([], []))
+    flags = [verdict(0, user="alice", proof="proved") | flag]
+    found, reasons = site._light([SCAN | scan], flags, ([], []), "{} alarmed".format)
     assert found == light
     assert re.search(why, "; ".join(reasons))
 

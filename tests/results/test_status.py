@@ -79,7 +79,7 @@ def test_every_exit_code_has_its_word():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"audit": "alarm", "exit_code": 3}, "its audit alarmed: believe none of its flags"),
+        ({"audit": "alarm", "exit_code": 3}, "Use no flag of this scan. Its audit alarmed"),
         ({"audit": "possible framing"}, "possible framing: texts of few accounts carry messages that nobody holds"),
         ({"exit_code": 4, "quarantined": 0}, "scan s0: nothing was read"),
         ({"exit_code": 4, "files_quarantined": 1}, "scan s0: more could not be read than the configuration allows; "),

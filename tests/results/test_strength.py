@@ -137,7 +137,7 @@ def test_a_hash_alone_is_shown_no_smaller_than_its_rank():
 
 def test_people_are_shown_one_notation():
     assert [one_in(one) for one in (0.0, -0.5, -2.0, -6.36, -9.0)] == [
-        *("nearly all", "1 in 3.2", "1 in 100", "1 in 2,300,000", "1 in 1,000,000,000")
+        *("1 in 1", "1 in 3.2", "1 in 100", "1 in 2,300,000", "1 in 1,000,000,000")
     ]
     assert {one_in(one) for one in (-9.01, -38.6, -400.3, -1e9)} == {"less than 1 in a billion"}
     assert [at_most(one) for one in (7e-7, 0.04)] == ["less than 0.001", "at most 0.04"]

@@ -38,7 +38,8 @@ from scanner.audit.in_every_scan.traffic import (
     unheld_moments,
     unmarked,
 )
-from scanner.audit.statistics.audit_rows import HOLDING_VERDICTS, Audit, Question, Row, failing, rate_rows
+from scanner.audit.statistics.alarms import DECOY_KINDS, alarm_advice, law_holds, wrong_rows
+from scanner.audit.statistics.audit_rows import Audit, Question, Row, failing, rate_rows
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums
 from scanner.audit.statistics.judgement import KEY_BOUND, Limits, counts, poisson_limits
 from scanner.results import queries
@@ -46,21 +47,9 @@ from scanner.results.account_posts import count_refuted
 from scanner.results.current_rows import flags
 from scanner.scan_plan import Plan
 from scanner.watermark.formats import format_of
-from schemas.audit import DECISION, DECISION_WHOLE, KNOCKOFFS, RESERVED_TEXT, STRATA
+from schemas.audit import KNOCKOFFS, RESERVED_TEXT
 from schemas.registry import MasterKey, reserved_count
-from schemas.words import AuditState, AuditVerdict, Proof
-
-_FRESH = (
-    *(DECISION, DECISION_WHOLE),
-    *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_weighed"),
-)
-
-ALARMING = (*_FRESH, "reserved", "shadow", *KNOCKOFFS, *STRATA)
-"""Kinds of rows that raise the alarm. The other kind, `unheld`, depends on how complete the users table is."""
-
-_OF_KEY = ("reserved", "shadow", *KNOCKOFFS)  # kinds that depend on one key of the registry, and on no decoy
-
-_STRATUM = dict(zip(STRATA, 2 * ("texts of scored length", "host", "tokenizer backend", "script"), strict=True))
+from schemas.words import AuditState, Proof
 
 FAMILIES = 5
 """Families of tests, which share the family error: decoys, messages of keys, strata, ranks, canaries."""
@@ -94,7 +83,9 @@ class ScanAudit:
         of_documents = [row for row in self.rows if row["kind"] == "decoy"]
         return {
             "state": self.state.replace(" ", "_"),
-            "alarms": len(self._alarming()) + len(self._unproved()) + canaries_lost(self.rows),
+            "alarms": len(self._wrong_rows())
+            + (self.traffic.unproved + self.traffic.unproved_accounts > 0)
+            + canaries_lost(self.rows),
             "decoys": sum(row["tests"] for row in of_documents) // len(THRESHOLDS),
             "texts": self.traffic.texts,
             "flagged": self.traffic.flagged,
@@ -110,77 +101,26 @@ class ScanAudit:
         """A sentence on each key with which somebody may be framing others."""
         return warnings(self.framing)
 
-    def _alarming(self) -> list[Row]:
-        return [] if self.framing else _wrong(self.rows)
+    @property
+    def advice(self) -> str | None:
+        """What to do after an alarm, and why; None where there is none."""
+        if self.state != AuditState.ALARM:
+            return None
+        return alarm_advice(self.rows, self.traffic.unproved, self.traffic.unproved_accounts)
 
     def alarms(self) -> list[str]:
-        """A sentence for each row that raises an alarm, and for flags that were not proved, with advice."""
+        """A sentence for each row that raises an alarm, and for canaries that were not found as planned."""
         lost = canary_alarms(self.rows, self.canaries.came) if self.canaries else []
-        return self._unproved() + self._too_small() + lost
+        return [*failing(self._wrong_rows()), *lost]
 
-    def _unproved(self) -> list[str]:
-        counts = (self.traffic.unproved, "flags"), (self.traffic.unproved_accounts, "marked accounts")
-        differing = " and ".join(f"{number:,} {kind}" for number, kind in counts if number)
-        if not differing:
-            return []
-        return [
-            f"{differing} came out differently when they were computed again by a slow path: they "
-            "name nobody, and stand as `unproved`. Something in this version or on this machine is wrong: act on no "
-            "flag of this scan, run `brickscan selftest` on the machine, and report it."
-        ]
-
-    def _too_small(self) -> list[str]:
-        wrong = self._alarming()
-        if not wrong:
-            return []
-        if all(row["kind"] in STRATA for row in wrong):
-            where = ", ".join(sorted({f"{_STRATUM[row['kind']]} {row['stratum']}" for row in wrong}))
-            advice = (
-                f"Of all decoys together p-values hold, and of {where} they are too small. Act on no flag of these; of "
-                "a host or tokenizer: run `brickscan selftest` there, and take it out of the cluster; and report it."
-            )
-        elif all(row["kind"] in KNOCKOFFS for row in wrong):
-            advice = (
-                "Messages that users hold score higher than messages that nobody holds, in texts that were drawn "
-                "without a look at scores: reserved messages say too little of the false flags of this key. Name "
-                "nobody by it: see whether the messages were given by `brickscan users`, run `brickscan selftest`, and "
-                "report it; a new key ends it."
-            )
-        elif any(row["kind"] not in _OF_KEY for row in wrong):
-            advice = (
-                "Decoy keys marked nothing, so p-values of this version, machine or configuration are too small. Act "
-                "on no flag of this scan; run `brickscan selftest`, and report it."
-            )
-        elif _law_holds(self.rows):
-            advice = (
-                "Decoy keys hit as often as they should, so the law holds; but text of this traffic meets messages "
-                "that were never given too often. Name nobody by this key: see by `brickscan calibrate` if it fits "
-                "common n-grams, and whether its secret got out; then retire it."
-            )
-        else:
-            advice = (
-                "Messages that were never given hit too often, and there are too few decoys to tell a broken law from "
-                "a bad key. Name nobody by this key: run `brickscan selftest`, check that decoys are scored "
-                "(`brickscan keys audit-secret`, audit.share), and see by `brickscan calibrate` if "
-                "the key fits common n-grams."
-            )
-        return [*failing(wrong), advice]
-
-
-def _wrong(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row["verdict"] == AuditVerdict.TOO_SMALL and row["kind"] in ALARMING]
-
-
-def _law_holds(rows: Sequence[Row]) -> bool:
-    """Whether decoys find that the law holds, and none finds otherwise."""
-    of_law = [row["verdict"] for row in rows if row["kind"] in ALARMING and row["kind"] not in (*_OF_KEY, *STRATA)]
-    return AuditVerdict.TOO_SMALL not in of_law and any(verdict in HOLDING_VERDICTS for verdict in of_law)
+    def _wrong_rows(self) -> list[Row]:
+        return [] if self.framing else wrong_rows(self.rows)
 
 
 def _state(rows: Sequence[Row], *, tested: bool, framing: bool, unproved: int) -> AuditState:
     if unproved:
         return AuditState.ALARM
-    if _wrong(rows) and not framing:
+    if wrong_rows(rows) and not framing:
         return AuditState.ALARM
     if canaries_lost(rows):
         return AuditState.CANARIES_LOST
@@ -191,8 +131,8 @@ def _state(rows: Sequence[Row], *, tested: bool, framing: bool, unproved: int) -
 
 def _framing(plan: Plan, audit: Audit, traffic: Traffic, rows: Sequence[Row]) -> dict[str, int]:
     """The number of accounts, by key, whose texts alone raise the alarm; empty unless they explain all of it."""
-    wrong = {row["key_id"] for row in _wrong(rows)}
-    if not wrong or not _law_holds(rows) or not wrong <= set(traffic.without_few):  # a decoy's row names no key
+    wrong = {row["key_id"] for row in wrong_rows(rows)}
+    if not wrong or not law_holds(rows) or not wrong <= set(traffic.without_few):  # a decoy's row names no key
         return {}
     suspected = [key for key in plan.keys if key.key_id in wrong]
     if not all(format_of(key).can_be_framed() for key in suspected):
@@ -208,7 +148,7 @@ def _fewest(plan: Plan, audit: Audit, traffic: Traffic, key_id: str) -> int | No
         if left.share > SHARE_OF_FEW_ACCOUNTS:
             return None
         rows = rate_rows(audit, _reserved_answers(plan, traffic, {key_id: left.hits}), THRESHOLDS, KEY_BOUND)
-        if key_id not in {row["key_id"] for row in _wrong(rows)}:
+        if key_id not in {row["key_id"] for row in wrong_rows(rows)}:
             return left.accounts
     return None
 
@@ -306,7 +246,7 @@ def judge_scan(
         plan.config_sha256, ", ".join(plan.locations), "the audit secret", plan.config.audit.family_error
     )
     audit = dataclasses.replace(whole, audit_id=scan_id, family_error=whole.family_error / FAMILIES)
-    fresh = decoys.filter(pl.col("kind").is_in(_FRESH))
+    fresh = decoys.filter(pl.col("kind").is_in(DECOY_KINDS))
     of_keys = _reserved_answers(plan, traffic)
     shadows = answers_of_keys(plan, decoys, "shadow", "message")
     unheld = Question("unheld", "exact", "all", "document", dedup=plan.config.dedup)
