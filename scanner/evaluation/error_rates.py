@@ -25,7 +25,7 @@ from scanner.errors import Refused, install_of
 from scanner.evaluation.attacks import EDITS, REMOVERS, Tools, attack_texts, followers, imitate_text, new_share
 from scanner.evaluation.scores import LIMIT_RISK, effective_texts
 from scanner.evidence.page import environment, rates_chart
-from scanner.printable import printable
+from scanner.printable import amount, printable
 from scanner.registry import tokenizer_path
 from scanner.text import Tokenizer
 from scanner.watermark.positions import reach_of
@@ -379,11 +379,20 @@ def table(
     """A section as a table, a line a row; columns: measure, which texts, words above; empty ones are left out."""
     known = {(cell.row, cell.measure, cell.stratum): cell for cell in cells if cell.part == part}
     known_columns = [column for column in columns if any(key[1:] == column[:2] for key in known)]
-    lines = [
-        (printable(row, LONGEST_ROW), [in_words(known.get((row, *column[:2]))) for column in known_columns])
-        for row in dict.fromkeys(row for row, *_ in known)
-    ]
-    return {"heading": heading, "heads": [words for *_, words in known_columns], "lines": lines}
+    rows = list(dict.fromkeys(row for row, *_ in known))
+    heads, by_column = [], []
+    for *column, words in known_columns:
+        listed = [known.get((row, *column)) for row in rows]
+        in_column = [in_words(cell) for cell in listed]
+        needed = [cell.texts + cell.lacks for cell in listed if cell and cell.lacks and not cell.too_high]
+        if len(needed) == len(rows) > 1:  # what every row lacks is said once
+            in_column = [cell._replace(lacks="") for cell in in_column]
+            words += f"; too few texts in every row, of which about {amount(min(needed))} are needed"
+        heads.append(words)
+        by_column.append(in_column)
+    cells_of = zip(*by_column, strict=True)
+    lines = [(printable(row, LONGEST_ROW), list(in_row)) for row, in_row in zip(rows, cells_of, strict=True)]
+    return {"heading": heading, "heads": heads, "lines": lines}
 
 
 def page(about: Mapping[str, Any], cells: Sequence[ErrorCell]) -> str:
