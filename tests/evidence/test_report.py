@@ -158,6 +158,13 @@ def written(night: Night, out: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in out.glob("*.html")}
 
 
+def test_leave_out_columns_of_which_nothing_is_known(tmp_path):
+    """An input without accounts gives no column of accounts that says `unknown` in each line."""
+    assert "posted by account" not in written(night_of_rows(3), tmp_path / "without")["index.html"]
+    page = written(night_of_rows(3, account_id="acct"), tmp_path / "with")["index.html"]
+    assert page.count("<td>acct</td>") == 3
+
+
 def test_many_flags_are_listed_on_pages_that_stay_small(tmp_path):
     """Flags have the worst ids; at most 5,000 have pages."""
     bad = "'" * 300
