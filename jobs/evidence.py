@@ -154,12 +154,12 @@ def _account_lines(found: "Sequence[AccountExplanation]") -> Iterator[str]:
 
 def _post_lines(post: "AccountPost", width: int) -> Iterator[str]:
     from scanner.evidence.account_explanation import about_post
-    from scanner.evidence.page import visible_text
+    from scanner.evidence.posted_text import as_posted
 
     yield from wrap_line(about_post(post), width, "  ")
     for part in post.parts:
         margin = "  quotes | " if part.kind == "quoted" else "  writes | "
-        text = visible_text(post.text[part.begin : part.end].rstrip())
+        text = as_posted(post.text[part.begin : part.end].rstrip())
         for line in (text if len(text) <= LONGEST_PART else cut(text, LONGEST_PART)).split("\n"):
             yield from wrap_line(margin + line, width, margin) if line.strip() else ()
 

@@ -381,13 +381,13 @@ def table(
     known_columns = [column for column in columns if any(key[1:] == column[:2] for key in known)]
     rows = list(dict.fromkeys(row for row, *_ in known))
     heads, by_column = [], []
-    for *column, words in known_columns:
-        listed = [known.get((row, *column)) for row in rows]
+    for measure, stratum, words in known_columns:
+        listed = [known.get((row, measure, stratum)) for row in rows]
         in_column = [in_words(cell) for cell in listed]
         needed = [cell.texts + cell.lacks for cell in listed if cell and cell.lacks and not cell.too_high]
         if len(needed) == len(rows) > 1:  # what every row lacks is said once
             in_column = [cell._replace(lacks="") for cell in in_column]
-            words += f"; too few texts in every row, of which about {amount(min(needed))} are needed"
+            words = f"{words}; too few texts in every row, of which about {amount(min(needed))} are needed"
         heads.append(words)
         by_column.append(in_column)
     cells_of = zip(*by_column, strict=True)

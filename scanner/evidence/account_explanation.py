@@ -23,7 +23,8 @@ from scanner.errors import Refused
 from scanner.evidence.case import FlagCase
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.explanation import RUN_STRENGTHS, TOKENS_A_RUN
-from scanner.evidence.page import LEVEL_WORDS, LONGEST_TITLE, environment, visible_text
+from scanner.evidence.page import LEVEL_WORDS, LONGEST_TITLE, environment
+from scanner.evidence.posted_text import as_posted
 from scanner.evidence.registry_check import CHANGED_ROW, RegistryCheck, with_registry_names
 from scanner.evidence.sentences import DOES_NOT_SAY, WHY_NOBODY, name
 from scanner.input.documents import read_text
@@ -484,7 +485,7 @@ def about_account(found: Sequence[AccountExplanation]) -> dict[str, Any]:
 def _shown_parts(post: AccountPost) -> list[tuple[bool, str]]:
     """The parts of a post's first characters: whether each is quoted, and its text."""
     text, parts = post.text[:CHARACTERS_OF_A_POST], (part for part in post.parts if part.begin < CHARACTERS_OF_A_POST)
-    return [(part.kind == "quoted", visible_text(text[part.begin : part.end])) for part in parts]
+    return [(part.kind == "quoted", as_posted(text[part.begin : part.end])) for part in parts]
 
 
 def record_of_account(explained: AccountExplanation) -> dict[str, Any]:

@@ -26,8 +26,9 @@ from markupsafe import Markup, escape
 
 from scanner.audit.statistics.judgement import Limits, binomial_limits
 from scanner.evidence.explanation import RUN_STRENGTHS, Explanation
+from scanner.evidence.posted_text import is_inside_letter, shown_characters
 from scanner.evidence.sentences import DOES_NOT_SAY, SHARE_OF_QUOTED_LINES, WHY_NOBODY, account_of, name, what_was_found
-from scanner.printable import MOST_MARKS, amount, combines, printable, safe
+from scanner.printable import amount, printable, safe
 from scanner.results.decision_log import DECIDED_ON, users_of
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
@@ -140,7 +141,8 @@ def segments(explained: Explanation, most: int = CHARACTERS_A_PAGE) -> list[Page
     evidence = [*((run.begin, run.end) for run in runs), *((part.begin, part.end) for part in explained.parts)]
     for begin, end in [*evidence, *marked]:
         cuts |= {min(begin, len(text)), min(end, len(text))}
-    bounds = sorted({_behind_accents(text, cut) for cut in cuts})
+    bounds = sorted({_behind_letter(text, cut) for cut in cuts})
+    shown = shown_characters(text)
     found = []
     run, part = 0, 0
     for begin, end in pairwise(bounds):
@@ -152,16 +154,15 @@ def segments(explained: Explanation, most: int = CHARACTERS_A_PAGE) -> list[Page
         quoted = part < len(explained.parts) and explained.parts[part].kind == "quoted"
         of_span = any(first <= begin < last for first, last in marked)
         level = None if not inside else runs[run].level if speaking["quoted" if quoted else "own"] else 0
-        found.append(PageSegment(visible_text(text[begin:end]), level, quoted, of_span))
+        found.append(PageSegment("".join(shown[begin:end]), level, quoted, of_span))
     return found
 
 
-def _behind_accents(text: str, index: int) -> int:
-    """A place behind the accents that are shown on the letter before it; piles of them are no accents."""
-    end = min(index + MOST_MARKS, len(text)) if index else 0
-    while index < end and combines(text[index]):
-        index += 1
-    return index
+def _behind_letter(text: str, place: int) -> int:
+    """The next place that is not within what a reader sees as one letter or emoji."""
+    while is_inside_letter(text, place):
+        place += 1
+    return place
 
 
 def _fitting(explained: Explanation) -> tuple[list[PageSegment], int]:
@@ -172,11 +173,6 @@ def _fitting(explained: Explanation) -> tuple[list[PageSegment], int]:
         if sum(len(escape(part.text).encode()) + _SPAN_BYTES for part in found) <= TEXT_BYTES_A_PAGE:
             return found, most
         most = most * 3 // 4
-
-
-def visible_text(text: str) -> str:
-    """Text whose lines show all characters in them; line ends stay."""
-    return "\n".join(safe(line) for line in text.replace("\r\n", "\n").split("\n"))
 
 
 def page(explained: Explanation, back: str | None = None) -> str:

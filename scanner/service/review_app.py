@@ -38,7 +38,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from scanner.errors import BrickscanError, Refused
 from scanner.evidence.account_explanation import NO_DECISION, about_account
 from scanner.evidence.explainer import Explainer
-from scanner.evidence.page import RULES, about, environment, visible_text
+from scanner.evidence.page import RULES, about, environment
+from scanner.evidence.posted_text import as_posted
 from scanner.printable import printable, safe
 from scanner.results.decision_log import LONGEST_NAME, LONGEST_NOTE, NewDecision, new_id, recorded_decision
 from scanner.results.flags import IN_NEED
@@ -248,7 +249,7 @@ def _templates() -> jinja2.Environment:
     """Templates of scanner.evidence and of this package."""
     evidence = jinja2.PackageLoader("scanner.evidence", ".")
     found = environment().overlay(loader=jinja2.ChoiceLoader([jinja2.PackageLoader("scanner.service", "."), evidence]))
-    found.filters |= {"printable": printable, "shortly": lambda name: printable(name, _SHOWN), "visible": visible_text}
+    found.filters |= {"printable": printable, "shortly": lambda name: printable(name, _SHOWN), "visible": as_posted}
     return found
 
 
