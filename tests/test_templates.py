@@ -14,7 +14,7 @@ from jinja2 import nodes
 
 from scanner.evidence.account_explanation import AccountLine
 from scanner.evidence.explanation import Explanation
-from scanner.evidence.page import Advice, AdviceRule, PageSegment
+from scanner.evidence.page import Advice, AdviceRule, PageLine
 from scanner.evidence.site import Line, Night
 from scanner.service.desk import FlagPage, FlagRequest, FlagView
 from schemas.service import DetectorAnswer, DetectorConfig
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 TEXT_EVIDENCE = typing.get_type_hints(Explanation)["text_evidence"]
 
 VALUES: dict[str, dict[str, Any]] = {
-    "about_flag.html.j2": {"advice": Advice, "segments": list[PageSegment], "text_evidence": TEXT_EVIDENCE},
+    "about_flag.html.j2": {"advice": Advice, "lines": list[PageLine], "text_evidence": TEXT_EVIDENCE},
     "account_lines.html.j2": {"accounts": list[AccountLine]},
     "detector.html.j2": {"answer": DetectorAnswer | None, "config": DetectorConfig},
     "lines.html.j2": {"lines": list[Line]},

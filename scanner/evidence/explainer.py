@@ -53,6 +53,7 @@ from scanner.evidence.explanation import (
     Explanation,
     Omissions,
     TextEvidence,
+    UserRuns,
     evidence_of_text,
     log10_p_in,
 )
@@ -112,6 +113,11 @@ class _TextFindings(NamedTuple):
     no_evidence: str | None = None
     of_file: Mapping[str, Any] = MappingProxyType({})
     moved: bool = False
+    others: tuple[UserRuns, ...] = ()
+
+
+MOST_OTHER_USERS = 3
+"""Most users besides the first for whom a text's tokens are weighed: a page has as many hues."""
 
 
 def _as_scored(case: FlagCase, found: StoredText) -> str:
@@ -241,6 +247,7 @@ class Explainer:
                 parts=reading.parts,
                 text_evidence=reading.text_evidence,
                 no_evidence=reading.no_evidence,
+                others=() if check.agrees is False else reading.others,
                 of_user=of_users.get(case.row["user_id"]) if case.row["naming"] == Naming.NAMED else None,
                 of_message=of_message,
                 of_account=None if case.row["account_id"] is None else of_account,
@@ -481,4 +488,23 @@ class Explainer:
         tokenizer = opened_key.tokenizer.reference
         about = text, message, opened_key.key.messages, Omissions(dedup, common), parts
         evidence = evidence_of_text(opened_key.watermark, tokenizer, *about, self._run)
-        return _TextFindings(text, None, found.not_from_file, parts, evidence, None, of_file)
+        others = self._other_users(case, text, Omissions(dedup, common), parts)
+        return _TextFindings(text, None, found.not_from_file, parts, evidence, None, of_file, others=others)
+
+    def _other_users(
+        self, case: FlagCase, text: str, omissions: Omissions, parts: Sequence[TextPart]
+    ) -> tuple[UserRuns, ...]:
+        """How a text speaks for users whom its flag names besides the first; at most MOST_OTHER_USERS."""
+        own, found = (case.row["key_id"], case.row["message"]), list[UserRuns]()
+        for name in case.row["named"] or ():
+            place = name["key_id"], name["message"]
+            if place == own or name["naming"] != Naming.NAMED or len(found) == MOST_OTHER_USERS:
+                continue
+            key = self.key_on_record(name["key_id"])
+            with contextlib.suppress(Refused):  # a secret that cannot be read shades nothing
+                if key is not None:
+                    opened_key = self._open(key)
+                    about = text, name["message"], key.messages, omissions, parts
+                    evidence = evidence_of_text(opened_key.watermark, opened_key.tokenizer.reference, *about, self._run)
+                    found.append(UserRuns(name["user_id"], evidence.runs))
+        return tuple(found)

@@ -95,6 +95,13 @@ class TextEvidence(NamedTuple):
     log10_p: float = math.nan
 
 
+class UserRuns(NamedTuple):
+    """How a text speaks for one of several users whom its flag names."""
+
+    user_id: str | None
+    runs: list[ScoreRun]
+
+
 class Omissions(NamedTuple):
     """What is left out of scoring: repeats, and n-grams that many texts hold; None: none of these."""
 
@@ -261,6 +268,8 @@ class Explanation:
     registry: RegistryCheck = NOT_ASKED
     alarm: str | None = None
     """What to do, and why, where the audit of its scan alarmed."""
+    others: Sequence[UserRuns] = ()
+    """Evidence for further users whom the flag names."""
 
     @property
     def row(self) -> Mapping[str, Any]:

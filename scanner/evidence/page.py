@@ -112,50 +112,91 @@ TEXT_BYTES_A_PAGE = 180_000
 LONGEST_TITLE = 400
 """Most characters of a document's id above its page: an id may have as many as a text."""
 
-_SPAN_BYTES = len('<span class="l4 q m" title="very strongly"></span>')
+_SPAN_BYTES = len('<span class="l4 u3 q pb pe" title="very strongly"></span>')
 
 LEVEL_WORDS = ("nothing", "a little", "some", "strongly", "very strongly")
 
 
 class PageSegment(NamedTuple):
-    """Some characters of a text.
-
-    level: level of their run; None: they are not scored; marked: they stand in a part that is marked by itself.
-    """
+    """Some characters of a text."""
 
     text: str
     level: int | None
+    """Strength of their run, a place in LEVEL_WORDS; None: they are not scored."""
     quoted: bool
-    marked: bool
+    user: int = 0
+    """Whose mark their run speaks for: a place in `marked_users`."""
+    marked: bool = False
+    """Whether they are in a part that is marked by itself."""
+    begins_part: bool = False
+    ends_part: bool = False
+
+
+MOST_HUES = 4
+"""Most users whose evidence is shaded in one text, each in a hue of its own."""
+
+
+def marked_users(explained: Explanation) -> list[str]:
+    """Return the users whose evidence is shaded, the flag's own first; one where nobody is named."""
+    own = name(explained.row["user_id"]) if explained.row["naming"] == Naming.NAMED else "the message of this flag"
+    return [own, *(name(other.user_id) for other in explained.others)][:MOST_HUES]
 
 
 def segments(explained: Explanation, most: int = CHARACTERS_A_PAGE) -> list[PageSegment]:
-    """The text's first characters, cut wherever evidence or kind of part changes."""
+    """Cut a text's first characters wherever evidence or kind of part changes."""
     text = (explained.text or "")[:most]
-    runs = explained.text_evidence.runs if explained.text_evidence else []
-    # places of marked parts are in the text as it stands
+    # 1. runs of tokens, the flag's own user first; parts that are marked by themselves, where the text is as it stood
+    of_users = [explained.text_evidence.runs if explained.text_evidence else []]
+    of_users += [other.runs for other in explained.others[: MOST_HUES - 1]]
     spans = explained.spans if explained.row["variant"] is None else ()
-    marked = [(span["char_from"], span["char_to"]) for span in spans]
+    ends = ("char_from", "char_to")
+    marked = [tuple(_behind_letter(text, min(span[end], len(text))) for end in ends) for span in spans]
+    # 2. cuts, none of them within a letter
+    edges = [edge for runs in of_users for run in runs for edge in (run.begin, run.end)]
+    edges += [edge for part in explained.parts for edge in (part.begin, part.end)]
+    cuts = {_behind_letter(text, min(edge, len(text))) for edge in (0, *edges, len(text))}
+    bounds = sorted(cuts.union(*marked))
+    # 3. the strongest run of any user over each segment
+    places, part = [0] * len(of_users), 0
     speaking = {kind: kind not in explained.silent for kind in ("quoted", "own")}
-    cuts = {0, len(text)}
-    evidence = [*((run.begin, run.end) for run in runs), *((part.begin, part.end) for part in explained.parts)]
-    for begin, end in [*evidence, *marked]:
-        cuts |= {min(begin, len(text)), min(end, len(text))}
-    bounds = sorted({_behind_letter(text, cut) for cut in cuts})
-    shown = shown_characters(text)
-    found = []
-    run, part = 0, 0
+    shown, found = shown_characters(text), []
     for begin, end in pairwise(bounds):
-        while run < len(runs) and runs[run].end <= begin:
-            run += 1
         while part < len(explained.parts) and explained.parts[part].end <= begin:
             part += 1
-        inside = run < len(runs) and runs[run].begin <= begin
         quoted = part < len(explained.parts) and explained.parts[part].kind == "quoted"
-        of_span = any(first <= begin < last for first, last in marked)
-        level = None if not inside else runs[run].level if speaking["quoted" if quoted else "own"] else 0
-        found.append(PageSegment("".join(shown[begin:end]), level, quoted, of_span))
+        levels: list[tuple[int, int]] = []
+        for user, runs in enumerate(of_users):
+            while places[user] < len(runs) and runs[places[user]].end <= begin:
+                places[user] += 1
+            if places[user] < len(runs) and runs[places[user]].begin <= begin:
+                levels.append((runs[places[user]].level, -user))
+        level, user = max(levels, default=(None, 0))
+        if level is not None and not speaking["quoted" if quoted else "own"]:
+            level = 0
+        within = [(first, last) for first, last in marked if first <= begin < last]
+        begins_part, ends_part = any(first == begin for first, _ in within), any(last == end for _, last in within)
+        of_part = bool(within), begins_part, ends_part
+        found.append(PageSegment("".join(shown[begin:end]), level, quoted, -user, *of_part))
     return found
+
+
+class PageLine(NamedTuple):
+    """A line of a text, with a line in its margin where a marked part reaches into it."""
+
+    segments: list[PageSegment]
+    marked: bool
+
+
+def lines_of(found: Sequence[PageSegment]) -> list[PageLine]:
+    """Cut segments into the lines of their text."""
+    lines: list[list[PageSegment]] = [[]]
+    for segment in found:
+        first, *more = segment.text.split("\n")
+        lines[-1].append(segment._replace(text=first, ends_part=segment.ends_part and not more))
+        for number, text in enumerate(more, 1):
+            ends = segment.ends_part and number == len(more)
+            lines.append([segment._replace(text=text, begins_part=False, ends_part=ends)])
+    return [PageLine(line, any(part.marked and part.text.strip() for part in line)) for line in lines]
 
 
 def _behind_letter(text: str, place: int) -> int:
@@ -191,7 +232,8 @@ def about(explained: Explanation) -> dict[str, Any]:
         "facts": [(heading, safe(sentence)) for heading, sentence in what_was_found(explained)],
         "does_not_say": DOES_NOT_SAY,
         "no_text": explained.no_text and safe(explained.no_text),
-        "segments": of_text,
+        "lines": lines_of(of_text),
+        "users": marked_users(explained),
         "more_characters": len(text) - most,
         "text_evidence": explained.text_evidence,
         "by_model": explained.row["unit"] == WEIGHED,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from jobs.evidence import _MARKS, _marked_lines
 from scanner.evidence.case import CopiedShare, FlagCase, GroupCounts
-from scanner.evidence.explanation import Explanation, PartFinding, ScoreRun, TextEvidence
-from scanner.evidence.page import CHARACTERS_A_PAGE, RULES, advise, in_short, page, segments
+from scanner.evidence.explanation import Explanation, PartFinding, ScoreRun, TextEvidence, UserRuns
+from scanner.evidence.page import CHARACTERS_A_PAGE, RULES, advise, in_short, lines_of, marked_users, page, segments
 from scanner.evidence.posted_text import MOST_MARKS, as_posted
 from scanner.evidence.registry_check import RegistryCheck
 from scanner.printable import combines
@@ -202,3 +202,26 @@ def test_a_pile_of_accents_is_escaped_wherever_it_is_cut():
     text = "a" + "\u0301" * 40
     found = segments(explanation(text, runs=[ScoreRun(0, 9, 8, 0, -3.0), ScoreRun(9, len(text), 8, 0, -3.0)]))
     assert "".join(part.text for part in found).count("\u0301") == MOST_MARKS
+
+
+def test_each_user_of_a_text_has_a_hue():
+    """Where a text is marked for two users, the evidence of both is shaded, the stronger one where both speak."""
+    own, other = [ScoreRun(0, 5, 8, 0, -9.0), ScoreRun(5, 10, 8, 0, 0.0)], [ScoreRun(5, 10, 8, 0, -9.0)]
+    explained = dataclasses.replace(explanation("01234567890", runs=own), others=[UserRuns("bob", other)])
+    found = [(part.text, part.level, part.user) for part in segments(explained)]
+    assert found == [("01234", 4, 0), ("56789", 4, 1), ("0", None, 0)]
+    html = page(explained)
+    assert marked_users(explained) == ["x", "bob"]
+    assert '<span class="l4 u1" title="very strongly, for bob">56789</span>' in html
+
+
+def test_a_marked_part_has_a_line_in_the_margin():
+    """The line stands beside the lines of the part; no empty line is boxed; brackets say where it begins and ends."""
+    text = "one two\n\nthree four\nfive"
+    span = {"char_from": 4, "char_to": 19, "tokens": 9, "quoted": 0.0, "log10_p_global": -9.0}
+    explained = dataclasses.replace(explanation(text), spans=[span])
+    lines = lines_of(segments(explained))
+    assert ["".join(part.text for part in line.segments) for line in lines] == text.split("\n")
+    assert [line.marked for line in lines] == [True, False, True, False]
+    ends = [(part.text, part.begins_part, part.ends_part) for line in lines for part in line.segments if part.marked]
+    assert ends == [("two", True, False), ("", False, False), ("three four", False, True)]
