@@ -212,6 +212,9 @@ class EvidenceConfig(_ConfigTable):
     """What is kept so that a flag can be explained and replayed later."""
 
     keep_text: bool = False  # keep the texts of flags, in the table flag_texts, from the next scan on
+    # your record of whose account it is: a .csv or .parquet file with the columns account_id and user_id. By it alone
+    # pages recommend `confirmed`, since an account that is called like a user proves nothing
+    account_owners: str | None = None
 
 
 Reference = Annotated[str, Field(pattern=r"^(file:.+|env:[A-Za-z_][A-Za-z0-9_]*)$")]

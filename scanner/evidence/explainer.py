@@ -25,6 +25,7 @@ from scanner.detection.rows import TextIds
 from scanner.detection.rules import Filter
 from scanner.detection.token_levels import keys_with_levels, levels_on_record
 from scanner.errors import Refused
+from scanner.evidence.account_owners import Owners, read_owners
 from scanner.evidence.case import (
     ACCOUNT,
     MESSAGE,
@@ -198,6 +199,20 @@ class Explainer:
         self._advise = lru_cache(partial(advise_on_scan, self.results))
         self._tokens_of = lru_cache(EARLIER_TEXTS_HELD)(self._read_tokens)
 
+    @cached_property
+    def _owners(self) -> Owners | None:
+        path = None if self._config is None else self._config.evidence.account_owners
+        return None if path is None else read_owners(Path(absolute("evidence.account_owners", path, self._base)))
+
+    def is_owned(self, row: Mapping[str, Any]) -> bool | None:
+        """Return whether the account of a flag belongs to a user whom the flag names, by the platform's record.
+
+        None where the configuration names no record. Raises Refused: the record cannot be read.
+        """
+        if self._owners is None:
+            return None
+        return not self._owners.get(row["account_id"], frozenset()).isdisjoint(users_of(row))
+
     def explain(self, document: str) -> Explanation:
         """Explain a flagged document, named by its id or as PATH:ROW.
 
@@ -260,6 +275,7 @@ class Explainer:
                 canary=self._names_canary(case.row),
                 registry=check,
                 alarm=alarm,
+                owned=self.is_owned(case.row),
             )
 
     def _spans(self, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:

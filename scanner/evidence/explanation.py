@@ -268,6 +268,8 @@ class Explanation:
     registry: RegistryCheck = NOT_ASKED
     alarm: str | None = None
     """What to do, and why, where the audit of its scan alarmed."""
+    owned: bool | None = None
+    """Whether the platform's record says that the account belongs to a user whom the flag names; None: no record."""
     others: Sequence[UserRuns] = ()
     """Evidence for further users whom the flag names."""
 

@@ -28,7 +28,7 @@ from scanner.audit.statistics.judgement import Limits, binomial_limits
 from scanner.evidence.explanation import RUN_STRENGTHS, Explanation
 from scanner.evidence.posted_text import is_inside_letter, shown_characters
 from scanner.evidence.sentences import DOES_NOT_SAY, SHARE_OF_QUOTED_LINES, WHY_NOBODY, account_of, name, what_was_found
-from scanner.printable import amount, printable, safe
+from scanner.printable import amount, at_most, counted, printable, safe
 from scanner.results.decision_log import DECIDED_ON, users_of
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
@@ -228,6 +228,7 @@ def about(explained: Explanation) -> dict[str, Any]:
         "title": f"Flag: {printable(explained.row['doc_id'] or explained.case.where, LONGEST_TITLE)}",
         "advice": advise(explained),
         "in_short": safe(in_short(explained)),
+        "by_chance": by_chance(explained),
         "alarm": None if explained.alarm is None else safe(explained.alarm),
         "facts": [(heading, safe(sentence)) for heading, sentence in what_was_found(explained)],
         "does_not_say": DOES_NOT_SAY,
@@ -377,13 +378,7 @@ def _in_quoted_lines(explained: Explanation) -> bool:
 
 
 def _copied(explained: Explanation) -> bool:
-    return (
-        explained.copied is not None and explained.copied.share >= SHARE_OF_A_COPY and not _names_are_equal(explained)
-    )
-
-
-def _names_are_equal(explained: Explanation) -> bool:
-    return explained.row["account_id"] in users_of(explained.row)
+    return explained.copied is not None and explained.copied.share >= SHARE_OF_A_COPY and not explained.owned
 
 
 RULES = (
@@ -417,9 +412,9 @@ RULES = (
         "the account is not known", ReviewDecision.UNCLEAR, lambda explained: explained.row["account_id"] is None
     ),
     AdviceRule(
-        "account and user differ, unless your records say that they are one person",
+        "no record of yours says that the account is the user's",
         ReviewDecision.UNCLEAR,
-        lambda explained: explained.row["naming"] == Naming.NAMED and not _names_are_equal(explained),
+        lambda explained: explained.row["naming"] == Naming.NAMED and not explained.owned,
     ),
     AdviceRule(
         "it is marked for others too than the account's user: see whose each part is",
@@ -448,6 +443,14 @@ def advise(explained: Explanation) -> Advice:
     return Advice(number, RULES[number].decision)
 
 
+OWNERSHIP = {
+    True: "by your records this user's account",
+    False: "by your records not this user's account",
+    None: "no record says whose account it is",
+}
+"""What is known of an account that posted a flag, by `Explanation.owned`."""
+
+
 def in_short(explained: Explanation) -> str:
     """One line to decide by: for whom it is marked, who posted it, and under which key."""
     row = explained.row
@@ -457,11 +460,18 @@ def in_short(explained: Explanation) -> str:
         marked = f"Nobody is named: {WHY_NOBODY[row['naming']]}"
     whose = ""
     if row["naming"] == Naming.NAMED and row["account_id"] is not None:
-        same = "the same name" if len(users_of(row)) < 2 else "one of these names"
-        whose = f" ({same if _names_are_equal(explained) else 'another name'})"
+        whose = f" ({OWNERSHIP[explained.owned]})"
     version = "" if explained.key is None else f", {version_of(explained.key)}"
     version += ": others can make its mark" * _others_can_make_it(explained)
     return f"{marked}; posted by {account_of(row)}{whose}; key {name(row['key_id'])}{version}"
+
+
+def by_chance(explained: Explanation) -> str | None:
+    """Return how many flags like this one chance alone gives in a scan of this size; None where that is not known."""
+    if explained.expected is None or explained.case.scan is None:
+        return None
+    documents = counted(explained.case.scan["documents"], "document")
+    return f"In a scan of {documents}, chance alone gives {at_most(explained.expected)} flags with so small a p-value"
 
 
 if len(LEVEL_WORDS) != len(RUN_STRENGTHS) + 1:  # a level without a word would be shown as nothing

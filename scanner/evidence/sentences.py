@@ -89,7 +89,7 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     yield "Computed again", _proof(row)
     yield "Audit", _AUDIT.get(row["audit"], f"the audit of this scan says: {row['audit']}")
     if row["naming"] == Naming.NAMED and row["user_id"] is not None and row["account_id"] is not None:
-        yield "Account and user", _account_and_user(row)
+        yield "Account and user", _account_and_user(explained)
     if explained.spans:
         yield "Marked parts", _spans(explained)
     if explained.findings_of_parts:
@@ -128,15 +128,14 @@ def _marked_for(explained: Explanation) -> str:
     return sentence + more
 
 
-def _account_and_user(row: Mapping[str, Any]) -> str:
-    users = users_of(row)
-    if row["account_id"] in users:
-        return f"both are called {name(row['account_id'])}; your own records tell whether the account is this user's"
-    whose = name(users[0]) if len(users) == 1 else "any of these users"
-    return (
-        f"their names differ, {name(row['account_id'])} and {', '.join(map(name, users[:PARTS_TOLD]))}: brickscan does "
-        f"not know whose account it is. Ask your own records whether it is the account of {whose}"
-    )
+def _account_and_user(explained: Explanation) -> str:
+    users = users_of(explained.row)
+    whose = f"user {name(users[0])}" if len(users) == 1 else f"any of {', '.join(map(name, users[:PARTS_TOLD]))}"
+    account = f"account {name(explained.row['account_id'])}"
+    if explained.owned is not None:
+        return f"your records say that {account} is {'' if explained.owned else 'not '}the account of {whose}"
+    equal = ", though both have the same name, which anybody can take" if explained.row["account_id"] in users else ""
+    return f"brickscan does not know whether {account} is the account of {whose}{equal}. Ask your own records"
 
 
 def _how_sure(explained: Explanation) -> str | None:

@@ -90,8 +90,7 @@ def _has(name: pl.Expr, part: str) -> pl.Expr:
 
 
 IN_NEED = (
-    "flags whose account and user have the same name",
-    "flags that name another user than their account",
+    "flags that name a user",
     "flags that name nobody",
     "flags that cannot be used, since the audit alarmed, the message is reserved or a slow path found something else",
 )
@@ -158,11 +157,6 @@ def by_need(results: str, rate: float, wanted: WantedFlags, canaries: Collection
     Columns: path, row; need, the place in IN_NEED; copies, of the text, among the flags that are asked for. Args,
     raises: as `count_flags`.
     """
-    entries = pl.concat_list(pl.col(name).fill_null([]) for name in ("named", "named_again"))
-    account = pl.col("account_id")
-    of_account = (account == pl.col("user_id")) | entries.list.eval(pl.element().struct.field("user_id")).list.contains(
-        account
-    )
     unusable = (
         (pl.col("audit") == AuditState.ALARM)
         | (pl.col("proof") == Proof.DIFFERS)
@@ -170,22 +164,22 @@ def by_need(results: str, rate: float, wanted: WantedFlags, canaries: Collection
     )
     need = (
         pl.when(unusable.fill_null(value=False))
-        .then(3)
-        .when(pl.col("naming") != Naming.NAMED)
         .then(2)
-        .when(of_account.fill_null(value=False))
-        .then(0)
-        .otherwise(1)
+        .when(pl.col("naming") != Naming.NAMED)
+        .then(1)
+        .otherwise(0)
         .alias("need")
     )
 
-    def question() -> pl.DataFrame:
-        found = found_flags(results, rate, wanted).filter(~of_canary(canaries))
+    def question(requested: WantedFlags) -> pl.DataFrame:
+        found = found_flags(results, rate, requested).filter(~of_canary(canaries))
         return found.select("path", "row", *EVIDENCE_COLUMNS, "scanned_at", "log10_p_global", need).collect()
 
+    # flags in every state decide the order, which is then the same before and after a decision on one of them
     copies, last = pl.len().over(EVIDENCE_COLUMNS).cast(pl.Int64), pl.col("scanned_at").max().over(EVIDENCE_COLUMNS)
     first, surest = pl.col("need").min().over(EVIDENCE_COLUMNS), pl.col("log10_p_global").min().over(EVIDENCE_COLUMNS)
-    order = ask(results, question).with_columns(copies=copies, last=last, first=first, surest=surest)
+    every = ask(results, lambda: question(wanted._replace(state=None)))
+    order = every.with_columns(copies=copies, last=last, first=first, surest=surest)
     down = {"copies", "last", "scanned_at"}
     names = (
         "first",
@@ -200,7 +194,10 @@ def by_need(results: str, rate: float, wanted: WantedFlags, canaries: Collection
         "row",
     )
     ordered = order.sort(*names, descending=[name in down for name in names], nulls_last=True)
-    return ordered.select("path", "row", "need", "copies")
+    if wanted.state is not None:
+        in_state = ask(results, lambda: question(wanted)).select("path", "row")
+        ordered = ordered.join(in_state, on=["path", "row"], how="semi", maintain_order="left")
+    return ordered.select("path", "row", "need", copies=copies)
 
 
 By = Literal["user", "account", "text"]

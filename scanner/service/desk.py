@@ -143,8 +143,7 @@ class ListedFlag(NamedTuple):
     """A flag in the list.
 
     glance: None: its text cannot be read; copies: of the text, among the flags that are asked for; version: of the key;
-    cautious: others can make its mark; same_name: the account has the name of a user whom the flag names, None: it
-    names none, or the account is unknown; need: its place in IN_NEED; address: of its page.
+    cautious: others can make its mark; owned: as `Explanation.owned`; need: its place in IN_NEED; address: of its page.
     """
 
     line: Line
@@ -152,7 +151,7 @@ class ListedFlag(NamedTuple):
     copies: int
     version: str
     cautious: bool
-    same_name: bool | None
+    owned: bool | None
     like: LikestPost | None
     need: int
     decided: list[dict[str, Any]]
@@ -242,7 +241,7 @@ class Desk:
         glances = self._glances_at(rows)
 
         def entry(row: Mapping[str, Any], place: Mapping[str, Any]) -> ListedFlag:
-            key, users, account = self._explainer.key_on_record(row["key_id"]), users_of(row), row["account_id"]
+            key = self._explainer.key_on_record(row["key_id"])
             first = next(iter(earlier.get((row["path"], row["row"]), ())), None)
             return ListedFlag(
                 line_of(row),
@@ -250,7 +249,7 @@ class Desk:
                 place["copies"],
                 version_of(key),
                 others_can_mark(key),
-                None if account is None or not users else account in users,
+                self._explainer.is_owned(row) if row["account_id"] is not None and users_of(row) else None,
                 None if first is None else LikestPost(first["account_id"], _address(first)),
                 place["need"],
                 decided.get(_document(row), []),

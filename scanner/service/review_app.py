@@ -38,7 +38,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from scanner.errors import BrickscanError, Refused
 from scanner.evidence.account_explanation import NO_DECISION, about_account
 from scanner.evidence.explainer import Explainer
-from scanner.evidence.page import RULES, about, environment
+from scanner.evidence.page import OWNERSHIP, RULES, about, environment
 from scanner.evidence.posted_text import as_posted
 from scanner.printable import printable, safe
 from scanner.results.decision_log import LONGEST_NAME, LONGEST_NOTE, NewDecision, new_id, recorded_decision
@@ -91,6 +91,7 @@ async def _list(desk: Desk, request: Request) -> Response:
         states=list(STATES),
         listed=listed,
         in_need=IN_NEED,
+        ownership=OWNERSHIP,
         earlier=flag_request.address("/", first=max(0, first - LINES_A_PAGE)) if first else None,
         later=flag_request.address("/", first=first + LINES_A_PAGE) if more else None,
         **await _just_recorded(desk, flag_request, request),

@@ -5,11 +5,14 @@ import re
 from datetime import UTC, datetime
 from itertools import pairwise
 
+import polars as pl
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jobs.evidence import _MARKS, _marked_lines
+from scanner.errors import Refused
+from scanner.evidence.account_owners import read_owners
 from scanner.evidence.case import CopiedShare, FlagCase, GroupCounts
 from scanner.evidence.explanation import Explanation, PartFinding, ScoreRun, TextEvidence, UserRuns
 from scanner.evidence.page import CHARACTERS_A_PAGE, RULES, advise, in_short, lines_of, marked_users, page, segments
@@ -157,9 +160,10 @@ TRAPS = {
     "erased": (of(user_id=None), "unclear"),
     "quoted": (of(parts=tuple(QUOTED)), "quoted"),
     "copied": (of(0.9, account_id="other"), "quoted"),
+    "an equal name": (of(), "unclear"),
     "other account": (of(account_id="other"), "unclear"),
     "no account": (of(account_id=None), "unclear"),
-    "of two users": (of(named=TWO), "unclear"),
+    "of two users": (dataclasses.replace(of(named=TWO), owned=True), "unclear"),
     "canary": (dataclasses.replace(of(), canary=True), "allowed"),
     "edited": (
         dataclasses.replace(of(), text=None, text_evidence=None, no_text="another text stands there now"),
@@ -175,12 +179,37 @@ def test_no_trap_is_recommended_to_be_confirmed(trap):
     assert RULES[advise(explained).rule].finding
 
 
-def test_own_words_of_an_equal_name_are():
-    assert advise(of()).decision == "confirmed"
-    assert in_short(of()) == "Marked for x; posted by account x (the same name); key key"
-    assert "; posted by account-055 (another name); " in in_short(of(account_id="account-055"))
+def test_only_a_record_confirms():
+    """An account that is called like the user proves nothing; the platform's own record that it is theirs does."""
+    assert of().row["account_id"] == of().row["user_id"]
+    for owned, decision in ((None, "unclear"), (False, "unclear"), (True, "confirmed")):
+        assert advise(dataclasses.replace(of(), owned=owned)).decision == decision
+    assert advise(dataclasses.replace(of(0.9, account_id="other"), owned=True)).decision == "confirmed"
+    assert "(no record says whose account it is)" in in_short(of())
+    assert "(by your records this user's account)" in in_short(dataclasses.replace(of(account_id="z"), owned=True))
     assert "; posted by an unknown account; " in in_short(of(account_id=None))
-    assert in_short(of(named=TWO)) == "Marked for x, y; posted by account x (one of these names); key key"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_read_a_record_of_owners(tmp_path, suffix):
+    frame = pl.DataFrame({"account_id": [7, 7, 8], "user_id": ["alice", "bob", None]})
+    path = tmp_path / f"owners{suffix}"
+    (frame.write_csv if suffix == ".csv" else frame.write_parquet)(path)
+    assert read_owners(path) == {"7": frozenset({"alice", "bob"})}
+    with pytest.raises(Refused, match="cannot be read"):
+        read_owners(tmp_path / "none.csv")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(Refused, match="has no column 'account_id'; it has 'a', 'b'"):
+        read_owners(tmp_path / "other.csv")
+
+
+def test_say_what_chance_gives_in_a_night_of_this_size():
+    """A flag near the threshold among very many documents is one that chance gives now and then."""
+    found = explanation("some words")
+    scan = {"documents": 68_000, "misnaming_rate": None, "false_positive_rate": 1e-6, "keys": [], "trial": False}
+    near = dataclasses.replace(found, case=FlagCase(found.row, scan), expected=0.052)
+    assert "In a scan of 68,000 documents, chance alone gives at most 0.05" in page(near)
+    assert "chance alone gives" not in page(found)
 
 
 @given(
