@@ -91,10 +91,9 @@ def test_a_broken_law_ends_with_code_3_a_sentence_and_a_state_beside_every_flag(
     outcome = run_scan(plan, lambda work, totals: None, worker=WithZTest)
     assert outcome.exit_code == 3
     summed_up = told(outcome, config)
-    assert summed_up.startswith("USE NO FLAG OF THIS SCAN. Decoy keys, which marked nothing, hit too often")
+    assert summed_up.startswith("USE NO FLAG OF THIS SCAN. A slow path computed ")
     assert "expected at most by chance" not in summed_up
     assert summed_up.count("AUDIT ALARM") <= ALARMS_SHOWN + 1
-    assert len(outcome.audit.alarms()) > ALARMS_SHOWN
     last = results.scans(plan.results).collect().row(-1, named=True)
     assert (last["exit_code"], last["audit"], last["audited_scans"]) == (3, "alarm", [outcome.scan_id])
     rows = results.audits(plan.results).filter(pl.col("audit_id") == outcome.scan_id).collect()
@@ -104,18 +103,18 @@ def test_a_broken_law_ends_with_code_3_a_sentence_and_a_state_beside_every_flag(
     out = call("flagged", config, "--limit", 2)[1]
     first, second, _, *lines = out.splitlines()
     assert first.startswith("AUDIT ALARM")
-    assert "Use no flag of this scan. Decoy keys" in second
+    assert "Use no flag of this scan. A slow path computed" in second
     assert [line.count(" alarm ") for line in lines[:2]] == [1, 1]
     assert "by chance" not in out
-    assert "Use no flag of this scan. Decoy keys" in call("status", config)[1]
+    assert "Use no flag of this scan. A slow path computed" in call("status", config)[1]
     assert call("report", config, "--out", config.parent / "pages")[0] == 0
     page = (config.parent / "pages" / "index.html").read_text()
-    assert page.index("Use no flag of this scan. Decoy keys") < page.index("documents read")
+    assert page.index("Use no flag of this scan. A slow path computed") < page.index("documents read")
     assert "to expect by chance" not in page
     assert "no point here shows" not in page
     pages = list((config.parent / "pages").glob("flags*/*.html")) + list((config.parent / "pages").glob("flags-*.html"))
     assert len(pages) > 2
-    assert all("Use no flag of this scan. Decoy keys" in path.read_text() for path in pages)
+    assert all("Use no flag of this scan. A slow path computed" in path.read_text() for path in pages)
     assert not any("chance alone makes" in path.read_text() for path in pages)
 
     # a later file, scanned rightly, is of the same input, so that it is judged together with the broken one
