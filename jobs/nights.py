@@ -174,11 +174,11 @@ def _left(row: Mapping[str, Any]) -> int:
 
 def _hands(last: "LastScans", unscored: "QuarantineList", location: Results) -> Iterator[str]:
     """Sentences on what somebody must look at, the worst first."""
-    from scanner.audit.statistics.alarms import advise_on_scan
-
     rows = list(last.ended.iter_rows(named=True))
     for row in rows:
         if row["audit"] == AuditState.ALARM:
+            from scanner.audit.statistics.alarms import advise_on_scan  # brings scipy, for half a second
+
             yield f"scan {row['scan_id']}: {advise_on_scan(location.folder, row['scan_id'])}"
         if row["audit"] == AuditState.CANARIES_LOST:
             yield f"scan {row['scan_id']}: canaries were not found as planned, so other marked text is missed as well"
