@@ -42,7 +42,7 @@ from scanner.input.tables import (
 )
 from scanner.printable import printable
 from scanner.storage.delta import TABLE_VERSION
-from scanner.storage.locations import filesystem_of, is_uri
+from scanner.storage.locations import filesystem_of, is_uri, parse_json
 
 _MAPPING = "delta.columnMapping."  # beginning of what a log says of columns and their names in files
 _MAPS_COLUMNS = 2  # version of readers that know of it; in later ones it is a feature
@@ -120,7 +120,7 @@ def _read(location: str, reading: TableReading) -> Iterator[FileColumns]:
             with_vectors = version.vectors or version.log.names_vectors
             deleted = _deleted(location, opened, version, commits, removed, named) if with_vectors else {}
     except (DeltaError, OSError, pa.ArrowException, *_OF_FORMS) as error:
-        raise ScanFailed(f"input.paths: Delta table {location!r} cannot be read: {in_a_line(error)}") from None
+        raise ScanFailed(f"input.paths: Delta table {location!r} cannot be read: {_in_words(error)}") from None
     unknown = FileOrigin(frozenset(), 0 if version.log.whole else version.created)
     entry = LogEntry(Snapshot(location, "Delta", version.number), (), b"", *unknown, version.columns)
     for rows in _wanted(location, version.actions, reading.where).to_batches(max_chunksize=_TOGETHER):
@@ -305,7 +305,7 @@ def _open(location: str, opened: str, reading: TableReading) -> DeltaTable:
         if reading.timestamp is not None:
             table.load_as_version(reading.timestamp)
     except DeltaError as error:
-        which, why = "" if at is None else f" at {at}", _why_not_opened(location, reading.version, in_a_line(error))
+        which, why = "" if at is None else f" at {at}", _why_not_opened(location, reading.version, _in_words(error))
         raise Refused(f"input.paths: Delta table {location!r} cannot be read{which}: {why}") from None
     if reading.timestamp is not None:
         _refuse_later(location, table.version(), reading.timestamp)
@@ -321,25 +321,42 @@ def _open(location: str, opened: str, reading: TableReading) -> DeltaTable:
 
 
 def _why_not_opened(location: str, version: int | None, said: str) -> str:
-    """Say why a table cannot be opened, and what to do. said: deltalake's words, which may print parts of its code."""
+    """Say why a table cannot be opened, and what to do. said: deltalake's words."""
     if "catalog-managed" in said:
         return f"a catalog has its newest commits (catalogManaged), which are not in its folder; {_WRITE_ROWS}"
     filesystem, inner = filesystem_of(location)
     files = filesystem.get_file_info(fs.FileSelector(posixpath.join(inner, LOG_OF_DELTA), allow_not_found=True))
-    names = [file.base_name for file in files]
-    commits = {int(found[1]) for name in names if (found := COMMIT.fullmatch(name))}
-    checkpoints = {int(found[1]) for name in names if (found := CHECKPOINT.fullmatch(name))}
-    newest = max(commits | checkpoints, default=-1)
+    commits = {int(found[1]): file.path for file in files if (found := COMMIT.fullmatch(file.base_name))}
+    checkpoints = {int(found[1]) for file in files if (found := CHECKPOINT.fullmatch(file.base_name))}
+    newest = max({*commits, *checkpoints}, default=-1)
     if version is not None and version > newest:
         return f"its newest version is {newest}; name that, or leave `version` out"
     last = newest if version is None else version
     begin = max((number + 1 for number in checkpoints if number <= last), default=0)
-    lacking = next((number for number in range(begin, last + 1) if number not in commits), None)
-    if lacking is not None:
-        before = f", or read a version before it: version = {lacking - 1}" if lacking else ""
-        return f"its log lacks the commit {lacking:020d}.json; restore this file from a backup{before}"
-    advice = next((advice for words, advice in _ADVICE.items() if re.search(words, said)), "")
-    return said.partition(" {")[0] + advice  # a brace begins what the code prints of itself
+    for number in range(begin, last + 1):
+        lacks = number not in commits
+        if lacks or ("Json error" in said and not _is_json(filesystem, commits[number])):
+            what = (
+                f"its log lacks the commit {number:020d}.json" if lacks else f"its commit {number:020d}.json is damaged"
+            )
+            before = f", or read a version before it: version = {number - 1}" if number else ""
+            return f"{what}; restore this file from a backup{before}"
+    return said + next((advice for words, advice in _ADVICE.items() if re.search(words, said)), "")
+
+
+def _in_words(error: Exception) -> str:
+    """What deltalake says in words: a brace begins what its code prints of itself."""
+    return in_a_line(error).partition(" {")[0]
+
+
+def _is_json(filesystem: fs.FileSystem, path: str) -> bool:
+    """Whether every line of a commit is a JSON object."""
+    try:
+        with filesystem.open_input_file(path) as opened:
+            lines = (line for line in io.BufferedReader(opened) if line.strip())
+            return all(isinstance(parse_json(line), dict) for line in lines)
+    except ValueError:
+        return False
 
 
 def _refuse_later(location: str, version: int, at: datetime.datetime) -> None:

@@ -337,6 +337,12 @@ def input_path(file: Path) -> str:
     return str(folder.with_name(dated)) if folder.name else str(folder)
 
 
+def _type_beside(file: InputFile, name: str) -> str:
+    """The type of a column that a file lacks, in words."""
+    column = None if file.entry is None or name in file.values else file.entry.columns.get(name)
+    return "of a partition" if column is None else f"{column.type}, which older files of the table lack"
+
+
 class ColumnDescription(NamedTuple):
     """A column: what it holds (text, id, account or time), its name, its Arrow type, and whether its values are read.
 
@@ -360,7 +366,7 @@ def describe(file: InputFile, columns: Columns) -> list[ColumnDescription]:
     described = []
     for role, source in sources.items():
         name, indices = columns.names[role] or "", source.indices(schema)
-        kind = "beside the file" if not indices else str(schema.field(indices[0]).type)
+        kind = _type_beside(file, name) if not indices else str(schema.field(indices[0]).type)
         if len(indices) > 1:
             kind = "several columns of one name"
         elif indices and schema.field(indices[0]).name in encrypted:

@@ -187,6 +187,17 @@ def test_init_guesses_names_of_the_table(tmp_path, mode):
         guess_columns(sample_of(tmp_path / "chats"))
 
 
+def test_columns_that_a_file_lacks_are_described(tmp_path):
+    """They are read: as null, or from the log; the check said that they stand several times and are not."""
+    write_deltalake(tmp_path, posts("a", day=[DAY.date()]), partition_by=["day"])
+    change_schema(tmp_path, lambda fields: fields.append(fields[0] | {"name": "account"}))
+    (file,) = list_files([str(tmp_path)])
+    described = {column.role: column for column in describe(file, Columns("text", "doc_id", "account", "day"))}
+    assert all(column.read for column in described.values())
+    assert described["account"].type == "string, which older files of the table lack"
+    assert described["time"].type == "of a partition"
+
+
 def test_init_guesses_names_of_an_iceberg_table(iceberg):
     with iceberg.update_schema() as schema:
         schema.rename_column("text", "body")
@@ -216,9 +227,13 @@ def test_delta_log_with_a_gap(tmp_path):
     with pytest.raises(Refused, match="its newest version is 3"):
         list_files([str(tmp_path)], reading=TableReading(version=7))
     (log / f"{2:020d}.json").write_text("{")
-    with pytest.raises(Refused, match="restore the files of its _delta_log") as error:
+    with pytest.raises(Refused, match=r"its commit 0{19}2.json is damaged; restore .* version = 1$"):
         list_files([str(tmp_path)])
-    assert "{" not in str(error.value)
+    DeltaTable(tmp_path, version=1).create_checkpoint()
+    (checkpoint,) = log.glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(b"PAR1")
+    with pytest.raises(Refused, match="restore the files of its _delta_log"):
+        list_files([str(tmp_path)], reading=TableReading(version=1))
 
 
 def test_delta_file_of_another_size(tmp_path):
@@ -398,14 +413,23 @@ def test_iceberg_values_of_partitions_that_files_lack(tmp_path, monkeypatch):
     assert part["created_at"].to_pylist() == [DAY]
 
 
-def test_iceberg_vectors_of_one_file(iceberg):
+@pytest.mark.parametrize("told", [True, False])
+def test_iceberg_vectors_of_one_file(iceberg, told):
     """Several data files have their vectors in one Puffin file, and some of these are older than others elsewhere."""
     iceberg.append(posts("cde"))
     path_of = {task.file.record_count: task.file.file_path for task in iceberg.scan().plan_files()}
     both = {path_of[2]: [0], path_of[3]: [0, 2]}
-    commit_deletes(iceberg, shared_puffin_file(iceberg, both, live=[path_of[3]]))
+    commit_deletes(iceberg, shared_puffin_file(iceberg, both, live=[path_of[3]], told=told))
     commit_deletes(iceberg, [puffin_file(iceberg, path_of[2], [0, 1])])
     assert sorted(documents(NAME, COLUMNS._replace(account=None, time=None))) == ["d"]
+
+
+def test_iceberg_vectors_of_files_that_are_none_are_refused(iceberg):
+    """An entry may spell its file in another way: its deleted rows would be read."""
+    entries = shared_puffin_file(iceberg, {"s3a://bucket/data.parquet": [0]}, told=True)
+    commit_deletes(iceberg, entries)
+    with pytest.raises(Refused, match="are of no file of the table"):
+        list_files([NAME])
 
 
 @pytest.mark.parametrize("other", ["/elsewhere.parquet", None])

@@ -11,10 +11,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.avro.file import AvroOutputFile
 from pyiceberg.catalog import load_catalog
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestWriter, ManifestWriterV2
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestWriter,
+    ManifestWriterV2,
+)
 from pyiceberg.table import Table
+from pyiceberg.table.puffin import PuffinFile
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.typedef import Record
@@ -39,7 +49,14 @@ def make_table(schema: pa.Schema) -> Table:
 
 
 class _DeleteManifest(ManifestWriterV2):
-    """Writes a manifest of delete files, of which pyiceberg writes none (Iceberg's specification, "Manifests")."""
+    """Writes a manifest of delete files, of which pyiceberg writes none (Iceberg's specification, "Manifests").
+
+    Its entries have the fields of version 3 of the format: of which file a vector is, and where it lies.
+    """
+
+    def new_writer(self) -> AvroOutputFile[ManifestEntry]:
+        schema = self._with_partition(3)
+        return AvroOutputFile[ManifestEntry](self._output_file, schema, "manifest_entry", schema, self._meta)
 
     def content(self) -> ManifestContent:
         return ManifestContent.DELETES
@@ -96,14 +113,20 @@ def puffin_file(
 
 
 def shared_puffin_file(
-    table: Table, rows_of: Mapping[str, Sequence[int]], live: Collection[str] = ()
+    table: Table, rows_of: Mapping[str, Sequence[int]], live: Collection[str] = (), *, told: bool = False
 ) -> list[DataFile]:
     """A Puffin file with vectors of several data files, and the manifest's entries of those of `live` (all).
 
-    The entries do not say of which files they are, as those of other writers.
+    told: whether the entries say of which files they are, as version 3 of the format has it; some writers leave it out.
     """
     file = _write_puffin(table, rows_of)
-    return [delete_file(file, FileFormat.PUFFIN, len(rows_of[path])) for path in live or rows_of]
+    places = {blob.properties["referenced-data-file"]: blob for blob in PuffinFile(file.read_bytes()).footer.blobs}
+    entries = []
+    for path in live or rows_of:
+        place = {"content_offset": places[path].offset, "content_size_in_bytes": places[path].length}
+        more = {"referenced_data_file": path, **place} if told else {}
+        entries.append(delete_file(file, FileFormat.PUFFIN, len(rows_of[path]), **more))
+    return entries
 
 
 def _write_puffin(table: Table, rows_of: Mapping[str, Sequence[int]], bitmaps: bytes | None = None) -> Path:
@@ -143,6 +166,7 @@ def _new_file(table: Table, name: str) -> Path:
 def delete_file(file: Path, form: FileFormat, rows: int, **more: Any) -> DataFile:
     """A delete file as a manifest describes it."""
     described = DataFile.from_args(
+        _table_format_version=3,
         content=DataFileContent.POSITION_DELETES, file_path=f"file://{file}", file_format=form, partition=Record(),
         record_count=rows, file_size_in_bytes=file.stat().st_size, **more,
     )  # fmt: skip
