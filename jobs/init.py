@@ -58,9 +58,9 @@ def init(
 ) -> None:
     """Make a registry, its first key and scan.toml from one Parquet file of your own texts, and say what was guessed.
 
-    SAMPLE: a file as they will come, a Delta table, or iceberg:CATALOG.NAMESPACE.TABLE. Which columns hold texts,
-    ids, accounts and times is guessed from names, types and lengths. Nothing that is there is overwritten: a registry
-    that `brickscan keys` made stays as it is, and scan.toml alone is made.
+    SAMPLE: a file as they will come, a folder of them, a Delta table, or iceberg:CATALOG.NAMESPACE.TABLE. Which columns
+    hold texts, ids, accounts and times is guessed from names, types and lengths. Nothing that is there is overwritten:
+    a registry that `brickscan keys` made stays as it is, and scan.toml alone is made.
 
     \b
     Example:
@@ -74,11 +74,12 @@ def init(
         raise Refused(f"{config}: is there already; name another --folder, or go on with what is there")
     keys = _existing_keys(registry, tokenizer, key_id, trial)
     found = sample_of(sample)
-    guess, path = guess_columns(found), found.table or input_path(sample)
+    whole = found.table or found.folder  # None: a file, whose folder is read unless what is made lies in it
+    guess, path = guess_columns(found), found.table or input_path(found.folder / "*" if found.folder else sample)
     of_iceberg = path.startswith(ICEBERG_PREFIX)
-    inside = not of_iceberg and folder.absolute().is_relative_to(found.table or sample.absolute().parent)
-    if inside and found.table is not None:
-        raise Refused(f"{folder}: lies in the Delta table {found.table}; name a --folder outside of it")
+    inside = not of_iceberg and folder.absolute().is_relative_to(whole or sample.absolute().parent)
+    if inside and whole is not None:
+        raise Refused(f"{folder}: lies in {whole}, which a scan would read; name a --folder outside of it")
     if inside:
         path = str(sample.absolute())
     if not sample.is_absolute() and not of_iceberg:  # as the user named it, so that everything can be moved together
@@ -97,11 +98,13 @@ def init(
         add_users(registry, None, users)
     path = path if found.table is None or of_iceberg else DELTA_PREFIX + path
     config.write_text(_toml(sample, path, guess._asdict() | {"where": found.where}), encoding="utf-8")
-    tell("", f"wrote {config}; guessed from {sample}:")
+    guessed_from = sample if found.folder is None else f"its newest file, {found.file}"
+    tell("", f"wrote {config}; guessed from {guessed_from}:")
     of_file = "the file alone, since what is made here lies beside it" if inside else "the file's folder"
-    read = of_file if found.table is None else "the table"
+    read = "the table" if found.table else "the folder" if found.folder else of_file
     tell(f"  paths    {path!r}: {read}", *(f"  {line}" for line in guess.why))
-    dated = re.search(r"\d{4}-\d{2}-\d{2}", sample.absolute().parent.name) if "{date}" in path else None
+    folder_name = (found.folder or sample.absolute().parent).name
+    dated = re.search(r"\d{4}-\d{2}-\d{2}", folder_name) if "{date}" in path else None
     newest = dated[0] if dated else found.date
     date = f" --date {newest}" if newest else ""
     tell("", "Next:")

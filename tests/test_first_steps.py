@@ -142,6 +142,34 @@ def test_init_refuses_nested_texts_and_says_how_to_write_them_out(tmp_path, shap
     assert (code, "text     'text': texts of" in out) == (0, True)
 
 
+def test_init_takes_a_folder(tmp_path):
+    """It called a folder a FIFO, socket, device or folder. The newest file counts, and all of the folder is read."""
+    folder = tmp_path / "in" / "2026-11-20"
+    for number, name in enumerate(("new", "old")):
+        (folder / f"day={number}").mkdir(parents=True)
+        path = folder / f"day={number}" / "1.parquet"
+        pq.write_table(pa.table({"text": [LONG], f"{name}_id": ["1"], "user": ["a"] if name == "new" else [1.5]}), path)
+        os.utime(path, (10 - number, 10 - number))
+    init = ("--tokenizer", TOKENIZER, "--folder")
+    code, out, err = call("init", folder, *init, tmp_path / "made")
+    assert (code, err, "1.parquet:" in out, "the folder" in out) == (0, "", True, True)
+    assert "--date 2026-11-20 --check" in out
+    plan = make_plan(tmp_path / "made" / "scan.toml", NOW.date())
+    assert (plan.columns.text, plan.columns.account, plan.locations) == ("text", "user", (str(folder),))
+    assert "new_id" in out
+    for made in (folder, folder / "day=0" / "made"):
+        code, _, err = call("init", folder, *init, made)
+        assert (code, "name a --folder outside of it" in err) == (2, True)
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "posts.jsonl").write_text("{}")
+    for path, said in (
+        (tmp_path / "none", "holds no Parquet file"),
+        (tmp_path / "none" / "posts.jsonl", "begins with"),
+    ):
+        code, _, err = call("init", path, *init, tmp_path / "other")
+        assert (code, said in err, "Where text lives" in err) == (2, True, True)
+
+
 def test_init_reads_what_a_scan_reads(tmp_path):
     """Texts as dictionaries, as JSON and beside an encrypted column, which is not guessed though its name fits."""
     dictionary = pa.array([LONG, LONG]).dictionary_encode()
@@ -222,7 +250,7 @@ def test_init_recognises_a_delta_table_and_its_dates(tmp_path):
         assert (made.text, made.id, made.account, made.time) == ("body", "post_id", "author", "date")
     code, _, err = call("init", str(lake), "--tokenizer", str(TOKENIZER), "--folder", str(lake / "here"))
     assert code == 2
-    assert "lies in the Delta table" in err
+    assert f"lies in {lake}, which a scan would read" in err
 
 
 @pytest.mark.costly

@@ -30,6 +30,8 @@ from scanner.input.shards import (
 )
 from scanner.input.tables import ICEBERG_PREFIX, LOG_OF_DELTA
 
+_GUIDE = "; the guide “Where text lives” writes JSON lines, CSV and others as Parquet"
+
 
 def open_parquet(path: Path, name: str) -> pq.ParquetFile:
     """A Parquet file whose footer was found sound by a process of its own, since a footer can end its reader.
@@ -58,7 +60,8 @@ def _faults_in(name: str) -> Iterator[None]:
     try:
         yield
     except FileFault as fault:
-        raise Refused(f"{name}: cannot be read as Parquet ({fault.detail})") from None
+        more = _GUIDE if fault.reason == "not_parquet" else ""
+        raise Refused(f"{name}: cannot be read as Parquet ({fault.detail}){more}") from None
     except OSError as error:
         raise Refused(f"{name}: cannot be read as Parquet ({error.strerror or in_a_line(error)})") from None
     except pa.ArrowException as error:
@@ -102,7 +105,7 @@ class SampleFile(NamedTuple):
 
     listed: the file as its table has it, and table: as `input.paths` names that, a folder without what goes before it;
     None: it is in none. where, date: SQL that chooses a night of the table, and the newest night, where it is
-    partitioned by dates.
+    partitioned by dates. folder: the folder of files that was named, which is no table.
     """
 
     file: Path
@@ -110,10 +113,11 @@ class SampleFile(NamedTuple):
     table: str | None = None
     where: str | None = None
     date: str | None = None
+    folder: Path | None = None
 
 
 def sample_of(path: Path) -> SampleFile:
-    """The file of a path; the newest file of a Delta table that the path is or lies in, or of a named Iceberg table.
+    """The file of a path; the newest file of a folder, a Delta table that the path is or lies in, or an Iceberg table.
 
     Raises:
         Refused: the table cannot be read, or has no files.
@@ -121,8 +125,15 @@ def sample_of(path: Path) -> SampleFile:
     absolute = path.absolute()
     folders = (str(folder) for folder in (absolute, *absolute.parents) if (folder / LOG_OF_DELTA).is_dir())
     table = str(path) if str(path).startswith(ICEBERG_PREFIX) else next(folders, None)
-    if table is None:
+    if table is None and not path.is_dir():
         return SampleFile(path)
+    if table is None:
+        files = list_files([str(absolute)])
+        if not files:
+            raise Refused(
+                f"{path}: holds no Parquet file; the guide “Where text lives” writes other formats as Parquet"
+            )
+        return SampleFile(Path(max(files, key=lambda file: file.modified).path), folder=absolute)
     files = list_files([table])
     if not files:
         raise Refused(f"{path}: the table has no rows; name one with texts in it")
