@@ -187,10 +187,6 @@ def test_blocks_of_a_page_run_in_an_install_as_it_says(page):
                     assert extra in extras_of(text), f"{page}: {command} needs the extra {extra}"
 
 
-def test_a_stranger_reads_the_readme_once():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
-
-
 NO_TERMS = {"best", "brickscan", "error", "face", "fast", "hugging", "list", "local", "log", "named", "names", "opened"}
 NO_TERMS |= {"refused", "wanted"}
 """Words of public classes that are no nouns of the field: names of programs, plain English, and what was done."""
