@@ -69,7 +69,7 @@ def check(
         raise click.UsageError("--date goes with CONFIG; --registry has no filter.")
     from scanner.detection.one_text import TextCheck, check_text
     from scanner.results.filters import filter_of_config
-    from scanner.scan_plan import NO_VARIANTS, lacks
+    from scanner.scan_plan import NO_VARIANTS, lacks, looks_lacking
     from scanner.watermark.formats import format_of
 
     found = None
@@ -103,6 +103,7 @@ def check(
     elif weights != NO_VARIANTS:
         of_keys += ", with the weights of scan.toml or equal ones"
     tell(f"p-values are corrected for all messages {of_keys}; text counts as marked at {one_in(math.log10(rate))}")
+    tell(*(f"under {key.key_id}: {lacking}" for key in request.keys for lacking in looks_lacking(key, weights)))
     if found is not None:
         tell(_filter_in_words(found))
     return 3 if any(row["proof"] == Proof.DIFFERS for row in verdicts) else 0

@@ -16,7 +16,7 @@ import datetime
 import hashlib
 import math
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -108,12 +108,12 @@ class ErrorShares(NamedTuple):
 
         differs, parted: as for `corrections`.
         """
-        normalised = differs and format_of(key).basis().proven
+        normalised = differs and reads_normal_forms(key)
         of_variants = (key.tested_among(1) / self.corrections(key, 1, differs, parted)).tolist()
         found = {"as written": of_variants[0]}
         if self.normalised is not None and normalised:
             found["normalised"] = of_variants[1]
-        if self.span is not None and parted:  # other kinds of parts are other looks
+        if self.span is not None and parted and format_of(key).scores_parts:  # other kinds of parts are other looks
             found[f"parts {self.windows:d}{self.segments:d}"] = self.span
         if self.account is not None:
             found["account"] = self.account
@@ -138,9 +138,9 @@ class ErrorShares(NamedTuple):
         weights of a text are at most 1 together. A look passes where p ≤ 1 − (1 − α)^weight. Scores of one key increase
         in the same independent draws, so P(no look passes) ≥ Π (1 − α)^weight ≥ 1 − α (docs/concepts/p-values.md). No
         score, cut or missing machine moves a weight.
-        key: one whose law is not proven tests no normalised text; keys_tested: share equally, for a key without a
-        weight of its own; differs, parted: whether the normalised text is another one, and the text has parts that are
-        tested, bool, of one shape. The result is float64[variants, …].
+        key: one whose law is assumed tests no normalised text, and marks of some formats score no parts; keys_tested:
+        share equally, for a key without a weight of its own; differs, parted: whether the normalised text is another
+        one, and the text has parts that are tested, bool, of one shape. The result is float64[variants, …].
         """
         of_key = key.tested_among(keys_tested)
         variants = [exact_fraction(weight) for weight in (self.as_written, self.normalised) if weight is not None]
@@ -148,8 +148,9 @@ class ErrorShares(NamedTuple):
         units = of_whole + exact_fraction(self.span or 0), of_whole
         of_stands = sum(variants), variants[0]
         each = [[[of_key / (unit * one) for one in (first, *variants[1:])] for unit in units] for first in of_stands]
-        other = np.asarray(differs, np.bool_) & format_of(key).basis().proven
-        chosen = np.array(each, np.float64)[other.astype(np.intp), np.asarray(parted, np.intp)]
+        other = np.asarray(differs, np.bool_) & reads_normal_forms(key)
+        parts = np.asarray(parted, np.bool_) & format_of(key).scores_parts
+        chosen = np.array(each, np.float64)[other.astype(np.intp), parts.astype(np.intp)]
         return np.moveaxis(chosen, -1, 0)
 
     def correction_of_spans(self, key: MasterKey, keys_tested: int) -> float | None:
@@ -164,6 +165,45 @@ class ErrorShares(NamedTuple):
         if self.account is None:
             raise ValueError("accounts have no weight: they are not tested")
         return float(key.tested_among(keys_tested) / exact_fraction(self.account))
+
+
+def reads_normal_forms(key: MasterKey) -> bool:
+    """Whether normalised texts are scored under a key: its law holds for any text that was fixed before the draw.
+
+    An assumed law was audited on texts as they stand, and says nothing of others.
+    """
+    return not format_of(key).basis().assumed
+
+
+LOOKS: Mapping[str, Callable[[MasterKey], bool]] = {
+    "normalised text": reads_normal_forms,
+    "parts of texts": lambda key: format_of(key).scores_parts,
+    "all posts of an account": lambda key: format_of(key).basis().proven,
+    "tokens weighed by a model": can_have_levels,
+}
+"""Looks besides that at the whole text as it stands, and whether a key takes them."""
+
+
+def _looks_on(weights: ErrorShares) -> list[str]:
+    shares = (weights.normalised, weights.span, weights.account, weights.weighed)
+    return [look for look, share in zip(LOOKS, shares, strict=True) if share is not None]
+
+
+def looks_lacking(key: MasterKey, weights: ErrorShares) -> list[str]:
+    """Sentences on the looks that are turned on and that a key does not take."""
+    return [
+        f"no look at {look}, which its format does not offer" for look in _looks_on(weights) if not LOOKS[look](key)
+    ]
+
+
+def looks_in_words(keys: Sequence[MasterKey], weights: ErrorShares) -> list[str]:
+    """A sentence on each look that is turned on, and the keys that take it."""
+    sentences = []
+    for look in _looks_on(weights):
+        under = [key.key_id for key in keys if LOOKS[look](key)]
+        where = "every key" if len(under) == len(keys) else ", ".join(under) + " alone" if under else "none of the keys"
+        sentences.append(f"a look at {look}: under {where}")
+    return sentences
 
 
 def price_of_looks(history: Collection[ErrorShares], keys: Sequence[MasterKey]) -> float:
@@ -362,10 +402,10 @@ class Plan:
 
     @property
     def cautions(self) -> list[str]:
-        """Warnings about names under the keys under test, each with the keys that it is true of."""
+        """Warnings about names and looks under the keys under test, each with the keys that it is true of."""
         keys_of: dict[str, list[str]] = {}
         for key in self.keys:
-            for caution in format_of(key).cautions(key.messages):
+            for caution in [*format_of(key).cautions(key.messages), *looks_lacking(key, self.weights)]:
                 keys_of.setdefault(caution, []).append(key.key_id)
         return [f"under {', '.join(key_ids)}: {caution}" for caution, key_ids in keys_of.items()]
 

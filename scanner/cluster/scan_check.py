@@ -35,7 +35,7 @@ from scanner.registry import open_key
 from scanner.results.filters import with_filter
 from scanner.results.scan_list import readiness
 from scanner.results.sightings import verify_registry
-from scanner.scan_plan import Plan, make_plan
+from scanner.scan_plan import Plan, looks_in_words, make_plan
 from scanner.watermark.formats import format_of, price
 
 MIB = 2**20
@@ -110,12 +110,12 @@ def _corrected(plan: Plan) -> str:
     shares = "; weights " + ", ".join(f"{name} {weight:g}" for name, weight in stated.items()) if stated else ""
     if any(key.one_of is not None for key in plan.keys):
         return f"each with its own weight in the false-positive rate{shares}"
-    second = ", each with a second look at normalised text where it differs" if plan.config.variants.normalised else ""
-    return f"p-values corrected for {counted(plan.keys_tested, 'key')} of the registry{second}{shares}"
+    return f"p-values corrected for {counted(plan.keys_tested, 'key')} of the registry{shares}"
 
 
 def _registry(plan: Plan) -> CheckFinding:
     says = [f"{plan.registry}: {counted(len(plan.keys), 'key')} under test, {_corrected(plan)}"]
+    says += looks_in_words(plan.keys, plan.weights)
     says += [f"LEFT OUT: no text will be scored under key {key.key_id}. {key.why}" for key in plan.unsupported_keys]
     facts = {
         "folder": plan.registry,

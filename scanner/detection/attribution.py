@@ -252,19 +252,19 @@ class TextOutcomes(NamedTuple):
     ) -> "TextOutcomes":
         """For each document the text that has the smaller p.
 
-        A key whose p is proven by no law says nothing about normalised texts: its rank counts one look.
+        A key whose law is assumed says nothing about normalised texts, on which it was not audited.
 
         Args:
             others: findings of each key in the normalised texts of V documents.
             rows: int64[V], which of the D these are.
             rates: as for `of_stored_texts`.
         """
-        proven = [findings if findings.basis.proven else findings.of_nothing() for findings in others]
-        smaller = _smallest(proven) < _smallest(self.findings)[rows]
+        others = [findings.of_nothing() if findings.basis.assumed else findings for findings in others]
+        smaller = _smallest(others) < _smallest(self.findings)[rows]
         found = [
-            replace_findings(first, other, rows, smaller) for first, other in zip(self.findings, proven, strict=True)
+            replace_findings(first, other, rows, smaller) for first, other in zip(self.findings, others, strict=True)
         ]
-        decided, second = decide(found, *rates), TextOutcomes.of_stored_texts(proven, rates)
+        decided, second = decide(found, *rates), TextOutcomes.of_stored_texts(others, rates)
         normalised, conflicting = self.normalised.copy(), self.conflicting.copy()
         normalised[rows] = smaller
         for place, row in enumerate(rows.tolist()):

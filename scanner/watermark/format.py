@@ -157,6 +157,9 @@ class Format(BaseModel, ABC):
     version: ClassVar[int | None] = None
     """Version of this project's own formats; None: a stack's format."""
 
+    scores_parts: ClassVar[bool] = False
+    """Whether its marks are ScoresParts, so that parts of texts are tested."""
+
     suggested: ClassVar[Mapping[str, Any]] = {}
     """Parameters of a new key for which the user chose none."""
 

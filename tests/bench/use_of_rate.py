@@ -85,7 +85,7 @@ def ceiling(plan: Plan, texts: Sequence[str], seen: Sequence[KeyPositions]) -> N
 
         for place, d in enumerate(of_key.documents.tolist()):
             scored = int(of_key.positions.scored[place])
-            for variant in range(min(len(tests), 1 + int(differs[d] and how.basis().proven))):
+            for variant in range(min(len(tests), 1 + int(differs[d] and not how.basis().assumed))):
                 whole = found(scored, tests[variant, d], 1)
                 total[:2, d], total[2:, d] = total[:2, d] + whole, total[2:, d] + whole
             if parted[d] and of_key.parts is not None and spans is not None:

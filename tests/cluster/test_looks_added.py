@@ -52,8 +52,8 @@ def test_price_of_looks(history, price):
 
 
 def test_no_price_of_a_look_that_a_key_does_not_get():
-    """Keys of other stacks have no normalised look, and a text keeps its whole share."""
-    assert price_of_looks([PLAIN, NORMALISED], [key("vllm-gumbel")]) == 1.0
+    """Keys whose law is assumed have no normalised look, and a text keeps its whole share."""
+    assert price_of_looks([PLAIN, NORMALISED], [key("sbw")]) == 1.0
 
 
 LATER = "variants = { normalised = true }"

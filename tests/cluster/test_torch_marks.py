@@ -2,7 +2,6 @@
 
 import json
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +11,14 @@ import tokenizers
 from scanner.errors import Refused
 from scanner.registry import add_users, admit_key, load_registry, new_key, open_key
 from scanner.scan_plan import make_plan
-from scanner.watermark import Positions, batch_tokens
 from scanner.watermark.formats import make_format
 from scanner.watermark.stacks.shared import HiddenValue
-from schemas.registry import Admission
 from tests.support.command_line import call
+from tests.support.marked_letters import LETTERS, SIZE, admission, marked_letters
 from tests.support.night import Night
 
 pytestmark = pytest.mark.costly
 
-LETTERS = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ.,;"
-SIZE = 160
 PARAMETERS = {
     "hf-lefthash": {"vocab_size": 300},
     "hf-selfhash": {"vocab_size": 300, "context_width": 4},
@@ -36,25 +32,6 @@ PARAMETERS = {
 def messages_of(name: str) -> int:
     """Number of messages of a format's key."""
     return 20 if name.startswith("three") else 1
-
-
-def admission(down_to: float, messages: int) -> Admission:
-    """Admission of a key down to a p-value."""
-    now = datetime.now(UTC)
-    return Admission(audit_id="a", audited_at=now, holds_down_to=down_to, candidates=1, messages=messages)
-
-
-def marked_letters(mark, tokenizer: tokenizers.Tokenizer, seed: int) -> str:
-    """A marked text; each letter is the one of eight that adds most to the score."""
-    letters = {tokenizer.encode(letter).ids[0]: letter for letter in LETTERS}
-    random, ids = np.random.default_rng(seed), list(letters)[:6]
-    while len(ids) < SIZE:
-        some = random.choice(list(letters), 8, replace=False).tolist()
-        tokens = batch_tokens([[*ids[-6:], letter] for letter in some])
-        last = Positions(tokens.offsets[1:] - 1, np.arange(len(some) + 1))
-        gain = mark.ones(tokens, last) @ mark._weights if hasattr(mark, "ones") else mark.score(tokens, last, 0)
-        ids.append(some[int(np.argmax(gain))])
-    return "".join(letters[token] for token in ids)
 
 
 @pytest.fixture
@@ -155,7 +132,7 @@ def test_one_text_is_told_as_far_as_an_audit_showed(tmp_path, keys, byte_tokeniz
     assert (code, "no audit showed that its p-values hold" in out, "e-" in out.splitlines()[1]) == (0, True, False)
     admit_key(keys, "hf-lefthash", admission(1e-5, 1))
     code, out, _ = call(*asked)
-    told = "reads like its mark (CPU generator), which anyone can make 1 in 1,000"
+    told = "reads like its mark (CPU generator), which anyone can make 1 in 170"  # beyond 999 decoys, of 6 keys
     assert (code, told in " ".join(out.split())) == (0, True), out
     (tmp_path / "post.txt").write_text("".join(np.random.default_rng(5).choice(list(LETTERS), SIZE)))
     assert "no mark found (CPU generator)" in call(*asked)[1]

@@ -20,7 +20,6 @@ from scanner.evidence.replay import replay
 from scanner.registry import Holders
 from scanner.scan_plan import ErrorShares, make_plan, recorded_correction
 from scanner.text.normal_form import normalise
-from scanner.watermark.formats import format_of
 from scanner.watermark.rule import corrected, passes
 from schemas.registry import MasterKey, TokenizerFile
 from schemas.tables import DOCUMENTS
@@ -121,11 +120,10 @@ def test_the_looks_that_a_text_has_share_no_more_than_the_key_has(hundredths, no
 
 
 def test_a_look_that_no_key_takes_has_no_share():
-    """Keys whose p-values are not proven over the key test no normalised text."""
+    """Keys whose law is assumed test no normalised text, and marks of other stacks score no parts."""
     weights = ErrorShares(0.5, 0.4, 0.6, 0.5)
-    foreign = KEY.model_copy(update={"format": "vllm-gumbel", "parameters": {}})
-    assert not format_of(foreign).basis().proven
-    assert weights.corrections(foreign, 1, True, True)[0] == 1 / 0.5
+    foreign = KEY.model_copy(update={"format": "sbw", "parameters": {}})
+    assert weights.corrections(foreign, 1, True, True)[0] == 1.0
     assert weights.corrections(KEY, 1, True, True)[0] == 1 / (0.5 * 0.4)
 
 

@@ -119,6 +119,7 @@ def test_abilities_of_a_class_are_those_of_each_mark(form):
     mark = form.open(secret_of(form))
     for ability, members in MEMBERS.items():
         assert isinstance(mark, ability) == all(hasattr(mark, name) for name in members), ability
+    assert isinstance(mark, ScoresParts) == form.scores_parts
 
 
 @pytest.mark.seconds

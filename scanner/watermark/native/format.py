@@ -51,6 +51,7 @@ class NativeFormat(Format):
 
     version: ClassVar = 1
     suggested: ClassVar = {"window": 4}
+    scores_parts: ClassVar = True
     answers = KnownAnswers(files(__package__) / "known_answers.json", GROUPS)
     window: int = Field(ge=0, le=MAX_WINDOW)
 
