@@ -315,7 +315,7 @@ class InputTables:
         """
         for location in self._locations:
             is_iceberg, folder = location.startswith(ICEBERG_PREFIX), location.removeprefix(DELTA_PREFIX).rstrip("/")
-            if not is_iceberg and not path.startswith(f"{folder}/"):
+            if not is_iceberg and not f"{path}/".startswith(f"{folder}/"):
                 continue
             if not is_iceberg and not _table_folders(location).is_delta(filesystem_of(folder)[1]):
                 break
@@ -329,7 +329,8 @@ class InputTables:
             if files := self._listed[location]:
                 lone, entry = find_file(path), files[0].entry
                 values = values_of_path(lone.inner)
-                return replace(lone, entry=entry and replace(entry, values=values, deleted=b"", since=0))
+                entry = entry and replace(entry, values=values, deleted=b"", since=0)
+                return replace(lone, location=files[0].location, entry=entry)
         return find_file(path)
 
     def _in_table(self, location: str, path: str) -> InputFile | None:

@@ -17,7 +17,7 @@ from scanner.errors import FileFault, Refused
 from scanner.evidence.case import FlagCase, StoredTexts
 from scanner.input.columns import Columns
 from scanner.input.documents import identities, read
-from scanner.input.files import list_files
+from scanner.input.files import InputTables, list_files
 from scanner.input.named_files import describe, guess_columns, sample_of
 from scanner.input.shards import cut, shard_id
 from scanner.input.tables import NEWEST_TABLES, TableReading
@@ -301,6 +301,25 @@ def test_texts_of_flags_are_read_by_the_tables_columns(tmp_path, mode):
     )
     text, row = row_of(str(table / "x/later.parquet"), 0, "d")  # the table was listed before
     assert (text, row["doc_id"], row["account_id"]) == (b"text of d", "d", "eve")
+    with pytest.raises(FileFault, match="of partitions, and none is known"):  # of a file that its table names no more
+        stored_file_of(table, "column-3=ann", columns)
+
+
+def stored_file_of(table: Path, folder: str, columns: Columns) -> list[dict]:
+    """Rows of the file of a folder, read as explain reads it, after the table's commit that removed it."""
+    (path,) = (table / folder).iterdir()
+    commit = table / "_delta_log" / f"{DeltaTable(table).version() + 1:020d}.json"
+    removed = {"path": f"{folder}/{path.name}", "dataChange": True, "deletionTimestamp": 1}
+    commit.write_text(json.dumps({"remove": removed}) + "\n")
+    file = InputTables([str(table)]).find(str(path))
+    return [row for part in read(file, columns, 0, 1) for row in part.to_pylist()]
+
+
+def test_texts_of_files_that_a_table_names_no_more(tmp_path):
+    """Their columns are the table's, and values of partitions those of their folders' names."""
+    write_deltalake(tmp_path, posts("ab", account=["ann", "ben"]), partition_by=["account"])
+    (row,) = stored_file_of(tmp_path, "account=ann", COLUMNS._replace(time=None))
+    assert (row["text"], row["account_id"]) == (b"text of a", "ann")
 
 
 @pytest.fixture
