@@ -556,7 +556,7 @@ def _in_local_folder(
     read = {_real_path(one) for one in listed} if hidden else set()  # some by a link to a hidden file
     for path in hidden:
         for lost in _parquet_below(path) if os.path.isdir(path) else [path]:
-            if os.path.realpath(lost) not in read:
+            if os.path.lexists(lost) and os.path.realpath(lost) not in read:  # what is written may be gone meanwhile
                 passed_over(_printable(lost))
 
 

@@ -200,7 +200,7 @@ def test_a_scan_that_follows_only_logs_it(night, plain, monkeypatch, caplog):
 
 
 def test_a_scan_that_follows_tells_what_it_passes_over_and_that_there_is_nothing(tmp_path, monkeypatch, caplog):
-    for name in ("a.csv", "b.csv", "c.PARQUET", "_d.csv", ".e.csv"):
+    for name in ("a.csv", "b.csv", "c.PARQUET", "_d.csv", ".e.csv", "_f.parquet", ".g.parquet"):
         (tmp_path / name).write_text("x")
     looks = []
 
@@ -219,7 +219,8 @@ def test_a_scan_that_follows_tells_what_it_passes_over_and_that_there_is_nothing
     monkeypatch.setattr(following, "cluster", lambda _: nullcontext())
     monkeypatch.setattr(following.time, "sleep", sleep)
     assert follow(lambda: plan, lambda *_: None, lambda _: None) == 0
-    csv, upper, nothing = sorted(caplog.messages)
+    hidden, csv, upper, nothing = sorted(caplog.messages)
+    assert hidden.endswith(".parquet' is passed over, and all other files with hidden names: they may be unfinished")
     assert csv.endswith(".csv' is passed over, and all other files that end in '.csv': only .parquet is read")
     assert upper.startswith(f"'{tmp_path}/c.PARQUET' is passed over, and all other files that end in '.PARQUET'")
     assert nothing == "the input holds no Parquet file; it is looked at again"
