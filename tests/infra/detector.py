@@ -1,5 +1,8 @@
 """Faults of the detector's manifests: schemas, rights, probes, configurations, and what they take of infra/k8s."""
 
+import contextlib
+import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,8 +56,16 @@ def detector_problems(infra: Path) -> Iterator[str]:
     )
     if container["image"] != next(scan.templates())[1]["spec"]["containers"][0]["image"]:
         yield "detector: runs another image than the scan"
-    try:
+    as_shipped = (folder / "detector.toml").read_text()
+    with contextlib.suppress(Refused):
         read_toml(folder / "detector.toml", DetectorConfig)
+        yield "detector: starts without the address of its proxy, so that all callers would share one budget"
+    try:
+        with tempfile.TemporaryDirectory() as made:
+            (Path(made) / "detector.toml").write_text(re.sub(r'"SET: [^"]*"', '"10.1.0.0/16"', as_shipped))
+            config = read_toml(Path(made) / "detector.toml", DetectorConfig)
+        if config.proxy is None or config.proxy.caller is None:
+            yield "detector: names no header of its proxy"
         rate = read_toml(folder / "scan.toml", ScanConfig).false_positive_rate
     except Refused as error:
         yield f"detector: {error}"

@@ -22,7 +22,7 @@ CHECKS = {
     "detector": detector.detector_problems,
 }
 JOB, CRON, NET, MONITOR = "k8s/rayjob.yaml", "k8s/cronjob.yaml", "k8s/network.yaml", "k8s/monitoring.yaml"
-DETECTOR = "k8s-detector/detector.yaml"
+DETECTOR, TOML = "k8s-detector/detector.yaml", "k8s-detector/detector.toml"
 RAYCRON = "k8s-raycronjob/raycronjob.yaml"
 BOARD, RAY, DOCKER = "grafana/brickscan.json", "ray/cluster.yaml", "docker/Dockerfile"
 
@@ -127,6 +127,14 @@ BROKEN = [
     # the other trigger
     ("raycronjob", RAYCRON, "timeZone:", "timezone:", "RayCronJob: unknown field timezone"),
     ("raycronjob", RAYCRON, '"0 1 * * *"', '"0 2 * * *"', "schedule is not the CronJob's"),
+    (
+        "detector",
+        TOML,
+        "SET: the address of the ingress, or a network such as 10.1.0.0/16",
+        "10.0.0.1",
+        "starts without",
+    ),
+    ("detector", TOML, 'caller = "X-Forwarded-For"', "", "names no header of its proxy"),
     ("detector", DETECTOR, "replicas: 1", "replicas: 2", "two pods would write one budget"),
     ("detector", DETECTOR, "path: /health", "path: /heath", "detector: probes ask"),
     (
