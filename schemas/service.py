@@ -31,27 +31,40 @@ class _DetectorTable(BaseModel):
 
 
 class BudgetConfig(_DetectorTable):
-    """How many new texts are answered in a window of time. A text that was answered in it costs nothing again."""
+    """How much is answered in a window of time.
 
-    hours: float = Field(default=24, gt=0, le=24 * 366)  # length of the sliding window
-    near_duplicates: int = Field(default=3, ge=1)  # of a text, itself included, that are answered
-    texts: int = Field(default=100, ge=1)  # new texts of a caller without a token; a long one counts once per 32 KB
-    expert_texts: int = Field(default=100_000, ge=1)  # new texts of an expert, near-duplicates too
-    most_texts: int = Field(default=200_000, ge=1)  # that the table holds, counted alike; beyond, new texts wait
+    A new text counts 1, or its seconds of CPU if they are more; one that was answered in the window, or is too short,
+    counts its seconds, and 0.1 at least.
+    """
+
+    hours: float = Field(default=24, gt=0, le=24 * 366)  # length of a window, at whose end all begins anew
+    near_duplicates: int = Field(default=3, ge=1, le=255)  # new texts with one piece of marked text that are answered
+    texts: int = Field(default=100, ge=1)  # of a caller without a token
+    expert_texts: int = Field(default=100_000, ge=1)  # of an expert, to whom `near_duplicates` does not apply
+    most_texts: int = Field(default=200_000, ge=1)  # of all together; beyond, only experts are answered
 
 
 class ProxyConfig(_DetectorTable):
     """A proxy in front, and which of its headers are believed; from other addresses, none is."""
 
-    addresses: tuple[str, ...] = Field(min_length=1)  # the proxy's own, as they reach the detector
+    addresses: tuple[str, ...] = Field(min_length=1)  # the proxy's own, or networks of it, as they reach the detector
     caller: HeaderName | None = None  # header whose last entry is the caller's address, such as X-Forwarded-For
     expert: HeaderName | None = None  # header with an expert's name, which the proxy sets and takes out of requests
 
     @model_validator(mode="after")
     def _addresses_are_such(self) -> "ProxyConfig":
         for address in self.addresses:
-            ipaddress.ip_address(address)
+            ipaddress.ip_network(address)
         return self
+
+    def sends(self, address: str) -> bool:
+        """Whether a request from an address is the proxy's."""
+        try:
+            found = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        mapped = getattr(found, "ipv4_mapped", None)
+        return any(one in ipaddress.ip_network(network) for network in self.addresses for one in (found, mapped) if one)
 
 
 class DetectorConfig(_DetectorTable):
@@ -64,7 +77,7 @@ class DetectorConfig(_DetectorTable):
     provider: str = Field(default="", max_length=200)  # who runs it
     workers: int = Field(default=2, ge=1, le=256)  # processes that score
     factor: float = Field(default=100, ge=1, le=1e12)  # how far p is beyond the rate for `found`, and short of it else
-    most_bytes: int = Field(default=1_000_000, ge=1_000, le=16_000_000)  # of a text or a file
+    most_bytes: int = Field(default=1_000_000, ge=1_000, le=16_000_000)  # of a text or a file; less for costly keys
     batch: int = Field(default=100, ge=1, le=1_000)  # texts of one request to /detect/batch
     seconds: float = Field(default=60, gt=0)  # longest time that one request is worked on
     filter: bool = False  # leave out the n-grams that a scan of today does, where the scan has a filter
@@ -72,6 +85,7 @@ class DetectorConfig(_DetectorTable):
     numbers: bool = False  # constants in place of null in `score`, `p_value`, `num_scored_tokens`
     commitments: PathText | None = None  # the published list (`brickscan keys publish`) whose head reports carry
     log_days: int = Field(default=90, ge=1)  # days that the log of metadata is kept
+    log_bytes: int = Field(default=2**30, ge=10_000)  # of the log; beyond, its oldest day goes before `log_days`
     budget: BudgetConfig = BudgetConfig()
     proxy: ProxyConfig | None = None
 

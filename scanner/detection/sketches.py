@@ -2,9 +2,8 @@
 
 Two texts agree in a place of their sketches with a probability of |A∩B|/|A∪B|, A and B being their sets of n-grams.
 
-A keyed sketch has the smallest hashes of n-grams of a passage's bytes (bottom-k, Cohen and Kaplan 2007). Below the
-smaller of two sketches' largest hashes, both are complete, so that they tell how much of the smaller passage the other
-one holds.
+Keyed n-grams are a sample of the n-grams of a text's bytes by their hash alone (Broder 1997, "mod m"): a piece of text
+has the same ones in whatever text it stands.
 """
 
 import hashlib
@@ -38,35 +37,29 @@ def sketch(ids: NDArray[np.uint32], context: int) -> bytes | None:
 
 
 GRAM_BYTES = 12
-"""Bytes of an n-gram of a keyed sketch: two to three words of English, four letters of Chinese."""
+"""Bytes of a keyed n-gram: two to three words of English, four letters of Chinese."""
 
-MOST_GRAMS = 128
-"""Hashes of a keyed sketch, 8 bytes each."""
+ONE_GRAM_IN = 8
+"""One in so many n-grams of a text is kept: those whose keyed hash is divisible by it, wherever they stand."""
 
 
 def gram_key(secret: bytes) -> NDArray[np.uint64]:
-    """The key of keyed sketches, uint64[GRAM_BYTES], without which nobody can make texts whose hashes collide."""
+    """The key of keyed n-grams, uint64[GRAM_BYTES], without which nobody can make texts whose hashes collide."""
     drawn = hashlib.shake_256(b"brickscan keyed sketch\n" + secret).digest(8 * GRAM_BYTES)
     return np.frombuffer(drawn, "<u8").astype(np.uint64) | np.uint64(1)
 
 
-PASSAGE_BYTES = 4096
-"""Most n-grams of a passage: text that stands in a long one stands in one or two passages, however long that is."""
+def keyed_grams(text: str, key: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Keyed hashes of the n-grams of a text that are kept, ascending, each once; uint64[G].
 
-
-def keyed_sketches(text: str, key: NDArray[np.uint64]) -> list[NDArray[np.uint64]]:
-    """A sketch of each passage of a text: the MOST_GRAMS smallest hashes of its n-grams, ascending.
-
-    uint64[G] each, fewer than MOST_GRAMS where a passage has fewer; none of a text without n-grams. Capitals and white
-    space count alike. key: as `gram_key` makes it; hashes are shown to nobody.
+    Capitals and white space count alike. key: as `gram_key` makes it; hashes are shown to nobody.
     """
     raw = np.frombuffer(" ".join(text.casefold().split()).encode(errors="surrogatepass"), np.uint8)
     if len(raw) < GRAM_BYTES:
-        return []
+        return np.empty(0, np.uint64)
     hashes = _keyed_hashes(raw, key)
-    if len(hashes) <= PASSAGE_BYTES:
-        return [_smallest(hashes)]
-    return [_smallest(passage) for passage in np.array_split(hashes, -(-len(hashes) // PASSAGE_BYTES))]
+    kept: NDArray[np.uint64] = np.unique(hashes[hashes % np.uint64(ONE_GRAM_IN) == 0])
+    return kept
 
 
 def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -93,17 +86,3 @@ def _keyed_hashes(raw: NDArray[np.uint8], key: NDArray[np.uint64]) -> NDArray[np
     for begin in range(len(sums)):
         sums[begin] = _mixed_number(sums[begin])
     return sums
-
-
-def _smallest(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    bound = 2**65 // max(len(hashes) // MOST_GRAMS, 2)  # twice as many lie below it, if few repeat
-    few = hashes[hashes < np.uint64(bound - 1)]
-    kept = _each_once(few)
-    return (kept if len(kept) >= MOST_GRAMS else _each_once(hashes))[:MOST_GRAMS]
-
-
-def _each_once(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Hashes ascending, each once; np.unique takes five times as long."""
-    ordered: NDArray[np.uint64] = np.sort(hashes)
-    kept: NDArray[np.uint64] = np.append(ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]])
-    return kept

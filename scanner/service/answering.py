@@ -5,6 +5,7 @@ do. It leaves at one of a few times of its length class, so that its time does n
 """
 
 import asyncio
+import contextlib
 import errno
 import functools
 import hashlib
@@ -13,12 +14,13 @@ import json
 import math
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -26,9 +28,9 @@ from scanner.errors import BrickscanError, Refused
 from scanner.registry import head_of, numbers_of_heads
 from scanner.registry.keys_file import read_published
 from scanner.registry.secrets import new_secret_file, read_secret
-from scanner.service.budget import Budget, BudgetSpent, Charge
+from scanner.service.budget import Budget, BudgetSpent, Caller, Looked, Payment
 from scanner.service.processes import Unavailable
-from scanner.service.scoring import Finding, ScoringPool, ServedScan
+from scanner.service.scoring import Finding, Found, NotLookedAt, ScoringPool, ServedScan
 from scanner.service.signing import Signer, make_folder
 from scanner.storage.locations import read_named, write_whole
 from schemas.service import (
@@ -50,13 +52,6 @@ Result = TypeVar("Result")
 _KEY_FILE = "secret"
 _REGISTRY_FILE = "registry.json"
 _VERSION = importlib.metadata.version("brickscan")
-
-
-class Caller(NamedTuple):
-    """Who asks. name: an address, or an expert's name."""
-
-    name: str
-    expert: bool
 
 
 class Answers:
@@ -84,9 +79,9 @@ class Answers:
         self.served: ServedScan | None = None
         self._signer = Signer(self.state)
         self.first = self._read_state()
-        self.budget = Budget(self.state / "budget.sqlite", secret, config.budget)
-        self.log = DetectorLog(self.state / "log", config.log_days)
-        self.pool = ScoringPool(config.workers, config.seconds, secret)
+        self.budget = Budget(self.state, secret, config.budget)
+        self.log = DetectorLog(self.state / "log", config.log_days, config.log_bytes)
+        self.pool = ScoringPool(config.workers, config.seconds, config.most_bytes, secret, self.charge)
         self.metrics = CollectorRegistry()
         self._thread = ThreadPoolExecutor(1)  # of the budget: a commit may wait for the disk, and answers for no commit
         self._answers = Counter(
@@ -138,58 +133,76 @@ class Answers:
     def _forget(self) -> None:
         """Delete what is older than it may be, though nobody asks."""
         try:
-            self.budget.expire()
+            self.budget.begin_window()
             self.log.expire()
         except (OSError, sqlite3.Error) as error:
             self._tell(f"event=fault path=expire kind={type(error).__name__}")
 
     def close(self) -> None:
         """End the processes, and close the tables."""
-        self.pool.stop()
+        self.pool.kill()
         self._thread.shutdown()
         self.budget.close()
+
+    @property
+    def most_bytes(self) -> int:
+        """Most bytes of a text."""
+        return min(self.config.most_bytes, self.pool.most_bytes)
+
+    def charge(self, caller: Caller, seconds: float) -> None:
+        """Have a caller pay for seconds of CPU, at once."""
+
+        def pay() -> None:
+            with contextlib.suppress(sqlite3.Error):  # on a full disk, where nothing is answered
+                self.budget.pay_more(caller, seconds)
+
+        with contextlib.suppress(RuntimeError):  # at the end of the server
+            self._thread.submit(pay)
 
     async def answer(self, texts: Sequence[bytes], caller: Caller) -> list[DetectorAnswer | DetectorError]:
         """The answer to each text, UTF-8, or why there is none.
 
         Raises:
-            Unavailable: nothing can be answered now.
+            Unavailable: nobody could look at any of them.
         """
-        began = asyncio.get_running_loop().time()
+        began, gone = asyncio.get_running_loop().time(), False
         digests = [self.budget.digest(text) for text in texts]
         part = int.from_bytes(self.budget.digest(b"".join(digests))[:4]) / 2**32
         try:
             return await self._answer(texts, digests, caller)
+        except asyncio.CancelledError:
+            gone = True
+            raise
         finally:
-            await _leave(began, sum(map(len, texts)), part)
+            if not gone:
+                await _leave(began, sum(map(len, texts)), part)
 
     async def _answer(
         self, texts: Sequence[bytes], digests: Sequence[bytes], caller: Caller
     ) -> list[DetectorAnswer | DetectorError]:
-        refusals: Sequence[BudgetSpent | None] = [None] * len(texts)
-        if not self.budget.has_left(caller.name, expert=caller.expert):
-            refusals = await self._in_thread(self.budget.refusals, digests, caller.name, expert=caller.expert)
-        answers: dict[int, DetectorAnswer | DetectorError] = {
-            place: self._refusal(spent) for place, spent in enumerate(refusals) if spent is not None
-        }
-        unanswered = [place for place in range(len(texts)) if place not in answers]
-        if unanswered:
-            try:
-                findings, served = await self.pool.find_marks(caller, [texts[place] for place in unanswered])
-            except Unavailable:
-                self._refused.labels("unavailable").inc(len(unanswered))
-                raise
-            found = dict(zip(unanswered, findings, strict=True))
-            long_enough = [place for place in found if found[place].result != DetectorResult.TOO_SHORT]
-            charges = [
-                Charge(digests[place], caller.name, found[place].passages, caller.expert) for place in long_enough
-            ]
-            spent = await self._in_thread(self.budget.charge, charges) if charges else []
-            answers |= {place: self._refusal(why) for place, why in zip(long_enough, spent, strict=True) if why}
-            answered = [place for place in unanswered if place not in answers]
-            answers |= {place: self._answered(texts[place], found[place], served, caller) for place in answered}
-            self.log.add([self._entry(digests[place], found[place], served, caller) for place in answered])
-        return [answers[place] for place in range(len(texts))]
+        seconds = [self.pool.costs.seconds(len(text)) for text in texts]
+        payments = await self._in_thread(self.budget.pay, caller, list(zip(digests, seconds, strict=True)))
+        paid = {place: each for place, each in enumerate(payments) if isinstance(each, Payment)}
+        found = dict(zip(paid, await self.pool.find_marks(caller, [texts[place] for place in paid]), strict=True))
+        settled = [place for place, each in found.items() if not isinstance(each, NotLookedAt)]
+        looked = [_looked(paid[place], found[place]) for place in settled]
+        refusals = dict(zip(settled, await self._in_thread(self.budget.settle, looked), strict=True))
+        refusals |= {place: each for place, each in enumerate(payments) if isinstance(each, BudgetSpent)}
+        answers, entries = list[DetectorAnswer | DetectorError](), list[Mapping[str, object]]()
+        unavailable = [each for each in found.values() if isinstance(each, Unavailable)]
+        self._refused.labels("unavailable").inc(len(unavailable))
+        if len(unavailable) == len(texts):
+            raise unavailable[0]
+        for place, text in enumerate(texts):
+            if refusal := refusals.get(place):
+                answers.append(self.refusal(refusal))
+            elif isinstance(each := found[place], Unavailable):
+                answers.append(DetectorError(detail=str(each), retry_after=60))
+            else:
+                answers.append(self._answered(text, *each, caller))
+                entries.append(self._entry(digests[place], *each, caller))
+        self.log.add(entries)
+        return answers
 
     async def _in_thread(self, function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:  # noqa: ANN401
         """Result of a function in the budget's thread."""
@@ -220,13 +233,12 @@ class Answers:
             **for_experts,
         )
 
-    def _refusal(self, spent: BudgetSpent) -> DetectorError:
+    def refusal(self, spent: BudgetSpent) -> DetectorError:
+        """Why a text is not answered, and count it."""
         self._refused.labels("budget").inc()
         minutes = math.ceil(spent.seconds / 60)
         again = f"Come back in {minutes} minutes" if minutes < 120 else f"Come back in {math.ceil(minutes / 60)} hours"
-        return DetectorError(
-            detail=f"{spent.why} {again}, or ask about a text that was answered lately.", retry_after=spent.seconds
-        )
+        return DetectorError(detail=f"{spent.why} {again}.", retry_after=spent.seconds)
 
     def _statement(
         self,
@@ -302,6 +314,14 @@ def _last_head(path: Path, _changed: int) -> str | None:
     return lines[-1].head if lines else None
 
 
+def _looked(payment: Payment, found: Found | Unavailable) -> Looked:
+    """What the budget is told of a text that was paid for."""
+    if isinstance(found, Unavailable):
+        return Looked(payment, None, np.empty(0, np.uint64), np.empty(0, np.uint64))
+    finding, _ = found
+    return Looked(payment, finding.result, finding.grams, finding.marked)
+
+
 async def _leave(began: float, size: int, part: float) -> None:
     """Wait until a time of a length class, in bytes: its tick after the request, or twice that, or four times, …
 
@@ -321,31 +341,47 @@ class DetectorLog:
     Args:
         folder: made where there is none; others cannot enter it.
         days: that files are kept.
+        most: bytes of all files; beyond, the oldest goes, and none of today's lines.
     """
 
-    def __init__(self, folder: Path, days: int) -> None:
-        self._folder, self._days = folder, days
-        self._day: date | None = None
+    def __init__(self, folder: Path, days: int, most: int) -> None:
+        self._folder, self._days, self._most = folder, days, most
+        self._day, self._size = "", math.inf  # which the first line looks up
         make_folder(folder)
 
-    def add(self, entries: Iterable[Mapping[str, object]]) -> None:
-        """Append entries, with the time: all of them, or none where they cannot be written."""
+    def add(self, entries: Sequence[Mapping[str, object]]) -> None:
+        """Append entries, with the time.
+
+        Raises:
+            OSError: they cannot be written, or today's are as many bytes as all may be; none of them is.
+        """
+        if not entries:
+            return
         now = datetime.now(UTC)
         time = {"time": now.isoformat(timespec="seconds")}
-        lines = "".join(json.dumps(time | {**entry}) + "\n" for entry in entries)
+        raw = "".join(json.dumps(time | {**entry}) + "\n" for entry in entries).encode()
+        if self._size + len(raw) > self._most:
+            self._make_room(len(raw))
         path = f"{self._folder}/{now.date()}.jsonl"
         with open(path, "ab", buffering=0) as file:  # a path's own `open` takes twice as long
             before = file.tell()
-            if file.write(raw := lines.encode()) < len(raw):
+            if self._size + len(raw) > self._most or file.write(raw) < len(raw):
                 file.truncate(before)  # else the next line would go on where this one was cut off
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        self._size += len(raw)
 
     def expire(self) -> None:
         """Delete the files of days that are over for longer than they are kept, once a day."""
+        if datetime.now(UTC).date().isoformat() != self._day:
+            self._make_room(0)
+
+    def _make_room(self, more: int) -> None:
+        """Delete days that are too old, and the oldest ones where so many bytes more would be too many."""
         today = datetime.now(UTC).date()
-        if today == self._day:
-            return
-        self._day, oldest = today, (today - timedelta(days=self._days)).isoformat()
-        for path in self._folder.glob("????-??-??.jsonl"):
-            if path.stem < oldest:
+        self._day, oldest = today.isoformat(), (today - timedelta(days=self._days)).isoformat()
+        sizes = {path: path.stat().st_size for path in sorted(self._folder.glob("????-??-??.jsonl"))}
+        self._size = sum(sizes.values())
+        for path, size in sizes.items():
+            if path.stem < oldest or (path.stem < self._day and self._size + more > self._most):
                 path.unlink()
+                self._size -= size

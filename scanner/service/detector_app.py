@@ -14,7 +14,7 @@ import math
 import re
 import sqlite3
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +32,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from scanner.errors import BrickscanError
 from scanner.evidence.page import environment
 from scanner.printable import one_in
-from scanner.service.answering import Answers, Caller
+from scanner.service.answering import Answers
+from scanner.service.budget import BudgetSpent, Caller
 from scanner.service.processes import Unavailable
 from scanner.service.reading import FILE_ENDS, WHY_UNREAD, FileReader, Unread
 from scanner.service.serving import Room, Server, body_of
@@ -67,6 +68,7 @@ _HEADERS = {
 }
 
 Model = TypeVar("Model", bound=BaseModel)
+Result = TypeVar("Result")
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -105,7 +107,7 @@ class DetectorApp:
 
     def __init__(self, answers: Answers, tell: Callable[[str], None]) -> None:
         self._answers, self._config, self._tell, self.room = answers, answers.config, tell, Room(MOST_HELD_BYTES)
-        self.files = FileReader(self._config.workers, self._config.seconds, self._config.most_bytes)
+        self.files = FileReader(self._config.workers, self._config.seconds, self._config.most_bytes, answers.charge)
         routes: list[tuple[str, str, Handler]] = [
             ("/", "GET", self._page),
             ("/", "POST", self._form),
@@ -176,8 +178,8 @@ class DetectorApp:
         texts = (await self._read(request, BatchRequest)).texts
         if len(texts) > self._config.batch:
             raise HTTPException(413, f"texts: {self._config.batch} at most are taken in one request.")
-        answers = await self._answers.answer([self._bounded(text.encode()) for text in texts], self._caller(request))
-        return _json(BatchAnswer(answers=tuple(answers)))
+        answering = self._answers.answer([self._bounded(text.encode()) for text in texts], self._caller(request))
+        return _json(BatchAnswer(answers=tuple(await _while_there(request, answering))))
 
     async def _file(self, request: Request) -> Response:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -190,9 +192,10 @@ class DetectorApp:
         return answer if text == raw else answer.model_copy(update={"text": text.decode()})
 
     async def _one(self, text: bytes, request: Request) -> DetectorAnswer:
-        (answer,) = await self._answers.answer([self._bounded(text)], self._caller(request))
+        answering = self._answers.answer([self._bounded(text)], self._caller(request))
+        (answer,) = await _while_there(request, answering)
         if isinstance(answer, DetectorError):
-            raise HTTPException(429, answer.detail, {"retry-after": str(answer.retry_after)})
+            raise _too_much(answer)
         return answer
 
     async def _read(self, request: Request, model: type[Model]) -> Model:
@@ -211,20 +214,25 @@ class DetectorApp:
         if kind not in FILE_ENDS:
             why = "The body is to be the file itself, and Content-Type one of"
             raise HTTPException(415, f"{kind[:60]!r} is not read. {why}: {', '.join(FILE_ENDS)}.")
-        text = await self.files.text_of(self._caller(request), kind, raw)
+        caller = self._caller(request)
+        try:
+            self._answers.budget.refuse_spent(caller)
+        except BudgetSpent as spent:
+            raise _too_much(self._answers.refusal(spent)) from None
+        text = await _while_there(request, self.files.text_of(caller, kind, raw))
         if isinstance(text, Unread):
             raise HTTPException(422, WHY_UNREAD[text])
         return text
 
     def _bounded(self, text: bytes) -> bytes:
-        if len(text) > self._config.most_bytes:
-            raise HTTPException(413, f"A text has {self._config.most_bytes:,} bytes at most: ask about a part of it.")
+        if len(text) > self._answers.most_bytes:
+            raise HTTPException(413, f"A text has {self._answers.most_bytes:,} bytes at most: ask about a part of it.")
         return text
 
     def _caller(self, request: Request) -> Caller:
         """Who asks. Raises HTTPException: by a token that is nobody's, ended or revoked."""
         address, proxy = request.client.host if request.client else "", self._config.proxy
-        if proxy is not None and network_of(address, 128) in [network_of(one, 128) for one in proxy.addresses]:
+        if proxy is not None and proxy.sends(address):
             names = request.headers.getlist(proxy.expert) if proxy.expert else []
             if len(names) > 1:
                 raise HTTPException(400, "Two experts are named: the proxy lets headers of others pass.")
@@ -270,7 +278,9 @@ class DetectorApp:
         page = (
             _templates()
             .get_template("detector.html.j2")
-            .render(config=self._config, kinds=FILE_ENDS, meanings=MEANINGS, **given)
+            .render(
+                config=self._config, most_bytes=self._answers.most_bytes, kinds=FILE_ENDS, meanings=MEANINGS, **given
+            )
         )
         return HTMLResponse(page, status)
 
@@ -327,7 +337,7 @@ class DetectorApp:
         return Response(generate_latest(self._answers.metrics), media_type="text/plain; version=0.0.4")
 
     async def _openapi(self, _request: Request) -> Response:
-        return JSONResponse(openapi())
+        return Response(openapi(), media_type="application/json")
 
 
 HOUSEHOLD_BITS = 56
@@ -336,16 +346,42 @@ HOUSEHOLD_BITS = 56
 _WITH_PORT = re.compile(r"\[([^\]]*)\](?::\d+)?|([\d.]+):\d+")
 
 
-def network_of(address: str, bits: int = HOUSEHOLD_BITS) -> str:
+def network_of(address: str) -> str:
     """The network that counts as one caller: an IPv4 address, or of IPv6 those that begin with the same bits."""
     found = _WITH_PORT.fullmatch(address)  # some proxies name the port, too
     host = (found[1] or found[2]) if found else address
     with contextlib.suppress(ValueError):
         parsed = ipaddress.ip_address(host)
         if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None:
-            return str(ipaddress.ip_network((int(parsed), bits), strict=False))
+            return str(ipaddress.ip_network((int(parsed), HOUSEHOLD_BITS), strict=False))
         return str(getattr(parsed, "ipv4_mapped", None) or parsed)
     return address
+
+
+async def _while_there(request: Request, answering: Coroutine[Any, Any, Result]) -> Result:
+    """Result of a coroutine, which is cancelled where the client leaves before it has it.
+
+    Raises:
+        HTTPException: the client has left, so that nobody reads why.
+    """
+    answer, gone = asyncio.ensure_future(answering), asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise HTTPException(408, "The client has left.")
+        return answer.result()
+    finally:
+        answer.cancel()
+        gone.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _too_much(refusal: DetectorError) -> HTTPException:
+    return HTTPException(429, refusal.detail, {"retry-after": str(refusal.retry_after)})
 
 
 def _kind_of(name: str) -> str:
@@ -398,8 +434,9 @@ def _templates() -> jinja2.Environment:
     return environment().overlay(loader=jinja2.ChoiceLoader([jinja2.PackageLoader("scanner.service", "."), evidence]))
 
 
-def openapi() -> dict[str, Any]:
-    """The OpenAPI description of the detector, made from its models."""
+@functools.cache
+def openapi() -> bytes:
+    """The OpenAPI description of the detector, JSON, made from its models."""
 
     def content(name: str) -> dict[str, Any]:
         return {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
@@ -424,7 +461,7 @@ def openapi() -> dict[str, Any]:
         }
 
     files: dict[str, Any] = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in FILE_ENDS}
-    return {
+    described = {
         "openapi": "3.1.0",
         "info": {"title": "brickscan detector", "version": importlib.metadata.version("brickscan")},
         "paths": {
@@ -437,3 +474,4 @@ def openapi() -> dict[str, Any]:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
+    return json.dumps(described).encode()

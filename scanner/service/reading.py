@@ -15,16 +15,21 @@ import os
 import re
 import resource
 import sys
+import time
 import unicodedata
 import zipfile
 from asyncio.subprocess import DEVNULL, PIPE
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from enum import IntEnum
 from html.parser import HTMLParser
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from scanner.service.processes import Unavailable, confine_process
+
+if TYPE_CHECKING:  # a process that reads a file has no use for the budget
+    from scanner.service.budget import Caller
 
 MOST_PAGES = 500
 """Most pages of a PDF."""
@@ -73,14 +78,15 @@ class FileReader:
         processes: how many files are read at a time.
         seconds: longest time that a file waits and is read.
         most: bytes of a text.
+        charge: takes whose file was read, and the seconds of a process.
     """
 
-    def __init__(self, processes: int, seconds: float, most: int) -> None:
-        self._free, self._seconds, self._most = asyncio.Semaphore(processes), seconds, most
-        self._turns = WeakValueDictionary[Hashable, asyncio.Lock]()
-        self._callers = Counter[Hashable]()
+    def __init__(self, processes: int, seconds: float, most: int, charge: Callable[["Caller", float], None]) -> None:
+        self._free, self._seconds, self._most, self._charge = asyncio.Semaphore(processes), seconds, most, charge
+        self._turns = WeakValueDictionary["Caller", asyncio.Lock]()
+        self._callers = Counter["Caller"]()
 
-    async def text_of(self, caller: Hashable, kind: str, raw: bytes) -> bytes | Unread:
+    async def text_of(self, caller: "Caller", kind: str, raw: bytes) -> bytes | Unread:
         """The text of a file, UTF-8, or why there is none: as read_file, or reading takes too much.
 
         Raises:
@@ -92,7 +98,11 @@ class FileReader:
         turn = self._turns.setdefault(caller, asyncio.Lock())
         try:
             async with asyncio.timeout(self._seconds), turn, self._free:
-                return await _read_apart(kind, raw, self._most)
+                began = time.monotonic()
+                try:
+                    return await _read_apart(kind, raw, self._most)
+                finally:
+                    self._charge(caller, time.monotonic() - began)
         except TimeoutError:
             raise Unavailable("The detector is too busy to read files. Ask again in a minute.") from None
         finally:

@@ -1,18 +1,24 @@
-"""Processes that score texts for the detector: one that is killed, or too slow, costs the request it works on alone."""
+"""Processes that score texts for the detector: one that is killed, or too slow, costs the text it works on alone.
+
+Callers take turns by the CPU that their texts are to take (fair queueing; Demers, Keshav and Shenker 1989). What a text
+is to take is told by its bytes, by a measurement of the keys, before anybody works on it.
+"""
 
 import asyncio
 import contextlib
 import gc
+import heapq
+import itertools
 import math
 import multiprocessing
 import os
 import signal
-from collections import Counter, defaultdict, deque
-from collections.abc import Hashable, Mapping, Sequence
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,12 +27,13 @@ from numpy.typing import NDArray
 
 from scanner.detection.one_text import OpenedCheck, TextCheck
 from scanner.detection.rows import p_class
-from scanner.detection.sketches import gram_key, keyed_sketches
+from scanner.detection.sketches import gram_key, keyed_grams
 from scanner.errors import Refused
 from scanner.input.documents import read_text
 from scanner.registry import Holders, NamedUser, check_secret
 from scanner.registry.ledger import open_users
 from scanner.results.filters import filter_of_config
+from scanner.service.budget import Caller
 from scanner.service.processes import Unavailable, confine_process
 from scanner.text.normal_form import normalise_all
 from scanner.watermark.formats import format_of
@@ -37,32 +44,76 @@ from schemas.words import Naming, Proof
 LEAST_CONTEXT = 2
 """Fewest previous tokens that a served key reads: answers soon give away the lists of keys that read none or one."""
 
-_WAITING = 64
-"""Most requests a process that wait for their turn; beyond, the detector is busy."""
-
 _OF_ONE_CALLER = 8
-"""Most requests a process of one caller at a time, so that nobody has the processes to himself."""
+"""Most requests a process of one caller at a time, which bounds what bodies of one caller take of memory."""
 
-_TOGETHER, _SHORT = 32, 4096
-"""Most texts that are looked at together, and bytes of each: so few that no flag goes without a proof that it would
-have by itself.
+_TOGETHER, _SHORT, _SECONDS_TOGETHER = 32, 4096, 1.0
+"""Most texts that are looked at together, bytes of each, and seconds of CPU that they are to take: so few that no flag
+goes without a proof that it would have by itself, and that nobody waits long for their end.
 """
+
+_CALLERS = 4096
+"""Callers whose turns are remembered before those are forgotten that have none to wait for."""
 
 _GATHERING = 0.13
 """Part of its tick that a short text waits for others: one takes a process nearly as long as ten."""
 
+_OF_A_TEXT = 0.25
+"""Part of the longest time of a text (`seconds`) that it is to take at most on a core of its own."""
+
 _NOT_LOOKED_AT = "This text could not be looked at. Ask again, or with less of it."
+_BUSY = "The detector is too busy. Ask again in a minute."
+_NOT_READY = "The detector is not ready. Ask again in a minute."
+
+
+class Costs(NamedTuple):
+    """What texts take, measured: seconds of CPU by bytes, ascending, and those of the opening of a process.
+
+    Beyond what was measured, seconds a byte grow with the bytes, as they do under keys for many users.
+    """
+
+    opening: float
+    measured: Sequence[tuple[int, float]]
+
+    def seconds(self, size: int) -> float:
+        """Seconds of CPU that a text of so many bytes takes, or less."""
+        before = 0
+        for most, seconds in self.measured:
+            if size <= most:  # a short text takes a while, too; no text takes more a byte than a longer one
+                return seconds * size / most if before else seconds
+            before = most
+        rate, more = self._rates
+        return size * (rate + more * size)
+
+    def size(self, seconds: float) -> int:
+        """Bytes of a text that takes so many seconds, which are no fewer than were measured of any."""
+        rate, more = self._rates
+        if not more:
+            return int(seconds / rate)
+        return int((math.sqrt(rate**2 + 4 * more * seconds) - rate) / (2 * more))
+
+    @property
+    def _rates(self) -> tuple[float, float]:
+        """Seconds a byte, and what they grow by with each byte: the line through what the last text took."""
+        size, seconds = self.measured[-1]
+        sizes = np.array([size for size, _ in self.measured[-3:]], float)
+        rates = np.array([seconds for _, seconds in self.measured[-3:]]) / sizes
+        grows = float(np.polyfit(sizes, rates, 1)[0]) if len(sizes) > 1 else 0.0
+        more = min(max(grows, 0.0), seconds / size**2)
+        return seconds / size - more * size, more
 
 
 class Finding(NamedTuple):
     """What a process found in a text.
 
-    technique: public name, None where no mark is found; passages: keyed sketches; the rest as in DetectorAnswer.
+    technique: public name, None where no mark is found; grams: keyed n-grams; marked: those of what carries a mark; the
+    rest as in DetectorAnswer.
     """
 
     result: DetectorResult
     technique: str | None
-    passages: Sequence[NDArray[np.uint64]]
+    grams: NDArray[np.uint64]
+    marked: NDArray[np.uint64]
     p_class: int | None
     parts: tuple[Part, ...]
     user: str | None
@@ -147,7 +198,7 @@ class Scorer:
         self._titles = {key.key_id: format_of(key).title for key in check.keys}
         self._opened = OpenedCheck(check, _HoldersNow(check) if served.names else _Nobody())
         self._opened.compile()
-        keyed_sketches("a text of some bytes", self._key)
+        keyed_grams("a text of some bytes", self._key)
 
     def find_marks(self, texts: Sequence[bytes]) -> list[Finding]:
         """What is found in texts, UTF-8."""
@@ -159,17 +210,39 @@ class Scorer:
         parts = defaultdict[int, list[Part]](list)
         for span in found.spans.select(["row", "char_from", "char_to"]).to_pylist():
             parts[span["row"]].append(Part(begin=span["char_from"], end=span["char_to"]))
-        normal = normalise_all([read_text(raw)[0] or "" for raw in texts])
+        read = [read_text(raw)[0] or "" for raw in texts]
         findings = []
-        for place, (text, row) in enumerate(zip(normal, rows, strict=True)):
+        for place, (normal, row) in enumerate(zip(normalise_all(read), rows, strict=True)):
             result = result_of(row, rules.false_positive_rate, self._served.factor)
-            finding = Finding(result, None, keyed_sketches(text, self._key), classes[place], (), None)
+            grams = keyed_grams(normal, self._key)
+            marked = grams[:0] if result in (DetectorResult.NOT_FOUND, DetectorResult.TOO_SHORT) else grams
+            if parts[place] and len(marked):
+                pieces = normalise_all([read[place][part.begin : part.end] for part in parts[place]])
+                marked = np.unique(np.concatenate([keyed_grams(piece, self._key) for piece in pieces]))
+            finding = Finding(result, None, grams, marked, classes[place], (), None)
             if result == DetectorResult.FOUND:
                 user = row["user_id"] if self._served.names and row["naming"] == Naming.NAMED else None
                 title = self._titles[row["key_id"]]
                 finding = finding._replace(technique=title, parts=tuple(parts[place]), user=user)
             findings.append(finding)
         return findings
+
+    def measure(self, seconds: float, most: int) -> Costs:
+        """What texts of up to so many bytes take that have as many tokens as they can, by some that take a part of it.
+
+        Sizes are doubled until a text takes an eighth of `seconds`.
+        """
+        opening, measured, size = time.process_time(), list[tuple[int, float]](), 1000
+        signs = np.random.default_rng(0).integers(ord("!"), ord("~") + 1, most, dtype=np.uint8).tobytes()
+        while not measured or (measured[-1][1] < seconds / 8 and measured[-1][0] < most):
+            took = list[float]()
+            while len(took) < 3 and sum(took) < 0.1:
+                began = time.process_time()
+                self.find_marks([signs[:size]])
+                took.append(time.process_time() - began)
+            measured.append((min(size, most), max(min(took), 1e-6)))
+            size *= 2
+        return Costs(opening, measured)
 
 
 _READ = ("status", "log10_p_global", "proof", "flagged", "key_id", "naming", "user_id")
@@ -231,57 +304,142 @@ def find_marks(texts: Sequence[bytes]) -> list[Finding] | None:
     return None
 
 
-def _find_marks_of(jobs: Sequence[Sequence[bytes]]) -> list[list[Finding] | None]:
-    """What is found in the texts of each job, which are looked at together, or where that fails job by job."""
-    found = find_marks([text for texts in jobs for text in texts])
-    if found is None:
-        return [find_marks(texts) for texts in jobs] if len(jobs) > 1 else [None]
-    findings = iter(found)
-    return [list(islice(findings, len(texts))) for texts in jobs]
+def _find_marks_of(texts: Sequence[bytes]) -> tuple[list[Finding | None], float]:
+    """What is found in texts, which are looked at together, or where that fails each by itself; and CPU seconds."""
+    began = time.process_time()
+    found: Sequence[Finding | None] | None = find_marks(texts)
+    if found is None and len(texts) > 1:
+        found = [alone[0] if (alone := find_marks([text])) else None for text in texts]
+    return [None] if found is None else list(found), time.process_time() - began
+
+
+def _measure(seconds: float, most: int) -> Costs:
+    """What texts take, in a process of the pool."""
+    if _scorer is None:
+        raise ValueError("no key is open")
+    return _scorer.measure(seconds, most)
+
+
+class NotLookedAt(Unavailable):
+    """Work on a text did not end well."""
+
+
+Found = tuple[Finding, ServedScan]
 
 
 @dataclass(eq=False)
 class _Job:
-    """Texts that wait for a process from `begins` to `ends`, loop times. may_join: be looked at with others."""
+    """A text that waits for a process. begins: loop time from which it is looked at; rank: its place in turns."""
 
-    texts: Sequence[bytes]
+    caller: Caller
+    text: bytes
+    seconds: float
     begins: float
-    ends: float
-    answer: asyncio.Future[tuple[list[Finding], ServedScan]]
+    rank: float
     may_join: bool
+    answer: asyncio.Future[Found | Unavailable]
+    patience: asyncio.TimerHandle | None = None
 
-    def refuse(self, why: str) -> None:
-        """Answer that the texts are not looked at, unless the caller has gone."""
+    def end(self, answer: Found | Unavailable) -> None:
+        """Answer, unless the caller has gone."""
         if not self.answer.done():
-            self.answer.set_exception(Unavailable(why))
+            self.answer.set_result(answer)
+
+    def leave(self) -> None:
+        """Note that the caller has gone, or has the answer."""
+        self.answer.cancel()
+        self.text = b""
+        if self.patience:
+            self.patience.cancel()
+
+
+@dataclass
+class _Turns:
+    """Jobs that wait, in the order of turns."""
+
+    jobs: list[tuple[float, int, _Job]] = field(default_factory=list)
+    begins: float = math.inf
+    _now: float = 0.0
+    _lasts: dict[Caller, float] = field(default_factory=dict)
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+    _callers: Counter[Caller] = field(default_factory=Counter)
+
+    def rank(self, caller: Caller, seconds: float) -> float:
+        """Where a caller's next job stands: by what the jobs before it, and it, are to take of the caller's share."""
+        if len(self._lasts) > _CALLERS:
+            self._lasts = {one: last for one, last in self._lasts.items() if last > self._now}
+        self._lasts[caller] = max(self._now, self._lasts.get(caller, 0.0)) + seconds
+        return self._lasts[caller]
+
+    def push(self, job: _Job) -> None:
+        heapq.heappush(self.jobs, (job.rank, next(self._numbers), job))
+        self._callers[job.caller] += 1
+        self.begins = min(self.begins, job.begins)
+
+    def group(self) -> list[_Job]:
+        """Take whose turn it is, with what may join it; nothing if nothing waits."""
+        group, seconds = list[_Job](), 0.0
+        while self.jobs:
+            job = self.jobs[0][-1]
+            seconds += job.seconds
+            joins = job.may_join and len(group) < _TOGETHER and seconds <= _SECONDS_TOGETHER
+            if not job.answer.done() and group and not (joins and group[0].may_join):
+                break
+            heapq.heappop(self.jobs)
+            self._callers[job.caller] -= 1
+            if not self._callers[job.caller]:
+                del self._callers[job.caller]
+            if job.answer.done():  # its caller has gone
+                seconds -= job.seconds
+                continue
+            group.append(job)
+            self._now += job.seconds / (len(self._callers) + 1)
+        self.begins = 0.0 if self.jobs else math.inf
+        if not self.jobs:
+            self._lasts.clear()
+            self._now = 0.0
+        return group
 
 
 class ScoringPool:
-    """Processes that score requests. Short texts that wait for a process are looked at together, which costs less.
+    """Processes that score texts. Short texts that wait for a process are looked at together, which costs less.
 
     Args:
         workers: how many.
-        seconds: longest time that a request waits, and longest time that a process takes.
+        seconds: longest time that a text waits, and longest time that a process takes.
+        most: bytes of a text.
         secret: the server's.
+        charge: takes who caused seconds of CPU beyond those that a text was to take, and how many.
     """
 
-    def __init__(self, workers: int, seconds: float, secret: bytes) -> None:
-        self._workers, self._seconds, self._secret = workers, seconds, secret
+    def __init__(
+        self, workers: int, seconds: float, most: int, secret: bytes, charge: Callable[[Caller, float], None]
+    ) -> None:
+        self._workers, self._seconds, self._most, self._secret, self._charge = workers, seconds, most, secret, charge
         self._served: ServedScan | None = None
-        self._jobs: deque[_Job] = deque()
+        self._turns = _Turns()
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._callers: Counter[Hashable] = Counter()
+        self._callers: Counter[Caller] = Counter()
+        self._running: dict[ProcessPoolExecutor, tuple[Sequence[_Job], float]] = {}
         self.processes: set[ProcessPoolExecutor] = set()
+        self.costs = Costs(0.0, [(most, seconds * _OF_A_TEXT)])
         self.scoring = self.killed = 0
 
     @property
     def waiting(self) -> int:
-        """Number of requests that wait for a process."""
-        return len(self._jobs)
+        """Number of texts that wait for a process."""
+        return len(self._turns.jobs)
+
+    @property
+    def most_bytes(self) -> int:
+        """Most bytes of a text: as many as take a part of the longest time, however many tokens they are."""
+        if self.costs.seconds(self._most) <= self._seconds * _OF_A_TEXT:
+            return self._most
+        return self.costs.size(self._seconds * _OF_A_TEXT)
 
     async def serve(self, served: ServedScan) -> None:
-        """Score as `served` says from now on; returns once the processes have opened the keys.
+        """Score as `served` says from now on; returns once the processes have opened the keys, and costs are measured.
 
         Raises:
             Unavailable: they cannot be opened.
@@ -292,6 +450,8 @@ class ScoringPool:
                 ending.callback(self._end, each)
             try:
                 await asyncio.gather(*(asyncio.wrap_future(each.submit(os.getpid)) for each in begun))
+                measuring = begun[0].submit(_measure, self._seconds * _OF_A_TEXT, self._most)
+                self.costs = await asyncio.wrap_future(measuring)
             except BrokenProcessPool:
                 raise Unavailable("the keys cannot be opened") from None
             ending.pop_all()
@@ -306,86 +466,115 @@ class ScoringPool:
         """End the processes, each after what it scores; who waits is refused."""
         self._served = None
         self._changed.set()
-        while self._jobs:
-            self._jobs.popleft().refuse("The detector is not ready. Ask again in a minute.")
+        for *_, job in self._turns.jobs:
+            job.end(Unavailable(_NOT_READY))
 
-    async def find_marks(self, caller: Hashable, texts: Sequence[bytes]) -> tuple[list[Finding], ServedScan]:
-        """What a process finds in texts, and what that process serves.
+    def kill(self) -> None:
+        """End the processes now."""
+        self.stop()
+        for process in list(self.processes):
+            self._end(process)
 
-        Raises:
-            Unavailable: the process was killed or took too long, the texts cannot be looked at, too many wait, or
-                nothing is served.
+    async def find_marks(self, caller: Caller, texts: Sequence[bytes]) -> list[Found | Unavailable]:
+        """What a process finds in each text, and what that process serves; or why nobody looked at it.
+
+        A process that works for callers alone who have left ends, where opening another costs less than its work.
         """
-        if self._served is None or self.waiting >= _WAITING * self._workers:
-            raise Unavailable("The detector is not ready, or too busy. Ask again in a minute.")
+        if not texts:
+            return []
+        if self._served is None:
+            return [Unavailable(_NOT_READY)] * len(texts)
         if self._callers[caller] >= _OF_ONE_CALLER * self._workers:
-            raise Unavailable("You ask too much at a time: wait for answers before you ask on.")
+            return [Unavailable("You ask too much at a time: wait for answers before you ask on.")] * len(texts)
         loop = asyncio.get_running_loop()
-        short, now = len(texts) == 1 and len(texts[0]) <= _SHORT, loop.time()
-        few = short and self._callers[caller] < _OF_ONE_CALLER // 2  # else who asks much at a time would be refused
-        begins = now + _GATHERING * tick_of(len(texts[0])) if few else now
-        job = _Job(texts, begins, now + self._seconds, loop.create_future(), short)
-        self._jobs.append(job)
-        self._changed.set()
+        few = len(texts) == 1 and self._callers[caller] < _OF_ONE_CALLER // 2
+        jobs = []
+        for text in texts:
+            gathers = few and len(text) <= _SHORT  # else who asks much at a time would be refused
+            begins = loop.time() + _GATHERING * tick_of(len(text)) if gathers else 0.0
+            seconds = self.costs.seconds(len(text))
+            rank = self._turns.rank(caller, seconds)
+            jobs.append(_Job(caller, text, seconds, begins, rank, len(text) <= _SHORT, loop.create_future()))
+            self._wait(jobs[-1])
         self._callers[caller] += 1
         try:
-            return await job.answer
+            await asyncio.wait([job.answer for job in jobs])
+            return [job.answer.result() for job in jobs]
         finally:
+            for job in jobs:
+                job.leave()
             self._callers[caller] -= 1
             self._callers += Counter()  # keeps those above 0 alone
+            self._end_abandoned()
+
+    def _wait(self, job: _Job) -> None:
+        job.patience = asyncio.get_running_loop().call_later(self._seconds, job.end, Unavailable(_BUSY))
+        self._turns.push(job)
+        self._changed.set()
+
+    def _end_abandoned(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for process, (group, ends) in list(self._running.items()):
+            worth_it = process in self.processes and ends - now > self.costs.opening
+            if worth_it and all(job.answer.cancelled() for job in group):
+                for job in group:
+                    self._charge(job.caller, self.costs.opening / len(group))
+                self._end(process)
 
     async def _work(self, served: ServedScan, process: ProcessPoolExecutor) -> None:
         """Have a process score what waits, for as long as this is served."""
         loop = asyncio.get_running_loop()
         try:
             while served is self._served:
-                begins = min((job.begins for job in self._jobs), default=math.inf)
-                if begins > loop.time():
+                if self._turns.begins > loop.time():
                     self._changed.clear()
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout_at(begins):
+                        async with asyncio.timeout_at(self._turns.begins):
                             await self._changed.wait()
-                elif group := self._next():
+                elif group := self._turns.group():
                     self.scoring += 1
                     process = await self._score(group, served, process)
                     self.scoring -= 1
         finally:
             self._end(process)
 
-    def _next(self) -> list[_Job]:
-        """What waits longest, with what may join it; nothing if nothing waits."""
-        group, now = list[_Job](), asyncio.get_running_loop().time()
-        while self._jobs and (not group or (group[0].may_join and self._jobs[0].may_join and len(group) < _TOGETHER)):
-            job = self._jobs.popleft()
-            if job.ends < now:
-                job.refuse("The detector is too busy. Ask again in a minute.")
-            elif not job.answer.done():  # its caller has gone
-                group.append(job)
-        return group
-
     async def _score(
         self, group: Sequence[_Job], served: ServedScan, process: ProcessPoolExecutor
     ) -> ProcessPoolExecutor:
         """Answer jobs; returns the process, or the one that took the place of an ended one."""
+        loop = asyncio.get_running_loop()
+        works, began, expected = process, loop.time(), sum(job.seconds for job in group)
+        for job in group:
+            if job.patience:
+                job.patience.cancel()
         try:
             if process not in self.processes:
                 process = self._new(served)
-            submitted = asyncio.wrap_future(process.submit(_find_marks_of, [job.texts for job in group]))
-            for job, findings in zip(group, await asyncio.wait_for(submitted, self._seconds), strict=True):
-                if findings is None:
-                    job.refuse(_NOT_LOOKED_AT)
-                elif not job.answer.done():  # its caller has gone
-                    job.answer.set_result((findings, served))
+            works = process
+            self._running[works] = group, began + expected
+            submitted = asyncio.wrap_future(process.submit(_find_marks_of, [job.text for job in group]))
+            findings, seconds = await asyncio.wait_for(submitted, self._seconds)
+            for job, finding in zip(group, findings, strict=True):
+                job.end(NotLookedAt(_NOT_LOOKED_AT) if finding is None else (finding, served))
+                if seconds > expected:
+                    self._charge(job.caller, (seconds - expected) * job.seconds / expected)
         except Exception:  # whatever it was: who waits gets an answer, and a process goes on
             self.killed += 1
             self._end(process)
             for job in group:
                 job.may_join = False
                 if len(group) > 1 and self._served is not None:  # each by itself, so that none is lost by another
-                    self._jobs.append(job)
+                    self._wait(job)
                 else:
-                    job.refuse(_NOT_LOOKED_AT)
+                    job.end(NotLookedAt(_NOT_LOOKED_AT))
+                    if (more := loop.time() - began - job.seconds) > 0:
+                        self._charge(job.caller, more)
             self._changed.set()  # this process may serve no more, and another one takes them
+            with contextlib.suppress(Exception):  # the next text tries again
+                process = self._new(served)
+                process.submit(os.getpid)  # so that it opens the keys now
+        finally:
+            self._running.pop(works, None)
         return process
 
     def _new(self, served: ServedScan) -> ProcessPoolExecutor:

@@ -21,8 +21,8 @@ from scanner.errors import Refused
 LOOPBACK = "127.0.0.1"
 """Address at which this machine alone is reached."""
 
-_SECONDS_TO_END = 5
-"""Seconds for requests that are being answered when the app is to end."""
+_SECONDS_TO_END = 3
+"""Seconds for requests that are being answered when the app is to end, so that it ends within five."""
 
 _THREADS = 4
 """Most requests that are worked on at a time: more gain nothing, since they compute, and the end waits for each."""
@@ -36,6 +36,9 @@ _IN_A_ROW = 32
 """Most connections that are taken before the oldest ones give way: with those that end just then and
 `MOST_CONNECTIONS`, fewer than the 256 files that some systems let a process open.
 """
+
+_SENT_TOGETHER = 8
+"""Most requests that are answered of those that a client sends before it has the answer to the first (pipelining)."""
 
 _WAITING = 2048
 """Most connections that the system holds until they are taken."""
@@ -73,6 +76,7 @@ class Connection(H11Protocol):
     """A connection whose client keeps nobody out by saying nothing, or a part of a head, or by taking no answer."""
 
     had_answer = False
+    _sent_together = 0
     _giving: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -101,8 +105,9 @@ class Connection(H11Protocol):
             self._patience.cancel()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, which may have come with others in a row; where others wait, they come first."""
-        if len(self.connections) >= self._most():
+        """Wait for the next request, which may have come with this one; where others wait, they come first."""
+        self._sent_together = self._sent_together + 1 if self.conn.trailing_data[0] else 0
+        if len(self.connections) >= self._most() or self._sent_together >= _SENT_TOGETHER:
             self.transport.close()
         super().on_response_complete()
         self.had_answer = True

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import tomli_w
 
-from jobs.init import _HEAD
+from jobs.init import _HEAD, DEFAULT_LOOKS
 from scanner.registry import new_key
 from schemas.config import COST_OF_LOOKS, ScanAuditConfig
 
@@ -52,7 +52,7 @@ ASKED = "asked: 0.4"
 """Share of the speed of one message that is asked of a scan with 100,000 users."""
 
 
-_WRITTEN = tomllib.loads(_HEAD.format(sample="", **COST_OF_LOOKS))
+_WRITTEN = tomllib.loads(_HEAD.format(sample="", looks=DEFAULT_LOOKS, **COST_OF_LOOKS))
 LOOKS_OF_INIT: dict[str, dict[str, bool]] = {name: _WRITTEN[name] for name in ("variants", "spans")}
 """Looks at texts beside the whole text as it stands, as `brickscan init` writes them."""
 

@@ -45,7 +45,7 @@ from tests.fixed import fix_secrets
 from tests.support.detecting import configured, until
 from tests.support.two_keys import TOKENIZER, marked_text, plain_text, words_of_one_token
 
-BUDGET = "[budget]\ntexts = 1000000\nnear_duplicates = 1000\nmost_texts = 10000000\n"
+BUDGET = "[budget]\ntexts = 1000000\nnear_duplicates = 255\nmost_texts = 10000000\n"
 PROXY = '[proxy]\naddresses = ["127.0.0.1"]\ncaller = "X-Forwarded-For"\n'
 CHARACTERS = 2_000
 WARM = 256

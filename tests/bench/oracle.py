@@ -3,14 +3,14 @@
 All is in process: the server's own scorer, budget and table, and a clock that stands still, so that everything happens
 in one window of the budget. Texts have one token a word, and the attacker knows the tokenizer. Per key (h = 2, 4):
 
-- near-duplicates: share of edited, cut, padded and quoting texts that are charged to the text that they come from, and
-  share of unrelated texts that are, of all pairs of a corpus (--corpus) or of random texts;
+- near-duplicates: share of edited, cut, padded and quoting texts that hold the text that they come from, as the budget
+  sees it, and share of unrelated texts that do, of all pairs of a corpus (--corpus) or of random texts;
 - honest use: share of a corpus (--honest texts, of the --sources of its column `source`) that is refused where each
-  text is another caller's, all ask in one window, and nobody edits anything;
+  text is another caller's, all ask in one window, nobody edits anything, and every text is marked from end to end;
 - scrubbing: edits until a marked text of 300 tokens is not flagged, by who gets no answers and edits as many tokens as
   19 of 20 texts need, and by who sees p and keeps edits that raise it; edits until `serve` answers `not found`, by who
-  asks about more and fewer edits in one order, and by who makes them anew each time, so that variants hardly repeat
-  each other;
+  asks about more and fewer edits in one order, by who begins with many and takes away one after the other until a text
+  is found, and by who makes them anew each time, so that variants hardly repeat each other;
 - forging: unmarked texts that are flagged after 1,000 queries of hill-climbing;
 - draws: n-grams that callers choose and that they take for green or not, right beyond chance: one caller and 100, with
   10,000 queries each, and who sees p. The budget refuses most queries, by the code that refuses them in `serve`.
@@ -24,9 +24,9 @@ from pathlib import Path
 import numpy as np
 
 from scanner.audit.statistics.judgement import binomial_limits
-from scanner.detection.sketches import gram_key, keyed_sketches
+from scanner.detection.sketches import gram_key, keyed_grams
 from scanner.registry import new_key
-from scanner.service.budget import Budget, Charge
+from scanner.service.budget import Budget, BudgetSpent, Caller, Looked, holds
 from scanner.service.scoring import Scorer, ServedScan
 from schemas.service import BudgetConfig, DetectorConfig, DetectorResult
 from tests.fixed import fix_secrets
@@ -51,23 +51,23 @@ class Server:
 
     def __init__(self, scorer: Scorer, budget: BudgetConfig, folder: Path) -> None:
         self.scorer, self.now, self.answered, self.asked = scorer, 1e9, 0, 0
-        self.budget = Budget(folder / "budget.sqlite", SECRET, budget, lambda: self.now)
+        self.budget = Budget(folder, SECRET, budget, lambda: self.now)
 
     def ask(self, text: str, caller: str) -> DetectorResult | None:
         """The answer to a text; None: its budget is used up."""
         self.asked += 1
-        digest = self.budget.digest(text.encode())
-        if self.budget.refusals([digest], caller, expert=False) != [None]:
+        (payment,) = self.budget.pay(Caller(caller, expert=False), [(self.budget.digest(text.encode()), 0.0)])
+        if isinstance(payment, BudgetSpent):
             return None
         (finding,) = self.scorer.find_marks([text.encode()])
-        if self.budget.charge([Charge(digest, caller, finding.passages, expert=False)]) != [None]:
+        if self.budget.settle([Looked(payment, finding.result, finding.grams, finding.marked)]) != [None]:
             return None
         self.answered += 1
         return finding.result
 
     def has_spent(self, caller: str) -> bool:
         """Whether a caller has no new text left, as a refusal says."""
-        return not self.budget.has_left(caller, expert=False)
+        return not self.budget.has_left(Caller(caller, expert=False))
 
     def queries(self) -> str:
         return f"asked {self.asked:,}, answered {self.answered:,}"
@@ -118,6 +118,16 @@ def scrub_in_order(server: Server, text: str, others: str, order: Sequence[int],
             break
         low, high = (low, middle) if answer == DetectorResult.NOT_FOUND else (middle + 1, high)
     return high
+
+
+def scrub_from_below(server: Server, text: str, others: str, order: Sequence[int], blind: int, callers: str) -> int:
+    """Edits made by who takes one away after the other until a text is found, for which others have to ask, too."""
+    words, drawn = text.split(), others.split()
+    for edits in range(blind - 1, -1, -1):
+        answer = server.ask(edited(words, order[:edits], drawn), f"{callers}, {edits // 50}")
+        if answer != DetectorResult.NOT_FOUND:
+            return edits + 1
+    return 0
 
 
 def scrub_anew(server: Server, text: str, others: str, rng: np.random.Generator, blind: int, caller: str) -> int:
@@ -214,8 +224,8 @@ def ask_on(server: Server, callers: int) -> int:
     return server.answered - before
 
 
-def shares(budget: Budget, texts: Sequence[str]) -> None:
-    """Prints the share of variants that meet their budget, and of unrelated pairs that do."""
+def shares(texts: Sequence[str]) -> None:
+    """Prints the share of variants that hold their text, and of unrelated pairs that do."""
     rng, key = np.random.default_rng(1), gram_key(SECRET)
     every = [word for text in texts for word in text.split()]
 
@@ -246,32 +256,28 @@ def shares(budget: Budget, texts: Sequence[str]) -> None:
         f"{share:.0%} of another are a quote": lambda text, share=share: quoted(text, share)
         for share in (0.1, 0.2, 0.3)
     }
-    firsts = [{budget._begin(passage) for passage in keyed_sketches(text, key)} for text in texts]
-
-    def met_by(text: str) -> set[int]:
-        return {first for passage in keyed_sketches(text, key) for first in budget.near_duplicates_of(passage)}
-
+    grams = [keyed_grams(text, key) for text in texts]
     for kind, change in kinds.items():
-        met = sum(bool(firsts[i] & met_by(change(text))) for i, text in enumerate(texts))
+        met = sum(holds(np.isin(keyed_grams(change(text), key), grams[i])) for i, text in enumerate(texts))
         low, high = binomial_limits(met, len(texts), 0.025)
-        print(f"  {kind:28} {met:5} of {len(texts)} meet their budget ({low:.4f} to {high:.4f})")
-    pairs, found = len(texts) * (len(texts) - 1) // 2, set[frozenset[int]]()
-    for i, text in enumerate(texts):
-        met_here = met_by(text)
-        found |= {frozenset((i, j)) for j, own in enumerate(firsts) if j != i and own & met_here}
-    low, high = binomial_limits(len(found), pairs, 0.025)
-    print(f"  unrelated pairs: {len(found)} of {pairs:,} ({low:.2e} to {high:.2e})")
+        print(f"  {kind:28} {met:5} of {len(texts)} hold their text ({low:.4f} to {high:.4f})")
+    pairs = len(texts) * (len(texts) - 1) // 2
+    shared = [(i, j) for i, one in enumerate(grams) for j in range(i) if holds(np.isin(one, grams[j]))]
+    low, high = binomial_limits(len(shared), pairs, 0.025)
+    print(f"  unrelated pairs: {len(shared)} of {pairs:,} ({low:.2e} to {high:.2e})")
 
 
 def refused(texts: Sequence[str], limits: Sequence[int], folder: Path) -> None:
     """Prints how many texts, each of another caller, are refused by what others asked about in the same window."""
-    passages = [keyed_sketches(text, gram_key(SECRET)) for text in texts]
+    grams = [keyed_grams(text, gram_key(SECRET)) for text in texts]
     for limit in limits:
-        budget = Budget(folder / f"honest {limit}.sqlite", SECRET, BudgetConfig(near_duplicates=limit), lambda: 1e9)
-        spent = budget.charge(
-            [Charge(place.to_bytes(32), f"{place}", each, False) for place, each in enumerate(passages)]
-        )
-        count = len(texts) - spent.count(None)
+        (folder / f"honest {limit}").mkdir()
+        config = BudgetConfig(near_duplicates=limit)
+        budget, count = Budget(folder / f"honest {limit}", SECRET, config, lambda: 1e9), 0
+        for place, each in enumerate(grams):
+            (payment,) = budget.pay(Caller(f"{place}", expert=False), [(place.to_bytes(32), 0.0)])
+            assert not isinstance(payment, BudgetSpent)
+            count += budget.settle([Looked(payment, DetectorResult.FOUND, each, each)]) != [None]
         low, high = binomial_limits(count, len(texts), 0.025)
         print(f"  {limit} near-duplicates: {count} of {len(texts)} refused ({low:.4f} to {high:.4f})", flush=True)
 
@@ -307,7 +313,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         if texts:
             print(f"near-duplicates, {len(texts)} texts")
-            shares(Budget(Path(name) / "shares.sqlite", SECRET, BudgetConfig()), texts)
+            shares(texts)
         if options.honest:
             print(f"honest use, sources {', '.join(options.sources) or 'all'}:")
             honest = read_corpus(options.corpus, options.sources, options.honest)
@@ -347,14 +353,16 @@ def scrubbing(new_server: NewServer, texts: Sequence[tuple[str, str]], limits: S
     saved = mean([blind - made for _, made, _ in scrubbed])
     print(f"  scrubbing, n={len(texts)}: blind {blind} edits; saved by p {saved}", flush=True)
     for limit in limits:
-        in_order, anew = new_server(limit, "in order"), new_server(limit, "anew")
-        made, made_anew = [], []
+        in_order, anew, below = (new_server(limit, way) for way in ("in order", "anew", "from below"))
+        made, made_anew, made_below = [], [], []
         for place, (pair, (_, _, order)) in enumerate(zip(texts, scrubbed, strict=True)):
             made.append(scrub_in_order(in_order, *pair, order, blind, f"caller {place}"))
             made_anew.append(scrub_anew(anew, *pair, rng, blind, f"caller {place}"))
+            made_below.append(scrub_from_below(below, *pair, order, blind, f"callers {place}"))
         print(
             f"  {limit} near-duplicates: saved by answers, in one order {mean([blind - each for each in made])} "
-            f"({in_order.queries()}), edited anew {mean([blind - each for each in made_anew])} ({anew.queries()})",
+            f"({in_order.queries()}), edited anew {mean([blind - each for each in made_anew])} ({anew.queries()}), "
+            f"from below {mean([blind - each for each in made_below])} ({below.queries()})",
             flush=True,
         )
 

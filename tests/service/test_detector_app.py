@@ -65,8 +65,8 @@ def test_a_report_is_about_the_bytes_that_were_received(server, marked):
     assert "score" not in json.loads(report)["statement"]
 
 
-def test_variants_beyond_the_budget_wait_and_the_text_stays_answerable(server, plain):
-    text = plain(150, 10)
+def test_variants_beyond_the_budget_wait_and_the_text_stays_answerable(server, marked):
+    text = marked(4, 200, 10)
     for place in range(3):
         assert ask(server, text + f" {place}", X_Forwarded_For=f"10.0.0.{place}")["status"] == 200
     status, headers, body = request(
@@ -74,18 +74,32 @@ def test_variants_beyond_the_budget_wait_and_the_text_stays_answerable(server, p
     )
     assert status == 429
     assert int(headers["retry-after"]) > 23 * 3600
-    assert "near-duplicate" in json.loads(body)["detail"]
+    assert "marked text" in json.loads(body)["detail"]
     assert ask(server, text + " 0")["status"] == 200
 
 
-def test_a_batch_is_charged_text_by_text(server, plain):
-    texts = [plain(150, 20), plain(150, 21), "short"]
+def test_marked_text_within_fresh_text_is_known_by_its_part(server, marked, plain):
+    """22 of 30 edits of a marked text were answered, each within 11 kB of other text."""
+    piece, answers = marked(4, 250, 11), []
+    for seed in range(6):
+        words = piece.split(" ")
+        words[10 + 40 * seed : 12 + 40 * seed] = plain(2, 300 + seed).split()
+        text = f"{plain(1_000, 400 + seed)} {' '.join(words)} {plain(1_000, 500 + seed)}"
+        assert 11_000 < len(text) < 20_000
+        answers.append(ask(server, text, X_Forwarded_For=f"10.0.1.{seed}").get("result", "refused"))
+    assert answers == ["found"] * 3 + ["refused"] * 3
+    assert ask(server, plain(1_000, 400), X_Forwarded_For="10.0.1.9")["result"] == "not found", "the rest is not marked"
+
+
+def test_a_batch_is_charged_text_by_text(server, marked, plain):
+    text = marked(4, 200, 20)
+    texts = [text, plain(150, 21), "short"]
     status, _, body = request(server, "POST", "/detect/batch", json.dumps({"texts": texts}))
     assert status == 200
-    assert [one["result"] for one in json.loads(body)["answers"]] == ["not found", "not found", "too short"]
-    variants = [texts[0] + f" {place}" for place in range(4)]
+    assert [one["result"] for one in json.loads(body)["answers"]] == ["found", "not found", "too short"]
+    variants = [text + f" {place}" for place in range(4)]
     answers = json.loads(request(server, "POST", "/detect/batch", json.dumps({"texts": variants}))[2])["answers"]
-    assert [one.get("result", "refused") for one in answers] == ["not found"] * 2 + ["refused"] * 2
+    assert [one.get("result", "refused") for one in answers] == ["found"] * 2 + ["refused"] * 2
     assert request(server, "POST", "/detect/batch", json.dumps({"texts": ["x"] * 5}))[0] == 413
 
 

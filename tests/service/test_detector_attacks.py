@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -32,14 +33,14 @@ from scanner.service.signing import (
 )
 from scanner.storage import toml
 from scanner.storage.locations import read_named
-from schemas.service import DetectorConfig, DetectorResult, Statement
+from schemas.service import DetectorConfig, DetectorResult, ProxyConfig, Statement
 from tests.fixed import fix_secrets
 from tests.support.detecting import ask, configured, detecting, request, until
 from tests.support.two_keys import TOKENIZER
 
 pytestmark = pytest.mark.seconds
 
-PROXY = '[proxy]\naddresses = ["::ffff:127.0.0.1"]\ncaller = "X-Forwarded-For"\nexpert = "X-Expert"\n'
+PROXY = '[proxy]\naddresses = ["127.0.0.0/8"]\ncaller = "X-Forwarded-For"\nexpert = "X-Expert"\n'
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +144,22 @@ def test_nobody_is_sent_elsewhere_by_a_slash(server):
 )
 def test_a_household_is_one_caller(address, network):
     assert network_of(address) == network
+
+
+@pytest.mark.parametrize(
+    ("addresses", "address", "sends"),
+    [
+        (("10.0.0.1",), "10.0.0.1", True),
+        (("10.0.0.1",), "::ffff:10.0.0.1", True),
+        (("::ffff:10.0.0.1",), "10.0.0.1", False),  # nobody reaches us so who has no IPv6
+        (("10.0.0.1", "10.1.0.0/16"), "10.1.255.3", True),
+        (("10.1.0.0/16", "2001:db8::/32"), "10.2.0.1", False),
+        (("2001:db8::/32",), "2001:db8:1::1", True),
+        (("10.0.0.1",), "unix", False),
+    ],
+)
+def test_a_proxy_is_known_by_its_address_or_network(addresses, address, sends):
+    assert ProxyConfig(addresses=addresses).sends(address) == sends
 
 
 def test_ports_and_networks_of_one_household_share_its_budget(server, plain):
@@ -270,7 +287,14 @@ def test_a_registry_that_is_put_back_to_an_older_state_ends_answers_until_it_is_
 @pytest.mark.costly
 def test_a_disk_that_is_full_gives_no_answer_and_ends_nothing(tmp_path, registry, plain):
     """What is not charged or not logged is not answered; the text may be asked about when there is room."""
-    with detecting(configured(tmp_path, registry)) as server:
+
+    def answers(seed: int) -> list[dict]:
+        texts = [plain(40, place) for place in range(100 * seed, 100 * seed + 100)]
+        status, _, body = request(server, "POST", "/detect/batch", json.dumps({"texts": texts}))
+        assert (status in (200, 503), "result" in body.decode()) == (True, status == 200)
+        return json.loads(body)["answers"] if status == 200 else []
+
+    with detecting(configured(tmp_path, registry, detector="[budget]\ntexts = 9000\n")) as server:
         today = tmp_path / "detector" / "log" / f"{datetime.now(UTC).date()}.jsonl"
         today.symlink_to("/dev/full")
         assert ask(server, plain(150, 1)) == {"detail": "The detector cannot answer now.", "status": 503}
@@ -278,14 +302,14 @@ def test_a_disk_that_is_full_gives_no_answer_and_ends_nothing(tmp_path, registry
         assert ask(server, plain(150, 1))["status"] == 200
         (pages,) = server.answers.budget._db.execute("PRAGMA page_count").fetchone()
         server.answers.budget._db.execute(f"PRAGMA max_page_count = {pages}").fetchone()
-        with ThreadPoolExecutor(8) as callers:
-            given = [*callers.map(lambda seed: ask(server, plain(600, seed))["status"], range(2, 10))]
-        assert 503 in given
-        (charged,) = server.answers.budget._db.execute("SELECT count(*) FROM texts").fetchone()
-        assert given.count(200) <= charged - 1, "what is answered is charged"
+        with ThreadPoolExecutor(4) as callers:
+            given = [*callers.map(answers, range(1, 9))]
+        assert [] in given
+        (charged,) = server.answers.budget._db.execute("SELECT count(*) FROM answered").fetchone()
+        assert sum(map(len, given)) == charged - 1, "what is answered is charged"
         server.answers.budget._db.execute(f"PRAGMA max_page_count = {2**30}").fetchone()
-        assert [ask(server, plain(600, seed))["status"] for seed in range(2, 10)] == [200] * 8
-        assert len(today.read_text().splitlines()) == 1 + 8 + given.count(200)
+        assert [len(answers(seed)) for seed in range(1, 9)] == [100] * 8
+        assert len(today.read_text().splitlines()) == 1 + 800 + sum(map(len, given))
         assert request(server, "GET", "/ready")[0] == 200
 
 
@@ -423,7 +447,7 @@ def test_hostile_reports_are_refused_in_words():
 
 def test_a_line_of_the_log_that_a_full_disk_cut_is_gone(tmp_path):
     """The next line went on where it was cut, and neither could be read."""
-    log, (soft, hard) = DetectorLog(tmp_path, 90), resource.getrlimit(resource.RLIMIT_FSIZE)
+    log, (soft, hard) = DetectorLog(tmp_path, 90, 10**6), resource.getrlimit(resource.RLIMIT_FSIZE)
     log.add([{"digest": "one"}])
     (day,) = tmp_path.iterdir()
     try:
@@ -437,8 +461,52 @@ def test_a_line_of_the_log_that_a_full_disk_cut_is_gone(tmp_path):
 
 
 def test_days_of_the_log_end_though_nobody_asks(tmp_path):
-    log = DetectorLog(tmp_path / "log", 90)
+    log = DetectorLog(tmp_path / "log", 90, 10**6)
     old = tmp_path / "log" / "2020-01-01.jsonl"
     old.write_text("{}\n")
     log.expire()
     assert not old.exists()
+
+
+def test_the_log_takes_no_more_bytes_than_it_may(tmp_path):
+    """138 requests of 511 bytes each wrote 31 kB of it each, and a disk with the keys on it was full."""
+    old = tmp_path / "log" / f"{datetime.now(UTC).date() - timedelta(days=1)}.jsonl"
+    log = DetectorLog(tmp_path / "log", 90, 20_000)
+    old.write_text("x" * 10_000)
+    log.expire()
+    assert old.exists()
+    lines = 0
+    with suppress(OSError):
+        while lines < 1_000:
+            log.add([{"digest": "0" * 64}] * 3)
+            lines += 3
+    assert not old.exists()
+    (today,) = (tmp_path / "log").iterdir()
+    assert len(today.read_text().splitlines()) == lines
+    assert 19_000 < today.stat().st_size <= 20_000
+
+
+def test_who_sends_short_texts_writes_a_bounded_log(tmp_path, registry):
+    """Texts that are too short were free: 511 bytes wrote 31 kB, as often as anybody liked."""
+    with detecting(configured(tmp_path, registry, detector="[budget]\ntexts = 30\n")) as server:
+        body, answered = json.dumps({"texts": ["a"] * 100}), 0
+        for _ in range(60):
+            answers = json.loads(request(server, "POST", "/detect/batch", body)[2])["answers"]
+            answered += sum(one.get("result") == "too short" for one in answers)
+        assert {one["retry_after"] > 0 for one in answers} == {True}
+        (day,) = (tmp_path / "detector" / "log").iterdir()
+        assert len(day.read_text().splitlines()) == answered
+        assert 200 <= answered <= 301
+
+
+def test_requests_that_are_sent_together_are_few_and_the_description_is_made_once(server):
+    """468 kB of them, each of which made the description anew, had everybody wait for 80 seconds."""
+    head = b"GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(head * 1_000)
+        found = b""
+        with suppress(ConnectionResetError):
+            while more := connection.recv(2**16):
+                found += more
+    assert 1 <= found.count(b"HTTP/1.1 200 OK") <= 8
+    assert detector_app.openapi() is detector_app.openapi()

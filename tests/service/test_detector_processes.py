@@ -229,6 +229,49 @@ def test_processes_end_with_a_server_that_is_killed(tmp_path, registry):
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in scoring))
 
 
+def test_sigterm_ends_a_detector_within_five_seconds_whatever_it_works_on(tmp_path, registry, plain):
+    """It waited for all texts that its processes had begun with: minutes, under costly keys."""
+    config = configured(tmp_path, registry, detector="workers = 2\nmost_bytes = 16000000\n")
+    with (tmp_path / "out").open("wb") as out:
+        command = [sys.executable, "-m", "jobs.cli", "serve", str(config), "--port", "0"]
+        run = subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT)
+    until(lambda: "event=serving" in (tmp_path / "out").read_text())
+    port = int(re.search(r"127\.0\.0\.1:(\d+)/ ", (tmp_path / "out").read_text())[1])
+    with ExitStack() as stack:
+        for seed in range(4):
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            body = json.dumps({"text": plain(500_000, seed)}).encode()
+            slow.sendall(b"POST /detect HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        metrics = type("At", (), {"port": port})
+        until(lambda: b"brickscan_detector_waiting 2.0" in request(metrics, "GET", "/metrics")[2])
+        began = time.monotonic()
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(60) == 128 + signal.SIGTERM
+        assert time.monotonic() - began < 5
+    assert "Traceback" not in (tmp_path / "out").read_text()
+
+
+def test_callers_who_hang_up_pay_and_hold_up_nobody(tmp_path, registry, plain):
+    """Their texts were looked at, each after the other, and cost nothing."""
+    config = configured(tmp_path, registry, detector="workers = 1\nmost_bytes = 16000000\n")
+    with detecting(config, here=False) as server:
+        pool, budget, (stopped,) = server.answers.pool, server.answers.budget, processes(server)
+        os.kill(stopped, signal.SIGSTOP)
+        with ExitStack() as stack:
+            for seed in range(5):
+                gone = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+                body = json.dumps({"text": plain(20_000, seed)}).encode()
+                gone.sendall(b"POST /detect HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            until(lambda: pool.scoring == 1 and pool.waiting == 4)
+        until(lambda: not pool._callers)
+        os.kill(stopped, signal.SIGCONT)
+        assert ask(server, plain(150, 9))["status"] == 200
+        assert pool.waiting == 0
+        (row,) = budget._paid.values()
+        assert row >= 6
+        assert not budget._is_answered(budget.digest(plain(20_000, 4).encode()))
+
+
 def test_slow_files_hold_up_no_text(tmp_path, registry, plain):
     """24 files of one caller that take ten seconds each had everybody's texts wait for more than a minute."""
     config = configured(tmp_path, registry, detector="workers = 1\n")

@@ -230,7 +230,7 @@ def test_a_file_starts_no_program_and_is_not_written(tmp_path):
     program.write_text(f"#!/bin/sh\ncp -r . '{tmp_path}/stolen'\n")
     program.chmod(0o755)
     picture = pdf_with(b"a part of a text", b"/Filter /JBIG2Decode")
-    reader = FileReader(1, 60, 1_000)
+    reader = FileReader(1, 60, 1_000, lambda *_: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
         patch.setenv("TMPDIR", str(tmp_path))
@@ -254,7 +254,7 @@ def test_one_file_of_a_caller_is_read_at_a_time_and_few_wait(monkeypatch):
         return raw
 
     async def ask_about_many() -> list[bytes | BaseException]:
-        reader = FileReader(2, 60, 1_000)
+        reader = FileReader(2, 60, 1_000, lambda *_: None)
         asked = [reader.text_of(who, "text/plain", who) for who in [b"crowd"] * 24 + [b"other"]]
         return await asyncio.gather(*asked, return_exceptions=True)
 
@@ -281,13 +281,13 @@ def test_a_process_that_reads_a_file_knows_no_secret_of_the_environment_and_no_m
     monkeypatch.setenv("GREEN_KEY", "5eed" * 16)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "zipfile.py").write_text("raise SystemExit(9)")
-    read = FileReader(1, 60, 1_000).text_of("caller", "text/plain", b"one")
+    read = FileReader(1, 60, 1_000, lambda *_: None).text_of("caller", "text/plain", b"one")
     assert asyncio.run(read) == b"one"
     program = tmp_path / "python"
     program.write_text(f"#!/bin/sh\nexec {shutil.which('env')}\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    assert b"5eed" not in asyncio.run(FileReader(1, 60, 1_000).text_of("caller", "text/plain", b"one"))
+    assert b"5eed" not in asyncio.run(FileReader(1, 60, 1_000, lambda *_: None).text_of("caller", "text/plain", b"one"))
 
 
 @pytest.mark.seconds
@@ -301,7 +301,7 @@ def test_a_file_that_takes_too_long_is_refused_and_its_process_ends(monkeypatch,
 
     async def ask_about_one() -> None:
         with pytest.raises(Unavailable, match="too busy"):
-            await FileReader(1, 1, 1_000).text_of("caller", "text/plain", b"one")
+            await FileReader(1, 1, 1_000, lambda *_: None).text_of("caller", "text/plain", b"one")
 
     slow = tmp_path / "python"
     slow.write_text(f"#!/bin/sh\nexec {shutil.which('sleep')} 600\n")

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from scanner.service import scoring
+from scanner.service.budget import Caller
 from scanner.service.processes import Unavailable
-from scanner.service.scoring import ScoringPool
+from scanner.service.scoring import Costs, ScoringPool
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,6 +36,23 @@ def test_a_process_is_confined_by_a_user_who_is_not_root():
     assert subprocess.run([sys.executable, "-c", AS_NOBODY], cwd=ROOT, check=False).returncode == 0
 
 
+CHEAP = Costs(0.0, [(10**9, 0.001)])
+
+
+class Pool(ScoringPool):
+    """A pool of one process, which notes what is charged beyond what was paid."""
+
+    def __init__(self, costs: Costs = CHEAP) -> None:
+        self.charged = list[tuple[str, float]]()
+        super().__init__(1, 60, 10**6, b"", lambda caller, seconds: self.charged.append((caller.name, seconds)))
+        self.costs = costs
+
+    async def ask(self, name: str, *texts: bytes) -> list[object]:
+        """What is found in texts, or why nobody looked at them."""
+        found = await self.find_marks(Caller(name, expert=False), texts)
+        return [str(each) if isinstance(each, Unavailable) else each[0] for each in found]
+
+
 class RaisesOnce:
     """In the place of a Scorer: raises at a text, and finds nothing to speak of in others."""
 
@@ -42,6 +60,9 @@ class RaisesOnce:
         if b"raise" in texts:
             raise ValueError("raise")
         return texts
+
+    def measure(self, _seconds: float, _most: int) -> Costs:
+        return CHEAP
 
 
 def put_scorer() -> None:
@@ -58,50 +79,60 @@ def test_texts_that_cannot_be_looked_at_are_refused_and_take_no_process(monkeypa
         return process
 
     async def find(*together: list[bytes]) -> list[object]:
-        pool, served = ScoringPool(1, 60, b""), object()
-        await pool.serve(served)
-        asked = [pool.find_marks(place, texts) for place, texts in enumerate(together)]
-        found = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 60)
+        pool = Pool()
+        await pool.serve(object())
+        asked = [pool.ask(f"{place}", *texts) for place, texts in enumerate(together)]
+        found = await asyncio.wait_for(asyncio.gather(*asked), 60)
         pool.stop()
         assert pool.killed == 0
-        return [str(each) if isinstance(each, Unavailable) else each[0] for each in found]
+        return found
 
     monkeypatch.setattr(ScoringPool, "_new", new)
-    refused = "This text could not be looked at. Ask again, or with less of it."
-    assert asyncio.run(find([b"raise"], [b"a", b"b"])) == [refused, [b"a", b"b"]]
-    assert asyncio.run(find([b"a"], [b"raise"], [b"b"], [b"c", b"raise"])) == [[b"a"], refused, [b"b"], refused]
+    assert asyncio.run(find([b"raise"], [b"a", b"b"])) == [[REFUSED], [b"a", b"b"]]
+    assert asyncio.run(find([b"a"], [b"raise"], [b"b"], [b"c", b"raise"])) == [
+        [b"a"],
+        [REFUSED],
+        [b"b"],
+        [b"c", REFUSED],
+    ]
 
 
-class AtOnce(ScoringPool):
+REFUSED = "This text could not be looked at. Ask again, or with less of it."
+
+
+class AtOnce(Pool):
     """A pool that answers groups without a process, and keeps what was looked at together."""
 
-    def __init__(self) -> None:
-        super().__init__(1, 60, b"")
+    def __init__(self, costs: Costs = CHEAP) -> None:
+        super().__init__(costs)
         self.groups: list[list[bytes]] = []
         self._served = object()
 
     async def _score(self, group, served, process):
-        self.groups.append([text for job in group for text in job.texts])
+        self.groups.append([job.text for job in group])
         for job in group:
-            job.answer.set_result((job.texts, served))
+            job.end((job.text, served))
         return process
 
     def _end(self, process):
         pass
 
 
-def groups_of(*asked: tuple[str, list[bytes]]) -> list[list[bytes]]:
-    """What a pool looks at together, of texts that callers ask about one behind the other."""
+def groups_of(*asked: tuple[str, list[bytes]], costs: Costs = CHEAP, first: bool = False) -> list[list[bytes]]:
+    """What a pool looks at together, of texts that callers ask about one behind the other.
+
+    first: all ask before anything is looked at.
+    """
 
     async def ask() -> list[list[bytes]]:
-        pool = AtOnce()
-        working = asyncio.create_task(pool._work(pool._served, None))
+        pool = AtOnce(costs)
+        working = None if first else asyncio.create_task(pool._work(pool._served, None))
         each = []
         for caller, texts in asked:
-            each.append(asyncio.create_task(pool.find_marks(caller, texts)))
+            each.append(asyncio.create_task(pool.ask(caller, *texts)))
             await asyncio.sleep(0.001)
-        found = await asyncio.wait_for(asyncio.gather(*each), 60)
-        assert [texts for texts, _ in found] == [texts for _, texts in asked]
+        working = working or asyncio.create_task(pool._work(pool._served, None))
+        assert await asyncio.wait_for(asyncio.gather(*each), 60) == [texts for _, texts in asked]
         working.cancel()
         return pool.groups
 
@@ -118,7 +149,8 @@ def test_short_texts_that_come_one_behind_the_other_are_looked_at_together(monke
 def test_a_long_text_or_several_wait_for_no_others(monkeypatch, last):
     monkeypatch.setattr(scoring, "_GATHERING", 10_000)
     assert groups_of(("one", last)) == [last]
-    assert groups_of(("one", [b"a"]), ("other", last)) == [[b"a"], last]
+    groups = groups_of(("one", [b"a"]), ("other", last))
+    assert sorted(text for group in groups for text in group) == sorted([b"a", *last])
 
 
 def test_who_asks_about_half_of_what_one_caller_may_waits_for_no_others(monkeypatch):
@@ -128,17 +160,65 @@ def test_who_asks_about_half_of_what_one_caller_may_waits_for_no_others(monkeypa
     assert groups_of(*(("one", [text]) for text in texts)) == [texts]
 
 
+SECOND_A_KB = Costs(0.0, [(1000, 1.0), (10**6, 1000.0)])
+
+
+def test_callers_take_turns_by_what_their_texts_are_to_take():
+    """Whoever came later waited for all texts of those who came first, however many and long they were."""
+    crowd = [(f"{name}", [b"%d" % name * 9_000]) for name in range(4) for _ in range(3)]
+    groups = groups_of(*crowd, ("late", [b"late" * 500]), costs=SECOND_A_KB, first=True)
+    assert groups[0] == [b"late" * 500]
+    assert [group[0][:1] for group in groups[1:]] == [b"0", b"1", b"2", b"3"] * 3
+
+
+def test_a_caller_of_a_long_text_has_a_turn_beside_many_of_short_ones():
+    """Each has his share: with ten callers, whose 200 texts take a second each, the long one is no longer put off."""
+    short = [(f"{name}", [b"%d" % name * 100] * 20) for name in range(10)]
+    groups = groups_of(("long", [b"x" * 8_000]), *short, costs=SECOND_A_KB, first=True)
+    assert 50 <= groups.index([b"x" * 8_000]) <= 100
+
+
+def test_texts_that_take_long_are_not_looked_at_together():
+    """A text of another caller would wait for them."""
+    assert groups_of(*((f"{name}", [b"%d" % name]) for name in range(3)), costs=SECOND_A_KB, first=True) == [
+        [b"0"],
+        [b"1"],
+        [b"2"],
+    ]
+
+
+@pytest.mark.parametrize("square", [0.0, 0.01, 1.0])
+def test_costs_of_larger_texts_are_those_of_their_growth(square):
+    """A text of 98 kB took 67 seconds under a Gumbel key for 10^9 users, and a power of the first bytes said 14."""
+
+    def true(size: int) -> float:
+        return size / 1000 + square * (size / 1000) ** 2
+
+    costs = Costs(0.0, [(size, true(size)) for size in (1000, 2000, 4000, 8000)])
+    assert costs.seconds(16_000) == pytest.approx(true(16_000))
+    assert costs.size(true(98_000)) == pytest.approx(98_000, abs=1)
+    assert all(costs.seconds(size) >= true(size) for size in range(1, 8000, 100))
+
+
+def test_the_bytes_of_a_text_are_as_many_as_take_a_quarter_of_the_longest_time():
+    """One of 98 kB, which took more than all that, held up everybody."""
+    assert Pool(Costs(0.0, [(4000, 0.4), (8000, 1.6)])).most_bytes == pytest.approx(24_495, rel=0.01)
+    assert Pool(CHEAP).most_bytes == 10**6
+
+
 class HeldProcess:
     """In the place of a process that is ready: what it is asked stays unanswered."""
 
-    def __init__(self) -> None:
+    def __init__(self, costs: Costs = CHEAP) -> None:
         self.held: list[Future] = []
-        self._processes = None
+        self._processes, self._costs = None, costs
 
     def submit(self, function, *_jobs) -> Future:
         future = Future()
         if function is os.getpid:
             future.set_result(0)
+        elif function is scoring._measure:
+            future.set_result(self._costs)
         else:
             self.held.append(future)
         return future
@@ -152,7 +232,7 @@ def hold_processes(monkeypatch) -> list[HeldProcess]:
     processes: list[HeldProcess] = []
 
     def new(pool, _served):
-        processes.append(HeldProcess())
+        processes.append(HeldProcess(pool.costs))
         pool.processes.add(processes[-1])
         return processes[-1]
 
@@ -172,9 +252,9 @@ def test_texts_whose_process_ends_once_it_serves_no_more_get_an_answer(monkeypat
     processes = hold_processes(monkeypatch)
 
     async def ask() -> list[object]:
-        pool = ScoringPool(1, 60, b"")
+        pool = Pool()
         await pool.serve(object())
-        asked = [asyncio.create_task(pool.find_marks(text, [text])) for text in (b"a", b"b")]
+        asked = [asyncio.create_task(pool.ask(text.decode(), text)) for text in (b"a", b"b")]
         await until(lambda: processes[0].held)
         if goes_on:
             await pool.serve(object())
@@ -184,14 +264,13 @@ def test_texts_whose_process_ends_once_it_serves_no_more_get_an_answer(monkeypat
         processes[0].held[0].set_exception(BrokenProcessPool())
         for number in range(2 * goes_on):
             await until(lambda number=number: len(processes[1].held) > number)
-            processes[1].held[number].set_result([["found"]])
-        found = await asyncio.gather(*asked, return_exceptions=True)
+            processes[1].held[number].set_result((["found"], 0.0))
+        found = await asyncio.gather(*asked)
         pool.stop()
-        return [str(each) if isinstance(each, Unavailable) else each[0] for each in found]
+        return found
 
-    refused = "This text could not be looked at. Ask again, or with less of it."
     found = asyncio.run(asyncio.wait_for(ask(), 60))
-    assert found == ([["found"]] * 2 if goes_on else [refused] * 2)
+    assert found == ([["found"]] * 2 if goes_on else [[REFUSED]] * 2)
 
 
 def test_where_a_process_cannot_be_started_none_of_the_others_stays(monkeypatch):
@@ -207,7 +286,7 @@ def test_where_a_process_cannot_be_started_none_of_the_others_stays(monkeypatch)
     monkeypatch.setattr(ScoringPool, "_end", lambda _, process: ended.append(process))
 
     async def serve() -> None:
-        await ScoringPool(2, 60, b"").serve(object())
+        await ScoringPool(2, 60, 10**6, b"", lambda *_: None).serve(object())
 
     with pytest.raises(BlockingIOError):
         asyncio.run(serve())
@@ -223,22 +302,68 @@ def test_a_process_that_cannot_be_started_costs_the_texts_that_wait_for_it_alone
         raise BlockingIOError
 
     async def ask() -> list[object]:
-        pool = ScoringPool(1, 60, b"")
+        pool = Pool()
         await pool.serve(object())
-        asked = [asyncio.create_task(pool.find_marks("one", [b"ends the process"]))]
+        asked = [asyncio.create_task(pool.ask("one", b"ends the process"))]
         await until(lambda: processes[0].held)
-        processes[0].held[0].set_exception(BrokenProcessPool())
         monkeypatch.setattr(ScoringPool, "_new", refuse)
+        processes[0].held[0].set_exception(BrokenProcessPool())
         await until(lambda: asked[0].done())
         for _ in range(2):
-            asked.append(asyncio.create_task(pool.find_marks("one", [b"a"])))
+            asked.append(asyncio.create_task(pool.ask("one", b"a")))
             await until(lambda: asked[-1].done() or processes[1:])
             monkeypatch.setattr(ScoringPool, "_new", start)
-        await until(lambda: processes[1].held)
-        processes[1].held[0].set_result([["found"]])
-        found = await asyncio.gather(*asked, return_exceptions=True)
+        await until(lambda: processes[-1].held)
+        processes[-1].held[0].set_result((["found"], 0.0))
+        found = await asyncio.gather(*asked)
         pool.stop()
-        return [str(each) if isinstance(each, Unavailable) else each[0] for each in found]
+        return found
 
-    refused = "This text could not be looked at. Ask again, or with less of it."
-    assert asyncio.run(asyncio.wait_for(ask(), 60)) == [refused, refused, ["found"]]
+    assert asyncio.run(asyncio.wait_for(ask(), 60)) == [[REFUSED], [REFUSED], ["found"]]
+
+
+def test_what_a_text_takes_beyond_what_was_paid_is_charged_to_its_caller(monkeypatch):
+    processes = hold_processes(monkeypatch)
+
+    async def ask() -> list[tuple[str, float]]:
+        pool = Pool()
+        await pool.serve(object())
+        asked = [asyncio.create_task(pool.ask(name, name.encode() * 5000)) for name in ("a", "b")]
+        for number, answer in enumerate([(["found"], 7.0), BrokenProcessPool()]):
+            await until(lambda number=number: len(processes[0].held) > number)
+            await asyncio.sleep(0.3 * number)
+            held = processes[0].held[number]
+            held.set_exception(answer) if number else held.set_result(answer)
+        assert await asyncio.gather(*asked) == [["found"], [REFUSED]]
+        pool.stop()
+        return pool.charged
+
+    (first, second) = asyncio.run(asyncio.wait_for(ask(), 60))
+    assert first == ("a", pytest.approx(7.0, abs=0.01))
+    assert (second[0], 0.25 < second[1] < 30) == ("b", True)
+
+
+@pytest.mark.parametrize(("opening", "ends"), [(1.0, True), (50.0, False)])
+def test_work_of_callers_who_left_ends(monkeypatch, opening, ends):
+    """The process is killed where its work is to take longer than the opening of another; what waits is left out."""
+    processes = hold_processes(monkeypatch)
+
+    async def ask() -> tuple[bool, list[tuple[str, float]]]:
+        pool = Pool(Costs(opening, SECOND_A_KB.measured))
+        await pool.serve(object())
+        asked = [asyncio.create_task(pool.ask("gone", b"x" * 20_000)) for _ in range(3)]
+        await until(lambda: processes[0].held)
+        there = asyncio.create_task(pool.ask("there", b"y" * 20_000))
+        await asyncio.sleep(0.01)
+        for one in asked:
+            one.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        killed = processes[0] not in pool.processes
+        processes[0].held[0].set_exception(BrokenProcessPool()) if killed else processes[0].held[0].set_result(([0], 0))
+        await until(lambda: len([one for process in processes for one in process.held]) == 2)
+        processes[-1].held[-1].set_result((["found"], 0.0))
+        assert await there == ["found"]
+        pool.stop()
+        return killed, pool.charged
+
+    assert asyncio.run(asyncio.wait_for(ask(), 60)) == (ends, [("gone", opening)] if ends else [])

@@ -12,7 +12,7 @@ from scanner.service import scoring
 from scanner.service.answering import Answers
 from scanner.service.detector_app import DetectorServer
 from scanner.service.processes import Unavailable
-from scanner.service.scoring import Scorer, ServedScan
+from scanner.service.scoring import Costs, NotLookedAt, Scorer, ServedScan
 from scanner.service.signing import new_signing_key, signing_keys
 from scanner.storage.toml import read_toml
 from schemas.service import DetectorConfig
@@ -43,6 +43,8 @@ def configured(folder: Path, registry: Path, *, rate: float = 1e-6, more: str = 
 class InThisProcess:
     """Stands in for ScoringPool: scores in this process, one request after the other."""
 
+    costs, most_bytes = Costs(0.0, [(1000, 0.001)]), 10**9
+
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
         self._scorer: Scorer | None = None
@@ -54,12 +56,14 @@ class InThisProcess:
     def stop(self) -> None:
         self._scorer = None
 
+    kill = stop
+
     async def find_marks(self, _caller, texts):
+        if self._scorer is None:
+            return [Unavailable("The detector is not ready.")] * len(texts)
         scoring._scorer = self._scorer
-        found = scoring.find_marks(texts)
-        if found is None:
-            raise Unavailable("These texts cannot be looked at.")
-        return found, self._served
+        found, _ = scoring._find_marks_of(texts)
+        return [NotLookedAt("It cannot be looked at.") if one is None else (one, self._served) for one in found]
 
 
 @contextmanager
