@@ -99,11 +99,11 @@ def load_model(folder: Path, threads: int = 1, device: str = "cpu", dtype: Reade
     check_model_folder(folder, named)
     tokenizer, sha256 = _load_tokenizer(file)
     torch.set_num_threads(threads)
-    model = load_pretrained(AutoModelForCausalLM, folder, named, getattr(torch, dtype))
+    model = load_pretrained(AutoModelForCausalLM, folder, named, getattr(torch, dtype)).to(device).eval()
     with refused_alike(named):
         eos = model.generation_config.eos_token_id
         loaded = LocalModel(
-            model=model.to(device).eval(),
+            model=model,
             tokenizer=tokenizer,
             tokenizer_sha256=sha256,
             chat=_load_chat(folder, named),
@@ -147,9 +147,8 @@ def load_pretrained(auto: type[_BaseAutoModelClass], folder: Path, named: str, d
             trust_remote_code=False,
             output_loading_info=True,
         )
-        lacking = sorted(
-            name for name in found["missing_keys"] if "pooler" not in name
-        )  # of sentences, which is unused
+        # a pooler is of sentences alone, and unused
+        lacking = sorted(name for name in found["missing_keys"] if "pooler" not in name)
         if lacking:
             raise Refused(f"{named}: its weights lack {lacking[0]} and {len(lacking) - 1} more; save the model anew")
     return model
