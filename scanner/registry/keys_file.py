@@ -185,8 +185,12 @@ def registry_sha256(registry: Registry) -> str:
 def _fields_not_in_digest(key: MasterKey) -> dict[str, Any]:
     """Fields of a key that the digest leaves out, as pydantic takes them."""
     names = ("format", "parameters", *(name for name in _NOT_IN_DIGEST if getattr(key, name) is None))
-    of_admission = {"admission": {"filter"}} if key.admission is not None and key.admission.filter is None else {}
-    return dict.fromkeys(names, True) | of_admission
+    usual = (
+        {}
+        if key.admission is None
+        else {"filter": key.admission.filter is None, "dedup": key.admission.dedup == "ngram"}
+    )
+    return dict.fromkeys(names, True) | {"admission": {name for name, is_usual in usual.items() if is_usual}}
 
 
 def change_registry(folder: Path | str, change: Callable[[Registry], Registry]) -> Registry:
