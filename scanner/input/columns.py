@@ -353,12 +353,14 @@ def documents_of(
     all_read: whether every column that the configuration names is read; beside: values of columns that the file lacks,
     by what the column holds; types: types that a table gives to columns, whatever an older file has.
     """
-    values = {
-        role: _plain(pa.repeat(beside.get(role, _NOTHING), len(batch)))
-        if name is None
-        else _widened(_plain(batch.column(name)), types.get(role))
-        for role, name in columns.names.items()
-    }
+    values = {}
+    for role, name in columns.names.items():
+        if name is not None:
+            values[role] = _widened(_plain(batch.column(name)), types.get(role))
+        elif role in beside:
+            values[role] = _plain(pa.repeat(beside[role], len(batch)))
+        else:
+            values[role] = pa.nulls(len(batch), pa.string())
     created = times(values["time"], columns.time_zone)
     ids, accounts = _names(values["id"]), _names(values["account"])
     unread = created.unread | ids.unread | accounts.unread | (not all_read)
@@ -374,9 +376,6 @@ def documents_of(
         ],
         schema=DOCUMENTS,
     )
-
-
-_NOTHING = pa.scalar(None, pa.string())
 
 
 def _widened(array: pa.Array, kind: pa.DataType | None) -> pa.Array:

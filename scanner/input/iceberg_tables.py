@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot as TableSnapshot
 
 _MILLISECOND = 10**6  # nanoseconds
-_NOTHING = pa.scalar(None, pa.string())
 _UNKNOWN = 1  # a time before all others, of files whose snapshot the table has no more
 _PATH = 2147483546  # id of the column of paths in files of deletes
 _SECRET = re.compile("token|secret|credential|password|key", re.IGNORECASE)
@@ -178,8 +177,10 @@ def _columns(table: "Table", schema: "Schema") -> dict[str, TableColumn]:
     columns = {}
     for field in schema.fields:
         kind = schema_to_pyarrow(field.field_type)
-        default = _NOTHING if field.initial_default is None else pa.scalar(field.initial_default, kind)
-        columns[field.name] = TableColumn(names.get(field.field_id, ()), field.field_id, kind, default)
+        column = TableColumn.named(field.name, kind)
+        if field.initial_default is not None:
+            column = column._replace(default=pa.scalar(field.initial_default, kind))
+        columns[field.name] = column._replace(names=names.get(field.field_id, ()), field_id=field.field_id)
     return columns
 
 

@@ -220,7 +220,7 @@ from scanner.input.columns import Columns
 inspector.FOOTER_MEMORY = int(sys.argv[2])
 inspector.limit_memory()
 footer = pa.py_buffer(Path(sys.argv[1]).read_bytes())
-print(inspector._groups_or_fault(footer, 2**30, Columns("text", None, None, None), []))
+print(inspector._groups_or_fault(footer, 2**30, Columns("text", None, None, None), {}))
 """
 
 
