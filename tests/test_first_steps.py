@@ -111,6 +111,7 @@ def test_init_makes_what_a_scan_needs_and_says_what_it_guessed(tmp_path, shape):
 CHAT = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": LONG}]
 NESTED = {
     "a list of structs": (pa.array([CHAT, CHAT]), ["Hi.", LONG] * 2),
+    "a list as of ShareGPT": (pa.array([[{"from": "gpt", "value": LONG, "tag": "x"}]]), [LONG]),
     "a list of texts": (pa.array([[LONG, "x"], None, ["y"]]), [LONG, "x", "y"]),
     "a struct": (pa.array([{"n": 1, "body": LONG}]), [LONG]),
     "a struct of a list": (pa.array([{"n": 1, "all": [LONG, "z"]}]), [LONG, "z"]),

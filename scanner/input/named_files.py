@@ -87,6 +87,7 @@ COLUMNS_OF_A_SAMPLE = 100
 _TEXT = r"text|body|content|message|comment|post|document"
 _ID = r"(doc(ument)?|post|message|comment|item)?_?(id|uuid|key)"
 _ACCOUNT = r"(account|user|author|sender|poster|owner|member)(_?(id|name|uuid))?"
+_NO_TEXT = r"role|from|type|name|lang(uage)?"
 _TIME = r"(created|posted|received|written|published)(_?(at|on|time|date))?|timestamp|time|date(time)?"
 
 
@@ -328,7 +329,7 @@ def _flat(column: str, kind: pa.DataType) -> str:
         if pa.types.is_struct(kind):
             fields = [kind.field(number) for number in range(kind.num_fields)]
             fields = [field for field in fields if _strings_in(field.type)]
-            field = next((field for field in fields if _matches(_TEXT, field.name)), fields[0])
+            field = min(fields, key=lambda field: (not _matches(_TEXT, field.name), _matches(_NO_TEXT, field.name)))
             sql, kind = f"{sql}.{_quoted(field.name)}", field.type
             continue
         lists += 1
