@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scanner.registry import load_registry, open_key
+from scanner.errors import Refused
+from scanner.registry import load_registry, new_key, open_key
 from scanner.watermark import batch_tokens
-from scanner.watermark.formats import FORMATS
+from scanner.watermark.formats import FORMATS, make_format
 from tests.support.command_line import call
 from tests.support.key_bytes import forms
 from tests.watermark.vllm.reference import safe_score
@@ -73,6 +74,20 @@ def test_a_secret_and_the_stacks_words(folder):
     assert "vllm-dual-key, context_width 4, partial_contexts dropped, alpha 0.2, 1 message" in out
     code, _, err = add(folder, "again", "--format", "vllm-gumbel", "--secret", f"file:{secret}")
     assert (code, "this is the secret of key 'chat'" in err) == (2, True)
+
+
+def test_a_secret_with_zeros_behind_it_is_no_other(folder):
+    """HMAC fills secrets with zeros, so that two keys would give one mark to two users."""
+    secret = bytes(number * number % 251 for number in range(7, 39))
+    for name, text in (("one", secret.hex()), ("other", secret.hex() + "0000")):
+        (folder / f"{name}.hex").write_text(text)
+        (folder / f"{name}.hex").chmod(0o600)
+    form = make_format("sglang-user-keys", {})
+    assert form.open(secret).states(9).tolist() == form.open(secret + b"\0\0").states(9).tolist()
+    common = {"format": form.name, "messages": 9, "tokenizer": folder / "tokenizer.json"}
+    new_key(folder / "registry", "one", secret=f"file:{folder}/one.hex", **common)
+    with pytest.raises(Refused, match="this is the secret of key 'one'"):
+        new_key(folder / "registry", "other", secret=f"file:{folder}/other.hex", **common)
 
 
 @pytest.mark.parametrize(
