@@ -8,7 +8,7 @@ the files that went into it, as far back as the table has its snapshots (Iceberg
 import re
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -136,6 +136,11 @@ def _catalog_of(named: str) -> str:
 def _path(uri: str) -> str:
     """A file's URI as tables of results show it: a plain path where it is on this machine."""
     return uri.removeprefix("file:").replace("///", "/", 1) if uri.startswith("file:") else uri
+
+
+def _place(uri: str) -> str:
+    """A file's path in its store, which writers name by several schemes: s3://bucket/a and s3a://bucket/a."""
+    return urlsplit(uri).path if "://" in uri else _path(uri)
 
 
 def _rows(where: str | None) -> "BooleanExpression":
@@ -294,10 +299,27 @@ def _deletions(
                 if path in positions[deletes.file_path]:
                     take_away(deletes.file_path, path, positions[deletes.file_path][path])
     partitions = {(task.file.spec_id, task.file.partition) for task in tasks} if some else None
-    vectors = _vectors(table, snapshot, partitions)
+    planned = {deletes.file_path for task in tasks for deletes in task.delete_files}
+    # an entry that does not say of which file it is counts where pyiceberg plans it, by its partition and age
+    vectors = [
+        vector
+        for vector in _vectors(table, snapshot, partitions)
+        if vector.data_file is not None or vector.path in planned
+    ]
+    by_place: dict[str, list[str]] = defaultdict(list)
+    for path in size_of:
+        by_place[_place(path)].append(path)
+
+    def data_file(uri: str) -> str | None:
+        """The data file that a vector names; None: it was removed."""
+        named = [_path(uri)] if _path(uri) in size_of else by_place.get(_place(uri), [])
+        if len(named) > 1:
+            raise ValueError(f"{uri} is the name of several files, in other stores")
+        return named[0] if named else None
+
     for puffin in dict.fromkeys(vector.path for vector in vectors):
         of_file = [vector for vector in vectors if vector.path == puffin]
-        for path, rows in _rows_of_vectors(table.io, puffin, of_file, size_of):
+        for path, rows in _rows_of_vectors(table.io, puffin, of_file, data_file):
             take_away(puffin, path, rows)
     return {path: pack_rows(rows) for path, rows in gone.items() if rows.any()}
 
@@ -335,20 +357,23 @@ def _vectors(table: "Table", snapshot: "TableSnapshot", partitions: Collection[o
                 lower, upper = ((bounds or {}).get(_PATH) for bounds in (file.lower_bounds, file.upper_bounds))
                 bound = lower.decode() if lower and lower == upper else None
                 data_file, offset = file[place["referenced_data_file"]] or bound, file[place["content_offset"]]
-                vectors.append(_Vector(file.file_path, data_file and _path(data_file), offset, file.record_count))
+                vectors.append(_Vector(file.file_path, data_file, offset, file.record_count))
     return vectors
 
 
 def _rows_of_vectors(
-    io: "FileIO", path: str, vectors: Sequence[_Vector], data_files: Collection[str]
+    io: "FileIO", path: str, vectors: Sequence[_Vector], data_file: Callable[[str], str | None]
 ) -> Iterator[tuple[str, NDArray[np.int64]]]:
     """Yield the data files of a Puffin file's vectors, each with its rows that are gone.
 
     The file may hold more vectors than the table has: those of files for which a newer vector stands elsewhere. A newer
-    one takes the same rows away, and more. So where nothing tells them apart, an old one does no harm.
+    one takes the same rows away, and more. So where nothing tells them apart, an old one does no harm. Nor does one of
+    a data file that was removed, which some writers leave in the table.
+
+    data_file: function that gives the data file of a URI, None: the table has it no more.
 
     Raises:
-        Refused: a vector is of none of the data files.
+        Refused: nobody knows of which data file a vector is.
         ValueError: the file is damaged, or lacks one of the vectors.
     """
     from pyiceberg.table.puffin import PuffinFile
@@ -356,7 +381,7 @@ def _rows_of_vectors(
     with io.new_input(path).open() as file:
         puffin = PuffinFile(file.read())
     blobs = [blob for blob in puffin.footer.blobs if blob.type == "deletion-vector-v1"]
-    file_of = [_path(blob.properties["referenced-data-file"]) for blob in blobs]
+    uris = [blob.properties["referenced-data-file"] for blob in blobs]
     rows_of = [_rows_of_vector(puffin.get_blob_payload(blob)) for blob in blobs]
     for blob, rows in zip(blobs, rows_of, strict=True):
         _refuse_other_number(path, len(rows), int(blob.properties["cardinality"]))
@@ -364,7 +389,8 @@ def _rows_of_vectors(
     for vector in vectors:
         if vector.data_file is None:
             continue
-        same = [i for i, name in enumerate(file_of) if name == vector.data_file]
+        same = [i for i, uri in enumerate(uris) if uri == vector.data_file]
+        same = same or [i for i, uri in enumerate(uris) if _place(uri) == _place(vector.data_file)]
         found = [i for i in same if vector.offset in (None, blobs[i].offset)]
         if not found:
             raise ValueError(f"{path} lacks the deletion vector of {vector.data_file}, which the table has")
@@ -377,15 +403,15 @@ def _rows_of_vectors(
             _refuse_other_number(path, sum(numbers.elements()), sum(wanted.elements()))
             raise ValueError(f"{path} lacks a deletion vector that the table has")
         old_or_wanted = [i for i in others if len(rows_of[i]) in wanted]
-        of_table = [i for i in old_or_wanted if file_of[i] in data_files]
-        matching += of_table if len(of_table) >= wanted.total() else old_or_wanted
-    for i in matching:
-        if file_of[i] not in data_files:
+        if sum(data_file(uris[i]) is not None for i in old_or_wanted) < wanted.total():
             raise Refused(
                 f"input.paths: deletion vectors of {printable(path)} are of no file of the table; rewrite its "
                 "files at the source (rewrite_data_files), so that no deleted row is read"
             )
-        yield file_of[i], rows_of[i]
+        matching += old_or_wanted
+    for i in matching:
+        if (found_file := data_file(uris[i])) is not None:
+            yield found_file, rows_of[i]
 
 
 def _rows_of_vector(blob: bytes) -> NDArray[np.int64]:

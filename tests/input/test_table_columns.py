@@ -443,12 +443,18 @@ def test_iceberg_vectors_of_one_file(iceberg, told):
     assert sorted(documents(NAME, COLUMNS._replace(account=None, time=None))) == ["d"]
 
 
-def test_iceberg_vectors_of_files_that_are_none_are_refused(iceberg):
-    """An entry may spell its file in another way: its deleted rows would be read."""
-    entries = shared_puffin_file(iceberg, {"s3a://bucket/data.parquet": [0]}, told=True)
-    commit_deletes(iceberg, entries)
-    with pytest.raises(Refused, match="are of no file of the table"):
-        list_files([NAME])
+@pytest.mark.parametrize("told", [True, False])
+def test_iceberg_vectors_of_removed_files(iceberg, told):
+    """Writers may leave them in the table: they take nothing away. Other spellings of a file's scheme mean the file."""
+    (task,) = iceberg.scan().plan_files()
+    commit_deletes(iceberg, shared_puffin_file(iceberg, {task.file.file_path: [0]}, told=told))
+    iceberg.overwrite(posts("cde"))
+    columns = COLUMNS._replace(account=None, time=None)
+    assert sorted(documents(NAME, columns)) == ["c", "d", "e"]
+    (task,) = iceberg.scan().plan_files()
+    other = task.file.file_path.replace("file://", "hdfs://host")
+    commit_deletes(iceberg, shared_puffin_file(iceberg, {other: [1]}, told=told))
+    assert sorted(documents(NAME, columns)) == ["c", "e"]
 
 
 @pytest.mark.parametrize("other", ["/elsewhere.parquet", None])
