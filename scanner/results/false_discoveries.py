@@ -1,10 +1,7 @@
 """The worth of flags: of one p-value, and false discoveries among many, by q-values and by reserved messages.
 
-Evidence is counted once: near-duplicates of one text, marked for the same message, are one piece.
-
-An edited copy of a text that is flagged by chance is flagged again far more often than by chance, since it keeps the
-n-grams. Texts of one key and message that share more than a fifth of their n-grams are one piece, and so are those that
-a chain of such pairs connects.
+Evidence is counted once: near-duplicates of one text, marked for the same message of one key, are one piece
+(scanner.detection.sketches).
 
 Benjamini and Hochberg's q-values of the distinct texts of a scan, in memory that does not grow with their columns.
 
@@ -41,7 +38,7 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 from polars.io.plugins import register_io_source
 
-from scanner.detection.sketches import SKETCH_PLACES
+from scanner.detection.sketches import pieces_of
 from scanner.errors import Refused
 from scanner.results.current_rows import exact, flags, largest_p, ranges_ever
 from scanner.results.queries import scans
@@ -124,11 +121,6 @@ def scored_documents(results: str, scan_ids: Collection[str]) -> dict[str, int]:
     )
 
 
-EQUAL_PLACES = 4
-"""Equal places of two sketches of 64 from which texts are one piece: texts of one length that share a fifth agree in 7
-on average, and in fewer than 4 in one case of 12; texts that share nothing agree in none.
-"""
-
 MOST_SKETCHES = 200_000
 """Texts whose sketches are held at a time."""
 
@@ -197,34 +189,11 @@ def _parts(sizes: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, bool]]:
 
 def _in_memory(texts: pl.DataFrame) -> pl.DataFrame:
     """As `pieces_of_evidence`, for texts that fit in memory."""
-    texts = texts.sort(EVIDENCE_COLUMNS).with_row_index("text")
-    sketched = texts.drop_nulls("sketch")
-    places = np.frombuffer(b"".join(sketched["sketch"]), "<u4").reshape(len(sketched), SKETCH_PLACES)
-    numbers = sketched["text"].to_numpy()
-    marks = [f"{message} {key_id}" for key_id, message in sketched.select("key_id", "message").iter_rows()]
+    texts = texts.sort(EVIDENCE_COLUMNS)
+    marks = [f"{message} {key_id}" for key_id, message in texts.select("key_id", "message").iter_rows()]
     group = np.unique(np.array(marks, np.str_), return_inverse=True)[1]
-    parent = np.arange(len(texts))
-    for place in range(SKETCH_PLACES):
-        order = np.lexsort((numbers, places[:, place], group))
-        same = (group[order[1:]] == group[order[:-1]]) & (places[order[1:], place] == places[order[:-1], place])
-        for at in np.flatnonzero(same).tolist():
-            a, b = int(order[at]), int(order[at + 1])
-            if (places[a] == places[b]).sum() >= EQUAL_PLACES:
-                _join(parent, int(numbers[a]), int(numbers[b]))
-    piece = np.array([_root(parent, text) for text in range(len(texts))], np.int64)
+    piece = pieces_of(texts["sketch"].to_list(), group)
     return texts.select(EVIDENCE_COLUMNS).with_columns(piece=pl.Series(piece, dtype=pl.Int64))
-
-
-def _root(parent: NDArray[np.int64], text: int) -> int:
-    while parent[text] != text:
-        parent[text] = parent[parent[text]]
-        text = int(parent[text])
-    return text
-
-
-def _join(parent: NDArray[np.int64], a: int, b: int) -> None:
-    a, b = _root(parent, a), _root(parent, b)
-    parent[max(a, b)] = min(a, b)
 
 
 TEXTS_AT_A_TIME = 1 << 21

@@ -1,12 +1,14 @@
 """Near-duplicates are one piece of evidence: sketches against sets, and pieces against all pairs."""
 
+import time
+
 import numpy as np
 import polars as pl
 import pytest
 
-from scanner.detection.sketches import SKETCH_PLACES, sketch
+from scanner.detection.sketches import EQUAL_PLACES, SKETCH_PLACES, pieces_of, sketch
 from scanner.results import false_discoveries as pieces_module
-from scanner.results.false_discoveries import EQUAL_PLACES, EVIDENCE_COLUMNS, pieces_of_evidence
+from scanner.results.false_discoveries import EVIDENCE_COLUMNS, pieces_of_evidence
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.positions import WholeWindows, reach_of
 
@@ -123,3 +125,33 @@ def test_of_more_texts_than_may_be_read_nothing_is_said(flags, monkeypatch):
     told = pieces_of_evidence(flags.lazy())
     assert told["piece"].null_count() == len(told) == len(flags)
     assert pieces_of_evidence(flags.head(0).lazy()).is_empty()
+
+
+def test_fillings_of_one_template_are_one_piece_in_linear_time():
+    """100,000 texts: half are fillings of one template, and the others share nothing; some seconds at most."""
+    random = np.random.default_rng(3)
+    template = random.integers(0, 50_000, 100).astype(np.uint32)
+    sketches = []
+    for number in range(2_000):
+        filled = template.copy()
+        filled[random.integers(0, 20) :: 20] = random.integers(0, 50_000)
+        sketches += [sketch(filled, CONTEXT), sketch(random.integers(0, 50_000, 100).astype(np.uint32), CONTEXT)]
+        assert number or sketches[0] is not None
+    piece = pieces_of(sketches)
+    assert set(piece[::2].tolist()) == {0}
+    assert piece[1::2].tolist() == list(range(1, 4_000, 2))
+    began = time.process_time()
+    many = pieces_of(sketches * 25)
+    assert len(np.unique(many)) == 2_001
+    assert time.process_time() - began < 20
+
+
+def test_ngrams_that_do_not_count_connect_nothing():
+    """Two fillings of a template, of which only what was filled in counts."""
+    random = np.random.default_rng(4)
+    template = random.integers(0, 50_000, 60).astype(np.uint32)
+    one, other = (np.concatenate([template, random.integers(0, 50_000, 40)]).astype(np.uint32) for _ in range(2))
+    assert len(set(pieces_of([sketch(one, CONTEXT), sketch(other, CONTEXT)]).tolist())) == 1
+    rest = np.arange(64, 100)
+    assert len(set(pieces_of([sketch(one, CONTEXT, rest), sketch(other, CONTEXT, rest)]).tolist())) == 2
+    assert sketch(one, CONTEXT, np.array([1, 2])) is None
