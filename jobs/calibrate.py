@@ -142,8 +142,9 @@ def _why(rows: list[dict[str, Any]]) -> list[str]:
         return []
     return [
         "Under keys drawn for every document the law itself holds on this corpus. So either it contains text that "
-        "was marked with the key that fails (its hits then hardly fall with the threshold), or the key meets common "
-        "n-grams too well (the details count them): admit another key."
+        "was marked with the key that fails (its hits then hardly fall with the threshold), or the key meets n-grams "
+        "too well that many of the texts share, as fillings of a template do (the details count them): leave these out "
+        "by a section [keys.filter], as scans do with `filter`, or admit another key."
     ]
 
 
@@ -164,7 +165,8 @@ def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
             lines.append(
                 f"{row['kind']:14} {row['key_id'] or row['method']:16} {_whose(row)}p<={row['threshold']:<6g} "
                 f"tests {row['tests']:>15,} hits {row['hits']:>13,} expected {number(row['expected']):>13} "
-                f"ratio {ratio} dispersion {row['design_effect']:.2f} {row['verdict']}"
+                f"ratio {ratio} dispersion {row['design_effect']:.2f} "
+                f"{counted(row['clusters'], 'piece') + ' ' if row['kind'] == 'key' else ''}{row['verdict']}"
             )
     counts: dict[tuple[str, str, str, str], int] = {}
     for row in listed:

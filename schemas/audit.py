@@ -164,7 +164,8 @@ AUDITS = pa.schema(
         pa.field("tests", pa.int64(), nullable=False),
         pa.field(
             "cluster", pa.string(), nullable=False
-        ),  # taken for independent: document, account, key, message, users
+        ),  # taken for independent: document, key, message, users; of keys in a corpus: piece, or account and piece
+        # of a corpus, as many of one size as they are worth: 1 where all texts are fillings of one template
         pa.field("clusters", pa.int64(), nullable=False),
         pa.field("hits", pa.int64()),  # p at or below the threshold
         pa.field("expected", pa.float64()),  # expected hits: the sum of the largest attainable p ≤ threshold

@@ -332,8 +332,8 @@ def _key_calls(audited: AuditedKeys, key: MasterKey, corpus: _Corpus, without: C
         accounts = part.accounts or tuple(f"{part.number}:{i}" for i in range(len(part.lengths)))
         for half, some in enumerate([documents] if without is None else in_halves(part.digests, documents)):
             if len(some):
-                clusters = [accounts[i] for i in some]
-                yield Call(key.key_id, score_key, (audited, key, encoding, part.number, some, clusters, without, half))
+                of_some = [accounts[i] for i in some]
+                yield Call(key.key_id, score_key, (audited, key, encoding, part.number, some, of_some, without, half))
 
 
 def score_key(
@@ -342,7 +342,7 @@ def score_key(
     encoding: Encoding,
     part: int,
     documents: NDArray[np.int64],
-    clusters: Sequence[str],
+    accounts: Sequence[str],
     without: CorpusFilter | None,
     half: int,
 ) -> KeyCounts:
@@ -354,4 +354,4 @@ def score_key(
     tokens = cut_documents(load(encoding, part), documents, how.tokens)
     mark = open_key(audited.registry, key)
     common = None if without is None else without.against(half)
-    return key_counts(mark, key.messages, tokens, clusters, how.dedup, THRESHOLDS, how.messages, common)
+    return key_counts(mark, key.messages, tokens, accounts, how.dedup, THRESHOLDS, how.messages, common)

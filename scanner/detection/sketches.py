@@ -2,9 +2,10 @@
 
 Two texts agree in a place of their sketches with a probability of |A∩B|/|A∪B|, A and B being their sets of n-grams.
 
-Texts that share more than a fifth of their n-grams are one **piece**, and so are those that a chain of such pairs
-connects: an edited copy of a text, or another filling of its template, is flagged by chance far more often than chance
-has it where the first one is. So whatever counts independent texts counts pieces (`pieces_of`).
+Texts that share more than a fifth of their n-grams, in a corpus a third, are one **piece**, and so are those that a
+chain of such pairs connects. Where a text is flagged by chance, an edited copy of it, or another filling of its
+template, is flagged far more often than chance has it. So whatever counts independent texts counts pieces
+(`pieces_of`).
 
 Keyed n-grams are a sample of the n-grams of a text's bytes by their hash alone (Broder 1997, "mod m"): a piece of text
 has the same ones in whatever text it stands.
@@ -32,11 +33,23 @@ on average, and in fewer than 4 in one case of 12; texts that share nothing agre
 """
 
 
-def pieces_of(sketches: Sequence[bytes | None], groups: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+EQUAL_IN_CORPUS = 13
+"""The same of a corpus, where nobody chose texts by their scores: texts that share a third agree in so many on average.
+Of 8,000 texts by people of 63 sources, chains of pairs that agree in 4 connected 1,499, and of those in 13 no more than
+23; 2,000 fillings of a template with a blank in every eight words were one piece by both.
+"""
+
+CORPUS_CONTEXT = 4
+"""Fewest previous tokens of n-grams in a corpus: texts share shorter ones by their language alone."""
+
+
+def pieces_of(
+    sketches: Sequence[bytes | None], groups: NDArray[np.int64] | None = None, equal_places: int = EQUAL_PLACES
+) -> NDArray[np.int64]:
     """The piece of each of N texts, by the number of its first text: int64[N], linear in N but for sorting.
 
     sketches: as `sketch` makes them; a text without one is a piece of its own. groups: int64[N], texts of two groups
-    are never one piece; None: all are of one.
+    are never one piece; None: all are of one. equal_places: from which two texts are one piece.
 
     Example: of five texts the second and the fifth are fillings of one template: [0, 1, 2, 3, 1].
     """
@@ -46,7 +59,7 @@ def pieces_of(sketches: Sequence[bytes | None], groups: NDArray[np.int64] | None
     places = np.frombuffer(b"".join(filter(None, sketches)), "<u4").reshape(len(texts), SKETCH_PLACES)
     for place in range(SKETCH_PLACES):
         order = np.lexsort((places[:, place], group))
-        _join_neighbours(places, group, texts, order, place, parent)
+        _join_neighbours(places, group, texts, order, place, equal_places, parent)
     for text in range(len(parent)):  # a parent has a smaller number, whose own parent is settled
         parent[text] = parent[parent[text]]
     return parent
@@ -59,9 +72,10 @@ def _join_neighbours(
     texts: NDArray[np.int64],
     order: NDArray[np.int64],
     place: int,
+    equal_places: int,
     parent: NDArray[np.int64],
 ) -> None:
-    """Join texts that are neighbours by what they have in one place, and agree in EQUAL_PLACES."""
+    """Join texts that are neighbours by what they have in one place, and agree in so many."""
     for i in range(1, len(order)):
         a, b = order[i - 1], order[i]
         if group[a] != group[b] or places[a, place] != places[b, place]:
@@ -77,7 +91,7 @@ def _join_neighbours(
         equal = 0
         for j in range(SKETCH_PLACES):
             equal += places[a, j] == places[b, j]
-        if equal >= EQUAL_PLACES:
+        if equal >= equal_places:
             parent[max(one, other)] = min(one, other)
 
 

@@ -1,7 +1,8 @@
 """Error rates that a provider can publish: how often a scan flags unmarked texts, and finds and names marked ones.
 
 Every text is decided as a scan decides it (scanner.detection). A rate is of the texts that are scored, and has Clopper
-and Pearson's limits; a share is of all, and has these limits at the number of texts that independent users would have.
+and Pearson's limits at the number of independent pieces that these are worth (scanner.detection.sketches); a share is
+of all, and has these limits at the number of texts that independent users would have.
 A cell that is too small for its claim says what it lacks. The page is one HTML file in the look of a report, with a
 JSON twin; equal inputs give equal bytes.
 """
@@ -19,13 +20,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from scanner.audit.statistics.judgement import binomial_limits, poisson_limits
+from scanner.audit.statistics.judgement import binomial_limits, clusters_of_one_size, few_clusters, poisson_limits
 from scanner.detection.one_text import OpenedCheck, TextCheck
+from scanner.detection.sketches import CORPUS_CONTEXT, EQUAL_IN_CORPUS, pieces_of, sketch
 from scanner.errors import Refused, install_of
 from scanner.evaluation.attacks import EDITS, REMOVERS, Tools, attack_texts, followers, imitate_text, new_share
 from scanner.evaluation.scores import LIMIT_RISK, effective_texts
 from scanner.evidence.page import environment, rates_chart
-from scanner.printable import amount, printable
+from scanner.printable import amount, counted, printable
 from scanner.registry import tokenizer_path
 from scanner.text import Tokenizer
 from scanner.watermark.positions import reach_of
@@ -52,7 +54,9 @@ class ErrorCell:
     part, row, stratum: where it stands: a section, a line of it, and which texts (`all` or a stratum); measure: what is
     counted; texts, hits: n and how many of them; low, high: 95 % limits; share: hits over texts, null where these are
     too few for the cell's claim; rate: the rate that the hits are held against, null for a share; lacks: how many texts
-    more it takes to show the rate (as long as hits stay as they are) or to state the share (of other users); 0: none.
+    more it takes to show the rate (as long as hits stay as they are) or to state the share (of other users); 0: none;
+    pieces: independent texts that the texts of a rate are worth, where fillings of one template count together; null
+    for a share.
     """
 
     part: str
@@ -66,6 +70,7 @@ class ErrorCell:
     share: float | None
     rate: float | None
     lacks: int
+    pieces: int | None = None
 
     @property
     def too_high(self) -> bool:
@@ -81,13 +86,22 @@ class CellPlace(NamedTuple):
     stratum: str = "all"
 
 
-def rate_cell(place: CellPlace, measure: str, hits: NDArray[np.bool_], rate: float) -> ErrorCell:
-    """A count that is held against a rate; hits: bool[N], N ≥ 1, of texts that count as independent draws."""
-    texts, found = len(hits), int(hits.sum())
-    low, high = binomial_limits(found, texts, LIMIT_RISK)
-    needed = math.ceil(poisson_limits(found, LIMIT_RISK).high / rate)  # never less than the binomial law asks for
-    lacks = 0 if high <= rate else max(needed - texts, 1)
-    return ErrorCell(*place, measure, texts, found, low, high, None if lacks else found / texts, rate, lacks)
+def rate_cell(
+    place: CellPlace, measure: str, hits: NDArray[np.bool_], rate: float, pieces: NDArray[np.int64]
+) -> ErrorCell:
+    """A count that is held against a rate; hits: bool[N], N ≥ 1; pieces: of each text, int64[N]."""
+    texts, found, worth = len(hits), int(hits.sum()), clusters_of_one_size(pieces)
+    effective = worth
+    if found not in (0, texts) and worth < texts:  # else they do not show how alike a piece's texts are
+        alike = effective_texts(hits, pieces) * few_clusters(len(np.unique(pieces)), LIMIT_RISK)
+        effective = alike / few_clusters(worth, LIMIT_RISK) if worth >= 2 else 0.0
+    hits_of_pieces = found / texts * effective
+    low, high = binomial_limits(hits_of_pieces, effective, LIMIT_RISK) if effective > 0 else (0.0, 1.0)
+    # never less than the binomial law asks for
+    needed = math.ceil(poisson_limits(hits_of_pieces, LIMIT_RISK).high / rate - effective)
+    lacks = 0 if high <= rate else max(needed, 1)
+    share = None if lacks else found / texts
+    return ErrorCell(*place, measure, texts, found, low, high, share, rate, lacks, int(worth))
 
 
 def share_cell(place: CellPlace, measure: str, hits: NDArray[np.bool_], users: NDArray[Any]) -> ErrorCell:
@@ -138,8 +152,12 @@ class Decider:
         self.windows = sorted({reach_of(opened_key.watermark.rule) for opened_key in self._opened.opened_keys})
 
     def measured(self, texts: pl.DataFrame) -> pl.DataFrame:
-        """Texts with the column `tokens`, under the first key's tokenizer."""
-        return texts.with_columns(tokens=np.diff(self.tokenizer.encode(texts["text"].to_list()).offsets))
+        """Texts with the columns `tokens`, under the first key's tokenizer, and `piece`, the number of their piece."""
+        tokens = self.tokenizer.encode(texts["text"].to_list())
+        bounds = zip(tokens.offsets, tokens.offsets[1:], strict=False)
+        sketches = [sketch(tokens.ids[begin:end], CORPUS_CONTEXT) for begin, end in bounds]
+        piece = pieces_of(sketches, equal_places=EQUAL_IN_CORPUS)
+        return texts.with_columns(tokens=np.diff(tokens.offsets), piece=piece)
 
     def decide(self, texts: Sequence[str]) -> TextDecisions:
         """Decide texts as a scan does; one that a scan cannot read is not scored."""
@@ -179,20 +197,21 @@ def strata(texts: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, N
 
 def false_positives(decided: TextDecisions, texts: pl.DataFrame, rate: float) -> Iterator[ErrorCell]:
     """How often unmarked texts that are scored are flagged, and reach each p-value, as a whole and by stratum."""
-    scored, log10_p = decided.scored, decided.log10_p
+    scored, log10_p, pieces = decided.scored, decided.log10_p, texts["piece"].to_numpy()
     yield _unscored("unmarked", decided)
     if scored.any():
         decades = [10.0**-k for k in range(1, 13) if 10.0**-k > rate * 1.001]
         for threshold in [*decades, rate]:
             place = CellPlace("p-values", f"p of {threshold:g} and less")
-            yield rate_cell(place, "reached", log10_p[scored] <= np.log10(threshold), threshold)
+            yield rate_cell(place, "reached", log10_p[scored] <= np.log10(threshold), threshold, pieces[scored])
     everything = ("all texts", np.ones(texts.height, np.bool_))
     for words, these in (everything, *strata(texts, ("kind", "language", "source"))):
         counted = these & scored
         if counted.any():
             place = CellPlace("false positives", words)
-            yield rate_cell(place, "flagged", decided.flagged[counted], rate)
-            yield rate_cell(place, "reached", log10_p[counted] <= np.log10(COARSE_RATE), COARSE_RATE)
+            yield rate_cell(place, "flagged", decided.flagged[counted], rate, pieces[counted])
+            coarse = log10_p[counted] <= np.log10(COARSE_RATE)
+            yield rate_cell(place, "reached", coarse, COARSE_RATE, pieces[counted])
 
 
 def _unscored(row: str, decided: TextDecisions) -> ErrorCell:
@@ -213,8 +232,8 @@ def found_cells(part: str, row: str | None, decided: TextDecisions, texts: pl.Da
     long = (f"{LONG_TEXT} tokens and more", texts["tokens"].to_numpy() >= LONG_TEXT)
     for words, these in (("all", everything), long, *strata(texts, ("kind",))):
         place = CellPlace(part, words) if row is None else CellPlace(part, row, words)
-        for measure, (hits, counted) in measures.items():
-            chosen = these & counted
+        for measure, (hits, of_measure) in measures.items():
+            chosen = these & of_measure
             if chosen.any():
                 yield share_cell(place, measure, hits[chosen], labels[chosen])
 
@@ -227,7 +246,7 @@ def error_rates(
 
     Args:
         decider: keys and rules.
-        unmarked: distinct texts that nobody marked: text, tokens; kind, language, source where they are known.
+        unmarked: distinct texts that nobody marked: text, tokens, piece; kind, language, source where they are known.
         marked: texts that were marked under one of the keys: likewise, and user_id where a user is to be named.
         seed: seed of the edits.
         rewrites: what a model does with texts, by the words of its row.
@@ -358,6 +377,8 @@ def in_words(cell: ErrorCell | None) -> PageCell:
     count = f"{cell.hits:,} of {cell.texts:,}"
     if cell.rate is not None:
         lacks = f"lacks {cell.lacks:,} texts to show {cell.rate:g}" if cell.lacks else ""
+        if cell.pieces is not None and cell.pieces < cell.texts:
+            count += f", worth {counted(cell.pieces, 'independent piece')}"
         if cell.too_high:
             lacks = f"above {cell.rate:g}: believe no flag before the cause is known"
         return PageCell(count, f"{_rounded(cell.low, math.floor):.2g} to {_rounded(cell.high, math.ceil):.2g}", lacks)

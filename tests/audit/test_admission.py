@@ -107,7 +107,8 @@ def test_as_many_documents_as_are_said_to_be_needed_suffice(down_to, effect):
 
     row = {"kind": "key", "key_id": "k", "verdict": "undecided", "family": 4, "family_error": 0.01}
     row |= {"filter_sha256": None}
-    rows = [row | {"threshold": t, "tests": 900, "expected": 900 * t, "design_effect": effect} for t in thresholds]
+    row |= {"tests": 900, "clusters": 900_000, "design_effect": effect}
+    rows = [row | {"threshold": t, "expected": 900 * t} for t in thresholds]
     (sentence,) = admissions(rows, down_to)
     needed = int(re.search(r"about ([0-9,]+) documents", sentence)[1].replace(",", ""))
     assert verdict(needed) == "holds"
@@ -118,9 +119,10 @@ def test_what_each_key_can_be_admitted_to_is_one_sentence(registry):
     rows = audit(registry, {"k1": 1.0, "k2": 3.0})
     assert list(admissions(rows, 1e-2)) == [
         "k1 can be admitted down to 0.01",
-        "k2 cannot be admitted: its p-values are too small, or texts of the corpus carry its mark: audit it on texts "
-        "that are older than the key, which cannot, before you make another one; leave out no text for its score, "
-        "which would hide what is wrong",
+        "k2 cannot be admitted: its p-values are too small, or many texts share n-grams that it meets too well, as "
+        "fillings of a template do (a section [keys.filter] leaves these out), or texts of the corpus carry its mark: "
+        "audit it on texts that are older than the key, which cannot, before you make another one; leave out no text "
+        "for its score, which would hide what is wrong",
     ]
     nearer, far = (next(admissions(rows, down_to)) for down_to in (1e-3, 1e-5))
     numbers = [int(re.search(r"about ([0-9,]+) documents", said)[1].replace(",", "")) for said in (nearer, far)]
@@ -133,6 +135,7 @@ def test_what_each_key_can_be_admitted_to_is_one_sentence(registry):
 def test_the_sentence_that_an_auditor_signs_has_exact_limits(effect, low, high):
     """Limits are held against the binomial law itself; an effect of 4 is worth a quarter of the texts."""
     row = {"kind": "key", "measure": "rate", "key_id": "k", "method": "greenlist", "design_effect": effect}
+    row |= {"clusters": 5_000_000}  # as good as infinitely many
     rows = [row | {"threshold": t, "tests": 5000, "hits": h, "verdict": "holds"} for t, h in ((0.1, 300), (0.01, 15))]
     (said,) = signable(rows, 1e-6)
     assert said == (
@@ -145,6 +148,23 @@ def test_the_sentence_that_an_auditor_signs_has_exact_limits(effect, low, high):
     if effect == 1.0:
         assert stats.binom.sf(14, 5000, 0.00135) < 0.005 < stats.binom.sf(14, 5000, 0.00145)
         assert stats.binom.cdf(15, 5000, 0.00565) < 0.005 < stats.binom.cdf(15, 5000, 0.00555)
+
+
+@pytest.mark.parametrize("clusters", [1, 2, 5000])
+def test_texts_of_few_pieces_tell_no_rate(clusters):
+    """What is signed and what is admitted say how many independent pieces a corpus is worth, if these are few."""
+    row = {"kind": "key", "measure": "rate", "key_id": "k", "method": "greenlist", "design_effect": 1.0, "hits": 0}
+    row |= {"tests": 5000, "clusters": clusters, "threshold": 0.01, "expected": 50.0, "verdict": "undecided"}
+    row |= {"family": 8, "family_error": 0.01, "filter_sha256": None}
+    (signed,), (admitted,) = signable([row], 1e-6), admissions([row], 0.01)
+    told = {1: "1 independent piece", 2: "2 independent pieces", 5000: None}[clusters]
+    if told is None:
+        assert "k: of 5,000 unmarked texts 0 were flagged at 0.01; the rate is between 0 and 0.0011 with" in signed
+        assert "independent" not in admitted
+    else:
+        assert f"k: of 5,000 unmarked texts, {told}, 0 were flagged at 0.01; too few independent ones to tell" in signed
+        assert f"its 5,000 texts are worth {told}: texts of one template or account count together" in admitted
+        assert "[keys.filter]" in admitted
 
 
 def test_the_newest_audit_decides(registry):

@@ -106,17 +106,19 @@ def test_an_unmarked_corpus_passes(tmp_path, human_texts, capsys):
     assert (totals["hits"] <= totals["high"]).all()
     keys = rows.filter(pl.col("kind") == "key")
     assert keys["tests"].unique().to_list() == [len(human_texts)]  # a text that is posted twice counts once
-    assert keys.select("cluster", "clusters").unique().rows() == [("account", 50)]
+    ((cluster, clusters),) = keys.select("cluster", "clusters").unique().rows()
+    assert cluster == "account, piece"
+    assert 10 < clusters <= 50
     out = capsys.readouterr().out
     assert f"{len(human_texts) + 7} documents, {len(human_texts)} distinct texts" in out
     assert "TOO SMALL" not in out
     *_, admitted, signed = out.splitlines()
-    assert re.fullmatch(r"k1 can be admitted .*; for 1e-06 .*documents.* are needed", admitted)
+    assert re.fullmatch(r"k1 can be admitted .*; for 1e-06 .*documents.* are needed.*", admitted)
     (one,) = keys.filter(threshold=0.01).to_dicts()
     assert signed.startswith(
-        f"k1: of {len(human_texts):,} unmarked texts {one['hits']} were flagged at 0.01; the rate is"
+        f"k1: of {len(human_texts):,} unmarked texts, {clusters} independent pieces, {one['hits']} were flagged at 0.01"
     )
-    assert signed.endswith(" with 99 % confidence; 1e-06 is by law, not measured")
+    assert signed.endswith("; 1e-06 is by law, not measured")
     undecided = int((rows["verdict"] == "undecided").sum())
     assert undecided > 0
     assert f"{undecided} rows are undecided, for want of data: --all shows them" in out

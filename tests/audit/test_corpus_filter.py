@@ -1,6 +1,7 @@
 """Audits of keys that leave common n-grams out: half of the corpus teaches the other, and such a key is admitted."""
 
 import hashlib
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -118,9 +119,13 @@ def test_a_key_that_signatures_keep_from_admission_is_admitted_with_a_filter(tmp
     admit += ["--results", str(tmp_path / "audit")]
     text = {"demo": DEMO, "sha256": sha256_file(DEMO / "tokenizer.json")}
     config.write_text(CONFIG.format(filter="", **text))
-    assert run(calibrate, [str(config)]) == 3
-    assert "TOO SMALL: key short" in capsys.readouterr().out
+    assert run(calibrate, [str(config)]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"worth [2-9] independent pieces: texts of one template or account count together", said)
     assert run(brickscan, admit) == 2
+    refused = capsys.readouterr().err
+    assert "is undecided at every threshold" in refused
+    assert "[keys.filter]" in refused
     config.write_text(CONFIG.format(filter="filter = {}", **text))
     assert run(calibrate, [str(config)]) == 0
     rows = results.audits(str(tmp_path / "audit")).collect()

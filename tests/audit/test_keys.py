@@ -27,10 +27,10 @@ QUARTER, ERROR, BOUND = Fraction(1, 4), 0.01, 2.0
 SECRET = bytes(range(40, 72))
 
 
-def count(mark, tokens, messages=1, sample=1, clusters=None):
+def count(mark, tokens, messages=1, sample=1, accounts=None):
     documents = len(tokens.offsets) - 1
     return key_counts(
-        mark, messages, tokens, clusters or [str(i) for i in range(documents)], "ngram", THRESHOLDS, sample
+        mark, messages, tokens, accounts or [str(i) for i in range(documents)], "ngram", THRESHOLDS, sample
     )
 
 
@@ -53,14 +53,14 @@ def test_messages_are_spread_evenly():
 @pytest.mark.seconds
 def test_counts_are_those_of_a_scan(short):
     mark = GreenList(SECRET, 2, QUARTER)
-    found = count(mark, short, messages=500, sample=3, clusters=[str(i % 7) for i in range(len(short.offsets) - 1)])
+    found = count(mark, short, messages=500, sample=3, accounts=[str(i % 7) for i in range(len(short.offsets) - 1)])
     positions = scored_positions(short, 2, "ngram")
     best = log10_any_of(log10_greenlist(mark.best_two(short, positions, 500).score, positions.scored, QUARTER), 500)
     hits = [(10**best <= alpha).sum() for alpha in THRESHOLDS]
     sums = found.by_cluster()
     assert sums.hits.tolist() == hits
     assert (sums.tests == found.tests).all()
-    assert (sums.clusters == 7).all()
+    assert sums.clusters == pytest.approx(7, abs=1e-4)
     chance = critical_scores(law_of(QUARTER), positions.scored, THRESHOLDS, 500).chance
     assert sums.expected == pytest.approx(chance.sum(axis=0))
     for a, message in enumerate((0, 166, 333)):
@@ -142,6 +142,20 @@ def test_marked_text_in_the_corpus_is_caught_and_told_from_a_broken_law(human, t
     assert "too small" in said(count(mark, mixed, messages=100_000).by_cluster())
     law = law_counts(LawCase(format_for(QUARTER, 4), "ngram", 1024), mixed, np.arange(1000), b"seed", THRESHOLDS)
     assert "too small" not in [row.verdict for row in judge(counts(law.sums), ERROR)]
+
+
+@pytest.mark.seconds
+def test_fillings_of_one_template_decide_nothing():
+    """2,000 fillings of a template under each of 8 keys: some hit ten times as often as they should, others never."""
+    random = np.random.default_rng(6)
+    for number in range(8):
+        template, mark = random.integers(50_000, size=240), GreenList(bytes([number]) * 32, 4, QUARTER)
+        texts = np.tile(template, (2_000, 1))
+        texts[:, 8::10] = random.integers(50_000, size=texts[:, 8::10].shape)
+        found = count(mark, batch_tokens(texts.tolist()))
+        sums = found.by_cluster()
+        assert (sums.tests[0], sums.clusters[0]) == (2_000, 1)
+        assert set(said(sums)) == {"undecided"}
 
 
 def test_an_empty_text_is_no_hit():

@@ -126,7 +126,7 @@ def test_another_users_text_counts_as_misnamed(decider, folder):
 @few
 @given(st.integers(0, 20), st.integers(21, 5000), st.sampled_from([0.1, 0.01, 1e-4, 1e-6]))
 def test_limits_are_clopper_and_pearsons_and_the_texts_lacking_suffice(hits, texts, rate):
-    cell = rate_cell(PLACE, "flagged", np.arange(texts) < hits, rate)
+    cell = rate_cell(PLACE, "flagged", np.arange(texts) < hits, rate, np.arange(texts))
     exact = stats.binomtest(hits, texts).proportion_ci(0.95, "exact")
     assert (cell.low, cell.high) == pytest.approx((exact.low, exact.high), rel=1e-6, abs=1e-12)
     enough = stats.binomtest(hits, texts + cell.lacks).proportion_ci(0.95, "exact")
@@ -150,7 +150,7 @@ def test_a_share_is_stated_from_where_its_limits_are_near():
 @given(st.integers(0, 300), st.integers(1, 300))
 def test_limits_on_the_page_are_never_nearer_than_they_are(hits, texts):
     flags, each = np.arange(texts) < min(hits, texts), np.arange(texts)
-    for cell in (rate_cell(PLACE, "flagged", flags, 1e-3), share_cell(PLACE, "found", flags, each)):
+    for cell in (rate_cell(PLACE, "flagged", flags, 1e-3, each), share_cell(PLACE, "found", flags, each)):
         shown = in_words(cell).limits
         low, high = (float(limit) for limit in re.findall(r"[0-9][0-9.e-]*", shown)[-2:])
         assert low <= cell.low * (1 + 1e-9)
@@ -159,9 +159,24 @@ def test_limits_on_the_page_are_never_nearer_than_they_are(hits, texts):
 
 
 def test_a_rate_above_what_is_stated_warns():
-    cell = rate_cell(PLACE, "flagged", np.arange(1000) < 10, 1e-3)
+    cell = rate_cell(PLACE, "flagged", np.arange(1000) < 10, 1e-3, np.arange(1000))
     assert cell.too_high
     assert "believe no flag" in in_words(cell).lacks
+
+
+def test_fillings_of_one_template_show_no_rate():
+    """4,000 texts of one template, of two, and of one beside as many others; and a share that pieces agree on."""
+    one, two, beside = np.zeros(4000), np.arange(4000) % 2, np.arange(4000).clip(2000)
+    for hits in (0, 17, 300):
+        cell = rate_cell(PLACE, "flagged", np.arange(4000) < hits, 0.01, one)
+        assert (cell.pieces, cell.share, cell.high > 0.9, cell.low) == (1, None, True, 0)
+        assert "of 4,000, worth 1 independent piece" in in_words(cell).counted
+    assert rate_cell(PLACE, "flagged", np.zeros(4000, np.bool_), 0.01, two).high > 0.8
+    cell = rate_cell(PLACE, "flagged", np.zeros(4000, np.bool_), 0.01, beside)
+    assert (cell.pieces, cell.high > 0.5) == (3, True)
+    each = rate_cell(PLACE, "flagged", np.arange(4000) < 17, 0.01, np.arange(4000))
+    pairs = rate_cell(PLACE, "flagged", np.arange(4000) < 17, 0.01, np.arange(4000) // 2)
+    assert each.high < pairs.high < 2 * each.high
 
 
 def test_texts_too_short_to_be_scored_lower_no_rate(decider):
@@ -229,9 +244,10 @@ def test_every_attack_is_made_on_every_text_and_rewritings_are_counted(decider, 
 
 
 def test_the_file_beside_the_page_keeps_the_names_of_its_columns():
-    cell = rate_cell(CellPlace("edits", "lower", "100 to 199 tokens"), "flagged", np.zeros(9, np.bool_), 0.5)
+    place = CellPlace("edits", "lower", "100 to 199 tokens")
+    cell = rate_cell(place, "flagged", np.zeros(9, np.bool_), 0.5, np.arange(9))
     (listed,) = json.loads(twin({}, [cell]))["cells"]
-    columns = "part row among measure texts hits low high share rate lacks"
+    columns = "part row among measure texts hits low high share rate lacks pieces"
     assert list(listed) == columns.split()
     assert listed["among"] == "100 to 199 tokens"
 

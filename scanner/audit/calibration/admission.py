@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from scanner.audit.statistics.audit_rows import Row, failing
 from scanner.audit.statistics.hits import ClusterSums, cluster_sums, critical_scores_up_to, randomised_p
-from scanner.audit.statistics.judgement import RATIO_THAT_HOLDS, binomial_limits, poisson_limits
+from scanner.audit.statistics.judgement import RATIO_THAT_HOLDS, binomial_limits, few_clusters, poisson_limits
 from scanner.errors import Refused
+from scanner.printable import counted
 from scanner.watermark import Dedup, Format, Tokens
 from scanner.watermark.format import CountsHits, DrawsKeys
 from scanner.watermark.formats import format_of
@@ -164,7 +165,8 @@ def admission_of(
     holds = newest.filter(pl.col("kind") == "key", pl.col("verdict").is_in(_HOLD))
     if holds.is_empty():
         raise Refused(
-            f"key {key.key_id!r}: audit {newest['audit_id'][0]} is undecided at every threshold; take a larger corpus"
+            f"key {key.key_id!r}: audit {newest['audit_id'][0]} is undecided at every threshold"
+            f"{_worth(newest.to_dicts()[0])}; take a larger corpus, of other texts"
         )
     held = float(holds["threshold"].to_numpy().min())
     if held > down_to:
@@ -197,8 +199,9 @@ def _of(key: MasterKey) -> pl.Expr:
 
 
 _OR_MARKED = (
-    "or texts of the corpus carry its mark: audit it on texts that are older than the key, which cannot, before you "
-    "make another one; leave out no text for its score, which would hide what is wrong"
+    "or many texts share n-grams that it meets too well, as fillings of a template do (a section [keys.filter] leaves "
+    "these out), or texts of the corpus carry its mark: audit it on texts that are older than the key, which cannot, "
+    "before you make another one; leave out no text for its score, which would hide what is wrong"
 )
 
 
@@ -226,14 +229,16 @@ def signable(rows: Sequence[Row], down_to: float) -> Iterator[str]:
     """A sentence for each key of an audit that an auditor can sign: what was counted, and what is by law alone.
 
     Limits are Clopper and Pearson's of the one rate, 99 % together, for as many independent texts as the clusters are
-    worth. Without keys of a registry, those drawn for each text are told of.
+    worth; where these are too few, nothing is said of the rate. Without keys of a registry, those drawn for each text
+    are told of, which make each text a test of its own.
     """
     kind = "key" if any(row["kind"] == "key" for row in rows) else "law_best_total"
     counted = [row for row in rows if row["kind"] == kind and row["measure"] == "rate"]
     for which in dict.fromkeys((row["key_id"], row["method"]) for row in counted):
         of_one = [row for row in counted if (row["key_id"], row["method"]) == which]
         row = min(of_one, key=lambda row: abs(math.log10(row["threshold"] / SIGNED_AT)))
-        effect, tests, hits = row["design_effect"], row["tests"], row["hits"]
+        effect = row["design_effect"] * few_clusters(row["clusters"], _SIGNED_RISK)
+        tests, hits = row["tests"], row["hits"]
         low, high = binomial_limits(hits / effect, tests / effect, _SIGNED_RISK)
         doubted = any(one["verdict"] == "too small" for one in of_one)
         given = "texts that were given as unmarked" if doubted else "unmarked texts"
@@ -241,10 +246,34 @@ def signable(rows: Sequence[Row], down_to: float) -> Iterator[str]:
         under = f"{which[0]}: of" if kind == "key" else "of"
         measured = min((one["threshold"] for one in of_one if one["verdict"] in _HOLD), default=None)
         by_law = "" if measured is not None and measured <= down_to else f"; {down_to:g} is by law, not measured"
-        yield (
-            f"{under} {tests:,} {what} {hits:,} were flagged at {row['threshold']:g}; the rate is between "
-            f"{low:.2g} and {high:.2g} with 99 % confidence{by_law}"
-        )
+        rate = f"the rate is between {low:.2g} and {high:.2g} with 99 % confidence"
+        if kind == "key" and binomial_limits(0, tests / effect, _SIGNED_RISK).high > LARGEST_SIGNED:
+            rate = "too few independent ones to tell the rate"
+        of_pieces = f", {_pieces(row)}," if kind == "key" and row["clusters"] < tests else ""
+        yield f"{under} {tests:,} {what}{of_pieces} {hits:,} were flagged at {row['threshold']:g}; {rate}{by_law}"
+
+
+FEW_PIECES = 100
+"""Independent pieces below which a corpus tells little, whatever its texts: limits are a fifth wider and more."""
+
+LARGEST_SIGNED = 10 * SIGNED_AT
+"""Upper limit of the rate, if no text were flagged, above which texts are too few to say anything of it."""
+
+_TEMPLATES = (
+    "texts of one template or account count together. Give texts of others, or leave out what many of them share by a "
+    "section [keys.filter], as scans do with `filter`"
+)
+
+
+def _pieces(row: Row) -> str:
+    """How many independent pieces the texts of a corpus are worth."""
+    return counted(row["clusters"], "independent piece")
+
+
+def _worth(row: Row) -> str:
+    """A clause where the texts of a corpus are worth few independent ones."""
+    few = row["clusters"] < min(FEW_PIECES, row["tests"])
+    return f"; its {row['tests']:,} texts are worth {_pieces(row)}: {_TEMPLATES}" if few else ""
 
 
 def in_words(without: AuditedFilter) -> str:
@@ -257,9 +286,10 @@ def _sentence(rows: Sequence[Row], held: float | None, down_to: float) -> str:
     sentence = "can be admitted at no rate" if held is None else f"can be admitted down to {held:g}"
     if held is not None and held <= down_to:
         return sentence
-    needed = _documents_needed([row for row in rows if row["kind"] == "key"], down_to)
+    of_key = [row for row in rows if row["kind"] == "key"]
+    needed = _documents_needed(of_key, down_to)
     more = "more documents than can be told are" if needed is None else f"about {_round(needed):,} documents are"
-    return f"{sentence}; for {down_to:g} {more} needed"
+    return f"{sentence}; for {down_to:g} {more} needed{_worth(of_key[0])}"
 
 
 def _documents_needed(rows: Sequence[Row], down_to: float) -> float | None:
@@ -270,7 +300,9 @@ def _documents_needed(rows: Sequence[Row], down_to: float) -> float | None:
     if row is None or not row["expected"]:
         return None
     risk = row["family_error"] / row["family"] / 2  # a limit on one side, as `judge` draws it
-    effect, hits = row["design_effect"], 1.0
+    effect, hits = row["design_effect"] * few_clusters(row["clusters"], risk), 1.0
+    if not math.isfinite(effect):
+        return None
     while poisson_limits(hits / effect, risk).high * effect > RATIO_THAT_HOLDS * hits:
         hits *= 1.02
     return float(hits * row["tests"] / row["expected"] * row["threshold"] / down_to)

@@ -1,8 +1,9 @@
 """One key on one traffic: how often it flags unmarked text, by which n-grams, as rows of audits and as drawings.
 
 A single key's rate differs from the average over keys, since the same boilerplate meets the same draws in many
-documents. So the key is judged against a multiple of the stated rate, with the texts of one poster as a cluster. The
-spread between its messages, each of which meets other draws, shows how large such differences are.
+documents. So the key is judged against a multiple of the stated rate. Texts of one account count together, and so do
+those of one piece, as fillings of one template are (scanner.detection.sketches). The spread between the key's messages,
+each of which meets other draws, shows how large such differences are.
 
 N-grams behind small p-values are shown as counts, and their text only on request (SPEC §4). The families of tests are
 fixed by the configuration alone. Each gets an even share of the family-wise error: the law's methods, the best of all
@@ -12,7 +13,7 @@ Drawings are PNG bytes; they need matplotlib, which the extra `audit` installs.
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,13 +27,14 @@ from scanner.audit.calibration.calibration_plan import PANELS, CalibrationPlan, 
 from scanner.audit.calibration.wrong_names import DEDUP, NAMES_AT, NamesCase, NamesCounts
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, rate_rows, uniformity_rows
 from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums, chances, cluster_sums
-from scanner.audit.statistics.judgement import KEY_BOUND, RATIO_THAT_HOLDS
+from scanner.audit.statistics.judgement import KEY_BOUND, RATIO_THAT_HOLDS, clusters_of_one_size
+from scanner.detection.sketches import CORPUS_CONTEXT, EQUAL_IN_CORPUS, pieces_of, sketch
 from scanner.errors import Refused
 from scanner.registry import tokenizer_path
 from scanner.watermark import Dedup, Format, Positions, Tokens, Watermark
 from scanner.watermark.formats import FORMATS, format_of
 from scanner.watermark.laws import Law
-from scanner.watermark.positions import CommonNgrams, PositionRule
+from scanner.watermark.positions import CommonNgrams, PositionRule, reach_of
 from scanner.watermark.rule import log10_p_of, search
 from schemas.registry import AuditedFilter, MasterKey
 
@@ -57,12 +59,15 @@ class Ngram(NamedTuple):
 class KeyCounts(NamedTuple):
     """Counts of documents about a key; parts can be joined.
 
-    clusters: for each cluster of documents float64[1 + 2J]: documents, hits at J thresholds of the best message's
-    corrected p, and how many of them the law expects; single: int64[A, J], hits of A messages one by one;
-    single_expected: float64[J], of one of them; tests: documents; ngrams: by token ids.
+    tables: of parts of the documents, float64[D, 2J]: whether the best message's corrected p is a hit at each of J
+    thresholds, and the chance of it by the law; accounts: name of each document's account, or one of its own; sketches:
+    of what is scored of each; single: int64[A, J], hits of A messages one by one; single_expected: float64[J], of one
+    of them; tests: documents; ngrams: by token ids.
     """
 
-    clusters: dict[str, NDArray[np.float64]]
+    tables: tuple[NDArray[np.float64], ...]
+    accounts: tuple[str, ...]
+    sketches: tuple[bytes | None, ...]
     single: NDArray[np.int64]
     single_expected: NDArray[np.float64]
     tests: int
@@ -70,14 +75,14 @@ class KeyCounts(NamedTuple):
 
     def plus(self, other: "KeyCounts") -> "KeyCounts":
         """Both parts together."""
-        clusters, ngrams = dict(self.clusters), dict(self.ngrams)
-        for name, sums in other.clusters.items():
-            clusters[name] = clusters[name] + sums if name in clusters else sums
+        ngrams = dict(self.ngrams)
         for gram, more in other.ngrams.items():
             mine = ngrams.get(gram, Ngram(0, 0.0))
             ngrams[gram] = Ngram(mine.hits + more.hits, mine.excess + more.excess)
         return KeyCounts(
-            clusters,
+            self.tables + other.tables,
+            self.accounts + other.accounts,
+            self.sketches + other.sketches,
             self.single + other.single,
             self.single_expected + other.single_expected,
             self.tests + other.tests,
@@ -85,16 +90,37 @@ class KeyCounts(NamedTuple):
         )
 
     def by_cluster(self) -> ClusterSums:
-        """Sums over the clusters of documents, of the corrected p-values: each [J]."""
-        table = np.array(list(self.clusters.values()))
-        thresholds = (table.shape[1] - 1) // 2
-        tests, hits, expected = table[:, :1], table[:, 1 : 1 + thresholds], table[:, 1 + thresholds :]
-        return cluster_sums(hits, tests, expected / tests)
+        """Sums over accounts and pieces of documents, of the corrected p-values: each [J].
+
+        Documents of one account are alike, and so are those of one piece. Their squares are summed over accounts, and
+        over pieces, less over both (Cameron, Gelbach and Miller 2011). `clusters` is as many as would be worth as much
+        if all were of one size, (Σn)² / Σn², of accounts or of pieces, whichever are fewer: one template of 2,000 texts
+        beside 2,000 other texts is worth 4.
+        """
+        table, account = np.concatenate(self.tables), np.unique(np.array(self.accounts), return_inverse=True)[1]
+        piece = pieces_of(self.sketches, equal_places=EQUAL_IN_CORPUS)
+        both = np.unique(np.stack([account, piece]), axis=1, return_inverse=True)[1].ravel()
+        by_account, by_piece, by_both = (_clustered(table, labels) for labels in (account, piece, both))
+        squares = {
+            name: getattr(by_account, name) + getattr(by_piece, name) - getattr(by_both, name)
+            for name in ("hh", "he", "ee")
+        }
+        worth = min(clusters_of_one_size(account), clusters_of_one_size(piece))
+        return by_both._replace(**squares, clusters=np.full(len(by_both.hits), worth))
 
     def by_message(self) -> ClusterSums:
         """Sums over the sampled messages, of the p-values of one message: each [J]."""
         tests = np.full(len(self.single), self.tests)
         return cluster_sums(self.single, tests, np.broadcast_to(self.single_expected / self.tests, self.single.shape))
+
+
+def _clustered(table: NDArray[np.float64], labels: NDArray[np.int64]) -> ClusterSums:
+    """Sums over clusters of documents, of a row of hits and chances each."""
+    thresholds, place = table.shape[1] // 2, np.unique(labels, return_inverse=True)[1]
+    sums = np.zeros((place.max() + 1, table.shape[1]))
+    np.add.at(sums, place, table)
+    tests = np.bincount(place)[:, None]
+    return cluster_sums(sums[:, :thresholds], tests, sums[:, thresholds:] / tests)
 
 
 def sampled_messages(count: int, most: int) -> NDArray[np.int64]:
@@ -106,7 +132,7 @@ def key_counts(
     mark: Watermark,
     messages: int,
     tokens: Tokens,
-    clusters: Sequence[str],
+    accounts: Sequence[str],
     dedup: Dedup,
     thresholds: Sequence[float],
     sample: int,
@@ -114,8 +140,8 @@ def key_counts(
 ) -> KeyCounts:
     """Score documents as a scan does, under all messages, and under a sample of the messages, one by one.
 
-    clusters: name of each document's cluster, such as its account; clusters can be taken for independent. sample: most
-    messages that are scored one by one. common: n-grams that are left out, learnt from other texts; None: none.
+    accounts: name of each document's account, or one of its own. sample: most messages that are scored one by one.
+    common: n-grams that are left out, learnt from other texts; None: none.
 
     Raises:
         Refused: the key's format has no law.
@@ -134,24 +160,24 @@ def key_counts(
         single.append((p[:, None] <= log10_alpha).sum(axis=0))
         _add_ngrams(ngrams, mark, law, tokens, positions, message, p <= np.log10(EXCESS_AT))
     top = sorted(ngrams.items(), key=lambda item: -item[1][1])[:KEPT_NGRAMS]
-    table = np.concatenate(
-        [
-            np.ones((len(log10_p), 1)),
-            log10_p[:, None] <= log10_alpha,
-            chances(law, distinct, thresholds, messages)[which],
-        ],
-        axis=1,
-    )
-    names, place = np.unique(np.array(clusters, object).astype(str), return_inverse=True)
-    sums = np.zeros((len(names), table.shape[1]))
-    np.add.at(sums, place, table)
+    chance = chances(law, distinct, thresholds, messages)[which]
     return KeyCounts(
-        dict(zip(names.tolist(), sums, strict=True)),
+        (np.concatenate([log10_p[:, None] <= log10_alpha, chance], axis=1),),
+        tuple(accounts),
+        tuple(_sketches(mark.rule, tokens, positions)),
         np.array(single, np.int64),
         np.asarray(chances(law, distinct, thresholds)[which].sum(axis=0), np.float64),
         len(log10_p),
         {gram: Ngram(int(hits), excess) for gram, (hits, excess) in top},
     )
+
+
+def _sketches(rule: PositionRule, tokens: Tokens, positions: Positions) -> Iterator[bytes | None]:
+    """Sketches of the n-grams of each document that are scored."""
+    for begin, end, first, last in zip(
+        tokens.offsets, tokens.offsets[1:], positions.offsets, positions.offsets[1:], strict=False
+    ):
+        yield sketch(tokens.ids[begin:end], max(reach_of(rule), CORPUS_CONTEXT), positions.index[first:last] - begin)
 
 
 def _add_ngrams(
@@ -288,7 +314,7 @@ def all_rows(
     if names:
         rows += rate_rows(share, _names_answers(names), NAMES_AT)
     if plan.audited is not None:
-        cluster = "account" if plan.columns.account else "document"
+        cluster = "account, piece" if plan.columns.account else "piece"
         dedup = plan.audited.config.dedup
         answers = [
             answer

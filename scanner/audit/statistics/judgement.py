@@ -89,6 +89,15 @@ def few_clusters(clusters: float, risk: float) -> float:
     return float((special.stdtrit(clusters - 1, 1 - risk) / special.ndtri(1 - risk)) ** 2)
 
 
+def clusters_of_one_size(labels: NDArray[np.generic]) -> float:
+    """As many clusters of one size as the clusters of N texts are worth: (Σn)² / Σn², whole where sizes are equal.
+
+    labels: of each text's cluster, [N]. One template of 2,000 texts beside 2,000 other texts is worth 4.
+    """
+    sizes = np.unique(labels, return_counts=True)[1].astype(np.float64)
+    return round(float(sizes.sum() ** 2 / (sizes**2).sum()), 6)
+
+
 RATIO_THAT_HOLDS = 2.0
 """Ratio of a rate's upper limit to its expectation up to which the rate holds."""
 
