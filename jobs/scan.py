@@ -114,6 +114,7 @@ def _of_audit(audit: "ScanAudit") -> dict[str, Any]:
         "warnings": audit.warnings(),
         "texts": audit.traffic.texts,
         "flagged": audit.traffic.flagged,
+        "flagged_pieces": audit.traffic.pieces,
         "expected_false": None if audit.advice or not math.isfinite(audit.expected_false) else audit.expected_false,
         "canaries": None if audit.canaries is None else audit.canaries._asdict(),
         "reserved": audit.traffic.reserved,

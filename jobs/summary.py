@@ -15,6 +15,7 @@ from scanner.printable import counted, one_in, printable
 from schemas.words import AuditState
 
 if TYPE_CHECKING:
+    from scanner.audit.in_every_scan.traffic import Traffic
     from scanner.cluster.scan import ScanOutcome
     from scanner.results.scan_list import WholeInput
 
@@ -57,10 +58,20 @@ def verdict_in_words(audit: ScanAudit) -> str:
     return f"{ending}; on decoy keys at most twice the stated rates, for p from {max(known):g} up"
 
 
+def texts_and_pieces(traffic: "Traffic") -> str:
+    """How many distinct texts are flagged, and, where they are fewer, independent pieces."""
+    texts = counted(traffic.flagged, "distinct text")
+    if traffic.pieces is None or not 0 < traffic.pieces < traffic.flagged:
+        return texts
+    return f"{texts}, {counted(traffic.pieces, 'independent piece')} (the others are near-duplicates)"
+
+
 def false_flags_in_words(audit: ScanAudit) -> str:
     """How many flags chance explains, and the share of false flags by the reserved messages."""
     texts = audit.traffic
     chance = f"{number(audit.expected_false)} expected at most by chance, among {counted(texts.texts, 'distinct text')}"
+    if texts.pieces is not None and 0 < texts.pieces < texts.flagged:
+        chance += " on average; near-duplicates are flagged together or not at all, so nights differ widely from it"
     if audit.false_share is None:
         return chance
     share, limits = audit.false_share
@@ -229,7 +240,7 @@ def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
     whole = _whole(outcome)
     flagged = counted(whole.flagged, "document")
     if outcome.audit is not None:
-        flagged += f", {counted(outcome.audit.traffic.flagged, 'distinct text')}"
+        flagged += f", {texts_and_pieces(outcome.audit.traffic)}"
     if whole.canaries:
         flagged += f", beside {whole.canaries:,} of canaries, found and named right"
     yield from _line("flagged", f"{flagged}, at a false-positive rate of {one_in(math.log10(false_positive_rate))}")

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from jobs.summary import summary
 from scanner import results
 from scanner.cluster import machines, todo
 from scanner.cluster import scan as scan_module
@@ -412,3 +413,15 @@ def test_a_plan_holds_no_secret(night, registry):
     for secret in secrets:
         assert secret.encode() not in pickled
         assert bytes.fromhex(secret) not in pickled
+
+
+def test_summary_has_pieces_beside_flags(night, registry, marked, plain):
+    """Five edits of one marked text and one text of another user: six distinct texts, two independent pieces."""
+    alice, bob = (message_of(registry, "green", user) for user in ("alice", "bob"))
+    edits = [f"{marked(alice, 60, 1)} {plain(4, seed)}" for seed in range(5)]
+    night.write("a", [*edits, marked(bob, 60, 2), plain(60, 9)])
+    outcome = night.scan()
+    assert (outcome.audit.traffic.flagged, outcome.audit.traffic.pieces) == (6, 2)
+    said = " ".join(summary(outcome, night.results, 1e-6).split())
+    assert "6 documents, 6 distinct texts, 2 independent pieces (the others are near-duplicates)" in said
+    assert "near-duplicates are flagged together or not at all" in said

@@ -45,6 +45,7 @@ from scanner.audit.statistics.judgement import KEY_BOUND, Limits, counts, poisso
 from scanner.results import queries
 from scanner.results.account_posts import count_refuted
 from scanner.results.current_rows import flags
+from scanner.results.false_discoveries import pieces_of_evidence
 from scanner.scan_plan import Plan
 from scanner.watermark.formats import format_of
 from schemas.audit import KNOCKOFFS, RESERVED_TEXT
@@ -89,6 +90,7 @@ class ScanAudit:
             "decoys": sum(row["tests"] for row in of_documents) // len(THRESHOLDS),
             "texts": self.traffic.texts,
             "flagged": self.traffic.flagged,
+            "flagged_pieces": "unknown" if self.traffic.pieces is None else self.traffic.pieces,
             "expected_false": f"{self.expected_false:.3g}",
             "reserved": self.traffic.reserved,
             "unheld": self.traffic.unheld,
@@ -220,6 +222,9 @@ def audit_scan(
         of_units = pl.col("shard_id").is_in(list(units))  # flags by weights have no row among verdicts
         differing = flags(plan.results).filter(of_units, proof=Proof.DIFFERS).select(pl.len()).collect().item()
         accounts = count_refuted(plan.results, units)
+        of_input = pl.col("shard_id").is_in([*shards, *earlier, *units])
+        of_traffic = ~pl.col("account_id").is_in(of_canaries).fill_null(value=False)
+        pieces = pieces_of_evidence(flags(plan.results).filter(of_input, of_traffic))["piece"]
         is_text = pl.col("kind") == RESERVED_TEXT
         counts, reserved = counted.filter(~is_text & ~pl.col("shard_id").is_in(earlier)), counted.filter(is_text)
         decoys = counts.group_by(COUNT_KEY_COLUMNS).agg(pl.col(SUMMED_COLUMNS).sum())
@@ -229,6 +234,7 @@ def audit_scan(
             verdicts = verdicts.filter(~pl.col("account_id").is_in(of_canaries).fill_null(value=False))
         traffic = measure(verdicts, rate, reserved)
         traffic = traffic._replace(unproved=traffic.unproved + differing, unproved_accounts=accounts)
+        traffic = traffic._replace(pieces=None if pieces.null_count() else pieces.n_unique())
         return decoys.collect(engine="streaming"), traffic, canary_counts
 
     return judge_scan(plan, scan_id, *queries.ask(plan.results, read_counts))
@@ -283,6 +289,8 @@ def _false_share(plan: Plan, traffic: Traffic, reserved: Sequence[ClusterSums]) 
     if not traffic.flagged or not all(shares):
         return None
     effect = max((count.design_effect for sums in reserved for count in counts(sums)), default=1.0)
+    if traffic.pieces:  # texts of one piece have the same best message: they say as much as one
+        effect = max(effect, traffic.flagged / traffic.pieces)
     limits = poisson_limits(traffic.reserved / effect, FALSE_SHARE_RISK)
     scale = 1 / (float(np.mean(shares)) * traffic.flagged)
     low, high = (min(limit * effect * scale, 1.0) for limit in limits)

@@ -46,7 +46,8 @@ class Traffic(NamedTuple):
     hits: by key, int64[R, J]: for each reserved message that is the best of a text at p ≤ 0.1, the texts at each of J
     thresholds; scans: ids of the scans that wrote the verdicts; without_few: by key, its hits without the texts of one
     account, of two, and so on to a few; unproved: rows whose proof came out differently; unproved_accounts: the same of
-    accounts; lengths: texts by number of scored positions, as rows have it.
+    accounts; lengths: texts by number of scored positions, as rows have it; pieces: of evidence that the flagged texts
+    are, as fillings of one template are one (scanner.detection.sketches), None: too many to tell.
     """
 
     texts: int
@@ -59,6 +60,7 @@ class Traffic(NamedTuple):
     unproved: int = 0
     unproved_accounts: int = 0
     lengths: Mapping[int, int] = MappingProxyType({})
+    pieces: int | None = None
 
 
 def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame) -> Traffic:
