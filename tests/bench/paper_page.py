@@ -88,9 +88,21 @@ def _figure(kept: Kept, folder: Path, which: str) -> dict[str, Any]:
     (folder / f"false-positives{which}.csv").write_text(text.getvalue(), encoding="utf-8")
     ratios = [(f"{threshold:g}", _ratios(rows, threshold)) for threshold in (1e-3, 1e-5)]
     left_out = [row for row in rows if (row["test"], row["dedup"]) == PANELS[-1][:2]]
-    between = [limits(row)[0] <= row["expected"] <= limits(row)[1] for row in left_out]
+    telling = [row for row in left_out if tells(row)]
+    between = [limits(row)[0] <= row["expected"] <= limits(row)[1] for row in telling]
     counts = {"pieces": kept["pieces"], "tests": rows[0]["tests"], "of_keys": rows[0]["clusters"]}
-    return counts | {"ratios": ratios, "between": sum(between), "left_out": len(between)}
+    counts |= {"between": sum(between), "telling": len(telling), "mute": len(left_out) - len(telling)}
+    return counts | {"ratios": ratios, "told": TOLD_APART}
+
+
+TOLD_APART = 3
+"""Times of the expected count, or parts of it, that a cell must tell from the expected one to be counted."""
+
+
+def tells(row: Kept) -> bool:
+    """Whether limits would leave out TOLD_APART times, and one in TOLD_APART, of a count that is as expected."""
+    low, high = limits(row | {"hits": row["expected"]})
+    return bool(row["expected"] <= TOLD_APART * low and high <= TOLD_APART * row["expected"])
 
 
 def _ratios(rows: Sequence[Kept], threshold: float) -> str:
@@ -109,7 +121,8 @@ def _ratios(rows: Sequence[Kept], threshold: float) -> str:
 def _times(row: Kept) -> str:
     low, high = limits(row)
     shown = (f"{count / row['expected']:,.0f}" if count >= 10 * row["expected"] else f"{count / row['expected']:.2g}" for count in (row["hits"], low, high))  # fmt: skip # noqa: E501
-    return "{} ({} to {})".format(*shown) + f", {row['hits']:,} hits"
+    mute = ": cannot tell" if low <= row["expected"] <= high and not tells(row) else ""
+    return "{} ({} to {}{})".format(*shown, mute) + f", {row['hits']:,} hits"
 
 
 def draw(rows: Sequence[Mapping[str, Any]], scheme: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from tests.bench.paper import STEPS, main, publish
-from tests.bench.paper_page import _compared, _directions, limits, write_page
+from tests.bench.paper_page import _compared, _directions, limits, tells, write_page
 from tests.support.from_packages import MODEL
 
 ROW = {"method": "gumbel", "window": 4, "test": "z", "dedup": "none", "threshold": 1e-5, "tests": 1000, "clusters": 10}
@@ -32,6 +32,10 @@ def test_the_page_has_what_was_kept_and_says_what_was_not_run(tmp_path):
     assert "10 keys × 100 pieces of 256 tokens, none of which overlap: 1,000 tests in each cell" in text
     assert "| 140 (" in text  # 70 hits for half of one expected
     assert ", 70 hits |" in text
+    assert "0 cells are, and the limits of 0 of these hold the expected count. The other 2 tell nothing" in " ".join(
+        text.split()
+    )
+    assert ": cannot tell), 1 hits |" in text
     for step in set(STEPS) - {"figure-1"}:
         assert f"**Not run yet**: `make paper STEPS={step}` runs it." in text
     assert "| 0.001 | Aaronson et al. (Gumbel) | 0.80 | 0.72 | 0.67 | 0.62 |" in text  # the paper's own
@@ -50,6 +54,14 @@ def test_limits_are_exact_for_independent_keys_and_wider_for_few_that_differ():
     exact = stats.binomtest(7, 1000).proportion_ci(0.95, "exact")
     assert many == pytest.approx((1000 * exact.low, 1000 * exact.high), rel=1e-6)
     assert unlike[0] < few[0] < many[0] < many[1] < few[1] < unlike[1]
+
+
+@pytest.mark.parametrize(
+    ("expected", "effect", "telling"), [(6.7, 41.0, False), (10.0, 1.0, True), (8082.0, 41.0, True)]
+)
+def test_a_cell_tells_something_if_three_times_as_many_would_show(expected, effect, telling):
+    row = ROW | {"tests": 1_000_000, "hits": 1, "expected": expected, "design_effect": effect, "clusters": 10}
+    assert tells(row) is telling
 
 
 def figure(method: str, value: float, window: int, hits: int, attack: str | None) -> dict:

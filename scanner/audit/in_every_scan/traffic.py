@@ -277,8 +277,10 @@ def _clustered(counts: pl.DataFrame) -> ClusterSums:
 
 
 def unheld_moments(traffic: Traffic, rate: float) -> ClusterSums:
-    """Flags for messages that nobody held, where a text is flagged by chance at the rate."""
+    """Flags for messages that nobody held, where a text is flagged by chance at the rate; pieces are the clusters."""
     hits, texts, chance = float(traffic.unheld), float(traffic.texts), rate
+    alike = traffic.flagged / traffic.pieces if traffic.pieces else 1.0  # flagged texts of a piece
     sums = {"tests": texts, "hits": hits, "expected": texts * chance, "clusters": texts}
-    squares = {"hh": hits, "he": hits * chance, "ee": texts * chance**2}  # a text is one test: its hit is 0 or 1
+    # a text is one test: its hit is 0 or 1; those of a piece are hits together
+    squares = {"hh": hits * alike, "he": hits * chance, "ee": texts * chance**2}
     return ClusterSums(**{name: np.array([value]) for name, value in (sums | squares).items()})
