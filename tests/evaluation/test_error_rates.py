@@ -311,11 +311,15 @@ def test_files_that_do_not_fit_are_refused(folder, monkeypatch):
 def test_say_once_what_every_row_lacks():
     """A column in which no row has enough texts for its claim says so above, not in each row."""
     column = [("flagged", "all", "flagged at 1e-06")]
-    few = [rate_cell(CellPlace("unmarked", row, "all"), "flagged", np.zeros(1000, np.bool_), 1e-6) for row in "ab"]
+    each = np.arange(4_000_000)
+    few = [
+        rate_cell(CellPlace("unmarked", row, "all"), "flagged", np.zeros(1000, np.bool_), 1e-6, each[:1000])
+        for row in "ab"
+    ]
     found = table(few, "unmarked", "By part", column)
     assert "about 3,700,000 are needed" in found["heads"][0]
     assert [cell.lacks for _, cells in found["lines"] for cell in cells] == ["", ""]
-    enough = rate_cell(CellPlace("unmarked", "c", "all"), "flagged", np.zeros(4_000_000, np.bool_), 1e-6)
+    enough = rate_cell(CellPlace("unmarked", "c", "all"), "flagged", np.zeros(4_000_000, np.bool_), 1e-6, each)
     found = table([*few, enough], "unmarked", "By part", column)
     assert found["heads"] == ["flagged at 1e-06"]
     assert [bool(cell.lacks) for _, cells in found["lines"] for cell in cells] == [True, True, False]
