@@ -53,46 +53,38 @@ def pieces_of(
 
     Example: of five texts the second and the fifth are fillings of one template: [0, 1, 2, 3, 1].
     """
-    parent = np.arange(len(sketches))
+    # in numpy, since commands that list flags would start half a second later with a compiler
+    piece = np.arange(len(sketches))
     texts = np.array([text for text, known in enumerate(sketches) if known is not None], np.int64)
     group = np.zeros(len(texts), np.int64) if groups is None else groups[texts]
     places = np.frombuffer(b"".join(filter(None, sketches)), "<u4").reshape(len(texts), SKETCH_PLACES)
     for place in range(SKETCH_PLACES):
+        # 1. texts are neighbours by what they have in this place
         order = np.lexsort((places[:, place], group))
-        _join_neighbours(places, group, texts, order, place, equal_places, parent)
-    for text in range(len(parent)):  # a parent has a smaller number, whose own parent is settled
-        parent[text] = parent[parent[text]]
-    return parent
+        a, b = order[:-1], order[1:]
+        near = (group[a] == group[b]) & (places[a, place] == places[b, place]) & (piece[texts[a]] != piece[texts[b]])
+        a, b = a[near], b[near]
+        # 2. those that agree in enough places are joined
+        for begin in range(0, len(a), _PAIRS_AT_ONCE):
+            some = slice(begin, begin + _PAIRS_AT_ONCE)
+            alike = (places[a[some]] == places[b[some]]).sum(axis=1) >= equal_places
+            for one, other in zip(texts[a[some][alike]].tolist(), texts[b[some][alike]].tolist(), strict=True):
+                first, second = _root(piece, one), _root(piece, other)
+                piece[max(first, second)] = min(first, second)
+        # 3. each text has the number of its piece again
+        while ((settled := piece[piece]) != piece).any():
+            piece = settled
+    return piece
 
 
-@kernel
-def _join_neighbours(
-    places: NDArray[np.uint32],
-    group: NDArray[np.int64],
-    texts: NDArray[np.int64],
-    order: NDArray[np.int64],
-    place: int,
-    equal_places: int,
-    parent: NDArray[np.int64],
-) -> None:
-    """Join texts that are neighbours by what they have in one place, and agree in so many."""
-    for i in range(1, len(order)):
-        a, b = order[i - 1], order[i]
-        if group[a] != group[b] or places[a, place] != places[b, place]:
-            continue
-        one, other = texts[a], texts[b]
-        while parent[one] != one:
-            one = parent[one]
-        while parent[other] != other:
-            other = parent[other]
-        parent[texts[a]], parent[texts[b]] = one, other  # so that chains stay short
-        if one == other:
-            continue
-        equal = 0
-        for j in range(SKETCH_PLACES):
-            equal += places[a, j] == places[b, j]
-        if equal >= equal_places:
-            parent[max(one, other)] = min(one, other)
+_PAIRS_AT_ONCE = 1 << 16
+
+
+def _root(piece: NDArray[np.int64], text: int) -> int:
+    while piece[text] != text:
+        piece[text] = piece[piece[text]]
+        text = int(piece[text])
+    return text
 
 
 def sketch(ids: NDArray[np.uint32], context: int, places: NDArray[np.int64] | None = None) -> bytes | None:
