@@ -32,6 +32,39 @@ class Naming(StrEnum):
     CONTRADICTED = "contradicted"  # in no table: the row contradicts itself or the registry, and names nobody
 
 
+class NamingCondition(StrEnum):
+    """What must hold before a text names a user; check_claim.py checks each, or says that it does not."""
+
+    TEXT = "text"  # what is scored is the stored text: its first part, its manifests, its normal form
+    TOKENS = "tokens"  # by the tokenizer of the key
+    POSITIONS = "positions"  # each with a whole window counts once, but for n-grams that many texts have
+    PART = "part"  # of a text: it is one that is looked at in every text
+    LENGTH = "length"  # as many positions as the configuration asks for
+    KEY = "key"  # the p-values of its format hold over the draw of the key
+    TESTS = "tests"  # p is corrected for all messages, parts, keys and looks
+    SCORE = "score"  # the proof gives the same score and p
+    RATE = "rate"  # p is at most the false-positive rate (SPEC_2 §3, rule 1)
+    OWN_EVIDENCE = "own evidence"  # so is p on what no other message reads, or no other passes (rule 2)
+    OTHER_KEYS = "other keys"  # where one mark raises the scores of others, none passes under another key or look
+    RESERVED = "reserved"  # the message is one that users are given
+    HOLDER = "holder"  # a user held the message when the document existed, and the registry is as scans saw it
+
+
+UNMET_CONDITION = {
+    Naming.UNALLOCATED: NamingCondition.HOLDER,
+    Naming.EVERYBODY: NamingCondition.HOLDER,
+    Naming.HELD_LATER: NamingCondition.HOLDER,
+    Naming.REMOVED: NamingCondition.HOLDER,
+    Naming.CONTRADICTED: NamingCondition.HOLDER,
+    Naming.RESERVED: NamingCondition.RESERVED,
+    Naming.AMBIGUOUS: NamingCondition.OWN_EVIDENCE,
+    Naming.UNDECIDED: NamingCondition.OWN_EVIDENCE,
+    Naming.ASSUMED: NamingCondition.KEY,
+    Naming.UNPROVED: NamingCondition.SCORE,
+    Naming.NONE: NamingCondition.RATE,
+}
+"""Why a text names nobody, by the condition that does not hold."""
+
 OF_REGISTRY = (
     *(Naming.NAMED, Naming.UNALLOCATED, Naming.EVERYBODY, Naming.HELD_LATER, Naming.RESERVED, Naming.REMOVED),
 )

@@ -1,4 +1,4 @@
-"""Checks one claim about a watermarked text. It needs Python 3.9 or newer, and nothing else.
+"""Checks one claim about a watermarked text. It needs Python 3.9 or newer, and for one of its checks a library.
 
   python -I check_claim.py FOLDER SECRET_FILE [LIST HEAD]
 
@@ -6,8 +6,9 @@ Take this file from a copy of brickscan that you trust, never from who makes the
 claim.json (what is claimed), text.txt, tokens.csv (each token of the text in order, and whether it is scored),
 tokenizer.json, and at most scored.txt and README; with anything else in it a claim is refused. SECRET_FILE holds the
 key as hexadecimal text; whoever keeps it in escrow, or a court, has it. LIST is a copy of the list of published
-commitments from where it is public, and HEAD a head of it that somebody kept from before the text was posted. Where the
-library `tokenizers` is installed, the text is tokenised again.
+commitments from where it is public, and HEAD a head of it that somebody kept from before the text was posted. The
+library `tokenizers` tokenises the text again; without it the script checks all the rest, says NOT CHECKED of the
+tokens, and exits with 3.
 
 It prints what holds, what FAILS, what was NOT CHECKED for want of something, and what it never checks. It exits with 1
 where something fails, with 3 where something could not be checked, else with 0. The watermark is specified in SPEC.md
@@ -20,10 +21,13 @@ import sys
 if __name__ == "__main__" and not sys.flags.isolated:
     sys.exit("run it as: python -I check_claim.py FOLDER SECRET_FILE [LIST HEAD]; -I keeps modules of others out")
 
+import contextlib
 import csv
 import datetime
 import decimal
+import functools
 import hashlib
+import io
 import json
 import math
 import re
@@ -45,20 +49,41 @@ WEAK = -3.0  # log10 p, corrected, above which a claim fails: chance alone would
 LARGEST = 2**30  # bytes of a file of a claim
 KNOWN = {"claim.json", "text.txt", "scored.txt", "tokens.csv", "tokenizer.json", "README"}
 BLANK = "\u2581"  # the sign of a blank in many tokenizers
-MAGIC = "\ufeff" + "".join(chr(0xFE00 + b if b < 16 else 0xE0100 + b - 16) for b in b"C2PATXT\0\1")
-ARMOUR = r"(?:[^\w\n]|NOTE){0,20}-----BEGIN C2PA MANIFEST-----\s{1,2}\S+\s{1,2}-----END C2PA MANIFEST-----[^\w\n]{0,20}"
-MANIFEST = re.compile(rf"{MAGIC}[\ufe00-\ufe0f\U000e0100-\U000e01ef]*|\r?\n{ARMOUR}\Z|{ARMOUR}(?:\r?\n|\Z)")
+MARKER = "\ufeff" + "".join(chr(0xFE00 + b if b < 16 else 0xE0100 + b - 16) for b in b"C2PATXT\0\1")
+WRAPPER = re.compile(f"{MARKER}([\ufe00-\ufe0f\U000e0100-\U000e01ef]*)")
+LINE_BEGIN, LINE_END = r"[^\S\n]*(?:#|//|--|/\*|<!--|;|%|NOTE)?[^\S\n]*", r"[^\S\n]*(?:\*/|-->)?[^\S\n]*"
+REFERENCE = r"\s{1,2}(?:https?://|data:application/c2pa;base64,)\S+\s{1,2}"
+BLOCK = f"{LINE_BEGIN}-----BEGIN C2PA MANIFEST-----{REFERENCE}-----END C2PA MANIFEST-----{LINE_END}"
+ARMOUR = re.compile(rf"(?:\r?\n|\A){BLOCK}\Z|(?:(?<=\n)|\A){BLOCK}\r?\n")
+MOST_TERMS = 10_000_000  # that are computed for the other messages of a key of version 1: a minute or so
+RESERVED_EVERY = 20  # messages, of which the last is never given to anybody
 PLAIN = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents", "Nmt", "BertNormalizer", "ByteLevel"}
-NEVER = """\
-what this file never checks:
-- which user the message belongs to, who wrote the text, and who posted it; text can be quoted
-- that whoever holds the key did not mark the text themselves: they can, for any message
-- how many texts were looked at before this one was chosen; multiply p by their number
-- that key and tokenizer were not chosen so that ordinary text seems marked: draw of the key, and whether the SHA-256 of
-  the tokenizer is that which the model's maker publishes
-- that no other list of keys was published, and that HEAD is older than the text
-- what README says: whoever makes the claim wrote it
-- that this file is brickscan's own: take it from a copy that you trust, never from who makes the claim"""
+CONDITIONS = {
+    "text": "that scored.txt, or text.txt, is what is scored of the text",
+    "tokens": "that the tokens are those of the text",
+    "positions": "that each token counts, or is left out for a reason",
+    "part": "that a part is one of those that are looked at in every text",
+    "key": "that the key is the one that was committed to",
+    "tests": "that p is corrected for all messages, parts and tests",
+    "score": "that score and p follow from key, message and tokens",
+    "rate": "that chance alone does this seldom",
+    "own evidence": "that the text is not as well explained by another message",
+    "reserved": "that the message can be given to a user",
+}
+"""What must hold before brickscan names a user by a text, and is checked here; NEVER has the rest of it."""
+NEVER = {
+    "holder": "which user the message belongs to, who wrote the text, and who posted it; text can be quoted",
+    "other keys": "that no message of another key, or in the text's normal form, is found as well; under keys of "
+    "version 1 several that are found name nobody",
+    "length": "that the text is as long as scans ask for; p holds for texts of any length",
+    "marked by others": "that whoever holds the key did not mark the text themselves: they can, for any message",
+    "looks": "how many texts were looked at before this one was chosen; multiply p by their number",
+    "choice": "that key and tokenizer were not chosen so that ordinary text seems marked: draw of the key, and whether "
+    "the SHA-256 of the tokenizer is that which the model's maker publishes",
+    "list": "that no other list of keys was published, and that HEAD is older than the text",
+    "README": "what README says: whoever makes the claim wrote it",
+    "script": "that this file is brickscan's own: take it from a copy that you trust, never from who makes the claim",
+}
 
 
 def siphash24(key: bytes, data: bytes) -> int:
@@ -85,6 +110,7 @@ def siphash24(key: bytes, data: bytes) -> int:
     return v[0] ^ v[1] ^ v[2] ^ v[3]
 
 
+@functools.lru_cache(maxsize=1024)
 def chacha8(key: bytes, counter: int, nonce: int) -> list[int]:
     """One ChaCha block of 8 rounds: 16 words."""
     fixed = b"expand 32-byte k" + key
@@ -128,13 +154,22 @@ class Mark:
         n, whole = self.gamma.numerator, self.gamma.denominator
         return gamma == f"{n}/{whole}" and n < whole <= 256 and whole & (whole - 1) == 0
 
-    def term(self, ngram: tuple[int, ...], message: int) -> float:
+    @functools.lru_cache(maxsize=1024)  # noqa: B019 - one mark a process
+    def nonce(self, window: "tuple[int, ...]") -> int:
+        """The nonce of a window."""
+        return siphash24(self.sip, b"".join(token.to_bytes(4, "little") for token in window))
+
+    def is_shared(self, ngram: "tuple[int, ...]") -> bool:
+        """Whether all users of a group read the same number at this step."""
+        return self.groups is not None and (self.nonce(ngram[:-1]) >> 32) * 3 >> 32 == 0
+
+    def term(self, ngram: "tuple[int, ...]", message: int) -> float:
         """What one scored token adds to the score of a message."""
-        nonce = siphash24(self.sip, b"".join(token.to_bytes(4, "little") for token in ngram[:-1]))
+        nonce = self.nonce(ngram[:-1])
         number = message
         if self.groups is not None:
             group, user = divmod(message, self.groups)
-            number = group if (nonce >> 32) * 3 >> 32 == 0 else group * 2**16 + user
+            number = group if self.is_shared(ngram) else group * 2**16 + user
         entry = ngram[-1] + number if self.version == 1 else ngram[-1] * 2**32 + number
         if not self.green:
             return -math.log1p(-self.word(nonce, 1, 0, entry) / 2**32)
@@ -192,27 +227,43 @@ def any_of(log10_p: float, tests: float) -> float:
 
 
 class Findings:
-    """What was found so far; every line is printed as it is found."""
+    """What was found so far, by condition; every line is printed as it is found."""
 
     def __init__(self) -> None:
-        self.failed = self.unchecked = False
+        self.of: dict[str, set[str]] = {}
+        self.failing: list[str] = []
 
-    def equal(self, what: str, found: Any, claimed: Any) -> None:  # noqa: ANN401 - of whatever type a claim has it
+    @property
+    def failed(self) -> bool:
+        """Whether something fails."""
+        return bool(self.failing)
+
+    @property
+    def unchecked(self) -> bool:
+        """Whether something was not checked."""
+        return any("NOT CHECKED" in found for found in self.of.values())
+
+    def equal(self, condition: str, what: str, found: Any, claimed: Any) -> None:  # noqa: ANN401 - as claims have it
         """Compare a value with the claimed one; floats to nine digits."""
         same = type(found) is type(claimed) and found == claimed
         if isinstance(found, float) and type(claimed) in (int, float):
             same = math.isclose(found, claimed, rel_tol=1e-9)
-        self.holds(same, f"{what}: {found}" + ("" if same else f", claimed {claimed!a}"))
+        self.holds(condition, same, f"{what}: {found}" + ("" if same else f", claimed {claimed!a}"))
 
-    def holds(self, is_so: bool, what: str) -> None:
+    def holds(self, condition: str, is_so: bool, what: str) -> None:
         """Note a check that was made."""
-        self.failed |= not is_so
-        print(f"{'holds      ' if is_so else 'FAILS      '} {what}")
+        self.note(condition, "holds" if is_so else "FAILS", what)
 
-    def left(self, what: str) -> None:
+    def left(self, condition: str, what: str) -> None:
         """Note what is claimed and was not checked."""
-        self.unchecked = True
-        print(f"NOT CHECKED {what}")
+        self.note(condition, "NOT CHECKED", what)
+
+    def note(self, condition: str, result: str, what: str) -> None:
+        """Print one result."""
+        self.of.setdefault(condition, set()).add(result)
+        if result == "FAILS":
+            self.failing.append(what)
+        print(f"{result:11} {what}")
 
 
 def first_bytes(raw: bytes) -> bytes:
@@ -223,20 +274,34 @@ def first_bytes(raw: bytes) -> bytes:
     return raw[:end]
 
 
+def without_manifests(text: str) -> str:
+    """A text without C2PA manifests (C2PA 2.4, A.8 and A.9), which nobody reads; a malformed one stays."""
+
+    def cut(wrapper: "re.Match[str]") -> str:
+        run = [ord(sign) - (0xFE00 if sign < "\uffff" else 0xE0100 - 16) for sign in wrapper[1]]
+        return "" if len(run) >= 4 and len(run) >= 4 + int.from_bytes(bytes(run[:4]), "big") else wrapper[0]
+
+    return ARMOUR.sub("", WRAPPER.sub(cut, text))
+
+
 def check_text(folder: Path, claim: "dict[str, Any]", findings: Findings) -> str:
     """The text that was scored, held against the text of the claim."""
     raw = (folder / "text.txt").read_bytes()
-    findings.equal("SHA-256 of text.txt", hashlib.sha256(raw).hexdigest(), claim["text_sha256"])
+    findings.equal("text", "SHA-256 of text.txt", hashlib.sha256(raw).hexdigest(), claim["text_sha256"])
     name = "scored.txt" if (folder / "scored.txt").exists() else "text.txt"
     scored = (folder / name).read_bytes().decode("utf-8", errors="replace")
     if claim["variant"] is None:
-        replaced = first_bytes(raw).decode("utf-8", errors="replace").encode("utf-8")
-        whole = first_bytes(replaced).decode("utf-8", errors="replace")
-        of_text = scored in (whole, MANIFEST.sub("", whole))  # C2PA 2.4, A.8 and A.9: nobody reads a manifest
-        findings.holds(of_text, f"{name} is what is scored of the text, its first 16 MiB at most, without a manifest")
+        what = f"{name} is what is scored of the text, its first 16 MiB at most, without a manifest"
+        findings.holds("text", scored == scored_text(raw), what)
     else:
-        findings.left(f"that {name} is what is scored of the text, normalised: read both")
+        findings.left("text", f"that {name} is what is scored of the text, normalised: read both")
     return scored
+
+
+def scored_text(raw: bytes) -> str:
+    """What is scored of a text that was posted, as it stands: U+FFFD for what is no UTF-8, 16 MiB, no manifests."""
+    replaced = first_bytes(raw).decode("utf-8", errors="replace").encode("utf-8")
+    return without_manifests(first_bytes(replaced).decode("utf-8", errors="replace"))
 
 
 def check_tokens(
@@ -267,11 +332,12 @@ def check_tokens(
         elif status != expected:
             wrong.append(index)
     detail = f"; the first that is not: row {wrong[0] + 1}" if wrong else ""
-    findings.holds(not wrong, f"each of {len(tokens)} tokens is scored, or has no whole window, or repeats{detail}")
+    findings.holds(
+        "positions", not wrong, f"each of {len(tokens)} tokens is scored, or has no whole window, or repeats{detail}"
+    )
     if filtered:
-        findings.left(
-            f"{filtered} tokens are left out as common n-grams: chosen by their scores, they would make p small"
-        )
+        what = f"{filtered} tokens are left out as common n-grams: chosen by their scores, they would make p small"
+        findings.left("positions", what)
     return tokens, ngrams, (inside[0], inside[-1] + 1, counted) if inside else (0, 0, counted)
 
 
@@ -280,39 +346,88 @@ def check_part(
 ) -> None:
     """Whether the part of a text is one of those that are looked at in every text, and all of them are counted."""
     begin, end, counted = part
-    findings.holds(end - begin == scored, f"the part is one run: tokens {begin + 1} to {end} of {counted} that count")
+    findings.holds(
+        "part", end - begin == scored, f"the part is one run: tokens {begin + 1} to {end} of {counted} that count"
+    )
     windows = windows_of(counted)
     if (begin, end) in windows and claim["parts"] >= len(windows):
-        findings.holds(True, f"the part is a window of the text; parts = {claim['parts']}: it has {len(windows)}")
+        findings.holds(
+            "part", True, f"the part is a window of the text; parts = {claim['parts']}: it has {len(windows)}"
+        )
         return
     runs = counted * (counted + 1) // 2
     p = any_of(any_of(any_of(log10_p, claim["messages"]), runs), claim["tests"])
     findings.left(
+        "part",
         f"that the part is a paragraph or a quotation, one of {claim['parts']} parts: read it; chosen by its score "
-        f"among all {runs} runs, log10 p is {p:.6g}"
+        f"among all {runs} runs, log10 p is {p:.6g}",
     )
+
+
+def corrected_p(log10_p: float, messages: int, claim: "dict[str, Any]") -> float:
+    """log10 p of the best of so many messages, of all parts and all tests."""
+    return any_of(any_of(any_of(log10_p, messages), claim["parts"]), claim["tests"])
+
+
+def own_p(mark: Mark, ngrams: "list[tuple[int, ...]]", claim: "dict[str, Any]") -> float:
+    """log10 p of a message of a group on the user steps, which no other message of it reads, corrected (rule 2)."""
+    own = [mark.term(ngram, claim["message"]) for ngram in ngrams if not mark.is_shared(ngram)]
+    return corrected_p(mark.log10_p(math.fsum(own), len(own)), mark.groups or 1, claim)
+
+
+def check_own_evidence(
+    mark: Mark, ngrams: "list[tuple[int, ...]]", claim: "dict[str, Any]", score: float, findings: Findings
+) -> None:
+    """Whether the text speaks for this message, and not for one near it (SPEC_2, "Naming", rule 2).
+
+    Text that was marked for somebody of a group raises the scores of the whole group, on the steps that it shares. Text
+    that was marked under version 1 can raise those of any message.
+    """
+    messages, message = claim["messages"], claim["message"]
+    if mark.groups is not None:
+        p, steps = own_p(mark, ngrams, claim), sum(not mark.is_shared(ngram) for ngram in ngrams)
+        what = f"on the {steps} steps that no other of its group reads, log10 p of the best of its group: {p:.6g}"
+        findings.holds("own evidence", p <= WEAK, what)
+    elif mark.version == 2 or messages == 1:
+        findings.holds("own evidence", True, "no other message reads what this one reads")
+    elif messages * len(ngrams) > MOST_TERMS:
+        findings.left("own evidence", f"that none of {messages} messages is found as well: it would take too long")
+    else:
+        scores = [0.0] * messages
+        for ngram in ngrams:  # one after the other, so that a block of the cipher serves many messages
+            scores = [sum_before + mark.term(ngram, other) for other, sum_before in enumerate(scores)]
+        best, other = max((scores[other], other) for other in range(messages) if other != message)
+        p = corrected_p(mark.log10_p(best, len(ngrams)), messages, claim)
+        what = f"of all other messages the best is {other}, log10 p: {p:.6g}"
+        if p <= WEAK and best < score:
+            findings.left("own evidence", f"whose the text is: {what}; several that are found name nobody")
+        else:
+            findings.holds("own evidence", p > WEAK, what)
 
 
 def check_tokenizer(folder: Path, claim: "dict[str, Any]", text: str, tokens: "list[int]", findings: Findings) -> None:
     """Whether the tokens are those of the text."""
     data = (folder / "tokenizer.json").read_bytes()
-    findings.equal("SHA-256 of tokenizer.json", hashlib.sha256(data).hexdigest(), claim["tokenizer_sha256"])
+    digest = hashlib.sha256(data).hexdigest()
+    findings.equal("tokens", "SHA-256 of tokenizer.json", digest, claim["tokenizer_sha256"])
     if findings.failed:
-        findings.left("that the tokens are those of the text: the tokenizer of a claim that fails is not run")
+        findings.left("tokens", "that the tokens are those of the text: the tokenizer of a claim that fails is not run")
         return
     try:
         import tokenizers
     except ImportError:
-        findings.left("that the tokens are those of the text: install the library `tokenizers`")
+        findings.left("tokens", "that the tokens are those of the text: install the library `tokenizers`")
         return
     if not adds_nothing(json.loads(data)["normalizer"]):
-        findings.left("that the tokenizer puts no marked words into any text: its normalizer could; read it")
+        what = "that the tokenizer puts no marked words into any text: its normalizer could; read it"
+        findings.left("tokens", what)
     inner = tokenizers.Tokenizer.from_buffer(data)
     inner.encode_special_tokens = True
     inner.no_truncation()
     inner.no_padding()
     token_ids = inner.encode(text, add_special_tokens=False).ids
-    findings.holds(token_ids == tokens, f"the tokens are those of the text, by tokenizers {tokenizers.__version__}")
+    what = f"the tokens are those of the text, by tokenizers {tokenizers.__version__}"
+    findings.holds("tokens", token_ids == tokens, what)
 
 
 def adds_nothing(normalizer: "dict[str, Any] | None") -> bool:
@@ -332,9 +447,11 @@ def adds_nothing(normalizer: "dict[str, Any] | None") -> bool:
 def check_list(paths: "list[str]", claim: "dict[str, Any]", log10_p: float, findings: Findings) -> None:
     """Whether key, messages and tokenizer stand in the published list, up to the head that somebody kept."""
     if not paths:
-        findings.left("that key and tokenizer were announced before the text was posted: name LIST and HEAD")
+        findings.left(
+            "announced", "that key and tokenizer were announced before the text was posted: name LIST and HEAD"
+        )
         if "groups=" not in claim["label"]:
-            findings.left(f"messages = {claim['messages']}: claimed; a list of published commitments says it")
+            findings.left("tests", f"messages = {claim['messages']}: claimed; a list of published commitments says it")
         return
     head, lines, at = "0" * 64, [], None
     for number, line in enumerate(Path(paths[0]).read_text(encoding="ascii").splitlines(), start=1):
@@ -345,20 +462,22 @@ def check_list(paths: "list[str]", claim: "dict[str, Any]", log10_p: float, find
         datetime.date.fromisoformat(body.split(" ")[1])
         lines.append(body.split(" "))
         at = number if head == paths[1] else at
-    findings.holds(at is not None, f"the list has the head {paths[1]}")
+    findings.holds("announced", at is not None, f"the list has the head {paths[1]}")
     announced = lines[: at or 0]
     ours = [line for line in announced if line[3] == claim["commitment"]]
     when = f", on {ours[0][1]} as key {ours[0][2]}" if ours else ""
-    findings.holds(bool(ours), f"the list has the commitment at or before that head{when}")
+    findings.holds("announced", bool(ours), f"the list has the commitment at or before that head{when}")
     if ours:
         most = max(int(line[4]) for line in ours)
-        findings.holds(claim["messages"] >= most, f"messages = {claim['messages']}: the list has {most}")
-        findings.holds(claim["tokenizer_sha256"] in {line[5] for line in ours}, "the tokenizer is that of the list")
+        findings.holds("tests", claim["messages"] >= most, f"messages = {claim['messages']}: the list has {most}")
+        is_announced = claim["tokenizer_sha256"] in {line[5] for line in ours}
+        findings.holds("tokens", is_announced, "the tokenizer is that of the list")
     keys = len({(line[3], line[5]) for line in announced})  # a key counts once for each tokenizer that reads texts
     if keys > claim["tests"]:
         p = any_of(any_of(any_of(log10_p, claim["messages"]), claim["parts"]), keys)
         findings.left(
-            f"why tests = {claim['tests']}: {keys} keys were announced by then; all counted alike, log10 p is {p:.6g}"
+            "tests",
+            f"why tests = {claim['tests']}: {keys} keys were announced by then; all counted alike, log10 p is {p:.6g}",
         )
 
 
@@ -372,18 +491,21 @@ def read_claim(folder: Path, findings: Findings) -> "dict[str, Any]":
 
     claim: dict[str, Any] = json.loads((folder / "claim.json").read_text(encoding="utf-8"), object_pairs_hook=distinct)
     for name in sorted(set(FIELDS) ^ set(claim)):
-        findings.holds(False, f"claim.json: field {name!a} is {'unknown' if name in claim else 'missing'}")
+        findings.holds("claim", False, f"claim.json: field {name!a} is {'unknown' if name in claim else 'missing'}")
     messages, tests = claim["messages"], claim["tests"]
-    findings.holds(type(messages) is int and messages >= 1, f"messages = {messages!a}: whole, and 1 or more")
-    findings.holds(type(tests) in (int, float) and 1 <= tests < math.inf, f"tests = {tests!a}: 1 or more")
+    findings.holds("tests", type(messages) is int and messages >= 1, f"messages = {messages!a}: whole, and 1 or more")
+    findings.holds("tests", type(tests) in (int, float) and 1 <= tests < math.inf, f"tests = {tests!a}: 1 or more")
     if not findings.failed:
         in_range = type(claim["message"]) is int and 0 <= claim["message"] < messages <= 2**32
-        findings.holds(in_range, f"message = {claim['message']!a}: one of them")
-        findings.holds(claim["variant"] in (None, "normalised"), f"variant = {claim['variant']!a}: one that is known")
+        findings.holds("tests", in_range, f"message = {claim['message']!a}: one of them")
+        is_known = claim["variant"] in (None, "normalised")
+        findings.holds("text", is_known, f"variant = {claim['variant']!a}: one that is known")
         parts, unit = claim["parts"], claim["unit"]
-        findings.holds(unit in (None, "span"), f"unit = {unit!a}: one that is known")
+        findings.holds("part", unit in (None, "span"), f"unit = {unit!a}: one that is known")
         most = 1 if unit is None else math.inf
-        findings.holds(type(parts) is int and 1 <= parts <= most, f"parts = {parts!a}: 1 or more, 1 of a whole text")
+        findings.holds(
+            "part", type(parts) is int and 1 <= parts <= most, f"parts = {parts!a}: 1 or more, 1 of a whole text"
+        )
     return claim
 
 
@@ -403,24 +525,39 @@ def check(folder: Path, secret: bytes, paths: "list[str]", findings: Findings) -
     if findings.failed:
         return
     mark = Mark(claim["label"], secret)
-    findings.equal("the key is the one that was committed to", mark.commitment, claim["commitment"])
+    findings.equal("key", "the key is the one that was committed to", mark.commitment, claim["commitment"])
     if mark.groups is not None:
-        findings.equal("messages of so many groups of as many users", mark.groups**2, claim["messages"])
+        what = "messages of so many groups of as many users"
+        findings.equal("tests", what, mark.groups**2, claim["messages"])
+    can_be_given = claim["message"] % RESERVED_EVERY != RESERVED_EVERY - 1
+    findings.holds("reserved", can_be_given, f"message {claim['message']} is none of those that no user is given")
     text = check_text(folder, claim, findings)
     tokens, ngrams, part = check_tokens(folder, claim, mark, findings)
     score = math.fsum(mark.term(ngram, claim["message"]) for ngram in ngrams)
     log10_p = mark.log10_p(score, len(ngrams))
-    findings.equal("scored tokens", len(ngrams), claim["scored"])
-    findings.equal("score", score, claim["score"])
-    findings.equal("log10 p of this message", log10_p, claim["log10_p"])
-    corrected = any_of(any_of(any_of(log10_p, claim["messages"]), claim["parts"]), claim["tests"])
-    findings.equal("log10 p, corrected for all messages, parts and tests", corrected, claim["log10_p_global"])
-    findings.holds(corrected <= WEAK, "chance alone does this in at most 1 of 1,000 texts without a mark")
+    findings.equal("score", "scored tokens", len(ngrams), claim["scored"])
+    findings.equal("score", "score", score, claim["score"])
+    findings.equal("score", "log10 p of this message", log10_p, claim["log10_p"])
+    corrected = corrected_p(log10_p, claim["messages"], claim)
+    what = "log10 p, corrected for all messages, parts and tests"
+    findings.equal("tests", what, corrected, claim["log10_p_global"])
+    findings.holds("rate", corrected <= WEAK, "chance alone does this in at most 1 of 1,000 texts without a mark")
+    check_own_evidence(mark, ngrams, claim, score, findings)
     if claim["unit"] is not None:
         check_part(claim, part, len(ngrams), log10_p, findings)
     check_list(paths, claim, log10_p, findings)
     check_tokenizer(folder, claim, text, tokens, findings)
-    print(f"claimed     tests = {claim['tests']}: that the weight of this key, unit and variant was fixed before")
+    findings.note(
+        "tests", "claimed", f"tests = {claim['tests']}: the weight of this key, unit and variant, fixed before"
+    )
+
+
+def failing(folder: Path, secret: bytes) -> "list[str]":
+    """What fails of a claim; nothing is printed."""
+    findings = Findings()
+    with contextlib.redirect_stdout(io.StringIO()):
+        check(folder, secret, [], findings)
+    return findings.failing
 
 
 def main() -> int:
@@ -433,8 +570,11 @@ def main() -> int:
         secret = bytes.fromhex(Path(sys.argv[2]).read_text(encoding="ascii"))
         check(Path(sys.argv[1]), secret, sys.argv[3:], findings)
     except Exception as error:
-        findings.holds(False, f"this cannot be read: {error!a}")
-    print(NEVER)
+        findings.holds("claim", False, f"this cannot be read: {error!a}")
+    for condition, what in CONDITIONS.items():
+        if condition not in findings.of:
+            findings.left(condition, what)
+    print("what this file never checks:", *NEVER.values(), sep="\n- ")
     return 1 if findings.failed else 3 if findings.unchecked else 0
 
 

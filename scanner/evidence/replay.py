@@ -14,6 +14,7 @@ import csv
 import json
 import math
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from io import TextIOWrapper
@@ -31,8 +32,9 @@ from scanner.detection.proving import nearly_equal, parts_of
 from scanner.detection.rules import Filter, Rules, common_places_of
 from scanner.detection.token_levels import keys_with_levels, levels_on_record, pinned_reader
 from scanner.errors import Refused
+from scanner.evidence import check_claim
 from scanner.evidence.case import OF_FILE, FlagCase, StoredTexts, filter_of, find_case, surprise_of
-from scanner.evidence.check_claim import WEAK, Mark, any_of
+from scanner.evidence.check_claim import Mark, any_of
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.registry_check import RegistryCheck, held_against
 from scanner.input.columns import Columns
@@ -335,11 +337,6 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
         raise Refused(f"--proof: key {key.key_id!r} has no commitment, so that nothing shows later which key it was")
     if row["message"] is None:
         raise Refused(f"--proof: {case.where}: no message is shown for this flag, so that there is none to prove")
-    if row["log10_p_global"] > WEAK:
-        raise Refused(
-            f"--proof: {case.where}: chance alone does this in more than 1 of 1,000 texts (log10 p "
-            f"{row['log10_p_global']:.2f}); nobody can go by such a claim"
-        )
     if row["unit"] == WEIGHED:
         raise Refused(
             f"--proof: {case.where}: its tokens counted by how much they surprised a model, and the script of "
@@ -383,6 +380,13 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
         _write(out / "README", _README)
     except OSError as error:
         raise Refused(f"--proof {out}: cannot be written ({error.strerror}); name a folder that is new") from None
+    failing = check_claim.failing(out, check_secret(explainer.registry, key))
+    if failing:
+        shutil.rmtree(out)
+        raise Refused(
+            f"--proof: {case.where}: the script that checks a claim would not hold it ({failing[0]}), so that nobody "
+            "can go by it, and none is written"
+        )
 
 
 def _statuses(

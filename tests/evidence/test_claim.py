@@ -22,15 +22,17 @@ import pytest
 from tokenizers import Tokenizer
 
 from scanner.evidence import check_claim
-from scanner.evidence.check_claim import Mark, any_of, first_bytes, windows_of
+from scanner.evidence.check_claim import Findings, Mark, any_of, first_bytes, scored_text, windows_of
 from scanner.input import documents
 from scanner.registry import load_registry
 from scanner.watermark import proof
 from scanner.watermark.laws import Binomial
 from scanner.watermark.proof import log10_any_of
+from schemas.words import UNMET_CONDITION, Naming, NamingCondition
 from tests.support.command_line import call
 from tests.support.two_keys import TOKENIZER, message_of
 
+DATA = Path(__file__).parents[1] / "data"
 ANSWERS = Path(check_claim.__file__).parents[1] / "watermark" / "native"
 
 
@@ -55,6 +57,24 @@ def test_the_script_gives_the_known_answers(name):
             assert mark.log10_p(case["score"], len(ngrams)) == pytest.approx(case["log10_p"], rel=1e-9, abs=1e-12)
         tried.add((case["method"], bool(case.get("groups"))))
     assert len(tried) >= 2
+
+
+def test_user_evidence():
+    """The steps that one user of a group alone reads, and their p, are those of the specification's searches."""
+    tried = 0
+    for case in json.loads((ANSWERS / "known_answers_2.json").read_text())["searches"]:
+        if not case["groups"]:
+            continue
+        mark, tokens, h = Mark(label_of(case), bytes.fromhex(case["secret"])), case["tokens"], case["window"]
+        ngrams = list(dict.fromkeys(tuple(tokens[t - h : t + 1]) for t in range(h, len(tokens))))
+        claim = {"messages": case["groups"] ** 2, "parts": 1, "tests": 1}
+        assert sum(map(mark.is_shared, ngrams)) == case["scored_group"]
+        for found in case["candidates"]:
+            assert check_claim.own_p(mark, ngrams, claim | {"message": found["message"]}) == pytest.approx(
+                found["log10_p_user"], rel=1e-9, abs=1e-12
+            )
+            tried += 1
+    assert tried >= 20
 
 
 @pytest.mark.parametrize("tests", [1, 3, 2 / 0.72, 2000, 10**9])
@@ -238,6 +258,130 @@ def test_the_60_best_ngrams_of_a_persons_text_are_no_claim(forger, plain, why):
     assert chained[0] == 1  # tokens that follow each other there are no n-grams of the text
     gone = forger.claim([row for place, row in enumerate(rows) if place < 2 or place in best])
     assert gone[0] == 1
+
+
+@pytest.fixture
+def stranger(tmp_path) -> Forger:
+    """A claim of text that was marked for message 33295 of a key with groups, for another message of its group."""
+    forger = object.__new__(Forger)
+    forger.folder, forger.secret, forger.listed = (tmp_path / name for name in ("case", "secret", "list.txt"))
+    shutil.copytree(DATA / "claim_of_group_stranger", forger.folder)
+    forger.secret.write_text("88cd85d0f3aeb5ee7864bb16df6563af279c040861ac40cff3a1ecd13f440f22")
+    shutil.copy(TOKENIZER, forger.folder / "tokenizer.json")
+    claim = json.loads((forger.folder / "claim.json").read_text())
+    body = f"1 2026-01-01 key {claim['commitment']} {claim['messages']} {claim['tokenizer_sha256']}"
+    head = hashlib.sha256(f"brickscan commitments 2\n{'0' * 64}\n{body}".encode()).hexdigest()
+    forger.listed.write_text(f"{body} {head}\n")
+    return forger
+
+
+def claim_another(forger: Forger, message: int) -> tuple[int, str]:
+    """The same claim for another message, with the numbers that follow."""
+    claim = json.loads((forger.folder / "claim.json").read_text())
+    mark = Mark(claim["label"], bytes.fromhex(forger.secret.read_text()))
+    rows = [line.split(",") for line in (forger.folder / "tokens.csv").read_text().splitlines()]
+    tokens = [int(token) for token, _ in rows]
+    ngrams = [tuple(tokens[at - mark.window : at + 1]) for at, (_, why) in enumerate(rows) if why == "scored"]
+    score = math.fsum(mark.term(ngram, message) for ngram in ngrams)
+    log10_p = mark.log10_p(score, len(ngrams))
+    claim |= {"message": message, "score": score, "log10_p": log10_p}
+    claim["log10_p_global"] = check_claim.corrected_p(log10_p, claim["messages"], claim)
+    (forger.folder / "claim.json").write_text(json.dumps(claim))
+    return forger.checked()
+
+
+def test_a_stranger_of_the_marked_group(stranger):
+    """Rule 1 passes for everybody of the group; rule 2 for the one whom the text was marked for."""
+    code, said = stranger.checked()
+    assert (code, said.count("FAILS")) == (1, 1), said
+    assert "FAILS       on the 118 steps that no other of its group reads" in said
+    code, said = claim_another(stranger, 33295)
+    assert (code, "FAILS" in said, "NOT CHECKED" in said) == (0, False, False), said
+
+
+def test_two_messages_of_version_1(forger, marked):
+    """Where two messages pass, version 1 names nobody; a text that speaks more for another one is no claim."""
+    own, other = forger.numbers["message"], 7
+    for words, code, said in (
+        (120, 1, "FAILS       of all other messages the best is 7"),
+        (50, 3, "NOT CHECKED whose"),
+    ):
+        forger.text = marked(own, 80, 1) + marked(other, words, 2)
+        assert (found := forger.claim())[0] == code, found[1]
+        assert said in found[1]
+
+
+def test_so_many_messages_that_none_is_compared(forger, monkeypatch):
+    monkeypatch.setattr(check_claim, "MOST_TERMS", 1000)
+    code, said = forger.claim()
+    assert (code, "NOT CHECKED that none of 2000 messages is found as well" in said) == (3, True)
+
+
+@pytest.mark.parametrize("case", json.loads((DATA / "scored_texts.json").read_text()), ids=lambda case: case["what"])
+def test_what_is_scored_of_a_text(case):
+    """The script and scans hold to one file of known answers; scans do in tests/input/test_part_of_a_text.py."""
+    assert scored_text(bytes.fromhex(case["posted"])) == case["scored"]
+
+
+def outcomes(forger: Forger) -> dict[str, set[str]]:
+    """What the script finds of each condition."""
+    findings, published = Findings(), [str(forger.listed), forger.listed.read_text().split()[-1]]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(ValueError):
+        check_claim.check(forger.folder, bytes.fromhex(forger.secret.read_text()), published, findings)
+    return findings.of
+
+
+class TestEveryConditionOfNaming:
+    """What scans ask before they name somebody, the script asks, or says that it does not."""
+
+    def test_lists(self):
+        here, never = check_claim.CONDITIONS.keys(), check_claim.NEVER.keys()
+        assert set(NamingCondition) <= here | never
+        assert here <= set(NamingCondition)
+        assert not here & never
+        assert UNMET_CONDITION.keys() == set(Naming) - {Naming.NAMED, Naming.QUOTED}  # quoted: of accounts alone
+
+    def test_an_honest_claim_meets_all(self, forger):
+        assert forger.claim()[0] == 0
+        found = outcomes(forger)
+        assert {name: "holds" in found[name] and not {"FAILS", "NOT CHECKED"} & found[name] for name in found} == (
+            dict.fromkeys(found, True)
+        )
+        assert check_claim.CONDITIONS.keys() <= found.keys()
+
+    @pytest.mark.parametrize("condition", check_claim.CONDITIONS)
+    def test_a_claim_that_lacks_one(self, forger, plain, marked, condition):
+        """Each has a claim in which it does not hold, though numbers follow from each other: it does not pass."""
+        rows = forger.rows(forger.text)
+        if condition == "text":
+            forger.claim()
+            (forger.folder / "scored.txt").write_text(forger.text[:-9])
+        elif condition == "tokens":
+            forger.text = plain(80, 7)
+            forger.claim(rows)
+        elif condition == "positions":
+            forger.claim([*rows[:-1], (rows[-1][0], "repeat")])
+        elif condition == "part":
+            forger.numbers["parts"] = 1
+            forger.claim(of_part(rows, 3, 60), unit="span")
+        elif condition == "key":
+            forger.claim(commitment="0" * 64)
+        elif condition == "tests":
+            forger.numbers["messages"] = 1000
+            forger.claim()
+        elif condition == "score":
+            forger.claim(score=70.0)
+        elif condition == "rate":
+            forger.text = plain(80, 7)
+            forger.claim()
+        elif condition == "own evidence":
+            forger.text += marked(7, 150, 2)
+            forger.claim()
+        else:
+            forger.numbers["message"] = 19
+            forger.text = marked(19, 80, 1)
+            forger.claim()
+        assert {"FAILS", "NOT CHECKED"} & outcomes(forger)[condition]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The part that is scored of a text that cannot be read whole: a function of the bytes alone, of bounded size."""
 
+import json
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -9,6 +11,8 @@ from hypothesis import strategies as st
 from scanner.input import documents
 from scanner.input.documents import read_text
 from schemas.words import PART_REASONS
+
+KNOWN_ANSWERS = Path(__file__).parents[1] / "data" / "scored_texts.json"
 
 LEFT = "\ufffd"
 
@@ -31,6 +35,12 @@ def test_bytes_that_are_no_characters(stored, left, reason):
     text, why, detail = read_text(bytes.fromhex(stored))
     assert (text, why) == (left, reason)
     assert detail.startswith("byte ")
+
+
+@pytest.mark.parametrize("case", json.loads(KNOWN_ANSWERS.read_text()), ids=lambda case: case["what"])
+def test_known_answers(case):
+    """A claim's script is held to the same ones (tests/evidence/test_claim.py)."""
+    assert read_text(bytes.fromhex(case["posted"]))[0] == case["scored"]
 
 
 def test_what_is_whole_and_what_is_nothing():
