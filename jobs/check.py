@@ -69,12 +69,13 @@ def check(
         raise click.UsageError("--date goes with CONFIG; --registry has no filter.")
     from scanner.detection.one_text import TextCheck, check_text
     from scanner.results.filters import filter_of_config
+    from scanner.results.sightings import users_of_config
     from scanner.scan_plan import NO_VARIANTS, lacks, looks_lacking
     from scanner.watermark.formats import format_of
 
     found = None
     if config is not None:
-        request = TextCheck.of_config(config, key_ids)
+        request = replace(TextCheck.of_config(config, key_ids), record=users_of_config(config))
         found = filter_of_config(config, (date or datetime.datetime.now(datetime.UTC)).date())
         request = (
             request if found is None else replace(request, rules=replace(request.rules, ngram_filter=found.open()))

@@ -16,7 +16,7 @@ from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rules import Rules
 from scanner.errors import Refused
 from scanner.power import Strengths, measure
-from scanner.registry import Holders, load_registry
+from scanner.registry import NO_RECORD, Record, VerifiedHolders, load_registry
 from scanner.scan_plan import ErrorShares, ScanFilter, keys_tested, keys_under_test, read_config, supported_keys
 from scanner.storage.locations import absolute
 from scanner.watermark.formats import can_have_levels
@@ -42,11 +42,12 @@ def _read_scan(config_file: Path) -> tuple[ScanConfig, str, Registry]:
 
 @dataclass(frozen=True)
 class TextCheck:
-    """Keys under which a text is tested, and the rules."""
+    """Keys under which a text is tested, the rules, and the record of users that names are held against."""
 
     registry: str | Path
     keys: tuple[MasterKey, ...]
     rules: Rules
+    record: Record = NO_RECORD
 
     @classmethod
     def of_config(cls, config_file: Path, key_ids: Sequence[str] = ()) -> "TextCheck":
@@ -134,7 +135,7 @@ class ScannedKey:
 class OpenedCheck:
     """A check whose keys, tokenizers and users are open, for a process that looks at many texts.
 
-    holders: who holds a message; None: who does as of now. fast: as for scanner.text.
+    holders: who holds a message; None: who does as of now, by users that are verified. fast: as for scanner.text.
 
     Raises:
         SecretError, TokenizerError: a key cannot be opened; Refused: the users cannot be read.
@@ -142,7 +143,8 @@ class OpenedCheck:
 
     def __init__(self, check: TextCheck, holders: NamesUsers | None = None, *, fast: bool = True) -> None:
         self._check, self.opened_keys = check, open_keys(check.registry, check.keys, fast=fast)
-        self._holders = holders or Holders.load(check.registry, [key.key_id for key in check.keys])
+        key_ids = [key.key_id for key in check.keys]
+        self._holders = holders or VerifiedHolders(check.registry, key_ids, check.record)
         self._together = self._detector(self.opened_keys)
 
     def score_batch(self, texts: Sequence[bytes]) -> BatchResult:

@@ -40,11 +40,11 @@ from scanner.evidence.registry_check import RegistryCheck, held_against
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve
-from scanner.registry import Holders, check_secret, find_key, load_registry
+from scanner.registry import NamedUser, VerifiedHolders, check_secret, find_key, load_registry
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
 from scanner.results.queries import ask
-from scanner.results.sightings import RecordedHistory, known_before
+from scanner.results.sightings import RecordedHistory, known_before, users_on_record
 from scanner.scan_plan import ErrorShares, read_config, recorded_correction, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
@@ -131,7 +131,7 @@ def replay(config_file: Path, document: str) -> Replay:
     found = StoredTexts(columns, locations, results).of(case)
     ngram_filter = filter_of(results, folder, registry, case)
     steps = surprise_of(results, case) if case.row["unit"] == WEIGHED else None
-    replayed = dict(_detected(config, folder, keys, case, found.text, ngram_filter, steps))
+    replayed = dict(_detected(config, folder, results, keys, case, found.text, ngram_filter, steps))
     slowly, room = _by_slow_path(folder, registry, case, found.text, ngram_filter, steps)
     replayed |= slowly
     of_file = [name for name, kind in OF_FILE.items() if columns.names[kind] is not None and found.row is not None]
@@ -150,7 +150,9 @@ def replay(config_file: Path, document: str) -> Replay:
     if steps is not None:
         read_now = _read_again(config, base, case, found.text)
         verdict_now = (
-            None if read_now is None else _detected(config, folder, keys, case, found.text, ngram_filter, read_now)
+            None
+            if read_now is None
+            else _detected(config, folder, results, keys, case, found.text, ngram_filter, read_now)
         )
         fields.append(_by_reading(case.row, verdict_now))
     return Replay(case, fields, found.not_from_file, check)
@@ -215,9 +217,24 @@ def _keys_then(registry: Registry, case: FlagCase) -> list[MasterKey]:
     return keys
 
 
+class _Holders:
+    """Whom a message names: nobody, as `contradicted`, where the registry's users are not as scans saw them."""
+
+    def __init__(self, folder: str, results: str, key_ids: Sequence[str]) -> None:
+        self._folder, self._results, self._key_ids = folder, results, key_ids
+
+    def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
+        """See NamesUsers."""
+        with contextlib.suppress(Refused):
+            record = users_on_record(self._folder, self._results)
+            return VerifiedHolders(self._folder, self._key_ids, record).naming(key_id, message, at)
+        return NamedUser(Naming.CONTRADICTED, None, None)
+
+
 def _detected(
     config: ScanConfig,
     folder: str,
+    results: str,
     keys: Sequence[MasterKey],
     case: FlagCase,
     raw: bytes,
@@ -238,7 +255,8 @@ def _detected(
     if steps is not None:
         keys, weights = [key for key in keys if can_have_levels(key)], weights.of_model_pass()
     rules = Rules.recorded(scan, scan["keys_tested"], weights, ngram_filter)
-    opened_keys, holders = open_keys(folder, keys, fast=False), Holders.load(folder, [key.key_id for key in keys])
+    opened_keys = open_keys(folder, keys, fast=False)
+    holders = _Holders(folder, results, [key.key_id for key in keys])
     if steps is not None:
         levels = levels_on_record(opened_keys, read_text(raw)[0] or "", steps, case.where)
     of_detector = opened_keys if levels is None else keys_with_levels(opened_keys, levels)

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
         tokenizer_path,
     )
     from scanner.registry.keys_file import find_key, load_registry, registry_sha256
-    from scanner.registry.naming import Holders, NamedUser
+    from scanner.registry.naming import Holders, NamedUser, VerifiedHolders
+    from scanner.registry.record import NO_RECORD, NamesPart, Record
     from scanner.registry.secrets import read_secret
     from scanner.registry.users import (
         Allocation,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
         restore_users,
         set_canaries,
     )
-    from scanner.registry.verification import NO_RECORD, NamesPart, Record, Verification, verify_since, verify_users
+    from scanner.registry.verification import Verification, verify_since, verify_users
 
 __all__ = [
     "NO_RECORD",
@@ -54,6 +55,7 @@ __all__ = [
     "NamesPart",
     "Record",
     "Verification",
+    "VerifiedHolders",
     "WantedUsers",
     "add_users",
     "admit_key",

@@ -18,10 +18,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from scanner.registry.record import FIRST_HEAD
 from schemas.tables import USERS
-
-FIRST_HEAD = bytes(32)
-"""Head of the chain before any event."""
 
 EVENTS_A_BLOCK = 65_536
 """Most events that share a head; events that are written together have blocks of their own."""

@@ -30,8 +30,8 @@ from deltalake import DeltaTable
 from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, TooLate
-from scanner.registry.chain import FIRST_HEAD
 from scanner.registry.keys_file import USERS_FOLDER
+from scanner.registry.record import FIRST_HEAD
 from scanner.registry.sorted_files import (
     LARGEST_VALUE,
     Ints,

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from scanner.errors import ScanFailed, TooLate
 from scanner.registry import index
-from scanner.registry.chain import FIRST_HEAD, chain_events, seals_of
+from scanner.registry.chain import chain_events, seals_of
 from scanner.registry.index import (
     EMPTY_INDEX,
     GIVEN,
@@ -46,6 +46,7 @@ from scanner.registry.index import (
     with_heads,
 )
 from scanner.registry.keys_file import USERS_FOLDER
+from scanner.registry.record import FIRST_HEAD
 from scanner.registry.sorted_files import BELOW_ALL_VALUES, LARGEST_VALUE, Ints
 from schemas.registry import MAX_MESSAGES
 from schemas.tables import USERS

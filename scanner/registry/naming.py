@@ -1,4 +1,7 @@
-"""Whom a message names, as a worker asks it: libraries of tables are loaded only where there are users."""
+"""Whom a message names. Who can write a registry can exchange two names in it, so all that names holds it to its chain.
+
+A scan does so before its work and after it, so that its workers ask `Holders`. All others ask `VerifiedHolders`.
+"""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -9,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.registry.keys_file import USERS_FOLDER
+from scanner.registry.record import NO_RECORD, Record
 from scanner.storage.locations import is_uri
 from schemas.registry import is_reserved
 from schemas.words import Naming
 
 if TYPE_CHECKING:
-    from scanner.registry.ledger import UsersSnapshot
+    from scanner.registry.ledger import GivenMessage, UsersSnapshot
 
 Answer = TypeVar("Answer")
 
@@ -29,8 +33,41 @@ class NamedUser(NamedTuple):
     held_since: datetime | None
 
 
+class VerifiedHolders:
+    """Names users by key and message as they are now, each from files and events that are held to the users' chain.
+
+    record: of an earlier verification, as the results of scans have it; without one the chain is followed from its
+    start, once, when somebody is to be named.
+
+    Raises:
+        Refused: the users table cannot be read.
+    """
+
+    def __init__(self, folder: Path | str, key_ids: Sequence[str], record: Record = NO_RECORD) -> None:
+        self._folder, self._key_ids, self._record = folder, frozenset(key_ids), record
+        if has_users(folder):
+            _open_users(folder)
+
+    def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
+        """See `Holders.naming`.
+
+        Raises:
+            Refused: the users were changed by something else than brickscan, or are others than were on record.
+            ScanFailed: a file of the index is missing.
+        """
+
+        def given() -> "GivenMessage | None":
+            from scanner.registry.verification import find_verified  # late, as the ledger
+
+            found, verified = find_verified(self._folder, self._record, key_id, message)
+            self._record = Record(verified.checkpoints, self._record.parts | verified.parts)
+            return found
+
+        return _named_user(self._key_ids, key_id, message, at, given)
+
+
 class Holders:
-    """Names users by key and message, as they were when it was loaded.
+    """Names users by key and message, as they were when it was loaded: for workers of a scan, which verifies the users.
 
     Once names are erased or index files merged, it may go on with the newer table.
     """
@@ -46,8 +83,7 @@ class Holders:
         Raises:
             Refused: the table gives a message to two users, in the part that was read.
         """
-        there = is_uri(folder) or Path(folder, USERS_FOLDER).exists()
-        return cls(folder, key_ids, _open_users(folder) if there else None)
+        return cls(folder, key_ids, _open_users(folder) if has_users(folder) else None)
 
     def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
         """Whom a message names, for a document that existed at `at`, a time with a zone.
@@ -62,19 +98,11 @@ class Holders:
             Refused: the table gives the message to two users.
             ScanFailed: a file of the index is missing.
         """
-        if is_reserved(message):
-            return NamedUser(Naming.RESERVED, None, None)
-        if key_id not in self._key_ids:
-            raise KeyError(key_id)
-        given = None if self._snapshot is None else self._ask(lambda snapshot: snapshot.find_message(key_id, message))
-        if given is None:
-            return NamedUser(Naming.UNALLOCATED, None, None)
-        since = given.allocated_at
-        if since > at:
-            return NamedUser(Naming.HELD_LATER, None, since)
-        if given.removed:
-            return NamedUser(Naming.REMOVED, None, since)
-        return NamedUser(Naming.NAMED, given.user_id, since)
+
+        def given() -> "GivenMessage | None":
+            return None if self._snapshot is None else self._ask(lambda users: users.find_message(key_id, message))
+
+        return _named_user(self._key_ids, key_id, message, at, given)
 
     def count(self, key_id: str) -> int:
         """How many messages of a key were ever given."""
@@ -103,6 +131,29 @@ class Holders:
         from scanner.registry.index import missing
 
         raise missing(lost)
+
+
+def has_users(folder: Path | str) -> bool:
+    """Whether a registry may have a table of users."""
+    return is_uri(folder) or Path(folder, USERS_FOLDER).exists()
+
+
+def _named_user(
+    key_ids: frozenset[str], key_id: str, message: int, at: datetime, given: "Callable[[], GivenMessage | None]"
+) -> NamedUser:
+    if is_reserved(message):
+        return NamedUser(Naming.RESERVED, None, None)
+    if key_id not in key_ids:
+        raise KeyError(key_id)
+    found = given()
+    if found is None:
+        return NamedUser(Naming.UNALLOCATED, None, None)
+    since = found.allocated_at
+    if since > at:
+        return NamedUser(Naming.HELD_LATER, None, since)
+    if found.removed:
+        return NamedUser(Naming.REMOVED, None, since)
+    return NamedUser(Naming.NAMED, found.user_id, since)
 
 
 def _open_users(folder: Path | str) -> "UsersSnapshot":

@@ -16,10 +16,11 @@ import polars as pl
 
 from scanner.errors import Refused
 from scanner.registry import ledger
-from scanner.registry.chain import FIRST_HEAD, follow
+from scanner.registry.chain import follow
 from scanner.registry.index import ALLOCATED, NAMES, REMOVED_EVENT
 from scanner.registry.keys_file import load_registry
-from scanner.registry.ledger import UsersSnapshot
+from scanner.registry.ledger import GivenMessage, UsersSnapshot
+from scanner.registry.record import NamesPart, Record
 from scanner.registry.sorted_files import Ints, SortedFile
 
 _WINDOW = 2**20  # events at a time
@@ -109,36 +110,6 @@ def _too_many(users_snapshot: UsersSnapshot, counts: Counter[tuple[str, str]]) -
                 yield f"key {key_id}: by the index {what}"
 
 
-class NamesPart(NamedTuple):
-    """A file of the index that names are read from, as it was when the chain was verified.
-
-    first, last: messages; first_event: smallest number of an event in it.
-    """
-
-    key_id: str
-    kind: str
-    file: str
-    rows: int
-    first: int
-    last: int
-    sha256: str
-    first_event: int
-
-
-class Record(NamedTuple):
-    """A verification, to be kept where those who write the registry cannot.
-
-    checkpoints: how many events the chain had, with its head then; parts: all files that names are read from.
-    """
-
-    checkpoints: frozenset[tuple[int, str]] = frozenset({(0, FIRST_HEAD.hex())})
-    parts: frozenset[NamesPart] = frozenset()
-
-
-NO_RECORD = Record()
-"""Record of a registry that nobody verified."""
-
-
 def verify_since(folder: Path | str, record: Record, messages: pl.DataFrame | None = None) -> Record:
     """Hold what names are read from against an earlier verification. Returns the record of this one.
 
@@ -157,6 +128,23 @@ def verify_since(folder: Path | str, record: Record, messages: pl.DataFrame | No
     if messages is not None:
         wanted = {str(key_id): np.unique(rows["message"].to_numpy()) for (key_id,), rows in messages.group_by("key_id")}
     return ledger.ask_users_table(folder, lambda now: _since(str(folder), now, record, wanted))
+
+
+def find_verified(folder: Path | str, record: Record, key_id: str, message: int) -> tuple[GivenMessage | None, Record]:
+    """Who was given a message, from files and events that are verified as `verify_since` does, and the new record.
+
+    None: nobody ever was.
+
+    Raises:
+        Refused: something was changed, or the chain is another than it was.
+        ScanFailed: a file is missing.
+    """
+
+    def found(now: ledger.UsersTable) -> tuple[GivenMessage | None, Record]:
+        verified = _since(str(folder), now, record, {key_id: np.array([message], np.int64)})
+        return now.users_snapshot.find_message(key_id, message), verified
+
+    return ledger.ask_users_table(folder, found)
 
 
 def _since(folder: str, now: ledger.UsersTable, record: Record, wanted: Mapping[str, Ints] | None) -> Record:

@@ -24,9 +24,9 @@ from scanner.registry import NO_RECORD, NamesPart, Record, given_at, given_rows,
 from scanner.results.current_rows import flags, ranges_ever
 from scanner.results.queries import ask, exist, quarantine, scans
 from scanner.results.transactions import TableEntry, commit, open_tables, read_whole
-from scanner.scan_plan import Plan
+from scanner.scan_plan import Plan, read_config, results_of
 from scanner.storage.data_files import write_file
-from scanner.storage.locations import table_uri
+from scanner.storage.locations import absolute, table_uri
 from schemas.tables import NAMED_LISTS, VERIFIED_USERS
 from schemas.words import Naming
 
@@ -262,10 +262,26 @@ def verify_registry(registry: str, results: str) -> Record:
             than brickscan.
         ScanFailed: a file of it is missing.
     """
-    lost = lost_head(registry, results)
+    return verify_since(registry, users_on_record(registry, results))
+
+
+def users_on_record(registry: str | Path, results: str) -> Record:
+    """What scans of these results saw of a registry's users, for whoever names by it (VerifiedHolders).
+
+    Raises:
+        Refused: the registry is older than its own results, or another.
+    """
+    lost = lost_head(str(registry), results)
     if lost is not None:
         raise Refused(lost)
-    return verify_since(registry, _on_record(results))
+    return _on_record(results) if exist(results) else NO_RECORD
+
+
+def users_of_config(config_file: Path) -> Record:
+    """As `users_on_record`, of the registry and the results of a scan's configuration."""
+    config = read_config(config_file)
+    registry = absolute("registry", config.registry, config_file.absolute().parent)
+    return users_on_record(registry, results_of(config, config_file))
 
 
 def refuse_changed_since(registry: str, results: str, scan_id: str, began: Record) -> None:

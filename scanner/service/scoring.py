@@ -30,9 +30,10 @@ from scanner.detection.rows import p_class
 from scanner.detection.sketches import gram_key, keyed_grams
 from scanner.errors import Refused
 from scanner.input.documents import read_text
-from scanner.registry import Holders, NamedUser, check_secret
+from scanner.registry import NamedUser, check_secret
 from scanner.registry.ledger import open_users
 from scanner.results.filters import filter_of_config
+from scanner.results.sightings import users_of_config
 from scanner.service.budget import Caller
 from scanner.service.processes import Unavailable, confine_process
 from scanner.text.normal_form import normalise_all
@@ -194,9 +195,11 @@ class Scorer:
         found = filter_of_config(served.scan, served.night) if served.night else None
         if found is not None:
             check = replace(check, rules=replace(check.rules, ngram_filter=found.open()))
+        if served.names:
+            check = replace(check, record=users_of_config(served.scan))
         self._served, self._key = served, gram_key(secret)
         self._titles = {key.key_id: format_of(key).title for key in check.keys}
-        self._opened = OpenedCheck(check, _HoldersNow(check) if served.names else _Nobody())
+        self._opened = OpenedCheck(check, None if served.names else _Nobody())
         self._opened.compile()
         keyed_grams("a text of some bytes", self._key)
 
@@ -261,17 +264,6 @@ def result_of(row: Mapping[str, Any], rate: float, factor: float) -> DetectorRes
     if not row["flagged"] and log10_p >= min(math.log10(rate) + margin, 0.0):
         return DetectorResult.NOT_FOUND
     return DetectorResult.CANNOT_TELL
-
-
-class _HoldersNow:
-    """Who holds a message as of now: users who were added a moment ago are known."""
-
-    def __init__(self, check: TextCheck) -> None:
-        self._registry, self._key_ids = check.registry, [key.key_id for key in check.keys]
-
-    def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
-        """See NamesUsers."""
-        return Holders.load(self._registry, self._key_ids).naming(key_id, message, at)
 
 
 class _Nobody:

@@ -1,0 +1,115 @@
+"""An edited registry names nobody, whoever asks it: two names are exchanged in the files of its users."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import brickscan
+import polars as pl
+import pytest
+
+import scanner
+from scanner.errors import Refused
+from scanner.registry import NO_RECORD, VerifiedHolders
+from scanner.results.sightings import users_of_config
+from scanner.service.scoring import Scorer, ServedScan
+from schemas.service import DetectorConfig
+from tests.support.command_line import call
+from tests.support.forged_users import rewrite
+from tests.support.night import Night
+from tests.support.two_keys import message_of
+
+CHANGED = "its users were changed by something else than brickscan"
+
+
+@pytest.fixture
+def texts(registry, marked) -> list[str]:
+    return [marked(message_of(registry, "green", user), 80, 1) for user in ("alice", "bob")]
+
+
+@pytest.fixture(params=["scanned", "never scanned"])
+def swapped(request, tmp_path, registry, texts, without_ray) -> Night:
+    """A night whose registry gives alice's message to bob, and his to her."""
+    night = Night(tmp_path, shutil.copytree(registry, tmp_path / "registry"))
+    night.write("a", texts)
+    if request.param == "scanned":
+        night.scan()
+        assert night.verdicts()["user_id"].to_list() == ["alice", "bob"]
+    other = pl.col("user_id").replace({"alice": "bob", "bob": "alice"})
+    rewrite(night.registry, lambda events: events.with_columns(user_id=other))
+    return night
+
+
+def test_check(swapped, texts, tmp_path):
+    (tmp_path / "post.txt").write_text(texts[0])
+    for arguments in ((swapped.config,), ("--registry", swapped.registry)):
+        code, out, err = call("check", *arguments, "--text", tmp_path / "post.txt")
+        assert (code, out, CHANGED in err) == (2, "", True), err
+
+
+def test_api(swapped, texts):
+    opened = brickscan.open(swapped.registry)
+    with pytest.raises(Refused, match=CHANGED):
+        opened.check(texts)
+
+
+def test_serve(swapped, texts):
+    """A process that must not name does not answer; the detector says that it cannot look at the text."""
+    served = ServedScan.of(DetectorConfig(version=1, names="experts"), swapped.folder)
+    with pytest.raises(Refused, match=CHANGED):
+        Scorer(served, b"1" * 32).find_marks([texts[0].encode()])
+    nobody = ServedScan.of(DetectorConfig(version=1), swapped.folder)
+    assert Scorer(nobody, b"1" * 32).find_marks([texts[0].encode()])[0].user is None
+
+
+@pytest.mark.parametrize("swapped", ["scanned"], indirect=True)
+def test_commands_on_results(swapped):
+    """What a scan found stands; no command says of the exchanged names that they are right."""
+    commands: dict[str, Callable[[dict], bool]] = {
+        "replay": lambda found: not found["equal"] and '"contradicted"' in json.dumps(found),
+        "explain": lambda found: "bob" not in json.dumps(found) and CHANGED in json.dumps(found),
+    }
+    for command, is_right in commands.items():
+        code, out, err = call(command, swapped.config, "a:0", "--json")
+        assert code in (0, 3), err
+        assert is_right(json.loads(out)), out
+    code, out, err = call("flagged", swapped.config)
+    assert CHANGED in out + err
+    assert "alice" not in out
+
+
+def test_a_registry_that_is_put_back_to_an_older_state(tmp_path, registry, texts, without_ray):
+    night = Night(tmp_path, shutil.copytree(registry, tmp_path / "registry"))
+    shutil.copytree(night.registry, tmp_path / "older")
+    assert call("users", "add", "carol", "--registry", night.registry)[0] == 0
+    night.write("a", texts)
+    night.scan()
+    shutil.rmtree(night.registry)
+    shutil.move(tmp_path / "older", night.registry)
+    (tmp_path / "post.txt").write_text(texts[0])
+    code, _, err = call("check", night.config, "--text", tmp_path / "post.txt")
+    assert (code, "is older than its own results" in err) == (2, True)
+
+
+def test_users_who_were_added_a_moment_ago(tmp_path, registry, texts, without_ray):
+    """What brickscan does to a registry is no change, with a record and without one."""
+    night = Night(tmp_path, shutil.copytree(registry, tmp_path / "registry"))
+    night.write("a", texts)
+    night.scan()
+    for record in (users_of_config(night.config), NO_RECORD):
+        holders, message = VerifiedHolders(night.registry, ["green"], record), message_of(registry, "green", "bob")
+        for user in ("carol", "dave"):
+            call("users", "add", f"{user}-{len(record.parts)}", "--registry", night.registry)
+            assert holders.naming("green", message, night.last_scan()["started_at"]).user_id == "bob"
+
+
+def test_only_workers_of_scans_open_users_that_nobody_verifies():
+    """A scan verifies the registry before its work and after it; whatever else names asks VerifiedHolders."""
+    root = Path(scanner.__file__).parents[1]
+    files = [file for folder in ("scanner", "jobs") for file in (root / folder).rglob("*.py")]
+    assert {file.name for file in files if " Holders.load(" in file.read_text()} == {
+        "open_plan.py",
+        "passes.py",
+        "decoy_keys.py",
+    }
