@@ -12,7 +12,7 @@ import click
 
 from jobs.keys import new
 from jobs.mark import read_marked, read_prompts
-from jobs.options import NamedPath, key_ids_option, refuse_output
+from jobs.options import NamedPath, key_ids_option, refuse_output, refuse_wrong_clock
 from jobs.text import tell
 from scanner.errors import Refused
 from scanner.printable import counted
@@ -208,6 +208,7 @@ def canaries(
     if power is not None and marked_file is not None:
         raise click.UsageError("Give --power, or --from with texts that it is measured on; one of the two.")
     refuse_output(out)
+    refuse_wrong_clock(registry)
     import numpy as np
     import polars as pl
 

@@ -18,6 +18,7 @@ from jobs.options import (
     dry_run_option,
     groups_of,
     held_by_option,
+    refuse_wrong_clock,
     time_of,
     yes_option,
 )
@@ -128,6 +129,7 @@ def new(
       brickscan keys new summer-2026 --registry registry --method greenlist --users 1e9 --tokenizer tokenizer.json
     """
     form = method if version == 1 else f"{method}-v{version}"
+    refuse_wrong_clock(registry)
     groups, messages = _messages(version, users, messages, window)
     given: dict[str, Any] = {"window": window, "gamma": gamma, "groups": groups}
     given = {name: value for name, value in given.items() if value is not None}
@@ -221,6 +223,7 @@ def add(
     from scanner.registry.tokenizer_files import narrow, pin_tokenizer
     from scanner.watermark.formats import format_of
 
+    refuse_wrong_clock(registry)
     stack = _read_stack_config(config) if config else None
     if stack is not None and name not in (None, stack.format):
         raise Refused(f"--format {name}: {config} is one of {stack.format}; leave one of the two out")
@@ -397,6 +400,7 @@ def _retire(key_id: str, registry: Path | str, yes: bool, dry_run: bool) -> None
       brickscan keys retire summer-2026 --registry registry --dry-run
       brickscan keys retire summer-2026 --registry registry --yes
     """
+    refuse_wrong_clock(registry)
     key = find_key(load_registry(local_folder(registry)), key_id)
     if key.retired_at is not None:
         tell(f"{key_id} was retired {time_of(key.retired_at)}; nothing changed")

@@ -280,6 +280,29 @@ def _no_results_yet(location: Results) -> str | None:
     return f"There are no results in {location.folder} yet: run `brickscan scan {location.config}{date}` first."
 
 
+def refuse_wrong_clock(registry: Path | str) -> None:
+    """Refuse to write a time that is far from the newest scan's, where scan.toml lies beside a registry, as by `init`.
+
+    Raises:
+        Refused: this machine's clock is wrong.
+    """
+    config = Path(registry).absolute().parent / "scan.toml"
+    if is_uri(str(registry)) or not config.is_file():
+        return
+    from scanner.registry.clock import refuse_clock_far_from
+    from scanner.results import exist, scans
+
+    try:
+        location = results_at(str(config))
+    except Refused:  # it is for scans to say what is wrong with it
+        return
+    if location.registry != str(Path(registry).absolute()) or not exist(location.folder):
+        return
+    newest = scans(location.folder).select("started_at").max().collect().item()
+    if newest is not None:
+        refuse_clock_far_from(newest, location.folder)
+
+
 results_argument = click.argument("results", metavar="CONFIG|RESULTS")
 since_option = click.option("--since", type=Moment(), help="Scanned at this time (UTC) or later, or on this date.")
 until_option = click.option(

@@ -19,6 +19,7 @@ from jobs.options import (
     dry_run_option,
     form_option,
     key_ids_option,
+    refuse_wrong_clock,
     show_footer,
     show_records,
     time_of,
@@ -40,6 +41,7 @@ from scanner.registry import (
     users_of,
     verify_users,
 )
+from scanner.registry.clock import SeenHead
 from scanner.storage.locations import MOST_LIST, read_named
 from schemas.registry import is_reserved
 
@@ -170,19 +172,21 @@ def verify(registry: Path | str, results: tuple[str, ...], heads: tuple[str, ...
 
     Its events form a hash chain, whose head every scan writes into its results (column users_head of `scans`). A chain
     that holds has no changed event; one that has all those heads is the chain that the scans saw. Exit code 3: it is
-    not.
+    not. Times of users and keys that cannot be, by each other or by the times of scans, are told.
 
     \b
     Example:
       brickscan users verify --registry registry --results results
     """
-    scanned, without = _heads(results)
+    seen, without = _heads(results)
     for head in heads:
         if len(head) != 64 or not set(head.lower()) <= set("0123456789abcdef"):
             raise Refused(f"--head {head!r}: is no head; 64 hexadecimal digits are needed, as this command shows them")
-    found = verify_users(registry, {*scanned, *(head.lower() for head in heads)})
-    tell(*_in_words(found, len(scanned), without))
+    found = verify_users(registry, {head.lower() for head in heads}, seen)
+    tell(*_in_words(found, len({one.head for one in seen}), without))
     complain(*found.faults, *(f"head {head}: the chain never had it" for head in found.lost))
+    if found.clocks:
+        complain("a machine's clock was wrong, or users were restored from a copy:", *_first(found.clocks))
     return 0 if found.holds else 3
 
 
@@ -196,18 +200,18 @@ def _in_words(found: Verification, heads: int, without: int) -> Iterator[str]:
         yield "each event is as it was written, and the index says the same"
 
 
-def _heads(results: Sequence[str]) -> tuple[set[str], int]:
+def _heads(results: Sequence[str]) -> tuple[list[SeenHead], int]:
     """Heads that scans wrote into results, and how many scans wrote none."""
     from scanner.results import exist, scans
 
-    heads, without = set[str](), 0
+    seen, without = list[SeenHead](), 0
     for folder in results:
         if not exist(folder):
             raise Refused(f"--results {folder}: holds no results; give the folder named in the scan's configuration")
-        found = scans(folder).select("users_head").collect()["users_head"]
-        heads |= set(found.drop_nulls())
-        without += found.null_count()
-    return heads, without
+        found = scans(folder).select("users_head", "started_at", "finished_at").collect()
+        seen += map(SeenHead._make, found.drop_nulls("users_head").iter_rows())
+        without += found["users_head"].null_count()
+    return seen, without
 
 
 def _message_after(after: str) -> tuple[str, int]:
@@ -281,6 +285,7 @@ def _add(
     if bool(user_ids) == (file is not None):
         raise click.UsageError("Name the users, or give --file; one of the two.")
     names = _column(file, column).to_list() if file is not None else list(user_ids)
+    refuse_wrong_clock(registry)
     alike = look_alikes(registry, names)  # first, since it refuses what is no id
     new = unknown_users(registry, [name for name in names if name is not None])
     mistakes = [*_blank_edges(new), *_invisible(new)]
@@ -372,6 +377,7 @@ def _remove(
         raise click.UsageError("--accounts goes with --results.")
     if results is not None and not exist(results):
         raise Refused(f"--results {results}: holds no results; give the folder named in the scan's configuration")
+    refuse_wrong_clock(registry)
     names = list(dict.fromkeys(user_ids))
     unknown = unknown_users(registry, names)
     if unknown and not erase:

@@ -31,6 +31,7 @@ from scanner.registry.keys_file import (
     model_of,
     write_registry,
 )
+from scanner.registry.naming import has_users
 from scanner.registry.secrets import new_secret_file, read_secret, secret_path
 from scanner.registry.tokenizer_files import pin_tokenizer, refuse_narrow
 from scanner.storage.locations import is_uri, make_private
@@ -164,6 +165,7 @@ def new_key(
             raise Refused(f"key {key_id!r} is in the registry already; ids are never used again, choose another")
         if registry.trial:
             refuse_real_name("key", key_id)
+        key = key.model_copy(update={"created_at": _now_for(folder, registry)})
         is_new_file = path is not None and not os.path.lexists(path)
         key_bytes = (
             _new_secret(path, made_for, known)
@@ -210,7 +212,16 @@ def retire_key(folder: Path | str, key_id: str) -> MasterKey:
     Raises:
         Refused: the key is unknown.
     """
-    return _change(folder, key_id, lambda key: {"retired_at": key.retired_at or datetime.now(UTC)})
+    now = _now_for(folder, load_registry(folder))
+    return _change(folder, key_id, lambda key: {"retired_at": key.retired_at or now})
+
+
+def _now_for(folder: Path | str, registry: Registry) -> datetime:
+    """Return this machine's time; raises as `clock.now_for`."""
+    from scanner.registry.clock import now_for  # late: libraries of tables take long to load
+    from scanner.registry.ledger import open_users
+
+    return now_for(registry, open_users(folder).last_at if has_users(folder) else None)
 
 
 def admit_key(folder: Path | str, key_id: str, admission: Admission) -> MasterKey:

@@ -81,14 +81,21 @@ class UsersSnapshot:
     """The content of a users table when it was opened.
 
     tail: the events that no run holds, columns of schemas.tables.USERS. head: the chain's head after these; None: the
-    last of them has none.
+    last of them has none. last_at: time of the last event; None: there is none.
 
     Rows are data frames: user_id (null once erased), key_id, message, allocated_at, removed_at (null while it is held),
     seq and removed_seq (numbers of these events), each message once.
     """
 
-    def __init__(self, runs: Sequence[EventRun], tail: pl.DataFrame, events: int, head: bytes | None) -> None:
-        self.tail, self.events, self.head = tail, events, head
+    def __init__(
+        self,
+        runs: Sequence[EventRun],
+        tail: pl.DataFrame,
+        events: int,
+        head: bytes | None,
+        last_at: datetime | None = None,
+    ) -> None:
+        self.tail, self.events, self.head, self.last_at = tail, events, head, last_at
         self._runs = [run_of(tail), *runs] if tail.height else list(runs)
 
     @classmethod
@@ -421,7 +428,9 @@ def _snapshot(folder: Path | str, table: DeltaTable | None) -> tuple[UsersSnapsh
     tail = events.filter(pl.col("seq") >= index.seq).sort("seq")
     head = bytes(tail["head"][-1] or b"") if tail.height else index.head
     whole = len(head) == len(FIRST_HEAD)
-    return UsersSnapshot(index_folder.runs(index), tail, index.seq + tail.height, head if whole else None), index
+    last_at = events.sort("seq")["at"][-1] if events.height else None
+    runs, count = index_folder.runs(index), index.seq + tail.height
+    return UsersSnapshot(runs, tail, count, head if whole else None, last_at), index
 
 
 def _head(users_snapshot: UsersSnapshot) -> bytes:

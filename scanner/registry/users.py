@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scanner.errors import Refused
 from scanner.printable import skeleton
 from scanner.registry import ledger
+from scanner.registry.clock import now_for
 from scanner.registry.holders import messages_held
 from scanner.registry.index import ALLOCATED, REMOVED_EVENT
 from scanner.registry.keys import TRIAL_BEGAN, refuse_real_name
@@ -110,7 +111,8 @@ def add_users(
 
     Raises:
         Refused: an empty name, one of more than MAX_ID characters or like a canary's, a key that is unknown or retired
-            or has one message, or too few free messages; nothing was written then.
+            or has one message, too few free messages, or a clock that is before the registry's last event; nothing was
+            written then.
     """
     users = _checked_users(user_ids)
     _refuse_canaries(users)
@@ -137,15 +139,16 @@ def give_messages(
     """Give users messages as `add_users` does, canaries too, who alone have ids like theirs."""
     keys = _marking_keys(folder, key_ids)
     users = _checked_users(user_ids)
-    time = at or datetime.now(UTC)
-    if load_registry(folder).trial:
-        time = TRIAL_BEGAN
+    registry = load_registry(folder)
+    if registry.trial:
+        at = TRIAL_BEGAN
         for name in users["user_id"]:
             refuse_real_name("user", name)
 
     def decide(users_snapshot: UsersSnapshot) -> tuple[pl.DataFrame, list[Allocation]]:
         parts = [_allocate(key, users_snapshot, users) for key in keys]
         new = pl.concat(part for part, _ in parts)
+        time = at or now_for(registry, users_snapshot.last_at)
         return _as_events(new, ALLOCATED, time), [done for _, done in parts]
 
     return ledger.append(folder, decide)
@@ -196,10 +199,10 @@ def remove_users(folder: Path | str, user_ids: Sequence[str], at: datetime | Non
     Raises:
         Refused: a user whom the registry never knew or whose name was erased; nothing was written then.
     """
-    load_registry(folder)
-    time = at or datetime.now(UTC)
+    registry = load_registry(folder)
 
     def decide(users_snapshot: UsersSnapshot) -> tuple[pl.DataFrame, int]:
+        time = at or now_for(registry, users_snapshot.last_at)
         rows = users_snapshot.of_users(user_ids)
         unknown = _unknown(rows, user_ids)
         if unknown:

@@ -17,6 +17,8 @@ import polars as pl
 from scanner.errors import Refused
 from scanner.registry import ledger
 from scanner.registry.chain import follow
+from scanner.registry.clock import KnownTimes, SeenHead, wrong_times_of_keys
+from scanner.registry.holders import numbers_of_heads
 from scanner.registry.index import ALLOCATED, NAMES, REMOVED_EVENT
 from scanner.registry.keys_file import load_registry
 from scanner.registry.ledger import GivenMessage, UsersSnapshot
@@ -34,13 +36,15 @@ class Verification(NamedTuple):
     """Result of a verification.
 
     events: how many the chain has; head: the chain's head, as hex text, None where it has no events; faults: what is
-    wrong, for people, the first 100; lost: the heads asked for that the chain never had.
+    wrong, for people, the first 100; lost: the heads asked for that the chain never had; clocks: times that cannot be,
+    for people, the first 100: the clock of a machine was wrong.
     """
 
     events: int
     head: str | None
     faults: tuple[str, ...]
     lost: tuple[str, ...]
+    clocks: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -48,29 +52,37 @@ class Verification(NamedTuple):
         return not self.faults and not self.lost
 
 
-def verify_users(folder: Path | str, heads: Collection[str] = ()) -> Verification:
+def verify_users(folder: Path | str, heads: Collection[str] = (), seen: Collection[SeenHead] = ()) -> Verification:
     """Follow the chain of a registry's users table from its start, and hold the index against its events.
 
-    heads: earlier heads of the chain, as hex text (column users_head of schemas.tables.SCANS).
+    heads: earlier heads of the chain, as hex text (column users_head of schemas.tables.SCANS); seen: when scans saw
+    them, to which times of events are held.
 
     Raises:
         Refused: there is no such registry, or the table gives a message twice.
         ScanFailed: names were erased all the while, or a file is missing.
     """
-    load_registry(folder)
-    return ledger.ask_users_table(
-        folder, lambda now: _verified(now.users_snapshot, now.windows(0, _WINDOW), set(heads))
+    registry, wanted = load_registry(folder), {one.head for one in seen}
+    times = KnownTimes(seen, numbers_of_heads(folder, wanted))
+    found = ledger.ask_users_table(
+        folder, lambda now: _verified(now.users_snapshot, now.windows(0, _WINDOW), {*heads, *wanted}, times)
     )
+    clocks = () if registry.trial else (*wrong_times_of_keys(registry), *found.clocks)  # a trial is dated back
+    return found._replace(clocks=clocks[:_MOST_FAULTS])
 
 
-def _verified(users_snapshot: UsersSnapshot, windows: Iterator[pl.DataFrame], wanted: set[str]) -> Verification:
+def _verified(
+    users_snapshot: UsersSnapshot, windows: Iterator[pl.DataFrame], wanted: set[str], times: KnownTimes
+) -> Verification:
     events, head, faults, counts = 0, None, list[str](), Counter[tuple[str, str]]()
+    clocks = list[str]()
 
     def counted() -> Iterator[pl.DataFrame]:
         for window in windows:
             faults.extend(_unlike(users_snapshot, window))
             for key_id, event, rows in window.group_by("key_id", "event").len().iter_rows():
                 counts[key_id, event] += rows
+            clocks.extend(times.wrong(window))
             yield window
 
     for block in follow(counted()):
@@ -80,7 +92,7 @@ def _verified(users_snapshot: UsersSnapshot, windows: Iterator[pl.DataFrame], wa
         if block.fault:
             faults.append(f"events {block.first} to {block.last}: {block.fault}")
     faults += _too_many(users_snapshot, counts)
-    return Verification(events, head, tuple(faults[:_MOST_FAULTS]), tuple(sorted(wanted)))
+    return Verification(events, head, tuple(faults[:_MOST_FAULTS]), tuple(sorted(wanted)), tuple(clocks))
 
 
 def _unlike(users_snapshot: UsersSnapshot, events: pl.DataFrame) -> Iterator[str]:

@@ -13,7 +13,7 @@ from scanner.detection.one_text import TextCheck, check_text
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rules import Rules
 from scanner.errors import Refused
-from scanner.registry import Holders, add_users, keys, load_registry, new_key, registry_sha256
+from scanner.registry import Holders, add_users, clock, load_registry, new_key, registry_sha256
 from scanner.registry.keys import SETTING_UP, with_weights
 from scanner.scan_plan import keys_tested
 from scanner.watermark import log10_greenlist
@@ -116,7 +116,7 @@ def grown(tmp_path, monkeypatch):
         def now(cls, tz=None):
             return datetime.now(tz) + timedelta(days=30)
 
-    monkeypatch.setattr(keys, "datetime", Later)
+    monkeypatch.setattr(clock, "datetime", Later)
     late = new_key(folder, "late", **how)
     monkeypatch.undo()
     assert late.one_of == 4

@@ -1,0 +1,117 @@
+"""The clock of a machine that writes to a registry, held to the times on record: a wrong one escapes every comparison.
+
+A user who was given a message "in 2020" is named for texts of 2021; one who was given it "in 2035" is named for none.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from scanner.errors import Refused
+from schemas.registry import Registry
+
+CLOCKS_DIFFER = timedelta(minutes=5)
+"""Time by which clocks of machines that write to one registry may differ."""
+
+_TIME = pl.Datetime("us", "UTC")
+
+FAR = timedelta(days=366)
+"""Time after the newest scan from which on a clock is wrong, rather than scans late."""
+
+
+def now_for(registry: Registry, last_event: datetime | None) -> datetime:
+    """Return this machine's time, for what is written to a registry next.
+
+    last_event: time of the newest event of its users, None: there is none.
+
+    Raises:
+        Refused: it is earlier than what is on record there.
+    """
+    now = datetime.now(UTC)
+    if registry.trial:  # dated back on purpose
+        return now
+    times = [time for key in registry.keys for time in (key.created_at, key.retired_at) if time is not None]
+    newest = max([*times, *([] if last_event is None else [last_event])], default=now)
+    if now < newest - CLOCKS_DIFFER:
+        raise Refused(
+            f"this machine's clock: it says {_words(now)}, and the registry was last changed at {_words(newest)}; "
+            "nothing was written. Set the clock; if it is right, another machine's was wrong: put back the registry's "
+            "backup of before"
+        )
+    return now
+
+
+def refuse_clock_far_from(newest_scan: datetime, results: str) -> None:
+    """Raise Refused where this machine's clock is before the newest scan of results, or far behind it."""
+    now = datetime.now(UTC)
+    if not newest_scan - CLOCKS_DIFFER <= now <= newest_scan + FAR:
+        raise Refused(
+            f"this machine's clock: it says {_words(now)}, and the newest scan in {results} began at "
+            f"{_words(newest_scan)}; nothing was written. Set the clock; if it is right, scan first"
+        )
+
+
+class SeenHead(NamedTuple):
+    """What a scan knew of a registry's users: the head of their chain.
+
+    began, ended: of the scan, which read the head between these times.
+    """
+
+    head: str
+    began: datetime
+    ended: datetime
+
+
+class KnownTimes:
+    """When events of a registry's users were there, and were not yet, as scans knew them.
+
+    An event that a scan knew was there before the scan ended; one that it did not know came after the scan began.
+    numbers: of the last event before each head.
+    """
+
+    def __init__(self, seen: Iterable[SeenHead], numbers: Mapping[str, int]) -> None:
+        known = sorted((numbers[one.head], one.began, one.ended) for one in seen if one.head in numbers)
+        self._last = np.array([last for last, _, _ in known], np.int64)
+        began = [began.astimezone(UTC) for _, began, _ in known]
+        ended = [ended.astimezone(UTC) for _, _, ended in known]
+        self._not_yet = pl.Series([None, *itertools.accumulate(began, max)], dtype=_TIME)
+        self._there = pl.Series([*reversed([*itertools.accumulate(reversed(ended), min)]), None], dtype=_TIME)
+
+    def wrong(self, events: pl.DataFrame) -> Iterator[str]:
+        """A sentence for each time that some events cannot have; events: rows of schemas.tables.USERS."""
+        at = np.searchsorted(self._last, events["seq"].to_numpy())
+        times = events.select(
+            "seq", "at", there=self._there.gather(at).fill_null(datetime.now(UTC)), not_yet=self._not_yet.gather(at)
+        )
+        late, early = pl.col("at") > pl.col("there") + CLOCKS_DIFFER, pl.col("at") < pl.col("not_yet") - CLOCKS_DIFFER
+        wrong = times.with_columns(late=late, early=early.fill_null(value=False)).filter(
+            pl.col("late") | pl.col("early")
+        )
+        groups = wrong.group_by("at", "late").agg(
+            pl.col("seq").min().alias("first"), pl.len(), pl.col("there").min(), pl.col("not_yet").max()
+        )
+        for row in groups.sort("first").to_dicts():
+            what = f"event {row['first']}" + (f" and {row['len'] - 1:,} more" if row["len"] > 1 else "")
+            known = f"was there at {_words(row['there'])}" if row["late"] else f"came after {_words(row['not_yet'])}"
+            yield f"{what}: is of {_words(row['at'])}, and {known}"
+
+
+def wrong_times_of_keys(registry: Registry) -> Iterator[str]:
+    """A sentence for each key that was made before the key before it, or is yet to be made."""
+    now = datetime.now(UTC)
+    for before, key in zip((None, *registry.keys), registry.keys, strict=False):
+        if key.created_at > now + CLOCKS_DIFFER:
+            yield f"key {key.key_id}: is of {_words(key.created_at)}, and it is {_words(now)}"
+        elif before is not None and key.created_at < before.created_at - CLOCKS_DIFFER:
+            yield (
+                f"key {key.key_id}: is of {_words(key.created_at)}, and came after key {before.key_id} of "
+                f"{_words(before.created_at)}"
+            )
+
+
+def _words(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
