@@ -31,7 +31,14 @@ from scanner.input.documents import read_text
 from scanner.printable import counted, one_in, printable, safe
 from scanner.registry import NamedUser
 from scanner.results import accounts
-from scanner.results.account_posts import impossible_posts, kept_posts, posts_of_one_scan, scanned_posts, window_of
+from scanner.results.account_posts import (
+    impossible_posts,
+    kept_posts,
+    posts_by_then,
+    posts_of_one_scan,
+    scanned_posts,
+    window_of,
+)
 from scanner.results.queries import ask, with_audit
 from scanner.results.scan_list import recorded_scan
 from scanner.storage.locations import table_uri
@@ -128,7 +135,7 @@ def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], check: Reg
     try:
         scan = recorded_scan(explainer.results, row["scan_id"])
         read, _ = _posts(explainer, row)
-        by_then = [post for post in read if post["scan_id"] <= row["scan_id"]]
+        by_then = posts_by_then(row, read)
         read = by_then if len(by_then) >= row["posts"] else read  # a later scan of its window may have read more
         if len(read) < max(row["posts"], 1):
             text_ids = explainer.text_ids if explainer.reads_texts else None

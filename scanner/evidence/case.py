@@ -446,7 +446,8 @@ def _most_similar(numbered: pl.DataFrame, places: NDArray[np.uint32], number: in
     )
     equal = (places[earlier["number"].to_numpy()] == places[number]).sum(axis=1)
     near = earlier.with_columns(equal=pl.Series(equal)).filter(pl.col("equal") > 0)
-    ordered = near.sort("equal", "posted", descending=[True, False]).unique("text_sha256", maintain_order=True)
+    by_likeness = near.sort("equal", "posted", "path", "row", descending=[True, False, False, False])
+    ordered = by_likeness.unique("text_sha256", keep="first", maintain_order=True)
     return ordered.head(EARLIER_POSTS_READ).to_dicts()
 
 

@@ -32,9 +32,15 @@ MOST_TEXT_BYTES = 2**24
 ROWS_A_PART = 50_000
 """Posts that a worker reads at a time, roughly."""
 
-_ORDER = ("account", "account_id", "scan_id", "path", "row")
-_POST = [*_ORDER, "shard_id"]
+_ORDER = ("account", "account_id", "path", "row")
+"""Order of posts, which no interruption of a scan changes: a tuple of tokens belongs to the first post that has it."""
+
+_FIRST = ("path", "row", "night", "scan_id")
+"""Order in which the first counts of several rows at one place of the input, as of a file that was replaced."""
+
+_POST = [*_ORDER, "scan_id", "shard_id"]
 _SPREAD = 2**64
+_OF_TIME = 16  # characters of a scan's id that tell when it began; the others are drawn
 
 
 class PostGroup(NamedTuple):
@@ -55,7 +61,7 @@ def window_begins(night: date, nights: int) -> date:
 
 
 def part_of(results: str, together: PostGroup, part: int) -> pa.Table:
-    """Rows of ACCOUNT_POSTS of the accounts of a part: account by account, scan by scan; each row of the input once.
+    """Rows of ACCOUNT_POSTS of the accounts of a part: account by account, file by file; each row of the input once.
 
     Texts are read only of the posts that are tested: one account may have millions.
 
@@ -73,7 +79,9 @@ def part_of(results: str, together: PostGroup, part: int) -> pa.Table:
         wanted |= pl.col("night").is_between(first, last)
     posts = of_part.select(*_POST, "night", size=pl.col("text").bin.size()).join(known, on="shard_id", how="left")
     distinct = (
-        posts.filter(wanted).sort(_ORDER).unique(["account_id", "path", "row"], keep="first", maintain_order=True)
+        posts.filter(wanted)
+        .sort("account", "account_id", *_FIRST)
+        .unique(["account_id", "path", "row"], keep="first", maintain_order=True)
     )
     few = (pl.int_range(pl.len()) < POSTS_OF_AN_ACCOUNT) & (pl.col("size").cum_sum() <= MOST_TEXT_BYTES)
     tested = distinct.filter(few.over("account_id")).select(_POST).collect(engine="streaming")
@@ -88,7 +96,7 @@ def window_of(night: str, nights: int) -> tuple[str, str]:
 
 
 def kept_posts(results: str, account_id: str, dates: tuple[str, str], text_ids: TextIds) -> list[dict[str, Any]]:
-    """Rows of ACCOUNT_POSTS of an account in a window, scan by scan; each row of the input once.
+    """Rows of ACCOUNT_POSTS of an account in a window, file by file; each row of the input once.
 
     Rows that no scan can have written are left out: of documents on which the account has no verdict, or of other
     texts.
@@ -103,11 +111,11 @@ def kept_posts(results: str, account_id: str, dates: tuple[str, str], text_ids: 
 
 
 def _of_window(results: str, account_id: str, dates: tuple[str, str]) -> pl.DataFrame:
-    """Rows of ACCOUNT_POSTS of an account in a window, scan by scan, and their number, `n`."""
+    """Rows of ACCOUNT_POSTS of an account in a window, file by file, and their number, `n`."""
     ours = (pl.col("account_id") == account_id) & pl.col("night").is_between(pl.lit(dates[0]), pl.lit(dates[1]))
 
     def question() -> pl.DataFrame:
-        rows = read_whole(results, "account_posts").filter(ours).sort("scan_id", "path", "row")
+        rows = read_whole(results, "account_posts").filter(ours).sort(_FIRST)
         return rows.unique(["path", "row"], keep="first", maintain_order=True).head(POSTS_OF_AN_ACCOUNT).collect()
 
     return ask(results, question).with_row_index("n")
@@ -143,7 +151,7 @@ def scanned_posts(results: str, account_id: str, dates: tuple[str, str]) -> pl.D
         found = verdicts(results).filter(theirs).join(ours, on="shard_id", how="semi")
         return (
             found.join(filters, on="scan_id", how="left")
-            .sort("scan_id", "path", "row")
+            .sort("path", "row", "scan_id")
             .head(POSTS_OF_AN_ACCOUNT)
             .collect()
         )
@@ -225,12 +233,17 @@ def impossible_posts(
     return f"its row has {counted(row['posts'], 'post')}, and scans read {counted(read, 'document')} of the account"
 
 
+def posts_by_then(row: Mapping[str, Any], read: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Posts that were read by scans that began no later than that of a row of ACCOUNTS."""
+    return [post for post in read if post["scan_id"][:_OF_TIME] <= row["scan_id"][:_OF_TIME]]
+
+
 def posts_of_one_scan(row: Mapping[str, Any], read: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Posts of a night that the scan of a row of ACCOUNTS can have tested: as many as its row has; none: no choice is.
 
     A scan reads all posts that were read by then, or those of its own input, which may be a folder of others beside it.
     """
-    by_then = [post for post in read if post["scan_id"] <= row["scan_id"]]
+    by_then = posts_by_then(row, read)
     folders = sorted({post["path"].rpartition("/")[0] for post in by_then})
     of_folders = ([post for post in by_then if post["path"].rpartition("/")[0] == folder] for folder in folders)
     for posts in (by_then, [post for post in by_then if post["scan_id"] == row["scan_id"]], *of_folders):

@@ -139,7 +139,8 @@ def count_canaries(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int)
     ids = list({canary.account_id for canary in canaries})
     texts = verdicts.filter(pl.col("account_id").is_in(ids))
     # under keys other than its own a canary is not flagged, in separate rows
-    texts = texts.sort("flagged", descending=True).unique("text_id", keep="first")
+    first = ["flagged", "account_id", "path", "row", "key_id"]  # whatever was committed first
+    texts = texts.sort(first, descending=[True, *[False] * 4]).unique("text_id", keep="first")
     named, by_itself = pl.col("naming") == Naming.NAMED, pl.col("user_id") == pl.col("account_id")
     found = (pl.col("flagged") & pl.col("names").is_not_null()).fill_null(value=False)
     sums = (

@@ -136,7 +136,8 @@ def _hits(reserved: pl.LazyFrame) -> pl.DataFrame:
     found = reserved.select(
         "key_id", "message", text=pl.col("text").hash(0), account=_account(), p=pl.col("threshold").log10()
     )
-    hits = found.collect(engine="streaming").sort("account", nulls_last=True).unique("text", keep="first")
+    by_account = found.collect(engine="streaming").sort("account", "key_id", "message", "p", nulls_last=True)
+    hits = by_account.unique("text", keep="first")
     return hits.with_columns((pl.col("p") <= np.log10(a) + _ROOM).cast(pl.Int64).alias(str(a)) for a in THRESHOLDS)
 
 

@@ -1,0 +1,107 @@
+"""Results never depend on how often a scan was interrupted: a disk that fills up again and again changes no row."""
+
+import contextlib
+import errno
+import itertools
+import os
+import random
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from scanner.cluster import commits
+from scanner.errors import ScanFailed
+from scanner.storage.locations import table_uri
+from tests.support.night import Night
+from tests.support.two_keys import message_of
+
+FILES, ROWS, ACCOUNTS = 6, 10, 5
+OF_A_RUN = {
+    *("scan_id", "scanned_at", "began_at", "verified_at", "audit_id", "at", "config_sha256"),
+    "first_seen_at",  # a document is known to exist since the first run that met its file
+}
+"""Columns that tell which run wrote a row, and when."""
+
+LOOKS = """\
+variants = { normalised = true }
+spans = { windows = true, segments = true }
+evidence = { keep_text = true }
+accounts = { nights = 1 }
+"""
+AUDIT = "share = 1.0\nall_messages_share = 1.0\ndecisions_share = 0.5"
+
+
+@pytest.fixture
+def night(tmp_path, registry, marked, plain, without_ray, monkeypatch) -> Night:
+    """Posts of few accounts, who say the same things again, in some order: a tuple of tokens belongs to one post."""
+    for name, value in (
+        ("SHARDS_A_COMMIT", 1),
+        ("SECONDS_BETWEEN_COMMITS", 0.0),
+        ("LEAST_SECONDS_BETWEEN_COMMITS", 0.0),
+    ):
+        monkeypatch.setattr(commits, name, value)
+    night = Night(tmp_path, registry)
+    night.configure(more=LOOKS, columns='account = "account"\ntime = "posted"', audit=AUDIT)
+    holder, draw = message_of(registry, "green", "alice"), random.Random(7)
+    phrases = [plain(25, seed) for seed in range(12)] + [marked(holder, 25, seed) for seed in range(6)]
+    posted = datetime(2026, 1, 1, tzinfo=UTC)
+    for number in range(FILES):
+        texts = ["".join(draw.sample(phrases, 3)) for _ in range(ROWS - 2)]
+        accounts = [f"account-{draw.randrange(ACCOUNTS)}" for _ in range(ROWS)]
+        night.write(
+            f"file-{number}", [*texts, marked(holder, 60, number), b"caf\xe9"], account=accounts, posted=[posted] * ROWS
+        )
+    return night
+
+
+def rows_of(results: str, table: str) -> Counter[str]:
+    """Rows of a table, in no order, without what tells of a run."""
+    rows = pl.from_arrow(DeltaTable(table_uri(results, table)).to_pyarrow_table())
+    kept = rows.select(name for name in rows.columns if name not in OF_A_RUN)
+    return Counter(map(repr, kept.iter_rows()))
+
+
+def fill_the_disk(monkeypatch, after: int) -> None:
+    """Let this many commits be written, and no more."""
+    real, commits_left = DeltaTable.create_write_transaction, itertools.count(after, -1)
+
+    def write(*arguments, **named):
+        if next(commits_left) <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", write)
+
+
+def tables_of(results: str) -> dict[str, Counter[str]]:
+    """Rows of all tables but `scans`, which has one for each run that ended."""
+    tables = {path.name for path in Path(results).iterdir() if (path / "_delta_log").is_dir()} - {"scans"}
+    rows = {table: rows_of(results, table) for table in tables}
+    # every run that ends puts the chain's head on record, which is the same
+    return rows | {"verified_users": Counter(dict.fromkeys(rows["verified_users"], 1))}
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("after", [9, 11])
+def test_every_table_after_interruptions(night, monkeypatch, after):
+    """Each run writes some commits, and is then refused the disk, wherever that hits it."""
+    night.scan()
+    undisturbed = tables_of(night.results)
+    assert {"accounts", "account_posts", "audits", "flags", "spans"} <= undisturbed.keys()
+    night.config.write_text(night.config.read_text().replace('results = "results"', 'results = "disturbed"'))
+    interrupted, ended = 0, False
+    while not ended:
+        with monkeypatch.context() as patch, contextlib.suppress(ScanFailed):
+            fill_the_disk(patch, after)
+            night.scan()
+            ended = True
+        interrupted += not ended
+    assert interrupted >= 4
+    disturbed = tables_of(str(night.folder / "disturbed"))
+    differing = {name: (rows - disturbed[name], disturbed[name] - rows) for name, rows in undisturbed.items()}
+    assert disturbed.keys() == undisturbed.keys()
+    assert {name: rows for name, rows in differing.items() if any(rows)} == {}
