@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.cli import end, run, when_interrupted
-from jobs.options import Folder, NamedPath
+from jobs.options import Folder, NamedPath, Real, Whole
 from jobs.text import StepProgress, complain, tell
 from scanner.errors import Refused, install_of
 from scanner.printable import counted
@@ -37,13 +37,13 @@ _CONFIG = NamedPath(path_type=Path)
 _date = click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="Fills {date} in the corpus's paths.")
 _tests = click.option(
     "--tests",
-    type=float,
+    type=Real(),
     metavar="N",
     help="Null p-values of each method for the law, such as 1e10, instead of the configured number.",
 )
 _down_to = click.option(
     "--down-to",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Real(0, 1, min_open=True),
     default=1e-6,
     show_default=True,
     metavar="P",
@@ -216,10 +216,10 @@ _registry = click.option("--registry", required=True, type=NamedPath(path_type=P
 @click.argument("key_id")
 @_registry
 @click.option("--results", required=True, metavar="DIR", help="Results of `brickscan calibrate` on this key.")
-@click.option("--candidates", type=click.IntRange(min=1), help="How many keys were tried.  [default: as audited there]")
+@click.option("--candidates", type=Whole(1), help="How many keys were tried.  [default: as audited there]")
 @click.option(
     "--down-to",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Real(0, 1, min_open=True),
     default=1.0,
     metavar="P",
     help="Refuse unless the rate is known to hold down to this p-value, such as 1e-6.",

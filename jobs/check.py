@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.flagged import marked_for
-from jobs.options import Day, NamedPath, key_ids_option
+from jobs.options import Day, NamedPath, Real, key_ids_option
 from jobs.text import columns, tell
 from scanner.errors import Refused
 from scanner.printable import one_in
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--text", "source", default="-", show_default=True, metavar="FILE", help="The text; -: what is piped in.")
 @click.option(
     "--fpr",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=Real(0, 1, min_open=True, max_open=True),
     help="With --registry: p-value at which text counts as marked.  [default: 1e-6]",
 )
 @click.option(
@@ -69,7 +69,7 @@ def check(
         raise click.UsageError("--date goes with CONFIG; --registry has no filter.")
     from scanner.detection.one_text import TextCheck, check_text
     from scanner.results.filters import filter_of_config
-    from scanner.results.sightings import users_of_config
+    from scanner.results.sightings import users_beside, users_of_config
     from scanner.scan_plan import NO_VARIANTS, lacks, looks_lacking
     from scanner.watermark.formats import format_of
 
@@ -83,6 +83,7 @@ def check(
     elif registry is not None:
         folder = registry if is_uri(registry) else Path(registry)
         request = TextCheck.of_registry(folder, key_ids, 1e-6 if fpr is None else fpr)
+        request = replace(request, record=users_beside(folder))
     verdicts = check_text(request, _read(source))
     rate, tested, weights = request.rules.false_positive_rate, request.rules.keys_tested, request.rules.weights
     scan_filter = None if found is None else found.scan_filter

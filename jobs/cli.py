@@ -2,9 +2,11 @@
 
 import contextlib
 import importlib
+import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import PurePath
 from typing import NoReturn
 
 import click
@@ -12,6 +14,7 @@ import click
 from jobs.text import complain, logs_printable, show_failure, show_usage_error
 from scanner.errors import BrickscanError, Refused
 from scanner.interrupts import Terminated, dropped_interrupts, interrupts_noted, sigterm_interrupts
+from scanner.printable import printable
 
 _COMMANDS = {
     "init": ("jobs.init:init", "Make a registry, a key and a scan.toml for your own texts."),
@@ -121,10 +124,25 @@ def run(command: click.Command, arguments: list[str] | None = None) -> int:
         return _interrupted(isinstance(abort.__cause__, Terminated))
     except KeyboardInterrupt as interrupt:  # between two of our own handlers, or in a callback of C
         return _interrupted(isinstance(interrupt, Terminated))
+    except OSError as error:
+        if not _is_named(error.filename, sys.argv[1:] if arguments is None else arguments):
+            show_failure(error)
+            return 1
+        complain(f"brickscan: {printable(str(error.filename))}: {error.strerror}; name another path")
+        return 2
     except Exception as error:
         show_failure(error)
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _is_named(path: object, arguments: Sequence[str]) -> bool:
+    """Whether a path that an error is about is one of a command line, or lies there."""
+    if not isinstance(path, str | os.PathLike):
+        return False
+    words = (word.partition("=")[2] if word.startswith("--") else word for word in arguments)
+    named = {os.path.abspath(word) for word in words if word} - {"/"}
+    return any(PurePath(os.path.abspath(path)).is_relative_to(one) for one in named)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.options import NamedPath, results_argument, results_at, scanned, since_option, until_option, visible
+from jobs.options import NamedPath, Whole, results_argument, results_at, scanned, since_option, until_option, visible
 from jobs.text import complain, tell
 from scanner.errors import Refused, install_of
 from scanner.interrupts import Terminated
@@ -90,9 +90,7 @@ REVIEW_PORT = 8747
 
 @click.command()
 @results_argument
-@click.option(
-    "--port", default=REVIEW_PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free."
-)
+@click.option("--port", default=REVIEW_PORT, show_default=True, type=Whole(0, 65535), help="0: any that is free.")
 @by_option
 def review(results: str, port: int, by: str | None) -> None:
     """Look at flags in a browser, one after the other, and decide on each of them.
@@ -288,9 +286,7 @@ WEBHOOK_PORT = 8748
 @click.command()
 @click.argument("config", type=NamedPath(path_type=Path, dir_okay=False, exists=True))
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address of this machine to listen on.")
-@click.option(
-    "--port", default=WEBHOOK_PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free."
-)
+@click.option("--port", default=WEBHOOK_PORT, show_default=True, type=Whole(0, 65535), help="0: any that is free.")
 def webhook(config: Path, host: str, port: int) -> None:
     """Take the decisions that moderators made in ROOST Coop on flags that `brickscan export` sent there.
 

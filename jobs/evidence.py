@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from tqdm import tqdm
 
-from jobs.options import Day, NamedPath, refuse_unscanned, results_argument, results_at
+from jobs.options import Day, NamedPath, Whole, refuse_unscanned, results_argument, results_at
 from jobs.text import columns, tell, wrap_line
 from scanner.errors import Refused
 from scanner.printable import amount, combines, counted, cut, printable, safe
@@ -45,7 +45,7 @@ _WIDEST = 100
 @click.option("--date", "night", type=Day(), help="Of an account: its night, as the date of its data.  [the newest]")
 @click.option("--html", "page_file", type=NamedPath(path_type=Path), help="Write a page here; it needs no network.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--run", type=click.IntRange(1), help="Scored tokens shown as one. Below 8: material of the key.  [8]")
+@click.option("--run", type=Whole(1), help="Scored tokens shown as one. Below 8: material of the key.  [8]")
 def explain(
     results: str,
     document: str,
@@ -107,6 +107,8 @@ def _write(file: Path, html: str) -> None:
     from scanner.evidence.page import write_private
 
     file = file.absolute()  # "." has no name
+    if file.is_dir():
+        raise Refused(f"--html {file}: is a folder; name a file in it")
     unfinished = file.with_name(f".{file.name}.{os.getpid()}.unfinished")
     try:
         write_private(unfinished, html)

@@ -9,7 +9,9 @@ import click
 
 from jobs.options import (
     Form,
+    Real,
     Results,
+    Whole,
     canaries_of,
     form_option,
     on_terminal,
@@ -38,9 +40,7 @@ LONGEST_ID_SHOWN = 60
 ROWS_BY_DEFAULT = 20
 """Rows of a list, unless asked for more."""
 
-limit_option = click.option(
-    "--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {ROWS_BY_DEFAULT}]"
-)
+limit_option = click.option("--limit", type=Whole(1), help=f"How many to show.  [default: {ROWS_BY_DEFAULT}]")
 
 
 def most_shown(limit: int | None, *, everything: bool) -> int | None:
@@ -207,7 +207,7 @@ def _several(name: str, kind: str) -> Callable[[Callable[..., None]], Callable[.
 @click.option("--group-by", "by", type=click.Choice(("user", "account", "text")), help="Add up, most texts first.")
 @click.option(
     "--prior",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=Real(0, 1, min_open=True, max_open=True),
     help="How likely each text was, before, to be marked for the message it is flagged for: how likely now, at most.",
 )
 @form_option

@@ -12,7 +12,7 @@ import click
 
 from jobs.keys import new
 from jobs.mark import read_marked, read_prompts
-from jobs.options import NamedPath, key_ids_option, refuse_output, refuse_wrong_clock
+from jobs.options import NamedPath, Real, Whole, key_ids_option, refuse_output, refuse_wrong_clock
 from jobs.text import tell
 from scanner.errors import Refused
 from scanner.printable import counted
@@ -165,11 +165,11 @@ TEXTS_MEASURED = 200
     help="Prompts to draw from: one a line, or Parquet with a column 'prompt'. Best such as users write.",
 )
 @click.option("--out", type=NamedPath(path_type=Path), required=True, help="Parquet file to write; must not exist.")
-@click.option("--texts", type=click.IntRange(min=1), default=200, show_default=True, help="Prompts of a night.")
-@click.option("--users", type=click.IntRange(min=1), default=20, show_default=True, help="Canaries, who take turns.")
+@click.option("--texts", type=Whole(1), default=200, show_default=True, help="Prompts of a night.")
+@click.option("--users", type=Whole(1), default=20, show_default=True, help="Canaries, who take turns.")
 @click.option(
     "--power",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=Real(0, 1, min_open=True, max_open=True),
     help="Instead of --from: share of such texts that every scan is to find, whatever it tests.  [default: 0.9]",
 )
 @click.option(

@@ -14,6 +14,8 @@ from jobs.options import (
     DATE_OR_MINUTE,
     Folder,
     NamedPath,
+    Real,
+    Whole,
     confirm,
     dry_run_option,
     groups_of,
@@ -29,7 +31,7 @@ from scanner.registry import find_key, load_registry, new_key, open_key, retire_
 from scanner.registry.keys_file import local_folder
 from scanner.registry.secrets import secret_path
 from scanner.storage.locations import parse_json, read_named
-from schemas.registry import MOST_NUMBERS, MasterKey
+from schemas.registry import MAX_MESSAGES, MOST_NUMBERS, MasterKey
 
 if TYPE_CHECKING:
     from scanner.watermark.stacks.configs import StackKey
@@ -78,17 +80,17 @@ USERS = 100_000
 @click.argument("key_id")
 @click.option("--registry", required=True, type=Folder(), help="Folder of the registry.")
 @click.option("--method", default="greenlist", show_default=True, help="greenlist or gumbel.")
+@click.option("--version", type=Whole(1, 2), default=2, show_default=True, help="Of the watermark; 1 is the paper's.")
 @click.option(
-    "--version", type=click.IntRange(1, 2), default=2, show_default=True, help="Of the watermark; 1 is the paper's."
+    "--users", type=Real(), help="For how many users, up to 4e9, for good: the key is in groups.  [default: 100,000]"
 )
 @click.option(
-    "--users", type=float, help="For how many users, up to 4e9, for good: the key is in groups.  [default: 100,000]"
+    "--window", type=Whole(0, 16), help="How many tokens before a token decide its mark: 0 to 16.  [default: 4]"
 )
-@click.option("--window", type=int, help="How many tokens before a token decide its mark: 0 to 16.  [default: 4]")
 @click.option("--gamma", help="Share of green tokens, n/2^b in lowest terms; greenlist only.  [default: 1/4]")
 @click.option(
     "--messages",
-    type=int,
+    type=Whole(1, MAX_MESSAGES),
     help="Instead of --users: this many messages without groups, 65,536 at most; of version 1 [default: 100,000].",
 )
 @click.option("--tokenizer", required=True, metavar="PATH", help="The tokenizer.json of the model that will be marked.")
@@ -191,7 +193,13 @@ def _messages(version: int, users: float | None, messages: int | None, window: i
 @click.option("--format", "name", help="Such as vllm-gumbel; see `brickscan formats`. Not needed with --from.")
 @click.option("--from", "config", type=NamedPath(path_type=Path), help="The stack's JSON; its key is copied out of it.")
 @click.option("--set", "words", multiple=True, metavar="NAME=VALUE", help="A parameter in the stack's own words.")
-@click.option("--messages", default=1, show_default=True, help="Users of a format that names some: a message each.")
+@click.option(
+    "--messages",
+    type=Whole(1, MAX_MESSAGES),
+    default=1,
+    show_default=True,
+    help="Users of a format that names some: a message each.",
+)
 @click.option("--tokenizer", required=True, metavar="PATH", help="The tokenizer.json of the model that is marked.")
 @click.option("--secret", metavar="REFERENCE", help="Where the key is, or is to be copied to; as for `keys new`.")
 @click.option("--active-from", type=DATE_OR_MINUTE, help="Since when (UTC) the stack marks with it.  [default: now]")

@@ -19,12 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.cli import when_interrupted
-from jobs.options import NamedPath, refuse_output
+from jobs.options import MOST_SEEDS, NamedPath, Real, Whole, refuse_output
 from jobs.text import MarkProgress, columns, complain, tell
 from scanner.errors import Refused, TokenizerError, in_a_line, install_of
 from scanner.input.named_files import open_parquet
 from scanner.printable import printable
 from scanner.storage.locations import MOST_LIST, read_named, write_whole
+from schemas.registry import MAX_MESSAGES
 
 if TYPE_CHECKING:
     import polars as pl
@@ -207,7 +208,13 @@ class Recipient(NamedTuple):
 @click.option("--registry", type=NamedPath(path_type=Path), required=True, help="Folder of the registry.")
 @click.option("--key", "key_id", required=True, help="Key to mark with; not a retired one.")
 @click.option("--user", "user_ids", multiple=True, help="User to mark for; may be given more than once.")
-@click.option("--message", "messages", type=int, multiple=True, help="Message to mark with, instead of a user's.")
+@click.option(
+    "--message",
+    "messages",
+    type=Whole(0, MAX_MESSAGES - 1),
+    multiple=True,
+    help="Message to mark with, instead of a user's.",
+)
 @click.option("--model", "folder", type=NamedPath(path_type=Path), required=True, help="Folder of the model.")
 @click.option(
     "--prompts",
@@ -217,14 +224,14 @@ class Recipient(NamedTuple):
     "A column 'user_id' says whom each is for, where neither --user nor --message does.",
 )
 @click.option("--out", type=NamedPath(path_type=Path), required=True, help="Parquet file to write; must not exist.")
-@click.option("--max-new-tokens", type=int, default=256, show_default=True, help="Of each completion.")
-@click.option("--temperature", type=float, default=1.0, show_default=True)
-@click.option("--top-p", type=float, default=0.95, show_default=True, help="1: all tokens.")
-@click.option("--top-k", type=int, default=0, show_default=True, help="0: all tokens.")
-@click.option("--delta", type=float, default=3.0, show_default=True, help="Bias of green tokens (green list only).")
+@click.option("--max-new-tokens", type=Whole(1), default=256, show_default=True, help="Of each completion.")
+@click.option("--temperature", type=Real(), default=1.0, show_default=True)
+@click.option("--top-p", type=Real(), default=0.95, show_default=True, help="1: all tokens.")
+@click.option("--top-k", type=Whole(0), default=0, show_default=True, help="0: all tokens.")
+@click.option("--delta", type=Real(), default=3.0, show_default=True, help="Bias of green tokens (green list only).")
 @click.option("--skip-used-windows", is_flag=True, help="Mark each window once in a text: better prose, less power.")
-@click.option("--batch-size", type=click.IntRange(min=1), default=16, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--batch-size", type=Whole(1), default=16, show_default=True)
+@click.option("--seed", type=Whole(0, MOST_SEEDS), default=0, show_default=True)
 @click.option("--verify", is_flag=True, help="Read every completion back: its strength, log10 p and expected power.")
 def mark(
     registry: Path,

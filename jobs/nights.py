@@ -12,6 +12,7 @@ from jobs.options import (
     Day,
     Form,
     Results,
+    Whole,
     canaries_of,
     form_option,
     results_argument,
@@ -55,7 +56,7 @@ _RECORD = (
 
 @click.command()
 @results_argument
-@click.option("--limit", default=5, show_default=True, type=click.IntRange(min=1), help="How many scans to show.")
+@click.option("--limit", default=5, show_default=True, type=Whole(1), help="How many scans to show.")
 @form_option
 def status(results: str, limit: int, form: Form) -> None:
     """Show the last scans, how they ended, what their audits said, and what needs a hand.

@@ -17,7 +17,7 @@ import click
 
 from jobs.text import columns, complain, fit_rows, tell
 from scanner.errors import Refused
-from scanner.printable import cell, printable
+from scanner.printable import cell, cut, printable
 from scanner.storage.locations import absolute, is_uri, refuse_password, refuse_special
 from schemas.registry import MOST_NUMBERS
 
@@ -138,6 +138,44 @@ class Moment(click.ParamType[datetime]):
             return moment + timedelta(days=1) if self._through and len(text) <= len("2026-11-20") else moment
         except (ValueError, OverflowError):
             self.fail(f"{text!r} is no time; allowed: 2026-11-20, or 2026-11-20T03:00 for UTC", param, ctx)
+
+
+MOST_WHOLE = 10**9
+"""Largest whole number of an option that counts something; larger ones are no counts, and fit into no table."""
+
+
+MOST_SEEDS = 2**32 - 1
+"""Largest seed of an option."""
+
+
+class Whole(click.IntRange):
+    """A whole number from one to another."""
+
+    def __init__(self, least: int, most: int = MOST_WHOLE) -> None:
+        super().__init__(least, most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401
+        """Read it; what nobody can read whole is not repeated whole."""
+        if len(str(value)) > len(str(-(2**64))):
+            self.fail(f"{cut(str(value), 20)!r} is not in the range {self._describe_range()}.", param, ctx)
+        return int(super().convert(value, param, ctx))
+
+    def _describe_range(self) -> str:
+        return f"x>={self.min}" if self.max == MOST_WHOLE else super()._describe_range()
+
+
+class Real(click.FloatRange):
+    """A number, within a range where one is given; neither infinite nor none."""
+
+    def _describe_range(self) -> str:
+        return "" if self.min is None and self.max is None else super()._describe_range()
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
+        """Read it."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{number} is no number.", param, ctx)
+        return number
 
 
 class PartOfInput(click.ParamType["DriverShare"]):
@@ -286,21 +324,17 @@ def refuse_wrong_clock(registry: Path | str) -> None:
     Raises:
         Refused: this machine's clock is wrong.
     """
-    config = Path(registry).absolute().parent / "scan.toml"
-    if is_uri(str(registry)) or not config.is_file():
+    from scanner.scan_plan import results_beside
+
+    results = results_beside(registry)
+    if results is None:
         return
     from scanner.registry.clock import refuse_clock_far_from
     from scanner.results import exist, scans
 
-    try:
-        location = results_at(str(config))
-    except Refused:  # it is for scans to say what is wrong with it
-        return
-    if location.registry != str(Path(registry).absolute()) or not exist(location.folder):
-        return
-    newest = scans(location.folder).select("started_at").max().collect().item()
+    newest = scans(results).select("started_at").max().collect().item() if exist(results) else None
     if newest is not None:
-        refuse_clock_far_from(newest, location.folder)
+        refuse_clock_far_from(newest, results)
 
 
 results_argument = click.argument("results", metavar="CONFIG|RESULTS")

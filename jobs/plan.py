@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from jobs.mark import read_marked
-from jobs.options import Folder, NamedPath, groups_of
+from jobs.options import MOST_SEEDS, Folder, NamedPath, Real, Whole, groups_of
 from jobs.text import complain, numbers, tell
 from scanner.errors import Refused, in_a_line, install_of
 from scanner.storage.locations import parse_json, read_named
@@ -100,7 +100,7 @@ figures_option = click.option(
 @click.option("--quick", is_flag=True, help="Three rounds of each figure, in place of ten.")
 @click.option(
     "--users",
-    type=click.FloatRange(min=1),
+    type=Real(min=1),
     multiple=True,
     default=(1e9,),
     show_default=True,
@@ -199,45 +199,41 @@ class PlanRow(NamedTuple):
     help="Texts of `brickscan mark`, whose strength is measured.",
 )
 @click.option("--registry", type=Folder(), help="With --from: folder or URI of the registry whose key marked them.")
-@click.option("--window", type=click.IntRange(0, MAX_WINDOW), default=4, show_default=True, help="h of the key.")
+@click.option("--window", type=Whole(0, MAX_WINDOW), default=4, show_default=True, help="h of the key.")
 @click.option("--gamma", default="1/4", show_default=True, help="Share of green tokens (green list).")
-@click.option("--delta", type=float, help="Bias of green tokens, on flat logits: the best case (green list).")
-@click.option("--green-share", type=float, help="Share of green tokens in one's own marked texts (green list).")
-@click.option("--entropy", type=float, help="Mean of -p ln p of the written tokens, in nats, at most 0.367 (Gumbel).")
-@click.option("--probability", type=float, help="Probability of every written token (Gumbel).")
-@click.option("--fpr", type=float, help="False-positive rate for a document.  [default: 1e-6]")
+@click.option("--delta", type=Real(), help="Bias of green tokens, on flat logits: the best case (green list).")
+@click.option("--green-share", type=Real(), help="Share of green tokens in one's own marked texts (green list).")
+@click.option("--entropy", type=Real(), help="Mean of -p ln p of the written tokens, in nats, at most 0.367 (Gumbel).")
+@click.option("--probability", type=Real(), help="Probability of every written token (Gumbel).")
+@click.option("--fpr", type=Real(), help="False-positive rate for a document.  [default: 1e-6]")
 @click.option(
     "--messages",
-    type=click.IntRange(min=1),
+    type=Whole(1),
     multiple=True,
     help="Of each key; may be given several times.  [default: 1, 1000, 100000; with --from those of its key]",
 )
 @click.option(
-    "--users", type=float, help="Instead of --messages: users of a key in groups, as for `keys new`; also when named."
+    "--users", type=Real(), help="Instead of --messages: users of a key in groups, as for `keys new`; also when named."
 )
-@click.option("--misnaming-rate", type=float, help="With --users: as in scan.toml.  [default: that of --fpr]")
-@click.option(
-    "--keys", type=click.FloatRange(min=1), help="K: keys that are tested, or 1 over all weights.  [default: 1]"
-)
+@click.option("--misnaming-rate", type=Real(), help="With --users: as in scan.toml.  [default: that of --fpr]")
+@click.option("--keys", type=Real(min=1), help="K: keys that are tested, or 1 over all weights.  [default: 1]")
 @click.option(
     "--power",
     "powers",
-    type=float,
+    type=Real(),
     multiple=True,
     default=(0.5, 0.9, 0.99),
     show_default=True,
     help="Chance that a marked text is found; may be given several times.",
 )
-@click.option("--simulate", type=click.IntRange(min=0), default=2000, show_default=True, help="Texts a row; 0: none.")
-@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--simulate", type=Whole(0), default=2000, show_default=True, help="Texts a row; 0: none.")
+@click.option("--seed", type=Whole(0, MOST_SEEDS), default=1, show_default=True)
 @click.option("--plot", type=NamedPath(path_type=Path), help="PNG file to write: power against tokens.")
-@click.option("--night", type=click.FloatRange(min=1), help="Say what so many documents cost instead, with --users.")
-@click.option(
-    "--tokens", type=click.FloatRange(min=1), default=200, show_default=True, help="With --night: of a document."
-)
+@click.option("--night", type=Real(min=1), help="Say what so many documents cost instead, with --users.")
+@click.option("--tokens", type=Real(min=1), default=200, show_default=True, help="With --night: of a document.")
 @click.option(
     "--flagged",
-    type=click.FloatRange(0, 1),
+    type=Real(0, 1),
     default=0.1,
     show_default=True,
     help="With --night: share of the documents that is flagged, each of which is proved.",

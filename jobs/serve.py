@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from jobs.decisions import needs_extra, run_until_ended
-from jobs.options import DATE_OR_MINUTE, NamedPath
+from jobs.options import DATE_OR_MINUTE, NamedPath, Whole
 from jobs.text import columns, complain, tell
 from scanner.printable import printable
 from scanner.storage.toml import read_toml
@@ -49,9 +49,7 @@ def serve() -> None:
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address of this machine; a proxy in front has TLS."
 )
-@click.option(
-    "--port", default=DETECTOR_PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free."
-)
+@click.option("--port", default=DETECTOR_PORT, show_default=True, type=Whole(0, 65535), help="0: any that is free.")
 def run(config: Path, host: str, port: int) -> None:
     """Run the detector until Ctrl-C. The word `run` may be left out.
 

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import click
 
-from jobs.options import Day, confirm, dry_run_option, results_argument, results_at, yes_option
+from jobs.options import Day, Whole, confirm, dry_run_option, results_argument, results_at, yes_option
 from jobs.text import StepProgress, tell
 from scanner.printable import counted
 
@@ -30,7 +30,7 @@ def compact(results: str) -> None:
 @click.command()
 @results_argument
 @click.option(
-    "--retention", default=168, show_default=True, type=click.IntRange(24, 168), help="Hours for which files are kept."
+    "--retention", default=168, show_default=True, type=Whole(24, 168), help="Hours for which files are kept."
 )
 def vacuum(results: str, retention: int) -> None:
     """Delete the files that no table needs: of attempts that failed, of rows that were merged, replaced or erased.
@@ -60,23 +60,23 @@ def migrate(results: str) -> None:
     Example:
       brickscan migrate scan.toml
     """
+    from scanner.results.transactions import faults_named
     from scanner.results.upkeep import existing_tables
     from scanner.storage.delta import open_table
     from scanner.storage.locations import table_uri
     from schemas.words import VERSION
 
     folder = results_at(results).folder
-    names = existing_tables(folder)
-    for name in names:
-        open_table(table_uri(folder, name))
+    with faults_named(folder):
+        names = existing_tables(folder)
+        for name in names:
+            open_table(table_uri(folder, name))
     tell(f"{counted(len(names), 'table')} of version {VERSION}, which this brickscan writes: nothing to move on")
 
 
 @click.command()
 @results_argument
-@click.option(
-    "--keep", required=True, metavar="DAYS", type=click.IntRange(1, 36_500), help="Days for which nights are kept."
-)
+@click.option("--keep", required=True, metavar="DAYS", type=Whole(1, 36_500), help="Days for which nights are kept.")
 @click.option("--keep-flags", is_flag=True, help="Keep the flags of the nights that go, until a call without this.")
 @yes_option
 @dry_run_option

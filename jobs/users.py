@@ -15,6 +15,7 @@ from jobs.options import (
     Folder,
     Form,
     NamedPath,
+    Whole,
     confirm,
     dry_run_option,
     form_option,
@@ -43,7 +44,7 @@ from scanner.registry import (
 )
 from scanner.registry.clock import SeenHead
 from scanner.storage.locations import MOST_LIST, read_named
-from schemas.registry import is_reserved
+from schemas.registry import MAX_MESSAGES, is_reserved
 
 LINES_OF_ONE_WIDTH = 1000
 """Lines of `users list` whose columns have the same widths."""
@@ -64,7 +65,7 @@ _HEAD = ("user", "key", "message", "allocated", "removed")
 @click.option("--after", metavar="KEY_ID:MESSAGE", help="Go on after this one, the last line of a list.")
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=Whole(1),
     default=LINES_OF_ONE_WIDTH,
     show_default=True,
     help="How many to show; more are told of.",
@@ -139,7 +140,7 @@ def show(user_ids: tuple[str, ...], registry: Path | str, form: Form) -> None:
 
 @click.command("who")
 @click.argument("key_id")
-@click.argument("message", type=int)
+@click.argument("message", type=Whole(0, MAX_MESSAGES - 1))
 @registry_option
 @form_option
 def who(key_id: str, message: int, registry: Path | str, form: Form) -> None:
@@ -202,13 +203,14 @@ def _in_words(found: Verification, heads: int, without: int) -> Iterator[str]:
 
 def _heads(results: Sequence[str]) -> tuple[list[SeenHead], int]:
     """Heads that scans wrote into results, and how many scans wrote none."""
-    from scanner.results import exist, scans
+    from scanner.results.queries import ask, exist, scans
 
+    columns_of_scan = ("users_head", "started_at", "finished_at")
     seen, without = list[SeenHead](), 0
     for folder in results:
         if not exist(folder):
             raise Refused(f"--results {folder}: holds no results; give the folder named in the scan's configuration")
-        found = scans(folder).select("users_head", "started_at", "finished_at").collect()
+        found = ask(folder, scans(folder).select(columns_of_scan).collect)
         seen += map(SeenHead._make, found.drop_nulls("users_head").iter_rows())
         without += found["users_head"].null_count()
     return seen, without

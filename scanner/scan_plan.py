@@ -34,7 +34,7 @@ from scanner.input.tables import DELTA_PREFIX, TableReading
 from scanner.registry import load_registry, registry_sha256
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
-from scanner.storage.locations import absolute, real_location
+from scanner.storage.locations import absolute, is_uri, real_location
 from scanner.storage.toml import canonical, digest, read_toml
 from scanner.watermark.formats import can_have_levels, format_of, shares_of_levels
 from scanner.watermark.positions import reach_of
@@ -480,6 +480,19 @@ class Plan:
 def read_config(config_file: Path) -> ScanConfig:
     """Read a configuration. Raises Refused: it cannot be right; names file, field, value and what is allowed."""
     return read_toml(config_file, ScanConfig)
+
+
+def results_beside(registry: Path | str) -> str | None:
+    """Folder or URI of the results of the `scan.toml` beside a registry, as `init` lays it; None: there is none."""
+    config_file = Path(registry).absolute().parent / "scan.toml"
+    if is_uri(registry) or not config_file.is_file():
+        return None
+    try:
+        config = read_config(config_file)
+        named = absolute("registry", config.registry, config_file.parent)
+        return results_of(config, config_file) if named == str(Path(registry).absolute()) else None
+    except Refused:  # it is for scans to say what is wrong with it
+        return None
 
 
 def results_of(config: ScanConfig, config_file: Path) -> str:

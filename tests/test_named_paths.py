@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -12,13 +13,14 @@ import pytest
 
 from jobs import cli
 from jobs.mark import read_prompts
-from jobs.options import Folder, NamedPath
+from jobs.options import Folder, NamedPath, Real, Whole
 from scanner.errors import Refused
 from scanner.registry.tokenizer_files import _repeats_what_repeats
 from tests.support.command_line import call
 from tests.support.footers import File
 from tests.support.hostile_files import FATAL, written
-from tests.support.two_keys import TOKENIZER
+from tests.support.night import Night
+from tests.support.two_keys import TOKENIZER, message_of
 
 SECONDS = 60
 """Longest time of a command, imports included."""
@@ -55,7 +57,7 @@ def value_of(parameter: click.Parameter, night) -> str:
         return str(parameter.type.choices[0])
     if isinstance(parameter.type, click.DateTime):
         return "2026-08-31"
-    if parameter.type.name in ("integer range", "integer", "float range", "float"):
+    if isinstance(parameter.type, Whole | Real):
         return "1"
     known = {
         "key_id": "green",
@@ -116,6 +118,91 @@ def test_no_command_waits_for_a_special_file(night, tmp_path, kind, monkeypatch)
         signal.signal(signal.SIGALRM, before)
     assert not wrong, "\n".join(map(str, wrong))
     assert asked > 60
+
+
+@pytest.mark.costly
+@pytest.mark.usefixtures("without_ray")
+@pytest.mark.parametrize("path", ["/", "/proc/nothing", "a" * 300], ids=["root", "no place to write", "too long"])
+def test_a_path_that_cannot_be_used_ends_in_a_sentence(night, tmp_path, path, monkeypatch):
+    """A folder where a file is needed, a place where none can be written, a name that no system takes."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("some words")
+    night.write("a", ["text"])
+    night.scan()
+    wrong = []
+    for name, command in commands():
+        for parameter in filter(is_path, command.params):
+            words = arguments_of(name, command, parameter, path, night)
+            also = ["--text", tmp_path / "text"] if name == "check" and "--text" not in parameter.opts else []
+            code, out, err = call(*words, *also)
+            if code not in (0, 2) or "Traceback" in err:
+                wrong.append((words, code, out[-300:], err[-600:]))
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_a_page_that_cannot_be_written(night, marked, registry, without_ray):
+    night.write("a", [marked(message_of(registry, "green", "alice"), 80, 1)])
+    night.scan()
+    for path in ("/", "/proc/nothing", "a" * 300):
+        code, _, err = call("explain", night.config, "a:0", "--html", path)
+        assert (code, path in err, len(err.splitlines())) == (2, True, 1), err
+
+
+def numbers_of(command: click.Command) -> Iterator[click.Parameter]:
+    for parameter in command.params:
+        if isinstance(parameter.type, click.types.IntParamType | click.types.FloatParamType):
+            yield parameter
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [(name, number.name) for name, command in commands() for number in numbers_of(command)]
+)
+def test_numbers_have_bounds(night, tmp_path, name, number, monkeypatch):
+    """Nothing counts to 10^400: a whole number has a largest one, and others are finite."""
+    monkeypatch.chdir(tmp_path)
+    (command,) = (command for other, command in commands() if other == name)
+    (parameter,) = (parameter for parameter in command.params if parameter.name == number)
+    assert isinstance(parameter.type, Whole | Real)
+    for value in ("9" * 400, "9" * 20) if isinstance(parameter.type, Whole) else ("nan", "inf", "1e999"):
+        code, _, err = call(*arguments_of(name, command, parameter, value, night))
+        assert (code, "Traceback" in err, len(err) < 1000) == (2, False, True), err
+
+
+CUTS = {
+    "half": lambda log: log[-1].write_bytes(log[-1].read_bytes()[: log[-1].stat().st_size // 2]),
+    "without its first": lambda log: log[0].unlink(),
+    "garbage": lambda log: log[-1].write_bytes(b"\xff\x00garbage"),
+}
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("table", ["scans", "flags", "users"])
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+def test_a_damaged_log_ends_in_a_sentence(tmp_path, registry, marked, without_ray, table, cut):
+    """Whatever command meets it; of the registry's users as of the results' tables."""
+    night = Night(tmp_path, shutil.copytree(registry, tmp_path / "registry"))
+    text = marked(message_of(registry, "green", "alice"), 80, 1)
+    night.write("a", [text])
+    night.scan()
+    (tmp_path / "post.txt").write_text(text)
+    folder = night.registry if table == "users" else Path(night.results)
+    cut(sorted((folder / table / "_delta_log").glob("*.json")))
+    night.write("b", [text])
+    for words in (
+        ("flagged", night.config),
+        ("explain", night.config, "a:0"),
+        ("status", night.config),
+        ("migrate", night.config),
+        ("compact", night.config),
+        ("replay", night.config, "a:0"),
+        ("report", night.config, "--out", tmp_path / "report"),
+        ("check", night.config, "--text", tmp_path / "post.txt"),
+        ("users", "verify", "--registry", night.registry, "--results", night.results),
+        ("users", "add", "carol", "--registry", night.registry),
+        ("scan", night.config),
+    ):
+        _, out, err = call(*words)
+        assert "Traceback" not in out + err, (words, err[-2000:])
 
 
 WITH_REGISTRY = [

@@ -6,13 +6,13 @@ The package stands in brickscan/.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from scanner import results as queries
 from scanner.errors import Refused
-from scanner.registry import find_key, load_registry, messages_held, open_key
+from scanner.registry import Holders, find_key, load_registry, messages_held, open_key, verified_users
 from scanner.results.transactions import ResultsPath
 from scanner.storage.locations import is_uri
 
@@ -90,9 +90,13 @@ class OpenedRegistry:
 
     def __init__(self, registry: Path | str, keys: Sequence[str], false_positive_rate: float) -> None:
         from scanner.detection.one_text import OpenedCheck, TextCheck  # late: whoever asks tables alone needs no kernel
+        from scanner.results.sightings import users_beside
 
         self._folder = registry
-        self._check = OpenedCheck(TextCheck.of_registry(registry, tuple(keys), false_positive_rate))
+        check = TextCheck.of_registry(registry, tuple(keys), false_positive_rate)
+        # verified here and not when somebody is named: libraries of tables end a process that was forked since
+        users = partial(verified_users, registry, users_beside(registry))
+        self._check = OpenedCheck(check, Holders(registry, [key.key_id for key in check.keys], users(), users))
 
     @overload
     def check(self, texts: str) -> TextVerdict: ...

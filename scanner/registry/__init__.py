@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         restore_users,
         set_canaries,
     )
-    from scanner.registry.verification import Verification, verify_since, verify_users
+    from scanner.registry.verification import Verification, verified_users, verify_since, verify_users
 
 __all__ = [
     "NO_RECORD",
@@ -88,6 +88,7 @@ __all__ = [
     "unknown_users",
     "users_named",
     "users_of",
+    "verified_users",
     "verify_since",
     "verify_users",
 ]

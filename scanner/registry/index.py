@@ -27,9 +27,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
-from scanner.errors import Refused, ScanFailed, TooLate
+from scanner.errors import Refused, ScanFailed, TooLate, in_a_line
 from scanner.registry.keys_file import USERS_FOLDER
 from scanner.registry.record import FIRST_HEAD
 from scanner.registry.sorted_files import (
@@ -52,11 +53,21 @@ _ENDS = {"first": "min.seq", "last": "max.seq"}
 
 
 def open_table(folder: Path | str) -> DeltaTable | None:
-    """The users table of a registry as it is now; None: there is none yet. Raises Refused: it is of another version."""
+    """The users table of a registry as it is now; None: there is none yet.
+
+    Raises:
+        Refused: it is of another version.
+        ScanFailed: its log cannot be read.
+    """
     location = f"{folder}/{USERS_FOLDER}"
-    if not DeltaTable.is_deltatable(location):
-        return None
-    table = DeltaTable(location)
+    try:
+        if not DeltaTable.is_deltatable(location):
+            return None
+        table = DeltaTable(location)
+    except DeltaError as error:
+        raise ScanFailed(
+            f"users table {location}: its log cannot be read: {in_a_line(error)[:300]}; put back its backup"
+        ) from None
     refuse_other_version(table)
     return table
 

@@ -3,6 +3,7 @@
 A scan does so before its work and after it, so that its workers ask `Holders`. All others ask `VerifiedHolders`.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -72,9 +73,16 @@ class Holders:
     Once names are erased or index files merged, it may go on with the newer table.
     """
 
-    def __init__(self, folder: Path | str, key_ids: Sequence[str], users_snapshot: "UsersSnapshot | None") -> None:
-        # None: there is no table of users
+    def __init__(
+        self,
+        folder: Path | str,
+        key_ids: Sequence[str],
+        users_snapshot: "UsersSnapshot | None",
+        reopen: "Callable[[], UsersSnapshot] | None" = None,
+    ) -> None:
+        # users_snapshot: None: there is no table of users; reopen: gives the newer table, by default unverified
         self._folder, self._key_ids, self._snapshot = folder, frozenset(key_ids), users_snapshot
+        self._reopen = reopen or functools.partial(_open_users, folder)
 
     @classmethod
     def load(cls, folder: Path | str, key_ids: Sequence[str]) -> "Holders":
@@ -121,13 +129,13 @@ class Holders:
         return self._ask(chosen)
 
     def _ask(self, question: "Callable[[UsersSnapshot], Answer]") -> Answer:
-        snapshot = self._snapshot or _open_users(self._folder)
+        snapshot = self._snapshot or self._reopen()
         for _ in range(_TRIES):
             try:
                 return question(snapshot)
             except FileNotFoundError as error:
                 lost = error
-                self._snapshot = snapshot = _open_users(self._folder)
+                self._snapshot = snapshot = self._reopen()
         from scanner.registry.index import missing
 
         raise missing(lost)

@@ -142,6 +142,16 @@ def verify_since(folder: Path | str, record: Record, messages: pl.DataFrame | No
     return ledger.ask_users_table(folder, lambda now: _since(str(folder), now, record, wanted))
 
 
+def verified_users(folder: Path | str, record: Record) -> UsersSnapshot:
+    """All users of a registry, verified as `verify_since` does, with its errors."""
+
+    def verified(now: ledger.UsersTable) -> UsersSnapshot:
+        _since(str(folder), now, record, None)
+        return now.users_snapshot
+
+    return ledger.ask_users_table(folder, verified)
+
+
 def find_verified(folder: Path | str, record: Record, key_id: str, message: int) -> tuple[GivenMessage | None, Record]:
     """Who was given a message, from files and events that are verified as `verify_since` does, and the new record.
 

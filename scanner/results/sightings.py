@@ -24,7 +24,7 @@ from scanner.registry import NO_RECORD, NamesPart, Record, given_at, given_rows,
 from scanner.results.current_rows import flags, ranges_ever
 from scanner.results.queries import ask, exist, quarantine, scans
 from scanner.results.transactions import TableEntry, commit, open_tables, read_whole
-from scanner.scan_plan import Plan, read_config, results_of
+from scanner.scan_plan import Plan, read_config, results_beside, results_of
 from scanner.storage.data_files import write_file
 from scanner.storage.locations import absolute, table_uri
 from schemas.tables import NAMED_LISTS, VERIFIED_USERS
@@ -282,6 +282,12 @@ def users_of_config(config_file: Path) -> Record:
     config = read_config(config_file)
     registry = absolute("registry", config.registry, config_file.absolute().parent)
     return users_on_record(registry, results_of(config, config_file))
+
+
+def users_beside(registry: str | Path) -> Record:
+    """As `users_on_record`, of the results of the `scan.toml` beside a registry; without one, nothing is on record."""
+    results = results_beside(registry)
+    return NO_RECORD if results is None else users_on_record(registry, results)
 
 
 def refuse_changed_since(registry: str, results: str, scan_id: str, began: Record) -> None:

@@ -49,9 +49,8 @@ def test_check(swapped, texts, tmp_path):
 
 
 def test_api(swapped, texts):
-    opened = brickscan.open(swapped.registry)
     with pytest.raises(Refused, match=CHANGED):
-        opened.check(texts)
+        brickscan.open(swapped.registry).check(texts)
 
 
 def test_serve(swapped, texts):

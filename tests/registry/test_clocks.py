@@ -57,7 +57,7 @@ def test_a_clock_before_the_last_event(folder, make_key, set_clock):
         with pytest.raises(Refused, match="this machine's clock"):
             write()
         assert (load_registry(folder), list_users(folder).to_dicts()) == before
-    set_clock(NOW - timedelta(minutes=3))
+    set_clock(datetime.now(UTC) - timedelta(minutes=3))
     add_users(folder, None, ["bob"])
     make_key("k2")
 
