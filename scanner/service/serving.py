@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
+import h11
 import uvicorn
 from anyio.to_thread import current_default_thread_limiter
 from starlette.datastructures import Headers
@@ -39,6 +40,9 @@ _IN_A_ROW = 32
 
 _SENT_TOGETHER = 8
 """Most requests that are answered of those that a client sends before it has the answer to the first (pipelining)."""
+
+_FEWEST_BYTES, _PARTS_MORE = 64, 1_000
+"""Fewest bytes of a part of a body, as chunks are, on average, beyond so many parts: each takes a while to be read."""
 
 _WAITING = 2048
 """Most connections that the system holds until they are taken."""
@@ -76,11 +80,12 @@ class Connection(H11Protocol):
     """A connection whose client keeps nobody out by saying nothing, or a part of a head, or by taking no answer."""
 
     had_answer = False
-    _sent_together = 0
+    _sent_together = _parts = _bytes = 0
     _giving: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a new connection."""
+        self._next, self.conn.next_event = self.conn.next_event, self._next_event  # type: ignore[method-assign]
         waiting = [other for other in self.connections if isinstance(other, Connection) and other.may_give_way]
         if len(self.connections) >= self._most() - 1 and waiting:
             # those that had an answer first: who sends one request behind the other is never idle for long
@@ -103,6 +108,17 @@ class Connection(H11Protocol):
         super().data_received(data)
         if not self.is_idle:
             self._patience.cancel()
+
+    def _next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """What came next. Raises RemoteProtocolError: a body comes in many more parts than it needs."""
+        event = self._next()
+        if isinstance(event, h11.Request):
+            self._parts = self._bytes = 0
+        elif isinstance(event, h11.Data):
+            self._parts, self._bytes = self._parts + 1, self._bytes + len(event.data)
+            if self._parts > _PARTS_MORE + self._bytes // _FEWEST_BYTES:
+                raise h11.RemoteProtocolError("too many parts")
+        return event
 
     def on_response_complete(self) -> None:
         """Wait for the next request, which may have come with this one; where others wait, they come first."""

@@ -146,11 +146,11 @@ def test_variants_of_marked_text_share_one_budget_over_callers(budget, share):
 @pytest.mark.parametrize("padding", [1_000, 11_000, 100_000])
 def test_marked_text_is_known_in_whatever_text_it_stands(budget, padding):
     """22 of 30 edits were answered within 11 kB of fresh text, whose passages were compared and not the marked part."""
-    piece, given = text_of(4, 250), []
+    piece, given, at = text_of(4, 120), [], padding // 3 - 130
     for seed in range(12):
         variant = edited(piece, 0.02, seed)
         fresh = text_of(1_000 + seed, padding // 6)
-        text = f"{fresh[: padding // 2]} {variant} {fresh[padding // 2 :]}"
+        text = f"{fresh[:at]} {variant} {fresh[at:padding]}"
         given.append(asked(budget, text, FOUND, Caller(f"{seed}", expert=False), marked=variant))
     assert given == [True] * 3 + [False] * 9
 

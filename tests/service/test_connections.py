@@ -230,6 +230,32 @@ def test_malformed_requests_are_counted_and_not_logged(server, caplog):
     assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
 
 
+def test_a_body_of_many_small_parts_is_refused_before_all_are_read():
+    """20 connections with 100,000 chunks of a byte each had everybody wait for 40 seconds."""
+    ended = []
+
+    async def read(scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(ClientDisconnect):
+            ended.append(len(await Request(scope, receive).body()))
+            await PlainTextResponse("well")(scope, receive, send)
+
+    app, head = Server("127.0.0.1", 0, lambda _port: read), b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+    chunked = head + b"Transfer-Encoding: chunked\r\n\r\n"
+    with running(app):
+        assert status(app, chunked + b"1\r\na\r\n" * 900 + b"0\r\n\r\n") == 200
+        assert status(app, chunked + (b"40\r\n" + b"a" * 64 + b"\r\n") * 5_000 + b"0\r\n\r\n") == 200
+        assert ended == [900, 320_000]
+        began = time.thread_time(), time.process_time()
+        with connected(app, chunked) as connection, suppress(ConnectionError):
+            for _ in range(200):
+                connection.sendall(b"1\r\na\r\n" * 500)
+            answer(connection)
+        others = time.thread_time() - began[0]
+        assert time.process_time() - began[1] - others < 0.5, "CPU of the server: 1.5 s and more"
+        assert app.malformed == 1
+        assert ended == [900, 320_000]
+
+
 def test_a_request_of_two_lengths_is_refused(server):
     both = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     assert status(server, both) == 400

@@ -80,15 +80,15 @@ def test_variants_beyond_the_budget_wait_and_the_text_stays_answerable(server, m
 
 def test_marked_text_within_fresh_text_is_known_by_its_part(server, marked, plain):
     """22 of 30 edits of a marked text were answered, each within 11 kB of other text."""
-    piece, answers = marked(4, 250, 11), []
+    piece, answers = marked(4, 210, 11), []
     for seed in range(6):
         words = piece.split(" ")
-        words[10 + 40 * seed : 12 + 40 * seed] = plain(2, 300 + seed).split()
-        text = f"{plain(1_000, 400 + seed)} {' '.join(words)} {plain(1_000, 500 + seed)}"
-        assert 11_000 < len(text) < 20_000
+        words[10 + 25 * seed : 12 + 25 * seed] = plain(2, 300 + seed).split()
+        text = f"{plain(515, 400 + seed)} {' '.join(words)} {plain(1_105, 500 + seed)}"
+        assert 10_000 < len(text) < 20_000
         answers.append(ask(server, text, X_Forwarded_For=f"10.0.1.{seed}").get("result", "refused"))
     assert answers == ["found"] * 3 + ["refused"] * 3
-    assert ask(server, plain(1_000, 400), X_Forwarded_For="10.0.1.9")["result"] == "not found", "the rest is not marked"
+    assert ask(server, plain(515, 400), X_Forwarded_For="10.0.1.9")["result"] == "not found", "the rest is not marked"
 
 
 def test_a_batch_is_charged_text_by_text(server, marked, plain):
