@@ -204,8 +204,8 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
 
     CONFIG: the file of the scan. DOC: the id of a flagged document, or PATH:ROW. The text is read again from its file,
     or from what the scan kept ([evidence] keep_text), and must be the one that was scanned; keys are those that the
-    scan recorded. Score and p-value of the message come from a slow path that shares no code with the scan. Exit code
-    3: something comes out differently.
+    scan recorded. Score and p-value of the message come from a slow path that shares no code with the scoring of the
+    scan. Exit code 3: something comes out differently.
 
     --proof writes what a third party needs: the claim, the text, its tokens, and the tokenizer. No file of it
     holds anything of the key. Once the key is revealed to them, check_claim.py checks the claim without brickscan, and

@@ -1,7 +1,8 @@
 """Every flag is proved before its row is committed: computed again from the stored text and the key's secret.
 
-The slow path shares no code with the first (scanner.watermark.proof): the reference tokenizer, plain ciphers, and
-p-values in high precision. It covers every message that passed, by its whole score and by what names need besides
+The slow path has code of its own (scanner.watermark.proof): the reference tokenizer, plain ciphers, and p-values in
+high precision. It shares with the first the normal form of a text and the number of tests that p is corrected for. It
+covers every message that passed, by its whole score and by what names need besides
 (scanner.watermark.format.UserEvidence), the second best of the key that gives the verdict, and spans. The search is
 not made again: it can only miss. Where a key must beat decoys, their scores are not computed again either.
 """

@@ -54,7 +54,7 @@ NO_FILTER = Filter({})
 
 
 def common_places_of(common: CommonNgrams | None, ids: NDArray[np.uint32]) -> frozenset[int]:
-    """Places of a text that are left out, by the slow path that shares no code with the first."""
+    """Places of a text that are left out, by the slow path of proofs."""
     from scanner.watermark.proof import find_common_places  # flags alone need mpmath
 
     return frozenset() if common is None else find_common_places(ids.tolist(), *common.plain)

@@ -1,8 +1,8 @@
 """A verdict checked anew: computed again from its file and compared by field, or written down for a third party.
 
 The reference tokenizer makes the tokens. Score and p-value of the verdict's message come from the format's slow path,
-which shares no code with the scan's. The search among all messages, which can only miss, is made again as a scan makes
-it.
+which shares no code with the scan's scoring. The search among all messages, which can only miss, is made again as a
+scan makes it.
 
 A third party checks one flag without brickscan, once the key is revealed to them, by a claim: a folder of data alone,
 which are the claim, the text, its tokens and the tokenizer. None of these hold key material, or show any single token's

@@ -200,7 +200,7 @@ def _holders(key: MasterKey) -> str:
 def _proof(row: Mapping[str, Any]) -> str:
     long = (row["tokens"] or 0) > LONGEST_PROVED
     meaning: Mapping[str | None, str] = {
-        Proof.PROVED: "a slow path that shares no code with the first found the same score before the row was written",
+        Proof.PROVED: "a slow path of its own found the same score and p-value before the row was written",
         Proof.DIFFERS: "a slow path found something else: this flag must not be used",
         Proof.NOT_OFFERED: "this format has no slow path: the flag stands as it was found",
         Proof.NOT_DRAWN: f"not computed again: texts of more than {LONGEST_PROVED:,} tokens are not"
