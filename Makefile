@@ -213,7 +213,7 @@ release: .venv-release/installed
 
 # its wheel in a fresh environment of each Python that is here: demo, selftest, detector, plugin of vLLM; minutes each
 test-release: .venv/installed-dev
-	$(BIN)/python -m pytest -m long tests/infra/test_release.py
+	$(BIN)/python -m pytest -m "long or costly" tests/infra/test_release.py
 
 # every file that the image and `make release` install, by digest, at the versions of constraints.txt; asks the index.
 # On GPUs torch brings the Triton that it is built for, which is another than the tests' interpreter of kernels.
