@@ -290,7 +290,7 @@ def test_no_registry(tmp_path):
         (
             "window = 4",
             "widow = 4",
-            "field 'keys.0.parameters.widow' is unknown; allowed: gamma, window",
+            r"field 'keys.0.parameters.widow' is unknown \(did you mean 'window'\?\); allowed: gamma, window",
         ),
         ('gamma = "1/4"', 'gamma = "2/8"', r"field 'keys.0.parameters.gamma': is not n/2\^b"),
         ("messages = 1000", "", "field 'keys.0.messages' is missing"),
