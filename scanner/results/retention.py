@@ -379,11 +379,13 @@ def count_accounts(results: str, account_ids: Sequence[str]) -> dict[str, int]:
     Raises:
         Refused: there are no results.
     """
-    counts = {
-        name: read_whole(results, name).filter(pl.col("account_id").is_in(list(account_ids))).select(pl.len()).collect()
-        for name in _tables_of_accounts(results)
-    }
-    return {name: int(count.item()) for name, count in counts.items() if count.item()}
+    theirs = pl.col("account_id").is_in(list(account_ids))
+
+    def question() -> dict[str, int]:
+        tables = {name: read_whole(results, name).filter(theirs) for name in _tables_of_accounts(results)}
+        return {name: int(rows.select(pl.len()).collect().item()) for name, rows in tables.items()}
+
+    return {name: count for name, count in ask(results, question).items() if count}
 
 
 def erase_accounts(

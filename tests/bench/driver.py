@@ -22,6 +22,7 @@ from scanner.cluster.todo import PiecePace
 from scanner.input.files import InputFile
 from scanner.input.shards import MAX_TEXT_BYTES, Range, Shard
 from scanner.results.transactions import open_tables
+from scanner.scan_plan import ErrorShares
 from scanner.watermark.native.format import SECONDS_A_MESSAGE
 from tests.bench.log import a_file, shard_id
 
@@ -167,7 +168,7 @@ def simulated(
     pool.ray = ray  # type: ignore[attr-defined]
     open_tables(folder)
     config = SimpleNamespace(dedup="ngram", min_scored=16)
-    of_tests = {"decides": "", "key_set": "keys", "tests_sha256": "tests"}
+    of_tests = {"decides": "", "key_set": "keys", "tests_sha256": "tests", "weights": ErrorShares()}
     plan: Any = SimpleNamespace(results=folder, date=None, config=config, **of_tests)
     committer = commits.Committer(plan, f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{driver:08x}")
     pace = PiecePace(messages * SECONDS_A_MESSAGE)

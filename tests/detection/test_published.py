@@ -80,7 +80,7 @@ def test_rows_without_a_window_tell_the_green_list_and_their_verdicts_tell_none_
 def test_rows_plainly():
     """Each column of each row holds no more than it may tell."""
     named = [{"key_id": "k", "message": 3, "user_id": "alice", "naming": "named", "log10_p_global": -9.0}]
-    flagged = filled(VERDICTS, flagged=True, log10_p_global=-13.0, named=named, named_again=named)
+    flagged = filled(VERDICTS, flagged=True, log10_p_global=-13.0, named=named, named_again=named, canary=False)
     flagged |= {"text_id": None, "p_class": None}
     other = flagged | {"flagged": False, "log10_p_global": -2.0, "naming": "none", "named": None, "named_again": None}
     unscored = other | {"log10_p_global": None}
@@ -96,6 +96,8 @@ def test_rows_plainly():
         other | plain | {"p_class": 0},
         unscored | plain | {"p_class": None},
     ]
+    (canary,) = published([flagged | {"canary": True}])
+    assert (canary["flagged"], canary["key_id"]) == (False, flagged["key_id"])  # no flag that anybody counts
     batch = with_ids(pa.RecordBatch.from_pylist([other, flagged], VERDICTS), IDS)
     (kept,) = flagged_rows(batch, "set").to_pylist()
     assert kept == {"keys": "set"} | flagged | {"text_id": text_id, "p_class": 13 // DECADES}

@@ -103,13 +103,15 @@ def advise_on_scan(results: str, scan_id: str) -> str:
         Refused: there are no results.
     """
     covers = (pl.col("scan_id") == scan_id) | pl.col("audited_scans").list.contains(scan_id)
-    alarmed = scans(results).filter(covers & (pl.col("audit") == AuditState.ALARM)).select("scan_id", "audited_scans")
-    audit_id, covered = (ask(results, alarmed.collect).rows() or [(scan_id, [])])[-1]
+    alarmed = covers & (pl.col("audit") == AuditState.ALARM)
+    audits_of = ask(results, lambda: scans(results).filter(alarmed).select("scan_id", "audited_scans").collect()).rows()
+    audit_id, covered = audits_of[-1] if audits_of else (scan_id, [])
     rows = ask(results, lambda: audits(results).filter(pl.col("audit_id") == audit_id).collect()).to_dicts()
     differing = pl.col("scan_id").is_in([audit_id, *covered]) & (pl.col("proof") == Proof.DIFFERS)
     unproved = ask(results, lambda: flagged(results, 1.0, differing, canaries=True).select(pl.len()).collect().item())
     accounts = 0
     if DeltaTable.is_deltatable(table_uri(results, "accounts")):
-        of_accounts = read_whole(results, "accounts").filter(differing).select(pl.len())
-        accounts = ask(results, lambda: of_accounts.collect().item())
+        accounts = ask(
+            results, lambda: read_whole(results, "accounts").filter(differing).select(pl.len()).collect().item()
+        )
     return alarm_advice(rows, int(unproved), int(accounts))
