@@ -1,5 +1,6 @@
 """Parts that several commands share: arguments, questions before what cannot be undone, and lists."""
 
+import contextlib
 import csv
 import io
 import json
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import click
 
 from jobs.text import columns, complain, fit_rows, tell
-from scanner.errors import Refused
+from scanner.errors import Refused, ScanFailed
 from scanner.printable import cell, cut, printable
 from scanner.storage.locations import absolute, is_uri, refuse_password, refuse_special
 from schemas.registry import MOST_NUMBERS
@@ -330,9 +331,12 @@ def refuse_wrong_clock(registry: Path | str) -> None:
     if results is None:
         return
     from scanner.registry.clock import refuse_clock_far_from
-    from scanner.results import exist, scans
+    from scanner.results.queries import ask, exist, scans
 
-    newest = scans(results).select("started_at").max().collect().item() if exist(results) else None
+    newest = None
+    with contextlib.suppress(ScanFailed):  # users may be added while results cannot be read
+        if exist(results):
+            newest = ask(results, lambda: scans(results).select("started_at").max().collect()).item()
     if newest is not None:
         refuse_clock_far_from(newest, results)
 

@@ -210,7 +210,7 @@ def _heads(results: Sequence[str]) -> tuple[list[SeenHead], int]:
     for folder in results:
         if not exist(folder):
             raise Refused(f"--results {folder}: holds no results; give the folder named in the scan's configuration")
-        found = ask(folder, scans(folder).select(columns_of_scan).collect)
+        found = ask(folder, lambda place=folder: scans(place).select(columns_of_scan).collect())  # type: ignore[misc]
         seen += map(SeenHead._make, found.drop_nulls("users_head").iter_rows())
         without += found["users_head"].null_count()
     return seen, without
