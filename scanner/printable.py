@@ -3,22 +3,25 @@
 Ids, paths, column names and the messages of libraries are written by strangers. None of them may steer a terminal,
 forge a line of a log, vanish, or pass for another column.
 
-Characters that pass for others have one table of each kind: what shows nothing, other blanks, styles and look-alikes.
-`scanner.text.normal_form` takes a disguise off a text by these tables, `skeleton` compares names by them. Imports the
-standard library alone, since every command imports it.
+Characters that pass for others have one table of each kind: what shows nothing, other blanks, and what
+`scanner.look_alikes` has of Unicode. `scanner.text.normal_form` takes a disguise off a text by these tables, `skeleton`
+compares names by them. Imports nothing else but the standard library, since every command imports it.
 
 C2PA manifests inside of texts are cut off before a text is scored: nobody reads them, and a tokenizer does. A manifest
 says who made a text, and is signed; its issuer is not verified here. In plain text it is a wrapper of invisible
 variation selectors, a byte each (C2PA 2.4, A.8): a manifest of 1,500 bytes is thousands of tokens. In text with
-comments or front matter it is a reference between two lines of armour (A.9).
+comments or front matter it is a reference between two lines of armour (A.9). Who damages a wrapper hides a mark as well
+as one, so long runs of characters that show nothing are cut off whatever they hold.
 """
 
 import functools
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Literal
+
+from scanner.look_alikes import LOOK_ALIKES_BY_SCRIPT
 
 INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
@@ -38,74 +41,19 @@ LINE_ENDS = re.compile("\r\n?|[\u0085\u2028\u2029]")
 COMBINING_LINES = re.compile("[\u0305\u0332\u0333\u0335-\u0337\u033f]")
 """Combining lines over, under and through a letter, which no orthography needs."""
 
-Script = Literal["Latin", "Cyrillic", "Greek", "Armenian", "Cherokee", "Coptic", "Lisu"]
-
-SCRIPTS: Mapping[Script, tuple[range, ...]] = {
-    "Latin": (
-        range(0x41, 0x5B), range(0x61, 0x7B), range(0xC0, 0x250), range(0x1E00, 0x1F00), range(0x2C60, 0x2C80),
-        range(0xA720, 0xA800),
-    ),
-    "Cyrillic": (range(0x400, 0x530), range(0x1C80, 0x1C90), range(0xA640, 0xA6A0)),
-    "Greek": (range(0x370, 0x400), range(0x1F00, 0x2000)),
-    "Armenian": (range(0x531, 0x590),),
-    "Cherokee": (range(0x13A0, 0x1400), range(0xAB70, 0xABC0)),
-    "Coptic": (range(0x2C80, 0x2D00),),
-    "Lisu": (range(0xA4D0, 0xA500),),
-}  # fmt: skip
-"""Blocks of the scripts that have letters which look Latin, and of Latin itself (Blocks.txt of Unicode)."""
-
-_LOOK_ALIKES: Mapping[Script, tuple[str, str]] = {
-    "Cyrillic": ("ЅІЈАВЕКМНОРСТУХЬагеорсухѕіјѡѴѵҮүһҽӀӏԁԌԛԜԝꙇ", "SIJABEKMHOPCTYXbareopcyxsijwVvYyhelidGqWwi"),
-    "Greek": ("ͿΑΒΕΖΗΙΚΜΝΟΡΤΥΧαγινορσυϒϜϱϲϳϹϺκχ", "JABEZHIKMNOPTYXayivopouYFpcjCMkx"),
-    "Armenian": ("ՍՏՕագզհոռսցքօ", "USOwqqhnnugfo"),
-    "Cherokee": ("ᎠᎡᎢᎥᎩᎪᎫᎬᎳᎷᎻᎽᏀᏂᏃᏏᏒᏔᏕᏙᏚᏞᏟᏢᏦᏧᏳᏴꭵꮁꮃꮓꮩꮪꮯ", "DRTiYAJEWMHYGhZbRWSVSLCPKdGBirwzvsc"),
-    "Coptic": ("ⲅⲎⲒⲔⲘⲚⲞⲟⲢⲣⲤⲥⲦⲨⲬⳐ", "rHIKMNOoPpCcTYXL"),
-    "Lisu": ("ꓐꓑꓒꓓꓔꓖꓗꓙꓚꓜꓝꓟꓠꓡꓢꓣꓦꓧꓪꓫꓬꓮꓰꓲꓳꓴ", "BPdDTGKJCZFMNLSRVHWXYAElOU"),
-}
 LOOK_ALIKES: Mapping[str, str] = {
-    other: latin for others, latins in _LOOK_ALIKES.values() for other, latin in zip(others, latins, strict=True)
+    other: latin
+    for others, latins in LOOK_ALIKES_BY_SCRIPT.values()
+    for other, latin in zip(others, latins, strict=True)
 }
-"""Letters of other scripts with the Latin letter that they look like.
+"""Characters of other scripts with the Latin letter that they look like (Unicode's confusables, UTS 39)."""
 
-Those letters of the scripts above whose prototype in Unicode's confusables.txt (UTS 39) is one of A-Z or a-z, except
-the two forms of iota below a letter (U+037A, U+1FBE). Where it is l and the letter a capital of an alphabet, I stands
-here, as in words. The Greek kappa and chi are added. The source is PyPI's confusable-homoglyphs 3.3.1, made on 30
-January 2024 of what was then the latest version, 15.1: its Scripts.txt of the same minute has characters of 15.1 and
-none of 16.0.
-"""
-
-AS_FOREIGN: Mapping[Script, Mapping[str, str]] = {
+AS_FOREIGN: Mapping[str, Mapping[str, str]] = {
     "Cyrillic": {LOOK_ALIKES[letter]: letter for letter in "асеорхуіјѕАВЕКМНОРСТУХІЈЅ"},
     "Greek": {LOOK_ALIKES[letter]: letter for letter in "οναιΑΒΕΖΗΙΚΜΝΟΡΤΥΧ"},
 }
 """Latin letters with the letter of everyday Cyrillic or Greek that looks the same."""
 
-
-def _styled() -> Iterator[tuple[str, str]]:
-    for code in (
-        *range(0x2B0, 0x2B9), *range(0x2E1, 0x2E4), *range(0x1D2C, 0x1D6B), *range(0x1D9B, 0x1DC0), 0x2071, 0x207F,
-        *range(0x2090, 0x209D),
-        *range(0x2102, 0x2139), *range(0x249C, 0x24EA), *range(0xFB00, 0xFB07), *range(0xFF10, 0xFF1A),
-        *range(0xFF21, 0xFF3B), *range(0xFF41, 0xFF5B), *range(0x1D400, 0x1D800), *range(0x1F110, 0x1F12A),
-        *range(0x1F130, 0x1F14A),
-    ):  # fmt: skip
-        plain = unicodedata.normalize("NFKC", chr(code)).strip("()")
-        if plain.isascii() and plain.isalnum() and (len(plain) == 1 or 0xFB00 <= code <= 0xFB06):
-            yield chr(code), plain
-    for first in (0x1F150, 0x1F170):  # white on black, in circles and in squares
-        yield from ((chr(first + i), chr(ord("A") + i)) for i in range(26))
-
-
-STYLED: Mapping[str, str] = {
-    **dict(_styled()),
-    **dict(zip("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘꞯʀꜱᴛᴜᴠᴡʏᴢɑɡ", "abcdefghijklmnopqrstuvwyzag", strict=True)),
-}
-"""Letters and digits in other styles, with the plain ones.
-
-Those of Unicode with a compatible form (NFKC): mathematical, full-width, circled, parenthesised, squared, raised,
-lowered and joined ones; white on black; small capitals (UnicodeData.txt calls them LATIN LETTER SMALL CAPITAL), and the
-a and the g of phonetics.
-"""
 
 MOST_COMBINING = 30
 """Most combining marks in a row, as in Unicode's stream-safe text format (UAX #15, section 13)."""
@@ -256,34 +204,36 @@ _MARKER = "\ufeff" + "".join(map(_selector, b"C2PATXT\0\1"))
 """Beginning of a wrapper: its mark, magic number and version."""
 
 _LENGTH_BYTES = 4  # bytes of the manifest's length, the most significant first
-_WRAPPER = re.compile(_MARKER + "([\ufe00-\ufe0f\U000e0100-\U000e01ef]*+)")
-"""A wrapper whole: what follows the manifest fills it up to a size."""
+
+MOST_UNSEEN = 9
+"""Most characters in a row that show nothing and stay: emoji and flags have seven, the shortest wrapper fourteen."""
+
+_UNSEEN_RUN = re.compile(INVISIBLE.pattern + f"{{{MOST_UNSEEN + 1},}}+")
 
 _BEGIN_ARMOUR, _END_ARMOUR = "-----BEGIN C2PA MANIFEST-----", "-----END C2PA MANIFEST-----"
 _ARMOUR_BLOCK = (
     rf"[^\S\n]*+(?:#|//|--|/\*|<!--|;|%|NOTE)?[^\S\n]*+{_BEGIN_ARMOUR}\s{{1,2}}"
-    rf"(?:https?://|data:application/c2pa;base64,)\S++\s{{1,2}}{_END_ARMOUR}[^\S\n]*+(?:\*/|-->)?[^\S\n]*+"
+    r"(?:https?://[!-~]{1,2048}+|data:application/c2pa;base64,[A-Za-z0-9+/=_-]{1,1000000}+)"
+    rf"\s{{1,2}}{_END_ARMOUR}[^\S\n]*+(?:\*/|-->)?[^\S\n]*+"
 )
 _ARMOUR = re.compile(rf"(?:\r?\n|\A){_ARMOUR_BLOCK}\Z|(?:(?<=\n)|\A){_ARMOUR_BLOCK}\r?\n")
-"""A block of armour with the line that it stands in: one reference without blanks, so that no words hide in it."""
+"""A block of armour with the line that it stands in: one reference, ASCII of bounded length, so that no words hide."""
 
 
 def without_manifests(text: str) -> str:
-    """A text without its manifests; the same object where there are none. A malformed wrapper stays whole."""
-    if _MARKER in text:
-        text = _WRAPPER.sub(_cut_wrapper, text)
+    """A text without its manifests; the same object where there are none.
+
+    Long runs of characters that show nothing are cut off whole, whether they are a wrapper, a damaged one or something
+    else: a tokenizer reads them, and a mark beside them would be lost in them.
+    """
+    if not text.isascii() and INVISIBLE.search(text[:: MOST_UNSEEN + 1]):  # a longer run has one of these characters
+        text = _UNSEEN_RUN.sub("", text)
     return _ARMOUR.sub("", text) if _BEGIN_ARMOUR in text else text
 
 
-def _cut_wrapper(wrapper: re.Match[str]) -> str:
-    run = wrapper[1]
-    length = int.from_bytes(_byte_of_selector(selector) for selector in run[:_LENGTH_BYTES])
-    return "" if len(run) >= _LENGTH_BYTES + length and len(run) >= _LENGTH_BYTES else wrapper[0]
-
-
-def _byte_of_selector(selector: str) -> int:
-    code = ord(selector)
-    return code - _FIRST_SELECTORS if code < _MORE_SELECTORS else code - _MORE_SELECTORS + _LEAST_SELECTOR
+def has_manifest(text: str) -> bool:
+    """Whether a text has a C2PA manifest, damaged or not, or a reference to one."""
+    return _MARKER in text or (_BEGIN_ARMOUR in text and _ARMOUR.search(text) is not None)
 
 
 def with_manifest(text: str, manifest: bytes) -> str:

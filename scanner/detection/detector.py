@@ -37,7 +37,7 @@ from scanner.detection.rules import Rules
 from scanner.detection.sketches import sketch
 from scanner.detection.spans import ScoredBatch, SpanKey, with_spans
 from scanner.input.documents import decode_text, read_text
-from scanner.printable import without_manifests
+from scanner.printable import has_manifest, without_manifests
 from scanner.text import TokenOffsets
 from scanner.text.normal_form import normal_forms, normalise
 from scanner.text.quoting import Utf8, segments_of_texts
@@ -108,8 +108,8 @@ def read_texts(
                 readable[row] = False
             else:
                 texts.append(without_manifests(text))
-                manifests[row] = texts[-1] != text
-            as_stored = as_stored and not reason and not manifests[row]
+                manifests[row] = texts[-1] != text and has_manifest(text)
+            as_stored = as_stored and not reason and (text is None or texts[-1] == text)
         parts.append(tokenise(texts))
         as_scored = few if as_stored else pa.array([*map(str.encode, texts)], pa.large_binary())
         if token_offsets is not None:

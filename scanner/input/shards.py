@@ -282,9 +282,10 @@ MAX_ROWS = 20_000
 MAX_TEXT_BYTES = 16 * 2**20
 MOST_SHARDS = 2**14
 """Most shards of a file: 3·10^8 rows, or 256 GiB of text. A footer of a few bytes may claim any number of rows."""
-RESULTS_VERSION = 2
+RESULTS_VERSION = 3
 """Version of the verdicts. It is raised when the same text under the same keys gets another verdict than before; every
-night that was ever scanned is then scanned again. 2: a text's form decides its weights.
+night that was ever scanned is then scanned again. 2: a text's form decides its weights. 3: the normal form of three
+rules, and long runs of unseen characters are cut off.
 
 A text that was in quarantine and is scored now raises nothing: no verdict changes.
 """

@@ -1,4 +1,4 @@
-"""Forty-five ways to hide a mark that cost who posts a text nothing, or little: functions of a text."""
+"""Ways to hide a mark that cost who posts a text nothing, or little: functions of a text."""
 
 import html
 import quopri
@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable
 from string import ascii_letters, ascii_lowercase, ascii_uppercase
 
-from scanner.printable import STYLED
+from scanner.look_alikes import STYLED
 
 Evasion = Callable[[str], str]
 
@@ -51,8 +51,18 @@ def capitals_but_for_one(text: str) -> str:
     return text[:place].upper() + text[place] + text[place + 1 :].upper()
 
 
-def second_blanks(sign: str) -> Evasion:
-    return lambda text: re.sub(r"( \S+) ", r"\1" + sign, text)
+def every_blank(count: int, sign: str) -> Evasion:
+    """Put a sign in the place of one blank in so many."""
+
+    def evade(text: str) -> str:
+        places = iter(range(1, len(text) + 1))
+        return re.sub(" ", lambda blank: sign if next(places) % count == 0 else blank[0], text)
+
+    return evade
+
+
+def every_capital(count: int) -> Evasion:
+    return by_word(lambda word, place: word.capitalize() if place % count == 0 else word)
 
 
 def swapped(word: str, place: int) -> str:
@@ -65,6 +75,16 @@ def one_look_alike(word: str, _: int) -> str:
 
 def alternating(text: str) -> str:
     return "".join(letter.upper() if i % 2 else letter.lower() for i, letter in enumerate(text))
+
+
+def for_letters_and_marks(letter: str, other: str) -> Evasion:
+    return lambda text: text.replace(letter, other)
+
+
+def armoured(text: str) -> str:
+    """The text as a reference in armour of C2PA, where blanks were once all that ended one."""
+    lines = re.sub(r"\s", "\u2800", text)
+    return f"-----BEGIN C2PA MANIFEST-----\nhttps://{lines}\n-----END C2PA MANIFEST-----"
 
 
 TWELVE = "aceopxyijsAB", "асеорхуіјѕАВ"
@@ -88,7 +108,10 @@ EVASIONS: dict[str, Evasion] = {
     "tabs for blanks": for_blanks("\t"),
     "form feeds for blanks": for_blanks("\f"),
     "line ends for blanks": for_blanks("\n"),
-    "a line end for every second blank": second_blanks("\n"),
+    "a line end for every second blank": every_blank(2, "\n"),
+    "a line end for every fourth blank": every_blank(4, "\n"),
+    "a line end for every twelfth blank": every_blank(12, "\n"),
+    "lines of 30 characters": lambda text: "\n".join(textwrap.fill(line, 30) for line in text.split("\n")),
     "blank lines for blanks": for_blanks("\n\n"),
     "Unicode's line separators for blanks": for_blanks("\u2028"),
     "twelve Cyrillic look-alikes throughout": for_letters(*TWELVE),
@@ -99,6 +122,15 @@ EVASIONS: dict[str, Evasion] = {
     "capitals in Lisu look-alikes": lambda text: for_letters(*LISU)(text.upper()),
     "title case": str.title,
     "every second letter a capital": alternating,
+    "every second word a capital": every_capital(2),
+    "every tenth word a capital": every_capital(10),
+    "small Roman numerals": for_letters("cdilmvx", "ⅽⅾⅰⅼⅿⅴⅹ"),
+    "dotless i with a dot": for_letters_and_marks("i", "\u0131\u0307"),
+    "blackletter e, Georgian o": for_letters("eo", "ꬲჿ"),
+    "words reversed under an override": by_word(lambda word, _: f"\u202e{word[::-1]}\u202c"),
+    "comments of HTML between words": for_blanks(" <!-- -->"),
+    "soft hyphens and breaks of HTML": for_blanks(" &shy;<wbr>"),
+    "armour of C2PA, empty Braille for blanks": armoured,
     "small capitals": for_letters(*SMALL_CAPITALS),
     "full-width letters": in_style("Ａ", "ａ"),
     "circled letters": in_style("Ⓐ", "ⓐ"),
