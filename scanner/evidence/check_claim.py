@@ -49,10 +49,13 @@ WEAK = -3.0  # log10 p, corrected, above which a claim fails: chance alone would
 LARGEST = 2**30  # bytes of a file of a claim
 KNOWN = {"claim.json", "text.txt", "scored.txt", "tokens.csv", "tokenizer.json", "README"}
 BLANK = "\u2581"  # the sign of a blank in many tokenizers
-MARKER = "\ufeff" + "".join(chr(0xFE00 + b if b < 16 else 0xE0100 + b - 16) for b in b"C2PATXT\0\1")
-WRAPPER = re.compile(f"{MARKER}([\ufe00-\ufe0f\U000e0100-\U000e01ef]*)")
-LINE_BEGIN, LINE_END = r"[^\S\n]*(?:#|//|--|/\*|<!--|;|%|NOTE)?[^\S\n]*", r"[^\S\n]*(?:\*/|-->)?[^\S\n]*"
-REFERENCE = r"\s{1,2}(?:https?://|data:application/c2pa;base64,)\S+\s{1,2}"
+UNSEEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
+    "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]{10,}"
+)
+LINE_BEGIN = r"[^\S\n]*(?:(?:#|//|--|/\*|<!--|;|%|NOTE)[^\S\n]*)?"
+LINE_END = r"[^\S\n]*(?:(?:\*/|-->)[^\S\n]*)?"
+REFERENCE = r"\s{1,2}(?:https?://[!-~]{1,2048}|data:application/c2pa;base64,[A-Za-z0-9+/=_-]{1,1000000})\s{1,2}"
 BLOCK = f"{LINE_BEGIN}-----BEGIN C2PA MANIFEST-----{REFERENCE}-----END C2PA MANIFEST-----{LINE_END}"
 ARMOUR = re.compile(rf"(?:\r?\n|\A){BLOCK}\Z|(?:(?<=\n)|\A){BLOCK}\r?\n")
 MOST_TERMS = 10_000_000  # that are computed for the other messages of a key of version 1: a minute or so
@@ -275,13 +278,8 @@ def first_bytes(raw: bytes) -> bytes:
 
 
 def without_manifests(text: str) -> str:
-    """A text without C2PA manifests (C2PA 2.4, A.8 and A.9), which nobody reads; a malformed one stays."""
-
-    def cut(wrapper: "re.Match[str]") -> str:
-        run = [ord(sign) - (0xFE00 if sign < "\uffff" else 0xE0100 - 16) for sign in wrapper[1]]
-        return "" if len(run) >= 4 and len(run) >= 4 + int.from_bytes(bytes(run[:4]), "big") else wrapper[0]
-
-    return ARMOUR.sub("", WRAPPER.sub(cut, text))
+    """A text without C2PA manifests (C2PA 2.4, A.8, A.9) and other long runs of unseen characters, which nobody reads."""
+    return ARMOUR.sub("", UNSEEN.sub("", text))
 
 
 def check_text(folder: Path, claim: "dict[str, Any]", findings: Findings) -> str:
