@@ -278,7 +278,7 @@ def first_bytes(raw: bytes) -> bytes:
 
 
 def without_manifests(text: str) -> str:
-    """A text without C2PA manifests (C2PA 2.4, A.8, A.9) and other long runs of unseen characters, which nobody reads."""
+    """A text without C2PA manifests (C2PA 2.4, A.8, A.9) and other long runs of unseen characters."""
     return ARMOUR.sub("", UNSEEN.sub("", text))
 
 
