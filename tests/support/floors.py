@@ -4,6 +4,7 @@ FLOORS = [
     "schemas",
     "scanner.errors",
     "scanner.interrupts",
+    "scanner.look_alikes",
     "scanner.printable",
     "scanner.storage",
     "scanner.watermark",
