@@ -507,11 +507,12 @@ class ScoringPool:
     def _end_abandoned(self) -> None:
         now = asyncio.get_running_loop().time()
         for process, (group, ends) in list(self._running.items()):
-            worth_it = process in self.processes and ends - now > self.costs.opening
-            if worth_it and all(job.answer.cancelled() for job in group):
+            if ends - now > self.costs.opening and all(job.answer.cancelled() for job in group):
+                del self._running[process]
                 for job in group:
                     self._charge(job.caller, self.costs.opening / len(group))
-                self._end(process)
+                for each in list((process._processes or {}).values()):
+                    each.kill()  # and no more: a future that is cancelled would end whoever waits for it
 
     async def _work(self, served: ServedScan, process: ProcessPoolExecutor) -> None:
         """Have a process score what waits, for as long as this is served."""

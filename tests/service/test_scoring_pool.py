@@ -358,7 +358,7 @@ def test_work_of_callers_who_left_ends(monkeypatch, opening, ends):
         for one in asked:
             one.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
-        killed = processes[0] not in pool.processes
+        killed = processes[0] not in pool._running
         processes[0].held[0].set_exception(BrokenProcessPool()) if killed else processes[0].held[0].set_result(([0], 0))
         await until(lambda: len([one for process in processes for one in process.held]) == 2)
         processes[-1].held[-1].set_result((["found"], 0.0))
