@@ -180,6 +180,8 @@ def test_counts_are_those_of_a_plain_loop():
     made = [Canary(account_id=f"c{i}", key_id=key, message=i, names=key == "k") for i in range(4) for key in ("k", "v")]
     rows = [
         {
+            "path": "a",
+            "row": i,
             "text_id": bytes([i % 180]),
             "text_sha256": None,
             "account_id": [None, "c0", "c1", "c2", "c3", "people"][generator.integers(6)],

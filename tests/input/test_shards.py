@@ -162,4 +162,4 @@ def test_the_id_follows_the_version_of_results(monkeypatch):
 
 
 def test_the_id_is_the_same_on_every_machine():
-    assert identity() == "17878fb3efb72a0912ff7cde010eafeb15ee9784674fe906617c99aef52de565"
+    assert identity() == "d713de06535788c091afc8aaf7348db3fc4a689fe9284701430aa5327a31153d"

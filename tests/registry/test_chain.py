@@ -65,7 +65,7 @@ def test_the_head_is_that_of_a_plain_reading(folder, make_key, small_index, inde
     request.getfixturevalue("kept")
     rows = read_events(folder).to_dicts()
     assert len(rows) == 9
-    assert verify_users(folder) == (9, plain_head(rows).hex(), (), ())
+    assert verify_users(folder) == (9, plain_head(rows).hex(), (), (), ())
     assert head_of(folder) == plain_head(rows).hex()
 
 
@@ -84,7 +84,7 @@ def test_an_erased_name_leaves_the_head_and_neither_name_nor_salt(folder, make_k
     salts = read_events(folder).filter(pl.col("user_id") == "alice")["salt"].to_list()
     head = head_of(folder)
     assert erase_users(folder, ["alice"]) == 2
-    assert verify_users(folder, [head]) == (3, head, (), ())
+    assert verify_users(folder, [head]) == (3, head, (), (), ())
     assert all(len(salt) == 16 for salt in salts)
     assert len(set(salts)) == 2
     for path in (folder / "users").rglob("*"):
@@ -187,7 +187,7 @@ def test_an_event_that_has_no_number_names_nobody_and_stops_every_change(folder,
         with pytest.raises(ScanFailed, match="an event has no number, so it was changed by something else"):
             change(folder)
     table.restore(table.version() - 1)
-    assert verify_users(folder, [head]) == (1, head, (), ())
+    assert verify_users(folder, [head]) == (1, head, (), (), ())
 
 
 @pytest.mark.parametrize("version", [None, "3"])
@@ -207,7 +207,7 @@ def test_events_of_another_registry_get_a_place_in_this_ones_chain(folder, make_
     message = 1 - min(1, list_users(folder)["message"][0])
     rows = [("k1", message, "bob", "allocated", NOON)]
     restore_users(folder, pa.Table.from_pylist([dict(zip(USER_EVENTS.names, rows[0], strict=True))], USER_EVENTS))
-    assert verify_users(folder) == (2, head_of(folder), (), ())
+    assert verify_users(folder) == (2, head_of(folder), (), (), ())
 
 
 def test_a_registry_without_users_has_no_head(folder, make_key):
@@ -215,4 +215,4 @@ def test_a_registry_without_users_has_no_head(folder, make_key):
         verify_users(folder)
     make_key()
     assert head_of(folder) is None
-    assert verify_users(folder) == (0, None, (), ())
+    assert verify_users(folder) == (0, None, (), (), ())

@@ -60,19 +60,19 @@ FILE = InputFile(path="/in/a.parquet", location="/in", inner="/in/a.parquet", si
 COLUMNS = Columns("text", "id", None, None)
 SHARDS = {
     ("summer",): (
-        "56576d4f1ad57759a99284fa07d1be709569bbf10794c6d1b23460c9a5e4402b",
-        "e95f0efcb38d60487e4bd62343c491c571258dfd16233b7e6dcc5746c1d4eecd",
+        "09de0b944f8643d0315adcc52d07593192e601e276d236bfe0f0e20a9f0f9d54",
+        "8836e041ef4102330ee97aeba496eba08a0dfcde007aef7a5f439d3e42e26861",
     ),
     ("winter",): (
-        "ca8cb09c49a285f7bcf57f71aeb547d547df667496602fc9979167acbc0212fb",
-        "302a4c7d37097acd1f03d9ae0ce0b71f9b7df9451f30d1915c78c34fdfc7ee4a",
+        "b6417216c895a798cd7a7fdfaaa6610372ba1ba4198f1ad7ec132678a383f3f0",
+        "f209d0b6713168e4cf3e5c4b3f3d2ce164113e6c5ccf1f0fdc95afb5f4599183",
     ),
     ("summer", "winter"): (
-        "bbdf614a6b08c40108548554ea4454efedc8e0d367202a36ee6640ff7c516e5c",
-        "afb5fd879a9a3fc8d8a2e9c4dc43b9a8cf7b341e55e6be8bce89dc44f4cda827",
+        "d8cdff5c2efa1b65dee74066c7a1d17ff7ccbad1642aba4e89b4f28d5297bb5e",
+        "2ed630053a81ba7093d7340fdbdded1969e6be83e1799597e06f6055b13924fb",
     ),
 }
-"""Ids of a shard of rows 0 to 9 and of an unreadable file, by keys under test; K = 2, results version 2."""
+"""Ids of a shard of rows 0 to 9 and of an unreadable file, by keys under test; K = 2, results version 3."""
 
 
 @pytest.fixture
