@@ -10,6 +10,7 @@ from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums
 from scanner.audit.statistics.judgement import counts, judge
 from scanner.detection.open_plan import open_detector
 from scanner.scan_plan import ErrorShares
+from scanner.text.normal_form import normalise
 from scanner.watermark import log10_any_of, rule, span_search
 from schemas.audit import DECISION, DECISION_WHOLE
 from schemas.registry import MasterKey
@@ -89,7 +90,8 @@ def test_a_factor_of_two_between_two_keys_is_seen_by_whole_texts_where_all_looks
     tmp_path, human_texts, monkeypatch
 ):
     """3,200 texts that are their own normal form: of two sound keys, 160 whole texts are expected to hit at 0.1."""
-    words, random = np.array(sorted({*" ".join(human_texts).split()})), np.random.default_rng(6)
+    own_form = {word for word in " ".join(human_texts).split() if normalise(f"a {word} a") == f"a {word} a"}
+    words, random = np.array(sorted(own_form)), np.random.default_rng(6)
     texts = [" ".join(random.choice(words, 30)) for _ in range(3200)]
     monkeypatch.setattr(f"{__name__}.KEYS", (Key(1, format="gumbel-v2"),) * 2)
     sound = counted(tmp_path / "sound", texts, kind=DECISION_WHOLE)

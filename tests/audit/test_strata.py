@@ -151,7 +151,7 @@ def test_a_key_of_one_message_is_tested_by_messages_that_nobody_has(tmp_path, te
     audit = scan(make(tmp_path / "tuned", texts[:500], Key(1, format="greenlist-v2"), Key(1, format="gumbel-v2")))
     assert {row["key_id"] for row in audit.rows if row["verdict"] == "too small"} == {"k0"}
     assert audit.state == "alarm"
-    assert "messages that were never given too often" in audit.advice
+    assert "Messages that were never given hit too often" in audit.advice
 
 
 def test_no_shadows_where_anybody_can_write_them_or_there_are_reserved_messages(tmp_path, texts):

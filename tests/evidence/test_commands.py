@@ -69,7 +69,7 @@ def test_a_flag_is_explained(scanned, tmp_path):
     code, out, _ = call("explain", scanned.config, "a:0", "--html", tmp_path / "flag.html")
     assert code == 0
     assert (tmp_path / "flag.html").stat().st_mode & 0o077 == 0
-    assert "Is a directory" in call("explain", scanned.config, "a:0", "--html", tmp_path)[2]
+    assert "is a folder; name a file" in call("explain", scanned.config, "a:0", "--html", tmp_path)[2]
     assert list(tmp_path.parent.glob(".*.unfinished")) == []
     code, out, _ = call("explain", scanned.results, "a:0")
     assert code == 0

@@ -164,7 +164,7 @@ def test_flags_of_a_scan_that_was_given_another_night_make_the_report_red(night,
     write_deltalake(table, pl.read_delta(table).with_columns(moved).to_arrow().cast(SCANS), mode="overwrite")
     found = night_of(night.results, 1.0, None)
     assert (found.light, len(found.flags)) == ("red", 2)
-    assert f"scan {first} finished 1 documents of this night and `scans` dates it 2020-01-01" in found.why[0]
+    assert f"scan {first} finished 1 document of this night and `scans` dates it 2020-01-01" in found.why[0]
 
 
 @pytest.mark.costly

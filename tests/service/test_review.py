@@ -217,7 +217,7 @@ def test_text_and_decision_are_seen_at_once_and_nothing_is_wider_than_its_window
             assert box["y"] + box["height"] <= 800
         text, form = (page.locator(which).bounding_box() for which in ("div.text", "form.decide"))
         assert (text["y"] < 400, text["x"] + text["width"] < form["x"]) == (True, True)
-        assert "brickscan does not know whose account it is" in page.locator("main").inner_text()
+        assert "brickscan does not know whether account" in page.locator("main").inner_text()
         context.close()
 
 

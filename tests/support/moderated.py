@@ -48,7 +48,10 @@ def moderated_night(folder: Path, words: Words) -> Moderated:
     _make_keys(registry)
     posts = _posts(registry, words)
     night = Night(folder, registry)
-    night.configure(columns='account = "account"\ntime = "posted"')
+    # the platform's record: each of these users has an account, which is called like the user
+    (folder / "owners.csv").write_text("\n".join(["account_id,user_id", *(f"{user},{user}" for user in PEOPLE)]) + "\n")
+    owners = 'evidence = { account_owners = "owners.csv" }'
+    night.configure(more=owners, columns='account = "account"\ntime = "posted"')
     times = [POSTED + timedelta(minutes=i) for i in range(len(posts))]
     about = {"doc_id": [post.name for post in posts], "account": [post.account for post in posts], "posted": times}
     night.write("posts", [post.text for post in posts], **about)
