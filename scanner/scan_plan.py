@@ -136,8 +136,8 @@ class ErrorShares(NamedTuple):
         tested, and whether a model can weigh the key's tokens. The whole text, in all of its variants, takes over the
         weight of parts and of levels that it lacks; the text as it stands takes over that of a normal form. So the
         weights of a text are at most 1 together. A look passes where p ≤ 1 − (1 − α)^weight. Scores of one key increase
-        in the same independent draws, so P(no look passes) ≥ Π (1 − α)^weight ≥ 1 − α (docs/concepts/p-values.md). No
-        score, cut or missing machine moves a weight.
+        in the same independent draws, so P(no look passes) ≥ Π (1 − α)^weight ≥ 1 − α. No score, cut or missing machine
+        moves a weight.
         key: one whose law is assumed tests no normalised text, and marks of some formats score no parts; keys_tested:
         share equally, for a key without a weight of its own; differs, parted: whether the normalised text is another
         one, and the text has parts that are tested, bool, of one shape. The result is float64[variants, …].

@@ -61,8 +61,8 @@ _READER_FEATURES = {
 """Features of the Delta protocol that readers must know, and that are read here."""
 _WRITE_ROWS = "write the rows that stand into Parquet files in a folder of their own, and name that"
 _ADVICE = {
-    "[Uu]nsupported|not supported": f"; {_WRITE_ROWS}",
-    "Json error|Arrow error|Checkpoint": "; restore the files of its _delta_log from a backup",
+    ("nsupported", "not supported"): f"; {_WRITE_ROWS}",
+    ("Json error", "Arrow error", "Checkpoint"): "; restore the files of its _delta_log from a backup",
 }
 """What to do, by words of deltalake's errors."""
 _UNUSUAL = r"%|:/|//|(^|/)\.|^/|/$|^$"
@@ -341,7 +341,7 @@ def _why_not_opened(location: str, version: int | None, said: str) -> str:
             )
             before = f", or read a version before it: version = {number - 1}" if number else ""
             return f"{what}; restore this file from a backup{before}"
-    return said + next((advice for words, advice in _ADVICE.items() if re.search(words, said)), "")
+    return said + next((advice for words, advice in _ADVICE.items() if any(word in said for word in words)), "")
 
 
 def _in_words(error: Exception) -> str:
