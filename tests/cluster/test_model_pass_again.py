@@ -80,6 +80,9 @@ def test_a_scan_without_a_model_takes_back_what_weights_flagged(twice: Night, ch
     twice.configure(more=weights_by(chain_model))
     twice.scan()
     twice.configure()
+    with pytest.raises(Refused, match="other shares of looks"):
+        twice.scan()
+    twice.configure(more="looks_added = true")
     twice.scan()
     assert flags(twice) == [("a:2", None)]
 
