@@ -145,8 +145,8 @@ def test_what_a_file_becomes_after_it_was_listed(night, plain, monkeypatch):
     late = (night.input / "late.parquet").read_bytes()
     times = {path: os.stat(path).st_mtime_ns for path in night.input.iterdir()}
 
-    def list_then_lose(locations, **told):
-        files = list_files(locations, **told)
+    def list_then_lose(*given, **told):
+        files = list_files(*given, **told)
         (night.input / "early.parquet").rename(night.folder / "early")
         return files
 
