@@ -73,8 +73,8 @@ def explained_quotation(night) -> None:
     said = {line["heading"]: line["sentence"] for line in record["says"]}
     assert said["Marked parts"].endswith("All of them stand in quoted lines: whoever posted this quotes marked text")
     assert "have a part that scores so high" in said["How seldom chance does this"]
-    assert html.count(' m">') + html.count(' m" title') > 0
-    assert "Framed text is a marked part by itself." in html
+    assert html.count('<span class="line m">') > 0
+    assert "A part that is marked by itself has a line in the margin" in html
 
 
 def test_units_need_weights_that_leave_room(night):
