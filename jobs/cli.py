@@ -43,7 +43,6 @@ _COMMANDS = {
     "redate": ("jobs.upkeep:redate", "Correct the date of the data of a scan."),
     "mark": ("jobs.mark:mark", "Complete prompts with a local model, marked for users."),
     "plan": ("jobs.plan:plan", "Say how many tokens a marked text needs to be found."),
-    "bench": ("jobs.plan:bench", "Measure what a document costs on this machine."),
     "calibrate": ("jobs.calibrate:calibrate", "Measure the false-positive rate on unmarked text."),
     "evaluate": ("jobs.evaluate:evaluate", "Run the paper's experiments with a local model."),
     "error-rates": ("jobs.evaluate:error_rates", "Measure error rates, as a page to be published."),

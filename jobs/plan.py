@@ -1,14 +1,7 @@
-"""`brickscan plan` and `brickscan bench`: how many tokens a mark needs, and what a night costs."""
+"""`brickscan plan`: how many tokens a mark needs."""
 
 import importlib.util
 import io
-import json
-import math
-import os
-import platform
-from collections.abc import Iterator
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,9 +9,8 @@ import click
 
 from jobs.mark import read_marked
 from jobs.options import MOST_SEEDS, Folder, NamedPath, Real, Whole, groups_of
-from jobs.text import complain, numbers, tell
-from scanner.errors import Refused, in_a_line, install_of
-from scanner.storage.locations import parse_json, read_named
+from jobs.text import numbers, tell
+from scanner.errors import Refused, install_of
 from schemas.registry import MAX_WINDOW, MasterKey
 
 if TYPE_CHECKING:
@@ -26,139 +18,6 @@ if TYPE_CHECKING:
 
     from scanner.power import Aim, MarkAssumption
     from schemas.words import Dedup
-
-
-def night_lines(figures: Path, night: float, tokens: float, users: float, flagged: float) -> Iterator[str]:
-    """Lines for people: whose figures these are, and core-hours by format and stage.
-
-    Raises:
-        Refused: there are no such figures.
-    """
-    if not math.isfinite(night * tokens * users * flagged):
-        raise Refused("--night, --tokens, --users and --flagged must be finite numbers")
-    from scanner.cluster.night_price import (
-        OPERATIONS_A_SECOND,
-        READER_PARAMETERS,
-        MeasuredCost,
-        price_night,
-        price_reading,
-    )
-
-    try:
-        found = parse_json(read_named(figures))
-        measured = [MeasuredCost(**row) for row in found["measured"]]
-        age = datetime.now(UTC) - datetime.fromisoformat(found["measured_at"])
-    except FileNotFoundError:
-        raise Refused(f"--figures {figures}: is not there; `brickscan bench --quick` writes it") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refused(
-            f"--figures {figures}: is no file of `brickscan bench` ({in_a_line(error)}); measure again"
-        ) from None
-    prices = price_night(measured, night, tokens, users, flagged)
-    yield (
-        f"{night:,.0f} documents of {tokens:g} tokens under one key with room for {users:,.0f} users, "
-        f"{flagged:.3g} of them flagged and proved"
-    )
-    days, hours = age.days, age.seconds // 3600
-    yield f"figures: {figures}, {days} days and {hours} hours old, of brickscan {found['version']}"
-    yield f"measured on: {found['machine']}; tokenizer {found['tokenizer']}"
-    least, most = (round(edge(one.tokens for one in measured)) for edge in (min, max))
-    if not least <= tokens <= most:
-        yield f"careful: documents of {least} to {most} tokens were measured, and {tokens:g} lies outside"
-    rounds = f"least to most of {prices[0].rounds} rounds"
-    head = ("format", "core-hours", rounds, *prices[0].stages, "documents a core-hour")
-    lines = [head]
-    for price in prices:
-        spent = [f"{seconds / 3600:,.1f}" for seconds in price.stages.values()]
-        limits = f"{price.low / 3600:,.1f} to {price.high / 3600:,.1f}"
-        rate = f"{night / (price.seconds / 3600):,.0f}"
-        lines.append((price.key_format, f"{price.seconds / 3600:,.1f}", limits, *spent, rate))
-    yield from numbers(lines)
-    yield "GPUs: not counted, since `brickscan bench` measures cores alone"
-    read, gpu_hours = price_reading(night, tokens, users, flagged)
-    yield (
-        f"A model of [weights_by] reads {read:,.0f} unmarked documents besides at most, and marked ones that are not "
-        f"flagged: {gpu_hours:,.1f} GPU hours for each {READER_PARAMETERS:,.0f} parameters, by an estimate of "
-        f"{OPERATIONS_A_SECOND:g} operations a second. `brickscan scan --check` measures it on your CPUs."
-    )
-    yield "Not in it: the start of workers, the driver, tries that failed, and time in which cores wait for storage."
-
-
-FIGURES = Path(click.get_app_dir("brickscan")) / "bench.json"
-"""File of figures, unless another one is named."""
-
-figures_option = click.option(
-    "--figures",
-    type=NamedPath(path_type=Path, dir_okay=False),
-    default=FIGURES,
-    show_default="bench.json in brickscan's folder of the user",
-    help="File of what `brickscan bench` measured.",
-)
-
-
-@click.command()
-@click.option("--quick", is_flag=True, help="Three rounds of each figure, in place of ten.")
-@click.option(
-    "--users",
-    type=Real(min=1),
-    multiple=True,
-    default=(1e9,),
-    show_default=True,
-    help="Users of a key; may be given several times.",
-)
-@click.option("--tokenizer", type=NamedPath(path_type=Path), help="A tokenizer.json.  [default: that of the demo]")
-@figures_option
-def bench(quick: bool, users: tuple[float, ...], tokenizer: Path | None, figures: Path) -> None:
-    """Measure what a document costs on this machine: core-seconds to read, tokenise, score, prove and write.
-
-    A worker of a scan, in this process, scans documents made of the demo's text under new keys of version 2; decoys are
-    scored as in every scan. CPU seconds are counted, so that other work on the machine disturbs little. No GPU is
-    measured.
-
-    \b
-    Example:
-      brickscan bench --quick
-      brickscan bench --quick --users 1e7 --tokenizer tokenizer.json
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from jobs.demo import HERE, TOKENIZER
-    from scanner.cluster.night_price import FORMATS_WITH_GROUPS, measure
-
-    for number in users:
-        groups_of(number)
-    stored = pq.read_table(HERE / "sample-1.parquet", columns=["text"])["text"].cast(pa.binary()).to_pylist()
-    texts = [text.decode(errors="ignore") for text in stored if text]
-    rows = []
-    for row in measure(FORMATS_WITH_GROUPS, users, tokenizer or TOKENIZER, texts, 3 if quick else 10):
-        rows.append(row._asdict())
-        a_document = sorted(sum(cost.values()) for cost in row.rounds)
-        complain(
-            f"event=bench format={row.key_format} users={row.users:g} tokens={row.tokens:.0f} "
-            f"documents={row.documents} us_a_document={1e6 * a_document[0]:.0f}..{1e6 * a_document[-1]:.0f}"
-        )
-    figures.parent.mkdir(parents=True, exist_ok=True)
-    found = {
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": _machine(),
-        "version": version("brickscan"),
-        "tokenizer": str(tokenizer or TOKENIZER.name),
-        "measured": rows,
-    }
-    figures.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    tell(f"wrote {figures}")
-
-
-def _machine() -> str:
-    facts = {}
-    cpus = Path("/proc/cpuinfo")
-    if cpus.exists():
-        first = cpus.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
-        facts = dict(line.replace("\t", "").split(":", 1) for line in first.splitlines() if ":" in line)
-    name = facts.get("model name", platform.processor()).strip()
-    family = f", family {facts['cpu family'].strip()}" if "cpu family" in facts else ""
-    return f"{name}{family}, {len(os.sched_getaffinity(0))} cores"
 
 
 _CLAIMS = (
@@ -229,16 +88,6 @@ class PlanRow(NamedTuple):
 @click.option("--simulate", type=Whole(0), default=2000, show_default=True, help="Texts a row; 0: none.")
 @click.option("--seed", type=Whole(0, MOST_SEEDS), default=1, show_default=True)
 @click.option("--plot", type=NamedPath(path_type=Path), help="PNG file to write: power against tokens.")
-@click.option("--night", type=Real(min=1), help="Say what so many documents cost instead, with --users.")
-@click.option("--tokens", type=Real(min=1), default=200, show_default=True, help="With --night: of a document.")
-@click.option(
-    "--flagged",
-    type=Real(0, 1),
-    default=0.1,
-    show_default=True,
-    help="With --night: share of the documents that is flagged, each of which is proved.",
-)
-@figures_option
 def plan(
     config: Path | None,
     key_id: str | None,
@@ -260,10 +109,6 @@ def plan(
     simulate: int,
     seed: int,
     plot: Path | None,
-    night: float | None,
-    tokens: float,
-    flagged: float,
-    figures: Path,
 ) -> None:
     """Say how many tokens a marked text needs, so that it is detected with a given power.
 
@@ -279,8 +124,6 @@ def plan(
     With --users, a key in groups as `keys new` makes it: rows `named` say how many tokens suffice, so that the text is
     found and its user is named, in text that is marked for one user alone.
 
-    With --night, core-hours of a night of so many documents, from what `brickscan bench` measured on this machine.
-
     \b
     Example:
       brickscan plan scan.toml --from marked.parquet
@@ -289,13 +132,7 @@ def plan(
       brickscan plan --method greenlist --green-share 0.6 --fpr 1e-6 --messages 100000 --plot plan.png
       brickscan plan --method gumbel --entropy 0.2
       brickscan plan --method greenlist --green-share 0.6 --users 1e9 --misnaming-rate 1e-4
-      brickscan plan --night 50e6 --tokens 200 --users 1e9
     """
-    if night is not None:
-        if users is None or config or marked_file or method or messages:
-            raise click.UsageError("--night goes with --users, and with no CONFIG, --from, --method or --messages.")
-        tell(*night_lines(figures, night, tokens, users, flagged))
-        return
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise Refused(f"--plot needs matplotlib; leave --plot out, or install it with {install_of('audit')}")
     if plot is not None and (plot.is_dir() or not plot.absolute().parent.is_dir()):

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from scanner import results
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
+from scanner.cluster.cost_estimate import CostEstimate, estimate
 from scanner.cluster.embedded import ray_folders
 from scanner.cluster.machines import WORKER_MEMORY, cluster, share_gpus, worker_memory
 from scanner.cluster.model_pass import reading_cost, shards_not_read, shards_of_pass
-from scanner.cluster.night_price import CostEstimate, estimate
 from scanner.cluster.work import (
     InspectedInput,
     ScanWork,

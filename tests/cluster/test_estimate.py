@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.cluster import night_price as estimating
-from scanner.cluster.night_price import Sample, estimate, project, shared_out, spread_evenly, time_scores
+from scanner.cluster import cost_estimate as estimating
+from scanner.cluster.cost_estimate import Sample, estimate, project, shared_out, spread_evenly, time_scores
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
 

@@ -1,0 +1,183 @@
+"""The cost of a scan before it runs: a sample of its documents is read and scored as by a worker, and nothing is kept.
+
+Places of the sample are spread evenly over the documents that are left, so that a shard is met in proportion to
+its documents. Then the mean of the costs per document that were met is that of all documents, however unlike the shards
+are.
+"""
+
+import heapq
+import math
+import os
+import statistics
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scanner.audit.in_every_scan.decoy_keys import open_decoys
+from scanner.audit.in_every_scan.decoys import DecoyObserver, Rehearsal
+from scanner.cluster.machines import peak_memory
+from scanner.cluster.pieces import Seconds
+from scanner.cluster.todo import PiecePace
+from scanner.detection.attribution import BatchOrigin, ScoreObserver
+from scanner.detection.detector import Detector
+from scanner.detection.open_plan import open_detector
+from scanner.errors import FileFault
+from scanner.input.documents import Unreadable, read
+from scanner.input.shards import Shard
+from scanner.scan_plan import Plan
+
+PLACES_SAMPLED = 12
+"""Most places of the input at which documents are sampled."""
+
+SECONDS_A_PLACE = 0.5
+"""Seconds for which documents of a place are scored, about."""
+
+FIRST_SAMPLE = 16
+"""Documents that are scored at first, to see how long they take."""
+
+LONGEST_SAMPLED = 2**20
+"""Most bytes of a sampled text; longer ones are left out, for the memory that they may take."""
+
+
+class Sample(NamedTuple):
+    """Cost and content of a place.
+
+    seconds: of reading and scoring a document; documents: how many were scored; text_bytes: their bytes; too_short,
+    filtered, refused, unread: how many are too short for every key, are made so by the filter, are to be put in
+    quarantine, and have an id, account or time that is not read.
+    """
+
+    seconds: float
+    documents: int
+    text_bytes: int
+    too_short: int
+    filtered: int
+    refused: int
+    unread: int
+
+
+class CostEstimate(NamedTuple):
+    """The cost of the documents that are left.
+
+    core_seconds: of the workers together; low, high: its limits, two standard errors of the sample; seconds: of wall
+    time, without the start of Ray; workers: as many as have something to do; memory: bytes that this process, which
+    holds what a worker holds, has needed at most; samples: by place.
+    """
+
+    core_seconds: float
+    low: float
+    high: float
+    seconds: float
+    workers: int
+    memory: int
+    samples: tuple[Sample, ...]
+
+
+def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> CostEstimate | None:
+    """Score a sample of what is left, and estimate the cost of all of it; None where no document can be read.
+
+    plan: the scan's plan; its keys are opened in this process, and scored on its CPU.
+
+    Raises:
+        SecretError, TokenizerError, Refused: as open_detector and open_decoys.
+    """
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as a worker does
+    pa.set_cpu_count(1)
+    detector, decoys = open_detector(plan), open_decoys(plan)
+    detector.compile(Rehearsal(decoys) if decoys else None)
+    samples = list[Sample]()
+    for shard, count in spread_evenly(left, PLACES_SAMPLED).items():
+        origin = BatchOrigin("", shard.shard_id, shard.file.path)
+        observer = DecoyObserver(decoys, origin, shard.rows.start, detector) if decoys else None
+        samples += _samples(plan, shard, count, _scorer(detector, origin, observer))
+    return project(samples, [shard.rows.documents for shard in left], workers) if samples else None
+
+
+def spread_evenly(shards: Sequence[Shard], count: int) -> Counter[Shard]:
+    """How many of the documents in the middle of so many equal parts of all documents a shard holds; where it is 1."""
+    ends = list(accumulate(shard.rows.documents for shard in shards))
+    total = ends[-1] if ends else 0
+    count = min(count, total)
+    middles = [total * (2 * i + 1) // (2 * count) for i in range(count)]
+    return Counter(shards[bisect_right(ends, middle)] for middle in middles)
+
+
+def project(samples: Sequence[Sample], documents: Sequence[int], workers: int) -> CostEstimate:
+    """Cost of shards of so many documents, if they cost as much as the sample's, at least one."""
+    costs = [sample.seconds for sample in samples]
+    mean, total, pace = statistics.fmean(costs), sum(documents), PiecePace()
+    pace.record(1, Seconds(score=mean))
+    pieces = [number / parts for number in documents for parts in [pace.pieces(number, 0)] for _ in range(parts)]
+    workers = min(workers, len(pieces))
+    error = statistics.stdev(costs) / math.sqrt(len(costs)) if len(costs) > 1 else mean / 2
+    low, high = max(mean - 2 * error, 0.0), mean + 2 * error
+    seconds = shared_out([mean * number for number in pieces], workers)
+    return CostEstimate(mean * total, low * total, high * total, seconds, workers, peak_memory(), tuple(samples))
+
+
+def shared_out(costs: Iterable[float], workers: int) -> float:
+    """When the last worker is done, if each takes the next piece of work as soon as it is free."""
+    free = [0.0] * workers
+    for cost in costs:
+        heapq.heapreplace(free, free[0] + cost)
+    return max(free)
+
+
+Score = Callable[[pa.RecordBatch], tuple[int, int, int]]
+"""Function that scores documents; returns how many are too short, are filtered, and cannot be scored."""
+
+
+def _scorer(detector: Detector, origin: BatchOrigin, observer: ScoreObserver | None) -> Score:
+    def score(documents: pa.RecordBatch) -> tuple[int, int, int]:
+        verdicts, refused, *_ = detector.score_batch(documents, origin, observer)
+        status = verdicts["status"].to_pylist()
+        return status.count("too_short"), status.count("filtered"), len(refused)
+
+    return score
+
+
+def _samples(plan: Plan, shard: Shard, count: int, score: Score) -> list[Sample]:
+    """Read the first documents of a shard, and score some at so many places among them."""
+    began = time.perf_counter()
+    try:
+        batches = read(shard.file, plan.columns, shard.rows.start, shard.rows.stop)
+        batch = next((one for one in batches if not isinstance(one, Unreadable)), None)
+    except FileFault:
+        return []
+    if batch is None:
+        return []
+    reading = (time.perf_counter() - began) / len(batch)
+    batch = batch.filter(pc.less_equal(pc.fill_null(pc.binary_length(batch["text"]), 0), LONGEST_SAMPLED))
+    bounds = [len(batch) * i // count for i in range(count + 1)]
+    samples = []
+    for begin, end in pairwise(bounds):
+        if begin < end:
+            seconds, rows, (too_short, filtered, refused) = time_scores(score, batch.slice(begin, end - begin))
+            unread = pc.sum(rows["unread"], min_count=0).as_py()
+            cost = reading + seconds / len(rows)
+            samples.append(Sample(cost, len(rows), rows["text"].nbytes, too_short, filtered, refused, unread))
+    return samples
+
+
+def time_scores(
+    score: Score, batch: pa.RecordBatch, clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, pa.RecordBatch, tuple[int, int, int]]:
+    """Score the first rows of a batch, more and more until it takes long enough.
+
+    Returns the last time's seconds and result.
+    """
+    most = FIRST_SAMPLE
+    while True:
+        rows = batch.slice(0, most)
+        began = clock()
+        found = score(rows)
+        seconds = clock() - began
+        if len(rows) == len(batch) or seconds >= SECONDS_A_PLACE / 2:
+            return seconds, rows, found
+        most = len(rows) * min(max(int(SECONDS_A_PLACE / max(seconds, 1e-9)), 2), 16)
