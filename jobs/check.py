@@ -69,7 +69,7 @@ def check(
         raise click.UsageError("--date goes with CONFIG; --registry has no filter.")
     from scanner.detection.one_text import TextCheck, check_text
     from scanner.results.filters import filter_of_config
-    from scanner.results.sightings import users_beside, users_of_config
+    from scanner.results.registry_record import users_beside, users_of_config
     from scanner.scan_plan import NO_VARIANTS, lacks, looks_lacking
     from scanner.watermark.formats import format_of
 

@@ -97,7 +97,7 @@ def status(results: str, limit: int, form: Form) -> None:
 
 def _registry_hands(location: Results) -> list[str]:
     """A sentence on a registry that is older than these results, with which a scan would be refused."""
-    from scanner.results.sightings import lost_head
+    from scanner.results.registry_record import lost_head
 
     try:
         lost = None if location.registry is None else lost_head(location.registry, location.folder)
@@ -227,9 +227,9 @@ def _undone(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
 
 def _gone_on(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
     """Whether a scan that is shown went on with another."""
-    from scanner.results.scan_list import went_on
+    from scanner.results.scan_list import resumed_by
 
-    return any(went_on(other, row) for other in rows if other is not row)
+    return any(resumed_by(row, other) for other in rows if other is not row)
 
 
 def _of_newest(row: Mapping[str, Any], see: str) -> Iterator[str]:

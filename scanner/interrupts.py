@@ -64,7 +64,7 @@ def interrupts_noted() -> Iterator[Callable[[], None]]:
         os.close(writer)
 
 
-def as_it_came(error: BaseException, check: Callable[[], None]) -> BaseException:
+def original_interrupt(error: BaseException, check: Callable[[], None]) -> BaseException:
     """The error, or the interrupt behind it by `interrupts_noted`: while Ray waits, it raises Ctrl-C's for SIGTERM."""
     try:
         if isinstance(error, KeyboardInterrupt):

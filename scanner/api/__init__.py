@@ -90,7 +90,7 @@ class OpenedRegistry:
 
     def __init__(self, registry: Path | str, keys: Sequence[str], false_positive_rate: float) -> None:
         from scanner.detection.one_text import OpenedCheck, TextCheck  # late: whoever asks tables alone needs no kernel
-        from scanner.results.sightings import users_beside
+        from scanner.results.registry_record import users_beside
 
         self._folder = registry
         check = TextCheck.of_registry(registry, tuple(keys), false_positive_rate)

@@ -38,8 +38,8 @@ _log = logging.getLogger(__name__)
 _UNFINISHED = ("not_parquet", "truncated", "unreadable")
 
 
-class Landing:
-    """Decides which of the existing files are to be scanned now. Times are of this process's own clock."""
+class ArrivedFiles:
+    """Choose which of the files that arrived are scanned now. Times are of this process's own clock."""
 
     def __init__(self, inspector: Inspector, clock: Callable[[], float] = time.monotonic) -> None:
         self._inspector = inspector
@@ -112,18 +112,18 @@ def follow(
 
     try:
         with interrupts_noted() as end_on_signal, cluster(plan.config.cluster), Inspector() as inspector:
-            landing = Landing(inspector)
+            arrived = ArrivedFiles(inspector)
             listed: Sequence[InputFile] = ()
             while True:
                 end_on_signal()
                 listed = list_files(plan.locations, missing, passed_over, listed, plan.table_reading)
                 if not listed:
                     warn_once("", "the input holds no Parquet file; it is looked at again")
-                files = landing.ready(listed, plan.columns)
+                files = arrived.ready(listed, plan.columns)
                 if files:
                     before, plan = plan, renew()
                     if plan.verdict_settings != before.verdict_settings:
-                        landing.forget()
+                        arrived.forget()
                     for key in plan.unsupported_keys:
                         warn_once(key.why, "no text is scored under key %r: %s", key.key_id, key.why)
                     outcome = run_scan(plan, watch, files=files)
@@ -139,7 +139,7 @@ def follow(
                         worst = worse_of(worst, outcome.exit_code)
                     if outcome.stopped:
                         return worst
-                    landing.done(files, outcome.to_retry)
+                    arrived.done(files, outcome.to_retry)
                 time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
         return worst

@@ -225,12 +225,12 @@ def cluster(config: ClusterConfig, connect: Callable[[], None] | None = None) ->
 @contextlib.contextmanager
 def _connected(config: ClusterConfig, connect: Callable[[], None] | None) -> Iterator[int]:
     if ray.is_initialized():
-        yield room(config)
+        yield worker_count(config)
         return
     with ray_begun(config) if connect is None else contextlib.nullcontext(connect) as connect_now:
         connect_now()
         try:
-            yield room(config)
+            yield worker_count(config)
         finally:
             ray.shutdown()
 
@@ -267,6 +267,6 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
 
 
-def room(config: ClusterConfig) -> int:
-    """Number of workers: as configured, or one for each CPU that the cluster has now."""
+def worker_count(config: ClusterConfig) -> int:
+    """Return the number of workers: as configured, or one for each CPU that the cluster has now."""
     return config.workers or max(int(ray.cluster_resources().get("CPU", 1)), 1)  # type: ignore[no-untyped-call]

@@ -40,10 +40,10 @@ from scanner.input.files import InputFile
 from scanner.input.shards import Shard, shard_id
 from scanner.input.tables import pack_rows
 from scanner.results.current_rows import flags
+from scanner.results.earlier_scans import read_earlier_scans
 from scanner.results.filters import open_filter
 from scanner.results.queries import ask
 from scanner.results.retention import done_in_frozen_nights
-from scanner.results.sightings import sightings_of
 from scanner.results.transactions import Tables, find_committed, open_tables, read_whole
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import write_file
@@ -335,8 +335,8 @@ def run_model_pass(
     tables = ["flag_readings", *["flag_texts"] * plan.config.evidence.keep_text]
     open_tables(plan.results, tables)
     committer, by = ModelPassCommitter(plan, scan_id), reader_config(plan)
-    sightings = sightings_of(plan, {shard.file for shard in left}, began, under_way=True)
-    known = [replace(shard, first_scanned=sightings.files.get(shard.file.path)) for shard in left]
+    earlier_scans = read_earlier_scans(plan, {shard.file for shard in left}, began, under_way=True)
+    known = [replace(shard, first_scanned=earlier_scans.files.get(shard.file.path)) for shard in left]
     pace = PiecePace(seconds_a_byte(plan) + reading_seconds(Path(by.model)))
     workers, gpus = min(workers, pace.pieces_of(known)), by.gpus
     fit, missing = fit_gpus(gpus, workers, "weights_by.gpus")
@@ -344,7 +344,7 @@ def run_model_pass(
         _log.warning("%s; the model reads on CPUs", missing)
         gpus = 0.0
     actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(ModelPassWorker)
-    given = ray.put(plan), scan_id, worker_memory(plan.config.cluster), ray.put(sightings._replace(files={}))
+    given = ray.put(plan), scan_id, worker_memory(plan.config.cluster), ray.put(earlier_scans._replace(files={}))
     before = ray.put(_flagged_rows(plan, shards))
     pool = Pool(
         lambda: actor.remote(*given, before),

@@ -17,7 +17,7 @@ import ray
 
 from scanner.audit.in_every_scan.scan_audit import ScanAudit, audit_scan
 from scanner.cluster.commits import Committer, Metrics, ScanTotals, costs
-from scanner.cluster.machines import cluster, fit_gpus, ray_begun, room, share_gpus, worker_memory
+from scanner.cluster.machines import cluster, fit_gpus, ray_begun, share_gpus, worker_count, worker_memory
 from scanner.cluster.model_pass import NO_MODEL_PASS, ModelPassResult, run_model_pass, shards_not_read, shards_of_pass
 from scanner.cluster.passes import (
     AccountTotals,
@@ -52,13 +52,14 @@ from scanner.errors import Refused
 from scanner.input.files import InputFile, empty_in_a_store, list_files
 from scanner.input.shards import DriverShare, Shard
 from scanner.input.tables import Snapshot
-from scanner.interrupts import Terminated, as_it_came, interrupts_held, interrupts_noted, sigterm_interrupts
+from scanner.interrupts import Terminated, interrupts_held, interrupts_noted, original_interrupt, sigterm_interrupts
 from scanner.registry import NO_RECORD, head_of
 from scanner.results.account_posts import count_marked
+from scanner.results.earlier_scans import read_earlier_scans
 from scanner.results.filters import with_filter
+from scanner.results.registry_record import record_verification, refuse_changed_since, verify_registry
 from scanner.results.retention import drop_older, freeze
 from scanner.results.scan_list import refuse_mixed
-from scanner.results.sightings import keep, refuse_changed_since, sightings_of, verify_registry
 from scanner.results.transactions import append_audits, append_scan, open_tables
 from scanner.results.upkeep import merge_bookkeeping
 from scanner.scan_plan import Plan, UnsupportedKey
@@ -276,7 +277,7 @@ class _Scan:
             exit_code = self._scan(files)
             self._record(exit_code)
         except BaseException as error:
-            ending = ending_of(as_it_came(error, self._end_on_signal), work_was_found=bool(self._work.shards))
+            ending = ending_of(original_interrupt(error, self._end_on_signal), work_was_found=bool(self._work.shards))
             if not ending.commits:
                 if ending.recorded:
                     self._audit = None
@@ -345,7 +346,7 @@ class _Scan:
         if strict:  # a file that lands alone may be the exception
             refuse_wrong_columns(inspected)
         open_tables(plan.results)
-        keep(plan.results, self._scan_id, self._verified)
+        record_verification(plan.results, self._scan_id, self._verified)
         if plan.config.evidence.keep_text:
             open_tables(plan.results, ["flag_texts"])
         if plan.config.accounts is not None:
@@ -361,7 +362,7 @@ class _Scan:
     def _work_through(self, workers: int) -> None:
         """Have the shards scanned, and commit them as they come: first the shards that all keys look at."""
         plan = self._plan
-        earlier = sightings_of(plan, {shard.file for shard in self._work.left}, self._started_at)
+        earlier = read_earlier_scans(plan, {shard.file for shard in self._work.left}, self._started_at)
         live = frozenset(shard.file.path for shard in self._work.found)
         for key_ids, shards in self._work.by_keys.items():
             under = plan.under(key_ids)
@@ -376,14 +377,14 @@ class _Scan:
         actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(self._worker)
         documents = sum(shard.rows.documents for shard in self._work.found)
         shared = ray.put(replace(plan, documents=documents))
-        sightings = ray.put(earlier)
+        earlier_scans = ray.put(earlier)
         memory, stall_seconds = worker_memory(plan.config.cluster), plan.config.cluster.stall_seconds
         pool = Pool(
-            lambda: actor.remote(shared, self._scan_id, memory, sightings),
+            lambda: actor.remote(shared, self._scan_id, memory, earlier_scans),
             workers,
             stall_seconds,
             on_devices=gpus > 0,
-            room=lambda: min(fit_gpus(gpus, room(plan.config.cluster), "")[0], pieces),
+            room=lambda: min(fit_gpus(gpus, worker_count(plan.config.cluster), "")[0], pieces),
             pace=pace,
         )
         before = self._committer.totals.waited

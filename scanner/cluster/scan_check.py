@@ -33,8 +33,8 @@ from scanner.input.shards import DriverShare
 from scanner.printable import counted
 from scanner.registry import open_key
 from scanner.results.filters import with_filter
+from scanner.results.registry_record import verify_registry
 from scanner.results.scan_list import readiness
-from scanner.results.sightings import verify_registry
 from scanner.scan_plan import Plan, looks_in_words, make_plan
 from scanner.watermark.formats import format_of, price
 

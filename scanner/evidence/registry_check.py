@@ -15,9 +15,10 @@ import polars as pl
 from scanner.errors import Refused, ScanFailed
 from scanner.printable import printable
 from scanner.registry import given_rows, numbers_of_heads, users_of
+from scanner.results.earlier_scans import ScanOfRow, scans_of
 from scanner.results.flags import WantedFlags
 from scanner.results.queries import ask, flags_at_rate
-from scanner.results.sightings import ScanOfRow, changed_names, scans_of
+from scanner.results.registry_record import changed_names
 from schemas.registry import is_reserved
 from schemas.words import OF_REGISTRY, Naming
 

@@ -43,8 +43,9 @@ from scanner.input.files import resolve
 from scanner.registry import NamedUser, VerifiedHolders, check_secret, find_key, load_registry
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
+from scanner.results.earlier_scans import RecordedHistory, recorded_history
 from scanner.results.queries import ask
-from scanner.results.sightings import RecordedHistory, known_before, users_on_record
+from scanner.results.registry_record import users_on_record
 from scanner.scan_plan import ErrorShares, read_config, recorded_correction, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
@@ -145,7 +146,7 @@ def replay(config_file: Path, document: str) -> Replay:
         if name in case.row
     ]
     if found.row is not None and case.row["message"] is not None and case.row["naming"] not in NOBODY_ASKED_FOR:
-        before = ask(results, lambda: known_before(results, case.row, (case.scan or {})["started_at"]))
+        before = ask(results, lambda: recorded_history(results, case.row, (case.scan or {})["started_at"]))
         fields.append(_existed(case, before, found.row["created_at_latest"]))
     if steps is not None:
         read_now = _read_again(config, base, case, found.text)
@@ -184,8 +185,8 @@ def _by_reading(row: Mapping[str, Any], verdict_now: Mapping[str, Any] | None) -
 
 def _existed(case: FlagCase, before: RecordedHistory, known_at: datetime | None) -> FieldComparison:
     """The time by which the document existed, which decides whether a user held its message then."""
-    # An earlier flag of its text counts only where it can change whom the text names (scanner.results.sightings), so
-    # that the time may be the one with it or the one without.
+    # An earlier flag of its text counts only where it can change whom the text names (scanner.results.earlier_scans).
+    # So the time may be the one with it or the one without.
     row, began = case.row, (case.scan or {})["started_at"]
     known = [time for time in (before.written if known_at is None else known_at, before.file) if time is not None]
     times = [

@@ -41,8 +41,8 @@ from scanner.results.scan_list import (
     is_date,
     reasons_of_silent,
     refuse_impossible_scans,
+    resumed_by,
     silent_scans,
-    went_on,
 )
 from scanner.storage.locations import exchange, make_private
 from schemas.registry import Canary
@@ -240,7 +240,7 @@ def _light(
         if scan["audit"] == AuditState.ALARM:
             red.append(f"scan {scan['scan_id']}: {advise(scan['scan_id'])}")
             continue
-        if any(went_on(later, scan) for later in of_night[number + 1 :]):
+        if any(resumed_by(scan, later) for later in of_night[number + 1 :]):
             continue
         if scan["audit"] in _BAD:
             amber.append(f"the audit of scan {scan['scan_id']} says: {scan['audit']}")

@@ -130,8 +130,8 @@ class Runs(NamedTuple):
     most: int
     floors: NDArray[np.float64]
 
-    def some(self, chosen: NDArray[np.int64]) -> "Runs":
-        """Some of the runs."""
+    def select(self, chosen: NDArray[np.int64]) -> "Runs":
+        """Return the chosen runs, int64[C]."""
         return self._replace(
             batch=self.batch.of(chosen),
             scored=self.scored[chosen],
@@ -154,7 +154,7 @@ def best_sums(runs: Runs, exact: Exact) -> tuple[NDArray[np.int64], NDArray[np.f
     numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape)
     least = min(max(runs.least, 1), runs.length)
     for chosen in runs.parts(np.arange(len(runs.scored))):
-        part = runs.some(chosen)
+        part = runs.select(chosen)
         sums = all_sums(part)
         smallest = sums.topk(least, dim=1, largest=False, sorted=False).indices.cpu().numpy()
         reached = exact(np.repeat(chosen, least), smallest.ravel()).reshape(-1, least).min(axis=1)

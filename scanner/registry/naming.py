@@ -116,8 +116,8 @@ class Holders:
         """How many messages of a key were ever given."""
         return 0 if self._snapshot is None else self._snapshot.count(key_id)[0]
 
-    def some(self, key_id: str, numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Messages that were given, removed since or not: one for each number, uniform where the numbers are.
+    def draw(self, key_id: str, numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Draw a given message for each number, removed since or not: uniform where the numbers are.
 
         Raises:
             ScanFailed: a file of the index is missing.

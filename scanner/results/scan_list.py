@@ -41,12 +41,16 @@ TO_THE_END = (0, 3, 4, 5)
 """Exit codes of scans that came to their end, whatever they found."""
 
 
-def went_on(later: Mapping[str, Any], scan: Mapping[str, Any]) -> bool:
-    """Whether a later scan did and judged what another one left, so that nothing is left to do about the other.
+def resumed_by(scan: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
+    """Return whether a later scan finished and judged what this scan left undone.
 
-    One that read nothing, since it was killed early, stands in no audit: a later one of its night did all of it. So did
-    a later one of the same part and configuration, which is judged with all parts. Nights without a date go on after
+    A scan that was killed before it read anything is in no audit: a later scan of its night did all of it. So did a
+    later scan of the same part and configuration, which is judged with all parts. Nights without a date go on after
     midnight.
+
+    Args:
+        scan: a row of SCANS.
+        later: another row of SCANS.
     """
     if later["started_at"] < scan["started_at"] or later["part"] != scan["part"]:
         return False

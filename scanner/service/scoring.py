@@ -33,7 +33,7 @@ from scanner.input.documents import read_text
 from scanner.registry import NamedUser, check_secret
 from scanner.registry.ledger import open_users
 from scanner.results.filters import filter_of_config
-from scanner.results.sightings import users_of_config
+from scanner.results.registry_record import users_of_config
 from scanner.service.budget import Caller
 from scanner.service.processes import Unavailable, confine_process
 from scanner.text.normal_form import normalise_all

@@ -125,9 +125,9 @@ class _Search(NamedTuple):
     steps: LevelSteps
     tail: LevelTail
 
-    def some(self, mask: NDArray[np.bool_]) -> "_Search":
-        """Over some of the steps alone, bool[P]."""
-        return self._replace(steps=self.steps.some(mask))
+    def select(self, mask: NDArray[np.bool_]) -> "_Search":
+        """Return the search over the steps that a mask of bool[P] holds."""
+        return self._replace(steps=self.steps.select(mask))
 
     def best_of_runs(
         self, documents: NDArray[np.int64], first: NDArray[np.int64], length: int, most: int
@@ -144,8 +144,8 @@ class _Search(NamedTuple):
             found = self._rare(count, 2, MOST_MESSAGES)
         else:
             shared = is_group_step(self.steps.nonces)
-            groups = self.some(shared)._rare(self.mark.groups, 1, MOST_GROUPS_SEARCHED)
-            found = self.some(~shared)._best_users(groups, self.mark.groups)
+            groups = self.select(shared)._rare(self.mark.groups, 1, MOST_GROUPS_SEARCHED)
+            found = self.select(~shared)._best_users(groups, self.mark.groups)
         empty = np.diff(self.steps.offsets) == 0
         return [[*range(min(count, 2))] if none else of for none, of in zip(empty.tolist(), found, strict=True)]
 
@@ -289,7 +289,7 @@ class ByLevels:
             raise ValueError(f"{self.label}: cannot be searched by levels for {count} messages")
         ids, nonces, offsets = mark.steps(tokens, positions)
         every = _Search(mark, LevelSteps(ids, nonces, levels, offsets), self._tail)
-        found = every.some(levels > 0).candidates(count)
+        found = every.select(levels > 0).candidates(count)
         width = max(2, *map(len, found)) if found else 2
         message = np.array([one + [-1] * (width - len(one)) for one in found], np.int64).reshape(-1, width)
         of_users = np.where(is_group_step(nonces), 0, levels)

@@ -98,7 +98,7 @@ def test_users_are_drawn_evenly(tmp_path):
     given = sorted(list_users(plan.registry)["message"])
     assert holders.count("k0") == USERS
     numbers = np.arange(3 * USERS, dtype=np.uint64)
-    assert holders.some("k0", numbers).tolist() == 3 * given
+    assert holders.draw("k0", numbers).tolist() == 3 * given
 
 
 @pytest.mark.seconds

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
-from scanner.cluster.follow import LOOK_SECONDS, Landing
+from scanner.cluster.follow import LOOK_SECONDS, ArrivedFiles
 from scanner.input import files as files_module
 from scanner.input.columns import Columns
 from scanner.input.files import InputFile, list_files
@@ -168,11 +168,11 @@ def planning(folder: Path, count: int, inspector: Inspector) -> float:
 def look(files: list[InputFile], folder: str, inspector: Inspector, timed: Callable[..., object]) -> None:
     """One more look at files that were scanned."""
     now = 0.0
-    landing = Landing(inspector, lambda: now)
-    landing.ready(files, COLUMNS)
-    landing.done(files, ())
+    arrived = ArrivedFiles(inspector, lambda: now)
+    arrived.ready(files, COLUMNS)
+    arrived.done(files, ())
     now = LOOK_SECONDS
-    again = timed("a look of --follow", lambda: landing.ready(list_files([folder], before=files), COLUMNS))
+    again = timed("a look of --follow", lambda: arrived.ready(list_files([folder], before=files), COLUMNS))
     assert again == []
 
 

@@ -21,7 +21,7 @@ from jobs.text import StatusLine
 from scanner import results
 from scanner.cluster import follow as follow_module
 from scanner.cluster.commits import ScanTotals
-from scanner.cluster.follow import LOOK_SECONDS, RETRY_SECONDS, UNFINISHED_SECONDS, Landing, follow
+from scanner.cluster.follow import LOOK_SECONDS, RETRY_SECONDS, UNFINISHED_SECONDS, ArrivedFiles, follow
 from scanner.cluster.pieces import DocumentCounts
 from scanner.cluster.scan import ScanOutcome
 from scanner.input.files import list_files
@@ -45,16 +45,16 @@ class Clock:
 
 
 class Watch:
-    """A folder, and the landing that is given its files at each look."""
+    """A folder, and the arrived files that are given its files at each look."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.clock = Clock()
-        self.landing = Landing(INSPECTOR, self.clock)
+        self.arrived = ArrivedFiles(INSPECTOR, self.clock)
 
     def look(self, after: float = LOOK_SECONDS) -> list[str]:
         self.clock.now += after
-        self.found = self.landing.ready(list_files([str(self.folder)]), COLUMNS)
+        self.found = self.arrived.ready(list_files([str(self.folder)]), COLUMNS)
         return [Path(file.path).name for file in self.found]
 
     def write(self, name: str = "a.parquet") -> Path:
@@ -73,7 +73,7 @@ def test_a_file_is_ready_when_it_was_the_same_at_two_looks(watch):
     assert watch.look(LOOK_SECONDS / 2) == []
     assert watch.look(LOOK_SECONDS / 2) == ["a.parquet"]
     assert watch.look() == ["a.parquet"]  # `done` was not called yet
-    watch.landing.done(watch.found, to_retry=())
+    watch.arrived.done(watch.found, to_retry=())
     assert watch.look() == watch.look(1e6) == []
 
 
@@ -83,7 +83,7 @@ def test_a_file_that_changes_is_another_one(watch):
     os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
     assert watch.look() == []
     assert watch.look() == ["a.parquet"]
-    watch.landing.done(watch.found, to_retry=())
+    watch.arrived.done(watch.found, to_retry=())
     os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
     assert watch.look() == []
     assert watch.look() == ["a.parquet"]
@@ -95,7 +95,7 @@ def test_a_file_without_a_footer_is_waited_for_but_not_for_ever(watch, head):
     assert watch.look() == watch.look() == watch.look() == []
     assert watch.look(UNFINISHED_SECONDS - 2 * LOOK_SECONDS - 1) == []
     assert watch.look(1) == ["a.parquet"]
-    watch.landing.done(watch.found, to_retry=())
+    watch.arrived.done(watch.found, to_retry=())
     watch.write()
     assert watch.look() == []
     assert watch.look() == ["a.parquet"]
@@ -112,10 +112,10 @@ def test_what_could_not_be_read_comes_back(watch):
     watch.write("b.parquet")
     watch.look()
     assert watch.look() == ["a.parquet", "b.parquet"]
-    watch.landing.done(watch.found, to_retry=watch.found[1:])
+    watch.arrived.done(watch.found, to_retry=watch.found[1:])
     assert watch.look(RETRY_SECONDS - 1) == []
     assert watch.look(1) == ["b.parquet"]
-    watch.landing.forget()
+    watch.arrived.forget()
     assert watch.look() == ["a.parquet", "b.parquet"]
 
 
@@ -226,7 +226,7 @@ def test_an_alarm_is_told_at_once_and_is_the_exit_code_at_the_stop(monkeypatch, 
     monkeypatch.setattr(follow_module, "run_scan", scan)
     monkeypatch.setattr(follow_module, "cluster", lambda _: nullcontext())
     monkeypatch.setattr(follow_module.time, "sleep", lambda _: None)
-    monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
+    monkeypatch.setattr(ArrivedFiles, "ready", lambda self, files, columns: files)
     Watch(tmp_path).write()
     told = []
     assert follow(lambda: plan, lambda *_: None, told.append) == 3
@@ -240,7 +240,7 @@ def test_a_stop_right_after_an_alarm_is_still_an_alarm(monkeypatch, tmp_path, co
     )
     monkeypatch.setattr(follow_module, "run_scan", lambda *_, files: stopped)
     monkeypatch.setattr(follow_module, "cluster", lambda _: nullcontext())
-    monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
+    monkeypatch.setattr(ArrivedFiles, "ready", lambda self, files, columns: files)
     Watch(tmp_path).write()
     plan = SimpleNamespace(
         locations=[str(tmp_path)],
@@ -258,7 +258,7 @@ def test_possible_framing_is_told_and_no_trouble(monkeypatch, tmp_path, caplog):
     ended = ScanOutcome("s", 0, work(1), ScanTotals(), 1.0, None, audit, stopped=True)
     monkeypatch.setattr(follow_module, "run_scan", lambda *_, files: ended)
     monkeypatch.setattr(follow_module, "cluster", lambda _: nullcontext())
-    monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
+    monkeypatch.setattr(ArrivedFiles, "ready", lambda self, files, columns: files)
     Watch(tmp_path).write()
     plan = SimpleNamespace(
         locations=[str(tmp_path)],
@@ -297,7 +297,7 @@ def test_a_folder_that_is_not_there_yet_is_waited_for(monkeypatch, tmp_path, cap
     monkeypatch.setattr(follow_module, "run_scan", scan)
     monkeypatch.setattr(follow_module, "cluster", lambda _: nullcontext())
     monkeypatch.setattr(follow_module.time, "sleep", sleep)
-    monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
+    monkeypatch.setattr(ArrivedFiles, "ready", lambda self, files, columns: files)
     assert follow(lambda: plan, lambda *_: None, lambda _: None) == 0
     assert looks == [False, False]
     assert caplog.text.count(f"'{folder}' does not exist") == 1

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner.cluster import follow as following
-from scanner.cluster.follow import Landing, follow
+from scanner.cluster.follow import ArrivedFiles, follow
 from scanner.cluster.work import other_names
 from scanner.input import files
 from scanner.input.files import list_files
@@ -191,7 +191,7 @@ def test_a_scan_that_follows_only_logs_it(night, plain, monkeypatch, caplog):
     monkeypatch.setattr(following, "run_scan", once)
     monkeypatch.setattr(following, "cluster", lambda _: nullcontext())
     monkeypatch.setattr(following.time, "sleep", stop)
-    monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
+    monkeypatch.setattr(ArrivedFiles, "ready", lambda self, files, columns: files)
     troubles = []
     assert follow(night.plan, lambda *_: None, troubles.append) == 0
     (outcome,) = outcomes

@@ -12,7 +12,7 @@ import pytest
 import scanner
 from scanner.errors import Refused
 from scanner.registry import NO_RECORD, VerifiedHolders
-from scanner.results.sightings import users_of_config
+from scanner.results.registry_record import users_of_config
 from scanner.service.scoring import Scorer, ServedScan
 from schemas.service import DetectorConfig
 from tests.support.command_line import call

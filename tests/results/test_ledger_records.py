@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from scanner.cluster.scan import run_scan
 from scanner.errors import Refused, ScanFailed
 from scanner.registry import add_users, erase_users, ledger, load_registry, registry_sha256, remove_users
-from scanner.results.sightings import VERIFIED_USERS_TABLE, lost_head
+from scanner.results.registry_record import VERIFIED_USERS_TABLE, lost_head
 from scanner.results.transactions import read_whole
 from schemas.tables import FLAGS, VERIFIED_USERS
 from tests.support.command_line import call

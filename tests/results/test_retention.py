@@ -10,9 +10,9 @@ import pytest
 from scanner import results
 from scanner.errors import ScanFailed
 from scanner.results import retention, upkeep
+from scanner.results.earlier_scans import _files, _wanted_files
 from scanner.results.retention import OF_A_NIGHT, cutoff, drop_older, expired_rows, retain
 from scanner.results.scan_list import NOTHING_READ, whole_input
-from scanner.results.sightings import _files, _wanted_files
 from scanner.results.transactions import append_scan, find_committed, open_tables
 from scanner.results.upkeep import compact
 from scanner.storage import delta
@@ -84,11 +84,11 @@ def test_what_was_scanned_in_a_night_that_went_is_known_for_ever(year):
     """Its files count as seen then, which protects users who got a message since. A rerun finds that they were read."""
     path = f"/in/{NIGHTS - 1}"
     wanted = _wanted_files([(path, None, TODAY)], all_scans=True)
-    sightings = _files(year, wanted).sort("path").rows()
-    assert path in {sighting[0] for sighting in sightings}
+    first_scans = _files(year, wanted).sort("path").rows()
+    assert path in {row[0] for row in first_scans}
     retain(year, expired_rows(year, cutoff(1)).scans, keep_flags=False)
     assert scans_in(year, "shards") == nights(range(2))
-    assert _files(year, wanted).sort("path").rows() == sightings
+    assert _files(year, wanted).sort("path").rows() == first_scans
     assert whole_input(year, [f"shard {NIGHTS - 1}"]).documents > 0
     assert whole_input(year, ["shard of nobody"]) == NOTHING_READ
 

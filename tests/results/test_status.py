@@ -10,7 +10,7 @@ import pytest
 
 from jobs.nights import EXIT_CODE_WORDS
 from scanner.cluster.scan import ExitCode
-from scanner.results.scan_list import went_on
+from scanner.results.scan_list import resumed_by
 from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.storage.data_files import write_file
 from schemas.tables import QUARANTINE, SCANS, SHARDS
@@ -173,13 +173,13 @@ def test_a_scan_that_was_killed_before_it_read_anything_needs_no_hand_once_its_n
     """No audit names such a scan, since it has no verdicts; nor is its night amber."""
     killed = ended(2, 143, audit="not judged", audited_scans=[], documents=0, night="2026-11-19")
     done = ended(1, night="2026-11-19")
-    assert went_on(done, killed)
-    assert all(went_on(done | {"exit_code": code}, killed) for code in (3, 4, 5)), "they came to their end"
-    assert not went_on(done | {"exit_code": 4, "documents": 0}, killed), "it found nothing to read"
-    assert not any(went_on(done | {"exit_code": code}, killed) for code in (1, 2, 130, 143))
-    assert not went_on(done | {"night": "2026-11-20"}, killed)
-    assert not went_on(done, killed | {"documents": 1})
-    assert not went_on(killed, done)
+    assert resumed_by(killed, done)
+    assert all(resumed_by(killed, done | {"exit_code": code}) for code in (3, 4, 5)), "they came to their end"
+    assert not resumed_by(killed, done | {"exit_code": 4, "documents": 0}), "it found nothing to read"
+    assert not any(resumed_by(killed, done | {"exit_code": code}) for code in (1, 2, 130, 143))
+    assert not resumed_by(killed, done | {"night": "2026-11-20"})
+    assert not resumed_by(killed | {"documents": 1}, done)
+    assert not resumed_by(done, killed)
     put(folder, [done, killed], shards_of(1, 4))
     assert hands(folder) == []
 
@@ -188,10 +188,10 @@ def test_a_part_that_was_interrupted_and_gone_on_with_needs_no_hand(folder):
     """No audit judges a part, so none names the scan that was interrupted."""
     stopped = ended(2, 130, shards=8, part="1/2", audit="not judged")
     done = ended(1, part="1/2", audit="not judged")
-    assert went_on(done, stopped)
-    assert not went_on(done | {"part": "2/2"}, stopped)
-    assert not went_on(done | {"config_sha256": "another"}, stopped)
-    assert not went_on(done | {"exit_code": 130}, stopped)
+    assert resumed_by(stopped, done)
+    assert not resumed_by(stopped, done | {"part": "2/2"})
+    assert not resumed_by(stopped, done | {"config_sha256": "another"})
+    assert not resumed_by(stopped, done | {"exit_code": 130})
     put(folder, [done, stopped], [*shards_of(1, 4), *shards_of(2, 4)])
     assert hands(folder) == []
 
@@ -200,4 +200,4 @@ def test_a_scan_that_read_nothing_before_midnight_was_gone_on_with_after_it():
     killed = ended(2, 143, audit="not judged", audited_scans=[], documents=0)
     later = ended(1) | {"started_at": NOW + timedelta(hours=22), "night": f"{NOW + timedelta(hours=22):%Y-%m-%d}"}
     assert later["night"] != killed["night"]
-    assert went_on(later, killed)
+    assert resumed_by(killed, later)

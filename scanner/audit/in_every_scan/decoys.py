@@ -235,7 +235,7 @@ class DecoyObserver(HitCounts):
         places, numbers = places[kept], numbers[kept]
         if not len(places):
             return
-        holders_of, held = self._decoys.holders.some(key.key_id, numbers[:, 0]), self._decoys.held_messages[key.key_id]
+        holders_of, held = self._decoys.holders.draw(key.key_id, numbers[:, 0]), self._decoys.held_messages[key.key_id]
         positions = select_positions(scores.positions, places)
         ranked = rank(
             scores.opened_key.watermark, how, key.messages, scores.tokens, positions, holders_of, numbers[:, 1:3]

@@ -61,8 +61,8 @@ class LevelSteps(NamedTuple):
     levels: NDArray[np.uint8]
     offsets: NDArray[np.int64]
 
-    def some(self, mask: NDArray[np.bool_]) -> "LevelSteps":
-        """Those of them that a mask of bool[P] holds."""
+    def select(self, mask: NDArray[np.bool_]) -> "LevelSteps":
+        """Return the steps that a mask of bool[P] holds."""
         before = np.append(0, np.cumsum(mask))
         return LevelSteps(self.ids[mask], self.nonces[mask], self.levels[mask], before[self.offsets])
 

@@ -11,7 +11,7 @@ import pytest
 from scanner.detection.attribution import EarlierScans, FileHistory
 from scanner.input.files import list_files
 from scanner.registry import list_users, new_key, restore_users
-from scanner.results.sightings import sightings_of
+from scanner.results.earlier_scans import read_earlier_scans
 from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.storage.data_files import write_file
 from schemas.tables import FLAGS, QUARANTINE, USER_EVENTS
@@ -93,9 +93,9 @@ def test_a_text_is_known_that_was_flagged_for_a_message_beside_another(night, ow
     commit(night.results, "flags", [TableEntry("all", (file,))])
     night.write("a", ["x"])
     files = list_files((str(night.input),))
-    assert sightings_of(night.plan(), files, datetime.now(UTC)).texts == {}
+    assert read_earlier_scans(night.plan(), files, datetime.now(UTC)).texts == {}
     give(own_registry, free, "carol")
-    assert sightings_of(night.plan(), files, datetime.now(UTC)).texts == {bytes(32): at}
+    assert read_earlier_scans(night.plan(), files, datetime.now(UTC)).texts == {bytes(32): at}
 
 
 @pytest.mark.costly
@@ -121,13 +121,13 @@ def test_a_file_that_was_scanned_before_is_as_old_as_that_scan(night, own_regist
 def test_a_copy_is_as_old_as_the_text_that_was_flagged_before(night, own_registry, marked):
     """The copy's own stated time does not matter. Nor does one copy's stated time make another copy older."""
     message, alice = free_message(own_registry), message_of(own_registry, "green", "alice")
-    known_before, never_seen, now = marked(message, 60, 1), marked(alice, 60, 2), datetime.now(UTC)
+    recorded_history, never_seen, now = marked(message, 60, 1), marked(alice, 60, 2), datetime.now(UTC)
     night.configure(columns='time = "at"')
-    night.write("a", [known_before], at=[now])
+    night.write("a", [recorded_history], at=[now])
     night.scan()
     give(own_registry, message, "carol")
     later = datetime.now(UTC)
-    night.write("b", [known_before, never_seen, never_seen], at=[later, datetime(2001, 1, 1, tzinfo=UTC), later])
+    night.write("b", [recorded_history, never_seen, never_seen], at=[later, datetime(2001, 1, 1, tzinfo=UTC), later])
     outcome = night.scan()
     found = {name: (row["naming"], row["user_id"]) for name, row in newest(night).items()}
     assert found == {
@@ -192,7 +192,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def seen(night):
-    """A function that asks `sightings_of` about two files, given older rows; file `a` was modified two hours before."""
+    """A function that reads the earlier scans of two files, given older rows; `a` was modified two hours before."""
     path = night.write("a", ["text"])
     night.write("b", ["text"])
     os.utime(path, ((BEGAN - 2 * HOUR).timestamp(),) * 2)
@@ -210,7 +210,7 @@ def seen(night):
             file = write_file(night.results, "quarantine", [pa.RecordBatch.from_pylist(list(quarantine), QUARANTINE)])
             commit(night.results, "quarantine", [TableEntry("quarantine", (file,))])
         night.configure(**changes)
-        return sightings_of(night.plan(), list_files([str(night.input)]), BEGAN)
+        return read_earlier_scans(night.plan(), list_files([str(night.input)]), BEGAN)
 
     ask.path = str(path)
     return ask

@@ -1,0 +1,223 @@
+"""Look up when earlier scans met a scan's files, and the texts that they flagged.
+
+Files and texts are looked up once a scan, of all flags and of all ranges of rows that were scanned.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from scanner.detection.attribution import EarlierScans
+from scanner.input.files import InputFile, time_of_ns
+from scanner.registry import given_at
+from scanner.results.current_rows import flags, ranges_ever
+from scanner.results.queries import ask, quarantine, scans
+from scanner.scan_plan import Plan
+from schemas.words import Naming
+
+_BEGAN = pl.col("scan_id").str.head(16).str.to_datetime("%Y%m%dT%H%M%SZ", time_zone="UTC", strict=False)
+_FIRST = pl.min_horizontal("first", _BEGAN).alias("first")
+"""Beginning of the scan of a row, by its id: its input was there then, whenever the scan came to this row."""
+
+_OF_SHARD = ["shard_id", "scan_id"]
+_TIME = pl.Datetime("us", "UTC")
+_LAST_MOMENT = 2**63  # nanoseconds, and more than a file's time can be
+
+_OTHERS = pl.concat_list(pl.col(column).fill_null([]) for column in ("named", "named_again"))
+"""All messages that the rules of naming let through; the first is the row's own."""
+
+
+def read_earlier_scans(
+    plan: Plan, files: Iterable[InputFile], began: datetime, *, under_way: bool = False
+) -> EarlierScans:
+    """Return what earlier scans met of a scan's files and texts.
+
+    Args:
+        plan: of the scan.
+        files: that the scan is about to read.
+        began: when the scan began.
+        under_way: the scan has rows of its own, which do not count as earlier.
+
+    Raises:
+        Refused: there are no results.
+        ScanFailed: names were erased all the while.
+    """
+    modified = {file.path: file.written for file in files}
+    if not modified:
+        return EarlierScans(began, {}, {})
+    wanted = _wanted_files(((path, at, began) for path, at in modified.items()), all_scans=not under_way)
+
+    def first_scans() -> EarlierScans:
+        files = _files(plan.results, wanted).select("path", "first")
+        return EarlierScans(began, dict(files.iter_rows()), _texts(plan))
+
+    return ask(plan.results, first_scans)
+
+
+def _files(results: str, wanted: pl.DataFrame) -> pl.DataFrame:
+    """When files, of paths and times, were first scanned, where they were, by scans before: path, before, first."""
+    # A scan after a file was last modified had this very file, whatever it made of it. Where that time is not known, or
+    # is still to come, any scan of the path may have had it.
+    lost = quarantine(results).select("path", "scan_id", "scanned_at", began_at="scanned_at")
+    ranges = ranges_ever(results).select("path", "scan_id", "scanned_at", "began_at")
+    tables = [
+        rows.filter(pl.col("path").is_between(pl.lit(wanted["path"].min()), pl.lit(wanted["path"].max())))
+        .join(wanted.lazy(), on="path")
+        .filter((pl.col("scanned_at") < pl.col("before")).fill_null(value=True))
+        .group_by("path", "before", "modified", "scan_id")
+        .agg(first=pl.col("began_at").min(), last=pl.col("scanned_at").max())
+        for rows in (ranges, lost)
+    ]
+    same_file = pl.col("modified").is_null() | (pl.col("last") >= pl.col("modified"))
+    first_scans = pl.concat(tables).filter(same_file).select("path", "before", _FIRST)
+    return first_scans.group_by("path", "before").agg(pl.col("first").min()).collect(engine="streaming")
+
+
+def _wanted_files(files: Iterable[tuple[str, datetime | None, datetime]], *, all_scans: bool) -> pl.DataFrame:
+    """`wanted` of _files, of paths, when they were modified, and when the scan began that asks what was before."""
+    rows = [(path, at if at and at <= began else None, None if all_scans else began) for path, at, began in files]
+    return pl.DataFrame(rows, {"path": pl.String, "modified": _TIME, "before": _TIME}, orient="row").unique()
+
+
+class RecordedHistory(NamedTuple):
+    """A scan's knowledge of a flagged document when it began, without the document's own time.
+
+    written: when its file had been modified; file, text: when a scan before had the same file, or flagged the text;
+    dropped: whether nights have been dropped since, with what they knew.
+    """
+
+    written: datetime | None
+    file: datetime | None
+    text: datetime | None
+    dropped: bool
+
+
+def _modified(mark: str | None) -> datetime | None:
+    time = (mark or "").rpartition(":")[2]
+    return time_of_ns(int(time)) if time.isascii() and time.isdigit() and 0 < int(time) < _LAST_MOMENT else None
+
+
+class ScanOfRow(NamedTuple):
+    """A row's scan, as `scans` and `shards` have it, whatever the row says.
+
+    began, ended: when the scan began, and was done with the row at the latest, None: neither table has it; recorded:
+    `scans` has it; head: of the users' chain, None: there was none, or it is not known; next_head: of the next scan
+    that began after the end, None: there is none; file: when the row's file was there, as far as the tables tell.
+    """
+
+    began: datetime | None
+    ended: datetime | None
+    recorded: bool
+    head: str | None
+    next_head: str | None
+    file: datetime | None
+
+
+def scans_of(results: str, rows: Sequence[Mapping[str, Any]]) -> list[ScanOfRow]:
+    """The scan of each of some rows of VERDICTS, SPANS or ACCOUNTS. Raises Refused: there are no results."""
+    known = scans(results).select("scan_id", "started_at", "finished_at", "users_head").collect()
+    of_id = {row["scan_id"]: row for row in known.to_dicts()}
+    heads = known.drop_nulls("users_head").sort("started_at")
+    wanted = pl.LazyFrame(
+        {name: [row[name] for row in rows] for name in _OF_SHARD}, dict.fromkeys(_OF_SHARD, pl.String)
+    )
+    ranges = ranges_ever(results).join(wanted.unique(), on=_OF_SHARD, how="semi")
+    of_shard = {tuple(row[name] for name in _OF_SHARD): row for row in ranges.collect().to_dicts()}
+    ran, modified = [], {}
+    for row in rows:
+        scan, part = of_id.get(row["scan_id"]), of_shard.get((row["shard_id"], row["scan_id"]))
+        began = scan["started_at"] if scan else part["began_at"] if part else None
+        ended = min([one[name] for one, name in ((scan, "finished_at"), (part, "scanned_at")) if one], default=None)
+        after = len(heads) if ended is None else int(heads["started_at"].search_sorted(ended))
+        next_head = heads["users_head"][after] if after < len(heads) else None
+        ran.append(ScanOfRow(began, ended, scan is not None, scan["users_head"] if scan else None, next_head, None))
+        if part is not None and began is not None and "path" in row:
+            modified[row["path"], began] = part["since"] or _modified(part["file"])
+    if not modified:
+        return ran
+    first_scans = _files(
+        results, _wanted_files(((path, at, began) for (path, began), at in modified.items()), all_scans=False)
+    )
+    first = {(path, before): at for path, before, at in first_scans.select("path", "before", "first").iter_rows()}
+
+    def of_file(row: Mapping[str, Any], began: datetime | None) -> datetime | None:
+        file_and_time = row.get("path"), began
+        known = [first.get(file_and_time), None if row.get("created_at") else modified.get(file_and_time)]
+        return min((time for time in known if time is not None), default=None)
+
+    return [one._replace(file=of_file(row, one.began)) for row, one in zip(rows, ran, strict=True)]
+
+
+def recorded_history(results: str, row: Mapping[str, Any], began: datetime) -> RecordedHistory:
+    """Knowledge of the scan of a row of FLAGS, which began then, as far as the tables still have it.
+
+    Raises:
+        Refused: there are no results.
+    """
+    ranges = ranges_ever(results)
+    of_part = ranges.filter((pl.col("scan_id") == row["scan_id"]) & (pl.col("shard_id") == row["shard_id"]))
+    marks = of_part.select("file", "since").collect().rows()
+    modified = next((at for mark, since in marks if (at := since or _modified(mark)) is not None), None)
+    files = dict(
+        _files(results, _wanted_files([(row["path"], modified, began)], all_scans=False)).select("path", "first").rows()
+    )
+    texts = flags(results).filter((pl.col("text_sha256") == row["text_sha256"]) & (pl.col("scanned_at") < began))
+    text = texts.with_columns(first="scanned_at").select(_FIRST).min().collect().item()
+    dropped = not ranges.filter(pl.col("dropped_at").is_not_null()).head(1).collect().is_empty()
+    return RecordedHistory(modified, files.get(row["path"]), text, dropped)
+
+
+def _texts(plan: Plan) -> dict[bytes, datetime]:
+    """When each text was first flagged, by SHA-256, where that can change whom it names: few, however many there are.
+
+    It can where a message of the text was given since; where the flag would not pass today, or its key is not tested;
+    and where it named nobody, as ambiguous, undecided or unproved. Else the text has its messages again, or another one
+    passes too and nobody is named.
+    """
+    more_tests = (_tests_now(plan) / pl.coalesce("tests", "keys_tested")).clip(lower_bound=1).log10()
+    passes = pl.col("log10_p_global") + more_tests <= math.log10(plan.config.false_positive_rate)
+    keys = [key.key_id for key in plan.keys]
+    one_named = ~pl.col("naming").is_in([str(why) for why in (Naming.AMBIGUOUS, Naming.UNDECIDED, Naming.UNPROVED)])
+    same_message = pl.col("key_id").is_in(keys) & passes & one_named
+    flagged = (
+        flags(plan.results)
+        .with_columns(first="scanned_at")
+        .with_columns(others=_OTHERS)
+        .select("text_sha256", "key_id", "message", "others", _FIRST, same=same_message)
+    )
+    others = pl.col("others").struct
+    more = (
+        flagged.filter(pl.col("others").list.len() > 0)
+        .explode("others")
+        .with_columns(key_id=others.field("key_id"), message=others.field("message"))
+    )
+    flagged = pl.concat([flagged.drop("others"), more.drop("others")])
+    rows = (
+        flagged.join(_given_since(plan, flagged.filter("same")), on=["key_id", "message"], how="left")
+        .filter(~pl.col("same") | (pl.col("allocated_at") > pl.col("first")))
+        .group_by("text_sha256")
+        .agg(pl.col("first").min())
+    )
+    return dict(rows.collect(engine="streaming").iter_rows())
+
+
+def _tests_now(plan: Plan) -> pl.Expr:
+    """K of a row's key and variant, for today's correction; keys not under test count as keys without weights."""
+    of_keys = {key.key_id: plan.corrections_of(key) for key in plan.keys}
+
+    def now(variant: int) -> pl.Expr:
+        tests_of_key = {key_id: tests[min(variant, len(tests) - 1)] for key_id, tests in of_keys.items()}
+        return pl.col("key_id").replace_strict(tests_of_key, default=float(plan.keys_tested), return_dtype=pl.Float64)
+
+    return pl.when(pl.col("variant").is_null()).then(now(0)).otherwise(now(1))
+
+
+def _given_since(plan: Plan, flagged: pl.LazyFrame) -> pl.LazyFrame:
+    """Messages that were given after a text was flagged for them, with allocated_at."""
+    first_scans = flagged.drop_nulls("message").group_by("key_id", "message").agg(pl.col("first").min())
+    messages = first_scans.collect(engine="streaming")
+    given = given_at(plan.registry, messages).join(messages, on=["key_id", "message"])
+    return given.filter(pl.col("allocated_at") > pl.col("first")).drop("first").lazy()
