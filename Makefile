@@ -92,9 +92,9 @@ framing-model: model .venv/installed-dev
 	$(BIN)/python -m tests.watermark.native2.write_model_texts --texts 200 --out build/framing.parquet
 	FRAMING_OF_A_MODEL=build/framing.parquet $(BIN)/python -m pytest -s tests/watermark/native2/test_framing_of_a_model.py
 
-# `brickscan calibrate` on 200,000 synthetic marked texts of up to six users, and rule 2 on ten times as many: minutes
+# who is named in 200,000 synthetic marked texts of up to six users, and rule 2 on ten times as many: minutes
 names: .venv/installed-dev
-	$(BIN)/brickscan calibrate tests/bench/names.toml --all
+	$(BIN)/python -m tests.bench.wrong_names
 	$(BIN)/python -m tests.bench.misnamed --texts 1e6
 
 # how many times too small p-values must be for the audit of a night to see it, by kind of test and level: five minutes

@@ -117,7 +117,7 @@ def calibrate_and_tell(
         contextlib.redirect_stdout(sys.stderr),  # Ray prints to stdout, which is for the summary
     ):
         found = run_calibration(plan, f"{plan.results}/.tokens-{audit.audit_id}", StepProgress("calibrate", check))
-    rows = all_rows(audit, plan, found.law, found.fragments, found.names, found.keys, found.filters)
+    rows = all_rows(audit, plan, found.law, found.fragments, found.keys, found.filters)
     append_audits(plan.results, rows)
     files = _write_files(plan, audit.audit_id, rows, found, show_text)
     tell(
@@ -163,7 +163,7 @@ def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
         if row["measure"] == "rate" and row["kind"].startswith(_WHOLE):
             ratio = f"{row['hits'] / row['expected']:.3f}" if row["expected"] else "unknown"
             lines.append(
-                f"{row['kind']:14} {row['key_id'] or row['method']:16} {_whose(row)}p<={row['threshold']:<6g} "
+                f"{row['kind']:14} {row['key_id'] or row['method']:16} p<={row['threshold']:<6g} "
                 f"tests {row['tests']:>15,} hits {row['hits']:>13,} expected {number(row['expected']):>13} "
                 f"ratio {ratio} dispersion {row['design_effect']:.2f} "
                 f"{counted(row['clusters'], 'piece') + ' ' if row['kind'] == 'key' else ''}{row['verdict']}"
@@ -179,21 +179,13 @@ def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
     return lines
 
 
-def _whose(row: Mapping[str, Any]) -> str:
-    return f"{row['test']:18} " if row["kind"] == "names_wrong" else ""
-
-
 def _write_files(
     plan: "CalibrationPlan", audit_id: str, rows: list[dict[str, Any]], found: "CalibrationCounts", show_text: bool
 ) -> list[str]:
     from scanner.audit.calibration.one_key import FRAGMENT_THRESHOLDS, details, fragments_png, law_png
     from scanner.storage.locations import filesystem_of
 
-    files = {
-        "details.json": json.dumps(
-            details(plan, found.fragments, found.names, found.keys, show_text), indent=1
-        ).encode()
-    }
+    files = {"details.json": json.dumps(details(plan, found.fragments, found.keys, show_text), indent=1).encode()}
     if found.fragments:
         files["figure.png"] = fragments_png(found.fragments, FRAGMENT_THRESHOLDS)
     if any(row["kind"] == "law_total" for row in rows):

@@ -45,22 +45,6 @@ class FigureConfig(_ConfigTable):
     gamma: Gamma = "1/4"  # share of green tokens
 
 
-class NamesConfig(_ConfigTable):
-    """Who is named in marked text: synthetic texts of one to several users, under keys with groups."""
-
-    texts: int = Field(default=100_000, ge=1)  # texts of each format, over all lengths: as many tokens of each length
-    users: Annotated[tuple[Annotated[int, Field(ge=1, le=16)], ...], Field(min_length=1)] = (1, 2, 3, 6)  # of a text
-    tokens: Annotated[tuple[Annotated[int, Field(ge=64, le=100_000)], ...], Field(min_length=1)] = (
-        200,
-        1_000,
-        5_000,
-        20_000,
-    )  # of a text
-    groups: int = Field(default=1026, ge=20, le=MOST_NUMBERS)  # groups, of so many users each
-    window: int = Field(default=4, ge=2, le=16)  # narrower windows would come twice, and texts not be independent
-    gamma: Gamma = "1/4"  # share of green tokens
-
-
 class AuditFilterConfig(_ConfigTable):
     """N-grams that many other texts of the corpus hold are left out of scoring, as a scan's filter would leave them."""
 
@@ -90,14 +74,13 @@ class CalibrationConfig(_ConfigTable):
     input: InputConfig
     law: LawConfig | None = None
     figure: FigureConfig | None = None
-    names: NamesConfig | None = None
     keys: RegistryAuditConfig | None = None
     cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="after")
     def _requests_something(self) -> "CalibrationConfig":
-        if not (self.law or self.figure or self.names or self.keys):
-            raise ValueError("nothing to do: add a section [law], [figure], [names] or [keys]; only keys needs fields")
+        if not (self.law or self.figure or self.keys):
+            raise ValueError("nothing to do: add a section [law], [figure] or [keys]; only keys needs fields")
         return self
 
 
@@ -152,7 +135,7 @@ AUDITS = pa.schema(
         pa.field("seed", pa.string(), nullable=False),  # seed of the drawn keys, which mark nothing
         pa.field("kind", pa.string(), nullable=False),  # see AUDIT_KINDS
         pa.field("measure", pa.string(), nullable=False),  # rate | uniformity
-        pa.field("test", pa.string(), nullable=False),  # exact | z; for names_wrong, whose texts
+        pa.field("test", pa.string(), nullable=False),  # exact | z
         pa.field("method", pa.string(), nullable=False),
         pa.field("key_id", pa.string()),  # null: drawn keys
         pa.field("commitment", pa.string()),  # commitment of that key
@@ -190,16 +173,12 @@ AUDITS = pa.schema(
 )
 """Rows of audits of the false-positive rate: one per threshold, or per test of uniformity."""
 
-NAMES_KINDS = ("names_unmarked", "names_group", "names_wrong")
-
-AUDIT_KINDS = ("law", "law_total", "law_best_total", "figure", *NAMES_KINDS, "key", "key_messages")
+AUDIT_KINDS = ("law", "law_total", "law_best_total", "figure", "key", "key_messages")
 """Kinds of the rows of a calibration, what is scored → what is a hit:
 
 - law, law_total, law_best_total: texts under keys drawn for every document: one case; all cases of a method; these,
   the best of all messages → p at a threshold
 - figure: the paper's: texts of one corpus under a few keys → p at a threshold
-- NAMES_KINDS: synthetic texts under keys with groups: unmarked ones; those that fit a group and no user of it; those
-  of some users → flagged; the best user is named; somebody else is named
 - key, key_messages: texts under a key of the registry: the best of its messages; its messages one by one → p at a
   threshold
 """

@@ -9,7 +9,6 @@ The workers return sums that can be added; scanner.audit makes the statistics.
 import functools
 import hashlib
 import io
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -33,7 +32,6 @@ from scanner.audit.calibration.calibration_plan import (
     teaching,
 )
 from scanner.audit.calibration.one_key import FRAGMENT_THRESHOLDS, KeyCounts, key_counts
-from scanner.audit.calibration.wrong_names import NAMES_AT, NamesCase, NamesCounts, names_counts
 from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.cluster.corpus import (
     CorpusPart,
@@ -117,9 +115,6 @@ FEWEST_TOKENS_OF_LAW = 64
 TESTS_A_CALL, DOCUMENTS_A_CALL = 1 << 27, 1 << 15
 """p-values of the law that are drawn together, and their documents: some seconds of work, so that progress shows."""
 
-TOKENS_A_CALL, TEXTS_A_CALL = 1 << 21, 1 << 10
-"""Tokens of marked text that are written together, and their texts: likewise."""
-
 Watch = Callable[[str, int, int], None]
 """Function that is called with what is done, how many calls of it, and how many there are."""
 
@@ -134,7 +129,6 @@ class CalibrationCounts(NamedTuple):
 
     law: dict[LawCase, LawCounts]
     fragments: OfFragments
-    names: dict[NamesCase, NamesCounts]
     keys: dict[str, KeyCounts]
     filters: dict[str, AuditedFilter]
     documents: int
@@ -164,7 +158,6 @@ def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Calibr
                 of_fragments = _run(
                     _fragment_calls(plan, plan.config.figure, encoding, parts), workers, watch, "figure"
                 )
-            names = _run(_names_calls(plan), workers, watch, "names")
             keys: dict[str, KeyCounts] = {}
             filters: dict[str, AuditedFilter] = {}
             if plan.audited:
@@ -172,7 +165,7 @@ def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Calibr
                     without = corpus.filter(plan.audited, key)
                     keys |= _run(_key_calls(plan.audited, key, corpus, without), workers, watch, f"key {key.key_id}")
                     filters |= {key.key_id: without.audited} if without else {}
-            return CalibrationCounts(law, of_fragments, names, keys, filters, corpus.documents, corpus.distinct)
+            return CalibrationCounts(law, of_fragments, keys, filters, corpus.documents, corpus.distinct)
     finally:
         remove_scratch(scratch)
 
@@ -308,21 +301,6 @@ def score_fragments(
 ) -> FragmentCounts:
     """One format on the fragments of one part, on a worker."""
     return count_fragments(how, secrets, cut_fragments(load(encoding, part), counts, length), thresholds)
-
-
-def _names_calls(plan: CalibrationPlan) -> Iterator[Call]:
-    """Calls on names: each length has the same share of the tokens, each kind of text the same share of these texts."""
-    requested, number = plan.config.names, 0
-    for case in plan.names_cases():
-        if requested is None:
-            return
-        kinds = sum((other.format, other.tokens) == (case.format, case.tokens) for other in plan.names_cases())
-        of_all = sum(case.tokens / tokens for tokens in requested.tokens)
-        left = math.ceil(requested.texts / (kinds * of_all))
-        while left:
-            texts = min(left, TEXTS_A_CALL, max(TOKENS_A_CALL // case.tokens, 1))
-            yield Call(case, names_counts, (case, texts, number, plan.seed, NAMES_AT))
-            left, number = left - texts, number + 1
 
 
 def _key_calls(audited: AuditedKeys, key: MasterKey, corpus: _Corpus, without: CorpusFilter | None) -> Iterator[Call]:

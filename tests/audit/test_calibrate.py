@@ -44,11 +44,6 @@ gammas = ["1/4"]
 [figure]
 pieces = 400
 windows = [0, 4]
-[names]
-texts = 40
-users = [2]
-tokens = [100]
-groups = 40
 [cluster]
 workers = 1
 """
@@ -90,9 +85,6 @@ def test_an_unmarked_corpus_passes(tmp_path, human_texts, capsys):
         "law_best_total": 2 * thresholds,
         "law": cases * thresholds + cases,
         "figure": 2 * 2 * 3 * 6,
-        "names_unmarked": 2 * 4,
-        "names_group": 2 * 4,
-        "names_wrong": 2 * 2 * 4,
         "key": thresholds,
         "key_messages": thresholds,
     }
@@ -128,8 +120,6 @@ def test_an_unmarked_corpus_passes(tmp_path, human_texts, capsys):
     assert set(figures) == {"details.json", "figure.png", "law.png"}
     details = json.loads(figures["details.json"].read_text())
     assert [entry["window"] for entry in details["figure"]] == [0, 4, 0, 4]
-    assert [entry["texts_of"] for entry in details["names"][2:4]] == ["2 users, one group", "2 users"]
-    assert [entry["texts"] for entry in details["names"]] == 8 * [10]
     assert '"text":' not in json.dumps(details)
     assert not list((tmp_path / "audit").glob(".tokens-*"))
 
@@ -263,6 +253,6 @@ def test_nothing_to_do_is_refused(tmp_path, capsys):
     config = make(tmp_path, ["some text"])
     config.write_text(config.read_text().split("[law]")[0])
     assert run(calibrate, [str(config)]) == 2
-    assert "[law], [figure], [names] or [keys]" in capsys.readouterr().err
+    assert "[law], [figure] or [keys]" in capsys.readouterr().err
     assert run(calibrate, [str(config), "--tests", "-3"]) == 2
     assert "1 to 1e15" in capsys.readouterr().err

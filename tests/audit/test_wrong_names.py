@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
-from scanner.audit.calibration import wrong_names
-from scanner.audit.calibration.wrong_names import (
+from scanner.audit.statistics.judgement import counts, judge
+from scanner.errors import Refused
+from scanner.watermark.native.format import GreenListFormat2, GumbelFormat2, of_the_paper
+from tests.bench import wrong_names
+from tests.bench.wrong_names import (
     NameQuestion,
     NamesCase,
     names_cases,
@@ -12,9 +15,6 @@ from scanner.audit.calibration.wrong_names import (
     take_turns,
     write_marked,
 )
-from scanner.audit.statistics.judgement import counts, judge
-from scanner.errors import Refused
-from scanner.watermark.native.format import GreenListFormat2, GumbelFormat2, of_the_paper
 
 GROUPS, TEXTS, SEED, ERROR = 100, 600, b"names", 1e-6
 RATES = (0.1, 0.01)
@@ -28,7 +28,13 @@ def judged(case):
 def test_cases_are_of_every_kind_and_length():
     found = names_cases(FORMATS, GROUPS, [1, 3], [200, 500])
     assert len(found) == len(set(found)) == 2 * 2 * (2 + 1 + 2)
-    assert [case.users_in_words for case in found[:5]] == ["exact", "exact", "1 user", "3 users, one group", "3 users"]
+    assert [case.users_in_words for case in found[:5]] == [
+        "nobody's",
+        "nobody's",
+        "1 user",
+        "3 users, one group",
+        "3 users",
+    ]
     assert {case.messages for case in found} == {GROUPS**2}
 
 

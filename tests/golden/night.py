@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
-from scanner.audit.calibration.wrong_names import CHOICES_A_STEP, choose_favourites
 from scanner.registry import admit_key, load_registry, new_key, open_key, restore_users, set_canaries
 from scanner.watermark import Watermark
 from scanner.watermark.formats import FORMATS, make_format
 from scanner.watermark.stacks.shared import HiddenValue
 from schemas.registry import Admission, Canaries, Canary
 from schemas.tables import USER_EVENTS
+from tests.bench.wrong_names import CHOICES_A_STEP, choose_favourites
 from tests.fixed import fix_secrets
 from tests.support.two_keys import TOKENIZER, Words, words_of_one_token, write_byte_tokenizer
 

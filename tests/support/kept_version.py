@@ -21,7 +21,6 @@ import pytest
 from deltalake import DeltaTable
 from tokenizers import Tokenizer
 
-from scanner.audit.calibration.wrong_names import CHOICES_A_STEP, choose_favourites
 from scanner.registry import (
     add_users,
     erase_users,
@@ -34,6 +33,7 @@ from scanner.registry import (
 )
 from scanner.service.signing import new_signing_key
 from schemas.words import VERSION
+from tests.bench.wrong_names import CHOICES_A_STEP, choose_favourites
 from tests.fixed import fix_secrets
 from tests.golden.night import LOOKS
 from tests.support.command_line import call

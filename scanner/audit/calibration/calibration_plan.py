@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.audit.calibration.admission import LawCase, cases
-from scanner.audit.calibration.wrong_names import NamesCase, names_cases
 from scanner.audit.statistics.hits import chances
 from scanner.errors import Refused
 from scanner.input.columns import Columns
@@ -82,18 +81,6 @@ class CalibrationPlan:
         if law is None:
             return []
         return cases(of_the_paper(law.gammas, law.windows, law.version), law.dedups, law.messages)
-
-    def names_cases(self) -> list[NamesCase]:
-        """All kinds of marked text."""
-        requested = self.config.names
-        if requested is None:
-            return []
-        return names_cases(
-            of_the_paper([requested.gamma], [requested.window], 2, requested.groups),
-            requested.groups,
-            requested.users,
-            requested.tokens,
-        )
 
     def fragment_formats(self) -> list[Format]:
         """Formats of the keys under which disjoint fragments are tested."""

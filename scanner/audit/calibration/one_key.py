@@ -7,7 +7,7 @@ each of which meets other draws, shows how large such differences are.
 
 N-grams behind small p-values are shown as counts, and their text only on request (SPEC §4). The families of tests are
 fixed by the configuration alone. Each gets an even share of the family-wise error: the law's methods, the best of all
-messages, the law's cases, their uniformity, disjoint fragments, names in marked text, the keys.
+messages, the law's cases, their uniformity, disjoint fragments, the keys.
 
 Drawings are PNG bytes; they need matplotlib, which the extra `audit` installs.
 """
@@ -24,7 +24,6 @@ from scipy import special  # type: ignore[import-untyped]
 
 from scanner.audit.calibration.admission import LawCase, LawCounts
 from scanner.audit.calibration.calibration_plan import PANELS, CalibrationPlan, FragmentCounts, repeated_ngrams
-from scanner.audit.calibration.wrong_names import DEDUP, NAMES_AT, NamesCase, NamesCounts
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, rate_rows, uniformity_rows
 from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums, chances, cluster_sums
 from scanner.audit.statistics.judgement import KEY_BOUND, RATIO_THAT_HOLDS, clusters_of_one_size
@@ -206,7 +205,6 @@ NGRAMS_LISTED = 20
 def details(
     plan: CalibrationPlan,
     fragments: Mapping[Format, FragmentCounts],
-    names: Mapping[NamesCase, NamesCounts],
     keys: Mapping[str, KeyCounts],
     show_text: bool,
 ) -> dict[str, Any]:
@@ -215,7 +213,7 @@ def details(
     show_text: also decode the n-grams and the text of smallest p; otherwise only counts are given.
     """
     reader = _Reader(plan.tokenizer) if show_text else None
-    found: dict[str, Any] = {"figure": [], "names": [_names_figures(*entry) for entry in names.items()], "keys": {}}
+    found: dict[str, Any] = {"figure": [], "keys": {}}
     for how, counts in fragments.items():
         found["figure"].append(
             {
@@ -235,21 +233,6 @@ def details(
             text_reader = _Reader(str(tokenizer_path(plan.audited.registry, key))) if show_text else None
             found["keys"][key.key_id] = _top_ngrams(keys[key.key_id], text_reader)
     return found
-
-
-def _names_figures(case: NamesCase, found: NamesCounts) -> dict[str, Any]:
-    """Numbers of one case: at each rate of NAMES_AT, texts that count and the stated number; users, and users named."""
-    return {
-        "label": case.format.label(),
-        "kind": case.kind,
-        "texts_of": case.users_in_words,
-        "tokens": case.tokens,
-        "texts": int(found.sums.clusters[0]),
-        "hits": found.sums.hits.tolist(),
-        "expected": found.sums.expected.tolist(),
-        "users": found.marked,
-        "users_named": found.named,
-    }
 
 
 class _Reader:
@@ -296,7 +279,6 @@ def all_rows(
     plan: CalibrationPlan,
     law: Mapping[LawCase, LawCounts],
     fragments: Mapping[Format, FragmentCounts],
-    names: Mapping[NamesCase, NamesCounts],
     keys: Mapping[str, KeyCounts],
     filters: Mapping[str, AuditedFilter],
 ) -> list[Row]:
@@ -304,15 +286,13 @@ def all_rows(
 
     filters: by key id, of keys that were audited without common n-grams.
     """
-    families = 4 * bool(law) + bool(fragments) + bool(names) + bool(keys)
+    families = 4 * bool(law) + bool(fragments) + bool(keys)
     share = replace(audit, family_error=audit.family_error / max(families, 1))
     rows: list[Row] = []
     if law:
         rows += _law_rows(share, law)
     if fragments:
         rows += _fragment_rows(share, fragments)
-    if names:
-        rows += rate_rows(share, _names_answers(names), NAMES_AT)
     if plan.audited is not None:
         cluster = "account, piece" if plan.columns.account else "piece"
         dedup = plan.audited.config.dedup
@@ -359,16 +339,6 @@ def _fragment_rows(audit: Audit, fragments: Mapping[Format, FragmentCounts]) -> 
             question = Question.about("figure", test, "key", how, dedup)
             answers.append((question, cluster_sums(hits, np.full(len(hits), found.tests), chance)))
     return rate_rows(audit, answers, THRESHOLDS[:DECADES_JUDGED])
-
-
-def _names_answers(names: Mapping[NamesCase, NamesCounts]) -> list[tuple[Question, ClusterSums]]:
-    """Texts of all lengths together: their keys and windows differ, so each is a test of its own."""
-    totals: dict[Question, ClusterSums] = {}
-    for case, found in names.items():
-        users = case.users_in_words
-        question = Question.about(case.kind, users, "document", case.format, DEDUP, messages=case.messages)
-        totals[question] = totals[question].plus(found.sums) if question in totals else found.sums
-    return list(totals.items())
 
 
 def _key_answers(

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.calibration.wrong_names import Ids, Messages, choices_as_texts, take_turns
-from scanner.audit.calibration.wrong_names import write_marked as write
 from scanner.watermark import Watermark
 from scanner.watermark.native.version2_marks import Version2Mark
 from scanner.watermark.rule import decide, search
+from tests.bench.wrong_names import Ids, Messages, choices_as_texts, take_turns
+from tests.bench.wrong_names import write_marked as write
 from tests.watermark.pairs import batch_tokens
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scanner.audit.calibration.wrong_names import take_turns
+from tests.bench.wrong_names import take_turns
 from tests.watermark.native2 import attacks
 from tests.watermark.native2.attacks import move, splice
 from tests.watermark.native2.model_texts import (

@@ -1,13 +1,18 @@
-"""Names in marked text, which is written without a language model: do wrong names stay below their rates?
+"""Wrong names in marked text: `python -m tests.bench.wrong_names`. Do they stay below their rates?
 
-At each step the mark's favourite among some random tokens is written. Windows hardly ever come twice, so that texts of
-one key are as good as independent. Each batch is under a key of its own, with groups (SPEC_2 §3). Three questions, each
-of its own kind: is unmarked text flagged as rarely as the rate says, with the search over groups; in text that fits a
-whole group and none of its users, does the best of them pass rule 2 as rarely as the law says; and in texts of several
-users, is anybody else named more often than the two rates together allow?
+The text is written without a language model: at each step the mark's favourite among some random tokens. Windows hardly
+ever come twice, so texts of one key are as good as independent. Each batch is under a key of its own, with groups
+(SPEC_2 §3). Three questions, each of its own kind: is unmarked text flagged as rarely as the rate says, with the search
+over groups; in text that fits a whole group and none of its users, does the best of them pass rule 2 as rarely as the
+law says; and in texts of several users, is anybody else named more often than the two rates together allow?
 """
 
-from collections.abc import Callable, Sequence
+import argparse
+import math
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -17,11 +22,14 @@ from numpy.typing import NDArray
 
 from scanner.audit.calibration.admission import fresh_entropy
 from scanner.audit.statistics.hits import ClusterSums, chances, cluster_sums
+from scanner.audit.statistics.judgement import counts, judge
 from scanner.errors import Refused
 from scanner.watermark import Dedup, Format, Positions, Tokens, Watermark
 from scanner.watermark.format import DrawsKeys
+from scanner.watermark.native.format import of_the_paper
 from scanner.watermark.native.version2_marks import Version2Mark
 from scanner.watermark.rule import decide, search
+from schemas.words import AuditVerdict
 
 TOKEN_RANGE = 8192, 16384
 """Range of token ids to choose from: from, to."""
@@ -116,11 +124,11 @@ RATE_OF_RULE_2_ALONE = 0.5
 
 
 class NameQuestion(StrEnum):
-    """The question of a case, and the kind of its rows."""
+    """The question of a case."""
 
-    UNMARKED = "names_unmarked"
-    GROUP = "names_group"
-    WRONG = "names_wrong"
+    UNMARKED = "unmarked text flagged"
+    GROUP = "user of a marked group named"
+    WRONG = "wrong user named"
 
 
 @dataclass(frozen=True)
@@ -145,9 +153,9 @@ class NamesCase:
 
     @property
     def users_in_words(self) -> str:
-        """Whose texts these are, for people and the column `test`."""
+        """Whose texts these are."""
         if not self.users:
-            return "exact"
+            return "nobody's"
         many = f"{self.users} users" if self.users > 1 else "1 user"
         return many + (", one group" if self.one_group else "")
 
@@ -264,3 +272,64 @@ def _chances(
     tests, positions = (case.messages, scored) if case.kind is NameQuestion.UNMARKED else (case.groups, of_users)
     distinct, which = np.unique(positions, return_inverse=True)
     return chances(mark.law, distinct, thresholds, tests)[which]
+
+
+TOKENS_A_BATCH, TEXTS_A_BATCH = 1 << 21, 1 << 10
+"""Most tokens of marked text that are written together, and most texts."""
+
+SEED = b"1"
+
+
+def batches(cases: Sequence[NamesCase], texts: int) -> Iterator[tuple[NamesCase, int, int]]:
+    """Case, texts and number of each batch.
+
+    Each length has the same share of the tokens, and each kind of text the same share of the texts of a length.
+
+    Args:
+        cases: all cases.
+        texts: of each format, over all lengths.
+    """
+    lengths, number = {case.tokens for case in cases}, 0
+    for case in cases:
+        kinds = sum((other.format, other.tokens) == (case.format, case.tokens) for other in cases)
+        left = math.ceil(texts / (kinds * sum(case.tokens / tokens for tokens in lengths)))
+        while left:
+            count = min(left, TEXTS_A_BATCH, max(TOKENS_A_BATCH // case.tokens, 1))
+            yield case, count, number
+            left, number = left - count, number + 1
+
+
+def _count(case: NamesCase, texts: int, number: int) -> tuple[NamesCase, NamesCounts]:
+    return case, names_counts(case, texts, number, SEED, NAMES_AT)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.wrong_names", description=__doc__)
+    parser.add_argument("--texts", type=int, default=100_000, help="of each format, over all lengths")
+    parser.add_argument("--users", type=int, nargs="+", default=[1, 2, 3, 6], help="of a text")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[200, 1_000, 5_000, 20_000], help="of a text")
+    parser.add_argument("--groups", type=int, default=1026, help="of so many users each")
+    options = parser.parse_args()
+    formats = of_the_paper(["1/4"], [4], 2, options.groups)
+    cases = names_cases(formats, options.groups, options.users, options.tokens)
+    totals: dict[tuple[str, str, str], NamesCounts] = {}
+    with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:
+        for case, found in pool.starmap(_count, batches(cases, options.texts), chunksize=1):
+            # Keys and windows of texts of different lengths differ, so each text is a test of its own.
+            name = case.format.label(), str(case.kind), case.users_in_words
+            totals[name] = totals[name].plus(found) if name in totals else found
+    family = [(name, count) for name, found in totals.items() for count in counts(found.sums)]
+    judgements = judge([count for _, count in family], 0.01)
+    for (name, count), judgement, rate in zip(family, judgements, NAMES_AT * len(totals), strict=True):
+        print(
+            f"{', '.join(name)}, p <= {rate:g}: {count.hits:.0f} of {count.tests:,.0f} texts, {count.expected:.1f} "
+            f"expected, {judgement.verdict}"
+        )
+    for name, found in totals.items():
+        if found.marked:
+            print(f"{', '.join(name)}: {found.named:,} of {found.marked:,} users named")
+    return int(any(judgement.verdict == AuditVerdict.TOO_SMALL for judgement in judgements))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
