@@ -9,7 +9,7 @@ import scanner
 
 PROMISED = {
     "scanner.results": {
-        *("audit_counts", "audits", "exist", "flagged", "nights", "q_values", "quarantine", "scans"),
+        *("audit_counts", "audits", "exist", "flagged", "nights", "quarantine", "scans"),
         *("shards", "table_uri", "verdicts"),
     },
     "scanner.generation": {"GreenListProcessor", "GumbelProcessor", "Sampling", "complete", "load_model"},

@@ -3,7 +3,7 @@
 Each query takes a folder or URI of results, as text or Path, or the file of the scan's configuration.
 """
 
-from scanner.results import current_rows, decision_log, false_discoveries, queries
+from scanner.results import current_rows, decision_log, queries
 from scanner.results.transactions import of_any_path
 from scanner.storage import locations
 
@@ -18,8 +18,6 @@ scans = of_any_path(queries.scans)
 spans = of_any_path(queries.spans)
 verdicts = of_any_path(queries.verdicts)
 decisions = of_any_path(decision_log.decisions)
-q_values = of_any_path(false_discoveries.q_values)
-reserved_q_values = of_any_path(false_discoveries.reserved_q_values)
 shards = of_any_path(current_rows.shards)
 current_decisions = of_any_path(decision_log.current_decisions)
 table_uri = of_any_path(locations.table_uri)
@@ -33,9 +31,7 @@ __all__ = [
     "exist",
     "flagged",
     "nights",
-    "q_values",
     "quarantine",
-    "reserved_q_values",
     "scans",
     "shards",
     "spans",

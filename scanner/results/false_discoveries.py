@@ -1,19 +1,7 @@
-"""The worth of flags: of one p-value, and false discoveries among many, by q-values and by reserved messages.
+"""The worth of flags, and which of them are one piece of evidence.
 
 Evidence is counted once: near-duplicates of one text, marked for the same message of one key, are one piece
 (scanner.detection.sketches).
-
-Benjamini and Hochberg's q-values of the distinct texts of a scan, in memory that does not grow with their columns.
-
-Only the p-values of all texts are held, 16 bytes a text with their q-values. Texts are told apart a share of their
-digests at a time, and the rows are then read again a range of p-values at a time.
-
-In a text that nobody marked, every message is as likely to be the best one, whatever the law says. So a known share of
-false flags is for reserved messages, while marked text has a message that is not reserved. Going from the smallest p
-on, r flags for reserved messages stand for (r + 1)·(1 − s)/s false ones among the others, where s is the share of
-messages that are reserved: Selective SeqStep+ (Barber and Candès 2015), which keeps the expected share of false ones at
-q for texts whose best messages are independent. Where a broken law makes p-values too small, Benjamini and Hochberg's
-q-values are too small as well; these are not, since p gives the order alone.
 
 A p-value is no probability that a text is unmarked. At most N·p of N texts reach p by chance. Two more things follow.
 
@@ -30,24 +18,15 @@ E-values: Calibration, combination and applications, section 2).
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import ArrayLike, NDArray
-from polars.io.plugins import register_io_source
 
 from scanner.detection.sketches import pieces_of
-from scanner.errors import Refused
-from scanner.results.current_rows import exact, flags, largest_p, ranges_ever
-from scanner.results.queries import scans
-from scanner.results.transactions import read_whole
-from scanner.storage.data_files import SCHEMAS
+from scanner.results.current_rows import ranges_ever
 from scanner.watermark.pvalues import LN10, log10_any_of
 from scanner.watermark.rule import LEAST_RANK
-from schemas.registry import is_reserved, reserved_count
-from schemas.tables import SCORED
 
 LEAST_LOG10_P = -128 * math.log10(2.0)
 """log10 of the probability of a key of 128 bits: over the draw of a key no p-value is smaller."""
@@ -194,196 +173,3 @@ def _in_memory(texts: pl.DataFrame) -> pl.DataFrame:
     group = np.unique(np.array(marks, np.str_), return_inverse=True)[1]
     piece = pieces_of(texts["sketch"].to_list(), group)
     return texts.select(EVIDENCE_COLUMNS).with_columns(piece=pl.Series(piece, dtype=pl.Int64))
-
-
-TEXTS_AT_A_TIME = 1 << 21
-"""Rows that are gone through at a time, about."""
-
-_COLUMNS_OF_Q = ("text_id", "text_sha256", "log10_p_global", "key_id", "message", "user_id", "naming")
-_PREFIX_BYTES = 8  # bytes of a digest, by which it falls into a share
-
-
-class _Texts(NamedTuple):
-    """Distinct texts. p: log10, ascending; several: least p of those whose rows differ, with their `text`."""
-
-    p: NDArray[np.float64]
-    several: pl.DataFrame
-
-
-def _of_audited(results: str, scan_id: str) -> pl.Expr:
-    """Filter for rows of a scan and of those that it went on with. Raises Refused: it has not ended."""
-    ended = scans(results).filter(pl.col("scan_id") == scan_id).collect()
-    if ended.is_empty():
-        raise Refused(f"scan {scan_id!r} has no row in `scans`: it has not ended, or its results are elsewhere")
-    return pl.col("scan_id").is_in(ended["audited_scans"][0].to_list())
-
-
-def q_values(results: str, scan_id: str, largest: float = 1.0) -> pl.LazyFrame:
-    """Distinct texts of one scan and of those whose verdicts it took over, with q-values (Benjamini and Hochberg 1995).
-
-    Columns, most significant first: text_id, text_sha256, log10_p_global, key_id, message, user_id, naming, log10_q.
-    Texts that are not flagged stand with the largest p of their class, which makes no q-value too small. Rejecting
-    all texts with q ≤ 0.05 keeps the expected share of false ones among them at 5 % at most, if the texts' p-values are
-    independent or positively regression dependent (Benjamini and Yekutieli 2001); those of one key are associated,
-    which comes near to that and is not the same. A q-value depends on what else was scanned, so it is in no table.
-    Texts that were scored under formats without a law alone have no p-value, and are left out.
-
-    Args:
-        results: folder or URI.
-        scan_id: id of a scan that has ended.
-        largest: texts of a larger q-value are left out, before they are read.
-
-    Raises:
-        Refused: there are no results, or the scan has not ended.
-    """
-    of_scan = _of_audited(results, scan_id)
-    tested = pl.col("status").is_in(SCORED) & pl.col("log10_p_global").is_not_null()
-    verdicts = exact(results, read_whole(results, "verdicts").filter(of_scan))
-    text = pl.coalesce("text_id", "text_sha256")
-    scored = verdicts.with_columns(log10_p_global=largest_p(), text=text).filter(tested)
-
-    def source(
-        columns: list[str] | None, predicate: pl.Expr | None, most: int | None, _size: int | None
-    ) -> Iterator[pl.DataFrame]:
-        left = math.inf if most is None else most
-        for found in _by_significance(scored, largest):
-            part = found.head(int(min(left, found.height)))
-            left -= part.height
-            part = part if predicate is None else part.filter(predicate)
-            yield part if columns is None else part.select(columns)
-            if left <= 0:
-                return
-
-    kinds = pl.Schema(SCHEMAS["verdicts"])
-    return register_io_source(source, schema={name: kinds[name] for name in _COLUMNS_OF_Q} | {"log10_q": pl.Float64()})
-
-
-def _by_significance(scored: pl.LazyFrame, largest: float) -> Iterator[pl.DataFrame]:
-    """The texts with their q-values, a few million at a time, as `q_values` promises them."""
-    texts = _distinct(scored)
-    q = _log10_q(texts.p)
-    end = int(np.searchsorted(q, math.log10(largest), side="right")) if largest > 0 else 0
-    begin = 0
-    for wanted in _ranges(texts.p[:end]):
-        rows = scored.filter(wanted).select(*_COLUMNS_OF_Q, "text", "path", "row")
-        least = texts.several.lazy()
-        rows = rows.join(least, on="text", how="left").filter(
-            pl.col("least").is_null() | (pl.col("least") == pl.col("log10_p_global"))
-        )
-        # whom a text names may depend on when it was written: take the earliest row
-        ordered = rows.sort("log10_p_global", "text", "path", "row")
-        found = ordered.unique("text", keep="first", maintain_order=True).select(_COLUMNS_OF_Q)
-        frame = found.collect(engine="streaming")
-        yield frame.with_columns(log10_q=pl.Series(q[begin : begin + frame.height]))
-        begin += frame.height
-
-
-def _distinct(scored: pl.LazyFrame) -> _Texts:
-    count = int(scored.select(pl.len()).collect(engine="streaming").item())
-    found, several = [], []
-    p = pl.col("log10_p_global")
-    for share in _shares(count):
-        by_text = scored.filter(share).group_by("text").agg(least=p.min(), most=p.max())
-        texts = by_text.collect(engine="streaming")
-        found.append(texts["least"].to_numpy())
-        several.append(texts.filter(pl.col("least") < pl.col("most")).select("text", "least"))
-    values = np.concatenate(found)
-    values.sort()
-    return _Texts(values, pl.concat(several))
-
-
-def _log10_q(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """q-values of p-values in ascending order, all log10: float64[m]; those of equal p are equal."""
-    rank = pl.int_range(1, pl.len() + 1).cast(pl.Float64)
-    bound = pl.col("p") + (pl.len().cast(pl.Float64) / rank).log() / LN10
-    q = pl.LazyFrame({"p": p}).select(bound.reverse().cum_min().reverse().clip(upper_bound=0.0))
-    return q.collect()["p"].to_numpy()
-
-
-def _ranges(p: NDArray[np.float64]) -> Iterator[pl.Expr]:
-    """Ranges of rows that hold the texts of these p-values, about TEXTS_AT_A_TIME in each, in order of (p, digest)."""
-    column = pl.col("log10_p_global")
-    begin = 0
-    while begin < len(p):
-        end = min(begin + TEXTS_AT_A_TIME, len(p))
-        if end < len(p):  # texts of one p-value stay together
-            end = int(np.searchsorted(p, p[end], side="left"))
-        if end > begin:
-            yield column.is_between(p[begin], p[end - 1])
-        else:  # they are too many, but digests alone order them
-            end = int(np.searchsorted(p, p[begin], side="right"))
-            yield from ((column == p[begin]) & share for share in _shares(end - begin))
-        begin = end
-
-
-def _shares(count: int) -> Iterator[pl.Expr]:
-    """Conditions that part rows by their digests, in order, so that of `count` about TEXTS_AT_A_TIME fulfil each."""
-    parts = -(-count // TEXTS_AT_A_TIME) or 1
-    bounds = [(part << 8 * _PREFIX_BYTES) // parts for part in range(1, parts)]
-    edges = [None, *(bound.to_bytes(_PREFIX_BYTES, "big") for bound in bounds), None]
-    digest = pl.col("text")
-    for low, high in pairwise(edges):
-        above = pl.lit(value=True) if low is None else digest >= low
-        yield above if high is None else above & (digest < high)
-
-
-FEWEST_FLAGS = 380
-"""Fewest flags for which q = 0.05 is possible, if one message in 20 is reserved and none of the flags is for one."""
-
-_COLUMNS = (*EVIDENCE_COLUMNS, "log10_p_global", "user_id", "naming")
-
-
-def q_by_reserved(log10_p: ArrayLike, reserved: ArrayLike, share: float) -> NDArray[np.float64]:
-    """q-values of flags for messages that are not reserved.
-
-    Args:
-        log10_p: float64[n], log10 p of flags, in any order.
-        reserved: bool[n], whether the message is.
-        share: reserved share of the messages, above 0; the smallest where keys differ.
-
-    Returns:
-        float64[n], at most 1; NaN for reserved messages.
-    """
-    p, decoy = np.asarray(log10_p, np.float64), np.asarray(reserved, np.bool_)
-    order = np.lexsort((~decoy, p))  # of equal p, reserved ones first: never in the flags' favour
-    for_decoys, others = np.cumsum(decoy[order]), np.cumsum(~decoy[order])
-    bound = (for_decoys + 1) * (1 - share) / share / np.maximum(others, 1)
-    q = np.empty(len(p))
-    q[order] = np.minimum(np.minimum.accumulate(bound[::-1])[::-1], 1.0)
-    q[decoy] = np.nan
-    return q
-
-
-def reserved_q_values(results: str, scan_id: str) -> pl.DataFrame:
-    """Flagged texts of one scan and of those whose verdicts it took over, with q-values by reserved messages.
-
-    Columns, most significant first: text_sha256, key_id, message, log10_p_global, user_id, naming, q. Rejecting all
-    texts with q ≤ 0.05 keeps the expected share of false ones among them at 5 % at most, also where the law of the
-    p-values is broken. Below FEWEST_FLAGS flags no q is so small. Near-duplicates count once, where all are told apart
-    (scanner.results.false_discoveries). Left out: flags for reserved messages, of keys without any, and what tells no
-    message.
-
-    Args:
-        results: folder or URI.
-        scan_id: id of a scan that has ended.
-
-    Raises:
-        Refused: there are no results, or the scan has not ended.
-    """
-    of_scan = _of_audited(results, scan_id)
-    flagged = flags(results).filter(of_scan, pl.col("message").is_not_null(), pl.col("log10_p_global").is_not_null())
-    shares = reserved_count(pl.col("messages_tested")) / pl.col("messages_tested")
-    flagged = flagged.with_columns(share=shares).filter(pl.col("share") > 0)
-    piece = pieces_of_evidence(flagged)
-    rows = (
-        flagged.select(*_COLUMNS, "share")
-        .sort("log10_p_global", *EVIDENCE_COLUMNS)
-        .unique(EVIDENCE_COLUMNS, keep="first", maintain_order=True)
-    )
-    best = rows.collect(engine="streaming")
-    if not piece["piece"].null_count():  # all or none: reserved ones alone would else be fewer
-        best = best.join(piece, on=EVIDENCE_COLUMNS).unique("piece", keep="first", maintain_order=True)
-    reserved = best.select(is_reserved(pl.col("message")))["message"].to_numpy()
-    share = float(best["share"].min() or 1.0)  # type: ignore[arg-type]
-    q = q_by_reserved(best["log10_p_global"].to_numpy(), reserved, share)
-    return best.select(_COLUMNS).with_columns(q=pl.Series(q, dtype=pl.Float64)).filter(~is_reserved(pl.col("message")))

@@ -193,20 +193,6 @@ def test_counts_that_a_dead_driver_left_are_replaced(config, human_texts):
     assert counts.select(columns).sort(columns).equals(whole.select(columns).sort(columns))
 
 
-def test_q_values_are_over_distinct_texts_of_one_scan(config, human_texts):
-    texts = short(human_texts, 60)
-    write(config, "a", [*texts, *texts[:30]])
-    plan = make_plan(config)
-    outcome = run_scan(plan, lambda work, totals: None)
-    found = results.q_values(plan.results, outcome.scan_id).collect()
-    assert found.height == found["text_id"].n_unique() == 60
-    p = sorted(10 ** found["log10_p_global"].to_numpy())
-    by_hand = [min(p[j] * 60 / (j + 1) for j in range(i, 60)) for i in range(60)]
-    assert (10 ** found["log10_q"]).to_list() == pytest.approx(by_hand)
-    with pytest.raises(Refused, match="has not ended"):
-        results.q_values(plan.results, "nothing")
-
-
 def test_texts_that_are_scored_in_part_count_as_any_others(config, human_texts):
     texts = [text.encode() for text in short(human_texts, 20)]
     write(config, "a", [b"\xff" + texts[0], *texts[1:]])
@@ -214,7 +200,6 @@ def test_texts_that_are_scored_in_part_count_as_any_others(config, human_texts):
     outcome = run_scan(plan, lambda work, totals: None)
     assert outcome.totals.counts.scored_in_part == results.scans(plan.results).collect()["scored_in_part"].item() == 1
     assert outcome.audit.traffic.texts == 20
-    assert results.q_values(plan.results, outcome.scan_id).collect().height == 20
     assert re.search(r"^in part +1 document: invalid bytes replaced", told(outcome, config), re.MULTILINE)
 
 

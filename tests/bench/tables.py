@@ -128,11 +128,6 @@ def last_night(folder: str) -> pl.DataFrame:
     return queries.verdicts_of(folder, found["shard_id"], judged).select(pl.len()).collect(engine="streaming")
 
 
-def all_q_values(folder: str) -> None:
-    """Writes q-values as if all rows were of one night."""
-    results.q_values(folder, "all").sink_parquet(Path(folder) / "q_values.parquet")
-
-
 def one_user(folder: str) -> pl.DataFrame:
     return results.flagged(folder).filter(pl.col("user_id") == "7").collect()
 
@@ -153,7 +148,6 @@ QUESTIONS: dict[str, Callable[[str], object]] = {
     "results.flagged() of one user": one_user,
     "results.nights()": lambda folder: results.nights(folder).collect(),
     "the rows that tonight's audit reads": last_night,
-    "results.q_values() of all rows, to a file": all_q_values,
     "20 more shards written and committed": one_more_flush,
     "a user of some flags is erased": lambda folder: erase_user(folder, ["7"]),
     "small files are merged for the first time": compact,

@@ -47,7 +47,7 @@ def test_every_query_takes_a_path_and_the_file_of_a_configuration(folder, name):
     config = Path(folder).parent / "scan.toml"
     settings = {"version": 1, "registry": "registry", "results": Path(folder).name, "false_positive_rate": 1e-6}
     config.write_text(tomli_w.dumps(settings | {"input": {"paths": ["in"]}}))
-    query, more = getattr(results, name), {"q_values": ["s"], "reserved_q_values": ["s"], "table_uri": ["verdicts"]}
+    query, more = getattr(results, name), {"table_uri": ["verdicts"]}
 
     def answer(place: object) -> object:
         try:
