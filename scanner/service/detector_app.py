@@ -446,6 +446,7 @@ def openapi() -> bytes:
 
     errors = {
         "401": error("The token is nobody's, has ended or was revoked"),
+        "411": error("The body comes in chunks, without Content-Length"),
         "413": error("The text is too long, or there are too many"),
         "422": error("The request is not as described"),
         "429": error("The budget of the text or the caller is used up; Retry-After says when it is not"),

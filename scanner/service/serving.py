@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-import h11
 import uvicorn
 from anyio.to_thread import current_default_thread_limiter
 from starlette.datastructures import Headers
@@ -38,11 +37,10 @@ _IN_A_ROW = 32
 `MOST_CONNECTIONS`, fewer than the 256 files that some systems let a process open.
 """
 
-_SENT_TOGETHER = 8
-"""Most requests that are answered of those that a client sends before it has the answer to the first (pipelining)."""
-
-_FEWEST_BYTES, _PARTS_MORE = 64, 1_000
-"""Fewest bytes of a part of a body, as chunks are, on average, beyond so many parts: each takes a while to be read."""
+_READ_BYTES = 4096
+"""Bytes that are read of a connection at a time, in which h11 finds so few chunks of a body that nobody waits for them:
+asyncio reads 256 KiB at a time by itself.
+"""
 
 _WAITING = 2048
 """Most connections that the system holds until they are taken."""
@@ -76,16 +74,15 @@ class _FewThreads(uvicorn.Server):
         await super().startup(sockets)
 
 
-class Connection(H11Protocol):
+class Connection(H11Protocol, asyncio.BufferedProtocol):
     """A connection whose client keeps nobody out by saying nothing, or a part of a head, or by taking no answer."""
 
     had_answer = False
-    _sent_together = _parts = _bytes = 0
     _giving: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a new connection."""
-        self._next, self.conn.next_event = self.conn.next_event, self._next_event  # type: ignore[method-assign]
+        self._buffer = bytearray(_READ_BYTES)
         waiting = [other for other in self.connections if isinstance(other, Connection) and other.may_give_way]
         if len(self.connections) >= self._most() - 1 and waiting:
             # those that had an answer first: who sends one request behind the other is never idle for long
@@ -103,27 +100,23 @@ class Connection(H11Protocol):
         self._cease_to_give()
         super().connection_lost(exc)
 
+    def get_buffer(self, _sizehint: int) -> bytearray:
+        """Return where the next bytes are written."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take the bytes that were written."""
+        self.data_received(bytes(self._buffer[:nbytes]))
+
     def data_received(self, data: bytes) -> None:
         """Take some bytes."""
         super().data_received(data)
         if not self.is_idle:
             self._patience.cancel()
 
-    def _next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """What came next. Raises RemoteProtocolError: a body comes in many more parts than it needs."""
-        event = self._next()
-        if isinstance(event, h11.Request):
-            self._parts = self._bytes = 0
-        elif isinstance(event, h11.Data):
-            self._parts, self._bytes = self._parts + 1, self._bytes + len(event.data)
-            if self._parts > _PARTS_MORE + self._bytes // _FEWEST_BYTES:
-                raise h11.RemoteProtocolError("too many parts")
-        return event
-
     def on_response_complete(self) -> None:
-        """Wait for the next request, which may have come with this one; where others wait, they come first."""
-        self._sent_together = self._sent_together + 1 if self.conn.trailing_data[0] else 0
-        if len(self.connections) >= self._most() or self._sent_together >= _SENT_TOGETHER:
+        """Wait for the next request; end where others wait, or where the next one came before this answer."""
+        if len(self.connections) >= self._most() or self.conn.trailing_data[0]:
             self.transport.close()
         super().on_response_complete()
         self.had_answer = True
@@ -186,18 +179,21 @@ class _Listening(socket.socket):
         super().listen(_WAITING)
 
 
-class UnambiguousRequests:
-    """An app behind a guard that refuses requests of two lengths, which a proxy in front may have cut elsewhere."""
+class LengthRequired:
+    """An app behind a guard that refuses bodies in chunks (RFC 9112, section 6.3).
+
+    A chunk costs the server more than the client, and a proxy may see another end of a request that has two lengths.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have the app answer it (ASGI; RFC 9112, section 6.3)."""
+        """Answer a request, or have the app answer it (ASGI)."""
         app = self._app
-        if scope["type"] == "http" and {"content-length", "transfer-encoding"} <= set(Headers(scope=scope)):
-            refusal = "Content-Length and Transfer-Encoding in one request: send one of the two."
-            app = PlainTextResponse(refusal, 400, {"connection": "close"})
+        if scope["type"] == "http" and "transfer-encoding" in Headers(scope=scope):
+            refusal = "Transfer-Encoding is not taken: send Content-Length."
+            app = PlainTextResponse(refusal, 411, {"connection": "close"})
         await app(scope, receive, send)
 
 
@@ -234,7 +230,7 @@ class Server:
                 f"{host}, port {port}: cannot be listened on ({error.strerror}); name another, or port 0"
             ) from None
         self._config = _Config(
-            UnambiguousRequests(app_on(self._socket.getsockname()[1])),
+            LengthRequired(app_on(self._socket.getsockname()[1])),
             http=Connection,
             log_config=None,
             log_level="error",  # a warning a malformed request would let anybody fill the log
