@@ -1,4 +1,4 @@
-"""`brickscan flagged CONFIG|RESULTS`: flags in words for people, and the worth of their p-values."""
+"""`brickscan flagged CONFIG|RESULTS`: flags in words for people."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +9,6 @@ import click
 
 from jobs.options import (
     Form,
-    Real,
     Results,
     Whole,
     canaries_of,
@@ -91,12 +90,11 @@ def user_or_nobody(row: Mapping[str, Any]) -> str:
     return f"nobody: {str(row['naming']).replace('_', ' ')}"
 
 
-def with_strength(results: str, found: "FlagList", prior: float | None) -> "FlagList":
+def with_strength(results: str, found: "FlagList") -> "FlagList":
     """Rows of flags with columns more, float64.
 
     log10_p_shown; expected_by_chance_at_most: how many of the documents that the flag's scan scored reach that p-value
-    by chance; log10_e_value; log10_factor_at_most, null where the message has no exact p-value of its own;
-    posterior_at_most, null there and where no prior is given.
+    by chance.
     """
     import polars as pl
 
@@ -107,22 +105,14 @@ def with_strength(results: str, found: "FlagList", prior: float | None) -> "Flag
     alarm = (rows["audit"] == AuditState.ALARM).fill_null(value=False).to_list()  # then no number by p-values holds
     scored = ask(results, lambda: false_discoveries.scored_documents(results, rows["scan_id"].unique().to_list()))
     p, documents = rows["log10_p_shown"].to_list(), [scored.get(scan_id) for scan_id in rows["scan_id"]]
-    factors = [false_discoveries.log10_factor_at_most(row) for row in rows.iter_rows(named=True)]
-    columns: dict[str, list[float | None]] = {
-        "expected_by_chance_at_most": [
-            None if count is None or alarmed else count * 10.0**one
-            for count, one, alarmed in zip(documents, p, alarm, strict=True)
-        ],
-        "log10_e_value": [false_discoveries.log10_e_value(one) for one in p],
-        "log10_factor_at_most": factors,
-        "posterior_at_most": [
-            None if prior is None or one is None else false_discoveries.posterior_at_most(one, prior) for one in factors
-        ],
-    }
-    return found._replace(rows=rows.with_columns(pl.Series(name, all_, pl.Float64) for name, all_ in columns.items()))
+    expected = [
+        None if count is None or alarmed else count * 10.0**one
+        for count, one, alarmed in zip(documents, p, alarm, strict=True)
+    ]
+    return found._replace(rows=rows.with_columns(pl.Series("expected_by_chance_at_most", expected, pl.Float64)))
 
 
-def least_sure(rows: "pl.DataFrame", prior: float | None) -> list[str]:
+def least_sure(rows: "pl.DataFrame") -> list[str]:
     """Sentences on the largest p-value among rows of `with_strength`, and on keys whose hash alone speaks.
 
     Rows of scans whose audit alarmed are left out.
@@ -134,15 +124,8 @@ def least_sure(rows: "pl.DataFrame", prior: float | None) -> list[str]:
         return []
     row = rows.sort("log10_p_shown").row(-1, named=True)
     chance = row["expected_by_chance_at_most"]
-    reached = f"{amount(chance)} documents of its scan at most reach it by chance alone; " if chance else ""
-    e_value = e_value_in_words(row["log10_p_shown"])
-    sentence = f"the largest p-value shown is {one_in(row['log10_p_shown'])}: {reached}{e_value}"
-    posterior = rows["posterior_at_most"].drop_nulls().to_list()
-    if prior is not None and posterior:
-        sentence += (
-            f"; where {prior:g} was the probability before that a text is marked for the very message it is flagged "
-            f"for, it is {min(posterior):.3g} at most for the least sure one"
-        )
+    reached = f": {amount(chance)} documents of its scan at most reach it by chance alone" if chance else ""
+    sentence = f"the largest p-value shown is {one_in(row['log10_p_shown'])}{reached}"
     if (rows["basis"].fill_null("key") != "key").any():
         return [
             sentence,
@@ -152,31 +135,13 @@ def least_sure(rows: "pl.DataFrame", prior: float | None) -> list[str]:
     return [sentence]
 
 
-def e_value_in_words(log10_p: float) -> str:
-    """The e-value of a p-value, in words."""
-    from scanner.results.false_discoveries import log10_e_value
-
-    return (
-        f"its e-value is {amount(10 ** min(log10_e_value(log10_p), 300.0))}: a bet against chance wins so many stakes"
-    )
-
-
-def least_e_value_in_words(rate: float) -> str:
-    """The e-value in words, of a flag that is just at a false-positive rate."""
-    from scanner.results.false_discoveries import log10_e_value
-
-    least = amount(10 ** log10_e_value(math.log10(rate)))
-    return f"a flag's e-value is {least} or more: a bet against chance wins so many stakes"
-
-
 _FOR = "contains text marked for"
 _HEAD = ("scanned", "document", "account", _FOR, "key", "p-value", "audit", "copies", "where")
 _RECORD = (
     *("scanned_at", "doc_id", "account_id", "created_at", "user_id", "naming", "key_id", "message", "log10_p_global"),
     *("log10_p", "runner_up_log10_p", "tokens", "scored", "first_seen_at", "held_since", "basis", "audit", "copies"),
     *("accounts", "path", "row", "text_sha256", "scan_id", "p_rank", "log10_p_shown"),
-    *("expected_by_chance_at_most", "log10_e_value", "log10_factor_at_most", "posterior_at_most", "generator"),
-    *("piece_documents", "piece_texts", "piece_accounts"),
+    *("expected_by_chance_at_most", "generator", "piece_documents", "piece_texts", "piece_accounts"),
 )
 _SUMS = ("documents", "texts", "pieces", "first", "last", "log10_p_global", "log10_p_shown", "alarmed")
 _GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -205,11 +170,6 @@ def _several(name: str, kind: str) -> Callable[[Callable[..., None]], Callable[.
 @click.option("--open", "state", flag_value="open", help="Those alone on which nobody decided (`brickscan review`).")
 @click.option("--unclear", "state", flag_value="unclear", help="Those alone that all who looked left unclear.")
 @click.option("--group-by", "by", type=click.Choice(("user", "account", "text")), help="Add up, most texts first.")
-@click.option(
-    "--prior",
-    type=Real(0, 1, min_open=True, max_open=True),
-    help="How likely each text was, before, to be marked for the message it is flagged for: how likely now, at most.",
-)
 @form_option
 def flagged(
     results: str,
@@ -224,7 +184,6 @@ def flagged(
     docs: tuple[str, ...],
     state: "State | None",
     by: "By | None",
-    prior: float | None,
     form: Form,
 ) -> None:
     """Show the newest flagged documents, and for whom the text that they contain was marked.
@@ -256,7 +215,7 @@ def flagged(
     else:
         found = sums(location.folder, location.false_positive_rate, wanted, most, by, canaries=known)
     if by is None:
-        found = with_strength(location.folder, found, prior)
+        found = with_strength(location.folder, found)
         found = found._replace(rows=with_generator(location.folder, found.rows))
     notes = _of_no_scan(location.folder) + ([] if with_canaries else _like_canaries(found.totals.like_canaries))
     if location.registry is not None:
@@ -267,7 +226,7 @@ def flagged(
         warn(*_alarm(found, location.folder))
     notes += _show(found, by, form)
     if by is None and form == "table":
-        notes += [*_drawn(found), *least_sure(found.rows, prior)]
+        notes += [*_drawn(found), *least_sure(found.rows)]
     show_footer(form, [*_footer(found, location, wanted, listed=by is None), *notes])
 
 

@@ -235,8 +235,6 @@ def _whole(outcome: "ScanOutcome") -> "WholeInput":
 
 def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
     """The flags, and how many of them chance explains."""
-    from jobs.flagged import least_e_value_in_words
-
     whole = _whole(outcome)
     flagged = counted(whole.flagged, "document")
     if outcome.audit is not None:
@@ -270,8 +268,6 @@ def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
             yield from _line("", f"{of_accounts.not_proved:,} name nobody: too many or too long to be computed again")
     if outcome.audit is not None and outcome.audit.advice is None:  # after an alarm no number by p-values means a thing
         yield from _line("false flags", false_flags_in_words(outcome.audit))
-        if whole.flagged:
-            yield from _line("evidence", least_e_value_in_words(false_positive_rate))
 
 
 def _proved(outcome: "ScanOutcome") -> Iterator[str]:

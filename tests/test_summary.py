@@ -84,7 +84,6 @@ def test_a_resumed_night_is_told_as_a_whole():
         "false flags  0.004 expected at most by chance, among 4,000 distinct texts; 1 of the 31 flagged are",
         "             for reserved messages, which nobody is ever given, and 2 for others that nobody held:",
         "             these are too few to say which share of the flags is false",
-        "evidence     a flag's e-value is 5,200 or more: a bet against chance wins so many stakes",
         "audit        no alarm: nothing is incompatible with the stated rates; on decoy keys at most twice",
         "             the stated rates, for p from 0.001 up",
         "tables       /srv/results",

@@ -3,17 +3,7 @@
 Evidence is counted once: near-duplicates of one text, marked for the same message of one key, are one piece
 (scanner.detection.sketches).
 
-A p-value is no probability that a text is unmarked. At most N·p of N texts reach p by chance. Two more things follow.
-
-Let p be the exact p-value of one message of one key, uncorrected. The likelihood ratio of the score rises with the
-score, for binomial scores whose odds a mark tilts and for gamma scores whose rate it lowers. So the factor by which the
-score multiplies the odds of "marked for this message" against "not marked" is P(score or more | marked) / p or less
-(integrate the ratio over the tail), and 1/p at most. It takes a prior for that very message.
-
-No such bound holds for a p-value that is corrected for messages, keys and looks, or pooled: others of them add to the
-factor. It has an e-value: a bet of one against chance, fixed before, whose mean is 1 at most where nothing is marked.
-That is the average over κ in (0, 1) of the bets κ·p^(κ-1): (1 - p + p·ln p) / (p·(ln p)²) (Vovk and Wang 2021,
-E-values: Calibration, combination and applications, section 2).
+A p-value is no probability that a text is unmarked: at most N·p of N texts reach p by chance.
 """
 
 import math
@@ -25,11 +15,8 @@ import polars as pl
 
 from scanner.detection.sketches import pieces_of
 from scanner.results.current_rows import ranges_ever
-from scanner.watermark.pvalues import LN10, log10_any_of
+from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import LEAST_RANK
-
-LEAST_LOG10_P = -128 * math.log10(2.0)
-"""log10 of the probability of a key of 128 bits: over the draw of a key no p-value is smaller."""
 
 _BEATEN = 1.0 - pl.col("p_rank").fill_nan(None).fill_null(LEAST_RANK)  # chance of a smaller rank, of one test
 _CORRECTED_RANK = 1.0 - _BEATEN.pow(pl.coalesce("tests", "keys_tested").fill_null(1.0))
@@ -56,35 +43,6 @@ def log10_p_shown(row: Mapping[str, Any]) -> float:
         rank = LEAST_RANK
     correction = row.get("tests") or row.get("keys_tested") or 1
     return max(p, float(log10_any_of(math.log10(rank), 1, correction)))
-
-
-def log10_e_value(log10_p: float) -> float:
-    """log10 of the e-value of a p-value, corrected or not; p = 1 gives 1/2."""
-    x = -log10_p * LN10
-    if x < 1e-3:
-        return math.log10(0.5 + x / 6.0)
-    return (x - 2.0 * math.log(x) + math.log1p(-(1.0 + x) * math.exp(-x))) / LN10
-
-
-def log10_factor_at_most(row: Mapping[str, Any]) -> float | None:
-    """log10 of the most by which a text multiplies the odds that it is marked for the message of its flag.
-
-    None where no exact p-value of the message alone is known: no message is shown, the flag rests on a part that was
-    chosen by its score, or the hash alone speaks.
-    """
-    p, exact = row["log10_p"], row["basis"] in (None, "key")
-    if p is None or row["message"] is None or row["unit"] is not None or not exact:
-        return None
-    return -max(float(p), LEAST_LOG10_P)
-
-
-def posterior_at_most(log10_factor: float, prior: float) -> float:
-    """The bound on the probability that a text is marked for a message.
-
-    prior: the probability that it is marked for this very message before it was looked at, above 0 and below 1.
-    """
-    log10_odds = math.log10(prior) - math.log1p(-prior) / LN10 + log10_factor
-    return 1.0 / (1.0 + 10.0**-log10_odds) if log10_odds > -300.0 else 0.0
 
 
 def scored_documents(results: str, scan_ids: Collection[str]) -> dict[str, int]:
