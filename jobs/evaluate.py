@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import polars as pl
 
     from scanner.detection.one_text import TextCheck
-    from scanner.evaluation.plan import EvaluationPlan
-    from scanner.evaluation.scores import Figure
-    from scanner.evaluation.units import WrittenTexts
+    from scanner.research.plan import EvaluationPlan
+    from scanner.research.scores import Figure
+    from scanner.research.units import WrittenTexts
 
 _CONFIG = NamedPath(path_type=Path)
 _paper = click.option("--paper-size", is_flag=True, help="The sizes of the paper's tables, instead of the configured.")
@@ -69,16 +69,16 @@ def evaluate_and_tell(config_file: Path, paper_size: bool) -> None:
     for name, extra in (("torch", "model"), ("transformers", "model"), ("scipy", "audit"), ("matplotlib", "audit")):
         if importlib.util.find_spec(name) is None:
             raise Refused(f"evaluate needs {name}; install it with {install_of(extra)}")
-    from scanner.cluster.evaluate import measure, take_missing, write_missing
     from scanner.cluster.machines import cluster
-    from scanner.evaluation.plan import ExamRecords, plan_evaluation, read_evaluation, utility_figures
-    from scanner.evaluation.units import WrittenTexts, folder_sha256
+    from scanner.research.plan import ExamRecords, plan_evaluation, read_evaluation, utility_figures
+    from scanner.research.runs import measure, take_missing, write_missing
+    from scanner.research.units import WrittenTexts, folder_sha256
 
     os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
     config, base = read_evaluation(config_file, paper_size), config_file.absolute().parent
     plan = plan_evaluation(config, base, read_prompts(base / config.prompts, "prompts"))
     if plan.exams and importlib.util.find_spec("lm_eval") is None:
-        raise Refused(f"[utility] needs lm_eval; leave it out, or install it with {install_of('utility')}")
+        raise Refused(f"[utility] needs lm_eval; leave it out, or install it with {install_of('research')}")
     model_sha256 = folder_sha256(plan.model)
     texts, answers = (
         WrittenTexts(plan.results / "texts", model_sha256),
@@ -108,7 +108,7 @@ def _write(plan: "EvaluationPlan", texts: "WrittenTexts", figures: "list[Figure]
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from scanner.evaluation.report import identification_png, report, robustness_png
+    from scanner.research.report import identification_png, report, robustness_png
     from schemas.evaluation import FIGURES
 
     table = pa.BufferOutputStream()
@@ -190,9 +190,9 @@ def error_rates(
     import polars as pl
 
     from scanner.detection.one_text import TextCheck
-    from scanner.evaluation.error_rates import Decider, Rewriter, page, twin
-    from scanner.evaluation.error_rates import error_rates as measure
     from scanner.registry import unknown_users
+    from scanner.research.error_rates import Decider, Rewriter, page, twin
+    from scanner.research.error_rates import error_rates as measure
 
     check = TextCheck.of_config(config)
     human, ours = _read("--unmarked", unmarked), _read("--marked", marked)

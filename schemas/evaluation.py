@@ -15,7 +15,7 @@ Attack = Annotated[
         r":(0\.[0-9]{0,3}[1-9]|1\.0)|lower|upper|retokenise|synonyms|strip-unicode|quote|c2pa|rearrange)$"
     ),
 ]
-"""Attack on a marked text before detection, such as `substitute:0.3`; see scanner.evaluation.attacks."""
+"""Attack on a marked text before detection, such as `substitute:0.3`; see scanner.research.attacks."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, lt=1)]

@@ -32,7 +32,7 @@ FORMATS_AND_TABLES = {
     "scanner/generation/mark.py": "which mark text, and how other stacks do",
     "scanner/generation/processor.py": "how the native ones do",
     "scanner/power.py": "of which power is known",
-    "scanner/evaluation": "the paper's experiments, whose files name the paper's methods",
+    "scanner/research": "the paper's experiments, whose files name the paper's methods",
     "scanner/audit/calibration/calibration_plan.py": "the paper's experiment of p-values, likewise",
     "jobs/evaluate.py": "likewise",
     "jobs/keys.py": "the method of a new key that names none",

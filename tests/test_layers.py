@@ -21,7 +21,7 @@ OURS = {"schemas", "scanner", "jobs"}
 TORCH = {"torch", "transformers", "triton", "accelerate", "safetensors", "gguf"}
 HOLD_IMPORTS = ast.stmt | ast.ExceptHandler | ast.match_case
 """Nodes that an import can stand in or be."""
-WITH_TORCH = {"scanner.gpu", "scanner.generation", "scanner.evaluation"}
+WITH_TORCH = {"scanner.gpu", "scanner.generation", "scanner.research"}
 
 
 class Import(NamedTuple):
@@ -117,6 +117,11 @@ def test_the_science_takes_arrays_only():
 
 def test_only_the_cluster_imports_ray():
     assert users_of({"ray"}, allowed={"scanner.cluster"}) == []
+
+
+def test_no_scan_imports_research():
+    users = {module for module, found in all_imports() if found.module.startswith("scanner.research")}
+    assert {module for module in users if floor_of(module) != "scanner.research"} == {"jobs.evaluate"}
 
 
 def test_torch_is_eager_only_where_text_is_marked_or_a_device_used():

@@ -11,8 +11,8 @@ import numpy as np
 from scipy import stats
 
 from scanner.audit.statistics.judgement import binomial_limits, few_clusters
-from scanner.evaluation.report import STRENGTHS, identification, report, robustness, strength, table, utility
-from scanner.evaluation.scores import LIMIT_RISK
+from scanner.research.report import STRENGTHS, identification, report, robustness, strength, table, utility
+from scanner.research.scores import LIMIT_RISK
 from scanner.watermark.formats import FORMATS
 
 Kept = Mapping[str, Any]

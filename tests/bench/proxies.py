@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.evaluation.attacks import Tools
 from scanner.generation import LocalModel
+from scanner.research.attacks import Tools
 
 Floats = NDArray[np.float64]
 

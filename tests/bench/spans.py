@@ -27,7 +27,7 @@ from jobs.demo import KEYS, MESSAGES, SECRETS, TOKENIZER
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
-from scanner.evaluation.attacks import Tools, paste
+from scanner.research.attacks import Tools, paste
 from scanner.results.transactions import open_tables
 from scanner.scan_plan import make_plan
 from scanner.text import load_tokenizer, sha256_file

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from scipy import special  # type: ignore[import-untyped]
 
 from scanner.audit.statistics.judgement import binomial_limits
-from scanner.evaluation.attacks import Tools, substitute
 from scanner.generation import LocalModel, Sampling, complete, load_model
+from scanner.research.attacks import Tools, substitute
 from scanner.watermark import Watermark, batch_tokens
 from scanner.watermark.formats import make_format
 from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels

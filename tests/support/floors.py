@@ -23,8 +23,8 @@ FLOORS = [
     "scanner.service",
     "scanner.audit.in_every_scan",
     "scanner.audit.calibration",
-    "scanner.evaluation",
     "scanner.cluster",
+    "scanner.research",
     "scanner.api",
     "jobs",
 ]

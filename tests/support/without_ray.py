@@ -16,13 +16,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scanner.cluster import calibrate, evaluate, machines, model_pass, passes, scan, scan_check, work
+from scanner.cluster import calibrate, machines, model_pass, passes, scan, scan_check, work
 from scanner.cluster.pieces import FinishedPack, FinishedShard, Pack, PackReport, Piece, Report
 from scanner.cluster.pool import Call
 from scanner.cluster.todo import PiecePace
 from scanner.cluster.worker import Worker
 from scanner.errors import Refused
 from scanner.input.shards import Shard
+from scanner.research import runs
 from scanner.text import tokenizers
 from scanner.text.tokenizers import FastTokenizer, HuggingFaceTokenizer
 from tests.support.inspection import INSPECTOR
@@ -108,9 +109,9 @@ def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
     for module in (machines, scan_check, scan, calibrate):  # modules imported later would keep the patched function
         patch.setattr(module, "cluster", cluster)
     patch.setattr(scan, "ray_begun", lambda _config: contextlib.nullcontext())
-    for module in (calibrate, evaluate):
+    for module in (calibrate, runs):
         patch.setattr(module, "spread", _spread)
-    for module in (passes, evaluate):
+    for module in (passes, runs):
         patch.setattr(module, "on_actors", _on_actors)
     asked = SimpleNamespace(
         remote=lambda **_options: _Actor, put=lambda value: value, get_gpu_ids=list, is_initialized=lambda: False

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.evaluation.scores import mean, share, variance_of_mean
+from scanner.research.scores import mean, share, variance_of_mean
 
 
 def plain_variance(values: list[float], labels: list[object]) -> float:

@@ -15,7 +15,8 @@ from scipy import stats
 
 from scanner.audit.calibration.one_key import key_counts
 from scanner.detection.one_text import TextCheck
-from scanner.evaluation.error_rates import (
+from scanner.registry import add_users, load_registry, new_key, open_key
+from scanner.research.error_rates import (
     FEWEST_TEXTS,
     CellPlace,
     Decider,
@@ -29,8 +30,7 @@ from scanner.evaluation.error_rates import (
     table,
     twin,
 )
-from scanner.evaluation.scores import name, search
-from scanner.registry import add_users, load_registry, new_key, open_key
+from scanner.research.scores import name, search
 from tests.fixed import fix_secrets
 from tests.support.browser import launched
 from tests.support.command_line import call

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import special  # type: ignore[import-untyped]
 
 from scanner.audit.statistics.judgement import binomial_limits, few_clusters
-from scanner.evaluation.units import Setting, key_secret
+from scanner.research.units import Setting, key_secret
 from scanner.text import Tokenizer
 from scanner.watermark import Dedup, Tokens, Watermark, select_documents
 from scanner.watermark.format import Basis

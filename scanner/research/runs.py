@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from scanner.cluster.corpus import sources
 from scanner.cluster.pool import Call, on_actors, spread
 from scanner.errors import FileFault, Refused, ScanFailed
-from scanner.evaluation.attacks import Tools
-from scanner.evaluation.plan import Cell, EvaluationPlan, Exam, ExamAnswer, ExamRecords
-from scanner.evaluation.robustness import CellTexts, SentenceModel, detect, detection_figures, similarity_figure
-from scanner.evaluation.scores import Figure, GroupSearch, Search, identification_figures, search_texts, together
-from scanner.evaluation.units import Setting, WritingUnit, WrittenTexts, write_texts
 from scanner.input.columns import Columns
 from scanner.input.documents import Unreadable, read, read_text
+from scanner.research.attacks import Tools
+from scanner.research.plan import Cell, EvaluationPlan, Exam, ExamAnswer, ExamRecords
+from scanner.research.robustness import CellTexts, SentenceModel, detect, detection_figures, similarity_figure
+from scanner.research.scores import Figure, GroupSearch, Search, identification_figures, search_texts, together
+from scanner.research.units import Setting, WritingUnit, WrittenTexts, write_texts
 from scanner.text import Tokenizer, load_tokenizer
 from schemas.config import InputConfig
 
@@ -85,7 +85,7 @@ class Candidate:
 
     def __init__(self, folder: Path) -> None:
         _stay_offline()
-        from scanner.evaluation.examine import Examiner
+        from scanner.research.examine import Examiner
 
         self._examiner = Examiner(folder, threads=1)
 

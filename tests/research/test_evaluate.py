@@ -119,7 +119,7 @@ import sys, time
 import pytest
 from jobs.cli import run
 from jobs.evaluate import module
-from scanner.cluster import evaluate
+from scanner.research import runs
 from tests.support.without_ray import put_in_the_place_of_ray
 
 if sys.argv[2:] == ["without Ray"]:
@@ -130,8 +130,8 @@ def waits(number: int) -> None:
         print("two more are written", file=sys.stderr)
         time.sleep(300)
 
-write_missing = evaluate.write_missing
-evaluate.write_missing = lambda plan, texts, workers, watch: write_missing(
+write_missing = runs.write_missing
+runs.write_missing = lambda plan, texts, workers, watch: write_missing(
     plan, texts, workers, lambda what, number, count: (watch(what, number, count), waits(number))
 )
 sys.exit(run(module, ["--config", sys.argv[1]]))

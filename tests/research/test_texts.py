@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner.errors import ScanFailed
-from scanner.evaluation.units import Setting, WrittenTexts, batches, folder_sha256, key_secret
+from scanner.research.units import Setting, WrittenTexts, batches, folder_sha256, key_secret
 from scanner.watermark import commitment
 from scanner.watermark.native.format import GreenListFormat, GumbelFormat
 from schemas.evaluation import TEXTS

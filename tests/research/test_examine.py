@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from jobs.cli import run
 from jobs.evaluate import evaluate
 from scanner.errors import Refused
-from scanner.evaluation.plan import Exam, exams
+from scanner.research.plan import Exam, exams
 from scanner.watermark import batch_tokens, scored_positions
 from schemas.evaluation import EvaluationConfig, UtilityConfig
 from tests.support.from_packages import make_tasks
@@ -74,7 +74,7 @@ def wanted(task: Path, delta: float = 1.0) -> list[Exam]:
 
 @pytest.fixture(scope="module")
 def examiner(model: Path):
-    from scanner.evaluation.examine import Examiner
+    from scanner.research.examine import Examiner
 
     return Examiner(model)
 

@@ -14,9 +14,10 @@ import pyarrow as pa
 from scipy import stats  # type: ignore[import-untyped]
 
 from scanner.errors import Refused, ScanFailed
-from scanner.evaluation.attacks import ATTACKS_OF_REPORT, Tools
-from scanner.evaluation.scores import Figure, figure, groups_of, share
-from scanner.evaluation.units import (
+from scanner.input.files import resolve
+from scanner.research.attacks import ATTACKS_OF_REPORT, Tools
+from scanner.research.scores import Figure, figure, groups_of, share
+from scanner.research.units import (
     Setting,
     WorkFiles,
     WritingUnit,
@@ -26,7 +27,6 @@ from scanner.evaluation.units import (
     read_whole,
     write_rows,
 )
-from scanner.input.files import resolve
 from scanner.storage.toml import digest, read_toml
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Watermark

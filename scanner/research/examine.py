@@ -10,8 +10,8 @@ from lm_eval.tasks import TaskManager
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
 
 from scanner.errors import Refused, ScanFailed
-from scanner.evaluation.plan import GREEDY, Exam, ExamAnswer
 from scanner.generation import load_pretrained, marking_of, refused_alike
+from scanner.research.plan import GREEDY, Exam, ExamAnswer
 
 
 class MarkedLM(HFLM):  # type: ignore[misc]

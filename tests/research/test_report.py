@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from scanner.evaluation.report import report
-from scanner.evaluation.scores import Search, figure, identification_figures, share
-from scanner.evaluation.units import Setting
+from scanner.research.report import report
+from scanner.research.scores import Search, figure, identification_figures, share
+from scanner.research.units import Setting
 from scanner.watermark.native.format import GreenListFormat, GumbelFormat
 
 GREEN = Setting(GreenListFormat(window=4, gamma="1/4"), 3.0, 0.8, 0.95, 256)

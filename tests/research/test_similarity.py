@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 from transformers import BertModel
 
 from scanner.errors import Refused
-from scanner.evaluation.robustness import CellTexts, SentenceModel, similarity_figure
-from scanner.evaluation.units import Setting
+from scanner.research.robustness import CellTexts, SentenceModel, similarity_figure
+from scanner.research.units import Setting
 from scanner.watermark.native.format import GumbelFormat
 
 PLAIN = Setting(None, None, 0.8, 0.95, 64)

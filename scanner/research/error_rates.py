@@ -24,11 +24,11 @@ from scanner.audit.statistics.judgement import binomial_limits, clusters_of_one_
 from scanner.detection.one_text import OpenedCheck, TextCheck
 from scanner.detection.sketches import CORPUS_CONTEXT, EQUAL_IN_CORPUS, pieces_of, sketch
 from scanner.errors import Refused, install_of
-from scanner.evaluation.attacks import EDITS, REMOVERS, Tools, attack_texts, followers, imitate_text, new_share
-from scanner.evaluation.scores import LIMIT_RISK, effective_texts
 from scanner.evidence.page import environment, rates_chart
 from scanner.printable import amount, counted, printable
 from scanner.registry import tokenizer_path
+from scanner.research.attacks import EDITS, REMOVERS, Tools, attack_texts, followers, imitate_text, new_share
+from scanner.research.scores import LIMIT_RISK, effective_texts
 from scanner.text import Tokenizer
 from scanner.watermark.positions import reach_of
 from schemas.words import Naming
@@ -452,5 +452,5 @@ def twin(about: Mapping[str, Any], cells: Sequence[ErrorCell]) -> str:
 
 def _environment() -> jinja2.Environment:
     of_evidence = environment()
-    loaders = [jinja2.PackageLoader("scanner.evaluation", "."), of_evidence.loader]
+    loaders = [jinja2.PackageLoader("scanner.research", "."), of_evidence.loader]
     return of_evidence.overlay(loader=jinja2.ChoiceLoader([one for one in loaders if one is not None]))

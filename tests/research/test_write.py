@@ -1,8 +1,8 @@
 """Writing a unit: every token of the vocabulary may come, and each row carries its own mark."""
 
-from scanner.evaluation.scores import score_each
-from scanner.evaluation.units import Setting, batches, write_texts
 from scanner.generation import LocalModel
+from scanner.research.scores import score_each
+from scanner.research.units import Setting, batches, write_texts
 from scanner.watermark import batch_tokens
 from scanner.watermark.native.format import GreenListFormat, GumbelFormat
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scanner.evaluation.robustness import NOT_MARKED
-from scanner.evaluation.scores import FLAG_RATE, SCORED_CLASSES, Figure
+from scanner.research.robustness import NOT_MARKED
+from scanner.research.scores import FLAG_RATE, SCORED_CLASSES, Figure
 from scanner.watermark.formats import FORMATS
 
 if TYPE_CHECKING:

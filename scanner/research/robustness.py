@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.evaluation.attacks import Tools, attack_texts
-from scanner.evaluation.scores import Figure, OneMessage, figure, mean, score_each, share
-from scanner.evaluation.units import Setting, WritingUnit
+from scanner.research.attacks import Tools, attack_texts
+from scanner.research.scores import Figure, OneMessage, figure, mean, score_each, share
+from scanner.research.units import Setting, WritingUnit
 from scanner.storage.locations import read_named
 from scanner.text import Tokenizer
 

@@ -14,7 +14,8 @@ from jobs.demo import TOKENIZER
 from scanner.detection.attribution import BatchOrigin, OpenedKey
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
-from scanner.evaluation.scores import (
+from scanner.registry import NamedUser
+from scanner.research.scores import (
     Search,
     identification_figures,
     name,
@@ -25,8 +26,7 @@ from scanner.evaluation.scores import (
     search_texts,
     together,
 )
-from scanner.evaluation.units import Setting, key_secret
-from scanner.registry import NamedUser
+from scanner.research.units import Setting, key_secret
 from scanner.text import sha256_file
 from scanner.watermark import (
     GreenList,

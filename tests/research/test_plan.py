@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from scanner.errors import Refused, TokenizerError
-from scanner.evaluation.attacks import ATTACKS_OF_REPORT
-from scanner.evaluation.plan import EvaluationPlan, plan_evaluation, read_evaluation, user_messages
-from tests.evaluation.conftest import PROMPTS
+from scanner.research.attacks import ATTACKS_OF_REPORT
+from scanner.research.plan import EvaluationPlan, plan_evaluation, read_evaluation, user_messages
+from tests.research.conftest import PROMPTS
 
 ROBUST = (
     "[robustness]\nprompts = 6\nkeys = 4\nkeys_a_prompt = 2\nwindows = [0, 4]\ntemperatures = [1.0]\ndeltas = [2.0]\n"

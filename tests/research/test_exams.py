@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scanner.errors import ScanFailed
-from scanner.evaluation.plan import GREEDY, Exam, ExamAnswer, ExamRecords, exams, paired_p, utility_figures
+from scanner.research.plan import GREEDY, Exam, ExamAnswer, ExamRecords, exams, paired_p, utility_figures
 from schemas.evaluation import EvaluationConfig, UtilityConfig
 
 MODEL = "0" * 64

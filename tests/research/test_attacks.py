@@ -13,7 +13,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from jobs.demo import TOKENIZER
 from scanner.errors import TokenizerError
-from scanner.evaluation.attacks import (
+from scanner.printable import without_manifests
+from scanner.research.attacks import (
     ATTACKS_OF_REPORT,
     HOMOGLYPHS,
     Tools,
@@ -23,7 +24,6 @@ from scanner.evaluation.attacks import (
     imitate_text,
     new_share,
 )
-from scanner.printable import without_manifests
 from schemas.evaluation import RobustnessConfig
 from tests.watermark.strategies import few
 

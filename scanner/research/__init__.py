@@ -1,0 +1,1 @@
+"""The paper's experiments: write texts, attack them, measure what is found, report. Nothing that scans imports it."""
