@@ -57,32 +57,73 @@ def login_name() -> str:
 
 @click.command()
 @results_argument
-@click.argument("document", metavar="DOC")
-@click.argument("decision", type=click.Choice([one.value for one in ReviewDecision]))
-@click.option("--note", default="", help="Why, in words.")
+@click.argument("document", metavar="[DOC]", required=False)
+@click.argument(
+    "decision", metavar="[DECISION]", required=False, type=click.Choice([one.value for one in ReviewDecision])
+)
+@click.option("--note", help="Why, in words.")
 @by_option
-def decide(results: str, document: str, decision: str, note: str, by: str | None) -> None:
-    """Record what was decided on a flag: confirmed, quoted, dismissed, unclear or allowed.
+@click.option(
+    "--from",
+    "file",
+    type=NamedPath(path_type=Path, dir_okay=False, exists=True),
+    help="Instead of DOC and DECISION: a .csv or .jsonl file of another system's decisions.",
+)
+def decide(
+    results: str, document: str | None, decision: str | None, note: str | None, by: str | None, file: Path | None
+) -> None:
+    """Record what was decided on a flag, or on many: confirmed, quoted, dismissed, unclear or allowed.
 
     CONFIG: the file of the scan; or RESULTS: its folder or URI of results. DOC: the id of a flagged document, or
     PATH:ROW. No decision is ever changed: each decider's newest decision stands, and decisions of deciders who differ
     are both shown. `flagged --open` lists flags without a decision, and `report` tells how often flags were right.
 
+    Each row of a file has `id` (of the flag, as `export` prints it), `decision` and `decided_by`, and may have
+    `decided_at` (a time with its zone; otherwise the time at which it is recorded) and `note`; `schema decision` prints
+    its JSON Schema. Equal rows are one decision, so give the same file again, or one that grows. Where any row is
+    wrong, nothing is recorded and each wrong row is named.
+
     \b
     Example:
       brickscan decide scan.toml post-4711 quoted --note "the first comment quotes it"
+      brickscan decide scan.toml --from decisions.csv
     """
+    if file is not None:
+        if any(value is not None for value in (document, decision, note, by)):
+            raise click.UsageError("--from goes without DOC, DECISION, --note and --by: the file has them in each row.")
+        _decide_from(results, file)
+        return
+    if document is None or decision is None:
+        raise click.UsageError("Give DOC and DECISION, or --from and a file of decisions.")
     from scanner.evidence.case import find_case
     from scanner.results.decision_log import NewDecision, decide, new_id, on_documents
 
     location = results_at(results)
-    new_decision = NewDecision(new_id(), by or login_name(), "command", decision, note)
+    new_decision = NewDecision(new_id(), by or login_name(), "command", decision, note or "")
     case = find_case(location.folder, location.false_positive_rate, document)
     decide(location.folder, case.row, new_decision)
     ((_, decisions),) = on_documents(location.folder, [case.row]).items()
     tell(f"{printable(case.where)}: {decision}, by {printable(new_decision.decided_by)}")
     others = [one for one in decisions if one["decided_by"] != new_decision.decided_by]
     tell(*(f"  {printable(one['decided_by'])} decided: {one['decision']}" for one in others))
+
+
+_FAULTS_SHOWN = 10
+
+
+def _decide_from(results: str, file: Path) -> None:
+    from scanner.results.decision_file import WrongRows, record_file
+
+    location = results_at(results)
+    try:
+        outcome = record_file(location.folder, location.false_positive_rate, file)
+    except WrongRows as wrong:
+        complain(*(f"{file}: {fault}" for fault in wrong.faults[1:_FAULTS_SHOWN]))
+        raise
+    tell(f"{file}: {outcome.new:,} recorded, {outcome.recorded_before:,} recorded before")
+    complain(*(f"{file}, {line}" for line in outcome.changed_since))
+    if outcome.under_alarm:
+        complain(f"{outcome.under_alarm:,} of them on flags of scans whose audit alarmed: `brickscan status` says why")
 
 
 REVIEW_PORT = 8747

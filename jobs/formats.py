@@ -117,10 +117,11 @@ _OF = {
     "calibrate": "schemas.audit:CalibrationConfig",
     "verdict": "schemas.verdict:Verdict",
     "account": "schemas.verdict:AccountVerdict",
+    "decision": "schemas.verdict:Decision",
     "evaluate": "schemas.evaluation:EvaluationConfig",
     "serve": "schemas.service:DetectorConfig",
 }
-"""Models of the configurations that commands read, and of what `export` writes."""
+"""Models of the configurations that commands read, of what `export` writes, and of what `decide --from` reads."""
 
 
 @click.command()

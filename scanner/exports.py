@@ -36,6 +36,7 @@ from scanner.printable import cell, safe
 from scanner.registry.secrets import read_token
 from scanner.results.decision_log import users_of
 from scanner.results.false_discoveries import log10_p_shown
+from scanner.results.flags import flag_id
 from scanner.results.queries import ask
 from scanner.results.transactions import TableEntry, commit, open_tables, read_whole
 from scanner.scan_plan import read_config
@@ -47,19 +48,13 @@ from schemas.tables import SENT
 from schemas.verdict import AccountVerdict, Verdict, VerdictDocument, VerdictKey, VerdictP, VerdictSpan
 
 
-def item_id(row: Mapping[str, Any]) -> str:
-    """Id of a flag in other systems, made from a document and its text: the same in every scan."""
-    identity = f"{row['path']}\n{row['row']}\n{row['text_sha256'].hex()}"
-    return f"brickscan-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
-
-
 def verdict_of(explained: Explanation, config: str) -> Verdict:
     """The record of a flag; config: the file or folder that names its results, for the command that replays it."""
     row, scan = explained.row, explained.case.scan
     keys: list[dict[str, Any]] = (scan or {}).get("keys", [])
     key = next((one for one in keys if one["key_id"] == row["key_id"]), {})
     return Verdict(
-        id=item_id(row),
+        id=flag_id(row),
         document=VerdictDocument(**{name: row[name] for name in VerdictDocument.model_fields}),
         text_sha256=row["text_sha256"].hex(),
         key=VerdictKey(

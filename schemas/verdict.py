@@ -4,10 +4,12 @@ A flag is one neutral record, whose version grows when a field changes its meani
 when a moderator takes an action (docs/api/actions.md of roostorg/coop, 2026), less fields that decide nothing here.
 """
 
-from datetime import datetime
-from typing import Literal
+from datetime import UTC, datetime
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+from schemas.words import ReviewDecision
 
 
 class _VerdictPart(BaseModel):
@@ -113,6 +115,44 @@ class AccountVerdict(_VerdictPart):
     scan_id: str
     scanned_at: datetime
     explain: str  # the command that shows its posts, where the scan's configuration is
+
+
+LONGEST_NOTE = 4_000
+"""Most characters of a note."""
+
+LONGEST_NAME = 200
+
+
+def _time(value: object) -> object:
+    """A time in ISO 8601, as UTC; pydantic itself would take a number for the seconds since 1970."""
+    if not isinstance(value, str):
+        raise ValueError("a text is needed, such as '2026-11-26T21:15:00Z'")
+    try:
+        time = datetime.fromisoformat(value)
+        if time.tzinfo is None:
+            raise ValueError("no zone")
+        return time.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError("a time with its zone is needed, such as '2026-11-26T21:15:00Z'") from None
+
+
+class Decision(BaseModel):
+    """What somebody decided on a flag, as other systems give it back (`brickscan decide --from`)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+
+    id: str = Field(pattern=r"^brickscan-[0-9a-f]{32}$")  # of the flag, as in its Verdict
+    decision: ReviewDecision
+    decided_by: str = Field(min_length=1, max_length=LONGEST_NAME)  # name of a person
+    decided_at: Annotated[AwareDatetime, BeforeValidator(_time)] | None = None  # None: when it is recorded
+    note: str = Field(default="", max_length=LONGEST_NOTE)  # why, in words
+
+    @field_validator("decided_by", "note")
+    @classmethod
+    def _holds_no_null_character(cls, value: str) -> str:
+        if "\0" in value:
+            raise ValueError("a null character is not allowed")
+        return value
 
 
 class _Posted(BaseModel):

@@ -17,8 +17,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from scanner import exports
+from scanner import exports, results
 from scanner.errors import ScanFailed
+from scanner.evidence.page import Precision, precision
 from scanner.exports import VERDICT_COLUMNS, ReceiverAnswer, ozone_or_coop, sent_records
 from scanner.printable import cell
 from schemas.verdict import Verdict
@@ -187,6 +188,26 @@ def test_a_verdict_is_what_its_schema_says_and_replays(scanned):
     _, *arguments = shlex.split(verdicts[0]["replay"])
     assert call(*arguments)[0] == 0
     assert export(scanned, "verdict")[1] == out
+
+
+@pytest.mark.costly
+def test_decisions_on_exported_flags_come_back(scanned):
+    """Out as verdicts, decided elsewhere, back as a file: the flags are open no more, and the report counts them."""
+    verdicts = [json.loads(line) for line in export(scanned, "verdict", "--open")[1].splitlines()]
+    rows = [
+        {"id": verdict["id"], "decision": "dismissed" if number % 2 else "confirmed", "decided_by": "mod@example.com"}
+        for number, verdict in enumerate(verdicts)
+    ]
+    file = scanned.folder / "decisions.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert call("decide", scanned.config, "--from", file) == (0, f"{file}: 10 recorded, 0 recorded before\n", "")
+    assert call("decide", scanned.config, "--from", file) == (0, f"{file}: 0 recorded, 10 recorded before\n", "")
+    assert export(scanned, "verdict", "--open")[1] == ""
+    standing = results.current_decisions(scanned.results).collect()
+    places = {(verdict["document"]["path"], verdict["document"]["row"]) for verdict in verdicts}
+    assert set(standing.select("path", "row").iter_rows()) == places
+    assert precision(standing) == Precision(5, 5, 0, 0)
+    shutil.rmtree(Path(scanned.results) / "decisions")
 
 
 def test_no_cell_of_a_table_is_a_formula(scanned):

@@ -22,15 +22,11 @@ from scanner.results.transactions import TableEntry, commit, open_tables, read_w
 from scanner.storage.data_files import write_file
 from scanner.storage.locations import table_uri
 from schemas.tables import DECISIONS
+from schemas.verdict import LONGEST_NAME, LONGEST_NOTE
 from schemas.words import Naming, ReviewDecision
 
 DECIDED_ON = ("path", "row", "text_sha256")
 """Columns that identify a document and its text, in every scan of it."""
-
-LONGEST_NOTE = 4_000
-"""Most characters of a note."""
-
-LONGEST_NAME = 200
 
 State = Literal["open", "unclear", "decided"]
 """State of a flag: without a decision; with `unclear` from all who looked; or with any other decision."""
@@ -45,7 +41,7 @@ def new_id() -> str:
 
 @dataclass(frozen=True)
 class NewDecision:
-    """A decision as somebody makes it; note: empty for none.
+    """A decision as somebody makes it; note: empty for none; decided_at: with its zone; None: when it is recorded.
 
     Raises:
         Refused: a malformed id, a decider without a name, an unknown decision, or a note too long.
@@ -56,6 +52,7 @@ class NewDecision:
     source: str
     decision: str
     note: str = ""
+    decided_at: datetime | None = None
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.decision_id):
@@ -77,17 +74,34 @@ def decide(results: str, flag: Mapping[str, Any], decision: NewDecision) -> Mapp
         Refused: the table cannot be made, or is of another version.
         ScanFailed: it cannot be written, or others kept committing first.
     """
-    row = {
+    record(results, [(decision, flag)])
+    return recorded_decision(results, decision.decision_id) or _row(decision, flag)  # its night may have been dropped
+
+
+def record(results: str, decisions: Sequence[tuple[NewDecision, Mapping[str, Any]]]) -> set[str]:
+    """Record decisions, each with its flag, in one commit. Returns the ids of those that the table did not have yet.
+
+    Raises:
+        Refused, ScanFailed: as `decide`.
+    """
+    if not decisions:
+        return set()
+    open_tables(results, ["decisions"])
+    rows = [_row(decision, flag) for decision, flag in decisions]
+    file = write_file(results, "decisions", [pa.RecordBatch.from_pylist(rows, DECISIONS)])
+    first, *others = (row["decision_id"] for row in rows)
+    entry = TableEntry(first, (file,) if file else (), tuple(others), "decision_id")
+    return commit(results, "decisions", [entry])
+
+
+def _row(decision: NewDecision, flag: Mapping[str, Any]) -> dict[str, Any]:
+    return {
         **asdict(decision),
         "note": decision.note or None,
-        "decided_at": datetime.now(UTC),
+        "decided_at": decision.decided_at or datetime.now(UTC),
         "user_ids": users_of(flag),
         **{name: flag[name] for name in ("scan_id", "shard_id", "path", "row", "doc_id", "text_sha256", "key_id")},
     }
-    open_tables(results, ["decisions"])
-    file = write_file(results, "decisions", [pa.RecordBatch.from_pylist([row], DECISIONS)])
-    commit(results, "decisions", [TableEntry(decision.decision_id, (file,) if file else ())])
-    return recorded_decision(results, decision.decision_id) or row  # its night may have been dropped since
 
 
 def recorded_decision(results: str, decision_id: str) -> Mapping[str, Any] | None:

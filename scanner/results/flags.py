@@ -6,6 +6,7 @@ Filters go into the read of the table `flags`. A digest, a message and a count a
 asked for; whole rows are read only for texts that are shown.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
@@ -82,6 +83,18 @@ class WantedFlags(NamedTuple):
         entries = pl.concat_list(pl.concat_list(pl.struct(OF_ENTRY)), named)
         users = entries.list.eval(of_requested).list.eval(pl.element().filter(first))
         return [users.alias("asked"), self._is_of(pl.col).not_().alias("beside")]
+
+
+FLAG_ID_PREFIX = "brickscan-"
+
+
+def flag_id(row: Mapping[str, Any]) -> str:
+    """Id of a flag in other systems: the same in every scan of its document and text.
+
+    The first half is the digest of the text, by which a column of digests is searched.
+    """
+    place = hashlib.sha256(f"{row['path']}\n{row['row']}\n{row['text_sha256'].hex()}".encode())
+    return f"{FLAG_ID_PREFIX}{row['text_sha256'][:8].hex()}{place.digest()[:8].hex()}"
 
 
 def _has(name: pl.Expr, part: str) -> pl.Expr:

@@ -47,12 +47,13 @@ OF_NO_RUN = 1
 class TableEntry(NamedTuple):
     """An entry that a table gets whole or not at all: an application transaction and its files, possibly none.
 
-    others: further transactions whose rows are in the same files; each is the shard_id of its rows.
+    others: further transactions whose rows are in the same files; column: holds the transaction of each row.
     """
 
     transaction: str
     files: tuple[DataFile, ...]
     others: tuple[str, ...] = ()
+    column: str = "shard_id"
 
     @property
     def transactions(self) -> tuple[str, ...]:
@@ -127,9 +128,9 @@ def _less(results: str, name: str, entry: TableEntry, committed: Collection[str]
             rows = pq.read_table(f"{folder}/{file.name}", schema=SCHEMAS[name], filesystem=filesystem)
         except (OSError, pa.ArrowException) as error:
             raise ScanFailed(f"results: {folder}/{file.name} cannot be read: {in_a_line(error)}") from None
-        kept += rows.filter(pc.is_in(rows["shard_id"], pa.array([first, *others]))).to_batches()
+        kept += rows.filter(pc.is_in(rows[entry.column], pa.array([first, *others]))).to_batches()
     written = write_file(results, name, kept)
-    return TableEntry(first, (written,) if written else (), tuple(others))
+    return entry._replace(transaction=first, files=(written,) if written else (), others=tuple(others))
 
 
 def try_to_commit(

@@ -41,10 +41,11 @@ from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import OWNERSHIP, RULES, about, environment
 from scanner.evidence.posted_text import as_posted
 from scanner.printable import printable, safe
-from scanner.results.decision_log import LONGEST_NAME, LONGEST_NOTE, NewDecision, new_id, recorded_decision
+from scanner.results.decision_log import NewDecision, new_id, recorded_decision
 from scanner.results.flags import IN_NEED
 from scanner.service.desk import LINES_A_PAGE, STATES, ChangedText, Desk, DocumentPlace, FlagRequest, FlagView
 from scanner.service.serving import LOOPBACK, Server, body_of
+from schemas.verdict import LONGEST_NAME, LONGEST_NOTE
 from schemas.words import ReviewDecision
 
 MOST_BYTES = 64 * 1024

@@ -42,8 +42,6 @@ from scanner.exports import sent_records
 from scanner.printable import printable
 from scanner.registry.secrets import read_public_key
 from scanner.results.decision_log import (
-    LONGEST_NAME,
-    LONGEST_NOTE,
     NewDecision,
     decide,
     on_documents,
@@ -54,7 +52,7 @@ from scanner.scan_plan import read_config, results_of
 from scanner.service.desk import ChangedText, DocumentPlace, flag_as_shown
 from scanner.service.serving import Server, body_of
 from schemas.config import CoopConfig, CoopWebhookConfig
-from schemas.verdict import CoopCallback
+from schemas.verdict import LONGEST_NAME, LONGEST_NOTE, CoopCallback
 
 LEAST_BITS = 2048
 """Fewest bits of a key, as many as Coop's keys have."""

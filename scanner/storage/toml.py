@@ -85,7 +85,10 @@ def _explain(model: type[BaseModel], item: ErrorDetails, within: str) -> str:
         return f"field '{where}'{given}: a list of at least {item['ctx']['min_length']} is needed"
     if item["type"] == "model_type":
         return f"field '{where}'{given}: a section of fields is needed"
-    return f"field '{where}'{given}: {str(item['msg']).removeprefix('Value error, ')}"
+    near = ""
+    if item["type"] in ("enum", "literal_error") and isinstance(item["input"], str):
+        near = did_you_mean(item["input"], re.findall(r"'([^']*)'", item["ctx"]["expected"]))
+    return f"field '{where}'{given}: {str(item['msg']).removeprefix('Value error, ')}{near}"
 
 
 def _shown(value: object) -> str:

@@ -12,7 +12,8 @@ from http.client import HTTPConnection
 import pytest
 
 from scanner import results
-from scanner.exports import Outbox, Receiver, ReceiverAnswer, item_id
+from scanner.exports import Outbox, Receiver, ReceiverAnswer
+from scanner.results.flags import flag_id as item_id
 from scanner.watermark.stacks.shared import HiddenValue
 from tests.service.conftest import FLAGS
 from tests.support.coop import WEBHOOK, action, coop

@@ -15,8 +15,9 @@ import pytest
 
 from scanner import results
 from scanner.errors import Refused, ScanFailed, SecretError
-from scanner.exports import Outbox, Receiver, ReceiverAnswer, item_id
+from scanner.exports import Outbox, Receiver, ReceiverAnswer
 from scanner.results.flags import WantedFlags, newest
+from scanner.results.flags import flag_id as item_id
 from scanner.service import serving, webhook
 from scanner.service.webhook import MOST_BYTES, Signatures, WebhookServer
 from scanner.storage.toml import read_toml
