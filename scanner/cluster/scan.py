@@ -16,19 +16,11 @@ from typing import Any, NamedTuple
 import ray
 
 from scanner.audit.in_every_scan.scan_audit import ScanAudit, audit_scan
+from scanner.cluster.account_pass import AccountTotals, AccountUnit, account_pass, parts_left, unit_of
 from scanner.cluster.commits import Committer, Metrics, ScanTotals, costs
+from scanner.cluster.filter_pass import filter_pass, is_sketched, sample_of
 from scanner.cluster.machines import cluster, fit_gpus, ray_begun, share_gpus, worker_count, worker_memory
 from scanner.cluster.model_pass import NO_MODEL_PASS, ModelPassResult, run_model_pass, shards_not_read, shards_of_pass
-from scanner.cluster.passes import (
-    AccountTotals,
-    AccountUnit,
-    account_pass,
-    filter_pass,
-    is_sketched,
-    parts_left,
-    sample_of,
-    unit_of,
-)
 from scanner.cluster.pool import Pool
 from scanner.cluster.rewritten import leave_out_rewritten
 from scanner.cluster.todo import PiecePace, seconds_a_byte

@@ -24,8 +24,9 @@ import polars as pl
 from scanner.cluster.pieces import Pack
 from scanner.errors import FileFault, Refused
 from scanner.input.files import InputFile
+from scanner.input.footers import RowGroup
 from scanner.input.inspector import Inspector
-from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, RowGroup, Shard, cut, key_set, shard_id
+from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Shard, cut, key_set, shard_id
 from scanner.printable import counted, printable
 from scanner.results import quarantine
 from scanner.results.current_rows import sets_of_keys, settle

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from scanner.errors import FileFault
 from scanner.input.columns import NO_COLUMNS, Columns, documents_of, is_allowed, is_text, lengths, plain_type
 from scanner.input.files import InputFile
-from scanner.input.shards import INT96_UNIT, bytes_of, footer_of, in_words, leaves, open_footer, range_of, readable_in
+from scanner.input.footers import INT96_UNIT, bytes_of, footer_of, in_words, leaves, open_footer, range_of, readable_in
 from scanner.printable import without_manifests
 
 _BUFFER_BYTES = 4 * 2**20

@@ -27,7 +27,7 @@ import pyarrow as pa
 from scanner.errors import FileFault, ScanFailed
 from scanner.input.columns import Columns, ColumnSource, Sources
 from scanner.input.files import InputFile
-from scanner.input.shards import RowGroup, read_footer, row_groups
+from scanner.input.footers import RowGroup, read_footer, row_groups
 from scanner.storage.locations import REQUESTS_AT_ONCE, is_uri
 
 CPU_SECONDS = 20.0

@@ -17,17 +17,17 @@ from scanner.errors import FileFault, Refused, in_a_line
 from scanner.input.columns import NO_COLUMNS, Columns, is_text, plain_type
 from scanner.input.documents import Unreadable, read
 from scanner.input.files import InputFile, list_files
-from scanner.input.inspector import Inspector
-from scanner.input.shards import (
+from scanner.input.footers import (
     INT96_UNIT,
     bytes_of,
-    cut,
     encrypted_columns,
     footer_of,
     has_encrypted_columns,
     open_footer,
     readable_in,
 )
+from scanner.input.inspector import Inspector
+from scanner.input.shards import cut
 from scanner.input.tables import ICEBERG_PREFIX, LOG_OF_DELTA
 
 _GUIDE = "; the guide “Where text lives” writes JSON lines, CSV and others as Parquet"

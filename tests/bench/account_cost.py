@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.demo import TOKENIZER, make_registry
-from scanner.cluster.passes import ACCOUNTS_TABLE, AccountUnit, AccountWorker
+from scanner.cluster.account_pass import ACCOUNTS_TABLE, AccountUnit, AccountWorker
 from scanner.detection.account_judge import AccountJudge, by_account
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rows import TextIds

@@ -16,8 +16,8 @@ from deltalake import DeltaTable, write_deltalake
 from jobs.scan import of_outcome
 from jobs.summary import summary
 from scanner import results
-from scanner.cluster import passes, work
-from scanner.cluster.passes import SHARDS_LEARNT, sample_of
+from scanner.cluster import filter_pass, work
+from scanner.cluster.filter_pass import SHARDS_LEARNT, sample_of
 from scanner.cluster.scan import run_scan
 from scanner.cluster.scan_check import check_scan
 from scanner.detection.one_text import TextCheck, check_text
@@ -329,15 +329,15 @@ def with_filter_rows(night, day) -> filters.NightFilter:
 
 def test_a_pass_that_dies_is_made_anew_and_learns_nothing_twice(nightly, plain, monkeypatch):
     write(nightly, FIRST, "a", signed(plain, 1000))
-    real = passes.commit
+    real = filter_pass.commit
 
     def dies(*_given):
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(passes, "commit", dies)
+    monkeypatch.setattr(filter_pass, "commit", dies)
     with pytest.raises(OSError, match="the disk is gone"):
         scan(nightly, FIRST)
-    monkeypatch.setattr(passes, "commit", real)
+    monkeypatch.setattr(filter_pass, "commit", real)
     again = scan(nightly, FIRST)
     assert again.work.skipped == again.work.shards
     rows = read_whole(nightly.results, filters.SKETCHES_TABLE).collect()

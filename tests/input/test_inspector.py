@@ -17,8 +17,8 @@ from scanner.input import files as files_module
 from scanner.input import inspector as module
 from scanner.input.columns import Columns
 from scanner.input.files import InputFile, list_files
+from scanner.input.footers import RowGroup
 from scanner.input.inspector import Inspector
-from scanner.input.shards import RowGroup
 from scanner.storage.locations import REQUESTS_AT_ONCE
 from tests.support import footers
 from tests.support.footers import File

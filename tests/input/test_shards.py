@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scanner.input import shards
 from scanner.input.columns import Columns
 from scanner.input.files import InputFile
-from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Range, RowGroup, cut, shard_id, verdict_settings
+from scanner.input.footers import RowGroup
+from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Range, cut, shard_id, verdict_settings
 from schemas.registry import MasterKey, TokenizerFile
 
 GROUPS = st.lists(

@@ -4,8 +4,8 @@ import atexit
 
 from scanner.input.columns import Columns
 from scanner.input.files import InputFile
+from scanner.input.footers import RowGroup, read_footer, row_groups
 from scanner.input.inspector import Inspector
-from scanner.input.shards import RowGroup, read_footer, row_groups
 
 INSPECTOR = Inspector()
 atexit.register(INSPECTOR.close)

@@ -1,15 +1,10 @@
-"""Passes after the documents of a scan: posts of accounts, and common n-grams.
+"""Test all posts of each account together, once the documents of a scan are done.
 
 While documents were scanned, workers kept the posts of accounts, and their shards' transactions say that each stands
 once. A digest of the account says in which part of the pass its posts are. Each part is read, looked at and committed
 by itself, under a name that hashes all that decides it: a pass that was killed goes on with the parts that are left.
-
-For the filters of later nights one worker reads a sample of the texts once more, and its sketches are committed once
-under a name that hashes their shards. A pass that was killed is made anew by the next scan of the same input. Nothing
-that it learns is read on the same night (scanner.results.filters).
 """
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import cache, cached_property
@@ -23,18 +18,16 @@ from scanner.cluster.pool import on_actors
 from scanner.detection.account_judge import AccountJudge, Posts, account_rows
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys, open_prover, open_text_ids
-from scanner.detection.rules import Learner, Rules
-from scanner.errors import FileFault
-from scanner.input.documents import BATCH_TEXT_BYTES, Reader, Unreadable
+from scanner.detection.rules import Rules
+from scanner.input.documents import BATCH_TEXT_BYTES
 from scanner.input.shards import Shard
 from scanner.registry import Holders
 from scanner.results.account_posts import ROWS_A_PART, PostGroup, drop_posts, part_of, some_accounts, window_begins
-from scanner.results.filters import SKETCHES_TABLE, drop_sketches, open_filter, unit_name, write_sketches
+from scanner.results.filters import open_filter
 from scanner.results.transactions import OF_NO_RUN, TableEntry, commit, find_committed, open_tables
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import DataFile, write_file
 from scanner.storage.toml import digest
-from scanner.watermark.positions import MOST_NGRAMS
 from schemas.words import Proof
 
 ACCOUNTS_TABLE = "accounts"
@@ -197,7 +190,8 @@ def account_pass(
         commit(plan.results, ACCOUNTS_TABLE, [TableEntry(name, done.rows)])
         totals = AccountTotals(*(a + b for a, b in zip(totals, done.totals, strict=True)))
     nights = plan.config.accounts.nights if plan.config.accounts else 1
-    drop_posts(plan.results, window_begins(min(unit.night, _today()), nights))
+    today = datetime.now(UTC).date()  # a scan may state a later date by mistake, and would drop too much
+    drop_posts(plan.results, window_begins(min(unit.night, today), nights))
     return totals._replace(had_look=not firsts)
 
 
@@ -215,101 +209,3 @@ def take_first_looks(results: str, unit: AccountUnit, key_ids: Sequence[str]) ->
     names = {f"first look:{unit.night}:{key_id}": key_id for key_id in key_ids}
     ours = commit(results, ACCOUNTS_TABLE, [TableEntry(name, ()) for name in names], number)
     return frozenset(names[name] for name in ours)
-
-
-SHARDS_LEARNT = 64
-"""Shards that are read; of more, those are drawn whose digests are least."""
-
-BYTES_A_TOKEN = 4
-"""Bytes of text a token, roughly, by which a share of the texts is drawn."""
-
-
-class FilterSample(NamedTuple):
-    """Texts to be learnt from: shards, and the share of their texts. unit: name by which what is learnt is committed.
-
-    most: n-grams at most.
-    """
-
-    unit: str
-    night: str
-    shards: tuple[Shard, ...]
-    share: float
-    most: int
-
-
-class FilterWorker:
-    """Learns n-grams of a sample of texts. Made by the driver with a plan, which holds no secrets."""
-
-    def __init__(self, plan: Plan, scan_id: str) -> None:
-        self._plan, self._scan_id, self._reader = plan, scan_id, Reader()
-
-    def do(self, sample: FilterSample) -> DataFile | None:
-        """Read, learn, and write the sketches to a file. Files that cannot be read now are left out.
-
-        Raises:
-            Refused: keys, tokenizers or the audit secret cannot be opened.
-            ScanFailed: the sketches cannot be written.
-        """
-        pa.set_cpu_count(1)
-        plan = self._plan
-        keys, ids = open_keys(plan.registry, plan.keys), open_text_ids(plan)
-        by_account = plan.config.input.account is not None
-        learner = Learner(keys, ids, sample.share, sample.most, plan.config.min_scored, by_account=by_account)
-        for shard in sample.shards:
-            if not learner.full:
-                self._learn_from(learner, shard)
-        about = {"scan_id": self._scan_id, "unit": sample.unit, "night": sample.night, "ngrams": learner.ngrams}
-        return write_sketches(plan.results, learner.sketches, learner.texts, learner.key, **about)
-
-    def _learn_from(self, learner: Learner, shard: Shard) -> None:
-        try:
-            for batch in self._reader.read(shard.file, self._plan.columns, shard.rows.start, shard.rows.stop):
-                if not isinstance(batch, Unreadable):
-                    learner.learn(batch.column("text"), batch.column("account_id"))
-        except FileFault:
-            return
-
-
-def sample_of(plan: Plan, shards: Sequence[Shard]) -> FilterSample | None:
-    """What a scan learns from; None where it learns nothing.
-
-    shards: the shards of all of its input, whichever run committed them.
-    """
-    if plan.config.filter is None or plan.date is None or not shards:
-        return None
-    ranges = {(shard.file.path, shard.file.modified, shard.rows): shard for shard in shards}
-    by_account = plan.config.input.account is not None
-    unit = unit_name(by_account, digest({"night": plan.date.isoformat(), "rows": sorted(map(str, ranges))})[:32])
-    drawn = sorted(ranges, key=lambda rows: hashlib.sha256(repr(rows).encode()).digest())[:SHARDS_LEARNT]
-    most = MOST_NGRAMS // plan.config.filter.nights
-    tokens = sum(rows.text_bytes for _, _, rows in drawn) / BYTES_A_TOKEN
-    share = min(1.0, most / max(tokens, 1.0))
-    return FilterSample(unit, plan.date.isoformat(), tuple(ranges[rows] for rows in drawn), share, most)
-
-
-def filter_pass(plan: Plan, scan_id: str, sample: FilterSample, meanwhile: Callable[[], None]) -> None:
-    """Learn from texts of tonight, on a cluster that is connected; then drop sketches that no later night reads.
-
-    Raises:
-        Refused: the worker cannot begin.
-        ScanFailed: the sketches cannot be written.
-    """
-    for _, file in on_actors(FilterWorker, (plan, scan_id), [sample], 1, meanwhile):
-        commit(plan.results, SKETCHES_TABLE, [TableEntry(sample.unit, (file,) if file else ())])
-    if plan.config.filter is not None and plan.date is not None:
-        drop_sketches(plan.results, min(plan.date, _today()) - timedelta(days=plan.config.filter.nights))
-
-
-def _today() -> date:
-    """The date in UTC; sketches are dropped by it where a scan states a later one by mistake."""
-    return datetime.now(UTC).date()
-
-
-def is_sketched(plan: Plan, sample: FilterSample) -> bool:
-    """Whether a scan has committed what is learnt from these texts.
-
-    Raises:
-        Refused: the table cannot be opened or made.
-    """
-    open_tables(plan.results, [SKETCHES_TABLE])
-    return bool(find_committed(plan.results, SKETCHES_TABLE, [sample.unit]))
