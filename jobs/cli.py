@@ -31,7 +31,6 @@ _COMMANDS = {
     "review": ("jobs.decisions:review", "Look at flags in a browser, and decide on each of them."),
     "decide": ("jobs.decisions:decide", "Record what was decided on a flag."),
     "export": ("jobs.decisions:export", "Give flags to other systems."),
-    "webhook": ("jobs.decisions:webhook", "Take decisions that moderators made in ROOST Coop."),
     "serve": ("jobs.serve:serve", "Answer whether texts carry a mark, over HTTP, signed."),
     "status": ("jobs.nights:status", "Show the last scans, their audits, and what needs a hand."),
     "quarantine": ("jobs.nights:quarantine", "Show what could not be scored, and why."),

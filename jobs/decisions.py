@@ -1,4 +1,4 @@
-"""`brickscan review`, `decide`, `export`, `webhook`: flags go where people decide on them, and decisions come back."""
+"""`brickscan review`, `decide`, `export`: flags go where people decide on them, and decisions come back."""
 
 import contextlib
 import getpass
@@ -319,34 +319,3 @@ def _reports(
     else:
         tell(f"{form}: " + (", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "no flags"))
     return 1 if {"refused", "in doubt", "cannot be sent"} & counts.keys() else 0
-
-
-WEBHOOK_PORT = 8748
-
-
-@click.command()
-@click.argument("config", type=NamedPath(path_type=Path, dir_okay=False, exists=True))
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address of this machine to listen on.")
-@click.option("--port", default=WEBHOOK_PORT, show_default=True, type=Whole(0, 65535), help="0: any that is free.")
-def webhook(config: Path, host: str, port: int) -> None:
-    """Take the decisions that moderators made in ROOST Coop on flags that `brickscan export` sent there.
-
-    CONFIG: the file of the scan, with a section [export.coop.webhook] that names Coop's key and its actions. Coop posts
-    an action to the address that this prints, usually by way of a server that ends TLS. A post that Coop did not sign
-    is refused; one that comes again is one decision. Each signed post is printed as a line. Ctrl-C ends it; recorded
-    decisions stay.
-
-    \b
-    Example:
-      brickscan webhook scan.toml
-    """
-    with needs_extra("webhook"):
-        from scanner.service.webhook import WebhookServer
-    if not scanned(results_at(str(config))):
-        return
-    server = WebhookServer(config, host, port, complain)
-    tell(f"webhook: {server.address}", "decisions of Coop are recorded; Ctrl-C ends the app")
-    try:
-        run_until_ended(server, "webhook")
-    finally:
-        tell(f"webhook: {server.summary()}")

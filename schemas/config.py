@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from schemas.registry import KeyId, PathText, Version
-from schemas.words import Dedup, ReviewDecision
+from schemas.words import Dedup
 
 Windows = Annotated[tuple[Annotated[int, Field(ge=0, le=16)], ...], Field(min_length=1)]
 
@@ -220,31 +220,6 @@ class EvidenceConfig(_ConfigTable):
 Reference = Annotated[str, Field(pattern=r"^(file:.+|env:[A-Za-z_][A-Za-z0-9_]*)$")]
 
 
-class CoopWebhookConfig(_ConfigTable):
-    """Decisions that come back from Coop (`brickscan webhook`): Coop's ids of the actions that stand for each."""
-
-    key: Reference  # where Coop's webhook signature verification key is, file:PATH or env:NAME: a public key as PEM
-    confirmed: tuple[str, ...] = ()  # actions that say: the mark is there, and whoever posted it answers for it
-    quoted: tuple[str, ...] = ()  # actions that say: the mark is there, in words of somebody else
-    dismissed: tuple[str, ...] = ()  # actions that say: the mark is not there, the flag is false
-    unclear: tuple[str, ...] = ()  # actions that say: looked at, without a result
-    allowed: tuple[str, ...] = ()  # actions that say: the mark is there, and nothing is to be done about it
-
-    @property
-    def actions(self) -> dict[str, ReviewDecision]:
-        """The decision of each action, by its id."""
-        listed = {ReviewDecision(name): getattr(self, name) for name in ReviewDecision}
-        return {action: decision for decision, actions in listed.items() for action in actions}
-
-    @model_validator(mode="after")
-    def _each_action_decides_one_thing(self) -> "CoopWebhookConfig":
-        named = [action for name in ReviewDecision for action in getattr(self, name)]
-        if not named or len(set(named)) != len(named) or not all(named):
-            names = ", ".join(ReviewDecision)
-            raise ValueError(f"{names}: together they must name one action or more, each action once")
-        return self
-
-
 class CoopConfig(_ConfigTable):
     """A ROOST Coop that flags are sent to (`brickscan export --format coop`)."""
 
@@ -254,7 +229,6 @@ class CoopConfig(_ConfigTable):
     reporter_type: str  # Coop's id of the user type that reports come from
     reporter: str = "brickscan"  # id of the reporting user
     policy: str | None = None  # Coop's id of the policy that reports name
-    webhook: CoopWebhookConfig | None = None  # which of its actions are decisions on flags
 
 
 class OzoneConfig(_ConfigTable):

@@ -1,7 +1,6 @@
 """Flags and decisions as they travel between systems.
 
-A flag is one neutral record, whose version grows when a field changes its meaning. A decision is what ROOST Coop posts
-when a moderator takes an action (docs/api/actions.md of roostorg/coop, 2026), less fields that decide nothing here.
+A flag is one neutral record, whose version grows when a field changes its meaning. A decision is a row of a file.
 """
 
 from datetime import UTC, datetime
@@ -153,29 +152,3 @@ class Decision(BaseModel):
         if "\0" in value:
             raise ValueError("a null character is not allowed")
         return value
-
-
-class _Posted(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", hide_input_in_errors=True)
-
-
-class CoopItem(_Posted):
-    """The item that the action is about."""
-
-    id: str  # as the report had it (schemas.verdict)
-    type_id: str = Field(alias="typeId")
-
-
-class CoopAction(_Posted):
-    """The action that was taken."""
-
-    id: str
-
-
-class CoopCallback(_Posted):
-    """The body of a callback."""
-
-    item: CoopItem
-    action: CoopAction
-    actor_email: str | None = Field(default=None, alias="actorEmail")  # None: a rule took the action, nobody did
-    actor_note: str | None = Field(default=None, alias="actorNote")  # why, in the moderator's words

@@ -19,8 +19,7 @@ NEW_BYTES = 32
 _MOST_READ = 2048
 """Most bytes that are read of a file, more than any secret's text has."""
 
-_CHANGEABLE = stat.S_IWOTH | stat.S_IWGRP
-_TOO_OPEN = stat.S_IROTH | _CHANGEABLE
+_TOO_OPEN = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
 
 
 def secret_path(reference: str, base: Path | str) -> Path | None:
@@ -65,21 +64,6 @@ def read_secret(
     if name not in os.environ:
         raise SecretError(f"environment variable {name} is not set; it should hold a key's secret as hexadecimal text")
     return _decode(os.environb[os.fsencode(name)], f"environment variable {name}", sizes, advice)
-
-
-def read_public_key(reference: str, base: Path | str) -> bytes:
-    """A public key as PEM behind a reference, `file:PATH` or `env:NAME`; others may read its file, and not change it.
-
-    Raises:
-        SecretError: nothing is there, others can change it, or it is too long. Names the place only.
-    """
-    path, name = secret_path(reference, base), reference.removeprefix("env:")
-    if path is None and name not in os.environ:
-        raise SecretError(f"environment variable {name} is not set; it should hold a public key as PEM")
-    raw = os.environb[os.fsencode(name)] if path is None else _read_file(path, _CHANGEABLE)
-    if len(raw) >= _MOST_READ:
-        raise SecretError(f"{reference}: holds no public key (PEM of fewer than {_MOST_READ} bytes)")
-    return raw
 
 
 def read_token(reference: str, base: Path | str) -> str:
@@ -154,7 +138,7 @@ def _make_private_folders(folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def _read_file(path: Path, refused: int = _TOO_OPEN) -> bytes:
+def _read_file(path: Path) -> bytes:
     """The file's first bytes, more than any secret has; rights are checked on what was opened, after links."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -165,13 +149,10 @@ def _read_file(path: Path, refused: int = _TOO_OPEN) -> bytes:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
             raise SecretError(f"secret file {path}: is not a regular file; give the path of a file of hexadecimal text")
-        if mode & refused:
-            wrong = f"secret file {path}: has mode {stat.S_IMODE(mode):04o}; "
-            if refused == _CHANGEABLE:
-                raise SecretError(f"{wrong}its group or others must not write it: chmod 644 it, and compare the key")
+        if mode & _TOO_OPEN:
             raise SecretError(
-                f"{wrong}others must not read it, nor its group or others write it: chmod 600 it, and make a new key "
-                "if it may have been read"
+                f"secret file {path}: has mode {stat.S_IMODE(mode):04o}; others must not read it, nor its group or "
+                "others write it: chmod 600 it, and make a new key if it may have been read"
             )
         return os.read(descriptor, _MOST_READ)
     except OSError as error:
