@@ -220,25 +220,44 @@ def _commits(table: "Table", last: "TableSnapshot") -> Iterator[Commit]:
     """What led to a snapshot, as far back as the table has it, the oldest first; those of one transaction are one."""
     # A transaction writes metadata with the time of its last snapshot. pyiceberg overwrites by two: one removes files,
     # and one adds others (Iceberg's specification, "Table Metadata Fields": metadata-log, last-updated-ms).
-    line: dict[int, TableSnapshot] = {}
-    found: TableSnapshot | None = last
-    while found is not None:
-        line[found.snapshot_id] = found
-        parent = found.parent_snapshot_id
-        if parent in line:
-            raise ValueError(f"snapshot {parent} is a parent of its own parents")
-        found = None if parent is None else table.snapshot_by_id(parent)
     ends = {table.metadata.last_updated_ms, *(entry.timestamp_ms for entry in table.metadata.metadata_log)}
     adds, removes = dict[str, int](), list[str]()
-    times = [snapshot.timestamp_ms for snapshot in line.values()]
-    for snapshot, after in zip(reversed(line.values()), [*times[-2::-1], None], strict=True):
-        added, removed = _changes(table, snapshot)
-        adds |= dict.fromkeys(added, snapshot.timestamp_ms * _MILLISECOND)
+    steps = _steps(table, last)
+    for (snapshot, undone), (after, after_undone) in zip(steps, [*steps[1:], (last, None)], strict=True):
+        (added, removed), at = _changes(table, snapshot), snapshot.timestamp_ms
+        adds |= dict.fromkeys(removed if undone else added, at * _MILLISECOND)
         removes += removed
-        ended = snapshot.timestamp_ms in ends or snapshot.timestamp_ms < min(ends)  # older metadata is forgotten
-        if after is None or (ended and after != snapshot.timestamp_ms):
-            yield Commit(adds, [path for path in removes if path not in adds])
+        if undone:  # what came back may hold rows of what took its place
+            removes += added
+        ended = at in ends or at < min(ends)  # older metadata is forgotten
+        if after_undone is not undone or (not undone and ended and after.timestamp_ms != at):
+            yield Commit(adds, removes if undone else [path for path in removes if path not in adds])
             adds, removes = {}, []
+
+
+def _steps(table: "Table", last: "TableSnapshot") -> list[tuple["TableSnapshot", bool]]:
+    """Return the snapshots that led to one, in order, each with whether it was undone then, by a rollback.
+
+    Raises ValueError: a snapshot is a parent of its own parents.
+    """
+    log = [entry.snapshot_id for entry in table.metadata.snapshot_log]
+    heads = log[: len(log) - log[::-1].index(last.snapshot_id)] if last.snapshot_id in log else [last.snapshot_id]
+    line: dict[int, TableSnapshot] = {}
+    steps: list[tuple[TableSnapshot, bool]] = []
+    for head in heads:
+        newer: dict[int, TableSnapshot] = {}
+        at: int | None = head
+        while at is not None and at not in line and (found := table.snapshot_by_id(at)) is not None:
+            newer[at], at = found, found.parent_snapshot_id
+            if at in newer:
+                raise ValueError(f"snapshot {at} is a parent of its own parents")
+        while at in line and next(reversed(line)) != at:
+            steps.append((line.popitem()[1], True))
+        if at not in line:  # the table has no more what led from one to the other
+            line.clear()
+        line.update(reversed(newer.items()))
+        steps += [(snapshot, False) for snapshot in reversed(newer.values())]
+    return steps
 
 
 def _changes(table: "Table", snapshot: "TableSnapshot") -> tuple[list[str], list[str]]:

@@ -147,6 +147,29 @@ def test_a_scan_that_follows_a_table_scans_what_is_appended_and_nothing_that_mov
 
 
 @pytest.mark.costly
+def test_files_that_a_rollback_brings_back_are_not_scanned_again(catalogs, registry):
+    """Their rows were scanned in the file that a snapshot, which was undone, had written them into."""
+    night, model = Night(next(catalogs), registry), PlainTable()
+    night.configure(paths=[NAME], more='keys = ["gum"]')
+    table = load_catalog("lake").load_table("forum.posts")
+    for number in range(2):
+        table.append(model.append(number, 3))
+    before = table.snapshots()[-1].snapshot_id
+    compact(table)
+    for number in range(2, 4):
+        scan_here(night, number)
+        model.scan()
+        model.check(night)
+        with table.manage_snapshots() as change:
+            change.rollback_to_snapshot(before)
+        scan_here(night, 10 * number)
+        model.check(night)
+        table.append(model.append(number, 2))
+        before = table.snapshots()[-1].snapshot_id
+        compact(table)
+
+
+@pytest.mark.costly
 def test_histories_of_a_table_lose_and_double_nothing(catalogs, registry):
     check_histories(10, STEPS, step, NAME, catalogs, registry)
 

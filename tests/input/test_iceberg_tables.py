@@ -121,6 +121,19 @@ def test_files_that_a_transaction_of_several_snapshots_wrote_know_those_it_remov
     assert appended.entry.since == table.snapshots()[-1].timestamp_ms * 10**6
 
 
+def test_files_that_a_rollback_brings_back_know_those_that_took_their_place(table):
+    before, snapshot = {file.path: file for file in files()}, table.snapshots()[-1]
+    table.overwrite(posts("abcde"))
+    (written,) = files()
+    with table.manage_snapshots() as change:
+        change.rollback_to_snapshot(snapshot.snapshot_id)
+    for file in files():
+        assert file.entry is not None
+        assert file.entry.parents == {written.path, *before}
+        assert file.entry.since == table.snapshots()[0].timestamp_ms * 10**6
+    assert {file.path for file in files(TableReading(version=snapshot.snapshot_id))} == {*before}
+
+
 def positions_of(folder: Path, deleted: dict[str, list[int]]) -> DataFile:
     """A file of position deletes, as engines write them."""
     rows = [(path, row) for path, gone in deleted.items() for row in gone]
