@@ -51,7 +51,7 @@ from scanner.results.earlier_scans import read_earlier_scans
 from scanner.results.filters import with_filter
 from scanner.results.registry_record import record_verification, refuse_changed_since, verify_registry
 from scanner.results.retention import drop_older, freeze
-from scanner.results.scan_list import refuse_mixed
+from scanner.results.scan_list import refuse_early_clock, refuse_mixed
 from scanner.results.transactions import append_audits, append_scan, open_tables
 from scanner.results.upkeep import merge_bookkeeping
 from scanner.scan_plan import Plan, UnsupportedKey
@@ -298,6 +298,7 @@ class _Scan:
             self._wait("opening keys, tokenizers and users")
             check_plan(plan)
             refuse_mixed(plan.results, trial=plan.trial)
+            refuse_early_clock(plan.results)
             self._verified = verify_registry(plan.registry, plan.results)
             self._users_head = head_of(plan.registry)
             model_plan = model_pass_of(plan)

@@ -45,12 +45,24 @@ def now_for(registry: Registry, last_event: datetime | None) -> datetime:
     return now
 
 
-def refuse_clock_far_from(newest_scan: datetime, results: str) -> None:
-    """Raise Refused where this machine's clock is before the newest scan of results, or far behind it."""
+def refuse_clock_before(newest_scan: datetime, results: str) -> None:
+    """Raise Refused where this machine's clock is before the newest scan of results."""
     now = datetime.now(UTC)
-    if not newest_scan - CLOCKS_DIFFER <= now <= newest_scan + FAR:
+    if now < newest_scan - CLOCKS_DIFFER:
         raise Refused(
-            f"this machine's clock: it says {_words(now)}, and the newest scan in {results} began at "
+            f"this machine's clock: it says {_words(now)}, and the newest scan in {results} ran at "
+            f"{_words(newest_scan)}; nothing was written. Set the clock; if it is right, another machine's was wrong: "
+            "name another folder in `results`"
+        )
+
+
+def refuse_clock_far_from(newest_scan: datetime, results: str) -> None:
+    """Raise Refused where this machine's clock is before the newest scan of results, or far after it."""
+    refuse_clock_before(newest_scan, results)
+    now = datetime.now(UTC)
+    if now > newest_scan + FAR:
+        raise Refused(
+            f"this machine's clock: it says {_words(now)}, and the newest scan in {results} ran at "
             f"{_words(newest_scan)}; nothing was written. Set the clock; if it is right, scan first"
         )
 

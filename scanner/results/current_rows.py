@@ -245,7 +245,8 @@ def _later(rows: pl.LazyFrame, ranges: pl.LazyFrame, quarantine: pl.LazyFrame) -
     at, other_at = pl.coalesce("own_at", "scanned_at"), pl.col("other_scanned_at")
     is_later = (other_at > at) | ((other_at == at) & (pl.col("other_scan_id") > pl.col("scan_id")))
     near = rows.with_columns(part=pl.col("row") // MAX_ROWS).join(other, on=["path", "part"])
-    later = near.filter(is_later & (pl.col("row") >= first) & (pl.col("row") < end))
+    of_other_scan = pl.col("other_scan_id") != pl.col("scan_id")  # a scan and its own pass hide nothing of each other
+    later = near.filter(of_other_scan & is_later & (pl.col("row") >= first) & (pl.col("row") < end))
     lost = quarantine.select(other_shard_id="shard_id", other_scan_id="scan_id", row="row")
     return later.join(lost, on=["other_shard_id", "other_scan_id", "row"], how="anti")
 

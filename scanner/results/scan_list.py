@@ -15,8 +15,9 @@ from deltalake.exceptions import DeltaError
 
 from scanner.errors import Refused, in_a_line
 from scanner.printable import counted, printable
+from scanner.registry.clock import refuse_clock_before
 from scanner.results.current_rows import flags, newest_quarantine, ranges_ever, shards
-from scanner.results.queries import ask, of_trial, scanned_and_one_of, scans
+from scanner.results.queries import ask, exist, of_trial, scanned_and_one_of, scans
 from scanner.results.transactions import refuse_other
 from scanner.storage.data_files import TABLES
 from scanner.storage.locations import is_uri, table_uri
@@ -288,6 +289,18 @@ def refuse_mixed(results: str, *, trial: bool) -> None:
             f"results: {results} holds {kinds[kind]}, and this registry gives {kinds[trial]}; name another folder in "
             "`results`"
         )
+
+
+def refuse_early_clock(results: str) -> None:
+    """Refuse to scan by a clock that is before rows on record, which would hide what the scan finds.
+
+    Raises:
+        Refused: this machine's clock, or that of an earlier scan, is wrong.
+    """
+    if exist(results):
+        newest = ask(results, lambda: ranges_ever(results).select(pl.col("scanned_at").max()).collect()).item()
+        if newest is not None:
+            refuse_clock_before(newest, results)
 
 
 def _state(uri: str, name: str) -> Ready:
