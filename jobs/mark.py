@@ -8,13 +8,14 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import compress, cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -30,6 +31,7 @@ from schemas.registry import MAX_MESSAGES
 if TYPE_CHECKING:
     import polars as pl
 
+    from scanner.registry.ledger import UsersSnapshot
     from schemas.registry import MasterKey
 
 MOST_ROWS_NAMED = 10
@@ -379,12 +381,11 @@ def recipients(registry: Path, key: "MasterKey", user_ids: Sequence[str], messag
         Refused: neither users nor messages or both, a user who holds no message of the key, a message out of range or
             reserved (a detection of a reserved message must stay a known false accusation).
     """
-    from scanner.registry import messages_held, users_named
     from schemas.registry import RESERVED_EVERY, is_reserved
 
     if bool(user_ids) == bool(messages):
         raise Refused("name whom to mark for: --user, or --message, once or more (and not both)")
-    message_of = messages_held(registry, key.key_id, user_ids)
+    message_of = _messages_held(registry, key, user_ids) if user_ids else {}
     for user_id in user_ids:
         if user_id not in message_of:
             raise Refused(
@@ -395,10 +396,25 @@ def recipients(registry: Path, key: "MasterKey", user_ids: Sequence[str], messag
             raise Refused(f"--message {message}: key {key.key_id!r} has messages 0 to {key.messages - 1}")
         if is_reserved(message):
             raise Refused(f"--message {message}: is reserved and marks no text; every {RESERVED_EVERY}th message is")
-    user_of = users_named(registry, key.key_id, messages)
+    given = np.array(messages, np.int64)
+    holders = _held(registry, lambda users: users.rows_of_messages(key.key_id, given)) if messages else []
+    user_of = {message: user for user, message in holders}
     return [Recipient(user_id, message_of[user_id]) for user_id in user_ids] + [
         Recipient(user_of.get(message), message) for message in messages
     ]
+
+
+def _messages_held(registry: Path, key: "MasterKey", user_ids: Sequence[str]) -> dict[str, int]:
+    return dict(_held(registry, lambda users: users.of_users(user_ids, [key.key_id])))
+
+
+def _held(registry: Path, find: Callable[["UsersSnapshot"], "pl.DataFrame"]) -> list[tuple[str, int]]:
+    """User and message of the rows that `find` picks, where the user holds it, held to the users' chain."""
+    from scanner.registry import verified_rows
+    from scanner.results.registry_record import users_beside
+
+    rows = verified_rows(registry, users_beside(registry), find)
+    return rows.filter(rows["removed_at"].is_null()).select("user_id", "message").rows()
 
 
 def recipients_of_rows(registry: Path, key: "MasterKey", users: Sequence[Any]) -> list[Recipient]:
@@ -407,12 +423,10 @@ def recipients_of_rows(registry: Path, key: "MasterKey", users: Sequence[Any]) -
     Raises:
         Refused: a row names nobody, or a user who holds no message of the key.
     """
-    from scanner.registry import messages_held
-
     for number, user in enumerate(users):
         if not isinstance(user, str):
             raise Refused(f"--prompts: row {number} (counted from 0), user_id = {user!r}: a text is needed")
-    message_of = messages_held(registry, key.key_id, list(dict.fromkeys(users)))
+    message_of = _messages_held(registry, key, list(dict.fromkeys(users)))
     for number, user in enumerate(users):
         if user not in message_of:
             raise Refused(

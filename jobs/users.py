@@ -1,13 +1,14 @@
 """`brickscan users …`: who holds which message, from the command line."""
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -34,17 +35,22 @@ from scanner.registry import (
     WantedUsers,
     add_users,
     erase_users,
-    holder_of,
+    find_key,
+    load_registry,
     look_alikes,
     pages,
     remove_users,
     unknown_users,
     users_of,
+    verified_rows,
     verify_users,
 )
 from scanner.registry.clock import SeenHead
 from scanner.storage.locations import MOST_LIST, read_named
 from schemas.registry import MAX_MESSAGES, is_reserved
+
+if TYPE_CHECKING:
+    from scanner.registry.ledger import UsersSnapshot
 
 LINES_OF_ONE_WIDTH = 1000
 """Lines of `users list` whose columns have the same widths."""
@@ -84,7 +90,8 @@ def list_(
 ) -> None:
     """Show who holds which message since when, in order of keys and messages.
 
-    A removed user's message is never given again.
+    A removed user's message is never given again. The list is the table as it stands; `users verify` tells whether that
+    is how it was written.
 
     \b
     Example:
@@ -127,11 +134,14 @@ def _after(row: tuple[Any, ...]) -> str:
 def show(user_ids: tuple[str, ...], registry: Path | str, form: Form) -> None:
     """Show all messages that users were ever given, in a registry of any size.
 
+    What it shows is held to the chain of the users' events, by what the scan.toml beside the registry says that scans
+    saw of it; without one, all events are read.
+
     \b
     Example:
       brickscan users show alice --registry registry
     """
-    rows = users_of(registry, user_ids)
+    rows = _verified(registry, lambda users: users.of_users(user_ids))
     unknown = sorted(set(user_ids) - set(rows["user_id"]))
     if unknown:
         raise Refused(f"user {unknown[0]!r} holds no message in this registry; see `brickscan users list`")
@@ -146,11 +156,16 @@ def show(user_ids: tuple[str, ...], registry: Path | str, form: Form) -> None:
 def who(key_id: str, message: int, registry: Path | str, form: Form) -> None:
     """Show whom a message of a key was given to, in a registry of any size.
 
+    Held to the chain of the users' events as by `users show`.
+
     \b
     Example:
       brickscan users who summer-2026 73311 --registry registry
     """
-    rows = holder_of(registry, key_id, message)
+    limit = find_key(load_registry(registry), key_id).messages
+    if message >= limit:
+        raise Refused(f"message {message}: key {key_id!r} has the messages 0 to {limit - 1}; name one of these")
+    rows = _verified(registry, lambda users: users.rows_of_messages(key_id, np.array([message])))
     if rows.height or form != "table":
         _table(rows, form)
     if rows.height:
@@ -214,6 +229,13 @@ def _heads(results: Sequence[str]) -> tuple[list[SeenHead], int]:
         seen += map(SeenHead._make, found.drop_nulls("users_head").iter_rows())
         without += found["users_head"].null_count()
     return seen, without
+
+
+def _verified(registry: Path | str, find: Callable[["UsersSnapshot"], pl.DataFrame]) -> pl.DataFrame:
+    from scanner.results.registry_record import users_beside
+
+    load_registry(registry)
+    return verified_rows(registry, users_beside(registry), find)
 
 
 def _message_after(after: str) -> tuple[str, int]:

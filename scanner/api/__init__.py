@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from scanner import results as queries
 from scanner.errors import Refused
-from scanner.registry import Holders, find_key, load_registry, messages_held, open_key, verified_users
+from scanner.registry import Holders, find_key, load_registry, open_key, verified_rows, verified_users, verify_since
 from scanner.results.transactions import ResultsPath
 from scanner.storage.locations import is_uri
 
@@ -95,7 +95,8 @@ class OpenedRegistry:
         self._folder = registry
         check = TextCheck.of_registry(registry, tuple(keys), false_positive_rate)
         # verified here and not when somebody is named: libraries of tables end a process that was forked since
-        users = partial(verified_users, registry, users_beside(registry))
+        self._record = verify_since(registry, users_beside(registry))
+        users = partial(verified_users, registry, self._record)
         self._check = OpenedCheck(check, Holders(registry, [key.key_id for key in check.keys], users(), users))
 
     @overload
@@ -134,9 +135,13 @@ class OpenedRegistry:
         """The message that each of some users holds under a key, where they hold one.
 
         Raises:
-            Refused: the registry has no such key, or `users` is no list of ids.
+            Refused: the registry has no such key, `users` is no list of ids, or the registry's users were changed by
+                something else than brickscan.
         """
-        return messages_held(self._folder, key_id, _listed("users", users))
+        find_key(load_registry(self._folder), key_id)
+        ids = _listed("users", users)
+        rows = verified_rows(self._folder, self._record, lambda users: users.of_users(ids, [key_id]))
+        return dict(rows.filter(rows["removed_at"].is_null())["user_id", "message"].iter_rows())
 
 
 def open(registry: Path | str, keys: Sequence[str] = (), false_positive_rate: float = 1e-6) -> OpenedRegistry:  # noqa: A001

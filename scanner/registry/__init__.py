@@ -9,13 +9,11 @@ if TYPE_CHECKING:
         given_at,
         given_rows,
         head_of,
-        holder_of,
         list_users,
         messages_held,
         numbers_of_heads,
         pages,
         unknown_users,
-        users_named,
         users_of,
     )
     from scanner.registry.keys import (
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
         restore_users,
         set_canaries,
     )
-    from scanner.registry.verification import Verification, verified_users, verify_since, verify_users
+    from scanner.registry.verification import Verification, verified_rows, verified_users, verify_since, verify_users
 
 __all__ = [
     "NO_RECORD",
@@ -66,7 +64,6 @@ __all__ = [
     "given_at",
     "given_rows",
     "head_of",
-    "holder_of",
     "list_users",
     "load_registry",
     "look_alikes",
@@ -86,8 +83,8 @@ __all__ = [
     "suggested_parameters",
     "tokenizer_path",
     "unknown_users",
-    "users_named",
     "users_of",
+    "verified_rows",
     "verified_users",
     "verify_since",
     "verify_users",

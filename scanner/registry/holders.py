@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from scanner.errors import Refused
 from scanner.registry import ledger
 from scanner.registry.keys_file import find_key, load_registry
 from scanner.registry.ledger import UsersSnapshot
@@ -114,19 +113,6 @@ def unknown_users(folder: Path | str, user_ids: Sequence[str]) -> list[str]:
     return [user_id for user_id in user_ids if user_id not in known]
 
 
-def holder_of(folder: Path | str, key_id: str, message: int) -> pl.DataFrame:
-    """The row of `list_users` for a message, found without reading the others; empty: nobody was given it.
-
-    Raises:
-        Refused: there is no such key, or it has no such message.
-    """
-    limit = find_key(load_registry(folder), key_id).messages
-    if not 0 <= message < limit:
-        raise Refused(f"message {message}: key {key_id!r} has the messages 0 to {limit - 1}; name one of these")
-    rows = ledger.ask(folder, lambda snapshot: snapshot.rows_of_messages(key_id, np.array([message])))
-    return rows.select(_LISTED)
-
-
 def messages_held(folder: Path | str, key_id: str, user_ids: Sequence[str]) -> dict[str, int]:
     """The message of a key that each of some users holds, where they hold one."""
     _refuse_unknown(folder, [key_id])
@@ -134,14 +120,6 @@ def messages_held(folder: Path | str, key_id: str, user_ids: Sequence[str]) -> d
         pl.col("removed_at").is_null()
     )
     return dict(rows.select("user_id", "message").iter_rows())
-
-
-def users_named(folder: Path | str, key_id: str, messages: Sequence[int]) -> dict[int, str]:
-    """The user who holds each of these messages of a key, where somebody does."""
-    _refuse_unknown(folder, [key_id])
-    rows = ledger.ask(folder, lambda snapshot: snapshot.rows_of_messages(key_id, np.array(messages, np.int64)))
-    held = rows.filter(pl.col("removed_at").is_null() & pl.col("user_id").is_not_null())
-    return dict(held.select("message", "user_id").iter_rows())
 
 
 def given_at(folder: Path | str, messages: pl.DataFrame) -> pl.DataFrame:

@@ -6,7 +6,7 @@ the index (scanner.registry.index), so it is held against the events too.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from scanner.registry.keys_file import load_registry
 from scanner.registry.ledger import GivenMessage, UsersSnapshot
 from scanner.registry.record import NamesPart, Record
 from scanner.registry.sorted_files import Ints, SortedFile
+from schemas.tables import USER_LIST
 
 _WINDOW = 2**20  # events at a time
 _MOST_FAULTS = 100
@@ -136,10 +137,12 @@ def verify_since(folder: Path | str, record: Record, messages: pl.DataFrame | No
         Refused: something was changed, or the chain is another than it was.
         ScanFailed: a file is missing.
     """
-    wanted = None
-    if messages is not None:
-        wanted = {str(key_id): np.unique(rows["message"].to_numpy()) for (key_id,), rows in messages.group_by("key_id")}
+    wanted = None if messages is None else _messages_by_key(messages)
     return ledger.ask_users_table(folder, lambda now: _since(str(folder), now, record, wanted))
+
+
+def _messages_by_key(rows: pl.DataFrame) -> dict[str, Ints]:
+    return {str(key_id): np.unique(part["message"].to_numpy()) for (key_id,), part in rows.group_by("key_id")}
 
 
 def verified_users(folder: Path | str, record: Record) -> UsersSnapshot:
@@ -150,6 +153,20 @@ def verified_users(folder: Path | str, record: Record) -> UsersSnapshot:
         return now.users_snapshot
 
     return ledger.ask_users_table(folder, verified)
+
+
+def verified_rows(folder: Path | str, record: Record, find: Callable[[UsersSnapshot], pl.DataFrame]) -> pl.DataFrame:
+    """Rows of `list_users` that `find` picks of all users, whose files and events are verified as by `verify_since`.
+
+    Raises as that does. An edited table may hide a row still: then nobody is named.
+    """
+
+    def found(now: ledger.UsersTable) -> pl.DataFrame:
+        rows = find(now.users_snapshot).select(USER_LIST.names)
+        _since(str(folder), now, record, _messages_by_key(rows))
+        return rows
+
+    return ledger.ask_users_table(folder, found)
 
 
 def find_verified(folder: Path | str, record: Record, key_id: str, message: int) -> tuple[GivenMessage | None, Record]:

@@ -21,17 +21,19 @@ import numpy as np
 import polars as pl
 
 from scanner.registry import (
+    NO_RECORD,
     Holders,
     WantedUsers,
     add_users,
     erase_users,
     head_of,
-    holder_of,
     load_registry,
     new_key,
     pages,
     remove_users,
     users_of,
+    verified_rows,
+    verify_since,
     verify_users,
 )
 
@@ -159,14 +161,16 @@ def erasing(folder: Path, users: int) -> Callable[[], object]:
 
 
 def of_message(folder: Path, users: int) -> Callable[[], object]:
-    """Ask `users who`."""
+    """Ask `users who` beside results."""
     message = int(users_of(folder, [name(users // 2)])["message"][0])
-    return lambda: holder_of(folder, KEYS[0], message)
+    record = verify_since(folder, NO_RECORD)
+    return lambda: verified_rows(folder, record, lambda users: users.rows_of_messages(KEYS[0], np.array([message])))
 
 
 def of_user(folder: Path, users: int) -> Callable[[], object]:
-    """Ask `users show`."""
-    return lambda: users_of(folder, [name(users // 2)])
+    """Ask `users show` beside results."""
+    record, user = verify_since(folder, NO_RECORD), name(users // 2)
+    return lambda: verified_rows(folder, record, lambda users: users.of_users([user]))
 
 
 def page(folder: Path, _users: int) -> Callable[[], object]:

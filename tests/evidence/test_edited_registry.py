@@ -10,8 +10,9 @@ import polars as pl
 import pytest
 
 import scanner
+from jobs import mark
 from scanner.errors import Refused
-from scanner.registry import NO_RECORD, VerifiedHolders
+from scanner.registry import NO_RECORD, VerifiedHolders, find_key, load_registry
 from scanner.results.registry_record import users_of_config
 from scanner.service.scoring import Scorer, ServedScan
 from schemas.service import DetectorConfig
@@ -60,6 +61,38 @@ def test_serve(swapped, texts):
         Scorer(served, b"1" * 32).find_marks([texts[0].encode()])
     nobody = ServedScan.of(DetectorConfig(version=1), swapped.folder)
     assert Scorer(nobody, b"1" * 32).find_marks([texts[0].encode()])[0].user is None
+
+
+def test_commands_for_users(swapped):
+    """Whom a message was given to is read to name somebody, and which message a user has to mark text for them."""
+    message = message_of(swapped.registry, "green", "alice")
+    for arguments in (("show", "alice"), ("who", "green", message)):
+        code, out, err = call("users", *arguments, "--registry", swapped.registry)
+        assert (code, out, CHANGED in err) == (2, "", True), err
+
+
+def test_marking(swapped):
+    """Text that is marked for another user's message would accuse that user ever after."""
+    key = find_key(load_registry(swapped.registry), "green")
+    for recipients in (
+        lambda: mark.recipients(swapped.registry, key, ["alice"], []),
+        lambda: mark.recipients(swapped.registry, key, [], [message_of(swapped.registry, "green", "alice")]),
+        lambda: mark.recipients_of_rows(swapped.registry, key, ["alice"]),
+    ):
+        with pytest.raises(Refused, match=CHANGED):
+            recipients()
+
+
+def test_messages_of_the_api(tmp_path, registry):
+    """What is changed after a registry was opened names nobody either."""
+    copy = shutil.copytree(registry, tmp_path / "registry")
+    opened = brickscan.open(copy)
+    held = {user: message_of(copy, "green", user) for user in ("alice", "bob")}
+    assert opened.messages("green", [*held, "nobody"]) == held
+    other = pl.col("user_id").replace({"alice": "bob", "bob": "alice"})
+    rewrite(copy, lambda events: events.with_columns(user_id=other))
+    with pytest.raises(Refused, match=CHANGED):
+        opened.messages("green", ["alice"])
 
 
 @pytest.mark.parametrize("swapped", ["scanned"], indirect=True)
