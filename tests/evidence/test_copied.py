@@ -67,3 +67,17 @@ def test_runs_of_earlier_posts_of_others_are_counted(night, registry, marked, pl
     said = re.sub(r"\s+", " ", call("explain", night.config, "a:1")[1])
     assert re.search(r"4\d% of what was scored stands in 1 earlier flagged post of 1 other account", said)
     assert "earlier flagged" not in call("explain", night.results, "a:1")[1]
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_an_earlier_post_whose_file_holds_another_text_now(night, registry, marked, plain):
+    """It is no earlier post any more, and the flag is explained without it."""
+    text = marked(message_of(registry, "green", "alice"), 80, 1)
+    night.configure(columns='account = "account"\ntime = "posted"')
+    for hour, name in enumerate(("ann", "bo")):
+        night.write(name, [text], account=[name], posted=[datetime(2026, 8, 1, hour, tzinfo=UTC)])
+    night.scan()
+    night.write("ann", [plain(80, 1)], account=["ann"], posted=[datetime(2026, 8, 1, tzinfo=UTC)])
+    code, out, err = call("explain", night.config, "bo:0", "--json")
+    assert code == 0, err
+    assert json.loads(out)["copied"] is None
