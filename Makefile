@@ -100,7 +100,6 @@ names: .venv/installed-dev
 # how many times too small p-values must be for the audit of a night to see it, by kind of test and level: five minutes
 audit-power: .venv/installed-dev
 	$(BIN)/python -m tests.bench.audit_power
-	$(BIN)/python -m tests.bench.knockoffs
 
 planted-faults: .venv/installed-dev
 	$(BIN)/python -m tests.bench.planted_faults

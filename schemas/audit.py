@@ -95,7 +95,7 @@ AUDIT_COUNTS = pa.schema(
         pa.field("window", pa.int64(), nullable=False),
         pa.field("dedup", pa.string(), nullable=False),
         pa.field("messages", pa.int64(), nullable=False),  # messages that each p-value is corrected for
-        # number of a fixed decoy key, of a shadow (a message beyond the key's) or part of users; null: a key a document
+        # number of a shadow (a message beyond the key's); null: a key a document
         pa.field("decoy", pa.int64()),
         pa.field("threshold", pa.float64(), nullable=False),  # of p
         pa.field("texts", pa.int64(), nullable=False),  # distinct texts of the piece of a shard; of decisions: groups
@@ -147,7 +147,7 @@ AUDITS = pa.schema(
         pa.field("tests", pa.int64(), nullable=False),
         pa.field(
             "cluster", pa.string(), nullable=False
-        ),  # taken for independent: document, key, message, users; of keys in a corpus: piece, or account and piece
+        ),  # taken for independent: document, key, message; of keys in a corpus: piece, or account and piece
         # of a corpus, as many of one size as they are worth: 1 where all texts are fillings of one template
         pa.field("clusters", pa.int64(), nullable=False),
         pa.field("hits", pa.int64()),  # p at or below the threshold
@@ -189,8 +189,6 @@ PARTS = ("length", "host", "tokenizer", "script")
 
 STRATA = tuple(f"{kind}_{part}" for kind in ("decoy", "decoy_all") for part in PARTS)
 
-KNOCKOFFS = {"knockoff": 0.5, "knockoff_first": 0.1}
-
 DECISION = "decision"
 
 DECISION_WHOLE = "decision_whole"
@@ -199,7 +197,6 @@ LIVE_AUDIT_KINDS = (
     *(DECISION, DECISION_WHOLE),
     *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_weighed", *STRATA),
     *("reserved", "shadow", "unheld"),
-    *KNOCKOFFS,
     *CANARY_KINDS,
 )
 """Kinds of the rows of a scan, whose id is then the audit's, what is scored → what is a hit:
@@ -218,7 +215,5 @@ LIVE_AUDIT_KINDS = (
 - reserved: verdicts for a message that nobody is ever given → a flag
 - shadow: messages beyond that of a key of one message, which has no reserved ones → p of one of them
 - unheld: verdicts for a message that no user held, reserved ones included → a flag
-- KNOCKOFFS: messages that nobody has, and a user's drawn for the text → the user's beats one (0.5), or is among the
-  first tenth (0.1)
 - CANARY_KINDS: texts that are known to be marked → found; named right; named for another user
 """

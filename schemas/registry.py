@@ -55,11 +55,6 @@ def reserved_count(messages: Any) -> Any:  # noqa: ANN401 - a number, or an arra
     return messages // RESERVED_EVERY
 
 
-def reserved_among(start: int, stop: int) -> range:
-    """The reserved messages from `start` on and below `stop`."""
-    return range(start + (RESERVED_EVERY - 1 - start) % RESERVED_EVERY, stop, RESERVED_EVERY)
-
-
 @functools.lru_cache(maxsize=256)
 def parse_gamma(text: str) -> Fraction:
     """Read γ = n / 2^b in lowest terms, n odd, 1 ≤ b ≤ 8 (SPEC, symbols).

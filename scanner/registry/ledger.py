@@ -48,7 +48,6 @@ from scanner.registry.index import (
 from scanner.registry.keys_file import USERS_FOLDER
 from scanner.registry.record import FIRST_HEAD
 from scanner.registry.sorted_files import BELOW_ALL_VALUES, LARGEST_VALUE, Ints
-from schemas.registry import MAX_MESSAGES
 from schemas.tables import USERS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -152,15 +151,6 @@ class UsersSnapshot:
         for run in self._runs:
             counts += run.rows(key_id, GIVEN).up_to(messages)
         return counts
-
-    def nth(self, key_id: str, numbers: Ints) -> Ints:
-        """Given messages, by their places in order: from 0 on, and below their number."""
-        low, high = np.full(len(numbers), BELOW_ALL_VALUES), np.full(len(numbers), MAX_MESSAGES, np.int64)
-        while (high - low > 1).any():
-            middle = (low + high) // 2
-            enough = self.given_up_to(key_id, middle) > numbers
-            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-        return high
 
     def is_given(self, key_id: str, messages: Ints) -> NDArray[np.bool_]:
         """Whether each of some messages was ever given."""

@@ -9,9 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scanner.registry.keys_file import USERS_FOLDER
 from scanner.registry.record import NO_RECORD, Record
 from scanner.storage.locations import is_uri
@@ -111,22 +108,6 @@ class Holders:
             return None if self._snapshot is None else self._ask(lambda users: users.find_message(key_id, message))
 
         return _named_user(self._key_ids, key_id, message, at, given)
-
-    def count(self, key_id: str) -> int:
-        """How many messages of a key were ever given."""
-        return 0 if self._snapshot is None else self._snapshot.count(key_id)[0]
-
-    def draw(self, key_id: str, numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Draw a given message for each number, removed since or not: uniform where the numbers are.
-
-        Raises:
-            ScanFailed: a file of the index is missing.
-        """
-
-        def chosen(users_snapshot: "UsersSnapshot") -> NDArray[np.int64]:
-            return users_snapshot.nth(key_id, (numbers % np.uint64(users_snapshot.count(key_id)[0])).astype(np.int64))
-
-        return self._ask(chosen)
 
     def _ask(self, question: "Callable[[UsersSnapshot], Answer]") -> Answer:
         snapshot = self._snapshot or self._reopen()

@@ -26,8 +26,6 @@ in their refusal when it is not there. What a format cannot do it does not provi
 | decoy keys          | Format: DrawsKeys    | no decoys: the law is not tested on the traffic of a scan          |
 | counting null hits  | Format: CountsHits   | decoys count one message, and the best of all, but not each of all |
 | a public commitment | Format: Commits      | none is published: of a short key it would be an offline oracle    |
-| messages that stand | Format: StandsIn     | nothing says without a law whether held messages score as others   |
-| in for a user's     |                      |                                                                    |
 | proofs of flags     | Format: Proves       | flags stand as the fast path found them, and their rows say so     |
 |                     | ProofPath:           | flags with user evidence fail their proof, and name nobody         |
 |                     | ProvesUserEvidence   |                                                                    |
@@ -420,24 +418,6 @@ class CountsHits(Protocol):
 
         secrets: one for each of the D documents; critical: float64[D, J], ∞ where nothing counts.
         """
-
-
-class StandIns(NamedTuple):
-    """Messages that nobody has, whose scores are exchangeable with a given one's in text that was marked for neither.
-
-    cluster: messages of different clusters have other draws, and so have their stand-ins.
-    """
-
-    cluster: int
-    messages: range
-
-
-@runtime_checkable
-class StandsIn(Protocol):
-    """A format whose messages have draws of their own, which they share with others of their group at most."""
-
-    def stand_ins(self, message: int, messages: int) -> StandIns:
-        """Stand-ins of one message of a key that has so many messages."""
 
 
 @runtime_checkable

@@ -29,7 +29,7 @@ from scanner.watermark import GreenList, Tokens, log10_any_of, log10_greenlist, 
 from scanner.watermark.laws import Normal
 from scanner.watermark.native.format import GreenListFormat
 from scanner.watermark.positions import WholeWindows
-from schemas.audit import AUDIT_COUNTS, CANARY_KINDS, KNOCKOFFS, LIVE_AUDIT_KINDS
+from schemas.audit import AUDIT_COUNTS, CANARY_KINDS, LIVE_AUDIT_KINDS
 from schemas.registry import reserved_count
 from schemas.tables import DOCUMENTS
 from tests.audit.conftest import DEMO, sample_texts
@@ -59,7 +59,6 @@ def test_real_text_raises_no_alarm(tmp_path, human_texts):
         "decoy_spans",  # only where parts of texts are tested
         "decoy_accounts",  # only where accounts are tested
         "decoy_weighed",  # only where a model reads texts
-        *KNOCKOFFS,  # only for keys of version 2 with messages that users hold
     }
     tests = {(row["kind"], row["method"]): row["tests"] for row in audit.rows}
     one_message = tests["decoy", "greenlist"] + tests["decoy", "gumbel"]

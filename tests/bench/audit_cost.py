@@ -54,7 +54,6 @@ PARTS: tuple[tuple[Any, str, str], ...] = (
     (DecoyObserver, "observe", "drawing"),
     (DecoyObserver, "_score_one", "one message"),
     (DecoyObserver, "_score_shadows", "shadows"),
-    (DecoyObserver, "_rank_held", "ranks"),
     (DecoyObserver, "_score_all", "all messages"),
     (DecoyObserver, "_count_whole_texts", "whole decisions"),
     (DecoyObserver, "rows", "rows"),

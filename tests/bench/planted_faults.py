@@ -29,7 +29,6 @@ from scanner.audit.statistics.judgement import KEY_BOUND, binomial_limits
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_detector
 from scanner.watermark import rule
-from schemas.audit import KNOCKOFFS
 from schemas.config import ScanAuditConfig
 from schemas.registry import MasterKey, reserved_count
 from schemas.tables import DOCUMENTS
@@ -87,7 +86,6 @@ class Fault:
         verdict: law of one message in verdicts of the first key, None: as decoys.
         messages, keys: numbers that best messages are corrected for.
         found: share of marked texts that are found.
-        users: what users' messages score more than others, in standard deviations.
         looks: number of parts that the best part is corrected for.
         detector: whether the detector alone has the fault, and not the functions that decoys share with it.
     """
@@ -101,12 +99,11 @@ class Fault:
         messages: int = MESSAGES,
         keys: int = KEYS,
         found: float = 1.0,
-        users: float = 0.0,
         looks: int = LOOKS,
         detector: bool = False,
     ) -> None:
         self.title, self.long, self.messages, self.keys, self.found = title, long or all_texts, messages, keys, found
-        self.users, self.looks, self.detector = users, looks, detector
+        self.looks, self.detector = looks, detector
         self.short, self.of_key = all_texts, verdict
         self.law: Law = lambda alpha: (1 - LONG) * all_texts(alpha) + LONG * self.long(alpha)
         self.verdict = verdict or self.law
@@ -129,7 +126,6 @@ FAULTS = (
     Fault("correction for keys dropped", keys=1),
     Fault("parts of a text counted as one", looks=1),
     Fault("the same, by the detector alone", looks=1, detector=True),
-    Fault("users' messages score 0.2 standard deviations more", users=0.2),
     Fault("half of the marked text is not found", found=0.5),
 )
 
@@ -173,16 +169,13 @@ def controls(fault: Fault, documents: int = N) -> Iterator[tuple[str, list[tuple
     wrong = fault.verdict(single_p(THRESHOLDS, fault.messages, fault.keys * UNITS)) * REACHED
     reserved = Row("", THRESHOLDS, documents * count, count, own * REACHED, share / (KEYS * len(THRESHOLDS)), KEY_BOUND)
     yield "reserved", [(reserved, np.minimum(wrong, 0.5))]
-    ranked = np.array([*KNOCKOFFS.values()])
-    ahead = stats.norm.cdf(fault.users / np.sqrt(2)), stats.norm.sf(stats.norm.isf(ranked[1]) - fault.users)
-    yield "knockoffs", [(Row("", (0.5, 0.1), 5000, 32, ranked, share / 4), np.array(ahead))]
     long, of_parts = round(KEYS * each * LONG), share / (2 * STRATA_ROWS * len(THRESHOLDS))
     # those with one message: what decoys with all messages see of parts comes on top
     yield "strata", [(Row("", THRESHOLDS, long, long, alpha, of_parts), (fault.long(alpha) + alpha) / 2)]
 
 
 def alarms(fault: Fault, nights: int, documents: int = N) -> list[float]:
-    """Share of nights in which each control alarms: decoys, decisions, reserved, knockoffs, strata, canaries."""
+    """Share of nights in which each control alarms: decoys, decisions, reserved, strata, canaries."""
     found = []
     for name, rows in controls(fault, documents):
         seen = np.zeros(nights, np.bool_)
@@ -201,7 +194,7 @@ def refuted(fault: Fault) -> int | None:
 
     None: such faults are not planted here.
     """
-    if fault.looks != LOOKS or fault.users or fault.found < 1:
+    if fault.looks != LOOKS or fault.found < 1:
         return None
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         secret = Path(folder) / "demo.key"
@@ -248,8 +241,8 @@ def main() -> None:
     parser.add_argument("--documents", type=float, default=N, help="of a night")
     parser.add_argument("--faults", default="", help="those whose titles hold this")
     options = parser.parse_args()
-    print("| fault | decoys | whole decisions | reserved | knockoffs | strata | canaries | proofs |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| fault | decoys | whole decisions | reserved | strata | canaries | proofs |")
+    print("|---|---|---|---|---|---|---|")
     for fault in (fault for fault in FAULTS if options.faults in fault.title):
         cells = [f"{share:.3g}" for share in alarms(fault, options.nights, int(options.documents))]
         proofs = refuted(fault)

@@ -31,11 +31,11 @@ from scanner.audit.statistics.hits import (
 from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.detection.detector import Detector
 from scanner.detection.spans import SPAN
-from scanner.registry import Holders, NamedUser, read_secret
+from scanner.registry import NamedUser, read_secret
 from scanner.scan_plan import Plan
 from scanner.text.normal_form import normalise_all
 from scanner.watermark import Format, Watermark
-from scanner.watermark.format import CountsHits, DrawsKeys, StandsIn
+from scanner.watermark.format import CountsHits, DrawsKeys
 from scanner.watermark.formats import can_have_levels, format_of
 from scanner.watermark.laws import Law
 from schemas.audit import DECISION, DECISION_WHOLE
@@ -218,9 +218,6 @@ FEWEST_DOCUMENTS = 50_000
 """Fewest documents that are scored with one message, where the input has so many: fewer say too little about a night.
 """
 
-DOCUMENTS_RANKED = 5_000
-"""Documents among these in which users' messages are ranked, where there are more: a rank takes twenty scores."""
-
 SHADOWS = 20
 """Messages that are scored under a key of one message besides its own."""
 
@@ -248,8 +245,6 @@ class Decoys:
         dedup: as the verdicts have it.
         share: share of the documents that are scored with one message, each under a decoy of one kind of key.
         all_messages_share: share of the documents that are scored with all messages, under a decoy of each kind of key.
-        holders: knows who has a message; None: no user's message is compared with others.
-        ranked_share: share of the documents scored with one message, in which users' messages are ranked.
         whole_texts: draws the documents that go through the whole detector; None: none is.
     """
 
@@ -261,8 +256,6 @@ class Decoys:
         share: float,
         all_messages_share: float,
         *,
-        holders: Holders | None = None,
-        ranked_share: float = 1.0,
         whole_texts: WholeTextDecoys | None = None,
     ) -> None:
         self._secret = secret
@@ -274,9 +267,7 @@ class Decoys:
         self.one_message_keys: set[str] = set()
         self.all_messages_keys: set[str] = set()
         self.shadow_laws: dict[str, Law] = {}
-        self.holders = holders
-        self.ranked_share, self.whole_texts = ranked_share, whole_texts
-        self.held_messages: dict[str, int] = {}
+        self.whole_texts = whole_texts
         of_name: dict[str, DecoyKind] = {}
         kinds_and_messages: set[tuple[str, int]] = set()
         for key in keys:
@@ -292,8 +283,6 @@ class Decoys:
             self.kinds[key.key_id] = of_name[name]
             if _has_shadows(key, how):
                 self.shadow_laws[key.key_id] = law
-            if holders and key.messages > 1 and isinstance(how, StandsIn) and (held := holders.count(key.key_id)):
-                self.held_messages[key.key_id] = held
             kinds_and_messages.add((name, key.messages))
 
     def __repr__(self) -> str:
@@ -316,14 +305,6 @@ class Decoys:
     def seed(self, piece: bytes, digest: bytes) -> bytes:
         """The seed from which the decoy keys of a text are made."""
         return hashlib.blake2b(piece + digest, key=self._secret, digest_size=32, person=b"decoy-v1").digest()
-
-    def numbers(self, key_id: str, seeds: Sequence[bytes]) -> NDArray[np.uint64]:
-        """Four numbers for each of D texts under a key, which depend on no score: uint64[D, 4]."""
-        made = [
-            hashlib.blake2b(seed + key_id.encode(), key=self._secret, digest_size=32, person=b"knockoff-v1").digest()
-            for seed in seeds
-        ]
-        return np.frombuffer(b"".join(made), np.uint64).reshape(-1, 4)
 
     def chances(
         self, law: Law, scored: NDArray[np.int64], messages: int, thresholds: Sequence[float] = THRESHOLDS
@@ -372,19 +353,8 @@ def open_decoys(plan: Plan) -> Decoys | None:
         return None
     secret = read_secret(plan.audit_secret, plan.registry)
     share = share_of(how.share, plan.documents)
-    holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
-    ranked_share = min(1.0, DOCUMENTS_RANKED / (share * plan.documents)) if share and plan.documents else 1.0
-    of_all, whole_texts = how.all_messages_share, WholeTextDecoys(secret, plan) or None
-    return Decoys(
-        secret,
-        plan.keys,
-        plan.config.dedup,
-        share,
-        of_all,
-        holders=holders,
-        ranked_share=ranked_share,
-        whole_texts=whole_texts,
-    )
+    whole_texts = WholeTextDecoys(secret, plan) or None
+    return Decoys(secret, plan.keys, plan.config.dedup, share, how.all_messages_share, whole_texts=whole_texts)
 
 
 def share_of(configured: float, documents: int | None) -> float:

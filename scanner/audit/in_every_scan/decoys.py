@@ -28,18 +28,17 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from scanner.audit.in_every_scan.decoy_keys import CHARACTERS_A_DRAW, SHADOWS, TEXTS_A_DRAW, Decoys, entropy_of
-from scanner.audit.in_every_scan.reserved import count_ranks, rank
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums, cluster_sums
 from scanner.detection.account_judge import AccountPositions, Posts
 from scanner.detection.attribution import BatchOrigin, KeyPositions, OpenedKey
 from scanner.detection.detector import Detector
 from scanner.text import Tokenizer
 from scanner.watermark import select_positions
-from scanner.watermark.format import CountsHits, JoinsKeys, ScoresParts, StandsIn, UnlabelledColumns, Watermark
+from scanner.watermark.format import CountsHits, JoinsKeys, ScoresParts, UnlabelledColumns, Watermark
 from scanner.watermark.rule import log10_p_best, log10_p_of, search
 from scanner.watermark.span_search import Limit, least_of_parts, search_parts
 from scanner.watermark.text_windows import log10_in_document, running_sums, totals
-from schemas.audit import AUDIT_COUNTS, KNOCKOFFS, PARTS
+from schemas.audit import AUDIT_COUNTS, PARTS
 
 _LOG10_ALPHA = np.log10(THRESHOLDS)
 
@@ -91,8 +90,7 @@ class HitCounts:
         for subject, sums in self._sums.items():
             of_subject = {"kind": subject.kind, "messages": subject.messages, "decoy": subject.decoy_number}
             of_subject |= {"label": subject.label, "stratum": subject.stratum, "key_id": subject.key_id}
-            thresholds = [KNOCKOFFS[subject.kind]] if subject.kind in KNOCKOFFS else DEEP_THRESHOLDS[: len(sums.hits)]
-            columns = {"threshold": thresholds, **sums.columns()}
+            columns = {"threshold": DEEP_THRESHOLDS[: len(sums.hits)], **sums.columns()}
             same = shared | subject.columns._asdict() | of_subject
             rows += [same | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
@@ -151,8 +149,6 @@ class DecoyObserver(HitCounts):
                     self._score_one(of_key, of_kind, seeds, text_of)
             if key_id in decoys.shadow_laws and len(drawn):
                 self._score_shadows(of_key, drawn)
-            if key_id in decoys.held_messages and len(drawn):
-                self._rank_held(of_key, drawn, seeds)
             if key_id in decoys.all_messages_keys and len(whole):
                 self._score_all(of_key, whole, seeds, text_of)
 
@@ -224,27 +220,6 @@ class DecoyObserver(HitCounts):
         chance, one = self._decoys.chances(law, scores.positions.scored[places], 1), np.ones(len(places))
         for message, hit in zip(messages.tolist(), hits.reshape(SHADOWS, len(places), -1), strict=True):
             self._count("shadow", scores.opened_key, cluster_sums(hit, one, chance), 1, message, key_id=key.key_id)
-
-    def _rank_held(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
-        """Rank users' messages among some that nobody has (scanner.audit.in_every_scan.controls)."""
-        key, how = scores.opened_key.key, self._decoys.kinds[scores.opened_key.key.key_id].format
-        if self._decoys.holders is None or not isinstance(how, StandsIn):
-            return
-        numbers = self._decoys.numbers(key.key_id, [seeds[d] for d in scores.documents[places].tolist()])
-        kept = numbers[:, 3] < self._decoys.ranked_share * 2.0**64
-        places, numbers = places[kept], numbers[kept]
-        if not len(places):
-            return
-        holders_of, held = self._decoys.holders.draw(key.key_id, numbers[:, 0]), self._decoys.held_messages[key.key_id]
-        positions = select_positions(scores.positions, places)
-        ranked = rank(
-            scores.opened_key.watermark, how, key.messages, scores.tokens, positions, holders_of, numbers[:, 1:3]
-        )
-        for kind, (hits, tests, chance) in count_ranks(ranked, held).items():
-            for cluster in np.unique(ranked.cluster).tolist():
-                of = ranked.cluster == cluster
-                sums = cluster_sums(hits[of, None], tests[of], chance[of, None])
-                self._count(kind, scores.opened_key, sums, key.messages, cluster, key_id=key.key_id)
 
     def _score_all(
         self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]

@@ -48,12 +48,12 @@ from scanner.results.current_rows import flags
 from scanner.results.false_discoveries import pieces_of_evidence
 from scanner.scan_plan import Plan
 from scanner.watermark.formats import format_of
-from schemas.audit import KNOCKOFFS, RESERVED_TEXT
+from schemas.audit import RESERVED_TEXT
 from schemas.registry import MasterKey, reserved_count
 from schemas.words import AuditState, Proof
 
-FAMILIES = 5
-"""Families of tests, which share the family error: decoys, messages of keys, strata, ranks, canaries."""
+FAMILIES = 4
+"""Families of tests, which share the family error: decoys, messages of keys, strata, canaries."""
 
 FALSE_SHARE_RISK = 0.025
 """Risk of each limit of the share of false flags."""
@@ -263,9 +263,6 @@ def judge_scan(
         *rate_rows(audit, held, [plan.config.false_positive_rate]),
     ]
     rows += rate_rows(audit, strata_answers(decoys, plan.config.dedup), DEEP_THRESHOLDS)
-    of_ranks = dataclasses.replace(audit, family_error=audit.family_error / len(KNOCKOFFS))
-    for kind, threshold in KNOCKOFFS.items():
-        rows += rate_rows(of_ranks, answers_of_keys(plan, decoys, kind, "users"), [threshold])
     if counted is not None and plan.canaries is not None:
         planned = planned_of(plan, plan.canaries, risk_of_row(audit) / 2)
         rows += judge_canaries(audit, counted, planned, plan.config.false_positive_rate)

@@ -249,7 +249,7 @@ def answers_of_keys(plan: Plan, decoys: pl.DataFrame, kind: str, cluster: str) -
     """Counts under keys themselves, by clusters that `decoy` numbers.
 
     For shadows, messages beyond those of keys of one message, the message is the cluster, as it is for reserved
-    messages. For knockoffs a part of the users is the cluster.
+    messages.
     """
     answers, counts = [], decoys.filter(pl.col("kind") == kind)
     for key in plan.keys:

@@ -13,7 +13,7 @@ from scanner.printable import counted
 from scanner.results.queries import ask, audits, flagged, scans
 from scanner.results.transactions import read_whole
 from scanner.storage.locations import table_uri
-from schemas.audit import DECISION, DECISION_WHOLE, KNOCKOFFS, STRATA
+from schemas.audit import DECISION, DECISION_WHOLE, STRATA
 from schemas.words import AuditState, AuditVerdict, Proof
 
 DECOY_KINDS = (
@@ -22,10 +22,10 @@ DECOY_KINDS = (
 )
 """Kinds of rows that count decoy keys, which marked nothing."""
 
-ALARMING = (*DECOY_KINDS, "reserved", "shadow", *KNOCKOFFS, *STRATA)
+ALARMING = (*DECOY_KINDS, "reserved", "shadow", *STRATA)
 """Kinds of rows that raise the alarm. The other kind, `unheld`, depends on how complete the users table is."""
 
-KEY_KINDS = ("reserved", "shadow", *KNOCKOFFS)
+KEY_KINDS = ("reserved", "shadow")
 """Kinds of rows that depend on one key of the registry, and on no decoy."""
 
 STRATUM_WORDS = dict(zip(STRATA, 2 * ("texts of scored length", "host", "tokenizer backend", "script"), strict=True))
@@ -71,12 +71,6 @@ def _cause_and_remedy(rows: Sequence[Row], unproved: int, unproved_accounts: int
         return (
             f"Of {where} p-values are too small, though of all decoys together they hold. If it is a host or a "
             "tokenizer, run `brickscan selftest` there and take it out of the cluster. Report it."
-        )
-    if all(row["kind"] in KNOCKOFFS for row in wrong):
-        return (
-            "Messages that users hold score higher than messages that nobody holds, in texts that were drawn without a "
-            "look at scores: reserved messages say too little of the false flags of this key. See whether the messages "
-            "were given by `brickscan users`, run `brickscan selftest`, and report it; a new key ends it."
         )
     if any(row["kind"] not in KEY_KINDS for row in wrong):
         return (

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from scanner.watermark.format import Format, Hits, KnownAnswers, ProofPath, StandIns, UnlabelledColumns
+from scanner.watermark.format import Format, Hits, KnownAnswers, ProofPath, UnlabelledColumns
 from scanner.watermark.laws import Binomial, Gamma, Law, least_score
 from scanner.watermark.native import nulls, secret
 from scanner.watermark.native.greenlist import GreenList
@@ -28,7 +28,7 @@ from scanner.watermark.native.gumbel import Gumbel
 from scanner.watermark.native.known_answers import GROUPS
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
 from scanner.watermark.positions import Dedup, Positions, Tokens, WholeWindows
-from schemas.registry import MAX_WINDOW, MOST_NUMBERS, RESERVED_EVERY, parse_gamma, reserved_among
+from schemas.registry import MAX_WINDOW, MOST_NUMBERS, RESERVED_EVERY, parse_gamma
 from schemas.registry import Gamma as GammaText
 
 SECONDS_A_MESSAGE = 2e-9
@@ -210,10 +210,6 @@ class GumbelFormat(NativeFormat):
         return UnlabelledColumns(self.name, self.window)
 
 
-MESSAGE_CLUSTERS = 32
-"""Clusters of the messages of a key without groups, by which stand-ins are dealt out."""
-
-
 def users_of(groups: int) -> int:
     """Fewest users that B groups have room for: a twentieth of the messages is reserved (SPEC_2 §2)."""
     return groups**2 * (RESERVED_EVERY - 1) // RESERVED_EVERY
@@ -273,18 +269,6 @@ class _NativeFormat2(NativeFormat):
     def counted(self, messages: int) -> int:
         """All messages; with groups, pairs of groups and users."""
         return messages if self.groups is None else nulls.Paired.of(self.groups).pairs
-
-    def stand_ins(self, message: int, messages: int) -> StandIns:
-        """With groups, the reserved messages of its group, which share its group steps.
-
-        Else reserved ones, or numbers beyond all.
-        """
-        if self.groups is not None:
-            group = message // self.groups
-            return StandIns(group, reserved_among(group * self.groups, (group + 1) * self.groups))
-        reserved, beyond = reserved_among(0, messages), range(messages, MOST_NUMBERS)
-        cluster = message % MESSAGE_CLUSTERS
-        return StandIns(cluster, max(reserved, beyond, key=len)[cluster::MESSAGE_CLUSTERS])
 
     def digest_fields(self) -> dict[str, object]:
         return Format.digest_fields(self)
