@@ -112,9 +112,7 @@ AUDIT_COUNTS = pa.schema(
         pa.field("message", pa.int64()),
         pa.field("text", pa.binary()),  # a keyed digest, and not `text_id`
         pa.field("account_id", pa.string()),  # null also where p is above 1e-3
-        pa.field(
-            "stratum", pa.string()
-        ),  # part of the traffic: a length, host, backend or script, in rows whose kind is one of STRATA
+        pa.field("stratum", pa.string()),  # part of the traffic: a length or host, in rows whose kind is one of STRATA
     ]
 )
 """Counts of the decoys of each shard; rows enter with the shard, exactly once, and any group of them adds up.
@@ -162,9 +160,7 @@ AUDITS = pa.schema(
         pa.field("family_error", pa.float64(), nullable=False),
         pa.field("verdict", pa.string(), nullable=False),  # an AuditVerdict
         pa.field("label", pa.string()),  # the format's label; null: all of a method together, or written before labels
-        pa.field(
-            "stratum", pa.string()
-        ),  # part of the traffic: a length, host, backend or script, in rows whose kind is one of STRATA
+        pa.field("stratum", pa.string()),  # part of the traffic: a length or host, in rows whose kind is one of STRATA
         # digest of the filter that a calibration left n-grams out by; null, as the next two: it scored all positions
         pa.field("filter_sha256", pa.string()),
         pa.field("filter_texts", pa.int64()),  # distinct texts that made an n-gram common
@@ -185,7 +181,7 @@ AUDIT_KINDS = ("law", "law_total", "law_best_total", "figure", "key", "key_messa
 
 CANARY_KINDS = ("canary_found", "canary_right", "canary_wrong")
 
-PARTS = ("length", "host", "tokenizer", "script")
+PARTS = ("length", "host")
 
 STRATA = tuple(f"{kind}_{part}" for kind in ("decoy", "decoy_all") for part in PARTS)
 

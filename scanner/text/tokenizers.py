@@ -61,10 +61,6 @@ class Tokenizer(Protocol):
     vocab_size: int
 
     @property
-    def backend(self) -> str:
-        """Name of the library that gives the tokens now."""
-
-    @property
     def reference(self) -> "HuggingFaceTokenizer":
         """The reference tokenizer, by which flags are proved."""
 
@@ -90,11 +86,6 @@ class HuggingFaceTokenizer:
         self._inner.no_padding()
         self.data = data
         self.vocab_size: int = self._inner.get_vocab_size()
-
-    @property
-    def backend(self) -> str:
-        """The library's name."""
-        return "tokenizers"
 
     @property
     def reference(self) -> "HuggingFaceTokenizer":
@@ -311,11 +302,6 @@ class FastTokenizer:
         self._trusted = True
         self._texts, self._characters = SAMPLE_TEXTS, SAMPLE_CHARACTERS  # still to be compared
         self._compare(golden_strings(data))
-
-    @property
-    def backend(self) -> str:
-        """The library that is trusted now."""
-        return "fastokens" if self._trusted else self.reference.backend
 
     def encode(self, texts: Sequence[str]) -> Tokens:
         """Tokenise D texts without special tokens: ids uint32[N], offsets int64[D+1]. Texts must hold no surrogates."""

@@ -214,7 +214,7 @@ def cost(corpus: Path, documents: int, pairs: int) -> Iterator[str]:
                 spent[run % 2].append(time.process_time() - began)
             without, with_spans = median(spent[0][1:]), median(spent[1][1:])
             yield (
-                f"{mark.label}, {name}, {tokenizer.backend}, {len(chosen)} texts: {without:.2f} s without, "
+                f"{mark.label}, {name}, {len(chosen)} texts: {without:.2f} s without, "
                 f"{with_spans:.2f} s with spans: {with_spans / without:.2f}"
             )
 

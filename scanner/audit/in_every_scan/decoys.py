@@ -12,15 +12,11 @@ A decoy key is made for one account and one set of scans whose posts are tested 
 the same key again. It is counted how often the p-value of the pooled score of all posts is below each threshold.
 """
 
-import functools
 import hashlib
 import platform
-import unicodedata
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -32,7 +28,6 @@ from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSu
 from scanner.detection.account_judge import AccountPositions, Posts
 from scanner.detection.attribution import BatchOrigin, KeyPositions, OpenedKey
 from scanner.detection.detector import Detector
-from scanner.text import Tokenizer
 from scanner.watermark import select_positions
 from scanner.watermark.format import CountsHits, JoinsKeys, ScoresParts, UnlabelledColumns, Watermark
 from scanner.watermark.rule import log10_p_best, log10_p_of, search
@@ -118,7 +113,7 @@ class DecoyObserver(HitCounts):
                 self._scored.add(digests[d])
                 seeds[d], kinds[d], every[d] = self._decoys.seed(self._piece, digests[d]), kind, all_messages
         if seeds:
-            self._score(scores, seeds, kinds, every, text_of)
+            self._score(scores, seeds, kinds, every)
         if self._detector is not None and self._decoys.whole_texts is not None:
             for d in self._decoys.whole_texts.drawn(self._piece, digests).tolist():
                 if digests[d] not in self._decided:
@@ -136,7 +131,6 @@ class DecoyObserver(HitCounts):
         seeds: dict[int, bytes],
         kinds: NDArray[np.int64],
         every: NDArray[np.bool_],
-        text_of: Callable[[int], str],
     ) -> None:
         """Score D documents: under decoys of a kind with one message (−1: none), and under every message of one."""
         decoys = self._decoys
@@ -146,11 +140,11 @@ class DecoyObserver(HitCounts):
             if key_id in decoys.one_message_keys:
                 of_kind = np.flatnonzero(kinds_of == decoys.kinds[key_id].number)
                 if len(of_kind):
-                    self._score_one(of_key, of_kind, seeds, text_of)
+                    self._score_one(of_key, of_kind, seeds)
             if key_id in decoys.shadow_laws and len(drawn):
                 self._score_shadows(of_key, drawn)
             if key_id in decoys.all_messages_keys and len(whole):
-                self._score_all(of_key, whole, seeds, text_of)
+                self._score_all(of_key, whole, seeds)
 
     def rows(self) -> list[pa.RecordBatch]:
         """The counts of the piece, as rows of AUDIT_COUNTS."""
@@ -167,9 +161,7 @@ class DecoyObserver(HitCounts):
             )
         self._waiting_texts = {}
 
-    def _score_one(
-        self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
-    ) -> None:
+    def _score_one(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         key, kind = scores.opened_key.key, self._decoys.kinds[scores.opened_key.key.key_id]
         score, terms, best = list[NDArray[np.generic]](), list[NDArray[np.float64]](), np.empty(0)
         of_places = [seeds[d] for d in scores.documents[places].tolist()]
@@ -188,7 +180,7 @@ class DecoyObserver(HitCounts):
             best = least_of_parts(law, sums, positions, scores.parts.of_documents(places))
         hits = log10_p_best(law, np.concatenate(score), positions.scored, 1)[:, None] <= _LOG10_ALPHA[None, :]
         chance = self._decoys.chances(law, positions.scored, 1)
-        self._count_parts("decoy", scores, places, hits, np.ones(len(places)), chance, text_of)
+        self._count_parts("decoy", scores, places, hits, np.ones(len(places)), chance)
         self._count_spans(scores, places, best, 1)
 
     def _count_parts(
@@ -199,12 +191,10 @@ class DecoyObserver(HitCounts):
         hits: NDArray[np.generic],
         tests: NDArray[np.generic],
         chance: NDArray[np.float64],
-        text_of: Callable[[int], str],
     ) -> None:
         """Count hits of single messages, and once more by parts of the traffic. Arguments as of `cluster_sums`."""
         self._count(kind, scores.opened_key, cluster_sums(hits, tests, chance), 1)
-        scored, documents = scores.positions.scored[places], scores.documents[places].tolist()
-        for part, names in strata(scored, scores.opened_key.tokenizer, text_of, documents):
+        for part, names in strata(scores.positions.scored[places]):
             for name in np.unique(names).tolist():
                 of = names == name
                 sums = cluster_sums(hits[of], tests[of], chance[of])
@@ -221,9 +211,7 @@ class DecoyObserver(HitCounts):
         for message, hit in zip(messages.tolist(), hits.reshape(SHADOWS, len(places), -1), strict=True):
             self._count("shadow", scores.opened_key, cluster_sums(hit, one, chance), 1, message, key_id=key.key_id)
 
-    def _score_all(
-        self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
-    ) -> None:
+    def _score_all(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         key, scored = scores.opened_key.key, scores.positions.scored[places]
         kind = self._decoys.kinds[key.key_id]
         of_places = [seeds[d] for d in scores.documents[places].tolist()]
@@ -252,7 +240,7 @@ class DecoyObserver(HitCounts):
             hits = kind.format.count_all(secrets, scores.tokens, positions, key.messages, critical)
             chance = self._decoys.chances(kind.law, scored, 1, DEEP_THRESHOLDS)
             counted = np.full(len(scored), kind.format.counted(key.messages))
-            self._count_parts("decoy_all", scores, places, hits, counted, chance, text_of)
+            self._count_parts("decoy_all", scores, places, hits, counted, chance)
 
     def _count_spans(self, scores: KeyPositions, places: NDArray[np.int64], best: ArrayLike, messages: int) -> None:
         """Count the smallest p of any part of each document, log10, by the p-value that a span would have."""
@@ -293,9 +281,8 @@ class LevelDecoyObserver(DecoyObserver):
         seeds: dict[int, bytes],
         kinds: NDArray[np.int64],
         every: NDArray[np.bool_],
-        text_of: Callable[[int], str],
     ) -> None:
-        del every, text_of
+        del every
         for of_key in scores:
             key_id = of_key.opened_key.key.key_id
             if key_id in self._decoys.one_message_keys:
@@ -324,9 +311,10 @@ class Rehearsal(DecoyObserver):
 
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
         """Score all texts under every kind of key, as some text of the scan will be."""
+        del text_of
         seeds, every = dict(enumerate(digests)), np.full(len(digests), self._decoys.draws_all)
         for number in range(len(self._decoys.one_message_keys)):
-            self._score(scores, seeds, np.full(len(digests), number), every & (number == 0), text_of)
+            self._score(scores, seeds, np.full(len(digests), number), every & (number == 0))
 
 
 class AccountDecoyObserver(HitCounts):
@@ -364,41 +352,12 @@ class AccountDecoyObserver(HitCounts):
         self._count("decoy_accounts", subject.opened_key, sums, 1)
 
 
-SCRIPT_LETTERS = 64
-"""First letters of a text that decide its script."""
+def strata(scored: NDArray[np.int64]) -> Iterator[tuple[str, NDArray[np.str_]]]:
+    """Yield parts of the traffic (schemas.audit.PARTS), each with the stratum of every one of D documents: str[D].
 
-_LOOKED_AT = 1024  # characters among which the letters are looked for
-
-_SCRIPTS = (
-    *("LATIN", "CYRILLIC", "GREEK", "ARABIC", "HEBREW", "DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "THAI"),
-    *("HANGUL", "HIRAGANA", "KATAKANA", "CJK", "GEORGIAN", "ARMENIAN", "ETHIOPIC", "KHMER", "MYANMAR"),
-)
-
-
-def script_of(text: str) -> str:
-    """The script of most of a text's first letters, as Unicode names them; `other`, or `none` where it has none."""
-    letters = "".join(islice(filter(str.isalpha, text[:_LOOKED_AT]), SCRIPT_LETTERS))
-    if letters.isascii():
-        return "LATIN" if letters else "none"
-    ((most, _),) = Counter(map(_script_of_letter, letters)).most_common(1)
-    return most if most in _SCRIPTS else "other"
-
-
-@functools.lru_cache(maxsize=4096)
-def _script_of_letter(letter: str) -> str:
-    return "LATIN" if letter.isascii() else unicodedata.name(letter, "other").split()[0]
-
-
-def strata(
-    scored: NDArray[np.int64], tokenizer: Tokenizer, text_of: Callable[[int], str], documents: Sequence[int]
-) -> Iterator[tuple[str, NDArray[np.str_]]]:
-    """Parts of the traffic (schemas.audit.PARTS), each with the stratum of every one of D documents: str[D].
-
-    scored: positions, int64[D], each above 0; documents: which of the batch the D documents are.
+    scored: positions, int64[D], each above 0.
     """
-    length, host, backend, script = PARTS
+    length, host = PARTS
     low = 2 ** np.floor(np.log2(scored)).astype(np.int64)
     yield length, np.array([f"{least}-{2 * least - 1}" for least in low.tolist()])
     yield host, np.full(len(scored), platform.node() or "unnamed")
-    yield backend, np.full(len(scored), tokenizer.backend)
-    yield script, np.array([script_of(text_of(document)) for document in documents])

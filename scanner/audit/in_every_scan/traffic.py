@@ -1,7 +1,7 @@
 """Counts over distinct texts, answers of shards, and parts of the traffic that are judged alone.
 
 Each document that is scored under a decoy, with one message or with all of them one by one, falls into a stratum of
-every kind: by scored length, host, tokenizer backend, and script.
+both kinds: by scored length, and by host.
 
 A document whose best message is reserved names nobody. For text that nobody marked, its probability is the share of
 reserved messages. P(best message reserved and p ≤ α) ≤ Σ over reserved messages of P(that message's own p ≤ a, and the

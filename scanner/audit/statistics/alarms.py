@@ -28,7 +28,7 @@ ALARMING = (*DECOY_KINDS, "reserved", "shadow", *STRATA)
 KEY_KINDS = ("reserved", "shadow")
 """Kinds of rows that depend on one key of the registry, and on no decoy."""
 
-STRATUM_WORDS = dict(zip(STRATA, 2 * ("texts of scored length", "host", "tokenizer backend", "script"), strict=True))
+STRATUM_WORDS = dict(zip(STRATA, 2 * ("texts of scored length", "host"), strict=True))
 
 USE_NO_FLAG = "Use no flag of this scan."
 
@@ -69,8 +69,8 @@ def _cause_and_remedy(rows: Sequence[Row], unproved: int, unproved_accounts: int
     if all(row["kind"] in STRATA for row in wrong):
         where = ", ".join(sorted({f"{STRATUM_WORDS[row['kind']]} {row['stratum']}" for row in wrong}))
         return (
-            f"Of {where} p-values are too small, though of all decoys together they hold. If it is a host or a "
-            "tokenizer, run `brickscan selftest` there and take it out of the cluster. Report it."
+            f"Of {where} p-values are too small, though of all decoys together they hold. If it is a host, "
+            "run `brickscan selftest` there and take it out of the cluster. Report it."
         )
     if any(row["kind"] not in KEY_KINDS for row in wrong):
         return (
