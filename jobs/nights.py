@@ -215,7 +215,7 @@ def _no_decoys(row: Mapping[str, Any]) -> str:
     """Why a scan had no decoys, as far as its row shows."""
     if row["documents"] <= row["too_short"] + (row["filtered"] or 0) + row["quarantined"]:
         return "it scored no document; all that it read was too short, made so by the filter, or is in quarantine"
-    return "the registry has no audit secret (`brickscan keys audit-secret`), or audit.share is 0"
+    return "the registry has no audit secret (`brickscan keys audit-secret`), or shares in [audit] are 0"
 
 
 def _undone(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:

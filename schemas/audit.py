@@ -201,7 +201,7 @@ LIVE_AUDIT_KINDS = (
   variant or part
 - decision_whole: the same, where parts are tested or texts normalised: texts that normalising leaves as they are →
   that of the whole text
-- decoy: a text under a key of its own, with one message → p of that message
+- decoy: a text under a key of its own, with one message, where the key under test has one → p of that message
 - decoy_best, decoy_all: a text under a key of its own, with all messages → p of the best; p of each, or of each pair
   of group and user
 - decoy_spans: the windows of a document, under one message and under all → p of the best window

@@ -113,9 +113,12 @@ class WeightsByConfig(_ConfigTable):
 class ScanAuditConfig(_ConfigTable):
     """The audit in every scan: how many documents are also scored under decoy keys, and when it raises an alarm."""
 
-    # share of the documents, one message each; 50,000 at least, where the input has so many; 0: no decoys
+    # share of the documents, under keys of one message, and of accounts and of texts that a model reads; 50,000
+    # documents at least, where the input has so many; 0: none
     share: Annotated[float, Field(ge=0, le=1)] = 0.02
-    all_messages_share: Annotated[float, Field(ge=0, le=1)] = 0.01  # share of the documents, under all messages
+    # share of the documents, under keys of several messages, with all of them; 500 documents at least, where the input
+    # has so many; 0: none
+    all_messages_share: Annotated[float, Field(ge=0, le=1)] = 0.01
     decisions_share: Annotated[float, Field(ge=0, le=1)] = 0.005  # share of the documents, decided whole under decoys
     family_error: Annotated[float, Field(gt=0, lt=0.5)] = 0.001  # probability that a scan whose law holds ends in alarm
     require_admission: bool = False  # refuse keys that never passed an audit (brickscan keys admit)

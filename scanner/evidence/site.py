@@ -92,10 +92,10 @@ class Night:
     @property
     def holds_down_to(self) -> float | None:
         """Down to which p every kind of decoy shows the rates to hold; None: there are too few to tell."""
-        of_labels: dict[str | None, list[Mapping[str, Any]]] = {}
+        of_kinds: dict[tuple[str, str | None], list[Mapping[str, Any]]] = {}
         for row in self.rates:
-            of_labels.setdefault(row["label"], []).append(row)
-        known = [holds_down_to(rows) for rows in of_labels.values()]
+            of_kinds.setdefault((row["kind"], row["label"]), []).append(row)
+        known = [holds_down_to(rows) for rows in of_kinds.values()]
         least = [down_to for down_to in known if down_to is not None]
         return max(least) if least and len(least) == len(known) else None
 
@@ -262,8 +262,10 @@ def _light(
 
 
 def _rates(results: str, ids: list[str]) -> Sequence[Mapping[str, Any]]:
-    of_decoys = (pl.col("kind") == "decoy") & (pl.col("measure") == "rate") & pl.col("audit_id").is_in(ids)
-    rows = ask(results, lambda: audits(results).filter(of_decoys).sort("audit_id", "label", "threshold").collect())
+    of_messages = pl.col("kind").is_in(["decoy", "decoy_all"])
+    of_decoys = of_messages & (pl.col("measure") == "rate") & pl.col("audit_id").is_in(ids)
+    order = ("audit_id", "kind", "label", "threshold")
+    rows = ask(results, lambda: audits(results).filter(of_decoys).sort(order).collect())
     last = rows.filter(pl.col("audit_id") == rows["audit_id"].last()).to_dicts() if len(rows) else []
     refuse_impossible_audits(last)
     return last

@@ -125,7 +125,7 @@ def test_a_format_whose_messages_share_nothing_is_not_framed(night, monkeypatch)
 def test_where_the_law_is_not_known_to_hold_there_is_an_alarm(night):
     untested = night._replace(decoys=night.decoys.clear())
     assert judged(untested, ["eve"] * FRAMED).state == "alarm"
-    many = pl.when(pl.col("kind") == "decoy").then(pl.col("tests")).otherwise(pl.col("hits"))
+    many = pl.when(pl.col("kind") == "decoy_best").then(pl.col("tests")).otherwise(pl.col("hits"))
     broken = night._replace(decoys=night.decoys.with_columns(hits=many, hh=many.cast(pl.Float64)))
     audit = judged(broken, ["eve"] * FRAMED)
     assert audit.state == "alarm"

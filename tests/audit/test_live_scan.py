@@ -97,7 +97,7 @@ def test_a_broken_law_ends_with_code_3_a_sentence_and_a_state_beside_every_flag(
     last = results.scans(plan.results).collect().row(-1, named=True)
     assert (last["exit_code"], last["audit"], last["audited_scans"]) == (3, "alarm", [outcome.scan_id])
     rows = results.audits(plan.results).filter(pl.col("audit_id") == outcome.scan_id).collect()
-    assert "too small" in rows.filter(pl.col("kind") == "decoy")["verdict"].to_list()
+    assert "too small" in rows.filter(pl.col("kind") == "decoy_best")["verdict"].to_list()
     assert results.verdicts(plan.results).collect().height == 9000  # an alarm removes no verdicts
     assert set(results.flagged(plan.results).collect()["audit"]) == {"alarm"}
     out = call("flagged", config, "--limit", 2)[1]
@@ -148,7 +148,7 @@ def test_a_resumed_night_is_judged_as_a_whole_and_counts_each_shard_once(config,
     last = results.scans(plan.results).collect().row(-1, named=True)
     assert set(last["audited_scans"]) == {first["scan_id"], outcome.scan_id}
     tests = {row["kind"]: row["tests"] for row in outcome.audit.rows}
-    assert tests["decoy"] == outcome.audit.traffic.texts == 160
+    assert tests["decoy_best"] == outcome.audit.traffic.texts == 160
     assert set(results.flagged(plan.results).collect()["audit"]) == {"no alarm"}
 
     nothing_new = run_scan(plan, lambda work, totals: None)
@@ -172,7 +172,7 @@ def test_who_scans_a_part_of_what_an_interrupted_scan_committed_judges_all_of_th
     outcome = run_scan(part, lambda work, totals: None)
     assert outcome.work.skipped == outcome.work.shards == 1
     assert outcome.audit.traffic.texts == 120
-    assert {row["tests"] for row in outcome.audit.rows if row["kind"] == "decoy"} == {120}
+    assert {row["tests"] for row in outcome.audit.rows if row["kind"] == "decoy_best"} == {120}
     assert set(results.flagged(part.results).collect()["audit"]) == {"no alarm"}
     write(config, "d", short(human_texts, 40))
     config.write_text(CONFIG.replace('"in"', '"in/d.parquet"'))
@@ -219,7 +219,7 @@ def test_the_audit_secret_is_rotated_between_two_scans(config, human_texts):
     assert (second.work.shards, second.work.skipped) == (2, 1)
 
     def decoys(outcome: ScanOutcome) -> int:
-        return max(row["tests"] for row in outcome.audit.rows if row["kind"] == "decoy")
+        return max(row["tests"] for row in outcome.audit.rows if row["kind"] == "decoy_best")
 
     assert decoys(first) == 40
     assert decoys(second) == 80

@@ -35,9 +35,7 @@ def test_the_law_of_spans_is_tested_in_every_scan_and_holds(tmp_path, human_text
     assert set(counts["messages"]) == {1, 40}
     judged = [row for row in audit.rows if row["kind"] == "decoy_spans"]
     assert {row["verdict"] for row in judged} <= {"holds", "conservative", "undecided"}
-    (often,) = (
-        row for row in judged if row["label"] == "gumbel-v2;h=4" and row["messages"] == 1 and row["threshold"] == 0.1
-    )
+    (often,) = (row for row in judged if row["label"] == "gumbel-v2;h=4" and row["threshold"] == 0.1)
     assert often["hits"] > often["tests"] / 300
 
 
@@ -82,8 +80,9 @@ def test_decoys_of_a_batch_count_what_each_counts_by_itself(tmp_path, human_text
         compared.append(len(places))
         score_one(counts, scores, places, *others)
 
+    keys = (Key(1, format="greenlist-v2"), Key(1, format="gumbel-v2"))
     plan = make(
-        tmp_path, ["\n\n".join(pieces(human_texts, 40, 300, 20)[i : i + 2]) for i in range(299)], *KEYS, more=LOOKS
+        tmp_path, ["\n\n".join(pieces(human_texts, 40, 300, 20)[i : i + 2]) for i in range(299)], *keys, more=LOOKS
     )
     counts_of = [decoys.DecoyObserver(open_decoys(plan), BatchOrigin("", "", ""), 0) for _ in range(2)]
     monkeypatch.setattr(decoys.DecoyObserver, "_score_one", both)

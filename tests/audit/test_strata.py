@@ -34,7 +34,7 @@ def wrong(audit) -> set[tuple]:
 
 
 def test_strata_of_a_kind_add_up_to_all_decoys(tmp_path, texts):
-    plan = make(tmp_path, texts[:300], Key(20))
+    plan = make(tmp_path, texts[:300], Key(20), Key(1))
     audit = scan(plan, parts=3)
     assert audit.state == "no alarm"
     counts = results.audit_counts(plan.results).collect()
@@ -76,7 +76,7 @@ def test_one_sick_host_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, 
 
 @pytest.mark.costly
 def test_p_of_long_texts_that_is_a_little_too_small_is_seen_under_all_messages(tmp_path, texts, monkeypatch):
-    """p × 0.7 of 64 tokens and more, one text in ten: 400 scores of one message say nothing, 3,200,000 of pairs do."""
+    """p × 0.7 of 64 tokens and more, one text in ten: 400 documents, and 3,200,000 pairs of group and user."""
     key = Key(400, format="gumbel-v2", groups=20)
     assert scan(make(tmp_path, texts, key), "sound").state == "no alarm"
     critical = Decoys.critical
@@ -91,7 +91,6 @@ def test_p_of_long_texts_that_is_a_little_too_small_is_seen_under_all_messages(t
     audit = scan(make(tmp_path / "wrong", texts, key), "wrong")
     assert audit.state == "alarm"
     assert ("decoy_all_length", "64-127") in wrong(audit)
-    assert not {kind for kind, _ in wrong(audit)} & {"decoy", "decoy_length"}
 
 
 def test_one_wrong_length_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, monkeypatch):

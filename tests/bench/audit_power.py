@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.decoy_keys import share_of
+from scanner.audit.in_every_scan.decoy_keys import FEWEST_DOCUMENTS, share_of
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.in_every_scan.traffic import single_p
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS
@@ -38,8 +38,8 @@ FACTORS = (0.9, 0.8, 0.7, 0.5)
 _HALVINGS = 17  # steps of bisection: r is exact to a five-thousandth over twelve decades
 _AUDIT = ScanAuditConfig()
 _OF_FAMILY = _AUDIT.family_error / FAMILIES
-RISK = _OF_FAMILY / (2 * len(THRESHOLDS) + len(DEEP_THRESHOLDS))
-"""One level's part of the error of decoys: one message, the best of all, all."""
+RISK = _OF_FAMILY / (len(THRESHOLDS) + len(DEEP_THRESHOLDS))
+"""One level's part of the error of decoys of a key with many messages: the best of all, all."""
 
 
 class Row(NamedTuple):
@@ -100,8 +100,8 @@ def smallest(row: Row | Nights, level: int, nights: int, seed: int) -> float:
 
 
 def decoys_of_one(documents: int, risk: float = RISK) -> Row:
-    """Decoys of one message: each document is a test."""
-    tests = round(documents * share_of(_AUDIT.share, documents))
+    """Decoys of a key of one message: each document is a test."""
+    tests = round(documents * share_of(_AUDIT.share, FEWEST_DOCUMENTS, documents))
     return Row("decoys of one message", THRESHOLDS, tests, tests, np.array(THRESHOLDS), risk)
 
 
@@ -170,8 +170,8 @@ def _print_quiet(documents: int, nights: Nights) -> None:
 
 
 def _print_parts(documents: int, of_pairs: Nights) -> None:
-    """How many nights see p-values times a factor in a part of the traffic, by both kinds of decoys."""
-    rows = len(PARTS) * STRATA_OF_A_PART * (len(THRESHOLDS) + len(DEEP_THRESHOLDS))
+    """How many nights see p-values times a factor in a part of the traffic, under a key of one message and of many."""
+    rows = len(PARTS) * STRATA_OF_A_PART * len(DEEP_THRESHOLDS)
     of_one = decoys_of_one(documents)
     tests = round(PART * of_one.tests)
     of_one = of_one._replace(tests=tests, clusters=tests, risk=_OF_FAMILY / rows)

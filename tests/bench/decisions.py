@@ -117,10 +117,8 @@ def _line(words: np.ndarray, case: tuple[int, dict[str, Any], str], options: arg
 
 def _power(expected: float, used: float) -> None:
     """Print the least factors that are seen, by documents and threshold."""
-    audit, rows = (
-        ScanAuditConfig(),
-        3 * len(THRESHOLDS) + len(DEEP_THRESHOLDS),
-    )  # decisions, one message, the best of all, all
+    # decisions, the best of all messages, all messages
+    audit, rows = ScanAuditConfig(), 2 * len(THRESHOLDS) + len(DEEP_THRESHOLDS)
     for documents in (10**5, 10**6, 10**7):
         tests = documents * audit.decisions_share
         groups = documents / MAX_ROWS * np.ceil(MAX_ROWS * audit.decisions_share / TEXTS_A_DRAW)

@@ -21,7 +21,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from scanner.audit.in_every_scan.decoy_keys import REACH_OF_GROUPS, share_of
+from scanner.audit.in_every_scan.decoy_keys import FEWEST_DOCUMENTS_ALL_MESSAGES, REACH_OF_GROUPS, share_of
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.in_every_scan.traffic import single_p
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS
@@ -134,21 +134,14 @@ def controls(fault: Fault, documents: int = N) -> Iterator[tuple[str, list[tuple
     """Rows of each control in a night of so many documents, each with its chances under a fault."""
     audit, alpha, deep = ScanAuditConfig(), np.array(THRESHOLDS), np.array(DEEP_THRESHOLDS)
     share = audit.family_error / FAMILIES
-    risk = share / (
-        8 * len(THRESHOLDS) + 2 * len(DEEP_THRESHOLDS)
-    )  # two formats: one message, best, all, parts; decisions twice
-    # at least 50,000 under decoys of one message, which are all of the usual night
-    each, of_all = (
-        round(documents * share_of(audit.share, documents)) // KEYS,
-        round(documents * audit.all_messages_share),
-    )
-    one = Row("one", THRESHOLDS, each, each, alpha, risk)
+    risk = share / (6 * len(THRESHOLDS) + 2 * len(DEEP_THRESHOLDS))  # two formats: best, all, parts; decisions twice
+    of_all = round(documents * share_of(audit.all_messages_share, FEWEST_DOCUMENTS_ALL_MESSAGES, documents))
     best = Row("best", THRESHOLDS, of_all, of_all, alpha, risk)
     every = Row("all", DEEP_THRESHOLDS, of_all * COUNTED, of_all, deep, risk)
-    parts = Row("parts", THRESHOLDS, each, each, alpha, risk)
+    parts = Row("parts", THRESHOLDS, of_all, of_all, alpha, risk)
     shared = FAULTS[0] if fault.detector else fault
     of_parts, of_best = -np.expm1(LOOKS / 2 / shared.looks * np.log1p(-alpha)), shared.best(fault.law, 1) * REACHED
-    decoys = [(parts, of_parts), (one, fault.law(alpha)), (best, of_best), (every, fault.law(deep))]
+    decoys = [(parts, of_parts), (best, of_best), (every, fault.law(deep))]
     yield "decoys", decoys
     decided, levels = round(documents * audit.decisions_share), -np.expm1(np.log1p(-alpha) / (KEYS * UNITS))
     limits = np.select([levels >= least for least, _ in REACH_OF_GROUPS], [most for _, most in REACH_OF_GROUPS], 1.0)
@@ -169,9 +162,9 @@ def controls(fault: Fault, documents: int = N) -> Iterator[tuple[str, list[tuple
     wrong = fault.verdict(single_p(THRESHOLDS, fault.messages, fault.keys * UNITS)) * REACHED
     reserved = Row("", THRESHOLDS, documents * count, count, own * REACHED, share / (KEYS * len(THRESHOLDS)), KEY_BOUND)
     yield "reserved", [(reserved, np.minimum(wrong, 0.5))]
-    long, of_parts = round(KEYS * each * LONG), share / (2 * STRATA_ROWS * len(THRESHOLDS))
-    # those with one message: what decoys with all messages see of parts comes on top
-    yield "strata", [(Row("", THRESHOLDS, long, long, alpha, of_parts), (fault.long(alpha) + alpha) / 2)]
+    long, of_parts = round(KEYS * of_all * LONG), share / (STRATA_ROWS * len(DEEP_THRESHOLDS))
+    of_long = Row("", DEEP_THRESHOLDS, long * COUNTED, long, deep, of_parts)
+    yield "strata", [(of_long, (fault.long(deep) + deep) / 2)]
 
 
 def alarms(fault: Fault, nights: int, documents: int = N) -> list[float]:

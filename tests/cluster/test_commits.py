@@ -197,7 +197,7 @@ def test_a_loser_that_dies_before_it_settles_is_settled_by_the_next_scan(night, 
 
 @pytest.mark.parametrize("winner_first", [True, False])
 def test_an_audit_counts_the_winner_alone_while_nobody_has_settled(night, plan, monkeypatch, winner_first):
-    night.configure(more='keys = ["gum"]', audit="share = 1.0")
+    night.configure(more='keys = ["gum"]', audit="all_messages_share = 1.0")
     plan = night.plan()
     loser, winner = run(plan, "loser", 2), run(plan, "winner", None)
     if winner_first:
@@ -211,7 +211,9 @@ def test_an_audit_counts_the_winner_alone_while_nobody_has_settled(night, plan, 
     winner.flush()
     assert set(results.audit_counts(plan.results).collect()["scan_id"]) == {"loser", "winner"}
     audit = audit_scan(plan, "winner", [shard.shard_id for shard in shards(plan)])
-    assert {row["tests"] for row in audit.rows if row["kind"] == "decoy"} == {audit.traffic.texts} == {2 * (ROWS - 1)}
+    assert (
+        {row["tests"] for row in audit.rows if row["kind"] == "decoy_best"} == {audit.traffic.texts} == {2 * (ROWS - 1)}
+    )
 
 
 def test_two_drivers_that_go_on_after_a_death(night, plan, monkeypatch):

@@ -146,7 +146,7 @@ def test_one_document_of_a_slow_shard_is_to_blame():
 
 
 def test_pieces_have_the_rows_of_their_shard_and_are_committed_once(night, plain, marked):
-    night.configure(audit="share = 1.0")
+    night.configure(audit="all_messages_share = 1.0")
     texts = [plain(40, i) for i in range(70)] + [marked(3, 120, i) for i in range(5)]
     night.write("a", [*texts[:35], None, *texts[35:]], row_group=32)
     plan = night.plan()
@@ -168,7 +168,9 @@ def test_pieces_have_the_rows_of_their_shard_and_are_committed_once(night, plain
         assert pieces == (1 if pace is None else 6)
         committer.flush()
         kept = read_whole(plan.results, "shards").select("documents", "flagged", "tokens", "quarantined").collect()
-        audit = read_whole(plan.results, "audit_counts").filter(kind="decoy").select(pl.col("tests").sum()).collect()
+        audit = (
+            read_whole(plan.results, "audit_counts").filter(kind="decoy_best").select(pl.col("tests").sum()).collect()
+        )
         rows[name] = night.verdicts(), night.quarantine().drop("scan_id", "scanned_at"), kept, audit
         shutil.rmtree(plan.results)
     assert same(rows["whole"][0], rows["pieces"][0])

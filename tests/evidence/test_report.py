@@ -219,7 +219,7 @@ def test_too_few_decoys_are_told_as_such():
 
     def down_to(*verdicts: str) -> float | None:
         rates = [
-            {"label": label, "threshold": 10.0**-k, "verdict": verdict}
+            {"kind": "decoy_all", "label": label, "threshold": 10.0**-k, "verdict": verdict}
             for label, of_label in zip("ab", verdicts, strict=False)
             for k, verdict in enumerate(of_label.split(), start=1)
         ]

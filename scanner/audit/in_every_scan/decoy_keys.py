@@ -218,6 +218,9 @@ FEWEST_DOCUMENTS = 50_000
 """Fewest documents that are scored with one message, where the input has so many: fewer say too little about a night.
 """
 
+FEWEST_DOCUMENTS_ALL_MESSAGES = 500
+"""Fewest documents that are scored with all messages, where the input has so many. Each has a p-value a message."""
+
 SHADOWS = 20
 """Messages that are scored under a key of one message besides its own."""
 
@@ -243,7 +246,8 @@ class Decoys:
         secret: 16 to 64 bytes.
         keys: the keys under test. Decoys have their formats, if these have a law and draw keys.
         dedup: as the verdicts have it.
-        share: share of the documents that are scored with one message, each under a decoy of one kind of key.
+        share: share of the documents that are scored with one message, each under a decoy of one kind of key; of keys
+            that have several messages only where each of these cannot be counted.
         all_messages_share: share of the documents that are scored with all messages, under a decoy of each kind of key.
         whole_texts: draws the documents that go through the whole detector; None: none is.
     """
@@ -264,11 +268,13 @@ class Decoys:
         self._chances, self._critical = RowMemory(), RowMemory()
         # keys of one kind share their decoys: the first of each kind brings tokens and positions
         self.kinds: dict[str, DecoyKind] = {}
+        self.first_keys: set[str] = set()
         self.one_message_keys: set[str] = set()
         self.all_messages_keys: set[str] = set()
         self.shadow_laws: dict[str, Law] = {}
         self.whole_texts = whole_texts
         of_name: dict[str, DecoyKind] = {}
+        one_message_kinds: set[str] = set()
         kinds_and_messages: set[tuple[str, int]] = set()
         for key in keys:
             how, name = format_of(key), kind_of(key)
@@ -277,6 +283,9 @@ class Decoys:
                 continue
             if name not in of_name:
                 of_name[name] = DecoyKind(name, len(of_name), how, law, how.draw_key)
+                self.first_keys.add(key.key_id)
+            if name not in one_message_kinds and (key.messages == 1 or not isinstance(how, CountsHits)):
+                one_message_kinds.add(name)
                 self.one_message_keys.add(key.key_id)
             if (name, key.messages) not in kinds_and_messages and key.messages > 1:
                 self.all_messages_keys.add(key.key_id)
@@ -286,7 +295,7 @@ class Decoys:
             kinds_and_messages.add((name, key.messages))
 
     def __repr__(self) -> str:
-        return f"Decoys({len(self.one_message_keys)} kinds of keys)"
+        return f"Decoys({len(self.first_keys)} kinds of keys)"
 
     @property
     def draws_all(self) -> bool:
@@ -299,7 +308,7 @@ class Decoys:
         numbers = draw_numbers(data, digests)
         for d in np.flatnonzero(numbers < np.uint64(max(self._limits))).tolist():
             number = int(numbers[d])
-            kind = number * len(self.one_message_keys) // self._limits[0] if number < self._limits[0] else -1
+            kind = number * len(self.first_keys) // self._limits[0] if number < self._limits[0] else -1
             yield d, kind, number < self._limits[1]
 
     def seed(self, piece: bytes, digest: bytes) -> bytes:
@@ -352,16 +361,19 @@ def open_decoys(plan: Plan) -> Decoys | None:
     if not (how.share or how.all_messages_share or how.decisions_share):
         return None
     secret = read_secret(plan.audit_secret, plan.registry)
-    share = share_of(how.share, plan.documents)
-    whole_texts = WholeTextDecoys(secret, plan) or None
-    return Decoys(secret, plan.keys, plan.config.dedup, share, how.all_messages_share, whole_texts=whole_texts)
+    share = share_of(how.share, FEWEST_DOCUMENTS, plan.documents)
+    of_all = share_of(how.all_messages_share, FEWEST_DOCUMENTS_ALL_MESSAGES, plan.documents)
+    return Decoys(
+        secret, plan.keys, plan.config.dedup, share, of_all, whole_texts=WholeTextDecoys(secret, plan) or None
+    )
 
 
-def share_of(configured: float, documents: int | None) -> float:
-    """The share of the documents that is scored with one message: as configured, and FEWEST_DOCUMENTS at least.
+def share_of(configured: float, fewest: int, documents: int | None) -> float:
+    """Return the share of the documents that is scored: as configured, and so many documents at least.
 
     Args:
         configured: the configured share; 0: no document is scored.
+        fewest: fewest documents to score, where the input has so many.
         documents: how many the input has; None: unknown.
     """
-    return max(configured, min(1.0, FEWEST_DOCUMENTS / documents)) if configured and documents else configured
+    return max(configured, min(1.0, fewest / documents)) if configured and documents else configured

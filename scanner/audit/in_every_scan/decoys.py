@@ -285,7 +285,7 @@ class LevelDecoyObserver(DecoyObserver):
         del every
         for of_key in scores:
             key_id = of_key.opened_key.key.key_id
-            if key_id in self._decoys.one_message_keys:
+            if key_id in self._decoys.first_keys:
                 number = self._decoys.kinds[key_id].number
                 self._score_by_levels(of_key, np.flatnonzero(kinds[of_key.documents] == number), seeds)
 
@@ -313,7 +313,7 @@ class Rehearsal(DecoyObserver):
         """Score all texts under every kind of key, as some text of the scan will be."""
         del text_of
         seeds, every = dict(enumerate(digests)), np.full(len(digests), self._decoys.draws_all)
-        for number in range(len(self._decoys.one_message_keys)):
+        for number in range(len(self._decoys.first_keys)):
             self._score(scores, seeds, np.full(len(digests), number), every & (number == 0))
 
 
@@ -333,7 +333,7 @@ class AccountDecoyObserver(HitCounts):
         drawn = [(account, kind) for account, kind, _ in self._decoys.drawn(self._piece, digests)]
         for subject in under_keys:
             key_id = subject.opened_key.key.key_id
-            if key_id in self._decoys.one_message_keys:
+            if key_id in self._decoys.first_keys:
                 number = self._decoys.kinds[key_id].number
                 accounts = [account for account, kind in drawn if kind == number]
                 if accounts:

@@ -81,7 +81,7 @@ class ScanAudit:
 
     def fields(self) -> dict[str, object]:
         """Numbers of the result for logs; no text among them holds a blank."""
-        of_documents = [row for row in self.rows if row["kind"] == "decoy"]
+        of_documents = [row for row in self.rows if row["kind"] in ("decoy", "decoy_best")]
         return {
             "state": self.state.replace(" ", "_"),
             "alarms": len(self._wrong_rows())

@@ -85,7 +85,7 @@ def _cause_and_remedy(rows: Sequence[Row], unproved: int, unproved_accounts: int
         )
     return (
         "Messages that were never given hit too often, and there are too few decoys to tell a broken law from a bad "
-        "key. Run `brickscan selftest`, check that decoys are scored (`brickscan keys audit-secret`, audit.share), and "
+        "key. Run `brickscan selftest`, check that decoys are scored (`brickscan keys audit-secret`, [audit]), and "
         "see by `brickscan calibrate` whether the key fits common n-grams."
     )
 
