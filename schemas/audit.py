@@ -95,8 +95,6 @@ AUDIT_COUNTS = pa.schema(
         pa.field("window", pa.int64(), nullable=False),
         pa.field("dedup", pa.string(), nullable=False),
         pa.field("messages", pa.int64(), nullable=False),  # messages that each p-value is corrected for
-        # number of a shadow (a message beyond the key's); null: a key a document
-        pa.field("decoy", pa.int64()),
         pa.field("threshold", pa.float64(), nullable=False),  # of p
         pa.field("texts", pa.int64(), nullable=False),  # distinct texts of the piece of a shard; of decisions: groups
         pa.field("tests", pa.int64(), nullable=False),  # one for each text; for decoy_all one for each score
@@ -192,7 +190,7 @@ DECISION_WHOLE = "decision_whole"
 LIVE_AUDIT_KINDS = (
     *(DECISION, DECISION_WHOLE),
     *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_weighed", *STRATA),
-    *("reserved", "shadow", "unheld"),
+    *("reserved", "unheld"),
     *CANARY_KINDS,
 )
 """Kinds of the rows of a scan, whose id is then the audit's, what is scored → what is a hit:
@@ -209,7 +207,6 @@ LIVE_AUDIT_KINDS = (
 - decoy_weighed: a text whose tokens count by a model → p of one message
 - STRATA: as decoy and decoy_all, by parts of the traffic → the same
 - reserved: verdicts for a message that nobody is ever given → a flag
-- shadow: messages beyond that of a key of one message, which has no reserved ones → p of one of them
 - unheld: verdicts for a message that no user held, reserved ones included → a flag
 - CANARY_KINDS: texts that are known to be marked → found; named right; named for another user
 """

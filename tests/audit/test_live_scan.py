@@ -144,7 +144,7 @@ def test_a_resumed_night_is_judged_as_a_whole_and_counts_each_shard_once(config,
     assert outcome.exit_code == 0
     counts = results.audit_counts(plan.results).collect()
     assert counts["shard_id"].n_unique() == 4
-    assert counts.select("shard_id", "kind", "decoy", "threshold", "stratum", "text").is_duplicated().sum() == 0
+    assert counts.select("shard_id", "kind", "threshold", "stratum", "text").is_duplicated().sum() == 0
     last = results.scans(plan.results).collect().row(-1, named=True)
     assert set(last["audited_scans"]) == {first["scan_id"], outcome.scan_id}
     tests = {row["kind"]: row["tests"] for row in outcome.audit.rows}
@@ -189,7 +189,7 @@ def test_counts_that_a_dead_driver_left_are_replaced(config, human_texts):
     again = run_scan(plan, lambda work, totals: None)
     counts = results.audit_counts(plan.results).collect()
     assert set(counts["scan_id"]) == {again.scan_id}
-    columns = ["kind", "decoy", "threshold", "tests", "hits"]
+    columns = ["kind", "stratum", "threshold", "tests", "hits"]
     assert counts.select(columns).sort(columns).equals(whole.select(columns).sort(columns))
 
 

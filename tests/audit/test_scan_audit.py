@@ -55,7 +55,7 @@ def test_real_text_raises_no_alarm(tmp_path, human_texts):
     assert kinds.keys() == set(LIVE_AUDIT_KINDS) - {
         *CANARY_KINDS,
         "decision_whole",  # only where parts are tested or texts normalised
-        *("decoy", "decoy_length", "decoy_host", "shadow"),  # only for keys of one message
+        *("decoy", "decoy_length", "decoy_host"),  # only for keys of one message
         "decoy_spans",  # only where parts of texts are tested
         "decoy_accounts",  # only where accounts are tested
         "decoy_weighed",  # only where a model reads texts
@@ -124,7 +124,7 @@ def test_the_same_shard_draws_the_same_decoys_and_another_shard_others(tmp_path,
     files = report.files["audit_counts"]
     assert commit(plan.results, "audit_counts", [TableEntry(shard.shard_id, files)]) == set()
     same = pl.read_parquet(f"{plan.results}/audit_counts/{files[0].name}")
-    columns = ["kind", "decoy", "threshold", "tests", "hits", "expected"]
+    columns = ["kind", "stratum", "threshold", "tests", "hits", "expected"]
     assert counts.select(columns).sort(columns).equals(same.select(columns).sort(columns))
     decoys = open_decoys(plan)
     seeds = {decoys.seed(piece, bytes(32)) for piece in (b"a;0;", b"b;0;", b"a;100;")}

@@ -8,10 +8,9 @@ import pytest
 
 from scanner import results
 from scanner.audit.in_every_scan import decoys
-from scanner.audit.in_every_scan.decoy_keys import SHADOWS, Decoys, open_decoys
+from scanner.audit.in_every_scan.decoy_keys import Decoys
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, critical_scores
-from scanner.detection import open_plan as plan_module
 from schemas.audit import STRATA
 from tests.support.audited_scan import Key, make, pieces, scan
 
@@ -104,35 +103,3 @@ def test_one_wrong_length_is_lost_in_the_whole_and_seen_by_itself(tmp_path, text
     assert audit.state == "alarm"
     assert wrong(audit) == {("decoy_length", "64-127")}
     assert "Of texts of scored length 64-127 p-values are too small" in audit.advice
-
-
-@pytest.mark.costly
-def test_a_key_of_one_message_is_tested_by_messages_that_nobody_has(tmp_path, texts, monkeypatch):
-    """A key whose own secret fits the traffic too well is seen, though its decoys hit as often as they should."""
-    plan = make(tmp_path / "sound", texts[:500], Key(1, format="greenlist-v2"), Key(1, format="gumbel-v2"))
-    audit = scan(plan)
-    shadows = [row for row in audit.rows if row["kind"] == "shadow"]
-    assert {row["key_id"] for row in shadows} == {"k0", "k1"}
-    assert {row["clusters"] for row in shadows} == {SHADOWS}
-    assert audit.state == "no alarm"
-
-    production = {bytes.fromhex(key.commitment) for key in plan.keys}
-    for key, mark in zip(plan.keys, plan_module.open_keys(plan.registry, plan.keys), strict=True):
-        kind, plain = type(mark.watermark), type(mark.watermark).score
-
-        def tuned(self, tokens, positions, messages, plain=plain):
-            found = plain(self, tokens, positions, messages)
-            return np.minimum(found + 8, positions.scored) if self.commitment in production else found
-
-        if "Green" in kind.__name__:
-            monkeypatch.setattr(kind, "score", tuned)
-            assert key.key_id == "k0"
-    audit = scan(make(tmp_path / "tuned", texts[:500], Key(1, format="greenlist-v2"), Key(1, format="gumbel-v2")))
-    assert {row["key_id"] for row in audit.rows if row["verdict"] == "too small"} == {"k0"}
-    assert audit.state == "alarm"
-    assert "Messages that were never given hit too often" in audit.advice
-
-
-def test_no_shadows_where_anybody_can_write_them_or_there_are_reserved_messages(tmp_path, texts):
-    plan = make(tmp_path, texts[:50], Key(1, format="greenlist"), Key(2, format="greenlist-v2"))
-    assert not open_decoys(plan).shadow_laws

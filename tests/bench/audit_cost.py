@@ -53,7 +53,6 @@ CASES: dict[str, tuple[int, dict[str, Any], str]] = {
 PARTS: tuple[tuple[Any, str, str], ...] = (
     (DecoyObserver, "observe", "drawing"),
     (DecoyObserver, "_score_one", "one message"),
-    (DecoyObserver, "_score_shadows", "shadows"),
     (DecoyObserver, "_score_all", "all messages"),
     (DecoyObserver, "_count_whole_texts", "whole decisions"),
     (DecoyObserver, "rows", "rows"),

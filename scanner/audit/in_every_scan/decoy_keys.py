@@ -221,9 +221,6 @@ FEWEST_DOCUMENTS = 50_000
 FEWEST_DOCUMENTS_ALL_MESSAGES = 500
 """Fewest documents that are scored with all messages, where the input has so many. Each has a p-value a message."""
 
-SHADOWS = 20
-"""Messages that are scored under a key of one message besides its own."""
-
 
 class DecoyKind(NamedTuple):
     """Keys of one format, with equal parameters, and of one tokenizer: `kind_of`, what they are."""
@@ -271,7 +268,6 @@ class Decoys:
         self.first_keys: set[str] = set()
         self.one_message_keys: set[str] = set()
         self.all_messages_keys: set[str] = set()
-        self.shadow_laws: dict[str, Law] = {}
         self.whole_texts = whole_texts
         of_name: dict[str, DecoyKind] = {}
         one_message_kinds: set[str] = set()
@@ -290,8 +286,6 @@ class Decoys:
             if (name, key.messages) not in kinds_and_messages and key.messages > 1:
                 self.all_messages_keys.add(key.key_id)
             self.kinds[key.key_id] = of_name[name]
-            if _has_shadows(key, how):
-                self.shadow_laws[key.key_id] = law
             kinds_and_messages.add((name, key.messages))
 
     def __repr__(self) -> str:
@@ -326,15 +320,6 @@ class Decoys:
     def critical(self, law: Law, scored: NDArray[np.int64]) -> NDArray[np.float64]:
         """The smallest scores that pass with one message, down to the last of DEEP_THRESHOLDS: float64[D, J]."""
         return self._critical.of(law, scored, lambda missing: critical_scores(law, missing, DEEP_THRESHOLDS).critical)
-
-
-def _has_shadows(key: MasterKey, how: Format) -> bool:
-    """Whether a key of one message could have more messages, which nobody can write text of."""
-    try:
-        how.check_messages(1 + SHADOWS)
-    except ValueError:
-        return False
-    return key.messages == 1 and not how.can_be_framed()
 
 
 def kind_of(key: MasterKey) -> str:

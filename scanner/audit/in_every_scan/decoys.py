@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from scanner.audit.in_every_scan.decoy_keys import CHARACTERS_A_DRAW, SHADOWS, TEXTS_A_DRAW, Decoys, entropy_of
+from scanner.audit.in_every_scan.decoy_keys import CHARACTERS_A_DRAW, TEXTS_A_DRAW, Decoys, entropy_of
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums, cluster_sums
 from scanner.detection.account_judge import AccountPositions, Posts
 from scanner.detection.attribution import BatchOrigin, KeyPositions, OpenedKey
@@ -44,11 +44,9 @@ class HitSubject:
 
     kind: str
     messages: int
-    decoy_number: int | None
     columns: UnlabelledColumns
     label: str
     stratum: str | None = None
-    key_id: str | None = None
 
 
 class HitCounts:
@@ -62,18 +60,10 @@ class HitCounts:
         self._sums: dict[HitSubject, ClusterSums] = {}
 
     def _count(
-        self,
-        kind: str,
-        opened_key: OpenedKey,
-        sums: ClusterSums,
-        messages: int,
-        decoy_number: int | None = None,
-        stratum: str | None = None,
-        key_id: str | None = None,
+        self, kind: str, opened_key: OpenedKey, sums: ClusterSums, messages: int, stratum: str | None = None
     ) -> None:
         how = self._decoys.kinds[opened_key.key.key_id].format
-        subject = HitSubject(kind, messages, decoy_number, how.columns(), how.label(), stratum, key_id)
-        self._add_sums(subject, sums)
+        self._add_sums(HitSubject(kind, messages, how.columns(), how.label(), stratum), sums)
 
     def _add_sums(self, subject: HitSubject, sums: ClusterSums) -> None:
         self._sums[subject] = self._sums[subject].plus(sums) if subject in self._sums else sums
@@ -83,8 +73,8 @@ class HitCounts:
         shared = self._origin._asdict() | {"dedup": self._decoys.dedup, "scanned_at": datetime.now(UTC)}
         rows: list[dict[str, Any]] = []
         for subject, sums in self._sums.items():
-            of_subject = {"kind": subject.kind, "messages": subject.messages, "decoy": subject.decoy_number}
-            of_subject |= {"label": subject.label, "stratum": subject.stratum, "key_id": subject.key_id}
+            of_subject = {"kind": subject.kind, "messages": subject.messages}
+            of_subject |= {"label": subject.label, "stratum": subject.stratum}
             columns = {"threshold": DEEP_THRESHOLDS[: len(sums.hits)], **sums.columns()}
             same = shared | subject.columns._asdict() | of_subject
             rows += [same | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -136,13 +126,11 @@ class DecoyObserver(HitCounts):
         decoys = self._decoys
         for of_key in scores:
             key_id, kinds_of = of_key.opened_key.key.key_id, kinds[of_key.documents]
-            drawn, whole = np.flatnonzero(kinds_of >= 0), np.flatnonzero(every[of_key.documents])
+            whole = np.flatnonzero(every[of_key.documents])
             if key_id in decoys.one_message_keys:
                 of_kind = np.flatnonzero(kinds_of == decoys.kinds[key_id].number)
                 if len(of_kind):
                     self._score_one(of_key, of_kind, seeds)
-            if key_id in decoys.shadow_laws and len(drawn):
-                self._score_shadows(of_key, drawn)
             if key_id in decoys.all_messages_keys and len(whole):
                 self._score_all(of_key, whole, seeds)
 
@@ -157,7 +145,7 @@ class DecoyObserver(HitCounts):
             return
         for kind, sums in self._decoys.whole_texts.count_hits(self._detector, self._piece, self._waiting_texts).items():
             self._add_sums(
-                HitSubject(kind, self._decoys.whole_texts.messages, None, UnlabelledColumns("all", 0), "all"), sums
+                HitSubject(kind, self._decoys.whole_texts.messages, UnlabelledColumns("all", 0), "all"), sums
             )
         self._waiting_texts = {}
 
@@ -199,17 +187,6 @@ class DecoyObserver(HitCounts):
                 of = names == name
                 sums = cluster_sums(hits[of], tests[of], chance[of])
                 self._count(f"{kind}_{part}", scores.opened_key, sums, 1, stratum=name)
-
-    def _score_shadows(self, scores: KeyPositions, places: NDArray[np.int64]) -> None:
-        """Score messages that a key of one message does not have, which no text can be marked with."""
-        key, law = scores.opened_key.key, self._decoys.shadow_laws[scores.opened_key.key.key_id]
-        messages = np.arange(key.messages, key.messages + SHADOWS)
-        positions = select_positions(scores.positions, np.tile(places, SHADOWS))
-        score = scores.opened_key.watermark.score(scores.tokens, positions, np.repeat(messages, len(places)))
-        hits = log10_p_best(law, score, positions.scored, 1)[:, None] <= _LOG10_ALPHA[None, :]
-        chance, one = self._decoys.chances(law, scores.positions.scored[places], 1), np.ones(len(places))
-        for message, hit in zip(messages.tolist(), hits.reshape(SHADOWS, len(places), -1), strict=True):
-            self._count("shadow", scores.opened_key, cluster_sums(hit, one, chance), 1, message, key_id=key.key_id)
 
     def _score_all(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         key, scored = scores.opened_key.key, scores.positions.scored[places]

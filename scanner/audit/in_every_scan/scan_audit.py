@@ -28,7 +28,6 @@ from scanner.audit.in_every_scan.traffic import (
     COUNT_KEY_COLUMNS,
     SUMMED_COLUMNS,
     Traffic,
-    answers_of_keys,
     columns_of,
     fresh_answers,
     measure,
@@ -254,12 +253,11 @@ def judge_scan(
     audit = dataclasses.replace(whole, audit_id=scan_id, family_error=whole.family_error / FAMILIES)
     fresh = decoys.filter(pl.col("kind").is_in(DECOY_KINDS))
     of_keys = _reserved_answers(plan, traffic)
-    shadows = answers_of_keys(plan, decoys, "shadow", "message")
     unheld = Question("unheld", "exact", "all", "document", dedup=plan.config.dedup)
     held = [(unheld, unheld_moments(traffic, plan.config.false_positive_rate))] if traffic.texts else []
     rows = [
         *rate_rows(audit, fresh_answers(fresh), DEEP_THRESHOLDS),
-        *rate_rows(audit, [*of_keys, *shadows], THRESHOLDS, KEY_BOUND),
+        *rate_rows(audit, of_keys, THRESHOLDS, KEY_BOUND),
         *rate_rows(audit, held, [plan.config.false_positive_rate]),
     ]
     rows += rate_rows(audit, strata_answers(decoys, plan.config.dedup), DEEP_THRESHOLDS)

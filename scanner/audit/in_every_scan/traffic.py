@@ -27,7 +27,6 @@ from scanner.audit.in_every_scan.controls import WithoutFew, without_few
 from scanner.audit.in_every_scan.reserved import LARGEST_P
 from scanner.audit.statistics.audit_rows import Question
 from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums
-from scanner.scan_plan import Plan
 from scanner.watermark.formats import format_of
 from schemas.audit import DECISION, DECISION_WHOLE, STRATA
 from schemas.registry import MasterKey, is_reserved, reserved_count
@@ -207,7 +206,7 @@ def reserved_moments(
 
 
 KEY_COLUMNS = ("kind", "method", "gamma", "window", "dedup", "messages", "label")
-COUNT_KEY_COLUMNS = (*KEY_COLUMNS, "decoy", "key_id", "stratum", "threshold")
+COUNT_KEY_COLUMNS = (*KEY_COLUMNS, "stratum", "threshold")
 
 SUMMED_COLUMNS = ("texts", "tests", "hits", "expected", "hits_squared", "hits_times_expected", "expected_squared")
 """Columns of AUDIT_COUNTS that add up."""
@@ -243,38 +242,6 @@ def strata_answers(decoys: pl.DataFrame, dedup: str) -> list[tuple[Question, Clu
         )
         for (kind, stratum), part in sums.group_by("kind", "stratum", maintain_order=True)
     ]
-
-
-def answers_of_keys(plan: Plan, decoys: pl.DataFrame, kind: str, cluster: str) -> list[tuple[Question, ClusterSums]]:
-    """Counts under keys themselves, by clusters that `decoy` numbers.
-
-    For shadows, messages beyond those of keys of one message, the message is the cluster, as it is for reserved
-    messages.
-    """
-    answers, counts = [], decoys.filter(pl.col("kind") == kind)
-    for key in plan.keys:
-        of_key = counts.filter(pl.col("key_id") == key.key_id)
-        if len(of_key):
-            question = Question.about(kind, "exact", cluster, format_of(key), plan.config.dedup, **columns_of(key))
-            answers.append((question, _clustered(of_key)))
-    return answers
-
-
-def _clustered(counts: pl.DataFrame) -> ClusterSums:
-    """Sums over clusters, which the column `decoy` names, at each threshold from large to small."""
-    by_cluster = counts.group_by("threshold", "decoy").agg(pl.col("tests", "hits").sum(), pl.col("expected").sum())
-    sums = (
-        by_cluster.group_by("threshold")
-        .agg(
-            pl.col("tests", "hits", "expected").sum(),
-            hh=(pl.col("hits") ** 2).sum(),
-            he=(pl.col("hits") * pl.col("expected")).sum(),
-            ee=(pl.col("expected") ** 2).sum(),
-            clusters=pl.len(),
-        )
-        .sort("threshold", descending=True)
-    )
-    return ClusterSums(**{name: sums[name].to_numpy().astype(np.float64) for name in ClusterSums._fields})
 
 
 def unheld_moments(traffic: Traffic, rate: float) -> ClusterSums:

@@ -22,11 +22,8 @@ DECOY_KINDS = (
 )
 """Kinds of rows that count decoy keys, which marked nothing."""
 
-ALARMING = (*DECOY_KINDS, "reserved", "shadow", *STRATA)
+ALARMING = (*DECOY_KINDS, "reserved", *STRATA)
 """Kinds of rows that raise the alarm. The other kind, `unheld`, depends on how complete the users table is."""
-
-KEY_KINDS = ("reserved", "shadow")
-"""Kinds of rows that depend on one key of the registry, and on no decoy."""
 
 STRATUM_WORDS = dict(zip(STRATA, 2 * ("texts of scored length", "host"), strict=True))
 
@@ -40,7 +37,7 @@ def wrong_rows(rows: Sequence[Row]) -> list[Row]:
 
 def law_holds(rows: Sequence[Row]) -> bool:
     """Return whether decoys find that the law holds, and none finds otherwise."""
-    of_law = [row["verdict"] for row in rows if row["kind"] in ALARMING and row["kind"] not in (*KEY_KINDS, *STRATA)]
+    of_law = [row["verdict"] for row in rows if row["kind"] in DECOY_KINDS]
     return AuditVerdict.TOO_SMALL not in of_law and any(verdict in HOLDING_VERDICTS for verdict in of_law)
 
 
@@ -72,7 +69,7 @@ def _cause_and_remedy(rows: Sequence[Row], unproved: int, unproved_accounts: int
             f"Of {where} p-values are too small, though of all decoys together they hold. If it is a host, "
             "run `brickscan selftest` there and take it out of the cluster. Report it."
         )
-    if any(row["kind"] not in KEY_KINDS for row in wrong):
+    if any(row["kind"] != "reserved" for row in wrong):
         return (
             "Decoy keys, which marked nothing, hit too often: p-values of this version, machine or configuration are "
             "too small. Run `brickscan selftest`, and report it."
