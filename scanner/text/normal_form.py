@@ -116,7 +116,9 @@ def normal_forms(texts: Sequence[str], utf8: Utf8) -> dict[int, str]:
     if plain:
         again, _ = _folded(_utf8(plain), of_plain_characters=True)
         forms |= {place: again.get(i, text) for i, (place, text) in enumerate(zip(places, plain, strict=True))}
-        forms = {place: form for place, form in forms.items() if form != texts[place]}
+    for place in (*arrived, *places):
+        if forms.get(place) == texts[place]:
+            del forms[place]
     return dict(sorted(forms.items()))
 
 
@@ -299,12 +301,18 @@ def _other_cases() -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
     return small, capital
 
 
-def _numbered(word: str) -> int:
-    """A word of small letters as a number: five bits a letter, of which German has thirty."""
-    number = 0
-    for letter in word:
-        number = number << 5 | (27 + "äöüß".index(letter) if letter in "äöüß" else ord(letter) - 96)
-    return number
+_LONGEST_GERMAN = max(map(len, _GERMAN))
+_SPREAD = 0x9E3779B97F4A7C15
+"""A factor: the first nine bits of its product with a word of _GERMAN, as a number, are no other word's."""
+
+
+def _german() -> NDArray[np.uint64]:
+    """The words of _GERMAN, a byte a letter (Latin-1), each at its place of uint64[512]; 0 elsewhere."""
+    words = np.zeros(512, np.uint64)
+    for word in _GERMAN:
+        number = int.from_bytes(word.encode("latin-1"))
+        words[(number * _SPREAD % 2**64) >> 55] = number
+    return words
 
 
 @kernel
@@ -327,7 +335,7 @@ def _fold(
         longest = max(longest, offsets[d + 1] - offsets[d])
     codes, kinds = np.empty(longest + 1, np.uint32), np.empty(longest + 1, np.uint8)
     ends, disguised = np.zeros(count, np.int64), np.zeros(count, np.bool_)
-    folded, end = np.empty(1024, np.uint8), np.int64(0)
+    folded, end = np.empty(len(data) + 1024, np.uint8), np.int64(0)
     for d in range(count):
         length, hidden, hard, gaps = _characters(data, offsets[d], offsets[d + 1], bits, pairs, codes, kinds, False)
         seen = bool(not of_plain_characters and hidden > 0 and hidden * CHARACTERS_A_CHANGE >= length)
@@ -370,12 +378,13 @@ def _characters(
     """
     i, end, one = np.uint64(begin), np.uint64(stop), np.uint64(1)
     length, hidden, hard, gaps = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-    before, last = np.uint8(0), np.uint32(0)
+    before, last, dotless, turkish = np.uint8(0), np.uint32(0), np.int64(0), False
     while i < end:
         code = np.uint32(data[i])
         i += one
         if code >= 0x80:
             code, i = _decoded(data, i)
+            turkish |= code in (0x11E, 0x11F, 0x130, 0x15E, 0x15F)
         bit = bits[code]
         if bit & (_CHANGED | _COMPOSING | _FOREIGN) or before & _FOREIGN:
             kind = bit & _KIND
@@ -397,13 +406,17 @@ def _characters(
                     pair = np.uint64(last) << np.uint64(32) | np.uint64(code)
                     place = np.searchsorted(pairs, pair)
                     composes = bool(place < len(pairs) and pairs[place] == pair)
-                if bit & _CHANGED or mixed or composes:
+                if code == 0x131:
+                    dotless += 1
+                elif bit & _CHANGED or mixed or composes:
                     hidden, hard = hidden + 1, hard + 1
         codes[length], kinds[length] = code, bit & _KIND
         gaps += (code == 10) | (code == 9) | ((code == 32) & (last == 32))
         length += 1
         before, last = bit, code
     kinds[length] = _OTHER
+    if not turkish:
+        hidden, hard = hidden + dotless, hard + dotless
     return length, hidden, hard, gaps
 
 
@@ -439,13 +452,10 @@ def _lines(codes: NDArray[np.uint32], kinds: NDArray[np.uint8], length: np.int64
     """Make one blank of blanks, and of line ends within a paragraph; returns the length, and how many runs change."""
     i, written, changes = np.int64(0), np.int64(0), np.int64(0)
     while i < length:
-        begin = i
         while i < length and not (_is_blank(kinds[i]) and (kinds[i] != _BLANK or _is_blank(kinds[i + 1]))):
-            i += 1  # a blank by itself stays
-        if written < begin:
-            for place in range(begin, i):
-                codes[written + place - begin], kinds[written + place - begin] = codes[place], kinds[place]
-        written += i - begin
+            codes[written] = codes[i]  # a blank by itself stays
+            written += 1
+            i += 1
         begin, ends, last_end = i, np.int64(0), i
         while i < length and _is_blank(kinds[i]):
             if kinds[i] == _END:
@@ -456,17 +466,16 @@ def _lines(codes: NDArray[np.uint32], kinds: NDArray[np.uint8], length: np.int64
         else:
             if ends == 0 or _joins(kinds[begin - 1], ends, kinds[i]):
                 changes += i - begin > 1 or codes[begin] != 32
-                codes[written], kinds[written] = 32, _BLANK
+                codes[written] = 32
                 written += 1
                 continue
             changes += last_end - begin > ends
         for _ in range(ends):
-            codes[written], kinds[written] = 10, _END
+            codes[written] = 10
             written += 1
         for place in range(last_end, i):  # what indents a line of code
-            codes[written], kinds[written] = codes[place], kinds[place]
+            codes[written] = codes[place]
             written += 1
-    kinds[written] = _OTHER
     return written, changes
 
 
@@ -484,24 +493,27 @@ def _sentences(
     A sentence begins behind a full stop and a blank. A letter stays as it is at the text's beginning, behind a line end
     that stays, a colon or a number. So do the word I and German sentences.
     """
-    words, changes, i = np.int64(0), np.int64(0), np.int64(0)
+    words, changes, i = np.int64(_is_cased(kinds[0])), np.int64(0), np.int64(0)
+    for end in range(1, length):  # without a branch, so that a processor compares many letters at once
+        words += _is_cased(kinds[end]) & (not _is_cased(kinds[end - 1]))
     first, stopped = 1, False  # 2: the next letter gets a capital, 1: it stays, 0: it gets none
     begin, is_german = np.int64(0), np.int64(-1)  # of the sentence; -1: nobody looked
     before = np.uint8(_OTHER)
     while i < length:
         if first == 0 and not stopped:  # small letters and blanks go on with a sentence: most of a text
-            place, last = i, np.uint8(_BLANK)
+            place = i
             while 1 << kinds[i] & (1 << _SMALL | 1 << _BLANK):
-                words += (kinds[i] == _SMALL) & (last == _BLANK)
-                before = np.uint8(_SMALL) if kinds[i] == _SMALL else before
-                last = kinds[i]
                 i += 1
-            if i > place and last == _SMALL and kinds[i] == _CAPITAL:
-                words -= 1
-                while i > place and kinds[i - 1] == _SMALL:
-                    i -= 1
             if i == length:
                 break
+            last = i
+            while last > place and kinds[last - 1] == _BLANK:
+                last -= 1
+            if last > place:
+                before = np.uint8(_SMALL)
+            if kinds[i] == _CAPITAL:
+                while i > place and kinds[i - 1] == _SMALL:
+                    i -= 1
         kind = kinds[i]
         if _is_cased(kind):
             place, inner = i, np.uint8(0)
@@ -509,7 +521,6 @@ def _sentences(
             while _is_cased(kinds[i]):
                 inner |= kinds[i] == _CAPITAL
                 i += 1
-            words += 1
             changed = inner > 0 or (first == 0 and kind == _CAPITAL)
             if first == 2 and kind == _SMALL:
                 changed |= capital[codes[place]] != codes[place]
@@ -565,27 +576,24 @@ def _is_german(
     codes: NDArray[np.uint32], kinds: NDArray[np.uint8], begin: np.int64, length: np.int64, german: NDArray[np.uint64]
 ) -> bool:
     """Whether a word that tells a German sentence stands in one that begins at a place."""
-    number, letters, stopped = np.uint64(0), np.int64(0), False
-    for i in range(begin, length + 1):
-        code, kind = codes[i], kinds[i]
-        if _is_cased(kind):
-            value = np.uint64(0)
-            if 97 <= code <= 122:
-                value = np.uint64(code - 96)
-            elif code == 0xE4 or code == 0xF6 or code == 0xFC or code == 0xDF:
-                value = np.uint64(27 + (code == 0xF6) + 2 * (code == 0xFC) + 3 * (code == 0xDF))
-            letters = letters + 1 if value and letters >= 0 else np.int64(-1)
-            number = number << np.uint64(5) | value
+    i, stopped = begin, False
+    while i < length:
+        if _is_cased(kinds[i]):
+            place = i
+            while _is_cased(kinds[i]):
+                i += 1
+            if i - place <= _LONGEST_GERMAN:
+                word, largest = np.uint64(0), np.uint32(0)
+                for letter in codes[place:i]:
+                    word, largest = word << np.uint64(8) | np.uint64(letter), largest | letter
+                if largest < 256 and german[word * np.uint64(_SPREAD) >> np.uint64(55)] == word:
+                    return True
             stopped = False
-            continue
-        if 0 < letters <= 12:
-            place = np.searchsorted(german, number)
-            if place < len(german) and german[place] == number:
-                return True
-        number, letters = np.uint64(0), np.int64(0)
+        kind = kinds[i]
         if kind == _END or (kind == _BLANK and stopped):
             return False
         stopped = kind == _FULL_STOP or (stopped and kind in (_QUOTE, _SIGN))
+        i += 1
     return False
 
 
@@ -641,5 +649,5 @@ _TABLES: tuple[NDArray[np.uint8], NDArray[np.uint64], NDArray[np.uint32], NDArra
     _bits(),
     np.array(_composing(), np.uint64),
     *_other_cases(),
-    np.array(sorted(map(_numbered, _GERMAN)), np.uint64),
+    _german(),
 )

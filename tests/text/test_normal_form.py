@@ -159,6 +159,21 @@ def test_overrides_of_direction():
     assert as_read("\u202e" * 200 + "ab" + "\u202c" * 200 + "cd").endswith("cd")
 
 
+@pytest.mark.parametrize("word", ["auch", "für", "ist", "über", "werden", "zur"])
+def test_each_german_word_tells_a_sentence(word):
+    sentence = f"Katze {word} Hund Wald Haus Brot."
+    assert normalise(sentence) == sentence
+    assert normalise(sentence.replace(word, word + "x")) != sentence
+
+
+def test_turkish_keeps_what_other_texts_keep():
+    """Its dotless i is no sign of a disguise, so that a single unseen character leaves the text as it is."""
+    turkish = "Bu sayfada, seçilen hücrelerin içeriğini ve dışarıdan alınan sayıları nasıl sıraladığınız anlatılır. "
+    turkish = turkish * 4 + "Son."
+    assert normalise(turkish + "\ufe0e") == turkish + "\ufe0e"
+    assert normalise(hidden(turkish)) == turkish
+
+
 def test_german_sentences_keep_their_nouns():
     german = "Die Katze und der Hund gingen durch den Wald, und dort sahen sie ein Haus aus Brot."
     assert normalise(german) == german
