@@ -70,7 +70,7 @@ def check(
     from scanner.detection.one_text import TextCheck, check_text
     from scanner.results.filters import filter_of_config
     from scanner.results.registry_record import users_beside, users_of_config
-    from scanner.scan_plan import NO_VARIANTS, lacks, looks_lacking
+    from scanner.scan_plan import AS_WRITTEN, NO_VARIANTS, lacks, looks_lacking
     from scanner.watermark.formats import format_of
 
     found = None
@@ -90,7 +90,7 @@ def check(
     rows = [
         _line(
             row,
-            _admitted_to(key, rate / weights.corrections(key, tested)[0], request.rules.dedup)
+            _admitted_to(key, rate / weights.corrections(key, tested)[AS_WRITTEN, 1, 1], request.rules.dedup)
             and not lacks(key, scan_filter),
             format_of(key).generator,
         )

@@ -332,14 +332,14 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     from scanner.detection.one_text import strengths_of
     from scanner.power import LEAST_SCORED, Aim, MeasuredTexts
     from scanner.registry import load_registry
-    from scanner.scan_plan import ErrorShares, keys_tested
+    from scanner.scan_plan import AS_WRITTEN, ErrorShares, keys_tested
     from scanner.watermark.rule import corrected, log10_p_of
 
     index_of = {name: MARKED_COLUMNS.names.index(name) for name in MARKED_COLUMNS.names}
     texts, messages = ([row[index_of[name]] for row in rows] for name in ("text", "message"))
     law, strengths = strengths_of(registry, key, texts, np.array(messages, np.int64))
     tested = keys_tested(load_registry(registry))
-    aim = Aim(USUAL_RATE, key.messages, ErrorShares.by_default().corrections(key, tested, differs=False)[0])
+    aim = Aim(USUAL_RATE, key.messages, ErrorShares.by_default().corrections(key, tested)[AS_WRITTEN, 0, 1])
     if law is None or max(strengths.scored) < LEAST_SCORED:
         return [f"no completion has {LEAST_SCORED} scored tokens: too short to be read back"]
     power = MeasuredTexts.of(law, strengths).power(strengths.scored, aim)

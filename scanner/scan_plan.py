@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from scanner.errors import Refused
 from scanner.input.columns import Columns
@@ -41,6 +41,9 @@ from scanner.watermark.positions import reach_of
 from schemas.config import DEFAULT_LOOKS, ScanConfig, SpansConfig, VariantsConfig, WeightsByConfig, exact_fraction
 from schemas.registry import Canaries, Canary, MasterKey, Registry
 from schemas.words import OF_PASS
+
+AS_WRITTEN, NORMALISED = 0, 1
+"""Variants of a text, by their places in tables of corrections: as it is written, and its normalised text."""
 
 
 class ErrorShares(NamedTuple):
@@ -103,17 +106,16 @@ class ErrorShares(NamedTuple):
         of_parts = {name: of_units.pop(name) for name in ("windows", "segments")}
         return of_units | of_parts if self.segments else of_units
 
-    def looks(self, key: MasterKey, *, differs: bool, parted: bool) -> dict[str, float]:
+    def looks(self, key: MasterKey, *, has_normal_form: bool, has_parts: bool) -> dict[str, float]:
         """The share of each look that a text of some form has under a key, by a name: at most 1 together.
 
-        differs, parted: as for `corrections`.
+        has_normal_form, has_parts: as for `corrections`.
         """
-        normalised = differs and reads_normal_forms(key)
-        of_variants = (key.tested_among(1) / self.corrections(key, 1, differs, parted)).tolist()
-        found = {"as written": of_variants[0]}
-        if self.normalised is not None and normalised:
-            found["normalised"] = of_variants[1]
-        if self.span is not None and parted and format_of(key).scores_parts:  # other kinds of parts are other looks
+        shares = key.tested_among(1) / self.corrections(key, 1)[:, int(has_normal_form), int(has_parts)]
+        found = {"as written": float(shares[AS_WRITTEN])}
+        if self.normalised is not None and has_normal_form and reads_normal_forms(key):
+            found["normalised"] = float(shares[NORMALISED])
+        if self.span is not None and has_parts and format_of(key).scores_parts:  # other kinds of parts are other looks
             found[f"parts {self.windows:d}{self.segments:d}"] = self.span
         if self.account is not None:
             found["account"] = self.account
@@ -127,31 +129,53 @@ class ErrorShares(NamedTuple):
             raise ValueError("texts whose tokens count by a model have no weight: they are not tested")
         return ErrorShares(self.weighed)
 
-    def corrections(
-        self, key: MasterKey, keys_tested: int, differs: ArrayLike = True, parted: ArrayLike = True
-    ) -> NDArray[np.float64]:
-        """K of SPEC §3 for a key in whole texts, for each variant: as they stand and, if it is scored, normalised.
+    def corrections(self, key: MasterKey, keys_tested: int) -> NDArray[np.float64]:
+        """Return K of SPEC §3 for whole texts under a key: float64[variant, has_normal_form, has_parts].
 
-        Three facts fix K before any draw: whether the text differs from its normal form, whether it has parts that are
-        tested, and whether a model can weigh the key's tokens. The whole text, in all of its variants, takes over the
-        weight of parts and of levels that it lacks; the text as it stands takes over that of a normal form. So the
-        weights of a text are at most 1 together. A look passes where p ≤ 1 − (1 − α)^weight. Scores of one key increase
-        in the same independent draws, so P(no look passes) ≥ Π (1 − α)^weight ≥ 1 − α. No score, cut or missing machine
-        moves a weight.
-        key: one whose law is assumed tests no normalised text, and marks of some formats score no parts; keys_tested:
-        share equally, for a key without a weight of its own; differs, parted: whether the normalised text is another
-        one, and the text has parts that are tested, bool, of one shape. The result is float64[variants, …].
+        K = 1 / (weight of the key · weight of the unit · weight of the variant).
+
+        A text that lacks a look gives its weight to the text as a whole, as it is written:
+        - without another normal form, `as_written` has the weight of `normalised` too;
+        - without parts, `document` has the weight of `span` too;
+        - under a key whose tokens no model can weigh, `document` has the weight of `weighed` too.
+
+        So the weights of the looks that a text has are at most 1 together. A look passes where p ≤ 1 − (1 − α)^weight.
+        The scores of one key increase in the same independent draws, so P(no look passes) ≥ Π (1 − α)^weight ≥ 1 − α.
+        All three facts are known before any draw: no score, cut or missing machine moves a weight.
+
+        Example: one of two keys, document 0.6, span 0.4, as_written 0.75 and normalised 0.25.
+
+            variant     has_normal_form  has_parts  K
+            AS_WRITTEN  0                0          2 / (1.0 · 1.00) = 2.00
+            AS_WRITTEN  0                1          2 / (0.6 · 1.00) = 3.33
+            AS_WRITTEN  1                0          2 / (1.0 · 0.75) = 2.67
+            AS_WRITTEN  1                1          2 / (0.6 · 0.75) = 4.44
+            NORMALISED  1                0          2 / (1.0 · 0.25) = 8.00
+            NORMALISED  1                1          2 / (0.6 · 0.25) = 13.33
+
+        Args:
+            key: a key whose law is assumed reads no normal form, and marks of some formats score no parts. Under it all
+                texts have K of a text without.
+            keys_tested: keys that share equally, for a key without a weight of its own.
+
+        Returns:
+            variant: AS_WRITTEN, and NORMALISED if normalised texts are scored.
+            has_normal_form: 1 where the normalised text is another one.
+            has_parts: 1 where the text has parts that are tested.
         """
-        of_key = key.tested_among(keys_tested)
-        variants = [exact_fraction(weight) for weight in (self.as_written, self.normalised) if weight is not None]
-        of_whole = exact_fraction(self.document) + (0 if can_have_levels(key) else exact_fraction(self.weighed or 0))
-        units = of_whole + exact_fraction(self.span or 0), of_whole
-        of_stands = sum(variants), variants[0]
-        each = [[[of_key / (unit * one) for one in (first, *variants[1:])] for unit in units] for first in of_stands]
-        other = np.asarray(differs, np.bool_) & reads_normal_forms(key)
-        parts = np.asarray(parted, np.bool_) & format_of(key).scores_parts
-        chosen = np.array(each, np.float64)[other.astype(np.intp), parts.astype(np.intp)]
-        return np.moveaxis(chosen, -1, 0)
+        key_tests = key.tested_among(keys_tested)
+        as_written, normalised, span, weighed = (
+            exact_fraction(weight or 0) for weight in (self.as_written, self.normalised, self.span, self.weighed)
+        )
+        document = exact_fraction(self.document) + (0 if can_have_levels(key) else weighed)
+        table = np.empty((1 if self.normalised is None else 2, 2, 2))
+        for has_normal_form, has_parts in product((0, 1), repeat=2):
+            unit = document + (0 if has_parts and format_of(key).scores_parts else span)
+            given_back = 0 if has_normal_form and reads_normal_forms(key) else normalised
+            table[AS_WRITTEN, has_normal_form, has_parts] = key_tests / (unit * (as_written + given_back))
+            if self.normalised is not None:
+                table[NORMALISED, has_normal_form, has_parts] = key_tests / (unit * normalised)
+        return table
 
     def correction_of_spans(self, key: MasterKey, keys_tested: int) -> float | None:
         """K of SPEC §3 for the spans of a key. None: spans are not tested.
@@ -215,10 +239,10 @@ def price_of_looks(history: Collection[ErrorShares], keys: Sequence[MasterKey]) 
     """
     prices = [1.0]
     for key in keys:
-        for differs, parted in product((False, True), repeat=2):
+        for has_normal_form, has_parts in product((False, True), repeat=2):
             largest: dict[str, float] = {}
             for shares in history:
-                for look, share in shares.looks(key, differs=differs, parted=parted).items():
+                for look, share in shares.looks(key, has_normal_form=has_normal_form, has_parts=has_parts).items():
                     largest[look] = max(largest.get(look, 0.0), share)
             prices.append(sum(largest.values()))
     return round(max(prices), 9)  # what shares as decimal numbers leave of 1
@@ -310,7 +334,7 @@ def _fault(key: MasterKey, config: ScanConfig, tested: int, scan_filter: ScanFil
     assumed = format_of(key).basis().assumed
     if not of_all and not assumed:
         return ""
-    rate = all_keys / ErrorShares.of(config).corrections(key, tested)[0] if assumed else all_keys
+    rate = all_keys / ErrorShares.of(config).corrections(key, tested)[AS_WRITTEN, 1, 1] if assumed else all_keys
     setting = "audit.require_admission" if of_all else f"false_positive_rate: {key.format!r} has no law over its keys"
     if key.admission is None or key.admitted_by is None:
         return (
@@ -449,11 +473,9 @@ class Plan:
         """Weights of units and of variants of texts."""
         return ErrorShares.of(self.config)
 
-    def corrections_of(
-        self, key: MasterKey, differs: ArrayLike = True, parted: ArrayLike = True
-    ) -> NDArray[np.float64]:
-        """K of SPEC §3 for a key (ErrorShares.corrections), by default of texts that have all looks: the largest."""
-        return self.weights.corrections(key, self.keys_tested, differs, parted)
+    def corrections_of(self, key: MasterKey) -> NDArray[np.float64]:
+        """K of SPEC §3 for a key (ErrorShares.corrections): float64[variant, has_normal_form, has_parts]."""
+        return self.weights.corrections(key, self.keys_tested)
 
     @property
     def keys_on_record(self) -> list[dict[str, object]]:

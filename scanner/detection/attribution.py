@@ -88,12 +88,12 @@ class KeyPositions(NamedTuple):
     parts: Parts | None = None
 
     @property
-    def parted(self) -> NDArray[np.bool_]:
+    def has_parts(self) -> NDArray[np.bool_]:
         """Which documents of the batch have parts that are tested: bool[all]."""
-        parted = np.zeros(len(self.tokens.offsets) - 1, np.bool_)
+        has_parts = np.zeros(len(self.tokens.offsets) - 1, np.bool_)
         if self.parts is not None:
-            parted[self.documents] = self.parts.exist_in(self.positions.scored)
-        return parted
+            has_parts[self.documents] = self.parts.exist_in(self.positions.scored)
+        return has_parts
 
 
 class BatchResult(NamedTuple):

@@ -38,6 +38,7 @@ from scanner.detection.sketches import sketch
 from scanner.detection.spans import ScoredBatch, SpanKey, with_spans
 from scanner.input.documents import decode_text, read_text
 from scanner.printable import has_manifest, without_manifests
+from scanner.scan_plan import AS_WRITTEN, NORMALISED
 from scanner.text import TokenOffsets
 from scanner.text.normal_form import normal_forms, normalise
 from scanner.text.quoting import Utf8, segments_of_texts
@@ -169,9 +170,8 @@ MOST_COMPILED_WITH = 2**16
 class KeyTerms(NamedTuple):
     """Numbers of a key that are fixed before any text.
 
-    of_texts: K of whole texts by variant, whether their normal form differs and whether parts are tested,
-    float64[variants, 2, 2]; of_spans: K of spans, None: they are not tested; most_ranked: scored positions of the
-    longest text that is ranked.
+    of_texts: K of whole texts, float64[variant, has_normal_form, has_parts] (ErrorShares.corrections); of_spans: K of
+    spans, None: they are not tested; most_ranked: scored positions of the longest text that is ranked.
     """
 
     of_texts: NDArray[np.float64]
@@ -182,7 +182,7 @@ class KeyTerms(NamedTuple):
     def of(cls, key: MasterKey, rules: Rules) -> "KeyTerms":
         """The numbers of a key under the rules of a scan."""
         weights, tested = rules.weights, rules.keys_tested
-        of_texts = weights.corrections(key, tested, *np.indices((2, 2)))
+        of_texts = weights.corrections(key, tested)
         most = most_ranked(format_of(key).seconds(key.messages))
         return cls(of_texts, weights.correction_of_spans(key, tested), most)
 
@@ -330,9 +330,9 @@ class Detector:
         # differing: places of texts that are others when normalised, scores_of_stored: of all as they stand
         positions: dict[tuple[str, PositionRule], Positions] = {}
         found, scores, enough = [], [], np.zeros(len(next(iter(tokens.values())).offsets) - 1, np.bool_)
-        differs = np.full(len(enough), bool(scores_of_stored))
+        has_normal_form = np.full(len(enough), bool(scores_of_stored))
         if not scores_of_stored:
-            differs[differing] = True
+            has_normal_form[differing] = True
         for place, (opened_key, terms) in enumerate(zip(self._keys, self._terms, strict=True)):
             name, rule = opened_key.key.tokenizer.sha256, opened_key.watermark.rule
             if (name, rule) not in positions:
@@ -340,10 +340,10 @@ class Detector:
                 enough |= whole.scored >= self._rules.min_scored
                 common = self._rules.ngram_filter.common and self._rules.ngram_filter.of(name, rule)
                 positions[name, rule] = common.without(tokens[name], whole) if common else whole
-            parted = scores_of_stored[place].parted[differing] if scores_of_stored else None
+            has_parts = scores_of_stored[place].has_parts[differing] if scores_of_stored else None
             of_texts = tokens[name], positions[name, rule], segments.get(name)
             of_look = terms._replace(of_spans=None) if scores_of_stored else terms
-            findings, of_key = self._score_key(opened_key, of_look, *of_texts, differs, parted)
+            findings, of_key = self._score_key(opened_key, of_look, *of_texts, has_normal_form, has_parts)
             found.append(findings)
             scores.append(of_key)
         return found, scores, enough
@@ -376,22 +376,22 @@ class Detector:
         tokens: Tokens,
         positions: Positions,
         segments: Segments | None,
-        differs: NDArray[np.bool_],
-        parted: NDArray[np.bool_] | None = None,
+        has_normal_form: NDArray[np.bool_],
+        has_parts: NDArray[np.bool_] | None = None,
     ) -> tuple[KeyFindings, KeyPositions]:
         """Findings of one key in D texts; without K of spans in terms, these are not tested."""
-        # differs: bool[D], whose normalised text is another one; parted: of normalised texts, bool[D]: which have parts
-        # as they stand, None: these are texts as they stand
+        # has_normal_form: bool[D], whose normalised text is another one; has_parts: of normalised texts, bool[D]: which
+        # have parts as they stand, None: these are texts as they stand
         documents, kept = long_enough(positions, self._rules.min_scored)
         mark, messages = opened_key.watermark, opened_key.key.messages
         scores = KeyPositions(opened_key, tokens, kept, documents)
         if terms.of_spans is not None and isinstance(mark, ScoresParts) and mark.law is not None:
             at = Segments.none(len(documents)) if segments is None else of_positions(segments, tokens, kept, documents)
             scores = scores._replace(parts=Parts(self._rules.weights.windows, at))
-        variant = 0 if parted is None else 1
-        if parted is None:
-            parted = np.zeros_like(differs) if scores.parts is None else scores.parted
-        corrections = terms.of_texts[variant, differs.astype(np.intp), parted.astype(np.intp)]
+        variant = AS_WRITTEN if has_parts is None else NORMALISED
+        if has_parts is None:
+            has_parts = np.zeros_like(has_normal_form) if scores.parts is None else scores.has_parts
+        corrections = terms.of_texts[variant, has_normal_form.astype(np.intp), has_parts.astype(np.intp)]
         if terms.of_spans is None or scores.parts is None:
             found = search(mark, tokens, kept, messages, corrections[documents])
         else:
@@ -399,7 +399,7 @@ class Detector:
             found, spans = search_parts(mark, tokens, kept, messages, corrections[documents], limit, scores.parts)
             scores = scores._replace(spans=spans)
         found = ranked(found, mark, tokens, kept, messages, self._ranked_rate, terms.most_ranked)
-        if len(documents) < len(differs):
+        if len(documents) < len(has_normal_form):
             found = found.of_batch(documents, positions.scored, corrections)
         return found, scores
 

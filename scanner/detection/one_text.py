@@ -17,7 +17,15 @@ from scanner.detection.rules import Rules
 from scanner.errors import Refused
 from scanner.power import Strengths, measure
 from scanner.registry import NO_RECORD, Record, VerifiedHolders, load_registry
-from scanner.scan_plan import ErrorShares, ScanFilter, keys_tested, keys_under_test, read_config, supported_keys
+from scanner.scan_plan import (
+    AS_WRITTEN,
+    ErrorShares,
+    ScanFilter,
+    keys_tested,
+    keys_under_test,
+    read_config,
+    supported_keys,
+)
 from scanner.storage.locations import absolute
 from scanner.watermark.formats import can_have_levels
 from scanner.watermark.laws import Law
@@ -118,7 +126,7 @@ class ScannedKey:
         others_tested = ", ".join(what for what, weight in others.items() if weight is not None)
         return cls(
             key,
-            weights.corrections(key, tested, differs=False)[0],
+            weights.corrections(key, tested)[AS_WRITTEN, 0, 1],
             f"by {config_file}, key {key.key_id} has 1/{key.tested_among(tested)} of the rate, documents as a whole"
             f" {weights.document:g}, and text that is its own normal form"
             f" {weights.as_written + (weights.normalised or 0.0):g} of that"

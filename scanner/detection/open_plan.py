@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from scanner.detection.attribution import OpenedKey, stay_on_cpu
 from scanner.detection.detector import Detector
 from scanner.detection.proving import ProvedKey, Prover
@@ -96,8 +94,7 @@ def open_prover(
         how, secret = format_of(opened_key.key), check_secret(registry, opened_key.key)
         of_tokenizer = None if levels is None else levels.of(opened_key.key.tokenizer.sha256)
         path = _opener_of_path(how, secret, of_tokenizer)
-        differs, parted = np.indices((2, 2))
-        corrections = rules.weights.corrections(opened_key.key, rules.keys_tested, differs, parted)
+        corrections = rules.weights.corrections(opened_key.key, rules.keys_tested)
         of_spans = rules.weights.correction_of_spans(opened_key.key, rules.keys_tested)
         common = rules.ngram_filter.of(opened_key.key.tokenizer.sha256, opened_key.watermark.rule)
         keys.append(

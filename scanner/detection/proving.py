@@ -140,9 +140,9 @@ SECONDS_A_TOKEN = 5e-5
 class ProvedKey(NamedTuple):
     """A key under test: what opens its slow path (None: it has none), the reference tokenizer, M and K of SPEC §3.
 
-    corrections: K of texts as they stand and, where these are scored, of normalised texts, for texts that are their own
-    normal form or not, without parts or with them: float64[variants, 2, 2]; correction_of_spans: K of spans; common:
-    n-grams that are left out of scoring, None: none are.
+    corrections: K of whole texts, float64[variant, has_normal_form, has_parts]
+    (scanner.scan_plan.ErrorShares.corrections); correction_of_spans: K of spans; common: n-grams that are left out of
+    scoring, None: none are.
     """
 
     open_path: Callable[[], SlowPath] | None
@@ -326,8 +326,8 @@ class Prover:
         """A flagged document, in the variant in which it was scored."""
         key, plain = self._keys.value[number], normalise(flag.text)
         ids = key.tokenizer.encode([plain if flag.variant else flag.text]).ids
-        has_parts = self._parted(path, key, flag.text)
-        correction = float(key.corrections[flag.variant, int(plain != flag.text), int(has_parts)])
+        has_normal_form, has_parts = plain != flag.text, self._has_parts(path, key, flag.text)
+        correction = float(key.corrections[flag.variant, int(has_normal_form), int(has_parts)])
         return TextReading(ids, common_places_of(key.common, ids), correction)
 
     def _recompute(
@@ -356,7 +356,7 @@ class Prover:
             recomputed.append(RecomputedClaim(number, claim, passes, self._passes_user(claim, log10_p_user)))
         return recomputed
 
-    def _parted(self, path: SlowPath, key: ProvedKey, text: str) -> bool:
+    def _has_parts(self, path: SlowPath, key: ProvedKey, text: str) -> bool:
         """Whether a text has parts that are tested under a key, which decides K of the whole."""
         if key.correction_of_spans is None or not isinstance(path, ProvesParts):
             return False

@@ -206,7 +206,7 @@ def _texts(plan: Plan) -> dict[bytes, datetime]:
 
 def _tests_now(plan: Plan) -> pl.Expr:
     """K of a row's key and variant, for today's correction; keys not under test count as keys without weights."""
-    of_keys = {key.key_id: plan.corrections_of(key) for key in plan.keys}
+    of_keys = {key.key_id: plan.corrections_of(key)[:, 1, 1] for key in plan.keys}
 
     def now(variant: int) -> pl.Expr:
         tests_of_key = {key_id: tests[min(variant, len(tests) - 1)] for key_id, tests in of_keys.items()}

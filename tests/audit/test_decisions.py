@@ -58,9 +58,8 @@ def test_sound_decisions_reach_much_of_what_is_expected_and_no_more(tmp_path, te
     assert (sums.tests[0], sums.clusters[0]) == (800, -(-800 // TEXTS_A_DRAW))
 
 
-def _no_variants(self: ErrorShares, key: MasterKey, keys_tested: int, differs=True, parted=True) -> np.ndarray:
-    del parted
-    return np.full((2, *np.shape(differs)), key.tested_among(keys_tested) / self.document)
+def _no_variants(self: ErrorShares, key: MasterKey, keys_tested: int) -> np.ndarray:
+    return np.full((2, 2, 2), key.tested_among(keys_tested) / self.document)
 
 
 VARIANTS, SPANS = ALL_LOOKS.splitlines()

@@ -118,7 +118,7 @@ def test_a_law_that_is_right_at_1e_8_and_a_thousand_times_too_small_at_1e_12_is_
 def test_reserved_messages_are_expected_as_often_as_in_the_kind_of_text_that_expects_most():
     """Texts that differ from their normal form have two looks; texts without parts have none by spans."""
     traffic = Traffic(1000, 0, 0, 0, {}, ("s",))
-    tests = ErrorShares(0.5, 0.5, 0.5, 0.5).corrections(KEY, 1, *np.indices((2, 2)))
+    tests = ErrorShares(0.5, 0.5, 0.5, 0.5).corrections(KEY, 1)
     assert tests[:, 1, 1].tolist() == [4, 4]
     assert tests[0].tolist() == [[1, 2], [2, 4]]
     of_spans = single_p(THRESHOLDS, KEY.messages, 2)

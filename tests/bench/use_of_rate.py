@@ -73,8 +73,8 @@ def ceiling(plan: Plan, texts: Sequence[str], seen: Sequence[KeyPositions]) -> N
     weights, total = plan.weights, np.zeros((4, len(texts), len(RATES)))
     differs = np.array([normalise(text) != text for text in texts])
     for of_key in seen:
-        key, how, parted = of_key.opened_key.key, format_of(of_key.opened_key.key), of_key.parted
-        tests = weights.corrections(key, plan.keys_tested, differs, parted)
+        key, how, parted = of_key.opened_key.key, format_of(of_key.opened_key.key), of_key.has_parts
+        tests = weights.corrections(key, plan.keys_tested)[:, differs.astype(int), parted.astype(int)]
         spans = weights.correction_of_spans(key, plan.keys_tested)
 
         def found(length: int, tests: float, looks: int, key: Any = key, how: Any = how) -> NDArray[np.float64]:

@@ -26,7 +26,7 @@ from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.detection.open_plan import open_detector, open_keys, open_model_pass
 from scanner.detection.rules import NO_FILTER
 from scanner.detection.token_levels import TextLevels
-from scanner.scan_plan import make_plan
+from scanner.scan_plan import AS_WRITTEN, make_plan
 from scanner.text import HuggingFaceTokenizer
 from scanner.watermark import Watermark
 from scanner.watermark.by_levels import level_counts, tail_of
@@ -80,7 +80,7 @@ def measure(name: str, texts: Sequence[str], steps: Sequence[NDArray[np.uint8]],
         tests = open_keys(plan.registry, plan.keys)
         levels, whole_texts = TextLevels.of_keys(tests), WholeTextDecoys(bytes(32), plan)
         detectors = open_detector(plan), open_model_pass(plan, tests, levels, NO_FILTER)
-        correction = float(plan.weights.of_model_pass().corrections(plan.keys[0], plan.keys_tested)[0])
+        correction = float(plan.weights.of_model_pass().corrections(plan.keys[0], plan.keys_tested)[AS_WRITTEN, 1, 1])
         began, log10_p, most, counted = time.process_time(), np.zeros(len(texts)), np.zeros(len(RATES)), 0
         for begin in range(0, len(texts), TEXTS_A_DRAW):
             some = texts[begin : begin + TEXTS_A_DRAW]

@@ -1,6 +1,7 @@
 """Units and variants of texts have shares of the false-positive rate; equal shares give the same results as before."""
 
 import json
+import re
 from datetime import UTC, datetime
 from fractions import Fraction
 from itertools import product
@@ -18,7 +19,7 @@ from scanner.detection.rules import Rules
 from scanner.errors import Refused
 from scanner.evidence.replay import replay
 from scanner.registry import Holders
-from scanner.scan_plan import ErrorShares, make_plan, recorded_correction
+from scanner.scan_plan import AS_WRITTEN, ErrorShares, make_plan, recorded_correction
 from scanner.text.normal_form import normalise
 from scanner.watermark.rule import corrected, passes
 from schemas.registry import MasterKey, TokenizerFile
@@ -107,14 +108,15 @@ def test_the_looks_that_a_text_has_share_no_more_than_the_key_has(hundredths, no
     weights = ErrorShares(
         float(document), float(as_written), float(other) if normalised else None, float(span) if spans else None
     )
-    tests = weights.corrections(KEY, int(keys * 100), *np.indices((2, 2)))
+    tests = weights.corrections(KEY, int(keys * 100))
     of_spans = weights.correction_of_spans(KEY, int(keys * 100))
-    for differs, parted in product((False, True), repeat=2):
-        unit = document + (span if spans and not parted else 0)
-        shares = [as_written, other] if normalised and differs else [as_written + (other if normalised else 0)]
-        wanted = [float(keys * 100 / (unit * share)) for share in shares]
-        assert tests[: len(shares), int(differs), int(parted)].tolist() == wanted
-        total = sum(1 / one for one in wanted) + (1 / of_spans if of_spans and parted else 0)
+    for has_normal_form, has_parts in product((False, True), repeat=2):
+        unit = document + (span if spans and not has_parts else 0)
+        looked_at = normalised and has_normal_form
+        shares = [as_written, other] if looked_at else [as_written + (other if normalised else 0)]
+        expected = [float(keys * 100 / (unit * share)) for share in shares]
+        assert tests[: len(shares), int(has_normal_form), int(has_parts)].tolist() == expected
+        total = sum(1 / one for one in expected) + (1 / of_spans if of_spans and has_parts else 0)
         most = (document + (span if spans else 0)) * max(as_written + (other if normalised else 0), 1)
         assert total * float(keys * 100) <= float(most) * (1 + 1e-12)
 
@@ -123,8 +125,20 @@ def test_a_look_that_no_key_takes_has_no_share():
     """Keys whose law is assumed test no normalised text, and marks of other stacks score no parts."""
     weights = ErrorShares(0.5, 0.4, 0.6, 0.5)
     foreign = KEY.model_copy(update={"format": "sbw", "parameters": {}})
-    assert weights.corrections(foreign, 1, True, True)[0] == 1.0
-    assert weights.corrections(KEY, 1, True, True)[0] == 1 / (0.5 * 0.4)
+    assert (weights.corrections(foreign, 1)[AS_WRITTEN] == 1.0).all()
+    assert weights.corrections(KEY, 1)[AS_WRITTEN, 1, 1] == 1 / (0.5 * 0.4)
+
+
+def test_the_example_of_corrections():
+    """The table in the docstring of ErrorShares.corrections, line by line."""
+    tests = ErrorShares(document=0.6, span=0.4, as_written=0.75, normalised=0.25).corrections(KEY, 2)
+    lines = re.findall(
+        r"(AS_WRITTEN|NORMALISED) +([01]) +([01]) .* = ([0-9.]+)\n", ErrorShares.corrections.__doc__ or ""
+    )
+    assert len(lines) == 6
+    for variant, has_normal_form, has_parts, correction in lines:
+        place = ("AS_WRITTEN", "NORMALISED").index(variant), int(has_normal_form), int(has_parts)
+        assert round(tests[place], 2) == float(correction)
 
 
 @pytest.mark.costly

@@ -14,7 +14,7 @@ from scanner.detection.rules import Rules
 from scanner.detection.token_levels import TextLevels, model_pass_of, reader_sha256, worth_reading
 from scanner.errors import Refused
 from scanner.registry import new_key
-from scanner.scan_plan import ErrorShares, make_plan
+from scanner.scan_plan import AS_WRITTEN, ErrorShares, make_plan
 from scanner.watermark import Tokens
 from scanner.watermark.by_levels import ByLevels, ByLevelsProof
 from scanner.watermark.formats import make_format
@@ -49,7 +49,7 @@ def test_the_pass_has_a_share_and_keys_that_cannot_be_weighed_give_it_back(night
     plan = make_plan(configured(night, model, "spans = { windows = true }"))
     assert (plan.weights.document, plan.weights.span, plan.weights.weighed) == (0.3333, 0.3333, 0.3333)
     assert plan.weights.of_model_pass() == ErrorShares(0.3333)
-    of_key = {key.key_id: plan.corrections_of(key)[0] for key in plan.keys}
+    of_key = {key.key_id: plan.corrections_of(key)[AS_WRITTEN, 1, 1] for key in plan.keys}
     assert of_key["one"] == of_key["two"] == pytest.approx(plan.keys_tested / 0.3333)
     assert of_key["green"] == of_key["gum"] == pytest.approx(plan.keys_tested / 0.6666)
     model_plan = model_pass_of(plan)
@@ -65,7 +65,7 @@ def test_a_key_of_another_stack_has_a_share_of_the_pass_which_its_shard_ids_know
     new_key(own_registry, "two", format="gumbel-v2", window=4, messages=1000, tokenizer=TOKENIZER)
     new_key(own_registry, "users", format="sglang-user-keys", messages=1000, tokenizer=TOKENIZER)
     plan = make_plan(configured(night, model))
-    of_key = {key.key_id: plan.corrections_of(key)[0] for key in plan.keys}
+    of_key = {key.key_id: plan.corrections_of(key)[AS_WRITTEN, 1, 1] for key in plan.keys}
     assert of_key["users"] == of_key["two"] == 2 * plan.keys_tested
     model_plan = model_pass_of(plan)
     assert model_plan is not None

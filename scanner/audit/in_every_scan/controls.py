@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, number, row_of
 from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.audit.statistics.judgement import Judgement, binomial_limits, binomial_tail
-from scanner.scan_plan import Plan
+from scanner.scan_plan import AS_WRITTEN, Plan
 from scanner.watermark.rule import corrected, passes
 from schemas.audit import CANARY_KINDS as KINDS
 from schemas.registry import Canaries, Canary
@@ -183,7 +183,7 @@ def planned_of(plan: Plan, canaries: Canaries, risk: float) -> CanaryTargets:
     keys = {key.key_id: key for key in plan.keys}
     for of_key in canaries.measured:
         if key := keys.get(of_key.key_id):
-            correction = plan.corrections_of(key, differs=False)[0]
+            correction = plan.corrections_of(key)[AS_WRITTEN, 0, 1]
             hits = passes(corrected(of_key.log10_p, key.messages, correction), config.false_positive_rate)
             hits &= np.array(of_key.scored) >= config.min_scored
             named = hits & passes(corrected(of_key.log10_p_own, 1, correction), rate_of_names)

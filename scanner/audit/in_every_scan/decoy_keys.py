@@ -191,7 +191,7 @@ class WholeTextDecoys:
         others, normalised = whole.copy(), weights.normalised or 0.0
         for of_key in scores:
             key, places = self._keys[of_key.opened_key.key.key_id], of_key.documents
-            messages, scored, parted = of_key.opened_key.key.messages, of_key.positions.scored, of_key.parted
+            messages, scored, parted = of_key.opened_key.key.messages, of_key.positions.scored, of_key.has_parts
             # a text that lacks a look has its share elsewhere (scanner.scan_plan.ErrorShares.corrections)
             without = 0.0 if can_have_levels(of_key.opened_key.key) else weights.weighed or 0.0
             unit = weights.document + without + np.where(parted, 0.0, weights.span or 0.0)

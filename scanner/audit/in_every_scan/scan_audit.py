@@ -166,7 +166,7 @@ def _reserved_answers(
                 traffic,
                 texts,
                 key,
-                plan.corrections_of(key, *np.indices((2, 2))),
+                plan.corrections_of(key),
                 replaced.get(key.key_id),
                 _by_spans(plan, key),
             ),

@@ -181,8 +181,8 @@ def reserved_moments(
         traffic: counts over distinct texts.
         texts: how many may meet a reserved message by chance, above 0.
         key: the key of the messages.
-        tested: K of SPEC §3, of each variant, for texts that are their own normal form or not, without parts or with
-            them: float64[variants, 2, 2]. The kind of text that expects most counts for all.
+        tested: K of SPEC §3, float64[variant, has_normal_form, has_parts] (scanner.scan_plan.ErrorShares.corrections).
+            The kind of text that expects most counts for all.
         replaced: hits in place of the traffic's, if given: int64[R, J].
         of_spans: chance that a text has a message in another way, as by a span that is flagged: float64[J].
     """
@@ -190,9 +190,10 @@ def reserved_moments(
     hits = counted.astype(np.float64)
     count = np.full(len(THRESHOLDS), float(reserved_count(key.messages)))
     kinds = []
-    for differs, parted in product((0, 1), repeat=2):
-        of_looks = [_found(traffic, key, tests) for tests in tested[: 1 + differs, differs, parted].tolist()]
-        kinds.append(np.sum([*of_looks, np.broadcast_to(of_spans, len(THRESHOLDS)) * parted], axis=0))
+    for has_normal_form, has_parts in product((0, 1), repeat=2):
+        tests_of_looks = tested[: 1 + has_normal_form, has_normal_form, has_parts].tolist()
+        of_looks = [_found(traffic, key, tests) for tests in tests_of_looks]
+        kinds.append(np.sum([*of_looks, np.broadcast_to(of_spans, len(THRESHOLDS)) * has_parts], axis=0))
     each = texts * np.max(kinds, axis=0)
     return ClusterSums(
         tests=count * texts,
