@@ -19,7 +19,7 @@ import pytest
 
 from scanner import exports, results
 from scanner.errors import ScanFailed
-from scanner.evidence.page import Precision, precision
+from scanner.evidence.advice import Precision, precision
 from scanner.exports import VERDICT_COLUMNS, ReceiverAnswer, ozone_or_coop, sent_records
 from scanner.printable import cell
 from schemas.verdict import Verdict

@@ -13,8 +13,9 @@ import pytest
 from jinja2 import nodes
 
 from scanner.evidence.account_explanation import AccountLine
+from scanner.evidence.advice import Advice, AdviceRule
 from scanner.evidence.explanation import Explanation
-from scanner.evidence.page import Advice, AdviceRule, PageLine
+from scanner.evidence.page import PageLine
 from scanner.evidence.site import Line, Night
 from scanner.service.desk import FlagPage, FlagRequest, FlagView
 from schemas.service import DetectorAnswer, DetectorConfig

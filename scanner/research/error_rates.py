@@ -24,7 +24,8 @@ from scanner.audit.statistics.judgement import binomial_limits, clusters_of_one_
 from scanner.detection.one_text import OpenedCheck, TextCheck
 from scanner.detection.sketches import CORPUS_CONTEXT, EQUAL_IN_CORPUS, pieces_of, sketch
 from scanner.errors import Refused, install_of
-from scanner.evidence.page import environment, rates_chart
+from scanner.evidence.charts import rates_chart
+from scanner.evidence.page import environment
 from scanner.printable import amount, counted, printable
 from scanner.registry import tokenizer_path
 from scanner.research.attacks import EDITS, REMOVERS, Tools, attack_texts, followers, imitate_text, new_share

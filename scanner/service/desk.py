@@ -17,10 +17,10 @@ from scanner.evidence.account_explanation import (
     line_of_account,
     marked_accounts,
 )
+from scanner.evidence.advice import Advice, Precision, advise, others_can_mark, precision, version_of
 from scanner.evidence.case import FlagCase, earlier_of_others, find_case
 from scanner.evidence.explainer import Explainer, Glance
 from scanner.evidence.explanation import Explanation
-from scanner.evidence.page import Advice, Precision, advise, others_can_mark, precision, version_of
 from scanner.evidence.site import Line, line_of
 from scanner.printable import printable
 from scanner.results import current_decisions

@@ -37,8 +37,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scanner.errors import BrickscanError, Refused
 from scanner.evidence.account_explanation import NO_DECISION, about_account
+from scanner.evidence.advice import OWNERSHIP, RULES
 from scanner.evidence.explainer import Explainer
-from scanner.evidence.page import OWNERSHIP, RULES, about, environment
+from scanner.evidence.page import about, environment
 from scanner.evidence.posted_text import as_posted
 from scanner.printable import printable, safe
 from scanner.results.decision_log import NewDecision, new_id, recorded_decision

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scanner.evidence import site
-from scanner.evidence.page import Precision, bars_chart, rates_chart
+from scanner.evidence.advice import Precision
+from scanner.evidence.charts import bars_chart, rates_chart
 from scanner.evidence.site import Night, seconds_covered
 from scanner.input import documents
 from scanner.printable import printable

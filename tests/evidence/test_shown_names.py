@@ -9,9 +9,9 @@ import pytest
 from deltalake import write_deltalake
 
 from scanner import results
+from scanner.evidence.advice import advise, in_short
 from scanner.evidence.case import FlagCase, find_case
 from scanner.evidence.explainer import Explainer
-from scanner.evidence.page import advise, in_short
 from scanner.evidence.sentences import what_was_found
 from scanner.exports import verdict_of
 from scanner.results.decision_log import users_of

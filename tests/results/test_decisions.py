@@ -8,7 +8,7 @@ from scipy.stats import beta
 
 from scanner import results
 from scanner.errors import Refused
-from scanner.evidence.page import Precision, precision
+from scanner.evidence.advice import Precision, precision
 from scanner.results import decision_log
 from scanner.results.decision_log import NewDecision, decide, new_id, on_documents
 from scanner.results.flags import WantedFlags, newest, sums

@@ -1,0 +1,75 @@
+"""Draw the charts of pages as inline SVG, with words for people who cannot see them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup, escape
+
+_WIDTH, _HEIGHT, _LEFT, _BELOW = 520, 300, 60, 50
+
+
+def rates_chart(rows: Sequence[Mapping[str, Any]], tested: str = "decoy keys") -> Markup:
+    """Observed against stated rates, both on a logarithmic scale, with their limits; the line is "as stated".
+
+    rows: of schemas.audit.AUDITS, with tests, hits, expected, low and high; no hits stand at the bottom. tested: what
+    the rates are of, in words.
+    """
+    points = [
+        (
+            row["expected"] / row["tests"],
+            row["hits"] / row["tests"],
+            row["low"] / row["tests"],
+            row["high"] / row["tests"],
+        )
+        for row in rows
+        if row["tests"] and row["expected"] > 0
+    ]
+    least = min((stated for stated, *_ in points), default=1e-8) / 10
+    decades = -math.log10(least)
+
+    def at(rate: float) -> float:
+        return 1 + math.log10(max(rate, least)) / decades
+
+    def x(rate: float) -> float:
+        return _LEFT + at(rate) * (_WIDTH - _LEFT - 10)
+
+    def y(rate: float) -> float:
+        return 10 + (1 - at(rate)) * (_HEIGHT - _BELOW - 10)
+
+    drawn = [Markup('<path class="stated" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>').format(x(least), y(least), x(1), y(1))]
+    for exponent in range(math.floor(decades) + 1):
+        rate = 10.0**-exponent
+        words = ("1",) if not exponent else (f"1e-{exponent}",)
+        drawn += [
+            Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(x(rate), _HEIGHT - 30, *words),
+            Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(_LEFT - 6, y(rate) + 4, *words),
+        ]
+    for stated, observed, low, high in points:
+        drawn += [
+            Markup('<path class="limits" d="M{0:.1f} {1:.1f}V{2:.1f}"/>').format(x(stated), y(low), y(high)),
+            Markup('<circle cx="{:.1f}" cy="{:.1f}" r="3.5"/>').format(x(stated), y(observed)),
+        ]
+    caption = f"{len(points)} rates on {tested}: observed against stated, with limits."
+    axes = Markup('<text x="{}" y="{}" text-anchor="middle">stated rate</text>').format(_WIDTH // 2, _HEIGHT - 4)
+    return _svg(caption, _HEIGHT, [*drawn, axes])
+
+
+def bars_chart(rows: Sequence[tuple[str, int]], caption: str) -> Markup:
+    """A bar a row, below its words, with its number beside it; 40 letters fit on a phone."""
+    most = max((count for _, count in rows), default=1)
+    drawn = []
+    for i, (words, count) in enumerate(rows):
+        y = 40 * i
+        width = max(1.0, 420 * count / most)
+        drawn += [
+            Markup('<text x="0" y="{}">{}</text>').format(y + 16, words),
+            Markup('<rect x="0" y="{}" width="{:.1f}" height="12"/>').format(y + 22, width),
+            Markup('<text x="{:.1f}" y="{}">{:,}</text>').format(width + 8, y + 33, count),
+        ]
+    return _svg(caption, 40 * len(rows), drawn)
+
+
+def _svg(caption: str, height: int, drawn: Sequence[Markup]) -> Markup:
+    head = Markup('<svg role="img" viewBox="0 0 {} {}" aria-label="{}"><title>{}</title>')
+    return head.format(_WIDTH, height, escape(caption), escape(caption)) + Markup("").join(drawn) + Markup("</svg>")
