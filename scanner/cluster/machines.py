@@ -191,17 +191,25 @@ _KNOCK_SECONDS = 10.0
 
 @contextlib.contextmanager
 def ray_begun(config: ClusterConfig) -> Iterator[Callable[[], None]]:
-    """Begin to start Ray, unless it runs or is elsewhere. Gives what connects this process to Ray.
+    """Begin to start Ray, unless it runs or is elsewhere, and disconnect from it afterwards.
+
+    Gives a function that connects this process to Ray; it may be called several times. A connection that this process
+    had before is used, and left open.
 
     Raises:
-        ScanFailed: by what connects, when the cluster cannot be reached or started.
+        ScanFailed: by the function, when the cluster cannot be reached or started.
     """
     address = config.address or os.environ.get("RAY_ADDRESS")
-    if ray.is_initialized() or address:
-        yield functools.partial(_join, address or "")
-        return
-    with embedded_ray(config.workers) as connect:
-        yield connect
+    if ray.is_initialized():
+        yield lambda: None
+    elif address:
+        try:
+            yield functools.partial(_join, address)
+        finally:
+            ray.shutdown()
+    else:
+        with embedded_ray(config.workers) as connect:
+            yield connect
 
 
 @contextlib.contextmanager
@@ -212,27 +220,16 @@ def cluster(config: ClusterConfig, connect: Callable[[], None] | None = None) ->
 
     Args:
         config: the cluster.
-        connect: what `ray_begun` gave for it; None: Ray starts now.
+        connect: the function that `ray_begun` gave, which also ends the connection; None: connect only meanwhile.
 
     Raises:
         ScanFailed: the cluster cannot be reached or started.
     """
-    # around Ray's start, and again after it: Ray replaces the handler
-    with sigterm_interrupts(), _connected(config, connect) as workers, sigterm_interrupts():
-        yield workers
-
-
-@contextlib.contextmanager
-def _connected(config: ClusterConfig, connect: Callable[[], None] | None) -> Iterator[int]:
-    if ray.is_initialized():
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(sigterm_interrupts())
+        (connect or stack.enter_context(ray_begun(config)))()
+        stack.enter_context(sigterm_interrupts())  # again, since joining a cluster replaces the handler
         yield worker_count(config)
-        return
-    with ray_begun(config) if connect is None else contextlib.nullcontext(connect) as connect_now:
-        connect_now()
-        try:
-            yield worker_count(config)
-        finally:
-            ray.shutdown()
 
 
 def worker_memory(config: ScanClusterConfig) -> int:
@@ -249,6 +246,8 @@ def worker_memory(config: ScanClusterConfig) -> int:
 
 
 def _join(address: str) -> None:
+    if ray.is_initialized():
+        return
     try:
         _knock(address)
         ray.init(address=address, **QUIET)

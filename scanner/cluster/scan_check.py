@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from scanner import results
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
 from scanner.cluster.cost_estimate import CostEstimate, estimate
-from scanner.cluster.embedded import ray_folders
+from scanner.cluster.embedded import ray_folder
 from scanner.cluster.machines import WORKER_MEMORY, cluster, share_gpus, worker_memory
 from scanner.cluster.model_pass import reading_cost, shards_not_read, shards_of_pass
 from scanner.cluster.work import (
@@ -148,7 +148,7 @@ def _workers(plan: Plan) -> tuple[int, int, bool]:
     if how.address or os.environ.get("RAY_ADDRESS") or how.require_gpus:
         with cluster(how) as workers:
             return share_gpus(how, workers)[0], worker_memory(how), True
-    with ray_folders():  # the scan would make them too
+    with ray_folder():  # the scan would make one too
         pass
     most = WORKER_MEMORY if how.worker_memory_mb is None else how.worker_memory_mb * MIB
     return how.workers or len(os.sched_getaffinity(0)), most, False
